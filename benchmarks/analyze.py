@@ -1,9 +1,11 @@
-"""Time and memory of `pgle analyze`, and of `--against`, beside `pgle convert` on the same nsys exports.
+"""Time and memory of `pgle analyze`, and of `--against`, beside `pgle convert` on the same nsys
+exports.
 
     python benchmarks/analyze.py [--sizes 1000000 10000000] [--devices 4]
 
-Exports are generated: one module of 2,000 instructions, every twentieth a gather beside the kernel after it. Each
-command runs in a process of its own; processor seconds and the largest resident set are what the kernel says of it.
+Exports are generated: one module of 2,000 instructions, every twentieth a gather beside the kernel
+after it. Each command runs in a process of its own; processor seconds and the largest resident set
+are what the kernel says of it.
 """
 
 from __future__ import annotations
@@ -65,7 +67,14 @@ def main() -> None:
             path = Path(folder) / "report.sqlite"
             write_export(path, size, options.devices)
             commands = {
-                "pgle convert": [*pgle, "convert", str(path), "-o", f"{folder}/p.pbtxt", "--json"],
+                "pgle convert": [
+                    *pgle,
+                    "convert",
+                    str(path),
+                    "-o",
+                    f"{folder}/p.pbtxt",
+                    "--json",
+                ],
                 "pgle analyze": [*pgle, "analyze", str(path), "--json"],
             }
             if size <= 1_000_000:

@@ -1,4 +1,6 @@
-"""Archives that become 3 GB, files of zeros: how soon and in how much memory are they refused? Goal: 2 s, 300 MiB."""
+"""Archives that become 3 GB, files of zeros: how soon and in how much memory are they refused?
+Goal: 2 s, 300 MiB.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,10 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-PROFILE = Path(__file__).parent.parent / "testdata/maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"
+PROFILE = (
+    Path(__file__).parent.parent
+    / "testdata/maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"
+)
 SIZE_MIB = 3 * 1024
 ZEROS_GB = {
     "step.xplane.pb": 6,
@@ -46,7 +51,9 @@ def main() -> None:
                     else gzip.open(bomb, "wb", 1) as file
                 ):
                     for _ in range(SIZE_MIB):
-                        file.write(b"\n" * (1 << 20))  # also the first byte of any protocol buffer
+                        file.write(
+                            b"\n" * (1 << 20)
+                        )  # also the first byte of any protocol buffer
             command = [
                 sys.executable,
                 "-m",
@@ -54,10 +61,15 @@ def main() -> None:
                 *(word.replace("BOMB", str(bomb)) for word in words),
             ]
             child = os.posix_spawn(
-                sys.executable, [word.replace("OUT", f"{folder}/x") for word in command], os.environ
+                sys.executable,
+                [word.replace("OUT", f"{folder}/x") for word in command],
+                os.environ,
             )
             _, status, used = os.wait4(child, 0)
-            seconds, code = used.ru_utime + used.ru_stime, os.waitstatus_to_exitcode(status)
+            seconds, code = (
+                used.ru_utime + used.ru_stime,
+                os.waitstatus_to_exitcode(status),
+            )
             size = bomb.stat().st_size >> 10
             print(
                 f"{words[0]:8} {name:18} {size:6,} KiB  exit {code}  {seconds:.2f} CPU-s  {used.ru_maxrss >> 10} MiB"

@@ -1,12 +1,14 @@
-"""Costs carried from each dump of a program to each other: how much of the time, and what the step becomes.
+"""Costs carried from each dump of a program to each other: how much of the time, and what the step
+becomes.
 
     python benchmarks/carry.py RELEASES/fsdp-0.8.3 RELEASES/fsdp-0.10.2 …
 
-Each folder is a dump of one program, named PROGRAM-RELEASE; folders of one program are compared with each other. No
-GPU ran them, so costs are estimates and the table judges the matching. Columns: time of the old module that was
-carried, time of the new module that it covers, the step predicted by carried costs over the one by the new module's
-own. In the last column a measurement is played: each kind of work (its sizes) takes its estimate times a factor drawn
-at random, the same in both modules. What is not carried then keeps its estimate. `--verbose` lists differences.
+Each folder is a dump of one program, named PROGRAM-RELEASE; folders of one program are compared
+with each other. No GPU ran them, so costs are estimates and the table judges the matching. Columns:
+time of the old module that was carried, time of the new module that it covers, the step predicted
+by carried costs over the one by the new module's own. In the last column a measurement is played:
+each kind of work (its sizes) takes its estimate times a factor drawn at random, the same in both
+modules. What is not carried then keeps its estimate. `--verbose` lists differences.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ def _flat(value: object) -> Iterator[object]:
 
 
 def differences(carried: Carried, new: LookupTable) -> list[tuple[float, str]]:
-    """Microseconds of a step by which each carried cost differs from the new module's own estimate."""
+    """Microseconds of a step by which each carried cost differs from the new module's own
+    estimate.
+    """
     estimate = estimator(new.module, H100)
     found = []
     for match in carried.matches:
@@ -78,7 +82,10 @@ def differences(carried: Carried, new: LookupTable) -> list[tuple[float, str]]:
             )
         )
     found += [
-        (estimate(new.rows[name].instruction) * new.rows[name].executions, f"left: {name}")
+        (
+            estimate(new.rows[name].instruction) * new.rows[name].executions,
+            f"left: {name}",
+        )
         for name in carried.left
     ]
     return sorted(found, key=lambda pair: -abs(pair[0]))
@@ -101,41 +108,70 @@ def main() -> None:
         for one, other in permutations(releases, 2):
             (_, old), (final, new) = releases[one], releases[other]
             own = estimate_profile(new.module, H100)
-            carried = carry(estimate_profile(old.module, H100), old, new, scale_by(old, new, H100))
+            carried = carry(
+                estimate_profile(old.module, H100), old, new, scale_by(old, new, H100)
+            )
             times = {
                 key: row.executions * estimator(new.module, H100)(row.instruction)
                 for key, row in new.rows.items()
             }
-            covered = sum(times[match.name] for match in carried.matches) / sum(times.values())
+            covered = sum(times[match.name] for match in carried.matches) / sum(
+                times.values()
+            )
             step = (
-                predict(final, carried.profile, H100).step_us / predict(final, own, H100).step_us
+                predict(final, carried.profile, H100).step_us
+                / predict(final, own, H100).step_us
                 - 1
             )
             brought = carry(drawn(old), old, new, scale_by(old, new, H100)).profile
             played = (
-                predict(final, brought, H100).step_us / predict(final, drawn(new), H100).step_us - 1
+                predict(final, brought, H100).step_us
+                / predict(final, drawn(new), H100).step_us
+                - 1
             )
             counts = len(carried.matches), len(new.rows)
             rows.append(
-                (abs(played), name, one, other, *counts, carried.share, covered, step, played)
+                (
+                    abs(played),
+                    name,
+                    one,
+                    other,
+                    *counts,
+                    carried.share,
+                    covered,
+                    step,
+                    played,
+                )
             )
             if options.verbose:
-                print(f"{name} {one} → {other}: {carried.share:.1%} {covered:.1%} {step:+.2%}")
+                print(
+                    f"{name} {one} → {other}: {carried.share:.1%} {covered:.1%} {step:+.2%}"
+                )
                 print(
                     "\n".join(
-                        f"    {text}" for off, text in differences(carried, new)[:8] if abs(off) > 1
+                        f"    {text}"
+                        for off, text in differences(carried, new)[:8]
+                        if abs(off) > 1
                     )
                 )
     print(
         "| program | from → to | costs carried, of the new module's | time carried | covered | step | costs drawn |"
     )
     print("|---|---|---|---|---|---|---|")
-    for _, name, one, other, matched, wanted, share, covered, *steps in sorted(rows, reverse=True):
+    for _, name, one, other, matched, wanted, share, covered, *steps in sorted(
+        rows, reverse=True
+    ):
         shares = f"{share:.1%} | {covered:.1%}".replace("%", " %")
-        changes = " | ".join(f"{step:+.1%}".replace("-", "−").replace("%", " %") for step in steps)
-        print(f"| {name} | {one} → {other} | {matched} of {wanted} | {shares} | {changes} |")
+        changes = " | ".join(
+            f"{step:+.1%}".replace("-", "−").replace("%", " %") for step in steps
+        )
+        print(
+            f"| {name} | {one} → {other} | {matched} of {wanted} | {shares} | {changes} |"
+        )
     within = [sum(abs(row[place]) <= 0.01 for row in rows) for place in (8, 9)]
-    print(f"\n{within[0]} of {len(rows)} steps within 1 %; with costs drawn {within[1]}")
+    print(
+        f"\n{within[0]} of {len(rows)} steps within 1 %; with costs drawn {within[1]}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""How often `pgle compare` gives a false verdict, and how often `--fail-slower` fails, on synthetic jobs.
+"""How often `pgle compare` gives a false verdict, and how often `--fail-slower` fails, on synthetic
+jobs.
 
-Every run has a compile, a slow start, a stall every 50 steps and noise of 0.5 % per step. Launches of one program
-differ by a normal amount; NEW is slower by a known share. Each draw takes the whole path: rules of steady steps,
-comparison, gate. Prints two Markdown tables (docs/evidence/compare.md).
+Every run has a compile, a slow start, a stall every 50 steps and noise of 0.5 % per step. Launches
+of one program differ by a normal amount; NEW is slower by a known share. Each draw takes the whole
+path: rules of steady steps, comparison, gate. Prints two Markdown tables
+(docs/evidence/compare.md).
 
     python benchmarks/compare_gate.py [--draws 500] [--bound 0.01] [--processes 2]
 """
@@ -38,25 +40,35 @@ DESIGNS = {"1+1": (1, 200), "`--abba 2`": (4, 60), "`--abba 3`": (6, 60)}
 
 
 def measure(task: tuple[str, float, float, int, float]) -> dict[str, Counter[str]]:
-    """Counts of verdicts and outcomes by what was taken for the spread, over the draws of one design."""
+    """Counts of verdicts and outcomes by what was taken for the spread, over the draws of one
+    design.
+    """
     design, launches, slowdown, draws, bound = task
     runs, steps = DESIGNS[design]
-    scenario = Scenario("", partial(warm_up, noise=NOISE), steps, runs, launches, paired=runs > 1)
+    scenario = Scenario(
+        "", partial(warm_up, noise=NOISE), steps, runs, launches, paired=runs > 1
+    )
     counts: dict[str, Counter[str]] = {}
     for draw in range(draws):
         # The same noise for every slowdown: a row differs by the slowdown alone.
         base, new = sides(scenario, slowdown, np.random.default_rng([7, draw]))
         for known, spread in SINGLE.items() if runs == 1 else [("–", None)]:
             taken = spread or LaunchSpread(launches, math.inf, "given")
-            found = compare(base, new, Assumptions(paired=scenario.paired, launch_spread=taken))
+            found = compare(
+                base, new, Assumptions(paired=scenario.paired, launch_spread=taken)
+            )
             outcome = gate(found, Limits(fail_slower=bound))[0].outcome
             counts.setdefault(known, Counter()).update((found.verdict, outcome))
     return counts
 
 
 def verdicts(counts: Counter[str], slowdown: float, draws: int) -> str:
-    """Shown to be slower, then false: faster, same though slower, or slower though the same; in per cent."""
-    false = counts[Verdict.FASTER] + counts[Verdict.SAME if slowdown else Verdict.SLOWER]
+    """Shown to be slower, then false: faster, same though slower, or slower though the same; in per
+    cent.
+    """
+    false = (
+        counts[Verdict.FASTER] + counts[Verdict.SAME if slowdown else Verdict.SLOWER]
+    )
     return f"{100 * counts[Verdict.SLOWER] / draws:.0f} / {100 * false / draws:.1f}"
 
 
@@ -81,7 +93,8 @@ def main() -> None:
         *(f"{slowdown:.0%} slower" for slowdown in SLOWDOWNS),
     ]
     tasks = [
-        (*task, options.draws, options.bound) for task in product(DESIGNS, LAUNCHES, SLOWDOWNS)
+        (*task, options.draws, options.bound)
+        for task in product(DESIGNS, LAUNCHES, SLOWDOWNS)
     ]
     with ProcessPoolExecutor(options.processes) as pool:
         results = dict(zip(tasks, pool.map(measure, tasks), strict=True))

@@ -1,9 +1,11 @@
 """What gaps in a profile do to XLA:GPU's schedule, with and without `pgle complete`. Needs no GPU.
 
-    python -m pgle.workloads fsdp --devices 8 --layers 8 --platform cpu --compile-only   # with JAX_DUMP_IR_TO=ir
-    python benchmarks/complete.py ir/jax_ir0000_jit_train_step_compile.mlir [--target a100]
+    python -m pgle.workloads fsdp --devices 8 --layers 8 --platform cpu --compile-only   # with
+    JAX_DUMP_IR_TO=ir python benchmarks/complete.py ir/jax_ir0000_jit_train_step_compile.mlir
+    [--target a100]
 
-The truth is assumed: estimates, each shape off by its own factor, collectives twice as slow. Steps are predicted.
+The truth is assumed: estimates, each shape off by its own factor, collectives twice as slow. Steps
+are predicted.
 """
 
 import argparse
@@ -42,7 +44,11 @@ def main() -> None:
             if profile is not None and path is not None:
                 write_files(profile_files(path, profile))
             request = CompileRequest(
-                options.module, target.texts, Path(folder) / "dump", flags=flags, profile=path
+                options.module,
+                target.texts,
+                Path(folder) / "dump",
+                flags=flags,
+                profile=path,
             )
             return read_module(compile_once(request).after_optimizations)
 
@@ -52,7 +58,10 @@ def main() -> None:
 
     def report(label: str, module: Module) -> None:
         found = run_program(read_program(module, table, hardware)).breakdown
-        print(f"{label:32}{found.step_us:12.1f}{found.exposed_communication_us:14.1f}", flush=True)
+        print(
+            f"{label:32}{found.step_us:12.1f}{found.exposed_communication_us:14.1f}",
+            flush=True,
+        )
 
     print(f"{'profile':32}{'step µs':>12}{'exposed µs':>14}")
     report("none", baseline)
@@ -65,7 +74,9 @@ def main() -> None:
     for label, keep in gaps.items():
         part = Profile(tuple(cost for cost in truth.costs if keep(cost)))
         report(label, compiled(part))
-        report("  completed", compiled(complete_profile(part, baseline, hardware).profile))
+        report(
+            "  completed", compiled(complete_profile(part, baseline, hardware).profile)
+        )
 
 
 def chance(seed: int) -> Callable[[Cost], bool]:
@@ -79,7 +90,9 @@ def assume(estimates: Profile) -> Profile:
     def true(cost: Cost) -> Cost:
         off = factors.setdefault((cost.opcode, cost.shape), source.uniform(0.7, 1.4))
         slower = 2.0 if cost.kind is CostKind.COLLECTIVE else 1.0
-        return replace(cost, cost_us=cost.cost_us * off * slower, origin=Origin.MEASURED)
+        return replace(
+            cost, cost_us=cost.cost_us * off * slower, origin=Origin.MEASURED
+        )
 
     return Profile(tuple(map(true, estimates.costs)))
 

@@ -1,6 +1,7 @@
 """How far estimates are from measurements that they were not made on, by kind of instruction.
 
-Kernels that ran beside collectives are estimated with the model's contention, for as much of their time.
+Kernels that ran beside collectives are estimated with the model's contention, for as much of their
+time.
 
 python benchmarks/estimate.py                                   the real 4 × A100 step of testdata/
 python benchmarks/estimate.py TRACE... --hlo DUMP --target h100   any other job
@@ -27,15 +28,23 @@ DATA = Path(__file__).parent.parent / "testdata" / "pax_fsdp4"
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument(
-        "traces", nargs="*", type=Path, default=[DATA / "proc0.sqlite", DATA / "proc3.sqlite"]
+        "traces",
+        nargs="*",
+        type=Path,
+        default=[DATA / "proc0.sqlite", DATA / "proc3.sqlite"],
     )
     parser.add_argument("--hlo", type=Path, default=DATA / "proc0/dump")
     parser.add_argument("--target", default="a100-40gb")
-    parser.add_argument("--nccl", default="2.21", help="release of NCCL that the job used")
+    parser.add_argument(
+        "--nccl", default="2.21", help="release of NCCL that the job used"
+    )
     given = parser.parse_args()
     costs = measure(read_traces(given.traces), read_dumps([given.hlo])).costs[0]
     major, minor = map(int, given.nccl.split("."))
-    module, hardware = costs.program.hlo, replace(find_hardware(given.target), nccl=(major, minor))
+    module, hardware = (
+        costs.program.hlo,
+        replace(find_hardware(given.target), nccl=(major, minor)),
+    )
     assert module is not None
     estimate, slower = estimator(module, hardware), ASSUMED.likely
     beside = {} if costs.contention is None else costs.contention.beside or {}
@@ -65,7 +74,9 @@ def main() -> None:
             f"{middle:15.2f}{low:7.2f}{high:7.2f}{near:11.0%}"
         )
     print("\nbeyond 2x, by kind, the most expensive first")
-    for key, values in sorted(missed.items(), key=lambda item: -sum(cost for cost, _ in item[1])):
+    for key, values in sorted(
+        missed.items(), key=lambda item: -sum(cost for cost, _ in item[1])
+    ):
         measured, estimated = np.array(values).T
         ratio = estimated / measured
         print(

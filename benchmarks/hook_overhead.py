@@ -1,10 +1,12 @@
-"""What the capture hook costs a step outside the trace window: steps with it against steps without, in turn.
+"""What the capture hook costs a step outside the trace window: steps with it against steps without,
+in turn.
 
-Two programs that only differ by the hook run at the same time on one machine would disturb each other, and one after
-the other would see the machine change. So one process holds both kinds of step: `StepTraceAnnotation` as the hook left
-it, and as jax made it. Blocks of steps alternate; the ratio of the medians over the blocks is what counts, with the
-spread of the ratios of neighbouring blocks. The hook's thread runs all the time, so its cost is measured apart: the
-same steps in a process without a hook.
+Two programs that only differ by the hook run at the same time on one machine would disturb each
+other, and one after the other would see the machine change. So one process holds both kinds of
+step: `StepTraceAnnotation` as the hook left it, and as jax made it. Blocks of steps alternate; the
+ratio of the medians over the blocks is what counts, with the spread of the ratios of neighbouring
+blocks. The hook's thread runs all the time, so its cost is measured apart: the same steps in a
+process without a hook.
 
     python benchmarks/hook_overhead.py [--size 512]
 """
@@ -35,7 +37,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument(
-        "--size", type=int, default=512, help="side of the matmul of a step: sets its length"
+        "--size",
+        type=int,
+        default=512,
+        help="side of the matmul of a step: sets its length",
     )
     options.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = options.parse_args()
@@ -46,9 +51,9 @@ def main() -> None:
     alone = [child(arguments.size, hook=False) for _ in range(2)]
     ratios = sorted(ratio for run in with_hook for ratio in run["ratios"])
     step = statistics.median(run["plain_us"] for run in with_hook)
-    added = statistics.median(run["annotation_us"] for run in with_hook) - statistics.median(
-        run["annotation_us"] for run in alone
-    )
+    added = statistics.median(
+        run["annotation_us"] for run in with_hook
+    ) - statistics.median(run["annotation_us"] for run in alone)
     print(
         f"step without the hook's annotation: {step:.1f} µs (median of {2 * BLOCKS} blocks of {STEPS})"
     )
@@ -78,12 +83,19 @@ def child(size: int, *, hook: bool, window: str = "none") -> dict:
         environ = {**os.environ, "JAX_PLATFORMS": "cpu"}
         if hook:
             config = hook_config(
-                stage, Rank(0, 1), capture="none", window=window, flags=(), auto_pgle=False
+                stage,
+                Rank(0, 1),
+                capture="none",
+                window=window,
+                flags=(),
+                auto_pgle=False,
             )
             environ = with_hook(environ, config)
         words = [sys.executable, __file__, "--child", "--size", str(size)]
         return json.loads(
-            subprocess.run(words, env=environ, check=True, stdout=subprocess.PIPE, text=True).stdout
+            subprocess.run(
+                words, env=environ, check=True, stdout=subprocess.PIPE, text=True
+            ).stdout
         )
 
 
@@ -111,7 +123,9 @@ def measure(size: int) -> dict:
     block(hooked)
     block(plain)
     pairs = []
-    for number in range(BLOCKS):  # the order alternates, so that a drift favours neither
+    for number in range(
+        BLOCKS
+    ):  # the order alternates, so that a drift favours neither
         if number % 2:
             first, second = block(hooked), block(plain)
         else:
@@ -144,7 +158,9 @@ def calls() -> dict[str, tuple[float, float]]:
     found = {}
     for count in (1, 300):
         tree = {str(number): jnp.ones(3) for number in range(count)}
-        function = jax.jit(lambda tree: {name: value * 1.0001 for name, value in tree.items()})
+        function = jax.jit(
+            lambda tree: {name: value * 1.0001 for name, value in tree.items()}
+        )
         medians = []
         for executions.counting in (
             True,

@@ -1,10 +1,13 @@
-"""A stand-in for the program of a public sweep of flags: a mixture of experts with FSDP over 64 GPUs, in plain JAX.
+"""A stand-in for the program of a public sweep of flags: a mixture of experts with FSDP over 64
+GPUs, in plain JAX.
 
-The sweep is marin-community/marin#8054 (64 × GB200, one NVL72 rack). Its published shape: 360 billion parameters, model
-dimension 6144, 48 layers in a scan, 128 experts of which 4 are active, batch 1024 × 4096, every parameter sharded over
-64 devices, experts gathered in chunks, optimizer state in host memory. This program was written from that description;
-it holds none of their code. What it does not have: their attention kernel (here an opaque call whose latency is a
-guess: 1.5 ms forward, 3.7 ms backward per layer) and their grouped products (here batched ones of equal segments).
+The sweep is marin-community/marin#8054 (64 × GB200, one NVL72 rack). Its published shape: 360
+billion parameters, model dimension 6144, 48 layers in a scan, 128 experts of which 4 are active,
+batch 1024 × 4096, every parameter sharded over 64 devices, experts gathered in chunks, optimizer
+state in host memory. This program was written from that description; it holds none of their code.
+What it does not have: their attention kernel (here an opaque call whose latency is a guess: 1.5 ms
+forward, 3.7 ms backward per layer) and their grouped products (here batched ones of equal
+segments).
 
 Lowered on 64 virtual CPU devices, in seconds and little memory; nothing is run:
 
@@ -39,7 +42,9 @@ HEADS, KV_HEADS, HEAD = 48, 12, 128
 BATCH, LENGTH, VOCABULARY, VOCABULARY_BLOCK = 1024, 4096, 128256, 4096
 GATE = 128  # rank of the gates that norms carry
 ATTENTION_NS = {"fwd": "1500000", "bwd": "3700000"}  # a guess, per layer
-NEWTON_SCHULZ = [(3.4445, -4.7750, 2.0315)] * 5  # coefficients of Muon (K. Jordan, "Muon", 2024)
+NEWTON_SCHULZ = [
+    (3.4445, -4.7750, 2.0315)
+] * 5  # coefficients of Muon (K. Jordan, "Muon", 2024)
 BF16 = jnp.bfloat16
 
 Array = jax.Array
@@ -59,11 +64,15 @@ class Program:
         self.layers, self.chunks = layers, chunks
         self.mesh = Mesh(np.array(jax.devices()).reshape(DEVICES), ("data",))
         self.block, self.others = _shapes("data" if small else None)
-        self.shapes = {name: (layers, *shape) for name, (shape, _) in self.block.items()}
+        self.shapes = {
+            name: (layers, *shape) for name, (shape, _) in self.block.items()
+        }
         self.specs = {name: P(None, *spec) for name, (_, spec) in self.block.items()}
         self.shapes |= {name: shape for name, (shape, _) in self.others.items()}
         self.specs |= {name: P(*spec) for name, (_, spec) in self.others.items()}
-        self.per_device = functools.partial(jax.shard_map, mesh=self.mesh, check_vma=False)
+        self.per_device = functools.partial(
+            jax.shard_map, mesh=self.mesh, check_vma=False
+        )
 
     def sharding(self, *spec: Any, kind: str | None = None) -> NamedSharding:
         """A sharding on the mesh, in device memory unless another kind is named."""
@@ -101,13 +110,16 @@ class Program:
         entropy = self.per_device(
             _cross_entropy, in_specs=(P("data"), P(), P("data")), out_specs=P("data")
         )
-        return entropy(x, self.gathered(params["head"]), labels).sum() / (BATCH * LENGTH), reports
+        return entropy(x, self.gathered(params["head"]), labels).sum() / (
+            BATCH * LENGTH
+        ), reports
 
     def layer(self, x: Array, p: Params) -> tuple[Array, Any]:
         """Attention, then a mixture of experts with two shared ones."""
         h = self.gated(_rms(x, p["rms_attn"]), p["gn1_d"], p["gn1_u"])
         q, k, v = (
-            jnp.einsum("bsh,hd->bsd", h, self.gathered(p[name])) for name in ("wq", "wk", "wv")
+            jnp.einsum("bsh,hd->bsd", h, self.gathered(p[name]))
+            for name in ("wq", "wk", "wv")
         )
         k, v = self.convolved(k, p["sc_k"]), self.convolved(v, p["sc_v"])
         q = _rms_plain(q.reshape(*q.shape[:2], HEADS, HEAD))
@@ -125,10 +137,15 @@ class Program:
             * own
         )
         gate = (
-            2 * jax.nn.sigmoid(jnp.einsum("bsd,dn->bsn", h, self.gathered(p["agate"])))[..., None]
+            2
+            * jax.nn.sigmoid(jnp.einsum("bsd,dn->bsn", h, self.gathered(p["agate"])))[
+                ..., None
+            ]
         )
         out = (gate * out).reshape(*out.shape[:2], HEADS * HEAD)
-        x = x + self.convolved(jnp.einsum("bsh,hd->bsd", out, self.gathered(p["wo"])), p["sc_a"])
+        x = x + self.convolved(
+            jnp.einsum("bsh,hd->bsd", out, self.gathered(p["wo"])), p["sc_a"]
+        )
         x = self.placed(x, "data", None, None)
         m = self.gated(_rms(x, p["rms_mlp"]), p["gn2_d"], p["gn2_u"])
         y, report = self.experts(m, p)
@@ -143,14 +160,18 @@ class Program:
     def gated(self, x: Array, down: Array, up: Array) -> Array:
         """A norm's output times a gate of low rank."""
         h = jax.nn.silu(jnp.einsum("...d,dr->...r", x, self.gathered(down)))
-        return x * jax.nn.sigmoid(jnp.einsum("...r,rd->...d", h, self.gathered(up))).astype(x.dtype)
+        return x * jax.nn.sigmoid(
+            jnp.einsum("...r,rd->...d", h, self.gathered(up))
+        ).astype(x.dtype)
 
     def convolved(self, x: Array, weights: Array) -> Array:
         """A causal convolution over four positions."""
         weights = self.gathered(weights)
         out = weights[0] * x
         for lag in range(1, 4):
-            out = out + weights[lag] * jnp.pad(x, ((0, 0), (lag, 0), (0, 0)))[:, :LENGTH]
+            out = (
+                out + weights[lag] * jnp.pad(x, ((0, 0), (lag, 0), (0, 0)))[:, :LENGTH]
+            )
         return out
 
     def attention(self) -> Callable[[Array, Array, Array], Array]:
@@ -170,17 +191,23 @@ class Program:
         def attention(q: Array, k: Array, v: Array) -> Array:
             return kept(q, k, v)[0]
 
-        attention.defvjp(kept, lambda residuals, gradient: backward(*residuals, gradient))
+        attention.defvjp(
+            kept, lambda residuals, gradient: backward(*residuals, gradient)
+        )
         return attention
 
     def experts(self, x: Array, p: Params) -> tuple[Array, Any]:
         """Routing, and the experts on each device's own tokens with gathered weights."""
         flat = x.reshape(-1, MODEL)
-        logits = jnp.einsum("td,de->te", flat, self.gathered(p["router"])).astype(jnp.float32)
+        logits = jnp.einsum("td,de->te", flat, self.gathered(p["router"])).astype(
+            jnp.float32
+        )
         top, chosen = lax.top_k(logits, ACTIVE + 1)
         chosen = chosen[:, :-1]
         weights = jax.nn.sigmoid(jnp.take_along_axis(logits, chosen, -1))
-        weights = (weights * (2.5 / (weights.sum(-1, keepdims=True) + 1e-9))).astype(BF16)
+        weights = (weights * (2.5 / (weights.sum(-1, keepdims=True) + 1e-9))).astype(
+            BF16
+        )
         load = jnp.mean(jax.nn.one_hot(chosen, EXPERTS, dtype=jnp.float32), (0, 1))
 
         def balance(scores: Array) -> Array:
@@ -198,7 +225,9 @@ class Program:
             P(None, None, "data"),
         )
         mixed = self.per_device(
-            functools.partial(_experts, self.chunks), in_specs=specs, out_specs=P("data")
+            functools.partial(_experts, self.chunks),
+            in_specs=specs,
+            out_specs=P("data"),
         )
         y = mixed(flat, chosen, weights, p["e_gate"], p["e_up"], p["e_down"])
         return y.reshape(x.shape[0], LENGTH, MODEL), (load, bias)
@@ -220,16 +249,20 @@ class Program:
             flat = gradient.astype(BF16).reshape(
                 self.layers * EXPERTS, gradient.shape[2], gradient.shape[3]
             )
-            flat = _newton_schulz(self.placed(self.placed(flat, *inner), "data", None, None))
-            return self.placed(self.placed(flat, *inner).reshape(gradient.shape), *spec).astype(
-                jnp.float32
+            flat = _newton_schulz(
+                self.placed(self.placed(flat, *inner), "data", None, None)
             )
+            return self.placed(
+                self.placed(flat, *inner).reshape(gradient.shape), *spec
+            ).astype(jnp.float32)
         if gradient.ndim == 3:
-            flat = jnp.pad(gradient.astype(BF16), ((0, (-self.layers) % DEVICES), (0, 0), (0, 0)))
-            flat = _newton_schulz(self.placed(flat, "data", None, None))
-            return self.placed(self.placed(flat, None, None, None)[: self.layers], *spec).astype(
-                jnp.float32
+            flat = jnp.pad(
+                gradient.astype(BF16), ((0, (-self.layers) % DEVICES), (0, 0), (0, 0))
             )
+            flat = _newton_schulz(self.placed(flat, "data", None, None))
+            return self.placed(
+                self.placed(flat, None, None, None)[: self.layers], *spec
+            ).astype(jnp.float32)
         return self.placed(
             _newton_schulz(self.gathered(gradient.astype(BF16))[None])[0], *spec
         ).astype(jnp.float32)
@@ -237,21 +270,33 @@ class Program:
     def is_orthogonal(self, name: str) -> bool:
         """Whether Muon updates a parameter; Adam updates the others."""
         apart = ("embed", "head", "router", "agate", "rms_attn", "rms_mlp")
-        return len(self.shapes[name]) >= 2 and not name.startswith("sc_") and name not in apart
+        return (
+            len(self.shapes[name]) >= 2
+            and not name.startswith("sc_")
+            and name not in apart
+        )
 
-    def step(self, params: Params, state: Params, tokens: Array) -> tuple[Params, Params, Array]:
+    def step(
+        self, params: Params, state: Params, tokens: Array
+    ) -> tuple[Params, Params, Array]:
         """One training step; the optimizer's state comes from host memory and goes back there."""
-        (loss, _), gradients = jax.value_and_grad(self.loss, has_aux=True)(params, tokens)
+        (loss, _), gradients = jax.value_and_grad(self.loss, has_aux=True)(
+            params, tokens
+        )
         updated, moments = {}, {}
         for name in params:
             spec = self.specs[name]
             gradient = self.placed(gradients[name].astype(jnp.float32), *spec)
             here = self.sharding(*spec, kind="device")
-            old = jax.tree.map(lambda leaf, here=here: jax.device_put(leaf, here), state[name])
+            old = jax.tree.map(
+                lambda leaf, here=here: jax.device_put(leaf, here), state[name]
+            )
             out: tuple[Array, ...]
             if self.is_orthogonal(name):
                 momentum = 0.95 * old[0] + gradient
-                new = _on_sphere(params[name], self.orthogonal(name, 0.95 * momentum + gradient))
+                new = _on_sphere(
+                    params[name], self.orthogonal(name, 0.95 * momentum + gradient)
+                )
                 out = (momentum,)
             else:
                 momentum, second = (
@@ -264,7 +309,9 @@ class Program:
                 )
             updated[name] = self.placed(new, *spec)
             there = self.sharding(*spec, kind="pinned_host")
-            moments[name] = jax.tree.map(lambda leaf, there=there: jax.device_put(leaf, there), out)
+            moments[name] = jax.tree.map(
+                lambda leaf, there=there: jax.device_put(leaf, there), out
+            )
         return updated, moments, loss
 
     def lowered(self) -> str:
@@ -279,20 +326,33 @@ class Program:
         }
 
         def array(name: str, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct(self.shapes[name], jnp.float32, sharding=sharding)
+            return jax.ShapeDtypeStruct(
+                self.shapes[name], jnp.float32, sharding=sharding
+            )
 
         params = {name: array(name, here[name]) for name in self.shapes}
-        state = {name: tuple(array(name, item) for item in there[name]) for name in self.shapes}
+        state = {
+            name: tuple(array(name, item) for item in there[name])
+            for name in self.shapes
+        }
         tokens = jax.ShapeDtypeStruct(
             (BATCH, LENGTH), jnp.int32, sharding=self.sharding("data", None)
         )
         step = jax.jit(
-            self.step, donate_argnums=(0, 1), out_shardings=(here, there, self.sharding())
+            self.step,
+            donate_argnums=(0, 1),
+            out_shardings=(here, there, self.sharding()),
         )
-        return step.trace(params, state, tokens).lower(lowering_platforms=("cuda",)).as_text()
+        return (
+            step.trace(params, state, tokens)
+            .lower(lowering_platforms=("cuda",))
+            .as_text()
+        )
 
 
-def _shapes(small: str | None) -> tuple[dict[str, tuple[Any, Any]], dict[str, tuple[Any, Any]]]:
+def _shapes(
+    small: str | None,
+) -> tuple[dict[str, tuple[Any, Any]], dict[str, tuple[Any, Any]]]:
     """Shapes and shardings by parameter: of a layer, and of the rest."""
     wide, narrow = HEADS * HEAD, KV_HEADS * HEAD
     down, up = ((MODEL, GATE), (small, None)), ((GATE, MODEL), (None, small))
@@ -309,7 +369,10 @@ def _shapes(small: str | None) -> tuple[dict[str, tuple[Any, Any]], dict[str, tu
         "e_down": ((EXPERTS, EXPERT_WIDTH, MODEL), (None, None, "data")),
     }  # fmt: skip
     for number in (0, 1):
-        layer |= {f"s{number}_{part}": ((MODEL, EXPERT_WIDTH), ("data", None)) for part in "gu"}
+        layer |= {
+            f"s{number}_{part}": ((MODEL, EXPERT_WIDTH), ("data", None))
+            for part in "gu"
+        }
         layer[f"s{number}_d"] = ((EXPERT_WIDTH, MODEL), (None, "data"))
     others: dict[str, tuple[Any, Any]] = {
         "embed": ((VOCABULARY, MODEL), (None, None)), "head": ((MODEL, VOCABULARY), ("data", None)),
@@ -336,11 +399,13 @@ def _rotary(x: Array) -> Array:
     rates = 1.0 / (10000.0 ** (jnp.arange(0, half, dtype=jnp.float32) / half))
     angles = jnp.arange(LENGTH, dtype=jnp.float32)[:, None] * rates[None]
     cosines, sines = jnp.cos(angles), jnp.sin(angles)
-    keep = jnp.concatenate([jnp.repeat(cosines, 2, -1), jnp.ones((LENGTH, HEAD // 2))], -1)[
+    keep = jnp.concatenate(
+        [jnp.repeat(cosines, 2, -1), jnp.ones((LENGTH, HEAD // 2))], -1
+    )[None, :, None, :]
+    paired = jnp.reshape(jnp.stack([-sines, sines], -1), (LENGTH, HEAD // 2))
+    turn = jnp.concatenate([paired, jnp.zeros((LENGTH, HEAD // 2))], -1)[
         None, :, None, :
     ]
-    paired = jnp.reshape(jnp.stack([-sines, sines], -1), (LENGTH, HEAD // 2))
-    turn = jnp.concatenate([paired, jnp.zeros((LENGTH, HEAD // 2))], -1)[None, :, None, :]
     swapped = jnp.flip(x.reshape(*x.shape[:-1], HEAD // 2, 2), -1).reshape(x.shape)
     return (keep * x + turn * swapped).astype(x.dtype)
 
@@ -360,14 +425,24 @@ def _attention_backward(
     like = [jax.ShapeDtypeStruct(item.shape, BF16) for item in (q, k, v)]
     with set_xla_metadata(latency_metadata=ATTENTION_NS["bwd"]):
         return tuple(
-            jax.ffi.ffi_call("attention_backward", tuple(like))(q, k, v, out, sums, gradient)
+            jax.ffi.ffi_call("attention_backward", tuple(like))(
+                q, k, v, out, sums, gradient
+            )
         )
 
 
 def _experts(
-    chunks: int, x: Array, chosen: Array, weights: Array, gate: Array, up: Array, down: Array
+    chunks: int,
+    x: Array,
+    chosen: Array,
+    weights: Array,
+    gate: Array,
+    up: Array,
+    down: Array,
 ) -> Array:
-    """The experts of one device's tokens, sorted by expert and cut into equal segments; weights gathered in chunks."""
+    """The experts of one device's tokens, sorted by expert and cut into equal segments; weights
+    gathered in chunks.
+    """
     order = jnp.argsort(chosen.reshape(-1))
     token = order // ACTIVE
     sorted_x, sorted_weights = x[token], weights.reshape(-1)[order]
@@ -383,11 +458,13 @@ def _experts(
             slice(chunk * rows, (chunk + 1) * rows),
         )
         both = lax.all_gather(first[experts], "data", axis=1, tiled=True)
-        h = jnp.einsum("ecd,edi->eci", sorted_x[segment].reshape(per, rows // per, MODEL), both)
-        h = h.reshape(per, rows // per, EXPERT_WIDTH, 2)
-        h = (jax.nn.silu(h[..., 0].astype(jnp.float32)) * h[..., 1].astype(jnp.float32)).astype(
-            BF16
+        h = jnp.einsum(
+            "ecd,edi->eci", sorted_x[segment].reshape(per, rows // per, MODEL), both
         )
+        h = h.reshape(per, rows // per, EXPERT_WIDTH, 2)
+        h = (
+            jax.nn.silu(h[..., 0].astype(jnp.float32)) * h[..., 1].astype(jnp.float32)
+        ).astype(BF16)
         y = jnp.einsum("eci,eid->ecd", h, second[experts]).reshape(rows, MODEL)
         out = out.at[token[segment]].add(y * sorted_weights[segment, None], mode="drop")
     return out
@@ -409,7 +486,10 @@ def _cross_entropy(hidden: Array, head: Array, labels: Array) -> Array:
             logits = jnp.einsum("td,dv->tv", rows, part).astype(jnp.float32)
             new = jnp.maximum(most, lax.stop_gradient(logits.max(-1)))
             total = total * jnp.exp(most - new) + jnp.exp(logits - new[:, None]).sum(-1)
-            at = jnp.arange(VOCABULARY_BLOCK)[None] + number * VOCABULARY_BLOCK == wanted[:, None]
+            at = (
+                jnp.arange(VOCABULARY_BLOCK)[None] + number * VOCABULARY_BLOCK
+                == wanted[:, None]
+            )
             return (new, total, right + jnp.where(at, logits, 0.0).sum(-1)), None
 
         count = rows.shape[0]
@@ -427,16 +507,18 @@ def _cross_entropy(hidden: Array, head: Array, labels: Array) -> Array:
 
 
 def _newton_schulz(x: Array) -> Array:
-    x = x / (jnp.linalg.norm(x.astype(jnp.float32), axis=(-2, -1), keepdims=True) + 1e-8).astype(
-        BF16
-    )
+    x = x / (
+        jnp.linalg.norm(x.astype(jnp.float32), axis=(-2, -1), keepdims=True) + 1e-8
+    ).astype(BF16)
     is_tall = x.shape[-2] > x.shape[-1]
     if is_tall:
         x = jnp.swapaxes(x, -1, -2)
     for a, b, c in NEWTON_SCHULZ:
         square = jnp.einsum("bik,bjk->bij", x, x)
         x = a * x + jnp.einsum(
-            "bik,bkj->bij", b * square + c * jnp.einsum("bik,bkj->bij", square, square), x
+            "bik,bkj->bij",
+            b * square + c * jnp.einsum("bik,bkj->bij", square, square),
+            x,
         )
     return jnp.swapaxes(x, -1, -2) if is_tall else x
 

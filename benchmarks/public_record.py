@@ -1,11 +1,14 @@
-"""Predicted effects of flags against the public record (`pgle flags explain`): what others measured on real GPUs.
+"""Predicted effects of flags against the public record (`pgle flags explain`): what others measured
+on real GPUs.
 
-Every effect of the record that can be compiled here is compiled twice, before and after the change, by XLA's own costs
-as the jobs did it (no profile), and both schedules are simulated with pgle's estimates. With `--profiled` XLA gets
-these estimates as a profile, which is what `pgle tune` compares. The program is a stand-in (`benchmarks/moe_fsdp.py`).
-No figure of pgle was fitted to these effects. All misses are shown.
+Every effect of the record that can be compiled here is compiled twice, before and after the change,
+by XLA's own costs as the jobs did it (no profile), and both schedules are simulated with pgle's
+estimates. With `--profiled` XLA gets these estimates as a profile, which is what `pgle tune`
+compares. The program is a stand-in (`benchmarks/moe_fsdp.py`). No figure of pgle was fitted to
+these effects. All misses are shown.
 
-    python benchmarks/public_record.py --python /path/to/jaxlib-0.11/bin/python --target gb200 -o record
+    python benchmarks/public_record.py --python /path/to/jaxlib-0.11/bin/python --target gb200 -o
+    record
 
 The interpreter needs jax 0.11.0 with its CUDA plugin wheels, as the sweep had; no GPU.
 """
@@ -55,7 +58,9 @@ class Side:
 
 @dataclass(frozen=True)
 class Step:
-    """What is predicted of a side, in seconds, without contention, with the likely one and with twice that."""
+    """What is predicted of a side, in seconds, without contention, with the likely one and with
+    twice that.
+    """
 
     steps: tuple[float, float, float]
     memory_gib: float
@@ -67,16 +72,26 @@ def arms(record: Mapping[str, Effect]) -> dict[str, tuple[Side, Side]]:
         name: (Side(2), Side(2, flags=_flags(record[name])))
         for name in ("moe-fsdp-overlap-4", "moe-fsdp-combine-512")
     }
-    for name in ("moe-fsdp-o1", "moe-fsdp-sol", "moe-fsdp-pipelined", "moe-fsdp-pipelined-double"):
+    for name in (
+        "moe-fsdp-o1",
+        "moe-fsdp-sol",
+        "moe-fsdp-pipelined",
+        "moe-fsdp-pipelined-double",
+    ):
         found[name] = (Side(), Side(flags=_flags(record[name])))
     found["moe-fsdp-chunks-2"] = (Side(), Side(2))
-    found["moe-fsdp-chunks-2-before"] = (Side(small="replicated"), Side(2, "replicated"))
+    found["moe-fsdp-chunks-2-before"] = (
+        Side(small="replicated"),
+        Side(2, "replicated"),
+    )
     found["moe-fsdp-small-sharded"] = (Side(small="replicated"), Side())
     return found
 
 
 def _flags(effect: Effect) -> tuple[str, ...]:
-    return tuple(f"--{text.lower() if text.startswith('JAX_') else text}" for text in effect.set)
+    return tuple(
+        f"--{text.lower() if text.startswith('JAX_') else text}" for text in effect.set
+    )
 
 
 def _flag_of_jax(flags: tuple[str, ...]) -> tuple[str, ...]:
@@ -96,17 +111,31 @@ class Bench:
         out: Path,
         profiled: bool,
     ) -> None:
-        self.python, self.out, self.fraction, self.profiled = python, out, fraction, profiled
+        self.python, self.out, self.fraction, self.profiled = (
+            python,
+            out,
+            fraction,
+            profiled,
+        )
         self.target, self.flags = load_target(target), (*COMMON, *flags)
         self.known: dict[Side, Step] = {}
 
     def module(self, side: Side) -> Path:
         path = self.out / f"{side.program}.mlir"
         if not path.exists():
-            words = ["--chunks", str(side.chunks), "--small", side.small, "-o", str(path)]
+            words = [
+                "--chunks",
+                str(side.chunks),
+                "--small",
+                side.small,
+                "-o",
+                str(path),
+            ]
             script = Path(__file__).with_name("moe_fsdp.py")
             environment = {
-                name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+                name: value
+                for name, value in os.environ.items()
+                if name != "PYTHONPATH"
             }
             subprocess.run(
                 [self.python, script, *words],
@@ -129,19 +158,29 @@ class Bench:
                 module = made.scheduled if made.lhs is None else made.lhs.module
                 profile = request.dump_dir.with_suffix(".pbtxt")
                 write_files(
-                    profile_files(profile, estimate_profile(module, find_hardware(self.target))),
+                    profile_files(
+                        profile, estimate_profile(module, find_hardware(self.target))
+                    ),
                     force=True,
                 )
                 made = compiler.compile(
-                    replace(request, dump_dir=profile.with_suffix(".profiled"), profile=profile)
+                    replace(
+                        request,
+                        dump_dir=profile.with_suffix(".profiled"),
+                        profile=profile,
+                    )
                 )
             found = predict(made.scheduled, None, find_hardware(self.target))
             steps = [
-                run_program(found.program, found.launch, found.contention.at(times)).step_us
+                run_program(
+                    found.program, found.launch, found.contention.at(times)
+                ).step_us
                 for times in (0, 1, 2)
             ]
             none, likely, twice = (step / 1e6 for step in steps)
-            self.known[side] = Step((none, likely, twice), (made.memory_bytes or 0) / 2**30)
+            self.known[side] = Step(
+                (none, likely, twice), (made.memory_bytes or 0) / 2**30
+            )
         return self.known[side]
 
 
@@ -184,7 +223,9 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--target", default="gb200")
     parser.add_argument("--memory-fraction", type=float, default=DEFAULT_FRACTION)
-    parser.add_argument("--flag", action="append", default=[], help="one more XLA flag for all")
+    parser.add_argument(
+        "--flag", action="append", default=[], help="one more XLA flag for all"
+    )
     parser.add_argument("--only", default="")
     parser.add_argument(
         "--profiled", action="store_true", help="give XLA the estimates as a profile"
@@ -194,19 +235,30 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     record = {effect.id: effect for effect in public_record()}
     flags, fraction = tuple(options.flag), options.memory_fraction
-    bench = Bench(options.python, options.target, fraction, flags, options.out, options.profiled)
+    bench = Bench(
+        options.python, options.target, fraction, flags, options.out, options.profiled
+    )
     rows: list[dict[str, object]] = []
     with Compiler(options.python) as compiler:
         for name, sides in arms(record).items():
             if options.only in name:
                 before, after = (bench.step(compiler, side) for side in sides)
-                change = [100 * (b / a - 1) for a, b in zip(before.steps, after.steps, strict=True)]
+                change = [
+                    100 * (b / a - 1)
+                    for a, b in zip(before.steps, after.steps, strict=True)
+                ]
                 rows.append({"id": name, "change": change, "before": asdict(before), "after": asdict(after),
                              "memory_gib": [before.memory_gib, after.memory_gib]})  # fmt: skip
                 print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     (options.out / "results.json").write_text(json.dumps(rows))
     print(
-        "\n".join(table(rows, record, options.memory_fraction * bench.target.memory_bytes / 2**30))
+        "\n".join(
+            table(
+                rows,
+                record,
+                options.memory_fraction * bench.target.memory_bytes / 2**30,
+            )
+        )
     )
 
 

@@ -1,4 +1,5 @@
-"""Published steps at several sizes against the range that the other programs give, programs or publishers left out.
+"""Published steps at several sizes against the range that the other programs give, programs or
+publishers left out.
 
     python benchmarks/published_sizes.py
 
@@ -17,7 +18,8 @@ def main() -> None:
         devices, step = first.setdefault(row.series, (row.devices, row.step))
         if devices != row.devices:
             ranges = [
-                size_spread(devices, row.devices, without=left) for left in ([row.series], [])
+                size_spread(devices, row.devices, without=left)
+                for left in ([row.series], [])
             ]
             rows.append((row.series, devices, row.devices, row.step / step, ranges))
 
@@ -45,7 +47,10 @@ def main() -> None:
         print(
             f"\n{name}: held {len(held)} of {len(rows)} rows; all rows of {len(whole)} of {len(growth())} programs"
         )
-    by_source = {row.series: row.source.partition("@")[0].partition("#")[0] for row in published()}
+    by_source = {
+        row.series: row.source.partition("@")[0].partition("#")[0]
+        for row in published()
+    }
     for source in sorted(set(by_source.values())):
         own = [name for name, of in by_source.items() if of == source]
         mine = [
@@ -57,7 +62,10 @@ def main() -> None:
     print("\nall programs, from 8 GPUs:", end=" ")
     for devices in (16, 64, 512, 2048):
         low, high = size_spread(8, devices)
-        print(f"{devices}: {low:.2f} … {high:.2f} ({log2(devices / 8):.0f} doublings);", end=" ")
+        print(
+            f"{devices}: {low:.2f} … {high:.2f} ({log2(devices / 8):.0f} doublings);",
+            end=" ",
+        )
     print(
         f"\nlargest growth published: {exp(max(rise for series in growth().values() for _, rise in series)):.3f}"
     )

@@ -1,9 +1,11 @@
-"""What a rehearsal costs beyond the bare XLA compile: the ratio of both, measured in turns in one run.
+"""What a rehearsal costs beyond the bare XLA compile: the ratio of both, measured in turns in one
+run.
 
     python benchmarks/rehearse_overhead.py [MODULE] [--repeats N]
 
-Bare: a Python that imports jax and compiles the same module for the same GPU with the same flags, without log, dumps or
-anything of pgle. MODULE: StableHLO text; default: a 24-layer FSDP step, lowered here. The bound is 1.2.
+Bare: a Python that imports jax and compiles the same module for the same GPU with the same flags,
+without log, dumps or anything of pgle. MODULE: StableHLO text; default: a 24-layer FSDP step,
+lowered here. The bound is 1.2.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ def lowered(folder: Path, layers: int) -> Path:
     script = folder / "record.py"
     script.write_text(
         source.replace(
-            "LAYERS, WIDTH, HIDDEN, BATCH = 2,", f"LAYERS, WIDTH, HIDDEN, BATCH = {layers},"
+            "LAYERS, WIDTH, HIDDEN, BATCH = 2,",
+            f"LAYERS, WIDTH, HIDDEN, BATCH = {layers},",
         )
     )
     out = folder / "step.mlir"
@@ -96,7 +99,10 @@ def rehearsal(module: Path, targets: tuple[str, ...], folder: Path) -> float:
 
 def cpu_seconds() -> float:
     """CPU time of this process and its children so far."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    used = [
+        resource.getrusage(who)
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    ]
     return sum(item.ru_utime + item.ru_stime for item in used)
 
 

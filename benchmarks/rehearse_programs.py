@@ -1,12 +1,15 @@
-"""From the command to the answer: `pgle rehearse` on ten programs as people write them, and on modules that you name.
+"""From the command to the answer: `pgle rehearse` on ten programs as people write them, and on
+modules that you name.
 
-    python benchmarks/rehearse_programs.py [--python PYTHON...] [--module FILE...] [--target h100] [--only NAME...]
+    python benchmarks/rehearse_programs.py [--python PYTHON...] [--module FILE...] [--target h100]
+    [--only NAME...]
 
-Each PYTHON (ours by default) has jax, its CUDA plugin and what pgle needs, and flax and equinox for two of the programs
-of `tests/helpers/wild_programs.py`. It lowers them, and `python -m pgle rehearse --no-cache` runs on each: two or three
-schedules, predictions, pages. Processor time is that of the command with all its children, memory the largest of any of
-them, as the kernel says (`wait4`). On a busy machine trust the processor time. Prints a table in Markdown; a program
-that does not get to its schedule has the command's own line in it.
+Each PYTHON (ours by default) has jax, its CUDA plugin and what pgle needs, and flax and equinox for
+two of the programs of `tests/helpers/wild_programs.py`. It lowers them, and `python -m pgle
+rehearse --no-cache` runs on each: two or three schedules, predictions, pages. Processor time is
+that of the command with all its children, memory the largest of any of them, as the kernel says
+(`wait4`). On a busy machine trust the processor time. Prints a table in Markdown; a program that
+does not get to its schedule has the command's own line in it.
 """
 
 from __future__ import annotations
@@ -66,7 +69,10 @@ def main() -> None:
                     flush=True,
                 )
             for module in options.module:
-                print(row(module.name.split(".")[0], python, module, options.target), flush=True)
+                print(
+                    row(module.name.split(".")[0], python, module, options.target),
+                    flush=True,
+                )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -80,9 +86,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def measure(words: list[str]) -> Measured:
     """Run a command to its end."""
-    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"} | {
-        "PYTHONPATH": str(ROOT)
-    }
+    environment = {
+        key: value for key, value in os.environ.items() if key != "XLA_FLAGS"
+    } | {"PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:
         began = time.perf_counter()
         process = subprocess.Popen(words, stdout=out, stderr=error, env=environment)

@@ -1,11 +1,13 @@
-"""How large the pages of big runs are, how soon they are drawn, and how fast the timeline zooms, in headless Chromium.
+"""How large the pages of big runs are, how soon they are drawn, and how fast the timeline zooms, in
+headless Chromium.
 
     python benchmarks/report.py [TRACE... --hlo DUMP]
 
-Two generated inputs: a module of 40,000 instructions, predicted before and after; ten seconds of a trace, 8 devices of
-three streams, 400,000 activities. Traces that are given are measured too. Columns in CPU are processor time of the
-page's main thread, which other work on a machine changes little; those on the wall are medians of five loads. There is
-no GPU to draw with. A frame is all that the page computes and draws for one step of a zoom through the whole range.
+Two generated inputs: a module of 40,000 instructions, predicted before and after; ten seconds of a
+trace, 8 devices of three streams, 400,000 activities. Traces that are given are measured too.
+Columns in CPU are processor time of the page's main thread, which other work on a machine changes
+little; those on the wall are medians of five loads. There is no GPU to draw with. A frame is all
+that the page computes and draws for one step of a zoom through the whole range.
 """
 
 from __future__ import annotations
@@ -77,13 +79,19 @@ def unrolled() -> Page:
             call = f"multiply({last}, {last})" if k % 4 else f"dot({last}, {last}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}"  # fmt: skip # noqa: E501
             lines.append(f"  {name} = f32[1024,1024]{{1,0}} {call}, {where}")
             last = name
-        lines.append(f"  gather-done.{n} = f32[1024,1024]{{1,0}} all-gather-done(gather-start.{n})")
+        lines.append(
+            f"  gather-done.{n} = f32[1024,1024]{{1,0}} all-gather-done(gather-start.{n})"
+        )
         last = f"gather-done.{n}"
     lines += [f"  ROOT out = f32[1024,1024]{{1,0}} negate({last})", "}"]
     module = module_from_text("\n".join(lines).encode(), "generated.txt")
     timeline = predict(module, None, find_hardware(load_target("h100"))).timeline
-    schedules = [Schedule(label, timeline, "estimated", module) for label in ("before", "after")]
-    return Page("40 k instructions", (), "Generated", sections=sections(schedules, (), ("", "")))
+    schedules = [
+        Schedule(label, timeline, "estimated", module) for label in ("before", "after")
+    ]
+    return Page(
+        "40 k instructions", (), "Generated", sections=sections(schedules, (), ("", ""))
+    )
 
 
 def long_trace() -> Page:
@@ -111,18 +119,30 @@ def long_trace() -> Page:
         for stream, share in ((7, 2), (13, 1), (14, 1)):
             starts = np.sort(random.uniform(0, SECONDS * 1e6, per_lane * share))
             lengths = np.minimum(
-                random.exponential(60, len(starts)), np.diff(starts, append=SECONDS * 1e6)
+                random.exponential(60, len(starts)),
+                np.diff(starts, append=SECONDS * 1e6),
             )
             named = np.tile(np.arange(2_500, dtype=np.int32), len(starts) // 2_500 + 1)[
                 : len(starts)
             ]
             lanes.append(
-                Lane(f"stream {stream}", starts, lengths, named, np.ones(len(starts), np.int64))
+                Lane(
+                    f"stream {stream}",
+                    starts,
+                    lengths,
+                    named,
+                    np.ones(len(starts), np.int64),
+                )
             )
-        spans = tuple(Span(f"step {i}", i * 1e5, (i + 1) * 1e5) for i in range(SECONDS * 10))
+        spans = tuple(
+            Span(f"step {i}", i * 1e5, (i + 1) * 1e5) for i in range(SECONDS * 10)
+        )
         panels.append(Panel(f"device {device}", "generated", Breakdown(1, 1, 0, 1, 3, 1, 0), SECONDS * 1e6, names, tuple(lanes), spans, device < MOST_OPEN))  # fmt: skip # noqa: E501
     return Page(
-        "10 s", (), "Generated", sections=(Section("timeline", "Timeline", (part(panels),)),)
+        "10 s",
+        (),
+        "Generated",
+        sections=(Section("timeline", "Timeline", (part(panels),)),),
     )
 
 

@@ -2,8 +2,9 @@
 
     python benchmarks/show.py [--names 1000000]
 
-The peer is `google.protobuf.text_format.Parse` of a tenth of the same ``.pbtxt``. It only parses. The ratio is to ten
-times what the peer took. CPU seconds of all processes, seconds, and the peak memory of the largest process.
+The peer is `google.protobuf.text_format.Parse` of a tenth of the same ``.pbtxt``. It only parses.
+The ratio is to ten times what the peer took. CPU seconds of all processes, seconds, and the peak
+memory of the largest process.
 """
 
 from __future__ import annotations
@@ -31,10 +32,16 @@ def measured(code: str, *arguments: str | Path) -> tuple[float, float, float]:
     """Return CPU seconds, seconds, and peak memory in MiB of a Python child that must succeed."""
     began = time.monotonic()
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    child = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     _, status, used = os.wait4(child.pid, 0)
     assert status == 0, arguments
-    return used.ru_utime + used.ru_stime, time.monotonic() - began, used.ru_maxrss / 1024
+    return (
+        used.ru_utime + used.ru_stime,
+        time.monotonic() - began,
+        used.ru_maxrss / 1024,
+    )
 
 
 def main() -> None:
@@ -44,7 +51,10 @@ def main() -> None:
     names = parser.parse_args().names
     with tempfile.TemporaryDirectory() as folder:
         many, tenth = Path(folder, "many.pbtxt"), Path(folder, "tenth.pbtxt")
-        lines = [f'costs {{ name: "fusion.{at}" cost_us: {at % 977}.5 }}\n' for at in range(names)]
+        lines = [
+            f'costs {{ name: "fusion.{at}" cost_us: {at % 977}.5 }}\n'
+            for at in range(names)
+        ]
         many.write_text("".join(lines))
         tenth.write_text("".join(lines[::PART]))
         peer_s = measured(PEER, tenth)[0] * PART

@@ -2,8 +2,9 @@
 
     python benchmarks/simulate.py [--instructions 200000]
 
-The peer is networkx's longest path over the same instructions with the same costs (`pip install networkx`; left out
-where it is not installed): it knows data dependencies only, no streams, gaps or loops.
+The peer is networkx's longest path over the same instructions with the same costs (`pip install
+networkx`; left out where it is not installed): it knows data dependencies only, no streams, gaps or
+loops.
 """
 
 import argparse
@@ -30,7 +31,8 @@ def layer(number: int) -> list[Instruction]:
     before = f"fusion17.{number - 1}" if number else "p"
     start = make("all-gather-start", "all-gather-start", "p")
     fusions = [
-        make(f"fusion{i}", "fusion", f"fusion{i - 1}.{number}" if i else before) for i in range(18)
+        make(f"fusion{i}", "fusion", f"fusion{i - 1}.{number}" if i else before)
+        for i in range(18)
     ]
     done = make("all-gather-done", "all-gather-done", start.name)
     return [start, *fusions, done]
@@ -40,7 +42,15 @@ def make_module(instructions: int) -> Module:
     parameter = Instruction("p", "parameter", ARRAY, "entry")
     body = [item for number in range(instructions // LAYER) for item in layer(number)]
     entry = Computation("entry", (parameter, *body), body[-1].name)
-    return Module("jit_step", 1, "", "entry", {"entry": entry}, is_scheduled=True, num_partitions=8)
+    return Module(
+        "jit_step",
+        1,
+        "",
+        "entry",
+        {"entry": entry},
+        is_scheduled=True,
+        num_partitions=8,
+    )
 
 
 def make_costs(module: Module) -> dict[str, Cost]:
@@ -59,7 +69,9 @@ def longest_path(module: Module, costs: dict[str, Cost]) -> float:
     graph = networkx.DiGraph()
     for item in module.entry_computation.instructions:
         cost = costs[item.name].cost_us if item.name in costs else 0.0
-        graph.add_weighted_edges_from((operand, item.name, cost) for operand in item.operands)
+        graph.add_weighted_edges_from(
+            (operand, item.name, cost) for operand in item.operands
+        )
     return float(networkx.dag_longest_path_length(graph))
 
 
@@ -85,7 +97,9 @@ def main() -> None:
         costs = make_costs(module)
         measured = seconds(lambda: run_program(read_program(module, costs, hardware)))  # noqa: B023
         estimated = seconds(lambda: run_program(read_program(module, {}, hardware)))  # noqa: B023
-        line = f"{size:12,}{measured:12.2f}{estimated:13.2f}{measured / size * 1e6:10.2f}"
+        line = (
+            f"{size:12,}{measured:12.2f}{estimated:13.2f}{measured / size * 1e6:10.2f}"
+        )
         if find_spec("networkx"):
             peer = seconds(lambda: longest_path(module, costs))  # noqa: B023
             line += f"{peer:12.2f}{measured / peer:8.2f}"

@@ -1,8 +1,10 @@
-"""Does the range of a program of one kernel hold what the hardware needs, and does it end where there is no model?
+"""Does the range of a program of one kernel hold what the hardware needs, and does it end where
+there is no model?
 
-Programs in plain JAX are lowered for CUDA and rehearsed for one H100. What the hardware needs is counted here, from the
-shapes: operations over the data sheet's peak of the precision that is asked for, and bytes, once or as many passes as
-shared memory forces, over the bandwidth. No function under test is asked.
+Programs in plain JAX are lowered for CUDA and rehearsed for one H100. What the hardware needs is
+counted here, from the shapes: operations over the data sheet's peak of the precision that is asked
+for, and bytes, once or as many passes as shared memory forces, over the bandwidth. No function
+under test is asked.
 
 python benchmarks/single_kernels.py [NAME...]
 """
@@ -65,7 +67,9 @@ def products() -> Iterator[Program]:
         )
     for dtype, peak in (("bfloat16", "f16"), ("float64", "f64")):
         square = array(dtype, N, N)
-        yield Program(f"{dtype} product", jnp.dot, (square, square), operations_us(2 * N**3, peak))
+        yield Program(
+            f"{dtype} product", jnp.dot, (square, square), operations_us(2 * N**3, peak)
+        )
     eight = array("float8_e4m3fn", N, N)
     yield Program(
         "fp8 product",
@@ -84,7 +88,9 @@ def products() -> Iterator[Program]:
     for preset, peak in (("BF16_BF16_F32_X3", "f16"), ("TF32_TF32_F32_X3", "tf32")):
         yield Program(
             f"f32 product, {preset}",
-            lambda x, y, preset=preset: jnp.dot(x, y, precision=lax.DotAlgorithmPreset[preset]),
+            lambda x, y, preset=preset: jnp.dot(
+                x, y, precision=lax.DotAlgorithmPreset[preset]
+            ),
             (square, square),
             operations_us(3 * 2 * N**3, peak),
         )
@@ -134,13 +140,19 @@ def transforms() -> Iterator[Program]:
     long = array("complex64", 1 << 26)
     yield Program("fft, 2^26", jnp.fft.fft, (long,), bytes_us(2 * 2 * 8 * 2**26))
     plane = array("complex64", 16, 4096, 4096)
-    yield Program("fft2, 16 × 4,096²", jnp.fft.fft2, (plane,), bytes_us(2 * 2 * 8 * 2**28))
+    yield Program(
+        "fft2, 16 × 4,096²", jnp.fft.fft2, (plane,), bytes_us(2 * 2 * 8 * 2**28)
+    )
     cube = array("float32", 512, 512, 512)
     yield Program("rfftn, 512³", jnp.fft.rfftn, (cube,), bytes_us((4 + 3 * 4) * 2**27))
     double = array("complex128", 4096, 4096)
-    yield Program("fft2, 4,096², c128", jnp.fft.fft2, (double,), bytes_us(2 * 2 * 16 * 2**24))
+    yield Program(
+        "fft2, 4,096², c128", jnp.fft.fft2, (double,), bytes_us(2 * 2 * 16 * 2**24)
+    )
     prime = array("complex64", 4096, 4099)
-    yield Program("fft, 4,096 × 4,099", jnp.fft.fft, (prime,), bytes_us(2 * 8 * 4096 * 4099))
+    yield Program(
+        "fft, 4,096 × 4,099", jnp.fft.fft, (prime,), bytes_us(2 * 8 * 4096 * 4099)
+    )
 
 
 def moves() -> Iterator[Program]:
@@ -149,26 +161,41 @@ def moves() -> Iterator[Program]:
     yield Program("transpose", jnp.transpose, (square,), bytes_us(2 * size))
     yield Program("softmax", jax.nn.softmax, (square,), bytes_us(2 * size))
     yield Program("sum", jnp.sum, (square,), bytes_us(size))
-    yield Program("cumsum", lambda x: jnp.cumsum(x, axis=1), (square,), bytes_us(2 * size))
     yield Program(
-        "sort, 2^26 f32", jnp.sort, (array("float32", 1 << 26),), bytes_us(4 * 2 * 4 * 2**26)
+        "cumsum", lambda x: jnp.cumsum(x, axis=1), (square,), bytes_us(2 * size)
+    )
+    yield Program(
+        "sort, 2^26 f32",
+        jnp.sort,
+        (array("float32", 1 << 26),),
+        bytes_us(4 * 2 * 4 * 2**26),
     )
     pairs = array("float32", 1 << 26)
     yield Program("argsort, 2^26", jnp.argsort, (pairs,), bytes_us(4 * 2 * 8 * 2**26))
     rows = array("float32", 256, 131072)
-    yield Program("top_k, 50 of 131,072", lambda x: lax.top_k(x, 50), (rows,), bytes_us(4 * 2**25))
-    yield Program("top_k, 8 of 131,072", lambda x: lax.top_k(x, 8), (rows,), bytes_us(4 * 2**25))
+    yield Program(
+        "top_k, 50 of 131,072", lambda x: lax.top_k(x, 50), (rows,), bytes_us(4 * 2**25)
+    )
+    yield Program(
+        "top_k, 8 of 131,072", lambda x: lax.top_k(x, 8), (rows,), bytes_us(4 * 2**25)
+    )
 
 
 def indexed() -> Iterator[Program]:
     table, tokens = array("bfloat16", 50304, 1024), array("int32", 1 << 18)
     rows = 2 * 1024 * 2**18
-    yield Program("gather", lambda t, i: t[i], (table, tokens), bytes_us(rows + 2 * 50304 * 1024))
+    yield Program(
+        "gather", lambda t, i: t[i], (table, tokens), bytes_us(rows + 2 * 50304 * 1024)
+    )
     for dtype, width in (("bfloat16", 2), ("float32", 4)):
         yield Program(
             f"scatter-add, {dtype}",
             lambda t, i, u: t.at[i].add(u),
-            (array(dtype, 50304, 1024), array("int32", 1 << 15), array(dtype, 1 << 15, 1024)),
+            (
+                array(dtype, 50304, 1024),
+                array("int32", 1 << 15),
+                array(dtype, 1 << 15, 1024),
+            ),
             bytes_us(width * 1024 * (2**15 + 2 * 50304)),
         )
     yield Program(
@@ -216,8 +243,12 @@ def algebra() -> Iterator[Program]:
     n = 8192
     square, small = array("float32", n, n), array("float32", 2048, 2048)
 
-    def of(name: str, run: Callable[..., Any], operations: float, *arguments: Any) -> Program:
-        return Program(name, run, arguments, operations_us(operations, "f32"), has_model=False)
+    def of(
+        name: str, run: Callable[..., Any], operations: float, *arguments: Any
+    ) -> Program:
+        return Program(
+            name, run, arguments, operations_us(operations, "f32"), has_model=False
+        )
 
     yield of("cholesky, 8,192", jnp.linalg.cholesky, n**3 / 3, square)
     yield of("lu, 8,192", jax.scipy.linalg.lu_factor, n**3 * 2 / 3, square)
@@ -241,7 +272,9 @@ def algebra() -> Iterator[Program]:
     )
     yield Program(
         "a user's FFI call",
-        lambda x: jax.ffi.ffi_call("users_own", jax.ShapeDtypeStruct(x.shape, x.dtype))(x),
+        lambda x: jax.ffi.ffi_call("users_own", jax.ShapeDtypeStruct(x.shape, x.dtype))(
+            x
+        ),
         (square,),
         0.0,
         has_model=False,
@@ -260,7 +293,9 @@ def lowered(program: Program) -> str:
 
 
 def rehearsed(text: str, folder: Path) -> dict[str, Any]:
-    """The prediction of LHS without a profile, as ``pgle rehearse --json`` has it; what failed if it did."""
+    """The prediction of LHS without a profile, as ``pgle rehearse --json`` has it; what failed if
+    it did.
+    """
     path = folder / "program.mlir"
     path.write_text(text)
     command = [sys.executable, "-m", "pgle", "rehearse", str(path), "--target", "h100"]
@@ -268,7 +303,11 @@ def rehearsed(text: str, folder: Path) -> dict[str, Any]:
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     document: dict[str, Any] = json.loads(found.stdout)
     side = document.get("baseline")
-    return side if isinstance(side, dict) else {"failed": document.get("error", {}).get("what")}
+    return (
+        side
+        if isinstance(side, dict)
+        else {"failed": document.get("error", {}).get("what")}
+    )
 
 
 def judged(program: Program, side: dict[str, Any]) -> str:
@@ -279,7 +318,9 @@ def judged(program: Program, side: dict[str, Any]) -> str:
     if most < program.needed_us:
         return "the range excludes what the hardware needs"
     if side["lower_bound"] == program.has_model:
-        return "no model, but an end" if side["interval_us"][1] is not None else "no end"
+        return (
+            "no model, but an end" if side["interval_us"][1] is not None else "no end"
+        )
     return ""
 
 
@@ -291,7 +332,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*", help="parts of names; all without")
     names = parser.parse_args().names
-    print("| program | needs at least, ms | predicted | range | wrong |\n|---|---|---|---|---|")
+    print(
+        "| program | needs at least, ms | predicted | range | wrong |\n|---|---|---|---|---|"
+    )
     wrong = count = 0
     for program in programs():
         if names and not any(name in program.name for name in names):
@@ -302,7 +345,11 @@ def main() -> None:
         count += 1
         wrong += bool(found)
         low, high = side.get("interval_us", (None, None))
-        cells = (program.name, milliseconds(program.needed_us), milliseconds(side.get("step_us")))
+        cells = (
+            program.name,
+            milliseconds(program.needed_us),
+            milliseconds(side.get("step_us")),
+        )
         print(
             f"| {' | '.join(cells)} | {milliseconds(low)} … {milliseconds(high)} | {found} |",
             flush=True,

@@ -1,10 +1,11 @@
-"""How long commands take on small inputs, against `python -c "import click"` and `python -c "import click, numpy"`.
+"""How long commands take on small inputs, against `python -c "import click"` and `python -c "import
+click, numpy"`.
 
     python benchmarks/start_up.py [--repeat 15]
 
-Each runs in a process of its own, all in turn; medians of wall and processor time, and the ratios of the processor time
-to that of importing click, and click and numpy, with one thread of OpenBLAS each. Bytecode is kept in a temporary
-folder, as `pip install` keeps it beside the modules.
+Each runs in a process of its own, all in turn; medians of wall and processor time, and the ratios
+of the processor time to that of importing click, and click and numpy, with one thread of OpenBLAS
+each. Bytecode is kept in a temporary folder, as `pip install` keeps it beside the modules.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ COMMANDS = (
 )
 
 
-def run(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[float, float]:
+def run(
+    arguments: Sequence[str], environment: Mapping[str, str]
+) -> tuple[float, float]:
     """Wall and processor time of one process. A check that fails is none of our business here."""
     begin = time.perf_counter()
     child = subprocess.Popen(
@@ -65,10 +68,14 @@ def main() -> None:
     )
     parser.add_argument("--repeat", type=int, default=15, help="runs of each")
     arguments = parser.parse_args()
-    print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f}")
+    print(
+        f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f}"
+    )
     with tempfile.TemporaryDirectory(prefix="pgle-bench-") as folder:
         environment = {
-            name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+            name: value
+            for name, value in os.environ.items()
+            if name != "PYTHONDONTWRITEBYTECODE"
         }
         environment |= {"PYTHONPYCACHEPREFIX": folder, "OPENBLAS_NUM_THREADS": "1"}
         outputs = {"OUT": f"{folder}/out.pbtxt", "PAGE": f"{folder}/page.html"}
@@ -90,12 +97,16 @@ def main() -> None:
         for name, found in times.items()
     }
     for name, (wall, busy) in medians.items():
-        short = " ".join(word for word in name.split()[:3] if "/" not in word and word != "--force")
+        short = " ".join(
+            word for word in name.split()[:3] if "/" not in word and word != "--force"
+        )
         ratios = (
             f"{busy / medians[plain][1]:7.1f} x {plain.removeprefix('import ')}"
             for plain in list(medians)[:2]
         )
-        print(f"  {short:<22}{wall * 1e3:6.0f} ms{busy * 1e3:6.0f} ms cpu{''.join(ratios)}")
+        print(
+            f"  {short:<22}{wall * 1e3:6.0f} ms{busy * 1e3:6.0f} ms cpu{''.join(ratios)}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,18 +1,18 @@
 """What `pgle tune` finds for many programs, and whether that holds in worlds that it never saw.
 
     python benchmarks/tune.py -o DIR [--python PYTHON] [--modules FOLDER] [--only WORD] [--budget N]
-    python benchmarks/tune.py -o DIR --table
-    python benchmarks/tune.py -o DIR --speed MODULE      # processor seconds of a trial, on a machine at rest
+    python benchmarks/tune.py -o DIR --table python benchmarks/tune.py -o DIR --speed MODULE      #
+    processor seconds of a trial, on a machine at rest
 
-The programs are pgle's workloads and those of ``programs/``, run by ``--python``, and the modules of a folder:
-StableHLO, such as tests/helpers/wild_programs.py writes, or HLO, such as `xla/tools/benchmarks/hlo` of openxla/xla
-holds. The jaxlib of that interpreter compiles, of a module in a file that which runs this; so releases can be shown
-side by side. A line per program is kept in DIR/results.jsonl, and a program with a line is not done again. All steps
-are simulated, with estimated
-costs, for H100.
+The programs are pgle's workloads and those of ``programs/``, run by ``--python``, and the modules
+of a folder: StableHLO, such as tests/helpers/wild_programs.py writes, or HLO, such as
+`xla/tools/benchmarks/hlo` of openxla/xla holds. The jaxlib of that interpreter compiles, of a
+module in a file that which runs this; so releases can be shown side by side. A line per program is
+kept in DIR/results.jsonl, and a program with a line is not done again. All steps are simulated,
+with estimated costs, for H100.
 
-An accepted setting is judged again in 40 worlds with other seeds: 20 with the spread of the search, and 20 with a third
-more; the target is to lose in at most 10 % of them.
+An accepted setting is judged again in 40 worlds with other seeds: 20 with the spread of the search,
+and 20 with a third more; the target is to lose in at most 10 % of them.
 """
 
 from __future__ import annotations
@@ -71,17 +71,25 @@ def programs(python: str, modules: Path | None) -> Iterator[Program]:
         own = Path(__file__).with_name("programs") / f"{module}.py"
         program = (str(own),) if own.exists() else ("-m", "pgle.workloads", module)
         yield Program(name, (python, *program, *more), shape)
-    for path in sorted([*modules.glob("*.hlo*"), *modules.glob("*.mlir")]) if modules else ():
+    for path in (
+        sorted([*modules.glob("*.hlo*"), *modules.glob("*.mlir")]) if modules else ()
+    ):
         size = _TOPOLOGY.search(path.name)
         yield Program(
-            path.name.split(".")[0], (str(path),), f"1x{size[1]}x{size[2]}" if size else shape
+            path.name.split(".")[0],
+            (str(path),),
+            f"1x{size[1]}x{size[2]}" if size else shape,
         )
 
 
 def run(program: Program, out: Path, budget: int) -> dict[str, Any]:
     """One program tuned; its line of the table."""
     asked = RehearseCommand(
-        program.words, target="h100", topology=program.topology, out=str(out), cached=False
+        program.words,
+        target="h100",
+        topology=program.topology,
+        out=str(out),
+        cached=False,
     )
     with prepared(asked, question=NAME) as (_, given):
         began, before = time.perf_counter(), _cpu_s()
@@ -102,11 +110,17 @@ def run(program: Program, out: Path, budget: int) -> dict[str, Any]:
 
 
 def speed(module: Path, out: Path) -> Iterator[str]:
-    """Processor seconds of trials, everything counted: ours, the compiler and its children; then 20 side by side."""
+    """Processor seconds of trials, everything counted: ours, the compiler and its children; then 20
+    side by side.
+    """
     size = _TOPOLOGY.search(module.name)
     shape = f"1x{size[1]}x{size[2]}" if size else None
     asked = RehearseCommand(
-        (str(module),), target="h100", topology=shape, out=str(out / "speed"), cached=False
+        (str(module),),
+        target="h100",
+        topology=shape,
+        out=str(out / "speed"),
+        cached=False,
     )
     threshold, late = (
         "xla_gpu_reduce_scatter_combine_threshold_bytes",
@@ -130,7 +144,8 @@ def speed(module: Path, out: Path) -> Iterator[str]:
             yield f"{what}: {(_all_cpu_s(compiler) - before) / len(settings):.2f} CPU-s a trial (jaxlib {bench.jaxlib})"
         began, before = time.perf_counter(), _all_cpu_s(compiler)
         names = [
-            f"xla_gpu_{kind}_combine_threshold_bytes" for kind in ("reduce_scatter", "all_gather")
+            f"xla_gpu_{kind}_combine_threshold_bytes"
+            for kind in ("reduce_scatter", "all_gather")
         ]
         many = [
             dict(zip(names, (f"{a << 20}", f"{b << 20}"), strict=True))
@@ -140,16 +155,25 @@ def speed(module: Path, out: Path) -> Iterator[str]:
         with ThreadPoolExecutor(AT_ONCE) as threads:
             made = {
                 trial.program
-                for trial in threads.map(bench.trial, [(flags, "one of 20") for flags in many])
+                for trial in threads.map(
+                    bench.trial, [(flags, "one of 20") for flags in many]
+                )
             }
         took = f"{time.perf_counter() - began:.0f} s, {_all_cpu_s(compiler) - before:.0f} CPU-s"
         yield f"{len(many)} other programs, {AT_ONCE} at once ({len(made)} differ): {took}"
 
 
 def _all_cpu_s(compiler: Compiler) -> float:
-    """Of this process, and of the compiler's with the children that it has waited for (proc(5), stat)."""
+    """Of this process, and of the compiler's with the children that it has waited for (proc(5),
+    stat).
+    """
     assert compiler.process.child is not None
-    values = Path(f"/proc/{compiler.process.child.pid}/stat").read_text().rpartition(")")[2].split()
+    values = (
+        Path(f"/proc/{compiler.process.child.pid}/stat")
+        .read_text()
+        .rpartition(")")[2]
+        .split()
+    )
     return time.process_time() + sum(map(int, values[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
@@ -157,14 +181,18 @@ def _fresh(found: Tuning, seed: int, spread: Spread) -> tuple[int, int, float]:
     """Worlds won, worlds, mean change."""
     among = worlds(20, seed, spread)
     after, before = (
-        steps_in(among, side.module, side.prediction) for side in (found.tuned, found.pgle)
+        steps_in(among, side.module, side.prediction)
+        for side in (found.tuned, found.pgle)
     )
     held = judge(after, before)
     return held.won, held.of, held.mean
 
 
 def _cpu_s() -> float:
-    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    usages = (
+        resource.getrusage(who)
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
@@ -185,7 +213,10 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
     yield f"| {' | '.join(heads)} |"
     yield "|" + "---|" * len(heads)
     for row in sorted(rows, key=lambda row: (row["program"].lower(), row["jaxlib"])):
-        steps = [duration(row[key]) for key in ("baseline_us", "pgle_us", "tuned_us", "ceiling_us")]
+        steps = [
+            duration(row[key])
+            for key in ("baseline_us", "pgle_us", "tuned_us", "ceiling_us")
+        ]
         better = row["verdict"] == "better"
         cells = [*steps, row["verdict"].replace("-", " "), "–", "–", "–"]
         if better:
@@ -210,7 +241,8 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
     worlds_of = sum(of for row in accepted for _, of, _ in row["fresh"])
     lost = sum(of - won for row in accepted for won, of, _ in row["fresh"])
     worst = max(
-        (sum(of - won for won, of, _ in row["fresh"]) / 40 for row in accepted), default=0.0
+        (sum(of - won for won, of, _ in row["fresh"]) / 40 for row in accepted),
+        default=0.0,
     )
     same = sum(abs(row["whole"]) < SAME_STEP for row in accepted)
     yield ""
@@ -225,7 +257,9 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, required=True)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--modules", type=Path)
-    parser.add_argument("--only", default="", help="programs whose name holds this word")
+    parser.add_argument(
+        "--only", default="", help="programs whose name holds this word"
+    )
     parser.add_argument("--budget", type=int, default=12)
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--speed", type=Path, metavar="MODULE")
@@ -236,12 +270,14 @@ def main() -> None:
     results = options.out / "results.jsonl"
     options.out.mkdir(parents=True, exist_ok=True)
     done = (
-        [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+        [json.loads(line) for line in results.read_text().splitlines()]
+        if results.exists()
+        else []
     )
     for program in () if options.table else programs(options.python, options.modules):
-        key = f"{program.name} {Path(options.python).resolve().name}".replace(" ", "-").replace(
-            ",", ""
-        )
+        key = f"{program.name} {Path(options.python).resolve().name}".replace(
+            " ", "-"
+        ).replace(",", "")
         if options.only not in program.name or any(row["key"] == key for row in done):
             continue
         try:

@@ -1,12 +1,14 @@
-"""The descent of `pgle tune` against random search and Optuna's TPE: the gain found, by the number of trials.
+"""The descent of `pgle tune` against random search and Optuna's TPE: the gain found, by the number
+of trials.
 
     pip install optuna
     python benchmarks/tune_search.py MODULE... [--budget 12] [--seeds 3]
 
-All three choose among the same axes (`pgle.tune.search`), each threshold among powers of two and one and a half times
-these; their trials are compiled and judged alike. A setting counts once it stands, as `pgle tune` has it: shorter in
-nine of ten worlds and by half a per cent, also with contention doubled. The figure is the gain of the best setting so
-far, averaged over all trials of the budget (what one has who stops at a trial drawn by lot) and the same at the end.
+All three choose among the same axes (`pgle.tune.search`), each threshold among powers of two and
+one and a half times these; their trials are compiled and judged alike. A setting counts once it
+stands, as `pgle tune` has it: shorter in nine of ten worlds and by half a per cent, also with
+contention doubled. The figure is the gain of the best setting so far, averaged over all trials of
+the budget (what one has who stops at a trial drawn by lot) and the same at the end.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from pgle.run.tune import open_bench
 from pgle.tune.search import MIB, Axis, Flags, Trial, holds_up, judge, search
 
 UNSET = ""
-SIZES = [str(int(size * MIB)) for power in range(7) for size in (2**power, 1.5 * 2**power)]
+SIZES = [
+    str(int(size * MIB)) for power in range(7) for size in (2**power, 1.5 * 2**power)
+]
 
 Space = Mapping[str, Sequence[str]]
 """Values by flag; `UNSET` leaves it out."""
@@ -38,15 +42,25 @@ def space_of(found: Sequence[Axis]) -> Space:
         for setting in axis.settings:
             for flag, value in setting.items():
                 known = values.setdefault(flag, [UNSET])
-                known += [new for new in (SIZES if axis.number else [value]) if new not in known]
+                known += [
+                    new
+                    for new in (SIZES if axis.number else [value])
+                    if new not in known
+                ]
     return values
 
 
 def gains(trials: Sequence[Trial], pgle: Trial, budget: int) -> list[float]:
-    """The gain of the best standing setting after each trial; one that ends early keeps what it has."""
+    """The gain of the best standing setting after each trial; one that ends early keeps what it
+    has.
+    """
     found = [0.0]
     for trial in trials[:budget]:
-        gain = -judge(trial.worlds_us, pgle.worlds_us).mean if holds_up(trial, pgle) else 0.0
+        gain = (
+            -judge(trial.worlds_us, pgle.worlds_us).mean
+            if holds_up(trial, pgle)
+            else 0.0
+        )
         found.append(max(found[-1], gain))
     return (found + [found[-1]] * budget)[1 : budget + 1]
 
@@ -57,25 +71,34 @@ def randomly(
     """Uniform choices."""
     draw = random.Random(seed)
     settings = [
-        {flag: draw.choice(values) for flag, values in space.items()} for _ in range(budget)
+        {flag: draw.choice(values) for flag, values in space.items()}
+        for _ in range(budget)
     ]
     return [
-        attempt({flag: value for flag, value in setting.items() if value}) for setting in settings
+        attempt({flag: value for flag, value in setting.items() if value})
+        for setting in settings
     ]
 
 
-def by_tpe(space: Space, attempt: Callable[[Flags], Trial], budget: int, seed: int) -> list[Trial]:
+def by_tpe(
+    space: Space, attempt: Callable[[Flags], Trial], budget: int, seed: int
+) -> list[Trial]:
     """Optuna's TPE, which minimises the mean over all worlds, the objective of the descent."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(
-        sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=max(budget // 4, 2))
+        sampler=optuna.samplers.TPESampler(
+            seed=seed, n_startup_trials=max(budget // 4, 2)
+        )
     )
     done: list[Trial] = []
 
     def objective(trial: optuna.Trial) -> float:
-        setting = {flag: trial.suggest_categorical(flag, values) for flag, values in space.items()}
+        setting = {
+            flag: trial.suggest_categorical(flag, values)
+            for flag, values in space.items()
+        }
         done.append(attempt({flag: value for flag, value in setting.items() if value}))
         return done[-1].mean_us
 
@@ -83,7 +106,9 @@ def by_tpe(space: Space, attempt: Callable[[Flags], Trial], budget: int, seed: i
     return done
 
 
-def compare(module: Path, budget: int, seeds: int) -> Iterator[tuple[str, float, float]]:
+def compare(
+    module: Path, budget: int, seeds: int
+) -> Iterator[tuple[str, float, float]]:
     """Each way with its gain averaged over trials, and at the end."""
     with tempfile.TemporaryDirectory() as folder:
         asked = RehearseCommand((str(module),), target="h100", out=f"{folder}/out")

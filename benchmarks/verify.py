@@ -2,8 +2,9 @@
 
     python benchmarks/verify.py [--instructions 1000000]
 
-Processor seconds and peak memory of the whole command, and per instruction, which says whether time grows linearly. The
-peer is XLA's own C++ parser (jaxlib's `hlo_module_from_text`), which only reads the text.
+Processor seconds and peak memory of the whole command, and per instruction, which says whether time
+grows linearly. The peer is XLA's own C++ parser (jaxlib's `hlo_module_from_text`), which only reads
+the text.
 """
 
 import argparse
@@ -20,7 +21,9 @@ PARSE = "import sys; from jaxlib import _hlo; _hlo.hlo_module_from_text(open(sys
 
 
 def hlo(fusions: int) -> Iterator[str]:
-    """A module of six instructions for each fusion: its body, itself and a bitcast; all-reduces between them."""
+    """A module of six instructions for each fusion: its body, itself and a bitcast; all-reduces
+    between them.
+    """
     yield "HloModule jit_step, is_scheduled=true, num_partitions=8\n\n"
     yield "%sum (a: f32[], b: f32[]) -> f32[] {\n  %a = f32[] parameter(0)\n  %b = f32[] parameter(1)\n"
     yield "  ROOT %both = f32[] add(%a, %b)\n}\n\n"
@@ -56,7 +59,9 @@ def costs(fusions: int) -> Iterator[str]:
 def run(arguments: Sequence[str | Path]) -> tuple[float, float]:
     """Processor seconds and peak MiB of one process."""
     child = subprocess.Popen(
-        [sys.executable, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
@@ -75,7 +80,9 @@ def main() -> None:
     print("instructions  verify s  µs each  peak MiB  XLA parses s  ratio")
     with TemporaryDirectory() as folder:
         for count in (largest // 5, largest // 2, largest):
-            dump = Path(folder) / "module_0001.jit_step.sm_8.0_gpu_after_optimizations.txt"
+            dump = (
+                Path(folder) / "module_0001.jit_step.sm_8.0_gpu_after_optimizations.txt"
+            )
             profile = Path(folder) / "profile.pbtxt"
             with dump.open("w") as stream:
                 stream.writelines(hlo(count // 6))

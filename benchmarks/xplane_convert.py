@@ -1,10 +1,12 @@
-"""Time to turn a large xplane into numbers: our reader against jaxlib's C++ converter, same file, one run.
+"""Time to turn a large xplane into numbers: our reader against jaxlib's C++ converter, same file,
+one run.
 
     python benchmarks/xplane_convert.py                     # 300 k and 2 M kernel events
     python benchmarks/xplane_convert.py --events 300000 --readers
 
-`--readers` also times two other ways to get at the events, which were not chosen: `jax.profiler.ProfileData`, and the
-generated protobuf classes. Each reader runs in its own process; the peak is that process's resident memory.
+`--readers` also times two other ways to get at the events, which were not chosen:
+`jax.profiler.ProfileData`, and the generated protobuf classes. Each reader runs in its own process;
+the peak is that process's resident memory.
 """
 
 from __future__ import annotations
@@ -39,9 +41,9 @@ def large_trace(events: int) -> Trace:
     number = np.tile(np.arange(per_device), DEVICES)
     instruction = number % INSTRUCTIONS
     random = np.random.default_rng(0)
-    duration = random.integers(2_000, 200_000, INSTRUCTIONS)[instruction] + random.integers(
-        0, 500, count
-    )
+    duration = random.integers(2_000, 200_000, INSTRUCTIONS)[
+        instruction
+    ] + random.integers(0, 500, count)
     ends = np.cumsum((duration + 500).reshape(DEVICES, per_device), axis=1).ravel()
     kinds = (
         "gemm_fusion_dot",
@@ -53,9 +55,9 @@ def large_trace(events: int) -> Trace:
     return Trace(
         start_ns=1_700_000_000_000_000_000 + ends - duration,
         duration_ns=duration,
-        kind=np.where(instruction % 50 == 0, ActivityKind.MEMCPY, ActivityKind.KERNEL).astype(
-            np.uint8
-        ),
+        kind=np.where(
+            instruction % 50 == 0, ActivityKind.MEMCPY, ActivityKind.KERNEL
+        ).astype(np.uint8),
         device=np.repeat(np.arange(DEVICES, dtype=np.int32), per_device),
         stream=(13 + instruction % STREAMS).astype(np.int32),
         module=np.zeros(count, np.int32),
@@ -76,8 +78,12 @@ def as_cupti(data: bytes) -> bytes:
             stats = []
             for name, value in CUDA_STATS.items():
                 number = len(plane.stat_metadata) + 1
-                plane.stat_metadata[number].CopyFrom(xplane_pb2.XStatMetadata(id=number, name=name))
-                kind = {str: "str_value", float: "double_value", int: "int64_value"}[type(value)]
+                plane.stat_metadata[number].CopyFrom(
+                    xplane_pb2.XStatMetadata(id=number, name=name)
+                )
+                kind = {str: "str_value", float: "double_value", int: "int64_value"}[
+                    type(value)
+                ]
                 stats.append(xplane_pb2.XStat(metadata_id=number, **{kind: value}))
             for line in plane.lines:
                 for event in line.events:
@@ -100,14 +106,21 @@ def read_jaxlib(folder: Path) -> int:
 def read_profile_data(folder: Path) -> int:
     from jax.profiler import ProfileData
 
-    data = ProfileData.from_serialized_xspace(next(folder.glob("*.xplane.pb")).read_bytes())
+    data = ProfileData.from_serialized_xspace(
+        next(folder.glob("*.xplane.pb")).read_bytes()
+    )
     rows = []
     for plane in data.planes:
         for line in plane.lines if plane.name.startswith("/device:GPU:") else ():
             for event in line.events:
                 stats = dict(event.stats)
                 rows.append(
-                    (event.start_ns, event.duration_ns, stats["hlo_op"], stats["hlo_module"])
+                    (
+                        event.start_ns,
+                        event.duration_ns,
+                        stats["hlo_op"],
+                        stats["hlo_module"],
+                    )
                 )
     return len(rows)
 
@@ -122,7 +135,9 @@ def read_protobuf(folder: Path) -> int:
         wanted = (ids.get("hlo_op"), ids.get("hlo_module"))
         for line in plane.lines if plane.name.startswith("/device:GPU:") else ():
             for event in line.events:
-                found = [stat.ref_value for stat in event.stats if stat.metadata_id in wanted]
+                found = [
+                    stat.ref_value for stat in event.stats if stat.metadata_id in wanted
+                ]
                 rows.append((event.offset_ps, event.duration_ps, *found))
     return len(rows)
 
@@ -138,7 +153,9 @@ READERS = {
 def measure(reader: str, folder: Path) -> tuple[float, float]:
     """Seconds and peak MiB of one reader in a process of its own; imports are not counted."""
     command = [sys.executable, __file__, "--child", reader, str(folder)]
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    output = subprocess.run(
+        command, check=True, capture_output=True, text=True
+    ).stdout.split()
     return float(output[-2]), float(output[-1])
 
 
@@ -161,7 +178,9 @@ def main() -> None:
     parser.add_argument("--events", type=int, nargs="+", default=[300_000, 2_000_000])
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument(
-        "--readers", action="store_true", help="time ProfileData and protobuf classes as well"
+        "--readers",
+        action="store_true",
+        help="time ProfileData and protobuf classes as well",
     )
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()

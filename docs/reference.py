@@ -25,8 +25,14 @@ def on_files(files: Any, config: Any) -> Any:
     readme = files.get_file_from_path("README.md")
     if readme is not None:
         files.remove(readme)
-    pages = {name: _moved((ROOT / source).read_text()) for name, source in OUTSIDE.items()}
-    for name, text in {**pages, "commands.md": commands(), "settings.md": settings()}.items():
+    pages = {
+        name: _moved((ROOT / source).read_text()) for name, source in OUTSIDE.items()
+    }
+    for name, text in {
+        **pages,
+        "commands.md": commands(),
+        "settings.md": settings(),
+    }.items():
         files.append(File.generated(config, name, content=text))
     return files
 
@@ -59,7 +65,10 @@ def commands() -> str:
     """`--help` of every command."""
     parts = ["# Commands\n\nAs `pgle COMMAND --help` prints them.\n"]
     top = click.Context(
-        main.group, info_name="pgle", terminal_width=WIDTH, **main.group.context_settings
+        main.group,
+        info_name="pgle",
+        terminal_width=WIDTH,
+        **main.group.context_settings,
     )
     for group, names in main.GROUPS.items():
         parts.append(f"\n## {group}\n")
@@ -74,7 +83,8 @@ def commands() -> str:
                     for inner, leaf in command.commands.items()
                 ]
             parts += (
-                f"\n### {leaf.command_path}\n\n```text\n{leaf.get_help()}\n```\n" for leaf in leaves
+                f"\n### {leaf.command_path}\n\n```text\n{leaf.get_help()}\n```\n"
+                for leaf in leaves
             )
     return "".join(parts)
 
@@ -86,4 +96,6 @@ def settings() -> str:
         for item in sorted(catalogue().values(), key=lambda item: item.name)
     ]
     head = "# Settings that pgle explains\n\n`pgle flags explain NAME` says more: defaults by release, traps, sources.\n\n"
-    return head + "| name | read by | meaning |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+    return (
+        head + "| name | read by | meaning |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+    )

@@ -47,7 +47,9 @@ _window: Any = None  # of `profiled_steps`
 
 
 def _watched() -> Any:
-    """What wants to know of steps: the hook of the command that runs this program, else `profiled_steps`, else None."""
+    """What wants to know of steps: the hook of the command that runs this program, else
+    `profiled_steps`, else None.
+    """
     module = sys.modules.get("pgle_hook")
     return (None if module is None else module.active()) or _window
 
@@ -56,16 +58,18 @@ def _watched() -> Any:
 def step(number: int, name: str = "step") -> Iterator[None]:
     """Mark one step: ``with pgle.step(i): state = train(state)``.
 
-    Under `pgle profile` and its kin the step is timed and opens the trace window; in `profiled_steps` it opens that.
-    Where jax has been imported it is marked in every profiler's trace as well, as `jax.profiler.StepTraceAnnotation`
-    does. Without both it does nothing.
+    Under `pgle profile` and its kin the step is timed and opens the trace window; in
+    `profiled_steps` it opens that. Where jax has been imported it is marked in every profiler's
+    trace as well, as `jax.profiler.StepTraceAnnotation` does. Without both it does nothing.
     """
     hook = _watched()
     jax = sys.modules.get("jax")
     if hook is not None:
         hook.begin_step(int(number), "api")
     mark: Any = (
-        nullcontext() if jax is None else jax.profiler.StepTraceAnnotation(name, step_num=number)
+        nullcontext()
+        if jax is None
+        else jax.profiler.StepTraceAnnotation(name, step_num=number)
     )
     try:
         with mark:
@@ -93,7 +97,9 @@ def __dir__() -> list[str]:
 
 
 class _Library(ModuleType):
-    """The package. Some of its functions have the names of folders in it: importing one does not take its place."""
+    """The package. Some of its functions have the names of folders in it: importing one does not
+    take its place.
+    """
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in __all__ and isinstance(value, ModuleType)):

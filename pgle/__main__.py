@@ -1,4 +1,6 @@
-"""The program ``pgle``, also as ``python -m pgle``: Ctrl-C ends it with one line from the first import on."""
+"""The program ``pgle``, also as ``python -m pgle``: Ctrl-C ends it with one line from the first
+import on.
+"""
 
 import os
 import signal

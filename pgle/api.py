@@ -1,7 +1,8 @@
-"""The library: what the commands answer, as values. `import pgle` has all of it; docs/library.md explains it.
+"""The library: what the commands answer, as values. `import pgle` has all of it; docs/library.md
+explains it.
 
-A command answers by its function here, which returns an `Answer`, and prints nothing unless it is interrupted. Each
-raises `UserError` for what the user can mend: a bad input, an output that exists.
+A command answers by its function here, which returns an `Answer`, and prints nothing unless it is
+interrupted. Each raises `UserError` for what the user can mend: a bad input, an output that exists.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ Times: TypeAlias = "Paths | npt.ArrayLike | Sequence[npt.ArrayLike]"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Answer(Generic[Result]):
-    """What a command answers. A notebook shows its page, with the moving timeline; a terminal shows its text."""
+    """What a command answers. A notebook shows its page, with the moving timeline; a terminal shows
+    its text.
+    """
 
     result: Result  # the values behind it
     page: Page  # what the command prints
@@ -72,7 +75,8 @@ class Answer(Generic[Result]):
         return text.as_json(self.document["schema"], self.document)
 
     def save(self, path: StrPath, *, force: bool = False) -> None:
-        """Write the page, by the end of the file's name: ``.html``, ``.md``, or ``.json`` for the document.
+        """Write the page, by the end of the file's name: ``.html``, ``.md``, or ``.json`` for the
+        document.
 
         Raises:
             UserError: the name ends otherwise, or the file exists (without `force`).
@@ -107,8 +111,8 @@ class Answer(Generic[Result]):
 
 
 def _with_user_errors(function: Callable[P, R]) -> Callable[P, R]:
-    """A function whose arguments are checked by `pgle.checks`, and whose errors about files and patterns are `UserError`,
-    as those of the command line are one line.
+    """A function whose arguments are checked by `pgle.checks`, and whose errors about files and
+    patterns are `UserError`, as those of the command line are one line.
     """
     parameters = signature(function)
 
@@ -182,10 +186,15 @@ def convert(
     with text.progress("reading traces") as advance:
         found = convert(request, progress=advance)
     following = (
-        after_conversion(found.written[0].path, request.hlo) if len(found.written) == 1 else ()
+        after_conversion(found.written[0].path, request.hlo)
+        if len(found.written) == 1
+        else ()
     )
     return answer(
-        "convert", found, report.convert_page(found, following), report.convert_document(found)
+        "convert",
+        found,
+        report.convert_page(found, following),
+        report.convert_document(found),
     )
 
 
@@ -205,14 +214,19 @@ def verify(
         hlo: dump files or folders, with LHS's schedule dumps.
         module: regular expression searched in module names; empty: all.
         min_time_coverage: share of the main module's time that the profile must cover, 0 to 1.
-        min_collectives: share of the step that is left without collectives that have no cost, 0 to 1.
+        min_collectives: share of the step that is left without collectives that have no cost, 0 to
+        1.
     """
     from pgle.report import verify as report
     from pgle.report.next_steps import after_verification
     from pgle.run.coverage import verify
     from pgle.xla.log.verdict import Bounds
 
-    file, dumps, bounds = _file(profile), _paths(hlo), Bounds(min_time_coverage, min_collectives)
+    file, dumps, bounds = (
+        _file(profile),
+        _paths(hlo),
+        Bounds(min_time_coverage, min_collectives),
+    )
     found = verify(file, dumps, module=module)
     ok = found.is_ok(bounds)
     following = after_verification(file, dumps) if ok and dumps else ()
@@ -234,7 +248,8 @@ def confirm(
     """Whether a run used the profile, by its XLA log, as `pgle confirm`.
 
     Args:
-        log: stdout and stderr of the run; one file for each rank, or a folder of them; or a run directory.
+        log: stdout and stderr of the run; one file for each rank, or a folder of them; or a run
+        directory.
         module: regular expression for the main module; None: the weightiest.
         schedule: schedule dump of the same run.
         profile: of the run; None: the one that the log names.
@@ -297,12 +312,14 @@ def compare(
         new: the same; None: `base` is a folder that holds both sides.
         labels: names of the sides in the answer; empty: by their paths.
         paired: run i of `base` belongs to run i of `new`.
-        fail_slower: the answer is not ok if `new` is shown to be slower by more than this share: 0.02.
+        fail_slower: the answer is not ok if `new` is shown to be slower by more than this share:
+        0.02.
         require_faster: the answer is not ok unless `new` is faster.
         confidence: of the intervals.
         same_within: what counts as the same, as a share.
         warmup: steps to leave out at the start; None: found.
-        launch_spread: standard deviation between launches as a share, where each side has one run: 0.003; None: assumed.
+        launch_spread: standard deviation between launches as a share, where each side has one run:
+        0.003; None: assumed.
     """
     from pgle.report import compare as report
     from pgle.report.next_steps import after_comparison
@@ -316,20 +333,28 @@ def compare(
         Limits(fail_slower=fail_slower, require_faster=require_faster),
     )
     assumptions = Assumptions(
-        confidence, same_within, launch_spread=given_spread(launch_spread), paired=paired
+        confidence,
+        same_within,
+        launch_spread=given_spread(launch_spread),
+        paired=paired,
     )
     following: tuple[str, ...] = ()
     if new is None or (_are_paths(base) and _are_paths(new)):
-        sides = [tuple(map(str, _paths(side))) for side in (base, new) if side is not None]
+        sides = [
+            tuple(map(str, _paths(side))) for side in (base, new) if side is not None
+        ]
         words, (one_side, other) = (sides[0], ((), ())) if new is None else ((), sides)
-        request = CompareRequest(words, one_side, other, rules, assumptions, limits, labels=labels)
+        request = CompareRequest(
+            words, one_side, other, rules, assumptions, limits, labels=labels
+        )
         found, checks = run_compare(request)
         following = tuple(
             line for line in after_comparison(found, checks) if line.startswith("pgle ")
         )
     else:
         one, two = (
-            _side(*side, rules) for side in zip(labels, (base, new), ("base", "new"), strict=True)
+            _side(*side, rules)
+            for side in zip(labels, (base, new), ("base", "new"), strict=True)
         )
         found = compare(one, two, assumptions)
         checks = gate(found, limits)
@@ -365,7 +390,9 @@ def predict(
         _file(hlo), _path(profile), target, module, devices_per_host, network_gb_s
     )
     found = predict_file(request)
-    return answer("predict", found, report.predict_page(found), report.predict_document(found))
+    return answer(
+        "predict", found, report.predict_page(found), report.predict_document(found)
+    )
 
 
 @_with_user_errors
@@ -378,10 +405,12 @@ def analyze(
     against: Paths = (),
     against_hlo: Paths = (),
 ) -> Answer[Analysis]:
-    """Where the time of a step goes and what could be saved, as `pgle analyze`; its page is the one of `pgle report`.
+    """Where the time of a step goes and what could be saved, as `pgle analyze`; its page is the one
+    of `pgle report`.
 
     Args:
-        inputs: traces (several are ranks of one job), a run directory or a stage of it, a rehearsal, scheduled HLO.
+        inputs: traces (several are ranks of one job), a run directory or a stage of it, a
+        rehearsal, scheduled HLO.
         hlo: HLO dumps of the traced run.
         target: GPU for expected times; None: as the HLO says.
         profile: what the scheduler was given; None: from the run directory.
@@ -409,7 +438,11 @@ def read_analysis(
     from pgle.run.analyze import StepInput, analyze
 
     side = StepInput(_paths(inputs, 1), _paths(hlo), target, _path(profile))
-    other = StepInput(_paths(against), _paths(against_hlo), target) if _paths(against) else None
+    other = (
+        StepInput(_paths(against), _paths(against_hlo), target)
+        if _paths(against)
+        else None
+    )
     with text.progress("reading traces") as advance:
         return analyze(side, other, progress=advance)
 
@@ -432,8 +465,10 @@ def rehearse(
     """Compile a step for GPUs that you do not have, with and without a profile, as `pgle rehearse`.
 
     Args:
-        step: a jitted function; or a module's file, a folder of dumps, a run directory; or the words of a command.
-        args: what the function takes: arrays, or `jax.ShapeDtypeStruct` with shardings on an `AbstractMesh`.
+        step: a jitted function; or a module's file, a folder of dumps, a run directory; or the
+        words of a command.
+        args: what the function takes: arrays, or `jax.ShapeDtypeStruct` with shardings on an
+        `AbstractMesh`.
         devices: GPUs of one host; None: as many as the step's mesh has.
         target: GPU by name or description; None: an H100, or the run directory's GPU.
         profile: measured costs; None: estimates stand in for them.
@@ -442,7 +477,8 @@ def rehearse(
         network_gb_s: network bandwidth per GPU and direction, in GB/s; None: as the target has.
         choose: which of several modules, by name or regular expression; None: the step.
         quiet_s: stop a command that has compiled nothing new for so long.
-        output: new folder for dumps, logs and the page; None: one in the user's cache, of which the newest 16 stay.
+        output: new folder for dumps, logs and the page; None: one in the user's cache, of which the
+        newest 16 stay.
         cached: keep compilations in the user's cache.
     """
     from pgle.run.rehearse import rehearse
@@ -469,7 +505,9 @@ def rehearse(
 
     picture = report.write_page(report.folder_of(found), report.rehearse_page(found))
     document = {**report.rehearse_document(found), "picture": picture}
-    return answer("rehearse", found, report.rehearse_page(found, picture), document, found.good)
+    return answer(
+        "rehearse", found, report.rehearse_page(found, picture), document, found.good
+    )
 
 
 @_with_user_errors
@@ -492,7 +530,8 @@ def tune(
 
     Args:
         step: as of `rehearse`, and so are `args` to `cached`.
-        output: folder for flags, profile, trials and page; a search that was stopped there continues.
+        output: folder for flags, profile, trials and page; a search that was stopped there
+        continues.
         budget: trials at most.
     """
     from pgle.report import tune as report
@@ -551,15 +590,18 @@ def scale(
     """Predict a step at sizes that you do not have, as `pgle scale`.
 
     Args:
-        build: from a number of GPUs to the step and its arguments, as `rehearse` takes them; a size for which it raises
-            ValueError, or jax refuses the step, is a row that says why. Or the words of a command with placeholders; or
-            files of modules, one for each size.
+        build: from a number of GPUs to the step and its arguments, as `rehearse` takes them; a size
+        for which it raises
+            ValueError, or jax refuses the step, is a row that says why. Or the words of a command
+            with placeholders; or files of modules, one for each size.
         devices: numbers of GPUs; the smallest is compared with. Of files none.
         vary: values for placeholders in a command, by name; all combinations are tried.
         fit: of this varied name, whose values need more and more memory, take the last that fits.
-        target: as of `rehearse`, and so are `flags`, `network_gb_s`, `choose`, `quiet_s` and `cached`.
+        target: as of `rehearse`, and so are `flags`, `network_gb_s`, `choose`, `quiet_s` and
+        `cached`.
         profile: measured costs, carried to every size; None: estimates stand in for them.
-        measured_on: HLO dump that the profile was measured on; None: from its run directory, else the first row.
+        measured_on: HLO dump that the profile was measured on; None: from its run directory, else
+        the first row.
         devices_per_host: GPUs that share NVLink; None: as the target has.
         measured_us: a measured step by its size, by which all predictions are moved.
         output: folder for rows and page; None: as of `rehearse`.
@@ -573,7 +615,11 @@ def scale(
     folder = None if output is None else os.fspath(output)
     with TemporaryDirectory(prefix="pgle-steps-") as place, opened(folder, NAME) as out:
         if isinstance(build, Sequence):
-            words, sizes, unfit = tuple(map(str, build)), tuple(devices), dict[int, str]()
+            words, sizes, unfit = (
+                tuple(map(str, build)),
+                tuple(devices),
+                dict[int, str](),
+            )
         else:
             files, unfit = lowered_steps(build, devices, Path(place))
             words, sizes = tuple(map(str, files)), ()
@@ -618,7 +664,8 @@ def folder(path: StrPath = ".") -> Answer[Any]:
 
 @_with_user_errors
 def flags_explain(name: str) -> Answer[Any]:
-    """One setting of XLA, NCCL, CUDA or JAX: meaning, values, defaults by release, what others measured.
+    """One setting of XLA, NCCL, CUDA or JAX: meaning, values, defaults by release, what others
+    measured.
 
     Args:
         name: of the flag or variable.
@@ -628,7 +675,10 @@ def flags_explain(name: str) -> Answer[Any]:
 
     found = find(name)
     return answer(
-        "flags", found, report.setting_page(found), {"setting": report.setting_json(found)}
+        "flags",
+        found,
+        report.setting_page(found),
+        {"setting": report.setting_json(found)},
     )
 
 
@@ -657,7 +707,8 @@ def _rehearse_command(
         words = (str(_file(step)),) if is_path else tuple(map(str, step))  # type: ignore[arg-type]
         if not words:
             raise UserError(
-                "no step is given", remedy="give a function, a path or the words of a command"
+                "no step is given",
+                remedy="give a function, a path or the words of a command",
             )
         if args:
             raise UserError("takes no arguments: it is no function", where=words[0])
@@ -673,9 +724,20 @@ def _rehearse_command(
         words = (str(module),)
         if shape is not None:
             check_fits(module, shape)
-    known, out = (None if path is None else str(_file(path)) for path in (profile, output))
+    known, out = (
+        None if path is None else str(_file(path)) for path in (profile, output)
+    )
     return RehearseCommand(
-        words, known, target or "", shape, tuple(flags), out, choose, quiet_s, cached, network_gb_s
+        words,
+        known,
+        target or "",
+        shape,
+        tuple(flags),
+        out,
+        choose,
+        quiet_s,
+        cached,
+        network_gb_s,
     )
 
 
@@ -688,7 +750,12 @@ def answer(
     version: int = 1,
 ) -> Answer[R]:
     """The answer of a command, whose name is in the document's schema."""
-    return Answer(result, page, {"schema": f"pgle.{command}/{version}", **text.plain(document)}, ok)
+    return Answer(
+        result,
+        page,
+        {"schema": f"pgle.{command}/{version}", **text.plain(document)},
+        ok,
+    )
 
 
 def _are_paths(given: object) -> bool:
@@ -701,7 +768,9 @@ def _paths(given: Any, least: int = 0) -> tuple[AnyPath, ...]:
     remedy = "give a path or a list of paths"
     if not _are_paths(given):
         raise UserError(f"a path is needed, not {type(given).__name__}", remedy=remedy)
-    found = tuple(map(as_path, [given] if isinstance(given, str | os.PathLike) else given))
+    found = tuple(
+        map(as_path, [given] if isinstance(given, str | os.PathLike) else given)
+    )
     if len(found) < least:
         raise UserError("no input is given", remedy=remedy)
     return found
@@ -727,7 +796,9 @@ def _side(label: str, given: Times, name: str, rules: Rules) -> Side:
         return read_side(label, [str(path) for path in _paths(given)], rules=rules)
     items: list[Any] = list(given)  # type: ignore[arg-type]
     found = []
-    for at, run in enumerate(items if items and isinstance(items[0], Iterable) else [items]):
+    for at, run in enumerate(
+        items if items and isinstance(items[0], Iterable) else [items]
+    ):
         steps = [Step(number, float(value)) for number, value in enumerate(run)]
         for step in steps:
             if why := unfit(step.step_time_s):

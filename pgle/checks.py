@@ -1,4 +1,6 @@
-"""What numbers and switches may be, by the name that the library and the command line give them: one rule for both."""
+"""What numbers and switches may be, by the name that the library and the command line give them:
+one rule for both.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class Rule:
         """The range in words."""
         kind = "a whole number" if self.whole else "a number"
         least = f"{'above' if self.above else 'of at least'} {self.least:g}"
-        return f"{kind} {least}" + ("" if self.most == math.inf else f", at most {self.most:g}")
+        return f"{kind} {least}" + (
+            "" if self.most == math.inf else f", at most {self.most:g}"
+        )
 
     def check(self, name: str, value: Any) -> None:
         """Raise `UserError` if a value is no number in the range."""
@@ -33,12 +37,16 @@ class Rule:
         is_large = number > self.least if self.above else number >= self.least
         if not (is_large and number <= self.most and number < math.inf):
             raise UserError(
-                f"{_shown(value)} is out of range", where=name, remedy=f"give {self.words()}"
+                f"{_shown(value)} is out of range",
+                where=name,
+                remedy=f"give {self.words()}",
             )
 
 
 SHARE = Rule(0, 1)
-"""A share as a number: 0.02 is 2 %. The command line takes 200 % too, since it is written with its unit."""
+"""A share as a number: 0.02 is 2 %. The command line takes 200 % too, since it is written with its
+unit.
+"""
 
 NUMBERS: Mapping[str, Rule] = {
     "devices": Rule(1, 1 << 20, whole=True),
@@ -60,7 +68,14 @@ NUMBERS: Mapping[str, Rule] = {
 """Ranges by name; of several numbers the range of each, of a mapping that of its values."""
 
 SWITCHES = frozenset(
-    ("paired", "require_faster", "force", "cached", "fingerprint_names", "all_executions")
+    (
+        "paired",
+        "require_faster",
+        "force",
+        "cached",
+        "fingerprint_names",
+        "all_executions",
+    )
 )
 """What is True or False: the text "false" would count as true."""
 
@@ -72,7 +87,9 @@ WORDS = frozenset(("flags",))
 
 
 def check(arguments: Mapping[str, Any]) -> None:
-    """Raise `UserError` for the first argument of a call that its rule does not allow; None is always allowed."""
+    """Raise `UserError` for the first argument of a call that its rule does not allow; None is
+    always allowed.
+    """
     for name, value in arguments.items():
         if value is None:
             continue
@@ -117,14 +134,20 @@ def _number(value: Any, *, whole: bool) -> float:
 
 def _check_switch(name: str, value: Any) -> None:
     if type(value).__name__ not in ("bool", "bool_"):  # that of numpy too
-        raise UserError(f"{_shown(value)} is no switch", where=name, remedy="give True or False")
+        raise UserError(
+            f"{_shown(value)} is no switch", where=name, remedy="give True or False"
+        )
 
 
 def _check_words(name: str, value: Any) -> None:
-    is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+    is_list = isinstance(value, Iterable) and not isinstance(
+        value, str | bytes | Mapping
+    )
     if not (is_list and all(isinstance(word, str) for word in value)):
         raise UserError(
-            f"{_shown(value)} is no list of texts", where=name, remedy='give ["--xla_…=…"]'
+            f"{_shown(value)} is no list of texts",
+            where=name,
+            remedy='give ["--xla_…=…"]',
         )
 
 

@@ -1,4 +1,6 @@
-"""The two ways a command ends early, how each becomes one line and an exit code, and the words of every message."""
+"""The two ways a command ends early, how each becomes one line and an exit code, and the words of
+every message.
+"""
 
 from __future__ import annotations
 
@@ -13,39 +15,49 @@ if TYPE_CHECKING:
     from pgle.next import Next
 
 
-LONGEST_LINE = 20_000  # characters of a line that are printed: a command with every path that it needs is shorter
+# characters of a line that are printed: a command with every path that it needs is shorter
+LONGEST_LINE = 20_000
 
 
 def printable(text: str) -> str:
     """A name or line from outside as one that can be printed anywhere.
 
-    What could move the cursor, break the line, turn the direction of writing (control and format characters) or not be
-    encoded is escaped as in Python: ``\\x1b``.
+    What could move the cursor, break the line, turn the direction of writing (control and format
+    characters) or not be encoded is escaped as in Python: ``\\x1b``.
     """
     if text.isprintable():
         return text
     return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+        char if char.isprintable() else char.encode("unicode_escape").decode()
+        for char in text
     )
 
 
 _OBEYED = re.compile(
     r"^(?P<blanks>[^\S\n]*):(?=:[A-Za-z][\w-]*(?: [^\n]*)?::)|##(?=\w*\[)", re.MULTILINE
 )
-"""What a CI runner obeys in a log: GitHub lines that begin with ``::error::`` (after blanks) and ``##[error]`` anywhere
-(github.com/actions/runner, src/Runner.Common/ActionCommand.cs), Azure Pipelines ``##vso[…]``, TeamCity
-``##teamcity[…]``."""
+"""What a CI runner obeys in a log: GitHub lines that begin with ``::error::`` (after blanks) and
+``##[error]`` anywhere (github.com/actions/runner, src/Runner.Common/ActionCommand.cs), Azure
+Pipelines ``##vso[…]``, TeamCity ``##teamcity[…]``.
+"""
 
 
 def inert(text: str) -> str:
-    """Lines for a log, in which no name from outside is a command to the CI runner that reads the log."""
+    """Lines for a log, in which no name from outside is a command to the CI runner that reads the
+    log.
+    """
     return _OBEYED.sub(
-        lambda found: "#\\x23" if found["blanks"] is None else f"{found['blanks']}\\x3a", text
+        lambda found: (
+            "#\\x23" if found["blanks"] is None else f"{found['blanks']}\\x3a"
+        ),
+        text,
     )
 
 
 def shown(text: str, most: int = 500) -> str:
-    """As `printable`; of a text that nobody reads to its end, as a damaged file may name things, the beginning."""
+    """As `printable`; of a text that nobody reads to its end, as a damaged file may name things,
+    the beginning.
+    """
     if len(text) <= most:
         return printable(text)
     return f"{printable(text[:most])}… ({len(text.strip()):,} characters)"
@@ -67,7 +79,9 @@ def suggestion(word: str, choices: Iterable[str]) -> str:
 def choices(word: str, names: Iterable[str]) -> str:
     """``did you mean X? it has X, Y``: what can be named instead of `word`; the first five."""
     known = list(dict.fromkeys(names))
-    return " ".join(filter(None, (suggestion(word, known), f"it has {', '.join(known[:5])}")))
+    return " ".join(
+        filter(None, (suggestion(word, known), f"it has {', '.join(known[:5])}"))
+    )
 
 
 _names: dict[str, str] = {}
@@ -75,7 +89,9 @@ _names: dict[str, str] = {}
 
 
 def call_it(program: str, commands: Iterable[str]) -> None:
-    """Have every command of pgle that is printed begin as the user can type it, such as ``.venv/bin/pgle``."""
+    """Have every command of pgle that is printed begin as the user can type it, such as
+    ``.venv/bin/pgle``.
+    """
     _names.clear()
     _names[program] = rf"(?<![\w./-])pgle(?= (?:{'|'.join(commands)}|--help)\b)"
 
@@ -106,7 +122,8 @@ def cut(text: str, room: int) -> str:
 
 
 class UserError(Exception):
-    """Input or usage that the user can mend: one line saying what, where and what to do. Exit code 2.
+    """Input or usage that the user can mend: one line saying what, where and what to do. Exit code
+    2.
 
     Args:
         what: the mistake, a clause without a full stop ("not a SQLite database").
@@ -137,14 +154,19 @@ class UserError(Exception):
 
 
 def shell_code(code: int) -> int:
-    """The exit code of a process as a shell gives it: 128 + N where signal N ended it, which `subprocess` has as -N."""
+    """The exit code of a process as a shell gives it: 128 + N where signal N ended it, which
+    `subprocess` has as -N.
+    """
     return code if code >= 0 else 128 - code
 
 
 def points_into(error: BaseException, folder: Path) -> bool:
     """Whether a message names a folder or something in it, which then is to stay."""
     names = {str(folder), str(folder.resolve())}
-    return any(re.search(rf"(?<![\w./-]){re.escape(name)}(?![\w.-])", str(error)) for name in names)
+    return any(
+        re.search(rf"(?<![\w./-]){re.escape(name)}(?![\w.-])", str(error))
+        for name in names
+    )
 
 
 class WorkloadError(Exception):

@@ -24,14 +24,20 @@ AnyPath: TypeAlias = "Path | epath.Path"
 """A local path or one of an object store; both have the methods of `pathlib.Path`."""
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called with (done, total) in any unit; total 0 means unknown. Pure layers take one as an optional argument."""
+"""Called with (done, total) in any unit; total 0 means unknown. Pure layers take one as an optional
+argument.
+"""
 
 MAX_FILE_BYTES = 8 << 30
-"""Bound on one whole file read into memory; a larger protocol buffer cannot be parsed anyway (2 GiB limit)."""
+"""Bound on one whole file read into memory; a larger protocol buffer cannot be parsed anyway (2 GiB
+limit).
+"""
 
 MAX_EXPANSION = {".gz": 150, ".xz": 1500}
-"""Bounds on how many times its size an archive may become, beyond the first `FREE_BYTES`. Dumps and logs become 5 to
-100 times larger (xz: equal ones in a row more); zeros, the cheapest way to fill the memory, 228 and 7,000 times."""
+"""Bounds on how many times its size an archive may become, beyond the first `FREE_BYTES`. Dumps and
+logs become 5 to 100 times larger (xz: equal ones in a row more); zeros, the cheapest way to fill
+the memory, 228 and 7,000 times.
+"""
 
 FREE_BYTES = 32 << 20
 
@@ -42,7 +48,8 @@ NO_PIPE = "is stdin or stdout, and a file is needed"  # of the path ``-``
 
 LONGEST_READ_LINE = 1 << 20  # characters; what a line has beyond is left out
 
-# of so many lines that are shorter on average, ends counted, none can tell of steps; an archive may hold a billion
+# of so many lines that are shorter on average, ends counted, none can tell of steps; an archive may
+# hold a billion
 MANY_LINES, SHORTEST_MEAN = 1 << 20, 4
 
 _COMPRESSED: dict[str, Any] = {
@@ -67,7 +74,9 @@ def as_path(text: str | os.PathLike[str]) -> AnyPath:
         path.exists()  # the package that reads it is imported at the first access
     except ImportError as error:
         raise UserError(
-            f"cannot be read ({error})", where=name, remedy="install that package, or copy it here"
+            f"cannot be read ({error})",
+            where=name,
+            remedy="install that package, or copy it here",
         ) from None
     except (KeyError, NotImplementedError, ValueError):
         raise UserError(
@@ -77,8 +86,8 @@ def as_path(text: str | os.PathLike[str]) -> AnyPath:
 
 
 def check_file(path: AnyPath, *, pipe: bool = False) -> None:
-    """Raise `UserError` where nothing is there to read, or a directory, a device or a socket; a named pipe, which may
-    never be written to, is a file only if `pipe`.
+    """Raise `UserError` where nothing is there to read, or a directory, a device or a socket; a
+    named pipe, which may never be written to, is a file only if `pipe`.
     """
     try:
         if not isinstance(path, Path):
@@ -89,30 +98,47 @@ def check_file(path: AnyPath, *, pipe: bool = False) -> None:
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
     if stat.S_ISDIR(mode):
-        raise UserError("is a directory, a file is needed", where=path, remedy="name a file in it")
+        raise UserError(
+            "is a directory, a file is needed", where=path, remedy="name a file in it"
+        )
     if not (stat.S_ISREG(mode) or (pipe and stat.S_ISFIFO(mode))):
-        kind = "pipe" if stat.S_ISFIFO(mode) else "socket" if stat.S_ISSOCK(mode) else "device"
-        remedy = "name it -" if str(path) == "/dev/stdin" else "save what it gives in a file first"
+        kind = (
+            "pipe"
+            if stat.S_ISFIFO(mode)
+            else "socket"
+            if stat.S_ISSOCK(mode)
+            else "device"
+        )
+        remedy = (
+            "name it -"
+            if str(path) == "/dev/stdin"
+            else "save what it gives in a file first"
+        )
         raise UserError(f"is a {kind}, a file is needed", where=path, remedy=remedy)
 
 
 def _unreadable(path: AnyPath, error: Exception) -> UserError:
     reason = getattr(error, "strerror", "") or error
     return UserError(
-        f"cannot be read ({reason})", where=path, remedy="check the path and who may read it"
+        f"cannot be read ({reason})",
+        where=path,
+        remedy="check the path and who may read it",
     )
 
 
 def _too_large(path: AnyPath, max_bytes: int) -> UserError:
     return UserError(
-        f"larger than {max_bytes:,} bytes", where=path, remedy="give the part that matters"
+        f"larger than {max_bytes:,} bytes",
+        where=path,
+        remedy="give the part that matters",
     )
 
 
 def open_bytes(
     path: AnyPath, *, max_bytes: int | None = None, pipe: bool = False
 ) -> io.BufferedReader:
-    """A file as a stream; ``.xz`` and ``.gz`` are decompressed as they are read. To be closed by the caller.
+    """A file as a stream; ``.xz`` and ``.gz`` are decompressed as they are read. To be closed by
+    the caller.
 
     Args:
         max_bytes: bound on its content; None: an archive's expansion alone is bounded.
@@ -130,7 +156,9 @@ def open_bytes(
 
 
 def _opened(path: AnyPath) -> IO[bytes]:
-    """A file that never waits for a writer, though somebody put a pipe in its place since it was looked at."""
+    """A file that never waits for a writer, though somebody put a pipe in its place since it was
+    looked at.
+    """
     if not isinstance(path, Path):
         return cast(IO[bytes], path.open("rb"))
     return open(path, "rb", opener=lambda name, how: os.open(name, how | os.O_NONBLOCK))
@@ -151,7 +179,9 @@ class _Bounded(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         try:
-            data = (self._archive or self._file).read(min(len(buffer), _PIECE_BYTES)) or b""
+            data = (self._archive or self._file).read(
+                min(len(buffer), _PIECE_BYTES)
+            ) or b""
         except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise UserError(
                 f"damaged archive ({error})", where=self._path, remedy="copy it again"
@@ -162,7 +192,10 @@ class _Bounded(io.RawIOBase):
         self._size += len(data)
         if self._max_bytes is not None and self._size > self._max_bytes:
             raise _too_large(self._path, self._max_bytes)
-        if self._archive and self._size > FREE_BYTES + self._expansion * self._file.tell():
+        if (
+            self._archive
+            and self._size > FREE_BYTES + self._expansion * self._file.tell()
+        ):
             raise UserError(
                 f"an archive that becomes more than {self._expansion} times larger",
                 where=self._path,
@@ -184,10 +217,12 @@ def read_bytes(path: AnyPath, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         ):  # what a reader would refuse after all of it
             what = "begins with zeros, as no trace, module or profile does"
             raise UserError(
-                what, where=path, remedy="copy it again; was a disk full when it was written?"
+                what,
+                where=path,
+                remedy="copy it again; was a disk full when it was written?",
             )
-        # In one piece where its size is known: joined pieces are held twice. ``read()`` at once would reserve
-        # `max_bytes`, which ``ulimit -v`` and Slurm refuse.
+        # In one piece where its size is known: joined pieces are held twice. ``read()`` at once
+        # would reserve `max_bytes`, which ``ulimit -v`` and Slurm refuse.
         plain = isinstance(path, Path) and path.suffix not in _COMPRESSED
         data = file.read(path.stat().st_size if plain else 0)
         rest = b"".join(iter(lambda: file.read(_PIECE_BYTES), b""))
@@ -205,7 +240,9 @@ MAX_KEPT_BYTES = 64 << 20
 
 
 def read_kept(path: AnyPath, *, max_bytes: int = MAX_KEPT_BYTES) -> bytes | None:
-    """The content of a file that pgle has left; None if it is absent, unreadable, no regular file or too large."""
+    """The content of a file that pgle has left; None if it is absent, unreadable, no regular file
+    or too large.
+    """
     try:
         return read_bytes(path, max_bytes=max_bytes)
     except UserError:
@@ -213,21 +250,28 @@ def read_kept(path: AnyPath, *, max_bytes: int = MAX_KEPT_BYTES) -> bytes | None
 
 
 def is_text(head: bytes) -> bool:
-    """Whether a file that begins so is text: one zero byte or another is left by a file system, many are binary."""
+    """Whether a file that begins so is text: one zero byte or another is left by a file system,
+    many are binary.
+    """
     return head.count(0) <= len(head) // 10
 
 
 class TextLines:
-    """The lines of a text file without their ends, read anew by each iteration, so that memory does not grow with it.
+    """The lines of a text file without their ends, read anew by each iteration, so that memory does
+    not grow with it.
 
     ``.gz`` and ``.xz`` are unpacked.
     """
 
-    def __init__(self, path: Path, remedy: str = "give a log, CSV or JSON lines") -> None:
+    def __init__(
+        self, path: Path, remedy: str = "give a log, CSV or JSON lines"
+    ) -> None:
         self.path, self.remedy = path, remedy
 
     def has_more_than(self, lines: int) -> bool:
-        """Whether there are more lines than so many; counts line feeds, a hundred times faster than reading."""
+        """Whether there are more lines than so many; counts line feeds, a hundred times faster than
+        reading.
+        """
         with open_bytes(self.path) as file:
             count = 0
             while count <= lines and (piece := file.read(1 << 20)):
@@ -259,12 +303,16 @@ def check_absent(path: AnyPath, *, force: bool, inputs: Iterable[AnyPath] = ()) 
     """
     if path.is_dir():
         raise UserError(
-            "is a directory, a file is to be written", where=path, remedy="choose another name"
+            "is a directory, a file is to be written",
+            where=path,
+            remedy="choose another name",
         )
     if path.exists():
         if not force:
             raise UserError(
-                "already exists", where=path, remedy="choose another name or pass --force"
+                "already exists",
+                where=path,
+                remedy="choose another name or pass --force",
             )
         if any(_same(path, item) for item in inputs):
             raise UserError("is an input too", where=path, remedy="choose another name")
@@ -273,16 +321,24 @@ def check_absent(path: AnyPath, *, force: bool, inputs: Iterable[AnyPath] = ()) 
         return
     if path.is_symlink() and not path.exists():
         raise UserError(
-            "is a link to nothing", where=path, remedy="remove the link or choose another name"
+            "is a link to nothing",
+            where=path,
+            remedy="remove the link or choose another name",
         )
-    above = next((folder for folder in path.absolute().parents if folder.exists()), path.parent)
+    above = next(
+        (folder for folder in path.absolute().parents if folder.exists()), path.parent
+    )
     if not above.is_dir():
         raise UserError(
-            "is a file, not a directory", where=above, remedy="choose another place to write to"
+            "is a file, not a directory",
+            where=above,
+            remedy="choose another place to write to",
         )
     if not os.access(above, os.W_OK | os.X_OK):
         raise UserError(
-            "no permission to write there", where=above, remedy="choose another place to write to"
+            "no permission to write there",
+            where=above,
+            remedy="choose another place to write to",
         )
 
 
@@ -298,15 +354,20 @@ def _same(path: AnyPath, other: AnyPath) -> bool:
 
 
 def write_files(
-    files: Mapping[AnyPath, bytes | str], *, force: bool = False, inputs: Iterable[AnyPath] = ()
+    files: Mapping[AnyPath, bytes | str],
+    *,
+    force: bool = False,
+    inputs: Iterable[AnyPath] = (),
 ) -> None:
-    """Write several files so that a failure leaves none of them: each to a temporary name, then all renamed.
+    """Write several files so that a failure leaves none of them: each to a temporary name, then all
+    renamed.
 
     Of several processes that write one file without `force` exactly one succeeds.
 
     Args:
         files: content by path; text is written as UTF-8. Parent folders are made.
-        force: overwrite what exists; a link then stays, and the file that it leads to is overwritten.
+        force: overwrite what exists; a link then stays, and the file that it leads to is
+        overwritten.
         inputs: as of `check_absent`.
     """
     given = tuple(inputs)
@@ -318,7 +379,9 @@ def write_files(
     try:
         for path, content in files.items():
             data = (
-                content.encode(errors="backslashreplace") if isinstance(content, str) else content
+                content.encode(errors="backslashreplace")
+                if isinstance(content, str)
+                else content
             )
             if isinstance(path, Path):
                 folders += [folder for folder in path.parents if not folder.exists()]
@@ -327,7 +390,9 @@ def write_files(
                 path.write_bytes(data)
                 continue
             # Ranks on other hosts, in containers above all, may have our pid.
-            temporary = path.with_name(f".{path.name[:60]}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+            temporary = path.with_name(
+                f".{path.name[:60]}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
+            )
             staged.append((temporary, path))
             temporary.write_bytes(data)
         for temporary, path in staged:
@@ -356,7 +421,9 @@ def write_files(
         for leftover in (*made, *(temporary for temporary, _ in staged)):
             with suppress(OSError):
                 leftover.unlink(missing_ok=True)
-        for folder in sorted(folders, key=lambda item: -len(item.parts)):  # non-empty ones stay
+        for folder in sorted(
+            folders, key=lambda item: -len(item.parts)
+        ):  # non-empty ones stay
             with suppress(OSError):
                 folder.rmdir()
 

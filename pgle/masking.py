@@ -1,7 +1,9 @@
-"""The one place that decides what pgle keeps of command lines, flags, environments and output: no credentials.
+"""The one place that decides what pgle keeps of command lines, flags, environments and output: no
+credentials.
 
-How tokens begin is documented by who issues them, and collected in the rules of gitleaks and trufflehog
-(github.com/gitleaks/gitleaks, config/gitleaks.toml, MIT License). docs/run-directory.md names forms that no rule finds.
+How tokens begin is documented by who issues them, and collected in the rules of gitleaks and
+trufflehog (github.com/gitleaks/gitleaks, config/gitleaks.toml, MIT License). docs/run-directory.md
+names forms that no rule finds.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ ALLOWED = (
 )
 """Variables that may be kept."""
 
-# Names. Those of the first kind have any value; of the second, a number is a count of tokens or the like; those of the
-# third are the end of a name.
+# Names. Those of the first kind have any value; of the second, a number is a count of tokens or the
+# like; those of the third are the end of a name.
 _ANY = (
     r"(?i:secret(?!ion)|passw|pass(?:phrase|code|key)|credential|pwd|cookie|licen[cs]e|webhook|mnemonic"
     r"|(?<![a-z])(?:psk|bearer|pw)(?![a-z]))[\w-]{0,64}(?: (?i:key|token|code|phrase|value))?"
@@ -34,7 +36,9 @@ _KEYED = (
     r"|(?<![a-z0-9])(?!(?:p?rng|random|cache|sort|dict|group|public|primary|top|k)[_-])(?:[a-z0-9]+[_-]){1,6}key\b)[\w-]{0,64}"
 )
 _LAST = r"(?:(?<![A-Za-z0-9])(?i:pass|pw|pin|pat|creds?|sid|otp|jwt|sig|sas)|(?<=[a-z])(?:Pass|Pw|Pin))\d?(?![\w-])"
-_SESSION = r"(?<![A-Za-z0-9])(?i:session(?:[_-]?id)?|sig|sas|otp|pin|pat|jwt|access[_-]code)"
+_SESSION = (
+    r"(?<![A-Za-z0-9])(?i:session(?:[_-]?id)?|sig|sas|otp|pin|pat|jwt|access[_-]code)"
+)
 """Names of credentials and of harmless things alike: the value decides."""
 _OPAQUE = (
     r"(?=[\w+/=~!$%^&*-]{0,200}\d)(?=[\w+/=~!$%^&*-]{0,200}[A-Za-z])"
@@ -47,7 +51,9 @@ _QUOTES = r"(?:\x1b\[[\d;]*m|[\\\"'`])*"
 _SIGN = r"(?:: ?\w+ ?=|=>|:=|->|[=:](?!=)|>|[\"']?,? *[\"']?(?i:value)[\"']? ?[:=]|(?i:%3[AD]))"
 _IS = rf"(?:{_QUOTES}(?:%22)?\]?[ \t]*{_SIGN}[ \t]*[\[({{]?{_QUOTES}|[\\]*[\"'],[ \t]*b?[\\]*[\"'])"
 _END = r"(?![^\s\"',;)\]}\\<>])"
-_NO_SWITCH = rf"(?!(?i:none|null|nil|true|false|yes|no|unset|enabled|disabled|\**){_END})"
+_NO_SWITCH = (
+    rf"(?!(?i:none|null|nil|true|false|yes|no|unset|enabled|disabled|\**){_END})"
+)
 _NO_NUMBER = rf"(?![-+]?[\d.,]*\d(?:[eE][-+]?\d+)?%?(?:/\w+)?{_END})"
 _SCHEME = r"(?:(?i:bearer|basic|digest|token|apikey|negotiate|ntlm|splunk|sharedkey|bot) +|(?:SecretStr\(|b)?[\\]*[\"'])?"
 _WORD = r"[^\s\"'<>\x1b]+"
@@ -124,7 +130,10 @@ _COMMANDS: Sequence[tuple[str, str]] = (
     ("-u ", rf"(?P<before>(?<!\S)-U ?[\w.\\-]+%){_WORD}"),
     ("-user", rf"(?P<before>--proxy-user[ =][\"']?[\w.-]+:){_WORD}"),
     ("curl", rf"(?P<before>\bcurl {_REST}-b [\"']?[\w.-]+=){_WORD}"),
-    ("vault wandb", rf"(?P<before>\b(?:vault|wandb) login (?:--?[\w-]+(?:=\S+)? )*)(?!-){_WORD}"),
+    (
+        "vault wandb",
+        rf"(?P<before>\b(?:vault|wandb) login (?:--?[\w-]+(?:=\S+)? )*)(?!-){_WORD}",
+    ),
     (
         "config",
         rf"(?P<before>\bconfig(?:ure)? (?:set )?\S*(?i:token|secret|passw|auth|key)\S* )(?!-){_WORD}",
@@ -144,9 +153,14 @@ _COMMANDS: Sequence[tuple[str, str]] = (
         "@",
         r"(?<![\w/:.])[A-Za-z][\w.-]{0,63}:(?!//)(?!\d+@)[^\s:@/\"']{4,}@(?!sha\d)(?=[\w.-]+(?::\d|/))",
     ),
-    (":", rf"(?P<before>(?<!\S)[\w.*-]+:(?:\d{{4,5}}|\*):[\w*-]+:[\w.-]+:){_OPAQUE}(?!\S)"),
+    (
+        ":",
+        rf"(?P<before>(?<!\S)[\w.*-]+:(?:\d{{4,5}}|\*):[\w*-]+:[\w.-]+:){_OPAQUE}(?!\S)",
+    ),
 )
-"""Credentials among the words of a command, of an account before its host, and of a password file of PostgreSQL."""
+"""Credentials among the words of a command, of an account before its host, and of a password file
+of PostgreSQL.
+"""
 
 _RULES: Sequence[tuple[str, str]] = (
     (
@@ -228,14 +242,17 @@ _RULES: Sequence[tuple[str, str]] = (
     ),
     *((hints, rf"\b{form}") for hints, form in _TOKENS_OF_A_FORM.items()),
 )
-"""Words, one of which is in small letters in whatever the pattern finds; and the pattern, within a line."""
+"""Words, one of which is in small letters in whatever the pattern finds; and the pattern, within a
+line.
+"""
 
 
 @cache
 def _compiled() -> tuple[tuple[tuple[str, ...], re.Pattern[str]], ...]:
     """Not at import: most commands mask nothing."""
     return tuple(
-        (tuple(words.lower().split()), re.compile(pattern, re.ASCII)) for words, pattern in _RULES
+        (tuple(words.lower().split()), re.compile(pattern, re.ASCII))
+        for words, pattern in _RULES
     )
 
 
@@ -244,7 +261,9 @@ _FOLLOWING = {
     "--?k(ey)?": r"(?=.*\d)(?=.*[A-Za-z])[\w+/=~-]{12,}",
     "-u|--user": r"(?!\d+:\d+\Z)[\w.@%+-]{1,64}:.{3,}",
 }
-"""Options that may be of a credential, or of a port, the k of the k best, the name of a metric; what follows if it is."""
+"""Options that may be of a credential, or of a port, the k of the k best, the name of a metric;
+what follows if it is.
+"""
 _SECRET_NAME = re.compile(rf"{_ANY}|{_KEYED}|{_LAST}|{_SESSION}")
 _IN_A_VARIABLE = re.compile(
     r"(?:^|_)(PASS|PW|PIN|PAT|CREDS?|SID|OTP|JWT|KEY|SESSION|BEARER|PSK|SIG|SIGNATURE|SAS|PASSCODE|DSN)(?:_|\d|$)",
@@ -253,32 +272,46 @@ _IN_A_VARIABLE = re.compile(
 
 _PEM_BEGINS, _PEM_ENDS = re.compile(_PEM), re.compile("-----END [A-Z0-9 ]*KEY")
 _PEM_BODY = re.compile(r"[ \t\"'|]*[A-Za-z0-9+/]{1,76}={0,2}[\"',\\n]*\s*")
-_PEM_AT_END = re.compile(r"(?<![\w+/=.-])[A-Za-z0-9+][A-Za-z0-9+/]{39,75}={0,2}(?=[\"',\\n]*\s*\Z)")
+_PEM_AT_END = re.compile(
+    r"(?<![\w+/=.-])[A-Za-z0-9+][A-Za-z0-9+/]{39,75}={0,2}(?=[\"',\\n]*\s*\Z)"
+)
 """A line of a private key, and one behind a logger's prefix."""
 MOST_KEY_LINES = 1000
-"""Lines after the first of a private key whose end does not come, in which more of it is looked for."""
+"""Lines after the first of a private key whose end does not come, in which more of it is looked
+for.
+"""
 
 
 class Masker:
-    """A stream of output: all but credentials, byte for byte; private keys are known across reads."""
+    """A stream of output: all but credentials, byte for byte; private keys are known across
+    reads.
+    """
 
     def __init__(self) -> None:
         self._key_lines_left = 0  # of a private key that has begun
-        self._in_body = False  # the line before was of a key: its last line may be short
+        self._in_body = (
+            False  # the line before was of a key: its last line may be short
+        )
 
     def kept(self, lines: bytes) -> bytes:
         """The next lines, masked. A piece of a line is taken for a line."""
-        text = lines.decode("latin-1")  # every byte is a character, so that all bytes come back
+        text = lines.decode(
+            "latin-1"
+        )  # every byte is a character, so that all bytes come back
         if not self._key_lines_left and not _PEM_BEGINS.search(text):
             return kept_text(text).encode("latin-1")
-        return "".join(map(self._line, text.splitlines(keepends=True))).encode("latin-1")
+        return "".join(map(self._line, text.splitlines(keepends=True))).encode(
+            "latin-1"
+        )
 
     def _line(self, line: str) -> str:
         if self._key_lines_left:
-            self._key_lines_left = 0 if _PEM_ENDS.search(line) else self._key_lines_left - 1
-            self._in_body = (self._in_body or len(line.strip()) >= 40) and _PEM_BODY.fullmatch(
-                line
-            ) is not None
+            self._key_lines_left = (
+                0 if _PEM_ENDS.search(line) else self._key_lines_left - 1
+            )
+            self._in_body = (
+                self._in_body or len(line.strip()) >= 40
+            ) and _PEM_BODY.fullmatch(line) is not None
             if self._in_body:
                 return MASK + line[len(line.rstrip("\r\n")) :]
             line = _PEM_AT_END.sub(MASK, line)
@@ -299,7 +332,9 @@ def kept_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def kept_argv(argv: Sequence[str]) -> tuple[str, ...]:
-    """A command line with what looks like a credential masked: ``--api-key=***``, ``--token ***``."""
+    """A command line with what looks like a credential masked: ``--api-key=***``, ``--token
+    ***``.
+    """
     own = _password_options(argv)
     options = {*own, "-p"} if _has_account(argv) else own
     kept: list[str] = []
@@ -327,7 +362,9 @@ def _follows_its_name(before: str, word: str) -> bool:
     is_named = before.startswith("-") and "=" not in before and not _is_option(word)
     if is_named and _is_secret(before, word):
         return True
-    forms = (form for option, form in _FOLLOWING.items() if re.fullmatch(option, before))
+    forms = (
+        form for option, form in _FOLLOWING.items() if re.fullmatch(option, before)
+    )
     return any(re.fullmatch(form, word) for form in forms)
 
 
@@ -348,7 +385,9 @@ def _password_options(argv: Sequence[str]) -> set[str]:
 
 
 def _has_account(argv: Sequence[str]) -> bool:
-    """Whether a command names an account: ``-u me``, and not the ``python -u train.py`` of unbuffered output."""
+    """Whether a command names an account: ``-u me``, and not the ``python -u train.py`` of
+    unbuffered output.
+    """
     return re.search(_ACCOUNT, " ".join(argv)) is not None
 
 
@@ -371,7 +410,9 @@ def kept_text(text: str) -> str:
     return "".join(_kept_line(line, rules) for line in text.splitlines(keepends=True))
 
 
-def _kept_line(line: str, rules: Sequence[tuple[tuple[str, ...], re.Pattern[str]]]) -> str:
+def _kept_line(
+    line: str, rules: Sequence[tuple[tuple[str, ...], re.Pattern[str]]]
+) -> str:
     small = line.lower()
     for words, pattern in rules:
         if any(word in small for word in words):
@@ -390,7 +431,9 @@ def kept_output(lines: bytes) -> bytes:
 
 
 def mask_json(path: Path) -> None:
-    """Write a JSON file anew without what looks like a credential in its texts; one that is damaged stays."""
+    """Write a JSON file anew without what looks like a credential in its texts; one that is damaged
+    stays.
+    """
     try:
         found = json.loads(path.read_bytes())
         kept = _kept_values(found)
@@ -409,7 +452,9 @@ def _kept_values(value: Any, name: str = "") -> Any:
 
 
 def mask_file(path: Path) -> None:
-    """Write a file anew without what looks like a credential; a file without one stays untouched."""
+    """Write a file anew without what looks like a credential; a file without one stays
+    untouched.
+    """
     text = path.read_bytes()
     if (kept := kept_output(text)) != text:
         path.write_bytes(kept)
@@ -427,7 +472,9 @@ def _masked(name: str, value: str) -> str:
 def _is_secret(name: str, value: str) -> bool:
     """Whether a value is a credential by its name alone."""
     found = _SECRET_NAME.search(name)
-    return found is not None and kept_text(f"{found[0]}={value}") != f"{found[0]}={value}"
+    return (
+        found is not None and kept_text(f"{found[0]}={value}") != f"{found[0]}={value}"
+    )
 
 
 def _is_value(value: str) -> bool:

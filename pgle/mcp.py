@@ -1,7 +1,8 @@
-"""The library as tools of the Model Context Protocol: `pgle mcp` serves them on stdin and stdout (extra ``mcp``).
+"""The library as tools of the Model Context Protocol: `pgle mcp` serves them on stdin and stdout
+(extra ``mcp``).
 
-A call runs in a process of its own. So calls run side by side, their phases are known, and one that is cancelled ends
-at once, with the compilers that it started.
+A call runs in a process of its own. So calls run side by side, their phases are known, and one that
+is cancelled ends at once, with the compilers that it started.
 """
 
 from __future__ import annotations
@@ -63,16 +64,31 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
 
 
 def arguments(tool: str) -> dict[str, Any]:
-    """The JSON schema of a tool's arguments: the parameters of its function, in the words of its docstring."""
+    """The JSON schema of a tool's arguments: the parameters of its function, in the words of its
+    docstring.
+    """
     function = TOOLS[tool]
     words = dict(
-        re.findall(r"^\s+(\w+): (.+?)(?=^\s+\w+: |^\s*$|\Z)", getdoc(function) or "", re.M | re.S)
+        re.findall(
+            r"^\s+(\w+): (.+?)(?=^\s+\w+: |^\s*$|\Z)",
+            getdoc(function) or "",
+            re.M | re.S,
+        )
     )
     properties, needed = {}, []
     for name, given in signature(function).parameters.items():
-        kind = _KINDS.get(str(given.annotation).removeprefix("api.").removesuffix(" | None"))
-        if kind is not None and given.kind is not Parameter.VAR_POSITIONAL and name not in LOCAL:
-            properties[name] = {**kind, "description": " ".join(words.get(name, "").split())}
+        kind = _KINDS.get(
+            str(given.annotation).removeprefix("api.").removesuffix(" | None")
+        )
+        if (
+            kind is not None
+            and given.kind is not Parameter.VAR_POSITIONAL
+            and name not in LOCAL
+        ):
+            properties[name] = {
+                **kind,
+                "description": " ".join(words.get(name, "").split()),
+            }
             needed += [name] if given.default is Parameter.empty else []
     return {
         "type": "object",
@@ -83,7 +99,9 @@ def arguments(tool: str) -> dict[str, Any]:
 
 
 def checked(root: Path, tool: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call, with paths relative to `root`; raises `UserError` where they name something outside."""
+    """The arguments of a call, with paths relative to `root`; raises `UserError` where they name
+    something outside.
+    """
     import jsonschema
 
     schema = arguments(tool)
@@ -99,7 +117,8 @@ def checked(root: Path, tool: str, given: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = inside(root, value)
         elif kind.get("items", {}).get("format") == "path":
             found[name] = [
-                inside(root, item) for item in ([value] if isinstance(value, str) else value)
+                inside(root, item)
+                for item in ([value] if isinstance(value, str) else value)
             ]
     if "/" in (target := found.get("target", "")) or (root / target).is_file():
         found["target"] = inside(root, target)
@@ -107,25 +126,40 @@ def checked(root: Path, tool: str, given: Mapping[str, Any]) -> dict[str, Any]:
         name, _, value = flag.removeprefix("--").partition("=")
         if "/" in value or WRITES & set(name.split("_")):
             raise UserError(
-                "names a file, which tools do not write", where=flag, remedy="use the command line"
+                "names a file, which tools do not write",
+                where=flag,
+                remedy="use the command line",
             )
     return found
 
 
 def inside(root: Path, text: str) -> str:
-    """A path relative to `root`, by its real name; of a folder no link leads out of `root` either."""
+    """A path relative to `root`, by its real name; of a folder no link leads out of `root`
+    either.
+    """
     path = (root / text).resolve()
-    links = (Path(top, name) for top, *names in os.walk(path) for name in (*names[0], *names[1]))
-    out = next((item for item in (path, *links) if not item.resolve().is_relative_to(root)), None)
+    links = (
+        Path(top, name)
+        for top, *names in os.walk(path)
+        for name in (*names[0], *names[1])
+    )
+    out = next(
+        (item for item in (path, *links) if not item.resolve().is_relative_to(root)),
+        None,
+    )
     if out is not None:
         raise UserError(
-            "lies outside the folder of this server", where=text, remedy="name a path in the folder"
+            "lies outside the folder of this server",
+            where=text,
+            remedy="name a path in the folder",
         )
     return str(path.relative_to(root))
 
 
 def output_schema(tool: str) -> dict[str, Any] | None:
-    """The JSON schema of a tool's answer, as docs/schemas has it: in the package, or in a checkout."""
+    """The JSON schema of a tool's answer, as docs/schemas has it: in the package, or in a
+    checkout.
+    """
     here, name = Path(__file__).parent, f"pgle.{tool.partition('_')[0]}-1.json"
     found = next(
         (
@@ -164,7 +198,11 @@ async def call(
             tool,
             json.dumps(found),
         ]
-        environment = {**os.environ, "COLUMNS": "160", "PGLE_ANSWER": str(Path(scratch, "answer"))}
+        environment = {
+            **os.environ,
+            "COLUMNS": "160",
+            "PGLE_ANSWER": str(Path(scratch, "answer")),
+        }
         process = await anyio.open_process(
             command,
             cwd=root,
@@ -203,14 +241,20 @@ async def call(
 
 
 def work() -> None:
-    """One call: tool and arguments come as words, the answer goes into the file that the environment names."""
+    """One call: tool and arguments come as words, the answer goes into the file that the
+    environment names.
+    """
     from pgle.report import text as progress
 
     progress.is_shown, progress.LOG_S = True, SAY_S
     os.dup2(2, 1)  # what a library prints is no message of the protocol
     try:
         answer = TOOLS[sys.argv[1]](**json.loads(sys.argv[2]))
-        found = {"text": str(answer), "document": dict(answer.document), "ok": answer.ok}
+        found = {
+            "text": str(answer),
+            "document": dict(answer.document),
+            "ok": answer.ok,
+        }
     except UserError as error:
         found = {"error": str(error)}
     except KeyboardInterrupt:
@@ -230,7 +274,8 @@ def serve(root: Path) -> None:
         from mcp.server.stdio import stdio_server
     except ImportError as error:
         raise UserError(
-            f"the MCP SDK cannot be imported ({error})", remedy="pip install 'pgle[mcp]'"
+            f"the MCP SDK cannot be imported ({error})",
+            remedy="pip install 'pgle[mcp]'",
         ) from None
 
     async def listed(*_: Any) -> types.ListToolsResult:
@@ -241,13 +286,17 @@ def serve(root: Path) -> None:
                     description=(getdoc(function) or "").partition("\n\n")[0],
                     input_schema=arguments(name),
                     output_schema=output_schema(name),
-                    annotations=types.ToolAnnotations(read_only_hint=True, open_world_hint=False),
+                    annotations=types.ToolAnnotations(
+                        read_only_hint=True, open_world_hint=False
+                    ),
                 )
                 for name, function in TOOLS.items()
             ]
         )
 
-    async def called(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def called(
+        context: Any, params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
         if params.name not in TOOLS:
             made: dict[str, Any] = {
                 "error": f"no tool called {params.name!r}; there are {', '.join(TOOLS)}"

@@ -1,4 +1,6 @@
-"""Commands to type next, as values. Words are quoted here alone, so that every printed command can be pasted."""
+"""Commands to type next, as values. Words are quoted here alone, so that every printed command can
+be pasted.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,17 @@ from pathlib import PurePath
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """A command, by its words. As text it is one line for bash or zsh that has exactly these words."""
+    """A command, by its words. As text it is one line for bash or zsh that has exactly these
+    words.
+    """
 
     argv: tuple[str, ...]
 
     @classmethod
     def of(cls, *words: object) -> Next:
-        """A command of pgle: what follows ``pgle``. A path that begins with ``-`` becomes ``./-…``, no option."""
+        """A command of pgle: what follows ``pgle``. A path that begins with ``-`` becomes ``./-…``,
+        no option.
+        """
         return cls(("pgle", *map(word_of, words)))
 
     def __str__(self) -> str:
@@ -37,14 +43,17 @@ def word_of(item: object) -> str:
 def quoted(word: str) -> str:
     """A word for a shell.
 
-    What cannot be printed, is not UTF-8, or is a run of blanks (messages fold those) becomes ``$'…'`` of bash and zsh.
+    What cannot be printed, is not UTF-8, or is a run of blanks (messages fold those) becomes
+    ``$'…'`` of bash and zsh.
     """
     if word.isprintable() and "  " not in word:
         return shlex.quote(word)
     text = "".join(
         char
         if char.isprintable()
-        else "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
+        else "".join(
+            f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape")
+        )
         for char in word.replace("\\", "\\\\").replace("'", "\\'")
     )
     return "$'" + re.sub(" {2,}", lambda blanks: "\\x20" * len(blanks[0]), text) + "'"
@@ -67,11 +76,15 @@ BLANKS = {
 }
 """What only the user knows: words that a command holds in place of it, and what to give."""
 
-_BLANK = re.compile(rf"(?<![^ =])(?:{'|'.join(sorted(BLANKS, key=len, reverse=True))})(?![^ ])")
+_BLANK = re.compile(
+    rf"(?<![^ =])(?:{'|'.join(sorted(BLANKS, key=len, reverse=True))})(?![^ ])"
+)
 
 
 def to_type(line: str) -> str:
-    """A command as it is printed to be typed next; one that the user must complete says so, and is no command."""
+    """A command as it is printed to be typed next; one that the user must complete says so, and is
+    no command.
+    """
     if not line.startswith("pgle "):  # words already
         return line
     _, ends, program = line.partition(" -- ")
@@ -83,7 +96,8 @@ def to_type(line: str) -> str:
     return f"give {' and '.join(what)}: {_BLANK.sub('…', asked)}{own}" if what else line
 
 
-# The commands that remedies of the floors below `report` name. Words in capitals are for the reader to fill in.
+# The commands that remedies of the floors below `report` name. Words in capitals are for the reader
+# to fill in.
 AUTO = Next.of("auto")
 COMPLETE = Next.of("complete", "PROFILE", "--hlo", "DUMP", "-o", "OUT.pbtxt")
 CONFIRM = Next.of("confirm", "LOG")

@@ -23,13 +23,17 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class ProfiledSteps:
-    """What `profiled_steps` yields. It opens JAX's profiler for some of the steps that `pgle.step` marks."""
+    """What `profiled_steps` yields. It opens JAX's profiler for some of the steps that `pgle.step`
+    marks.
+    """
 
     folder: Path  # where everything is written, the trace into a folder in it
     first: int  # steps before the window, which compile and warm up
     count: int  # steps in it
     answer: Answer[Conversion] | None = None
-    """The costs, after the end; None if there is no trace, or if several processes have one each."""
+    """The costs, after the end; None if there is no trace, or if several processes have one
+    each.
+    """
     seen: int = 0  # steps that began
     is_open: bool = False
 
@@ -54,16 +58,22 @@ class ProfiledSteps:
 
         _settle(jax)
         options: dict[str, Any] = {}
-        if make := getattr(jax.profiler, "ProfileOptions", None):  # older releases have none
+        if make := getattr(
+            jax.profiler, "ProfileOptions", None
+        ):  # older releases have none
             options["profiler_options"] = make()
             options[
                 "profiler_options"
-            ].python_tracer_level = 0  # calls of Python cost time, and say nothing of costs
+            ].python_tracer_level = (
+                0  # calls of Python cost time, and say nothing of costs
+            )
         try:
             jax.profiler.start_trace(str(self.trace), **options)
             self.is_open = True
         except Exception as error:  # another session is open
-            warnings.warn(f"pgle: no trace: JAX's profiler did not start ({error})", stacklevel=4)
+            warnings.warn(
+                f"pgle: no trace: JAX's profiler did not start ({error})", stacklevel=4
+            )
 
     def close(self) -> None:
         """Close the window, once the devices have done what they were asked for."""
@@ -83,28 +93,36 @@ def _settle(jax: Any) -> None:
 
 
 def _embedded_hlo(found: Conversion) -> dict[str, bytes]:
-    """The HLO of the converted modules, which the trace holds, by the name that XLA gives the dump of each."""
+    """The HLO of the converted modules, which the trace holds, by the name that XLA gives the dump
+    of each.
+    """
     trace = found.measured.trace
-    known = next((item.capability for item in trace.recordings.values() if item.capability), None)
+    known = next(
+        (item.capability for item in trace.recordings.values() if item.capability), None
+    )
     gpu = "" if known is None else f"sm_{known[0]}.{known[1]}_gpu_"
     keys = {
         item.program.key: re.sub(r"[^\w.-]", "_", item.program.key.name)
         for item in found.measured.costs
     }
     return {
-        f"module_{key.program_id or 0:04d}.{name}.{gpu}after_optimizations.hlo.pb": trace.hlo[key]
+        f"module_{key.program_id or 0:04d}.{name}.{gpu}after_optimizations.hlo.pb": trace.hlo[
+            key
+        ]
         for key, name in keys.items()
         if trace.hlo.get(key)
     }
 
 
 @contextmanager
-def profiled_steps(folder: StrPath, *, first: int = 5, count: int = 5) -> Iterator[ProfiledSteps]:
+def profiled_steps(
+    folder: StrPath, *, first: int = 5, count: int = 5
+) -> Iterator[ProfiledSteps]:
     """Profile some steps of a training loop that marks them with `pgle.step`, under JAX's profiler.
 
-    Into the folder go the trace, the cost profile and the HLO that it is for. Nothing is converted if the program has
-    several processes: `pgle.convert` takes the traces of all. Under `pgle profile` and its kin, which trace themselves,
-    this does nothing.
+    Into the folder go the trace, the cost profile and the HLO that it is for. Nothing is converted
+    if the program has several processes: `pgle.convert` takes the traces of all. Under `pgle
+    profile` and its kin, which trace themselves, this does nothing.
 
     Args:
         folder: new or empty.
@@ -116,8 +134,12 @@ def profiled_steps(folder: StrPath, *, first: int = 5, count: int = 5) -> Iterat
         yield found
         return
     check({"first": first, "count": count})
-    if found.folder.exists() and (not found.folder.is_dir() or any(found.folder.iterdir())):
-        raise UserError("is not an empty folder", where=found.folder, remedy="name a new one")
+    if found.folder.exists() and (
+        not found.folder.is_dir() or any(found.folder.iterdir())
+    ):
+        raise UserError(
+            "is not an empty folder", where=found.folder, remedy="name a new one"
+        )
     pgle._window = found
     try:
         yield found
@@ -132,6 +154,8 @@ def profiled_steps(folder: StrPath, *, first: int = 5, count: int = 5) -> Iterat
         if found.trace.is_dir() and sys.modules["jax"].process_count() == 1:
             found.answer = convert(found.trace, found.folder / "profile.pbtxt")
             hlo = _embedded_hlo(found.answer.result)
-            write_files({found.folder / "hlo" / name: data for name, data in hlo.items()})
+            write_files(
+                {found.folder / "hlo" / name: data for name, data in hlo.items()}
+            )
     except UserError as error:  # training continues without
         warnings.warn(f"pgle: no costs: {error}", stacklevel=3)

@@ -1,14 +1,18 @@
-"""Programs to profile, real on GPUs, runnable on virtual CPU devices: ``python -m pgle.workloads fsdp`` or ``overlap``.
+"""Programs to profile, real on GPUs, runnable on virtual CPU devices: ``python -m pgle.workloads
+fsdp`` or ``overlap``.
 
-A workload is a step function and the shapes of its state. It runs on GPUs, on virtual CPU devices, or is only
-compiled (`--compile-only`), which is all that a rehearsal needs and takes no memory for its arrays.
+A workload is a step function and the shapes of its state. It runs on GPUs, on virtual CPU devices,
+or is only compiled (`--compile-only`), which is all that a rehearsal needs and takes no memory for
+its arrays.
 
-fsdp: a transformer step with fully sharded parameters: gathers before use, reduce-scatters of gradients. Layers are
-unrolled, or scanned with `--scan` (one loop body, costs per iteration). `--batch` counts sequences over all devices.
+fsdp: a transformer step with fully sharded parameters: gathers before use, reduce-scatters of
+gradients. Layers are unrolled, or scanned with `--scan` (one loop body, costs per iteration).
+`--batch` counts sequences over all devices.
 
-overlap: two gathers next to one chain of matmuls, the smallest program whose schedule true costs improve. The chain
-could hide both. To the scheduler's constants a gather takes longer than all of it: one gather gets the whole chain, and
-the other, the small one or the big one as the version of XLA has it, gets next to nothing.
+overlap: two gathers next to one chain of matmuls, the smallest program whose schedule true costs
+improve. The chain could hide both. To the scheduler's constants a gather takes longer than all of
+it: one gather gets the whole chain, and the other, the small one or the big one as the version of
+XLA has it, gets next to nothing.
 """
 
 from __future__ import annotations
@@ -42,22 +46,31 @@ def main(
     description: str | None,
     **own: int | str | bool,
 ) -> None:
-    """The program of a workload: parse, build, run; `own` are its options besides those of every workload."""
+    """The program of a workload: parse, build, run; `own` are its options besides those of every
+    workload.
+    """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument(
-        "--devices", type=int, default=4, help="number of devices, GPUs or virtual CPU devices"
+        "--devices",
+        type=int,
+        default=4,
+        help="number of devices, GPUs or virtual CPU devices",
     )
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--platform", choices=["auto", "gpu", "cpu"], default="auto")
-    parser.add_argument("--compile-only", action="store_true", help="compile the step, run nothing")
+    parser.add_argument(
+        "--compile-only", action="store_true", help="compile the step, run nothing"
+    )
     for name, default in own.items():
         kind: dict[str, Any] = (
             {"action": "store_true"} if default is False else {"type": type(default)}
         )
         words = name.replace("_", " ")
-        parser.add_argument(f"--{words.replace(' ', '-')}", default=default, help=words, **kind)
+        parser.add_argument(
+            f"--{words.replace(' ', '-')}", default=default, help=words, **kind
+        )
     options = parser.parse_args()
     run(options, build(options, _devices(options)))
 
@@ -117,7 +130,9 @@ def _values(shapes: Any) -> Any:
 
 def array(mesh: Mesh, shape: tuple[int, ...], dtype: str, *axes: str | None) -> Any:
     """The shape of an array whose dimensions are sharded over mesh axes."""
-    return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec(*axes)))
+    return jax.ShapeDtypeStruct(
+        shape, dtype, sharding=NamedSharding(mesh, PartitionSpec(*axes))
+    )
 
 
 def mesh(devices: Sequence[Any], **axes: int) -> Mesh:
@@ -133,7 +148,11 @@ def shard_map(
         from jax import shard_map as transform
     else:
         from jax.experimental.shard_map import shard_map as transform
-    check = "check_vma" if "check_vma" in inspect.signature(transform).parameters else "check_rep"
+    check = (
+        "check_vma"
+        if "check_vma" in inspect.signature(transform).parameters
+        else "check_rep"
+    )
     mapped: Callable[..., Any] = transform(
         function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, **{check: False}
     )
@@ -162,12 +181,16 @@ def fsdp(options: argparse.Namespace, devices: Any) -> Workload:
     def layer(x: Any, weights: dict[str, Any]) -> Any:
         w = {name: gathered(weight) for name, weight in weights.items()}
         batch, length, _ = x.shape
-        normed = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6).astype(x.dtype)
+        normed = x * jax.lax.rsqrt(
+            jnp.mean(x * x, axis=-1, keepdims=True) + 1e-6
+        ).astype(x.dtype)
         q, k, v = (
             (normed @ w[name]).reshape(batch, length, heads, size)
             for name in ("query", "key", "value")
         )
-        scores = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k) * size**-0.5, axis=-1)
+        scores = jax.nn.softmax(
+            jnp.einsum("bqhd,bkhd->bhqk", q, k) * size**-0.5, axis=-1
+        )
         mixed = jnp.einsum("bhqk,bkhd->bqhd", scores, v).reshape(batch, length, d)
         x = x + mixed @ w["out"]
         return x + jax.nn.gelu(x @ w["up"]) @ w["down"]
@@ -175,7 +198,9 @@ def fsdp(options: argparse.Namespace, devices: Any) -> Workload:
     def forward(parameters: Any, x: Any) -> Any:
         if options.scan:
             return jax.lax.scan(
-                lambda carry, weights: (jax.checkpoint(layer)(carry, weights), None), x, parameters
+                lambda carry, weights: (jax.checkpoint(layer)(carry, weights), None),
+                x,
+                parameters,
             )[0]
         for weights in parameters:
             x = layer(x, weights)
@@ -216,7 +241,10 @@ def overlap(options: argparse.Namespace, devices: Any) -> Workload:
         return jnp.exp(all_big)[:rows] * 2, jnp.cos(all_small)[:few] * 3, chain
 
     mapped = shard_map(
-        device_step, grid, (sharded, sharded, replicated), (sharded, sharded, replicated)
+        device_step,
+        grid,
+        (sharded, sharded, replicated),
+        (sharded, sharded, replicated),
     )
 
     def overlap_step(state: Any) -> Any:
@@ -225,15 +253,20 @@ def overlap(options: argparse.Namespace, devices: Any) -> Workload:
 
     rows = {"big": options.big_rows, "small": options.small_rows}
     state = {
-        name: array(grid, (count * options.devices, options.width), options.dtype, "data", None)
+        name: array(
+            grid, (count * options.devices, options.width), options.dtype, "data", None
+        )
         for name, count in rows.items()
     }
-    state["weights"] = array(grid, (options.dim, options.dim), options.dtype, None, None)
+    state["weights"] = array(
+        grid, (options.dim, options.dim), options.dtype, None, None
+    )
     return Workload(overlap_step, state)
 
 
 WORKLOADS: dict[
-    str, tuple[Callable[[argparse.Namespace, Any], Workload], dict[str, int | str | bool]]
+    str,
+    tuple[Callable[[argparse.Namespace, Any], Workload], dict[str, int | str | bool]],
 ] = {
     "fsdp": (
         fsdp,

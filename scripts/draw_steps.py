@@ -1,4 +1,6 @@
-"""Draw the bars of the README: `pgle rehearse … --json | python scripts/draw_steps.py > docs/rehearsal.svg`."""
+"""Draw the bars of the README: `pgle rehearse … --json | python scripts/draw_steps.py >
+docs/rehearsal.svg`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,11 @@ import sys
 from xml.sax.saxutils import escape
 
 WIDTH, LEFT, BAR, ROW, TOP = 860, 170, 30, 52, 34
-NAMES = {"default": "XLA's default", "baseline": "scheduler on", "profiled": "+ measured costs"}
+NAMES = {
+    "default": "XLA's default",
+    "baseline": "scheduler on",
+    "profiled": "+ measured costs",
+}
 STYLE = """
 text{font:15px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;fill:#1b1f24}
 .n{font-weight:600}.s{fill:#57606a;font-size:13px}
@@ -27,7 +33,9 @@ def main() -> None:
     rows = []
     for place, (label, side) in enumerate(sides):
         y, step, exposed = TOP + place * ROW, side["step_us"], side["exposed_us"]
-        change = f" (−{1 - step / first:.1%})".replace("%", " %") if step < first else ""
+        change = (
+            f" (−{1 - step / first:.1%})".replace("%", " %") if step < first else ""
+        )
         rows.append(
             f'<text x="{LEFT - 12}" y="{y + 20}" text-anchor="end">{escape(label)}</text>'
             f'<rect class="c" x="{LEFT}" y="{y}" width="{(step - exposed) * scale:.1f}" height="{BAR}" rx="3"/>'

@@ -1,11 +1,12 @@
-"""Write pgle/xla/data/flags_known.tsv: every flag that several jaxlib releases take, and the kind of its value.
+"""Write pgle/xla/data/flags_known.tsv: every flag that several jaxlib releases take, and the kind
+of its value.
 
     for v in 0.9.2 0.10.2; do pip install --no-deps --target /tmp/jaxlib/$v jaxlib==$v; done
     python scripts/record_known_flags.py /tmp/jaxlib/* > pgle/xla/data/flags_known.tsv
 
-Each argument is a folder that holds one jaxlib; numpy and ml_dtypes come from the Python that runs this. Names are
-taken from the strings of the library and offered to the XLA inside it, so that the answer is XLA's own. A release
-takes half a minute.
+Each argument is a folder that holds one jaxlib; numpy and ml_dtypes come from the Python that runs
+this. Names are taken from the strings of the library and offered to the XLA inside it, so that the
+answer is XLA's own. A release takes half a minute.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ def names_in(folder: Path) -> set[str]:
                 library.open("rb") as file,
                 mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
             ):
-                names |= {name.decode() for name in re.findall(rb"xla_[a-z0-9_]{3,100}", content)}
+                names |= {
+                    name.decode()
+                    for name in re.findall(rb"xla_[a-z0-9_]{3,100}", content)
+                }
     return names
 
 
@@ -45,7 +49,9 @@ def kinds(names: Iterable[str]) -> dict[str, str]:
     said = probe([Flag(name, value) for name in wanted for value in trials]).verdicts
     found: dict[str, str] = {}
     for name in wanted:
-        takes = {word: said[Flag(name, value).text].status for value, word in trials.items()}
+        takes = {
+            word: said[Flag(name, value).text].status for value, word in trials.items()
+        }
         if takes["text"] == "unknown":
             continue
         known = {word for word, status in takes.items() if status == "known"}
@@ -56,7 +62,9 @@ def kinds(names: Iterable[str]) -> dict[str, str]:
 
 
 def table(recorded: dict[str, dict[str, str]]) -> str:
-    """The file: a line of releases, then a line for each flag with the spans of releases that know it."""
+    """The file: a line of releases, then a line for each flag with the spans of releases that know
+    it.
+    """
     releases = sorted(recorded, key=release)
     lines = [
         "# Every flag that jaxlib takes in XLA_FLAGS, found by offering it to the XLA inside each published wheel:",
@@ -73,9 +81,13 @@ def table(recorded: dict[str, dict[str, str]]) -> str:
             else:
                 spans.append([version])
         kind = next(
-            recorded[version][name] for version in reversed(releases) if name in recorded[version]
+            recorded[version][name]
+            for version in reversed(releases)
+            if name in recorded[version]
         )
-        text = ",".join(span[0] if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in spans)
+        text = ",".join(
+            span[0] if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in spans
+        )
         lines.append(f"{name}\t{kind}\t{text}")
     return "\n".join(lines) + "\n"
 
@@ -84,13 +96,20 @@ def main(folders: list[str]) -> int:
     """Record all folders, each in a process of its own; ``--one FOLDER`` prints one release."""
     if folders[:1] == ["--one"]:
         flags = kinds(names_in(Path(folders[1])))
-        print(installed().jaxlib, *(f"{name}={kind}" for name, kind in flags.items()), sep="\n")
+        print(
+            installed().jaxlib,
+            *(f"{name}={kind}" for name, kind in flags.items()),
+            sep="\n",
+        )
         return 0
     recorded: dict[str, dict[str, str]] = {}
     for folder in folders:
         child = [sys.executable, __file__, "--one", folder]
         done = subprocess.run(
-            child, env={**os.environ, "PYTHONPATH": folder}, stdout=subprocess.PIPE, check=True
+            child,
+            env={**os.environ, "PYTHONPATH": folder},
+            stdout=subprocess.PIPE,
+            check=True,
         )
         version, *flags = done.stdout.decode().split()
         recorded[version] = dict(flag.split("=") for flag in flags)

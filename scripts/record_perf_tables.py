@@ -2,9 +2,9 @@
 
 python scripts/record_perf_tables.py COLLECTIVES.txtpb MATMULS.txtpb
 
-The inputs are `xla/service/gpu/model/default_{collective,matmul}_perf_table.txtpb` of openxla/xla, plain or ``.xz``.
-Writes `pgle/xla/data/perf_tables/{collectives,matmuls}.tsv`: microseconds of each collective, teraflops of each matmul.
-Left out: AMD GPUs, and entries faster than the GPU's peak.
+The inputs are `xla/service/gpu/model/default_{collective,matmul}_perf_table.txtpb` of openxla/xla,
+plain or ``.xz``. Writes `pgle/xla/data/perf_tables/{collectives,matmuls}.tsv`: microseconds of each
+collective, teraflops of each matmul. Left out: AMD GPUs, and entries faster than the GPU's peak.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ from typing import Any
 from pgle.xla.targets import TABLE
 
 OUT = Path(__file__).parents[1] / "pgle/xla/data/perf_tables"
-GPUS = {"sm_90": "h100-sxm", "sm_100_B200": "b200", "sm_100_GB200": "gb200", "sm_103": "gb300"}
+GPUS = {
+    "sm_90": "h100-sxm",
+    "sm_100_B200": "b200",
+    "sm_100_GB200": "gb200",
+    "sm_103": "gb300",
+}
 DTYPES = {"bf16xbf16->bf16": "bf16", "f32xf32->f32": "f32"}
 FP8 = "f8e4m3fnxf8e4m3fn->bf16"
 
@@ -29,7 +34,9 @@ def read(path: str) -> list[tuple[str, Any]]:
     """A text proto as nested lists of (field, value)."""
     data = Path(path).read_bytes()
     text = (lzma.decompress(data) if path.endswith(".xz") else data).decode()
-    words = re.findall(r'"(?:[^"\\]|\\.)*"|[{}]|[\w.+-]+|:', re.sub(r"(?m)#.*$", "", text))
+    words = re.findall(
+        r'"(?:[^"\\]|\\.)*"|[{}]|[\w.+-]+|:', re.sub(r"(?m)#.*$", "", text)
+    )
     position = 0
 
     def message() -> list[tuple[str, Any]]:
@@ -49,7 +56,9 @@ def read(path: str) -> list[tuple[str, Any]]:
 
 
 def pattern(pairs: list[tuple[int, int]]) -> str:
-    """How the pairs of a collective-permute meet: all in a ring, two by two, or in one direction only."""
+    """How the pairs of a collective-permute meet: all in a ring, two by two, or in one direction
+    only.
+    """
     if all((target, source) in pairs for source, target in pairs):
         return "permute-swap"
     return (
@@ -60,7 +69,9 @@ def pattern(pairs: list[tuple[int, int]]) -> str:
 
 
 def collectives(path: str) -> list[str]:
-    """Rows ``gpu kind group bytes us``; bytes as nccl-tests count them: what is gathered, reduced or scattered."""
+    """Rows ``gpu kind group bytes us``; bytes as nccl-tests count them: what is gathered, reduced
+    or scattered.
+    """
     found: dict[tuple[str, str, int, int], list[float]] = defaultdict(list)
     for _, entry in read(path):
         gpu = GPUS.get(dict(entry)["key"])
@@ -75,12 +86,21 @@ def collectives(path: str) -> list[str]:
                 continue
             size = 4 * int(dict(shape)["dimensions"])
             if kind == "collective-permute":
-                ends = [dict(value) for name, value in instruction if name == "source_target_pairs"]
-                pairs = [(int(pair.get("source", 0)), int(pair.get("target", 0))) for pair in ends]
+                ends = [
+                    dict(value)
+                    for name, value in instruction
+                    if name == "source_target_pairs"
+                ]
+                pairs = [
+                    (int(pair.get("source", 0)), int(pair.get("target", 0)))
+                    for pair in ends
+                ]
                 kind, group = pattern(pairs), 2
             else:
                 group = int(
-                    dict(dict(instruction)["iota_collective_device_list"])["num_devices_per_group"]
+                    dict(dict(instruction)["iota_collective_device_list"])[
+                        "num_devices_per_group"
+                    ]
                 )
             size *= group if kind == "reduce-scatter" else 1
             found[str(gpu), kind, group, size].append(

@@ -2,9 +2,10 @@
 
     python scripts/record_schemas.py [NAME ...]
 
-The outputs are those of tests/helpers/documents.py, but for the last of each command without a compilation. Tests hold
-that one, and every object that any test prints, against the schema. A field is required where every sample has it; a
-number may be null (not finite), and so may what no sample has; objects may gain fields.
+The outputs are those of tests/helpers/documents.py, but for the last of each command without a
+compilation. Tests hold that one, and every object that any test prints, against the schema. A field
+is required where every sample has it; a number may be null (not finite), and so may what no sample
+has; objects may gain fields.
 """
 
 from __future__ import annotations
@@ -46,19 +47,27 @@ BY_NAME = {
 
 FOUND = "provenance"  # of a profile, out of a file beside it
 NULLABLE = {"schedule", "before", "after", "fits", "control"}
-"""What may be absent though every sample has it: no schedule of a loop-free module, one side of a difference, no memory
-report of jax 0.8."""
+"""What may be absent though every sample has it: no schedule of a loop-free module, one side of a
+difference, no memory report of jax 0.8.
+"""
 
 
 def merged(samples: list[Any], name: str = "") -> dict[str, Any]:
     """The schema that all samples of one place satisfy."""
     kinds = {kind(sample) for sample in samples}
-    unit = next((unit for ending, unit in UNITS.items() if f"_{name}".endswith(ending)), "")
-    if kinds <= {"null"}:  # no sample has it: it may be anything, but for what its name says
+    unit = next(
+        (unit for ending, unit in UNITS.items() if f"_{name}".endswith(ending)), ""
+    )
+    if kinds <= {
+        "null"
+    }:  # no sample has it: it may be anything, but for what its name says
         return {"type": ["null", "number"], "description": unit} if unit else {}
     if kinds & {"number", "integer"}:
         whole = "number" not in kinds and unit in ("", "bytes", "nanoseconds")
-        kinds = kinds - {"number", "integer"} | {"integer" if whole else "number", "null"}
+        kinds = kinds - {"number", "integer"} | {
+            "integer" if whole else "number",
+            "null",
+        }
     schema: dict[str, Any] = {"type": sorted(kinds) if len(kinds) > 1 else min(kinds)}
     if unit and {"number", "integer"} & kinds:
         schema["description"] = unit
@@ -85,7 +94,9 @@ def of_objects(objects: list[dict[str, Any]], name: str) -> dict[str, Any]:
     ):
         values = [value for item in objects for value in item.values()]
         return {"additionalProperties": merged(values) if values else {}}
-    properties = {key: merged([item[key] for item in objects if key in item], key) for key in keys}
+    properties = {
+        key: merged([item[key] for item in objects if key in item], key) for key in keys
+    }
     return {
         "properties": properties,
         "required": [key for key in keys if all(key in item for item in objects)],
@@ -93,12 +104,16 @@ def of_objects(objects: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 def as_found(schema: Any, name: str = "") -> Any:
-    """What a file may hold that another pgle wrote: fields have their types, and none is required."""
+    """What a file may hold that another pgle wrote: fields have their types, and none is
+    required.
+    """
     if isinstance(schema, list):
         return [as_found(item, name) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = {key: as_found(value, key) for key, value in schema.items() if key != "required"}
+    kept = {
+        key: as_found(value, key) for key, value in schema.items() if key != "required"
+    }
     return (
         {"type": "object"} if name == FOUND else kept
     )  # that of an input, as deep as profiles were merged
@@ -129,17 +144,26 @@ def main() -> None:
             shown = commands[:-1] if len(commands) > 1 and title in CHEAP else commands
             samples = [produce(words, folder) for words in shown]
             samples = [
-                sample for sample in samples if sample["schema"].startswith(f"pgle.{title}/")
+                sample
+                for sample in samples
+                if sample["schema"].startswith(f"pgle.{title}/")
             ] or samples
-            if title != "error" and any(sample["schema"] == "pgle.error/1" for sample in samples):
+            if title != "error" and any(
+                sample["schema"] == "pgle.error/1" for sample in samples
+            ):
                 raise SystemExit(f"{title}: {samples[0]['error']}")
             schema = merged(samples)
             version = samples[0]["schema"]
             schema["properties"]["schema"] = {"const": version}
-            head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": version}
+            head = {
+                "$schema": "https://json-schema.org/draft/2020-12/schema",
+                "title": version,
+            }
             path = ROOT / "docs" / "schemas" / f"{version.replace('/', '-')}.json"
             path.parent.mkdir(exist_ok=True)
-            path.write_text(json.dumps({**head, **schema}, indent=1, ensure_ascii=False) + "\n")
+            path.write_text(
+                json.dumps({**head, **schema}, indent=1, ensure_ascii=False) + "\n"
+            )
             print(path.relative_to(ROOT), len(samples))
 
 

@@ -2,9 +2,10 @@
 
     python scripts/try_install.py [--keep DIR] [JAX=PYTHON ...]
 
-Each environment is made fresh with the user's own jax and CUDA wheels; then `pip install` of this checkout's wheel,
-`pgle doctor`, `pgle rehearse` and `pgle convert`. Prints the table of docs/evidence/install.md. Ends with 1 if jax
-or its plugin changed, if there is not exactly one plugin, or if a command fails. Needs uv on PATH and the network.
+Each environment is made fresh with the user's own jax and CUDA wheels; then `pip install` of this
+checkout's wheel, `pgle doctor`, `pgle rehearse` and `pgle convert`. Prints the table of
+docs/evidence/install.md. Ends with 1 if jax or its plugin changed, if there is not exactly one
+plugin, or if a command fails. Needs uv on PATH and the network.
 """
 
 from __future__ import annotations
@@ -27,15 +28,21 @@ USERS = {
     "jax[cuda13]==0.12.0.1": "3.12",
     "jax==0.10.2": "3.11",
 }
-"""What the user has, and their Python; the last has no plugin: the command that `pgle doctor` names gives it one."""
+"""What the user has, and their Python; the last has no plugin: the command that `pgle doctor` names
+gives it one.
+"""
 
 
 def sh(
     *words: str | Path, cwd: Path | None = None, good: tuple[int, ...] = (0,)
 ) -> tuple[int, str, float]:
-    """Exit code, output and seconds of a command; what it says on stderr where the code is none of the good."""
+    """Exit code, output and seconds of a command; what it says on stderr where the code is none of
+    the good.
+    """
     begin = time.perf_counter()
-    done = subprocess.run([*map(str, words)], cwd=cwd, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*map(str, words)], cwd=cwd, capture_output=True, text=True, check=False
+    )
     if done.returncode not in good:
         print(
             f"{' '.join(map(str, words))}: exit code {done.returncode}\n{done.stderr[-2000:]}",
@@ -64,9 +71,9 @@ def size_mib(folder: Path) -> float:
 
 def packages_python(venv: Path) -> str:
     """The version of an environment's Python."""
-    return sh(venv / "bin/python", "-c", "import platform; print(platform.python_version())")[
-        1
-    ].strip()
+    return sh(
+        venv / "bin/python", "-c", "import platform; print(platform.python_version())"
+    )[1].strip()
 
 
 def attempt(spec: str, python: str, wheel: Path, place: Path) -> tuple[list[str], bool]:
@@ -84,7 +91,9 @@ def attempt(spec: str, python: str, wheel: Path, place: Path) -> tuple[list[str]
     added = size_mib(venv) - size
     if not any("plugin" in name for name in before):
         checks = json.loads(sh(pgle, "doctor", "--json", good=(0, 1))[1])["checks"]
-        remedy = next(check["remedy"] for check in checks if check["name"] == "CUDA plugin")
+        remedy = next(
+            check["remedy"] for check in checks if check["name"] == "CUDA plugin"
+        )
         codes.append(sh("sh", "-c", remedy)[0])
         after = packages(venv / "bin/python")
     work = Path(tempfile.mkdtemp(dir=place))
@@ -94,7 +103,16 @@ def attempt(spec: str, python: str, wheel: Path, place: Path) -> tuple[list[str]
     codes.append(0 if diagnosis["rehearses"] else 1)
     program = (venv / "bin/python", "-m", "pgle.workloads", "overlap", "--compile-only")
     code, text, rehearse_s = sh(
-        pgle, "rehearse", "--target", "a100", "--devices", "4", "--json", "--", *program, cwd=work
+        pgle,
+        "rehearse",
+        "--target",
+        "a100",
+        "--devices",
+        "4",
+        "--json",
+        "--",
+        *program,
+        cwd=work,
     )
     codes.append(code if not text else 0 if json.loads(text).get("used") else 1)
     traces = [TESTDATA / f"pax_fsdp4/proc{rank}.sqlite" for rank in (0, 3)]
@@ -102,7 +120,9 @@ def attempt(spec: str, python: str, wheel: Path, place: Path) -> tuple[list[str]
     codes.append(code)
     moved = sorted(name for name in before if after.get(name) != before[name])
     plugins = sorted(
-        name for name in after if name.startswith("jax-cuda") and name.endswith("plugin")
+        name
+        for name in after
+        if name.startswith("jax-cuda") and name.endswith("plugin")
     )
     new = sorted(set(after) - set(before) - {"pgle"})
     good = not moved and len(plugins) == 1 and not any(codes)
@@ -124,7 +144,10 @@ def main() -> None:
     )
     parser.add_argument("--keep", type=Path, help="environments are made and kept here")
     parser.add_argument(
-        "users", nargs="*", metavar="JAX=PYTHON", help="such as 'jax[cuda12]==0.8.3=3.11'"
+        "users",
+        nargs="*",
+        metavar="JAX=PYTHON",
+        help="such as 'jax[cuda12]==0.8.3=3.11'",
     )
     options = parser.parse_args()
     users = dict(item.rsplit("=", 1) for item in options.users) or USERS

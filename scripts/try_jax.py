@@ -1,11 +1,12 @@
-"""Try `pgle run` with several releases of jax on five programs, and print a table of what came of it.
+"""Try `pgle run` with several releases of jax on five programs, and print a table of what came of
+it.
 
     python scripts/try_jax.py 0.4.38 0.8.3 0.10.2
     python scripts/try_jax.py --environments '/somewhere/jax-{}' 0.12.0.1
 
-Each release gets a virtual environment of its own (.venv-jax-VERSION); one that exists is used as it is. All runs are
-on eight simulated H100: compiler, schedule and the use of the profile are real, every time is simulated. The exit code
-is 1 if a run fails, or if XLA does not use its profile.
+Each release gets a virtual environment of its own (.venv-jax-VERSION); one that exists is used as
+it is. All runs are on eight simulated H100: compiler, schedule and the use of the profile are real,
+every time is simulated. The exit code is 1 if a run fails, or if XLA does not use its profile.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def environment(version: str, pattern: str) -> Path:
         plugin = "cuda13-local" if at >= FIRST_CUDA13 else "cuda12-local"
         wanted = ["--editable", str(ROOT), f"jax[{plugin}]=={version}"]
         subprocess.run(
-            [folder / "bin/python", "-m", "pip", "install", "--quiet", *wanted], check=True
+            [folder / "bin/python", "-m", "pip", "install", "--quiet", *wanted],
+            check=True,
         )
     return folder.resolve() / "bin"
 
@@ -61,14 +63,23 @@ def tutorial() -> str:
 
 
 def tried(bin_folder: Path, name: str, folder: Path) -> tuple[str, bool]:
-    """The cell of one program, and whether all is well; what pgle says goes to run.log in the run's folder."""
+    """The cell of one program, and whether all is well; what pgle says goes to run.log in the run's
+    folder.
+    """
     words = PROGRAMS[name].split()
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     (folder / "train.py").write_text(tutorial(), encoding="utf-8")
     options = ["--json", "--run-dir", "run", "--capture", "simulated", "--devices", "8"]
-    command = [bin_folder / "pgle", "run", *options, "--", bin_folder / "python", *words]
+    command = [
+        bin_folder / "pgle",
+        "run",
+        *options,
+        "--",
+        bin_folder / "python",
+        *words,
+    ]
     values = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
     with (folder / "run.log").open("w") as log:
         done = subprocess.run(
@@ -94,7 +105,10 @@ def tried(bin_folder: Path, name: str, folder: Path) -> tuple[str, bool]:
     )
     if done.returncode == 0 and found["used"]:
         return step, True
-    return f"**{'used' if found['used'] else 'not used'}, exit {done.returncode}, {step}**", False
+    return (
+        f"**{'used' if found['used'] else 'not used'}, exit {done.returncode}, {step}**",
+        False,
+    )
 
 
 def main() -> int:
@@ -104,10 +118,15 @@ def main() -> int:
     )
     parser.add_argument("versions", nargs="+", metavar="VERSION")
     parser.add_argument(
-        "--environments", default=".venv-jax-{}", help="where they are, with {} for the version"
+        "--environments",
+        default=".venv-jax-{}",
+        help="where they are, with {} for the version",
     )
     parser.add_argument(
-        "--runs", type=Path, default=Path("build/jax-releases"), help="where the runs go"
+        "--runs",
+        type=Path,
+        default=Path("build/jax-releases"),
+        help="where the runs go",
     )
     options = parser.parse_args()
     print(f"| jax | {' | '.join(PROGRAMS)} |\n|---|{'---|' * len(PROGRAMS)}")

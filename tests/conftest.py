@@ -40,9 +40,13 @@ for name in (
     )  # of the make that runs the tests; what they start would take them for its own
 
 hypothesis.settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "any machine",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
-hypothesis.settings.load_profile("any machine")  # no test depends on how busy the machine is
+hypothesis.settings.load_profile(
+    "any machine"
+)  # no test depends on how busy the machine is
 
 Row = tuple[int, int, str, int, int, int]
 """(device, execution, instruction, launch, start µs, duration µs)"""
@@ -78,7 +82,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
     long = {item.path for item in items if any(map(item.get_closest_marker, LONG))}
     # Files that take longest come first: no worker is left alone with one of them at the end.
-    items.sort(key=lambda item: (item.path not in long, "integration" not in item.path.parts))
+    items.sort(
+        key=lambda item: (item.path not in long, "integration" not in item.path.parts)
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -131,7 +137,9 @@ def plugin_loaded_once(kept_compilers: KeptCompilers) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def record() -> ModuleType:
     """The program testdata/hlo/record.py, which compiles without a GPU."""
-    if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
+    if not any(
+        importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)
+    ):
         pytest.skip("needs the CUDA plugin wheels")
     path = Path(__file__).parents[1] / "testdata" / "hlo" / "record.py"
     spec = importlib.util.spec_from_file_location("record", path)
@@ -143,9 +151,13 @@ def record() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def live_dumps(record: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Dumps as testdata/hlo/README.md describes them, of the installed jax; made once for all processes of a run."""
+    """Dumps as testdata/hlo/README.md describes them, of the installed jax; made once for all
+    processes of a run.
+    """
     parent = tmp_path_factory.getbasetemp()
-    live = (parent.parent if "PYTEST_XDIST_WORKER" in os.environ else parent) / "hlo-live"
+    live = (
+        parent.parent if "PYTEST_XDIST_WORKER" in os.environ else parent
+    ) / "hlo-live"
     with live.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not live.exists():
@@ -162,10 +174,15 @@ def testdata() -> Path:
 
 @pytest.fixture
 def make_trace() -> Callable[..., Trace]:
-    """Make a trace of one module from rows (device, execution, instruction, launch, start µs, duration µs)."""
+    """Make a trace of one module from rows (device, execution, instruction, launch, start µs,
+    duration µs).
+    """
 
     def make(
-        rows: Iterable[Row], *, module: str = "jit_step", global_ids: tuple[int, ...] | None = None
+        rows: Iterable[Row],
+        *,
+        module: str = "jit_step",
+        global_ids: tuple[int, ...] | None = None,
     ) -> Trace:
         rows = sorted(rows, key=lambda row: (row[0], row[4]))
         names = tuple(dict.fromkeys(row[2] for row in rows))

@@ -45,9 +45,9 @@ def printed(*words: object) -> str:
 def test_the_exported_names_are_these_and_documented() -> None:
     assert set(pgle.__all__) == EXPORTED
     assert all(getattr(pgle, name) is not None for name in pgle.__all__)
-    assert set(re.findall(r"^\| `pgle\.(\w+)", LIBRARY.read_text(), re.M)) == EXPORTED - {
-        "__version__"
-    }
+    assert set(
+        re.findall(r"^\| `pgle\.(\w+)", LIBRARY.read_text(), re.M)
+    ) == EXPORTED - {"__version__"}
 
 
 def test_import_brings_neither_jax_nor_numpy() -> None:
@@ -55,15 +55,24 @@ def test_import_brings_neither_jax_nor_numpy() -> None:
     names = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
-    assert not {"jax", "numpy", "rich", "click", "google.protobuf", "dataclasses"} & set(names)
+    assert not {
+        "jax",
+        "numpy",
+        "rich",
+        "click",
+        "google.protobuf",
+        "dataclasses",
+    } & set(names)
 
 
-@pytest.mark.parametrize("first", ["pgle.analyze.window", "pgle.tune.search", "pgle.api"])
+@pytest.mark.parametrize(
+    "first", ["pgle.analyze.window", "pgle.tune.search", "pgle.api"]
+)
 def test_a_function_stays_one_when_a_folder_of_its_name_is_imported(first: str) -> None:
-    code = (
-        f"import importlib, pgle; importlib.import_module({first!r}); print(callable(pgle.analyze))"
+    code = f"import importlib, pgle; importlib.import_module({first!r}); print(callable(pgle.analyze))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True"
 
 
@@ -75,7 +84,10 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (lambda: pgle.predict(DUMP, target="a100"), ["predict", DUMP, "--target", "a100"]),
+        (
+            lambda: pgle.predict(DUMP, target="a100"),
+            ["predict", DUMP, "--target", "a100"],
+        ),
         (lambda: pgle.confirm(LOG), ["confirm", LOG]),
         (lambda: pgle.verify(PROFILE, DUMP), ["verify", PROFILE, "--hlo", DUMP]),
         (lambda: pgle.analyze(TRACE), ["analyze", TRACE]),
@@ -110,7 +122,9 @@ def test_ok_is_the_exit_code(testdata: Path) -> None:
     assert not pgle.verify(testdata / PROFILE, testdata / DUMP).ok
 
 
-def test_a_notebook_shows_the_page_in_a_frame_that_loads_nothing(testdata: Path) -> None:
+def test_a_notebook_shows_the_page_in_a_frame_that_loads_nothing(
+    testdata: Path,
+) -> None:
     answer = pgle.predict(testdata / DUMP)
     frame = re.fullmatch(
         r'<iframe sandbox="allow-scripts" style="[^"]+" srcdoc="([^"]+)"></iframe>',
@@ -121,7 +135,9 @@ def test_a_notebook_shows_the_page_in_a_frame_that_loads_nothing(testdata: Path)
     assert 'id="timeline-data"' in html.unescape(frame[1])
 
 
-def test_save_writes_by_suffix_and_never_over_a_file(testdata: Path, tmp_path: Path) -> None:
+def test_save_writes_by_suffix_and_never_over_a_file(
+    testdata: Path, tmp_path: Path
+) -> None:
     answer = pgle.confirm(testdata / LOG)
     for name, begin in (("x.html", "<!doctype"), ("x.md", "# "), ("x.json", "{")):
         answer.save(tmp_path / name)
@@ -141,7 +157,10 @@ def test_arrays_of_step_times_are_compared_as_files_are(tmp_path: Path) -> None:
         "new": 0.19 + 0.002 * random.standard_normal(60),
     }
     for name, seconds in sides.items():
-        lines = [json.dumps({"step": at, "step_time_s": value}) for at, value in enumerate(seconds)]
+        lines = [
+            json.dumps({"step": at, "step_time_s": value})
+            for at, value in enumerate(seconds)
+        ]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
     of_arrays = pgle.compare(sides["base"], list(sides["new"]))
     of_files = pgle.compare(tmp_path / "base.jsonl", tmp_path / "new.jsonl")
@@ -153,7 +172,8 @@ def test_arrays_of_step_times_are_compared_as_files_are(tmp_path: Path) -> None:
 def test_several_arrays_are_several_runs() -> None:
     random = np.random.default_rng(0)
     base, new = (
-        [middle + 0.002 * random.standard_normal(60) for _ in range(4)] for middle in (0.2, 0.21)
+        [middle + 0.002 * random.standard_normal(60) for _ in range(4)]
+        for middle in (0.2, 0.21)
     )
     answer = pgle.compare(base, np.array(new), fail_slower=0.01)
     assert len(answer.result.base.runs) == len(answer.result.new.runs) == 4
@@ -198,7 +218,9 @@ def test_the_examples_of_the_documentation_run(
     names: dict[str, object] = {}
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # steps of the example compute nothing
-        for block in re.findall(r"^```python\n(.*?)^```", LIBRARY.read_text(), re.M | re.S):
+        for block in re.findall(
+            r"^```python\n(.*?)^```", LIBRARY.read_text(), re.M | re.S
+        ):
             if compiles or "pgle.rehearse(" not in block:
                 exec(block, names)
     assert isinstance(names["answer"], pgle.Answer)
@@ -207,7 +229,8 @@ def test_the_examples_of_the_documentation_run(
 def test_a_comparison_takes_what_launches_differ_by() -> None:
     runs = [[0.2, 0.2001, 0.1999] * 10, [0.204, 0.2041, 0.2039] * 10]
     undecided, decided = (
-        pgle.compare(*runs, launch_spread=share).result.verdict for share in (None, 0.0015)
+        pgle.compare(*runs, launch_spread=share).result.verdict
+        for share in (None, 0.0015)
     )
     assert (undecided, decided) == ("undecided", "slower")
 

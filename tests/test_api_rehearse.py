@@ -1,4 +1,6 @@
-"""Steps of this process, rehearsed and tuned: as the commands have them, though jax has run here on one CPU device."""
+"""Steps of this process, rehearsed and tuned: as the commands have them, though jax has run here on
+one CPU device.
+"""
 
 import json
 import re
@@ -27,7 +29,9 @@ def abstract(count: int) -> AbstractMesh:
 MESH = abstract(8)
 
 
-def shape(*size: int, spec: PartitionSpec | None = None, mesh: Any = MESH) -> jax.ShapeDtypeStruct:
+def shape(
+    *size: int, spec: PartitionSpec | None = None, mesh: Any = MESH
+) -> jax.ShapeDtypeStruct:
     sharding = None if spec is None else NamedSharding(mesh, spec)
     return jax.ShapeDtypeStruct(size, "float32", sharding=sharding)
 
@@ -37,18 +41,34 @@ def shape(*size: int, spec: PartitionSpec | None = None, mesh: Any = MESH) -> ja
     "kind",
     [
         "plain",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("linen", "nnx", "equinox")),
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in ("linen", "nnx", "equinox")
+        ),
     ],
 )
 def test_a_step_is_rehearsed_as_its_program_is(
     kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip({"linen": "flax", "nnx": "flax", "equinox": "equinox"}.get(kind, "jax"))
+    pytest.importorskip(
+        {"linen": "flax", "nnx": "flax", "equinox": "equinox"}.get(kind, "jax")
+    )
     jax.jit(lambda x: x + 1)(1.0)
     step, args = framework_steps.KINDS[kind](MESH)
     found = pgle.rehearse(step, *args, output=tmp_path / "library")
     program = (sys.executable, framework_steps.__file__, kind)
-    run(["rehearse", "--devices", "8", "--json", "-o", str(tmp_path / "command"), "--", *program])
+    run(
+        [
+            "rehearse",
+            "--devices",
+            "8",
+            "--json",
+            "-o",
+            str(tmp_path / "command"),
+            "--",
+            *program,
+        ]
+    )
     command = json.loads(capfd.readouterr().out)
     assert found["baseline"]["step_us"] == command["baseline"]["step_us"] > 100
     assert found["profiled"]["step_us"] == command["profiled"]["step_us"]
@@ -69,14 +89,20 @@ def test_a_step_that_is_for_other_devices_than_asked_is_refused(
 ) -> None:
     step = jax.jit(lambda w, x: x @ w)
     with pytest.raises(pgle.UserError, match=said):
-        pgle.rehearse(step, shape(64, 64, spec=spec), shape(64, 64, spec=spec), devices=asked)
+        pgle.rehearse(
+            step, shape(64, 64, spec=spec), shape(64, 64, spec=spec), devices=asked
+        )
 
 
 @pytest.mark.rehearse
 def test_a_step_is_tuned_again_with_the_same_answer(tmp_path: Path) -> None:
     step, args = framework_steps.plain(MESH)
-    first, second = (pgle.tune(step, *args, output=tmp_path / "tuned", budget=3) for _ in range(2))
-    assert (tmp_path / "tuned" / "flags.txt").is_file() == (first.result.proof is not None)
+    first, second = (
+        pgle.tune(step, *args, output=tmp_path / "tuned", budget=3) for _ in range(2)
+    )
+    assert (tmp_path / "tuned" / "flags.txt").is_file() == (
+        first.result.proof is not None
+    )
     assert second["step_us"] == first["step_us"]
     assert violations(dict(second.document)) == []
 
@@ -121,7 +147,9 @@ def test_sizes_without_a_step_are_rows() -> None:
 
 def test_arrays_stand_for_their_shapes(tmp_path: Path) -> None:
     path = lowered_step(
-        lambda w, x: x @ w, (shape(64, 32, spec=PartitionSpec("data")), jnp.ones((8, 64))), tmp_path
+        lambda w, x: x @ w,
+        (shape(64, 32, spec=PartitionSpec("data")), jnp.ones((8, 64))),
+        tmp_path,
     )
     text = path.read_text()
     assert "mhlo.num_partitions = 8" in text
@@ -133,14 +161,21 @@ def test_arrays_stand_for_their_shapes(tmp_path: Path) -> None:
     assert "tensor<8x64xf32> loc" in text
 
 
-def test_code_is_that_for_gpus_and_afterwards_for_this_machine_again(tmp_path: Path) -> None:
+def test_code_is_that_for_gpus_and_afterwards_for_this_machine_again(
+    tmp_path: Path,
+) -> None:
     bits = jax.jit(lambda key: jax.random.bits(key, (4096,)))  # a loop on CPUs
-    assert "stablehlo.while" not in lowered_step(bits, (jax.random.key(0),), tmp_path).read_text()
+    assert (
+        "stablehlo.while"
+        not in lowered_step(bits, (jax.random.key(0),), tmp_path).read_text()
+    )
     assert "stablehlo.while" in bits.lower(jax.random.key(0)).as_text()
 
 
 def _constrained(x: Any) -> Any:
-    return jax.lax.with_sharding_constraint(x, NamedSharding(MESH, PartitionSpec("data")))
+    return jax.lax.with_sharding_constraint(
+        x, NamedSharding(MESH, PartitionSpec("data"))
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,7 +183,11 @@ def _constrained(x: Any) -> Any:
     [
         (3, (), "a function is needed, not int"),
         (lambda x: x @ x, (shape(3, 4),), "cannot be lowered for GPUs: TypeError"),
-        (_constrained, (shape(8),), "its mesh has 8 devices, and no argument has a sharding on it"),
+        (
+            _constrained,
+            (shape(8),),
+            "its mesh has 8 devices, and no argument has a sharding on it",
+        ),
     ],
 )
 def test_a_step_that_jax_cannot_lower(step: Any, args: Any, message: str) -> None:
@@ -165,6 +204,7 @@ def test_a_path_takes_no_arguments() -> None:
 @pytest.mark.parametrize("word", ["python", "nowhere.mlir"])
 def test_a_path_starts_no_program(word: str) -> None:
     with pytest.raises(
-        pgle.UserError, match=f"{word}: is no module, no folder of dumps and no run directory"
+        pgle.UserError,
+        match=f"{word}: is no module, no folder of dumps and no run directory",
     ):
         pgle.rehearse(word)

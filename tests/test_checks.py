@@ -1,4 +1,6 @@
-"""The library and the command line take the same numbers, switches and texts, by one table of rules."""
+"""The library and the command line take the same numbers, switches and texts, by one table of
+rules.
+"""
 
 from __future__ import annotations
 
@@ -87,9 +89,13 @@ def test_numbers_of_numpy_are_numbers(value: Any) -> None:
 
 def library() -> list[inspect.Parameter]:
     functions = [
-        getattr(pgle, name) for name in pgle.__all__ if inspect.isfunction(getattr(pgle, name))
+        getattr(pgle, name)
+        for name in pgle.__all__
+        if inspect.isfunction(getattr(pgle, name))
     ]
-    parameters = [item for one in functions for item in inspect.signature(one).parameters.values()]
+    parameters = [
+        item for one in functions for item in inspect.signature(one).parameters.values()
+    ]
     return [item for item in parameters if item.name not in ("number", "args")]
 
 
@@ -103,11 +109,15 @@ def test_every_number_of_the_library_has_a_rule() -> None:
 
 
 def test_every_switch_of_the_library_has_a_rule() -> None:
-    assert {item.name for item in library() if str(item.annotation) == "bool"} <= SWITCHES
+    assert {
+        item.name for item in library() if str(item.annotation) == "bool"
+    } <= SWITCHES
 
 
 def test_every_number_of_a_command_has_a_range() -> None:
     group = LazyGroup()
     commands = [group.get_command(None, name) for name in FILES]  # type: ignore[arg-type]
     options = [option for command in commands if command for option in command.params]
-    assert [f"{item.name}" for item in options if item.type.name in ("float", "integer")] == []
+    assert [
+        f"{item.name}" for item in options if item.type.name in ("float", "integer")
+    ] == []

@@ -13,7 +13,14 @@ import pytest
 
 from pgle import files
 from pgle.errors import UserError
-from pgle.files import FREE_BYTES, as_path, check_absent, open_bytes, read_bytes, write_files
+from pgle.files import (
+    FREE_BYTES,
+    as_path,
+    check_absent,
+    open_bytes,
+    read_bytes,
+    write_files,
+)
 
 
 def test_nothing_is_written_where_one_of_the_files_is_a_directory(tmp_path):
@@ -29,7 +36,8 @@ def test_a_full_disk_leaves_no_folders(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(
-        UserError, match=r"a/x: cannot be written \(No space left on device\); free some space"
+        UserError,
+        match=r"a/x: cannot be written \(No space left on device\); free some space",
     ):
         write_files({tmp_path / "a/x": "1", tmp_path / "a/b/c/y": "2"})
     assert list(tmp_path.iterdir()) == []
@@ -48,7 +56,9 @@ def test_a_folder_without_permission_is_named(tmp_path):
         check_absent(tmp_path / "x.pbtxt", force=False)
 
 
-def test_an_error_while_writing_names_the_file_and_not_the_temporary_one(tmp_path, monkeypatch):
+def test_an_error_while_writing_names_the_file_and_not_the_temporary_one(
+    tmp_path, monkeypatch
+):
     path = tmp_path / "x"
     monkeypatch.setattr(
         Path,
@@ -117,7 +127,9 @@ def test_an_archive_made_to_fill_the_memory_is_refused_early(tmp_path, name):
     bomb = archive(tmp_path / name, bytes(1 << 20), 128)
     with (
         open_bytes(bomb) as file,
-        pytest.raises(UserError, match="times larger; if you trust it, unpack it first"),
+        pytest.raises(
+            UserError, match="times larger; if you trust it, unpack it first"
+        ),
     ):
         for _ in range(128):
             file.read(1 << 20)
@@ -127,8 +139,14 @@ def test_an_archive_made_to_fill_the_memory_is_refused_early(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["module.hlo.pb.xz", "steps.jsonl.gz"])
 def test_an_archive_of_ordinary_text_is_read_whole_however_large(tmp_path, name):
-    lines = b"".join(b'{"step": %d, "step_time_s": 0.2}\n' % number for number in range(40_000))
-    assert len(read_bytes(archive(tmp_path / name, lines, 40))) == 40 * len(lines) > FREE_BYTES
+    lines = b"".join(
+        b'{"step": %d, "step_time_s": 0.2}\n' % number for number in range(40_000)
+    )
+    assert (
+        len(read_bytes(archive(tmp_path / name, lines, 40)))
+        == 40 * len(lines)
+        > FREE_BYTES
+    )
 
 
 def test_a_cut_archive_is_named_damaged(tmp_path):
@@ -169,18 +187,24 @@ def test_of_processes_that_write_one_file_exactly_one_succeeds(tmp_path):
     assert sorted(item.name for item in tmp_path.iterdir()) == ["x", "y"]
 
 
-def test_a_file_that_comes_between_the_look_and_the_writing_stays(tmp_path, monkeypatch):
+def test_a_file_that_comes_between_the_look_and_the_writing_stays(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr("pgle.files.check_absent", lambda *_, **__: None)
     (tmp_path / "b").write_text("theirs")
     with pytest.raises(UserError, match="b: already exists"):
         write_files({tmp_path / "a": "1", tmp_path / "b": "1"})
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("b", "theirs")]
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [
+        ("b", "theirs")
+    ]
 
 
 def test_without_hard_links_a_file_that_comes_between_stays_too(tmp_path, monkeypatch):
     monkeypatch.setattr("pgle.files.check_absent", lambda *_, **__: None)
     monkeypatch.setattr(
-        Path, "hardlink_to", lambda *_: (_ for _ in ()).throw(PermissionError(1, "not here"))
+        Path,
+        "hardlink_to",
+        lambda *_: (_ for _ in ()).throw(PermissionError(1, "not here")),
     )
     write_files({tmp_path / "a": "1"})
     with pytest.raises(UserError, match="a: already exists"):
@@ -204,7 +228,9 @@ def test_force_does_not_overwrite_an_input_or_a_device(tmp_path):
     (tmp_path / "in.pb").write_text("input")
     (tmp_path / "alias.pb").hardlink_to(tmp_path / "in.pb")
     with pytest.raises(UserError, match="is an input too"):
-        write_files({tmp_path / "alias.pb": "1"}, force=True, inputs=[tmp_path / "in.pb"])
+        write_files(
+            {tmp_path / "alias.pb": "1"}, force=True, inputs=[tmp_path / "in.pb"]
+        )
     with pytest.raises(UserError, match="is a device"):
         write_files({Path("/dev/null"): "1"}, force=True)
 
@@ -222,7 +248,8 @@ def test_a_limit_on_the_size_of_files_is_told_from_a_full_disk(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (8, hard))
     try:
         with pytest.raises(
-            UserError, match=r"cannot be written \(File too large\); raise the limit .* ulimit -f"
+            UserError,
+            match=r"cannot be written \(File too large\); raise the limit .* ulimit -f",
         ):
             write_files({tmp_path / "a": "123456789"})
     finally:
@@ -233,11 +260,15 @@ def test_a_limit_on_the_size_of_files_is_told_from_a_full_disk(tmp_path):
 def test_a_pipe_that_comes_in_place_of_a_file_is_not_waited_for(tmp_path, monkeypatch):
     path = tmp_path / "x"
     os.mkfifo(path)
-    monkeypatch.setattr(files, "check_file", lambda *_, **__: None)  # it was a file a moment ago
+    monkeypatch.setattr(
+        files, "check_file", lambda *_, **__: None
+    )  # it was a file a moment ago
     assert read_bytes(path) == b""
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")]
+)
 def test_what_is_no_file_of_ours_is_not_read(tmp_path, make):
     make(tmp_path / "x")
     assert files.read_kept(tmp_path / "x") is None

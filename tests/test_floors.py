@@ -1,6 +1,7 @@
 """Imports only look down: cli, mcp and api, report, run, analyze, …, xla, then the ground.
 
-Every module of pgle has its floor in `STOREYS`. A new one without a floor is an error, not a ground floor.
+Every module of pgle has its floor in `STOREYS`. A new one without a floor is an error, not a ground
+floor.
 """
 
 import ast
@@ -34,7 +35,9 @@ STOREYS = (
 )
 FLOORS = {name: floor for floor, names in enumerate(STOREYS) for name in names.split()}
 APART = {"workloads": {"jax"}, "__init__": {"pgle.api", "pgle.errors", "pgle.profiled"}}
-"""Modules on no floor: the first runs inside a user's process, the second lists the library. Both import only these."""
+"""Modules on no floor: the first runs inside a user's process, the second lists the library. Both
+import only these.
+"""
 PURE = ("steps", "analyze", "scale", "tune", "schedule", "costs", "trace", "xla")
 IMPURE_IMPORTS = {"click", "rich", "subprocess", "jax"}
 MOST_NODES = 3500  # statements and expressions of a file, annotations left out
@@ -82,7 +85,10 @@ def imported_names(module: ast.Module) -> frozenset[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            found |= {
+                node.module,
+                *(f"{node.module}.{alias.name}" for alias in node.names),
+            }
     return frozenset(found)
 
 
@@ -123,7 +129,11 @@ def upward(path: Path, names: frozenset[str]) -> list[str]:
     """The imports of a file that look up, or at a module of pgle that has no floor."""
     ours = [name.split(".")[1] for name in names if name.startswith("pgle.")]
     highest = floor_of(path)
-    return sorted(name for name in ours if name not in NO_MODULE and FLOORS.get(name, 99) > highest)
+    return sorted(
+        name
+        for name in ours
+        if name not in NO_MODULE and FLOORS.get(name, 99) > highest
+    )
 
 
 def test_imports_only_look_down() -> None:
@@ -155,7 +165,11 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
 
 @pytest.mark.parametrize("floor", ROOMS)
 def test_rooms_only_look_down(floor: str) -> None:
-    order = {name: place for place, names in enumerate(ROOMS[floor]) for name in names.split()}
+    order = {
+        name: place
+        for place, names in enumerate(ROOMS[floor])
+        for name in names.split()
+    }
     files = [
         path
         for path in SOURCES
@@ -186,11 +200,16 @@ def test_renderers_know_the_page_and_no_result() -> None:
     """They import neither one another nor anything that a page is made of."""
     for path in (ROOT / "report/page").glob("*.py"):
         names = [name for name in imports(path) if name.startswith("pgle.")]
-        assert {name.split(".")[3] for name in names if name.startswith("pgle.report.page.")} <= {
+        assert {
+            name.split(".")[3] for name in names if name.startswith("pgle.report.page.")
+        } <= {
             "value",
             "figures",
         }
-        assert {FLOORS.get(name.split(".")[1], 0) for name in names} <= {0, FLOORS["report"]}, path
+        assert {FLOORS.get(name.split(".")[1], 0) for name in names} <= {
+            0,
+            FLOORS["report"],
+        }, path
 
 
 def test_pure_floors_stay_pure() -> None:

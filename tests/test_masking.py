@@ -106,7 +106,8 @@ def test_the_value_of_a_short_option_called_k_is_masked_where_it_may_be_a_key():
 
 
 @pytest.mark.parametrize(
-    "name", ["--wandb_key", "--api-key", "--apikey", "--hf-token", "--db-pwd", "--passphrase"]
+    "name",
+    ["--wandb_key", "--api-key", "--apikey", "--hf-token", "--db-pwd", "--passphrase"],
 )
 def test_what_follows_the_name_of_a_credential_is_masked(name):
     assert kept_argv([name, "abcdef", f"{name}=abcdef"]) == (name, "***", f"{name}=***")
@@ -140,9 +141,13 @@ def test_credentials_inside_a_word_are_masked(word):
 
 def test_flags_stay_but_for_credentials():
     assert (
-        kept_flags("--xla_a=1 --xla_dump_to=https://me:abc@host") == "--xla_a=1 --xla_dump_to=***"
+        kept_flags("--xla_a=1 --xla_dump_to=https://me:abc@host")
+        == "--xla_a=1 --xla_dump_to=***"
     )
-    assert kept_flags("--xla_gpu_x=a,b  --xla_tokens=5") == "--xla_gpu_x=a,b --xla_tokens=5"
+    assert (
+        kept_flags("--xla_gpu_x=a,b  --xla_tokens=5")
+        == "--xla_gpu_x=a,b --xla_tokens=5"
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -157,7 +162,9 @@ def test_no_form_of_a_credential_is_kept(form):
 def test_no_token_is_kept_whatever_its_name(token):
     for text in (f"x {token} y", f'"{token}"', f"[{token}]"):
         assert token[8:] not in kept_text(text)
-    assert token[8:] not in repr(kept_argv(["train.py", token, f"--x={token}", "--x", token]))
+    assert token[8:] not in repr(
+        kept_argv(["train.py", token, f"--x={token}", "--x", token])
+    )
 
 
 @pytest.mark.parametrize(
@@ -191,7 +198,10 @@ def test_words_of_a_command_that_are_no_credential_stay(words):
 
 def test_what_a_command_says_before_its_password_stays():
     assert kept_text("mysql -u root -phunter22x db") == "mysql -u root -p*** db"
-    assert kept_text("redis-cli -h host -a hunter22x ping") == "redis-cli -h host -a *** ping"
+    assert (
+        kept_text("redis-cli -h host -a hunter22x ping")
+        == "redis-cli -h host -a *** ping"
+    )
 
 
 def test_no_line_of_the_recorded_logs_is_masked():
@@ -220,7 +230,11 @@ def test_a_private_key_is_masked_in_whatever_pieces_it_comes(key, before):
 
 def test_lines_between_those_of_a_private_key_stay():
     path = b"/home/me/runs/aaaaaaaaaaaaaaaaaaaa/bbbbbbbbbbbbbbbbbbbb/profile"
-    log = b"I0000 latency_hiding_scheduler.cc:1] Using PGLE profile from " + path + b"\nstep 7\n"
+    log = (
+        b"I0000 latency_hiding_scheduler.cc:1] Using PGLE profile from "
+        + path
+        + b"\nstep 7\n"
+    )
     lines = KEYS[0].encode().splitlines(keepends=True)
     kept = kept_output(b"".join([*lines[:2], log, *lines[2:3], log]))
     assert kept == b"***\n***\n" + log + b"***\n" + log
@@ -230,7 +244,9 @@ def test_lines_between_those_of_a_private_key_stay():
     "banner", ["-----BEGIN TRAINING CONFIG-----", "-----BEGIN RSA PRIVATE KEY-----"]
 )
 @pytest.mark.parametrize(
-    "log", sorted(LOGS.rglob("*.log")), ids=lambda path: f"{path.parent.name}/{path.name}"
+    "log",
+    sorted(LOGS.rglob("*.log")),
+    ids=lambda path: f"{path.parent.name}/{path.name}",
 )
 def test_a_banner_without_an_end_erases_no_line_of_xla(banner, log):
     lines = log.read_bytes()
@@ -240,7 +256,9 @@ def test_a_banner_without_an_end_erases_no_line_of_xla(banner, log):
 
 
 def test_all_bytes_come_back():
-    data = bytes(range(256)) * 3 + "\u2028 \x85 é\r\n".encode() + b"\xff token \r\x0b\x0c"
+    data = (
+        bytes(range(256)) * 3 + "\u2028 \x85 é\r\n".encode() + b"\xff token \r\x0b\x0c"
+    )
     assert kept_output(data) == data
 
 

@@ -80,7 +80,9 @@ def test_an_agent_finds_the_slow_collective_by_tools_alone(folder: Path) -> None
         )
         assert not found.is_error
         assert violations(found.structured_content) == []
-        slowest = max(found.structured_content["collectives"], key=lambda item: item["exposed_us"])
+        slowest = max(
+            found.structured_content["collectives"], key=lambda item: item["exposed_us"]
+        )
         assert slowest["name"] == "reduce-scatter-start"
         assert "reduce-scatter" in text(found)
 
@@ -103,7 +105,10 @@ def test_tools_say_what_they_take_and_return(folder: Path) -> None:
     async def talk(client: Client) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert set(tools) == set(TOOLS)
-        assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools.values())
+        assert all(
+            tool.annotations and tool.annotations.read_only_hint
+            for tool in tools.values()
+        )
         assert set(tools["verify"].input_schema["properties"]) == {
             "profile", "hlo", "module", "min_time_coverage", "min_collectives",
         }  # fmt: skip
@@ -111,7 +116,9 @@ def test_tools_say_what_they_take_and_return(folder: Path) -> None:
             (Path(__file__).parents[1] / "docs/schemas/pgle.verify-1.json").read_text()
         )
         assert tools["verify"].output_schema == schema
-        assert not any("output" in tool.input_schema["properties"] for tool in tools.values())
+        assert not any(
+            "output" in tool.input_schema["properties"] for tool in tools.values()
+        )
 
     asked(folder, talk)
 
@@ -120,7 +127,11 @@ def test_what_cannot_be_answered_is_an_error_with_its_remedy(folder: Path) -> No
     async def talk(client: Client) -> None:
         for name, given, message in [
             ("confirm", {"log": "../secret.log"}, "lies outside the folder"),
-            ("confirm", {"log": str(folder.parent / "secret.log")}, "lies outside the folder"),
+            (
+                "confirm",
+                {"log": str(folder.parent / "secret.log")},
+                "lies outside the folder",
+            ),
             ("predict", {"hlo": "nothing"}, "no such file"),
             ("predict", {}, "'hlo' is a required property"),
             ("nothing", {}, "no tool called 'nothing'; there are folder, analyze"),
@@ -136,12 +147,16 @@ def test_what_cannot_be_answered_is_an_error_with_its_remedy(folder: Path) -> No
 
 
 def workers(folder: Path) -> list[int]:
-    """Processes whose working directory is the folder: calls, and the compilers that they started."""
+    """Processes whose working directory is the folder: calls, and the compilers that they
+    started.
+    """
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                found += [int(entry.name)] if (entry / "cwd").resolve() == folder else []
+                found += (
+                    [int(entry.name)] if (entry / "cwd").resolve() == folder else []
+                )
             except OSError:
                 continue
     return found
@@ -156,7 +171,9 @@ def module_of(products: int) -> str:
         for at in range(products)
     )
     body = f"func.func public @main(%x0: {of}) -> {of} {{\n{''.join(lines)}return %x{products} : {of}\n}}"
-    return f"module @jit_long attributes {{mhlo.num_partitions = 8 : i32}} {{\n{body}\n}}"
+    return (
+        f"module @jit_long attributes {{mhlo.num_partitions = 8 : i32}} {{\n{body}\n}}"
+    )
 
 
 @pytest.mark.rehearse
@@ -178,7 +195,9 @@ def test_long_work_reports_and_ends_where_it_is_cancelled(folder: Path) -> None:
 
     async def talk(client: Client) -> None:
         async with anyio.create_task_group() as group:
-            group.start_soon(client.call_tool, "rehearse", {"step": "long.mlir"}, 60, heard)
+            group.start_soon(
+                client.call_tool, "rehearse", {"step": "long.mlir"}, 60, heard
+            )
             await until(lambda: any("compiling jit_long" in line for line in said))
             assert len(workers(folder)) > 1
             group.cancel_scope.cancel()
@@ -189,7 +208,16 @@ def test_long_work_reports_and_ends_where_it_is_cancelled(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["..", "links", "links/out", "links/out/secret.log", "/etc/passwd", "job/../../x", "."]
+    "path",
+    [
+        "..",
+        "links",
+        "links/out",
+        "links/out/secret.log",
+        "/etc/passwd",
+        "job/../../x",
+        ".",
+    ],
 )
 def test_no_path_leads_out(path: str, folder: Path) -> None:
     with pytest.raises(pgle.UserError, match="lies outside the folder of this server"):
@@ -197,7 +225,8 @@ def test_no_path_leads_out(path: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["job", "./job/proc0.sqlite", "job/../run.log", "gs://bucket/run", "-", "~/x"]
+    "path",
+    ["job", "./job/proc0.sqlite", "job/../run.log", "gs://bucket/run", "-", "~/x"],
 )
 def test_paths_within_are_relative(path: str, folder: Path) -> None:
     found = inside(folder, path)
@@ -216,14 +245,18 @@ def test_paths_within_are_relative(path: str, folder: Path) -> None:
         ({"step": [MODULE]}, "is not of type 'string'"),
     ],
 )
-def test_calls_that_are_refused(given: dict[str, Any], message: str, folder: Path) -> None:
+def test_calls_that_are_refused(
+    given: dict[str, Any], message: str, folder: Path
+) -> None:
     with pytest.raises(pgle.UserError) as error:
         checked(folder, "rehearse", given)
     assert message in str(error.value)
 
 
 def test_one_path_may_stand_for_a_list(folder: Path) -> None:
-    assert checked(folder, "compare", {"base": "run.log", "new": ["job/../run.log"]}) == {
+    assert checked(
+        folder, "compare", {"base": "run.log", "new": ["job/../run.log"]}
+    ) == {
         "base": ["run.log"],
         "new": ["run.log"],
     }

@@ -46,13 +46,23 @@ def test_a_shell_gets_the_words_that_are_meant(tmp_path: Path) -> None:
     line = one_line(typed("printf", "%s\\0", *NAMES, PurePath("-x.pb")))
     assert line.isprintable()
     done = subprocess.run(
-        ["bash", "-c", line], stdout=subprocess.PIPE, env={"LC_ALL": "C.UTF-8"}, check=True
+        ["bash", "-c", line],
+        stdout=subprocess.PIPE,
+        env={"LC_ALL": "C.UTF-8"},
+        check=True,
     )
-    assert [os.fsdecode(word) for word in done.stdout.split(b"\0")] == [*NAMES, "./-x.pb", ""]
+    assert [os.fsdecode(word) for word in done.stdout.split(b"\0")] == [
+        *NAMES,
+        "./-x.pb",
+        "",
+    ]
 
 
 def test_a_path_is_no_option_and_an_option_no_path() -> None:
-    assert str(Next.of("show", PurePath("-x.pbtxt"), "--top", 0)) == "pgle show ./-x.pbtxt --top 0"
+    assert (
+        str(Next.of("show", PurePath("-x.pbtxt"), "--top", 0))
+        == "pgle show ./-x.pbtxt --top 0"
+    )
     assert str(Next.of("show", PurePath("/-x.pbtxt"))) == "pgle show /-x.pbtxt"
 
 
@@ -105,7 +115,8 @@ def test_words_are_quoted_in_one_place() -> None:
         for path in root.rglob("*.py")
         if "shlex" in path.read_text()
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Import) and any(alias.name == "shlex" for alias in node.names)
+        if isinstance(node, ast.Import)
+        and any(alias.name == "shlex" for alias in node.names)
     }
     assert names == {"next.py"}
 

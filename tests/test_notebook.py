@@ -1,4 +1,6 @@
-"""The notebook of the documentation runs without a GPU, and shows what it should and nothing else."""
+"""The notebook of the documentation runs without a GPU, and shows what it should and nothing
+else.
+"""
 
 import html
 import re
@@ -21,7 +23,9 @@ SMALLER = {"VOCABULARY = 4, ": "VOCABULARY = 1, "}
 def test_from_a_step_to_a_rehearsal_a_setting_and_a_scaling_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # nothing is compiled yet
+    monkeypatch.setenv(
+        "XDG_CACHE_HOME", str(tmp_path / "cache")
+    )  # nothing is compiled yet
     monkeypatch.setenv(
         "JAX_PLATFORMS", "cpu"
     )  # else jax prints a warning on a machine with a driver and no cuDNN
@@ -31,7 +35,9 @@ def test_from_a_step_to_a_rehearsal_a_setting_and_a_scaling_table(
         for cell in notebook.cells:
             cell.source = cell.source.replace(was, smaller)
     at = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3", resources=at).execute()
+    nbclient.NotebookClient(
+        notebook, timeout=600, kernel_name="python3", resources=at
+    ).execute()
 
     step, *answers, last = (cell for cell in notebook.cells if cell.cell_type == "code")
     assert len(step.source.splitlines()) <= 70
@@ -44,7 +50,8 @@ def test_from_a_step_to_a_rehearsal_a_setting_and_a_scaling_table(
         pages.append(html.unescape(page))
     assert ["timeline-data" in page for page in pages] == [True, True, False]
     assert not any(
-        re.search(r"<link|@import|src=[\"']?http|url\([\"']?http", page) for page in pages
+        re.search(r"<link|@import|src=[\"']?http|url\([\"']?http", page)
+        for page in pages
     )
     assert all(
         f"<td>{count}</td>" in re.sub(r'<td class="[^"]*">', "<td>", pages[-1])
@@ -58,12 +65,20 @@ def test_from_a_step_to_a_rehearsal_a_setting_and_a_scaling_table(
 
 
 def test_the_stored_text_is_that_of_its_cells() -> None:
-    """GitHub shows the notebook as it lies here: with texts, and without the pages, of 300 kB each."""
+    """GitHub shows the notebook as it lies here: with texts, and without the pages, of 300 kB
+    each.
+    """
     cells = [
-        cell for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"
+        cell
+        for cell in nbformat.read(NOTEBOOK, as_version=4).cells
+        if cell.cell_type == "code"
     ]
     assert len(cells) == 5
-    assert all(set(output.data) == {"text/plain"} for cell in cells[1:4] for output in cell.outputs)
+    assert all(
+        set(output.data) == {"text/plain"}
+        for cell in cells[1:4]
+        for output in cell.outputs
+    )
     begins = ("The profile", "These flags", "Does not scale")
     assert all(
         begin in cell.outputs[0].data["text/plain"]

@@ -48,14 +48,19 @@ def test_trace_costs_and_hlo_lie_together(tmp_path: Path) -> None:
 
 
 def test_too_few_steps_are_a_warning(tmp_path: Path) -> None:
-    few = pytest.warns(UserWarning, match="the window opens after 5 steps, and pgle.step marked 3")
+    few = pytest.warns(
+        UserWarning, match="the window opens after 5 steps, and pgle.step marked 3"
+    )
     with few, pgle.profiled_steps(tmp_path / "run") as found:
         loop(3)
     assert found.answer is None
 
 
 def test_an_exception_of_the_program_closes_the_window(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), pgle.profiled_steps(tmp_path / "run", first=1) as found:
+    with (
+        pytest.raises(ZeroDivisionError),
+        pgle.profiled_steps(tmp_path / "run", first=1) as found,
+    ):
         loop(9, fails_at=3)
     assert found.answer is None
     assert not (tmp_path / "run" / "profile.pbtxt").exists()
@@ -73,7 +78,9 @@ def test_a_session_of_the_programs_own_is_left_alone(tmp_path: Path) -> None:
     jax.profiler.stop_trace()
 
 
-def test_under_a_command_it_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_a_command_it_does_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = []
     hook = SimpleNamespace(
         begin_step=lambda number, source: seen.append(number), leave_step=lambda: None

@@ -1,1 +1,3 @@
-"""What a GPU shows of pgle: parts that measure and record, within a limit of time and without a network."""
+"""What a GPU shows of pgle: parts that measure and record, within a limit of time and without a
+network.
+"""

@@ -63,7 +63,9 @@ def start(command: Sequence[str], variables: Mapping[str, str] | None = None) ->
 
 
 def watched(words: Sequence[str], on_change: Callable[[], None], file: Path) -> Done:
-    """Run a command of pgle, and call `on_change` each time that a file has changed, and at the end."""
+    """Run a command of pgle, and call `on_change` each time that a file has changed, and at the
+    end.
+    """
     command = (sys.executable, "-m", "pgle", *words)
     seen_ns = 0
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
@@ -119,5 +121,10 @@ def _sizes(folder: Path) -> Iterable[tuple[int, Path]]:
 def _files(folder: Path) -> Iterable[Path]:
     for path in folder.rglob("*"):
         is_early = "before_" in path.name or "after_spmd_partitioner" in path.name
-        if path.is_file() and not path.is_symlink() and path.name.endswith(KEPT) and not is_early:
+        if (
+            path.is_file()
+            and not path.is_symlink()
+            and path.name.endswith(KEPT)
+            and not is_early
+        ):
             yield path

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 Fill = str
-"""``normal``; ``unique``, ``equal`` or ``random`` indices below a bound; ``positive``: symmetric, positive definite."""
+"""``normal``; ``unique``, ``equal`` or ``random`` indices below a bound; ``positive``: symmetric,
+positive definite.
+"""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,9 @@ class Case:
     arrays: tuple[Array, ...]
     base: str = ""  # the case of which this is an edit
     needs_cudnn: bool = False
-    is_step: bool = False  # whether each execution is timed alone, as steps of training are
+    is_step: bool = (
+        False  # whether each execution is timed alone, as steps of training are
+    )
 
     def clipped(self, most: int) -> Case:
         """The case with small arrays."""
@@ -58,7 +62,9 @@ def shapes(case: Case) -> tuple[Any, ...]:
     """The arguments of a case as `jax.ShapeDtypeStruct`."""
     import jax
 
-    return tuple(jax.ShapeDtypeStruct(array.shape, array.dtype) for array in case.arrays)
+    return tuple(
+        jax.ShapeDtypeStruct(array.shape, array.dtype) for array in case.arrays
+    )
 
 
 def filled(case: Case) -> tuple[Any, ...]:
@@ -79,9 +85,13 @@ def _filled(array: Array, seed: int) -> Any:
     if array.fill == "random":
         return jax.random.randint(key, array.shape, 0, array.below, array.dtype)
     if array.fill == "unique":
-        return jax.random.permutation(key, array.below)[: array.shape[0]].astype(array.dtype)
+        return jax.random.permutation(key, array.below)[: array.shape[0]].astype(
+            array.dtype
+        )
     if array.dtype.startswith("int"):
-        return jax.random.randint(key, array.shape, -64, 64, "int32").astype(array.dtype)
+        return jax.random.randint(key, array.shape, -64, 64, "int32").astype(
+            array.dtype
+        )
     if array.dtype == "complex64":
         real = jax.random.normal(key, array.shape, "float32")
         return jax.lax.complex(real, -real)

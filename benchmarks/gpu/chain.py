@@ -1,4 +1,6 @@
-"""The chain from a trace to a proven profile, and what a profile brings on a step that copies to the host."""
+"""The chain from a trace to a proven profile, and what a profile brings on a step that copies to
+the host.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.bench import ROOT, Bench, Done, last_line, pgle, record_folder, watched
+from benchmarks.gpu.bench import (
+    ROOT,
+    Bench,
+    Done,
+    last_line,
+    pgle,
+    record_folder,
+    watched,
+)
 from benchmarks.gpu.results import Results, Row
 
 ORDER = ("baseline", "perf", "auto", "auto", "perf", "baseline")
@@ -30,7 +40,9 @@ def prove(bench: Bench, results: Results) -> None:
     done = watched(command, record, folder / "manifest.json")
     for link in _document(done).get("links", ()):
         facts = {key: link[key] for key in ("ok", "proves", "found")}
-        results.add(Row(link["name"], "link", facts=facts, error="" if link["ok"] else "broken"))
+        results.add(
+            Row(link["name"], "link", facts=facts, error="" if link["ok"] else "broken")
+        )
     if not results.rows:
         results.add(Row("proof", "link", error=last_line(done)))
 
@@ -44,11 +56,20 @@ def _document(done: Done) -> Any:
 
 
 def offload(bench: Bench, results: Results) -> None:
-    """The offload workload without a profile, with one, and with AutoPGLE: a row for each launch."""
+    """The offload workload without a profile, with one, and with AutoPGLE: a row for each
+    launch.
+    """
     folder = bench.work / "offload"
-    program = (sys.executable, str(ROOT / "benchmarks/programs/offload.py"), "--devices", "1")
+    program = (
+        sys.executable,
+        str(ROOT / "benchmarks/programs/offload.py"),
+        "--devices",
+        "1",
+    )
     command = (
-        (*program, *SMALL, "--compile-only") if bench.simulated else (*program, "--steps", "30")
+        (*program, *SMALL, "--compile-only")
+        if bench.simulated
+        else (*program, "--steps", "30")
     )
     where = ("--run-dir", str(folder))
     how: tuple[str, ...] = ("--capture", bench.capture)
@@ -76,7 +97,11 @@ def offload(bench: Bench, results: Results) -> None:
 
 
 def _stage(
-    words: Sequence[str], command: Sequence[str], folder: Path, name: str, results: Results
+    words: Sequence[str],
+    command: Sequence[str],
+    folder: Path,
+    name: str,
+    results: Results,
 ) -> None:
     """Run a stage; its row has the median of its step times."""
     done = pgle((*words, "--json", "--", *command))
@@ -87,7 +112,14 @@ def _stage(
     failed = done.code != 0 and not times_s
     error = last_line(done) if failed else ""
     results.add(
-        Row(name, "stage", us=us, how="steps of a launch; median", facts=facts, error=error)
+        Row(
+            name,
+            "stage",
+            us=us,
+            how="steps of a launch; median",
+            facts=facts,
+            error=error,
+        )
     )
 
 

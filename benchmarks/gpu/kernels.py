@@ -14,11 +14,20 @@ HIGHEST = "highest"
 
 def kernels(*, small: bool) -> tuple[Case, ...]:
     """All cases, in order of worth."""
-    found = (*_products(), *_irregular(), *_moves(), *_reductions(), *_random(), *_algebra())
+    found = (
+        *_products(),
+        *_irregular(),
+        *_moves(),
+        *_reductions(),
+        *_random(),
+        *_algebra(),
+    )
     return tuple(case.clipped(SMALL) for case in found) if small else found
 
 
-def _product(x: Any, y: Any, precision: str | None = None, out: str | None = None) -> Any:
+def _product(
+    x: Any, y: Any, precision: str | None = None, out: str | None = None
+) -> Any:
     import jax.numpy as jnp
 
     return jnp.matmul(x, y, precision=precision, preferred_element_type=out)
@@ -63,7 +72,12 @@ def _products() -> tuple[Case, ...]:
         _two("fp8_square", square, "float8_e4m3fn", eight),
         _two("fp8_wide", wide, "float8_e4m3fn", eight),
         _two("int8_square", square, "int8", whole),
-        Case("bf16_batched", "product", _batched, (Array((96, 2048, 128)), Array((96, 128, 2048)))),
+        Case(
+            "bf16_batched",
+            "product",
+            _batched,
+            (Array((96, 2048, 128)), Array((96, 128, 2048))),
+        ),
         Case(
             "bf16_batched_small",
             "product",
@@ -153,14 +167,19 @@ def _moves() -> tuple[Case, ...]:
         Case("transpose_kept_minor", "transpose", swapped, (Array((1024, 256, 1024)),)),
         Case("transpose_moved_minor", "transpose", moved, (cube,)),
         Case(
-            "transpose_plane_f32", "transpose", jnp.transpose, (Array((16384, 16384), "float32"),)
+            "transpose_plane_f32",
+            "transpose",
+            jnp.transpose,
+            (Array((16384, 16384), "float32"),),
         ),
         Case("transpose_plane_bf16", "transpose", jnp.transpose, (plane,)),
         Case("transpose_in_fusion", "transpose", moved_sum, (cube, cube)),
         Case("fft_line", "fft", jnp.fft.fft, (Array((1 << 26,), complex_),)),
         Case("fft_lines", "fft", jnp.fft.fft, (Array((16384, 4096), complex_),)),
         Case("fft_planes", "fft", jnp.fft.fft2, (Array((16, 2048, 2048), complex_),)),
-        Case("fft_cube_real", "fft", jnp.fft.rfftn, (Array((512, 512, 512), "float32"),)),
+        Case(
+            "fft_cube_real", "fft", jnp.fft.rfftn, (Array((512, 512, 512), "float32"),)
+        ),
         Case("copy_to_host", "host copy", to_host, (plane,)),
         Case("copy_to_host_and_back", "host copy", to_host_and_back, (plane,)),
     )

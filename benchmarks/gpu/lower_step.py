@@ -1,4 +1,6 @@
-"""Compile one small step, so that a capture finds it: ``python -m benchmarks.gpu.lower_step attention_cudnn``."""
+"""Compile one small step, so that a capture finds it: ``python -m benchmarks.gpu.lower_step
+attention_cudnn``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Two ways to a row: run a case on the GPU, or predict it where there is none. Both compile it with XLA."""
+"""Two ways to a row: run a case on the GPU, or predict it where there is none. Both compile it with
+XLA.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from typing import Any, Protocol
 from benchmarks.gpu.cases import Case, filled, shapes
 from benchmarks.gpu.results import Results, Row
 
-MEASURED_S = 0.02  # least length of one measurement: the clock and the launch do not count
+MEASURED_S = (
+    0.02  # least length of one measurement: the clock and the launch do not count
+)
 MEASUREMENTS = 7
 MOST_LAUNCHES = 200  # of one measurement
 MOST_STEPS = 30
@@ -50,7 +54,9 @@ class Meter(Protocol):
         """Return what is recorded of a group as a whole, by file name."""
 
 
-def measure_all(cases: Sequence[Case], meter: Meter, results: Results, group_size: int) -> None:
+def measure_all(
+    cases: Sequence[Case], meter: Meter, results: Results, group_size: int
+) -> None:
     """A row for each case; that of a case that fails says why."""
     for begin in range(0, len(cases), group_size):
         group = cases[begin : begin + group_size]
@@ -59,7 +65,9 @@ def measure_all(cases: Sequence[Case], meter: Meter, results: Results, group_siz
             try:
                 measured = meter.measure(case)
             except Exception as error:
-                measured = Measured(Row(case.name, case.kind, base=case.base, error=failure(error)))
+                measured = Measured(
+                    Row(case.name, case.kind, base=case.base, error=failure(error))
+                )
             results.add(measured.row, measured.recordings)
         for name, data in meter.end(group).items():
             results.keep(name, data)
@@ -105,7 +113,9 @@ class GpuMeter:
         )
         module = executable.runtime_executable().hlo_modules()[0]
         proto = as_hlo_proto(module.as_serialized_hlo_module_proto())
-        return Measured(row, {f"{case.name}.hlo.pb": proto, f"{case.name}.mlir": source.encode()})
+        return Measured(
+            row, {f"{case.name}.hlo.pb": proto, f"{case.name}.mlir": source.encode()}
+        )
 
     def end(self, group: Sequence[Case]) -> dict[str, bytes]:
         """The trace of all cases of the group, some executions of each."""
@@ -115,12 +125,17 @@ class GpuMeter:
     def _trace(self, group: Sequence[Case]) -> bytes:
         import jax
 
-        usable = [case for case in group if self.compiled[case.name].exception() is None]
+        usable = [
+            case for case in group if self.compiled[case.name].exception() is None
+        ]
         with tempfile.TemporaryDirectory() as folder:
             jax.profiler.start_trace(folder, profiler_options=without_python())
             try:
                 for case in usable:
-                    executable, arguments = self.compiled[case.name].result()[0], filled(case)
+                    executable, arguments = (
+                        self.compiled[case.name].result()[0],
+                        filled(case),
+                    )
                     for _ in range(TRACED):
                         jax.block_until_ready(executable(*arguments))
             finally:
@@ -157,7 +172,9 @@ def _planned(memory: Any) -> int | None:
     if memory is None:
         return None
     sizes = ("argument_size_in_bytes", "output_size_in_bytes", "temp_size_in_bytes")
-    total: int = sum(getattr(memory, name) for name in sizes) - memory.alias_size_in_bytes
+    total: int = (
+        sum(getattr(memory, name) for name in sizes) - memory.alias_size_in_bytes
+    )
     return total
 
 
@@ -228,9 +245,14 @@ class SimulatedMeter:
         return pool.submit(self._predicted, case, module)
 
     def _predicted(self, case: Case, module: Path) -> Measured:
-        row, scheduled = rehearsed(case.name, module, self.compiler, self.target, self.work)
+        row, scheduled = rehearsed(
+            case.name, module, self.compiler, self.target, self.work
+        )
         row = replace(row, kind=case.kind, base=case.base)
-        recordings = {f"{case.name}.hlo.pb": scheduled, f"{case.name}.mlir": module.read_bytes()}
+        recordings = {
+            f"{case.name}.hlo.pb": scheduled,
+            f"{case.name}.mlir": module.read_bytes(),
+        }
         return Measured(row, recordings)
 
     def measure(self, case: Case) -> Measured:
@@ -264,7 +286,9 @@ def source_of(case: Case, work: Path, target: str) -> Path:
     return next(path for path in modules if case.name in path.name)
 
 
-def rehearsed(name: str, module: Path, compiler: Any, target: str, work: Path) -> tuple[Row, bytes]:
+def rehearsed(
+    name: str, module: Path, compiler: Any, target: str, work: Path
+) -> tuple[Row, bytes]:
     """What is predicted for a module compiled without a GPU, and the scheduled module."""
     from pgle.run.compiler.compile import CompileRequest
     from pgle.schedule.predict import predict

@@ -1,4 +1,6 @@
-"""Compile, time and trace one step in a process of its own: ``python -m benchmarks.gpu.probe FOLDER large``."""
+"""Compile, time and trace one step in a process of its own: ``python -m benchmarks.gpu.probe FOLDER
+large``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.gpu.cases import filled
-from benchmarks.gpu.meters import TRACED, as_hlo_proto, compiled, step_times, without_python
+from benchmarks.gpu.meters import (
+    TRACED,
+    as_hlo_proto,
+    compiled,
+    step_times,
+    without_python,
+)
 from benchmarks.gpu.steps import steps
 
 CASE = "offload_none"

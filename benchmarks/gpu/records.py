@@ -10,7 +10,10 @@ from typing import Any
 from benchmarks.gpu.bench import Bench, last_line, start
 from benchmarks.gpu.results import Results, Row
 
-BUFFERS = {"command_buffers_on": (), "command_buffers_off": ("--xla_gpu_enable_command_buffer=",)}
+BUFFERS = {
+    "command_buffers_on": (),
+    "command_buffers_off": ("--xla_gpu_enable_command_buffer=",),
+}
 """XLA's default puts several kernels into one CUDA graph; the empty list switches that off."""
 PROFILE_FLAG = "--xla_gpu_pgle_profile_file_or_directory_path="
 PROFILE = 'costs {{ name: "{}" cost_us: {} }}\n'
@@ -26,7 +29,11 @@ def run(bench: Bench, results: Results) -> None:
 
 
 def probed(
-    bench: Bench, name: str, flags: tuple[str, ...], cache: Path | None = None, size: str = "large"
+    bench: Bench,
+    name: str,
+    flags: tuple[str, ...],
+    cache: Path | None = None,
+    size: str = "large",
 ) -> tuple[Row, dict[str, bytes]]:
     """One start of `probe.py` under XLA flags."""
     out = bench.work / name
@@ -42,7 +49,9 @@ def probed(
         variables["JAX_PLATFORMS"] = "cpu"
     if bench.simulated:
         size = "small"
-    done = start((sys.executable, "-m", "benchmarks.gpu.probe", str(out), size), variables)
+    done = start(
+        (sys.executable, "-m", "benchmarks.gpu.probe", str(out), size), variables
+    )
     if done.code:
         return Row(name, "records", error=last_line(done)), {}
     facts: dict[str, Any] = json.loads((out / "facts.json").read_text())
@@ -69,7 +78,9 @@ def _compare_names(results: Results) -> None:
 
 
 def cache_rows(bench: Bench, results: Results) -> None:
-    """Whether the key of JAX's compilation cache holds the path of the profile, its content, or none of both."""
+    """Whether the key of JAX's compilation cache holds the path of the profile, its content, or
+    none of both.
+    """
     cache, profiles = bench.work / "cache", bench.work / "profiles"
     profiles.mkdir()
     starts = (
@@ -84,6 +95,12 @@ def cache_rows(bench: Bench, results: Results) -> None:
         path.write_text(PROFILE.format("gemm_fusion_dot.1", cost_us))
         row, _ = probed(bench, name, (f"{PROFILE_FLAG}{path}",), cache, size="small")
         entries = {entry.name for entry in cache.glob("*-cache")}
-        facts = {"profile": file, "cost_us": cost_us, "new_entries": len(entries - before)}
+        facts = {
+            "profile": file,
+            "cost_us": cost_us,
+            "new_entries": len(entries - before),
+        }
         before = entries
-        results.add(Row(name, "cache", us=row.us, how=row.how, facts=facts, error=row.error))
+        results.add(
+            Row(name, "cache", us=row.us, how=row.how, facts=facts, error=row.error)
+        )

@@ -1,4 +1,6 @@
-"""What a compilation without a device makes of all that the other parts measured, on the same jaxlib."""
+"""What a compilation without a device makes of all that the other parts measured, on the same
+jaxlib.
+"""
 
 from __future__ import annotations
 

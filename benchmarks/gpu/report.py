@@ -1,6 +1,8 @@
-"""Predicted against measured, from the archives of a run: ``python -m benchmarks.gpu.report FOLDER``.
+"""Predicted against measured, from the archives of a run: ``python -m benchmarks.gpu.report
+FOLDER``.
 
-A measured run also renews the table of docs/evidence/gpu.md, and its trimmed archives go to testdata/gpu.
+A measured run also renews the table of docs/evidence/gpu.md, and its trimmed archives go to
+testdata/gpu.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ PAGE = ROOT / "docs/evidence/gpu.md"
 RECORDINGS = ROOT / "testdata/gpu"
 BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
 SAME = 0.01
-"""Part of a step: two medians that are nearer have no sign. Launches of one program differ by as much."""
+"""Part of a step: two medians that are nearer have no sign. Launches of one program differ by as
+much.
+"""
 MOST_KEPT = 20_000_000  # bytes of the trimmed archives of one GPU together
 HLO = ".hlo.pb"
 Archives: TypeAlias = Mapping[str, Archive]
@@ -118,7 +122,9 @@ def edits(rows: Iterable[Compared]) -> tuple[Edit, ...]:
             measured = item.row.us / base.row.us - 1
             compiled = _change(base.compiled, item.compiled)
             rehearsed = _change(base.rehearsed, item.rehearsed)
-            found.append(Edit(item.row.name, item.row.base, measured, compiled, rehearsed))
+            found.append(
+                Edit(item.row.name, item.row.base, measured, compiled, rehearsed)
+            )
     return tuple(found)
 
 
@@ -127,7 +133,9 @@ def _change(before: Predicted | None, after: Predicted | None) -> float | None:
 
 
 def same_sign(measured: float, predicted: float | None) -> bool | None:
-    """Whether a prediction has the sign of a measured change; None if one of both is too small or missing."""
+    """Whether a prediction has the sign of a measured change; None if one of both is too small or
+    missing.
+    """
     if predicted is None or abs(measured) < SAME or abs(predicted) < SAME:
         return None
     return (measured > 0) == (predicted > 0)
@@ -138,7 +146,11 @@ def page(archives: Archives) -> str:
     rows = compared(archives)
     header = next(iter(archives.values())).header
     simulated = any(archive.header.simulated for archive in archives.values())
-    first = "Simulated: no GPU was measured." if simulated else f"Measured on one {header.chip}."
+    first = (
+        "Simulated: no GPU was measured."
+        if simulated
+        else f"Measured on one {header.chip}."
+    )
     unfinished = [name for name, archive in archives.items() if not archive.complete]
     cut = f"Cut short: {', '.join(unfinished)}." if unfinished else ""
     parts = (
@@ -158,7 +170,13 @@ def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> st
     """A Markdown table under a title; empty without rows."""
     if not rows:
         return ""
-    lines = [f"### {title}", "", _line(heads), _line(["---"] * len(heads)), *map(_line, rows)]
+    lines = [
+        f"### {title}",
+        "",
+        _line(heads),
+        _line(["---"] * len(heads)),
+        *map(_line, rows),
+    ]
     return "\n".join(lines)
 
 
@@ -176,7 +194,14 @@ def _kinds(rows: Sequence[Compared]) -> str:
         compiled = [(item.row, item.compiled) for item in items]
         rehearsed = [(item.row, item.rehearsed) for item in items]
         cells.append([kind, str(len(items)), *_held(compiled), *_held(rehearsed)])
-    heads = ("kind", "rows", "predicted / measured", "in range", "rehearsed / measured", "in range")
+    heads = (
+        "kind",
+        "rows",
+        "predicted / measured",
+        "in range",
+        "rehearsed / measured",
+        "in range",
+    )
     return table("By kind", heads, cells)
 
 
@@ -193,10 +218,25 @@ def _held(pairs: Sequence[tuple[Row, Predicted | None]]) -> tuple[str, str]:
 def _edits(found: Sequence[Edit]) -> str:
     cells = []
     for edit in found:
-        signs = [same_sign(edit.measured, edit.compiled), same_sign(edit.measured, edit.rehearsed)]
-        changes = [_percent(edit.measured), _percent(edit.compiled), _percent(edit.rehearsed)]
+        signs = [
+            same_sign(edit.measured, edit.compiled),
+            same_sign(edit.measured, edit.rehearsed),
+        ]
+        changes = [
+            _percent(edit.measured),
+            _percent(edit.compiled),
+            _percent(edit.rehearsed),
+        ]
         cells.append([edit.name, edit.base, *changes, *map(_sign, signs)])
-    heads = ("edit", "of", "measured", "predicted", "rehearsed", "sign", "sign, rehearsed")
+    heads = (
+        "edit",
+        "of",
+        "measured",
+        "predicted",
+        "rehearsed",
+        "sign",
+        "sign, rehearsed",
+    )
     return table("Edits of programs", heads, cells)
 
 
@@ -243,7 +283,9 @@ def _memory(rows: Sequence[Compared]) -> str:
         row, rehearsed = item.row, item.rehearsed
         if row.memory_bytes:
             planned = rehearsed.planned_bytes if rehearsed else None
-            cells.append([row.name, *map(_gib, (row.memory_bytes, row.planned_bytes, planned))])
+            cells.append(
+                [row.name, *map(_gib, (row.memory_bytes, row.planned_bytes, planned))]
+            )
     return table("Memory (GiB)", ("", "peak", "XLA planned", "rehearsed"), cells)
 
 
@@ -259,7 +301,9 @@ def _choices(archives: Archives) -> str:
         if row.kind == PRODUCT:
             here, alone = _chosen(archive, row.name), _chosen(rehearsals, row.name)
             cells.append([row.name, _us(row.us), here, alone])
-    return table("What multiplies", ("product", "µs", "chosen", "without a device"), cells)
+    return table(
+        "What multiplies", ("product", "µs", "chosen", "without a device"), cells
+    )
 
 
 def _chosen(archive: Archive | None, name: str) -> str:
@@ -278,7 +322,9 @@ def _facts(archives: Archives, parts: Sequence[str]) -> str:
     for part in parts:
         archive = archives.get(part)
         for row in archive.rows if archive else ():
-            facts = {key: value for key, value in row.facts.items() if len(str(value)) < 100}
+            facts = {
+                key: value for key, value in row.facts.items() if len(str(value)) < 100
+            }
             words = ", ".join(f"{key} {value}" for key, value in facts.items())
             cells.append([part, row.name, _us(row.us), row.error or words])
     return table("Chain and records", ("part", "", "µs", ""), cells)
@@ -292,7 +338,9 @@ def _errors(archives: Archives) -> str:
 
 
 def keep(archives: Archives, folder: Path) -> None:
-    """Write trimmed archives: without sources, and without traces once they are `MOST_KEPT` together."""
+    """Write trimmed archives: without sources, and without traces once they are `MOST_KEPT`
+    together.
+    """
     left = MOST_KEPT
     folder.mkdir(parents=True, exist_ok=True)
     for part, archive in archives.items():

@@ -36,8 +36,12 @@ class Row:
 
     name: str  # unique in its part
     kind: str = ""  # rows of one kind are summed up together
-    us: float | None = None  # median, microseconds per execution; None if it was not measured
-    range_us: tuple[float, float] | None = None  # the least and the most of its measurements
+    us: float | None = (
+        None  # median, microseconds per execution; None if it was not measured
+    )
+    range_us: tuple[float, float] | None = (
+        None  # the least and the most of its measurements
+    )
     how: str = ""  # how it was measured
     memory_bytes: int | None = (
         None  # peak of the device while it ran; None: an earlier row's is higher
@@ -77,14 +81,18 @@ class Results:
         self.write(complete=False)
 
     def keep(self, name: str, data: bytes, most_bytes: int = MOST_BYTES) -> None:
-        """Compress a recording, or leave it out if the archive becomes too large; `write` writes it."""
+        """Compress a recording, or leave it out if the archive becomes too large; `write` writes
+        it.
+        """
         name = scrub(name.encode(), self.private).decode()
         packed = (
             b""
             if len(data) > MOST_RECORDING
             else lzma.compress(self._scrubbed(name, data), preset=QUICK)
         )
-        others = {kept: each for kept, each in self.recordings.items() if kept != f"{name}.xz"}
+        others = {
+            kept: each for kept, each in self.recordings.items() if kept != f"{name}.xz"
+        }
         there = sum(map(len, others.values()))
         if not packed or there + len(packed) > most_bytes - SPARE:
             self.left_out.add(name)
@@ -133,7 +141,8 @@ def read_archive(path: Path) -> Archive:
         document = json.loads(archive.read(RESULT))
         names = [name for name in archive.namelist() if name.endswith(".xz")]
         recordings = {
-            name.removesuffix(".xz"): lzma.decompress(archive.read(name)) for name in names
+            name.removesuffix(".xz"): lzma.decompress(archive.read(name))
+            for name in names
         }
     header = Header(**{name: document[name] for name in Header.__dataclass_fields__})
     rows = tuple(_row(**row) for row in document["rows"])
@@ -147,7 +156,9 @@ def _row(range_us: list[float] | None = None, **others: Any) -> Row:
 
 
 def private_words() -> tuple[bytes, ...]:
-    """Names of this machine, of its user and of its folders: what no result may hold, the longest first."""
+    """Names of this machine, of its user and of its folders: what no result may hold, the longest
+    first.
+    """
     host = socket.gethostname()
     words = {host, host.split(".")[0], sys.prefix, str(Path.home()), str(Path.cwd())}
     words |= {os.environ.get(name, "") for name in ("USER", "LOGNAME", "PGLE_GPU_WORK")}
@@ -159,8 +170,9 @@ def private_words() -> tuple[bytes, ...]:
 def scrub(data: bytes, private: tuple[bytes, ...], *, is_xplane: bool = False) -> bytes:
     """Put x in the place of private words. Lengths stay, so protocol buffers can still be read.
 
-    In text a short word counts only if it is not part of another. In binary data what precedes a word may be its
-    length, and short words may be there by chance: only an xplane's list of hosts is known to hold them.
+    In text a short word counts only if it is not part of another. In binary data what precedes a
+    word may be its length, and short words may be there by chance: only an xplane's list of hosts
+    is known to hold them.
     """
     is_text = b"\0" not in data
     if is_xplane:

@@ -1,6 +1,8 @@
-"""Run the parts in order of worth within a budget of time: ``python -m benchmarks.gpu.run --out FOLDER --budget 8m``.
+"""Run the parts in order of worth within a budget of time: ``python -m benchmarks.gpu.run --out
+FOLDER --budget 8m``.
 
-Each part is a process. It writes its archive anew after each row, so a kill at any moment leaves what was measured.
+Each part is a process. It writes its archive anew after each row, so a kill at any moment leaves
+what was measured.
 """
 
 from __future__ import annotations
@@ -22,10 +24,19 @@ from benchmarks.gpu.results import Header, Results, private_words, scrub, write_
 
 LEAST_S = 15.0  # a part does not begin with less
 GRACE_S = 3.0  # between asking a part to end and ending it
-RESERVE_S = 20.0  # of the budget: the start, the end of a part that is out of time, the summary
+RESERVE_S = (
+    20.0  # of the budget: the start, the end of a part that is out of time, the summary
+)
 SUMMARY = "summary.json"
 UNITS = {"s": 1.0, "m": 60.0}
-PASSED = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "CUDA_VISIBLE_DEVICES", "PYTHONPATH")
+PASSED = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "LANG",
+    "LC_ALL",
+    "CUDA_VISIBLE_DEVICES",
+    "PYTHONPATH",
+)
 """Variables that parts have of this environment; none is recorded."""
 PROGRAM = ("-m", "benchmarks.gpu.run")  # that runs a part
 DEVICE = "/dev/nvidia0"
@@ -93,7 +104,9 @@ def seconds(text: str) -> float:
     try:
         found = float(text[:-1]) * unit if unit else float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration: write 8m or 90s") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no duration: write 8m or 90s"
+        ) from None
     if found <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no duration: write 8m or 90s")
     return found
@@ -110,7 +123,9 @@ def run(request: Request, say: Callable[[str], None]) -> tuple[Outcome, ...]:
             if left_s < LEAST_S:
                 outcomes.append(Outcome(part.name, "not begun", 0.0, 0))
                 continue
-            outcomes.append(_run_part(part, request, Path(work), min(part.limit_s, left_s)))
+            outcomes.append(
+                _run_part(part, request, Path(work), min(part.limit_s, left_s))
+            )
             say(_line(outcomes[-1]))
             document = {
                 "simulated": request.machine.simulated,
@@ -133,7 +148,14 @@ def _run_part(part: Part, request: Request, work: Path, limit_s: float) -> Outco
     archive.unlink(missing_ok=True)
     place = work / part.name
     place.mkdir()
-    words = ("--part", part.name, "--out", str(request.out.resolve()), "--work", str(place))
+    words = (
+        "--part",
+        part.name,
+        "--out",
+        str(request.out.resolve()),
+        "--work",
+        str(place),
+    )
     gpu = ("--target", request.machine.target, "--chip", request.machine.chip)
     command = (sys.executable, *PROGRAM, *words, *gpu)
     log = work / f"{part.name}.log"
@@ -155,7 +177,9 @@ def _run_part(part: Part, request: Request, work: Path, limit_s: float) -> Outco
         finally:
             _end(child)
     size = archive.stat().st_size if archive.is_file() else 0
-    said = log.read_text(errors="replace").splitlines()[-5:] if ended == "failed" else []
+    said = (
+        log.read_text(errors="replace").splitlines()[-5:] if ended == "failed" else []
+    )
     return Outcome(part.name, ended, time.monotonic() - begin_s, size, tuple(said))
 
 
@@ -195,7 +219,9 @@ def run_here(part: Part, out: Path, work: Path, machine: Machine) -> None:
     from benchmarks.gpu.bench import Bench
 
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
-    header = Header(part.name, machine.simulated, machine.target, machine.chip, _versions())
+    header = Header(
+        part.name, machine.simulated, machine.target, machine.chip, _versions()
+    )
     bench = Bench(machine.simulated, machine.target, work, out)
     results = Results(out / f"{part.name}.zip", header)
     results.write(complete=False)
@@ -215,7 +241,13 @@ def _versions() -> str:
     """Versions of what compiles and runs."""
     from pgle.run.ask.jaxlib import versions
 
-    named = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "nvidia-cudnn-cu13")
+    named = (
+        "jax",
+        "jaxlib",
+        "jax-cuda13-plugin",
+        "jax-cuda12-plugin",
+        "nvidia-cudnn-cu13",
+    )
     found, _ = versions(named)
     return ", ".join(f"{name} {version}" for name, version in found.items())
 
@@ -227,7 +259,9 @@ def find_machine(capture: str, target: str) -> Machine:
 
 
 def _chip() -> str:
-    """What the driver calls the first GPU, or jax if there is no nvidia-smi; empty if there is no GPU."""
+    """What the driver calls the first GPU, or jax if there is no nvidia-smi; empty if there is no
+    GPU.
+    """
     from pgle.run.ask.machine import read_gpus
 
     gpus = read_gpus()
@@ -236,7 +270,11 @@ def _chip() -> str:
     if not Path(DEVICE).exists():
         return ""
     done = subprocess.run(
-        (sys.executable, "-c", ASK_JAX), capture_output=True, text=True, check=False, timeout=60
+        (sys.executable, "-c", ASK_JAX),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     return done.stdout.strip()
 
@@ -265,7 +303,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.part:
-        run_here(names[given.part], given.out, given.work, Machine(given.target, given.chip))
+        run_here(
+            names[given.part], given.out, given.work, Machine(given.target, given.chip)
+        )
         return 0
     unknown = sorted(set(given.parts.split(",")) - set(names))
     if unknown:

@@ -42,7 +42,9 @@ def steps(*, small: bool) -> tuple[Case, ...]:
     naive = _attention("attention_naive", sizes)
     return (
         _vocabulary("vocabulary_scatter", small=small, one_hot=False),
-        _vocabulary("vocabulary_one_hot", small=small, one_hot=True, base="vocabulary_scatter"),
+        _vocabulary(
+            "vocabulary_one_hot", small=small, one_hot=True, base="vocabulary_scatter"
+        ),
         _convolutions(small=small),
         _experts(small=small),
         replace(first, base=naive.name),
@@ -50,7 +52,9 @@ def steps(*, small: bool) -> tuple[Case, ...]:
         _attention("attention_cudnn_unrolled", replace(cudnn, unroll=True), first.name),
         _attention("attention_naive_remat", replace(sizes, remat=True), naive.name),
         _offload("offload_none", small=small, offloads=False),
-        _offload("offload_activations", small=small, offloads=True, base="offload_none"),
+        _offload(
+            "offload_activations", small=small, offloads=True, base="offload_none"
+        ),
         naive,
         _attention("attention_naive_unrolled", replace(sizes, unroll=True), naive.name),
         _attention("attention_xla", replace(sizes, attention="xla"), naive.name),
@@ -58,7 +62,9 @@ def steps(*, small: bool) -> tuple[Case, ...]:
 
 
 def _step(loss: Callable[..., Any]) -> Callable[..., Any]:
-    """A step of plain SGD: the last argument is the batch, the others are weights. Returns the new weights."""
+    """A step of plain SGD: the last argument is the batch, the others are weights. Returns the new
+    weights.
+    """
     import jax
 
     def step(*arguments: Any) -> Any:
@@ -100,7 +106,9 @@ def _attention(name: str, sizes: Transformer, base: str = "") -> Case:
     import jax.numpy as jnp
 
     def layer(x: Any, weights: Any) -> Any:
-        projected = (x @ weights[0]).reshape(*x.shape[:2], 3 * sizes.heads, sizes.head_dim)
+        projected = (x @ weights[0]).reshape(
+            *x.shape[:2], 3 * sizes.heads, sizes.head_dim
+        )
         queries, keys, values = jnp.split(projected, 3, axis=2)
         found = attend(queries, keys, values, sizes.attention)
         x = x + found.reshape(x.shape) @ weights[1]
@@ -127,7 +135,9 @@ def _attention(name: str, sizes: Transformer, base: str = "") -> Case:
 
 
 def _experts(*, small: bool) -> Case:
-    """Eight experts, one for each token, of a fixed capacity (Switch Transformer, arXiv 2101.03961, section 2.2)."""
+    """Eight experts, one for each token, of a fixed capacity (Switch Transformer, arXiv 2101.03961,
+    section 2.2).
+    """
     import jax
     import jax.numpy as jnp
 
@@ -161,7 +171,9 @@ def _experts(*, small: bool) -> Case:
 
 
 def _convolutions(*, small: bool) -> Case:
-    """Residual blocks of 3 × 3 convolutions with a halving of the image between stages, as in ResNet."""
+    """Residual blocks of 3 × 3 convolutions with a halving of the image between stages, as in
+    ResNet.
+    """
     import jax
 
     batch, size, width = (2, 16, 16) if small else (64, 56, 128)
@@ -173,7 +185,9 @@ def _convolutions(*, small: bool) -> Case:
         )
 
     def loss(weights: Any, x: Any) -> Any:
-        for first, second, wider in zip(weights[::3], weights[1::3], weights[2::3], strict=True):
+        for first, second, wider in zip(
+            weights[::3], weights[1::3], weights[2::3], strict=True
+        ):
             x = x + convolved(jax.nn.relu(convolved(x, first)), second)
             x = jax.nn.relu(convolved(x, wider, stride=2))
         return _mean_square(x)
@@ -184,11 +198,15 @@ def _convolutions(*, small: bool) -> Case:
         block = (Array((3, 3, inner, inner)), Array((3, 3, inner, inner)))
         arrays += [*block, Array((3, 3, inner, 2 * inner))]
     images = Array((batch, size, size, width))
-    return Case("convolution_net", "convolutions", _step(loss), (*arrays, images), is_step=True)
+    return Case(
+        "convolution_net", "convolutions", _step(loss), (*arrays, images), is_step=True
+    )
 
 
 def _offload(name: str, *, small: bool, offloads: bool, base: str = "") -> Case:
-    """A deep MLP; if it offloads, the input of each layer waits in pinned host memory for the backward pass."""
+    """A deep MLP; if it offloads, the input of each layer waits in pinned host memory for the
+    backward pass.
+    """
     import jax
     import jax.numpy as jnp
     from jax.ad_checkpoint import checkpoint_name
@@ -231,7 +249,9 @@ def _vocabulary(name: str, *, small: bool, one_hot: bool, base: str = "") -> Cas
         table, matrix = weights
         seen, wanted = tokens[:-1], tokens[1:]
         embedded = (
-            jax.nn.one_hot(seen, words, dtype=table.dtype) @ table if one_hot else table[seen]
+            jax.nn.one_hot(seen, words, dtype=table.dtype) @ table
+            if one_hot
+            else table[seen]
         )
         hidden = embedded + jax.nn.gelu(embedded @ matrix)
         scores = (hidden @ table.T).astype(jnp.float32)

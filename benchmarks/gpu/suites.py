@@ -14,9 +14,13 @@ GROUP_OF_KERNELS = 8
 
 def steps(bench: Bench, results: Results) -> None:
     """Whole steps and edits of them."""
-    measure_all(all_steps(small=bench.simulated), bench.meter(), results, GROUP_OF_STEPS)
+    measure_all(
+        all_steps(small=bench.simulated), bench.meter(), results, GROUP_OF_STEPS
+    )
 
 
 def kernels(bench: Bench, results: Results) -> None:
     """Single kernels."""
-    measure_all(all_kernels(small=bench.simulated), bench.meter(), results, GROUP_OF_KERNELS)
+    measure_all(
+        all_kernels(small=bench.simulated), bench.meter(), results, GROUP_OF_KERNELS
+    )

@@ -1,4 +1,6 @@
-"""Unpack the wheels that a Python lacks: ``python wheels.py FOLDER SITE``. Needs no package and installs nothing."""
+"""Unpack the wheels that a Python lacks: ``python wheels.py FOLDER SITE``. Needs no package and
+installs nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ HERE = f"cp{sys.version_info.major}{sys.version_info.minor}"
 
 
 def unpack(wheels: Path, site: Path) -> tuple[str, ...]:
-    """Unpack wheels into `site`, but those of packages that this Python has. Returns the names of the unpacked."""
+    """Unpack wheels into `site`, but those of packages that this Python has. Returns the names of
+    the unpacked.
+    """
     found = sorted(wheels.glob("*.whl"))
     if not found:
         sys.exit(
@@ -23,7 +27,9 @@ def unpack(wheels: Path, site: Path) -> tuple[str, ...]:
         if _is_installed(name):
             continue
         if not _runs_here(python, interface):
-            sys.exit(f"{wheel.name}: for another Python than {HERE}; make gpu-wheels for this one")
+            sys.exit(
+                f"{wheel.name}: for another Python than {HERE}; make gpu-wheels for this one"
+            )
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(site)
         unpacked.append(name)
@@ -44,7 +50,9 @@ def _runs_here(python: str, interface: str) -> bool:
     if HERE in tags or "py3" in tags:
         return True
     minors = [int(tag.removeprefix("cp3")) for tag in tags if tag.startswith("cp3")]
-    return interface == "abi3" and any(minor <= sys.version_info.minor for minor in minors)
+    return interface == "abi3" and any(
+        minor <= sys.version_info.minor for minor in minors
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""A mixture of experts with expert parallelism: tokens travel to their experts and back by all-to-all.
+"""A mixture of experts with expert parallelism: tokens travel to their experts and back by
+all-to-all.
 
-Every device holds its share of the experts and of the tokens. A router picks one expert per token; each expert takes a
-fixed number of tokens from each device, the rest pass it by (Switch Transformer, arXiv 2101.03961, section 2.2).
+Every device holds its share of the experts and of the tokens. A router picks one expert per token;
+each expert takes a fixed number of tokens from each device, the rest pass it by (Switch
+Transformer, arXiv 2101.03961, section 2.2).
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from pgle.workloads import Workload, array, main, mesh, shard_map
 
 
 def build(options: argparse.Namespace, devices: Any) -> Workload:
-    """One optimizer step over layers of routed feed-forward experts, squared-error loss, plain SGD."""
+    """One optimizer step over layers of routed feed-forward experts, squared-error loss, plain
+    SGD.
+    """
     import jax
     import jax.numpy as jnp
     from jax import lax
@@ -21,7 +25,9 @@ def build(options: argparse.Namespace, devices: Any) -> Workload:
 
     grid = mesh(devices, expert=options.devices)
     count = options.experts_per_device * options.devices
-    capacity = options.tokens // (options.devices * count)  # of an expert, from each device
+    capacity = options.tokens // (
+        options.devices * count
+    )  # of an expert, from each device
     sharded, whole = PartitionSpec("expert"), PartitionSpec()
 
     def layer(x: Any, router: Any, up: Any, down: Any) -> Any:
@@ -36,7 +42,9 @@ def build(options: argparse.Namespace, devices: Any) -> Workload:
         )  # nothing beyond the capacity
         dispatch = (chosen[:, :, None] * queue[:, None, :]).astype(x.dtype)
         sent = jnp.einsum("nec,nd->ecd", dispatch, x)
-        received = lax.all_to_all(sent, "expert", split_axis=0, concat_axis=1, tiled=True)
+        received = lax.all_to_all(
+            sent, "expert", split_axis=0, concat_axis=1, tiled=True
+        )
         done = jnp.einsum(
             "ecf,efd->ecd", jax.nn.gelu(jnp.einsum("ecd,edf->ecf", received, up)), down
         )
@@ -69,7 +77,10 @@ def build(options: argparse.Namespace, devices: Any) -> Workload:
     ]
     return Workload(
         moe_step,
-        {"parameters": parameters, "x": array(grid, (options.tokens, d), dtype, "expert", None)},
+        {
+            "parameters": parameters,
+            "x": array(grid, (options.tokens, d), dtype, "expert", None),
+        },
     )
 
 

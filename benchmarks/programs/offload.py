@@ -1,4 +1,6 @@
-"""Activations offloaded to host memory between forward and backward pass: copies that can hide behind compute."""
+"""Activations offloaded to host memory between forward and backward pass: copies that can hide
+behind compute.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,17 @@ from pgle.workloads import Workload, array, main, mesh
 
 
 def build(options: argparse.Namespace, devices: Any) -> Workload:
-    """A deep MLP, data parallel; the input of every layer waits in pinned host memory for the backward pass."""
+    """A deep MLP, data parallel; the input of every layer waits in pinned host memory for the
+    backward pass.
+    """
     import jax
     import jax.numpy as jnp
     from jax.ad_checkpoint import checkpoint_name
 
     grid = mesh(devices, data=options.devices)
-    offload = (options.platform != "cpu" and devices[0].platform != "cpu") or options.compile_only
+    offload = (
+        options.platform != "cpu" and devices[0].platform != "cpu"
+    ) or options.compile_only
     policy = (
         jax.checkpoint_policies.save_and_offload_only_these_names(
             names_which_can_be_saved=[],
@@ -34,7 +40,9 @@ def build(options: argparse.Namespace, devices: Any) -> Workload:
     def loss(weights: Any, x: Any) -> Any:
         step = jax.checkpoint(layer, policy=policy)
         out = x
-        for number in range(options.layers):  # XLA starts no copy of a loop in the iteration before
+        for number in range(
+            options.layers
+        ):  # XLA starts no copy of a loop in the iteration before
             out = step(out, weights[number])
         return jnp.mean(jnp.square(out.astype(jnp.float32)))
 
@@ -42,14 +50,17 @@ def build(options: argparse.Namespace, devices: Any) -> Workload:
         gradients = jax.grad(loss)(state["weights"], state["x"])
         return {
             **state,
-            "weights": state["weights"] - (1e-3 * gradients).astype(state["weights"].dtype),
+            "weights": state["weights"]
+            - (1e-3 * gradients).astype(state["weights"].dtype),
         }
 
     d = options.model_dim
     return Workload(
         offload_step,
         {
-            "weights": array(grid, (options.layers, d, d), options.dtype, None, None, None),
+            "weights": array(
+                grid, (options.layers, d, d), options.dtype, None, None, None
+            ),
             "x": array(grid, (options.batch, d), options.dtype, "data", None),
         },
     )

@@ -1,8 +1,10 @@
-"""A circular pipeline over a ring of devices: every iteration computes one stage and shifts activations to the next.
+"""A circular pipeline over a ring of devices: every iteration computes one stage and shifts
+activations to the next.
 
-The forward edge (device i to i+1) and the back edge (last to first) are separate collective-permutes: every stage needs
-the forward edge at once, the back edge only in the next iteration; microbatches circulate `--repeats` times. The
-pattern follows the JAX GPU performance guide (docs.jax.dev, "Pipeline Parallelism on GPU").
+The forward edge (device i to i+1) and the back edge (last to first) are separate
+collective-permutes: every stage needs the forward edge at once, the back edge only in the next
+iteration; microbatches circulate `--repeats` times. The pattern follows the JAX GPU performance
+guide (docs.jax.dev, "Pipeline Parallelism on GPU").
 """
 
 from __future__ import annotations
@@ -38,25 +40,36 @@ def build(options: argparse.Namespace, devices: Any) -> Workload:
         def iteration(carry: Any, number: Any) -> Any:
             outputs, result, from_last = carry
             from_previous = lax.ppermute(result, "stage", forward)
-            fresh = lax.dynamic_index_in_dim(inputs, number % microbatches, keepdims=False)
+            fresh = lax.dynamic_index_in_dim(
+                inputs, number % microbatches, keepdims=False
+            )
             first = jnp.where(number < microbatches, fresh, from_last)
             result = stage(weights, jnp.where(rank == 0, first, from_previous))
             # Of use in the next iteration only: a whole stage can hide this transfer.
-            waiting = lax.dynamic_index_in_dim(outputs, (number + 1) % microbatches, keepdims=False)
+            waiting = lax.dynamic_index_in_dim(
+                outputs, (number + 1) % microbatches, keepdims=False
+            )
             from_last = lax.ppermute(waiting, "stage", backward)
             outputs = lax.dynamic_update_index_in_dim(
                 outputs, result, (number + 2) % microbatches, 0
             )
             return (outputs, result, from_last), None
 
-        start = (jnp.zeros_like(inputs), jnp.zeros_like(inputs[0]), jnp.zeros_like(inputs[0]))
+        start = (
+            jnp.zeros_like(inputs),
+            jnp.zeros_like(inputs[0]),
+            jnp.zeros_like(inputs[0]),
+        )
         (outputs, _, _), _ = lax.scan(iteration, start, jnp.arange(iterations))
         return outputs[None]
 
     mapped = shard_map(device_pass, ring, (spec, spec), spec)
 
     def pipeline_step(state: Any) -> Any:
-        return {"weights": state["weights"], "inputs": mapped(state["weights"], state["inputs"])}
+        return {
+            "weights": state["weights"],
+            "inputs": mapped(state["weights"], state["inputs"]),
+        }
 
     d, n = options.contracting, options.width
     return Workload(
@@ -64,7 +77,13 @@ def build(options: argparse.Namespace, devices: Any) -> Workload:
         {
             "weights": array(ring, (count, d, d), options.dtype, "stage", None, None),
             "inputs": array(
-                ring, (count, microbatches, d, n), options.dtype, "stage", None, None, None
+                ring,
+                (count, microbatches, d, n),
+                options.dtype,
+                "stage",
+                None,
+                None,
+                None,
             ),
         },
     )

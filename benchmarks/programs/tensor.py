@@ -1,4 +1,6 @@
-"""Tensor parallelism with gathered activations: the pattern that collective matmul (windowed einsum) splits."""
+"""Tensor parallelism with gathered activations: the pattern that collective matmul (windowed
+einsum) splits.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from pgle.workloads import Workload, array, main, mesh
 
 
 def build(options: argparse.Namespace, devices: Any) -> Workload:
-    """Layers of up and down projections; activations are sharded along the sequence between them."""
+    """Layers of up and down projections; activations are sharded along the sequence between
+    them.
+    """
     import jax
     from jax.sharding import NamedSharding, PartitionSpec
 
@@ -17,7 +21,9 @@ def build(options: argparse.Namespace, devices: Any) -> Workload:
     d, f = options.model_dim, options.ff_dim
 
     def sharded(x: Any, *axes: str | None) -> Any:
-        return jax.lax.with_sharding_constraint(x, NamedSharding(grid, PartitionSpec(*axes)))
+        return jax.lax.with_sharding_constraint(
+            x, NamedSharding(grid, PartitionSpec(*axes))
+        )
 
     def tensor_step(state: Any) -> Any:
         x = state["x"]
@@ -30,13 +36,20 @@ def build(options: argparse.Namespace, devices: Any) -> Workload:
         tensor_step,
         {
             "x": array(
-                grid, (options.batch, options.length, d), options.dtype, None, "model", None
+                grid,
+                (options.batch, options.length, d),
+                options.dtype,
+                None,
+                "model",
+                None,
             ),
             "up": [
-                array(grid, (d, f), options.dtype, None, "model") for _ in range(options.layers)
+                array(grid, (d, f), options.dtype, None, "model")
+                for _ in range(options.layers)
             ],
             "down": [
-                array(grid, (f, d), options.dtype, "model", None) for _ in range(options.layers)
+                array(grid, (f, d), options.dtype, "model", None)
+                for _ in range(options.layers)
             ],
         },
     )

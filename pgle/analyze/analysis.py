@@ -54,12 +54,15 @@ from pgle.xla.targets import Hardware
 _STREAMS = {CostKind.COLLECTIVE: Stream.COMMUNICATION, CostKind.COPY: Stream.COPY}
 
 
-LEAST_MAIN = 0.5  # of the compute in its windows; with less, the largest module is no step
+LEAST_MAIN = (
+    0.5  # of the compute in its windows; with less, the largest module is no step
+)
 FEW_MODULES = 2  # other modules; so few take turns with the main one, and all of them are the step
 
 JAX_SHARE = 0.75
-"""Of device memory that JAX takes when it starts, and all that programs get, unless ``XLA_PYTHON_CLIENT_MEM_FRACTION``
-says otherwise (docs.jax.dev, "GPU memory allocation")."""
+"""Of device memory that JAX takes when it starts, and all that programs get, unless
+``XLA_PYTHON_CLIENT_MEM_FRACTION`` says otherwise (docs.jax.dev, "GPU memory allocation").
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +87,17 @@ class Memory:
 
     @property
     def limit_bytes(self) -> int | None:
-        """What a program can have: JAX's default share of it, or all where the program needs more than that."""
-        share = None if self.device_bytes is None else int(self.device_bytes * JAX_SHARE)
-        return share if share is None or self.plan.peak_bytes <= share else self.device_bytes
+        """What a program can have: JAX's default share of it, or all where the program needs more
+        than that.
+        """
+        share = (
+            None if self.device_bytes is None else int(self.device_bytes * JAX_SHARE)
+        )
+        return (
+            share
+            if share is None or self.plan.peak_bytes <= share
+            else self.device_bytes
+        )
 
     @property
     def used_share(self) -> float | None:
@@ -115,32 +126,42 @@ class MeasuredStep:
     trace: Trace  # of all ranks
     costs: ProgramCosts  # of the main module
     module: Module | None  # its HLO; None where none was given or embedded
-    hardware: Hardware | None  # for estimates; None where neither the user nor the HLO says it
+    hardware: (
+        Hardware | None
+    )  # for estimates; None where neither the user nor the HLO says it
     windows: tuple[DeviceWindow, ...]  # of the devices that ran it
     breakdown: StepBreakdown  # of a step, mean over steps and devices
     collectives: tuple[MeasuredCollective, ...]  # the one with most exposed time first
     compute: tuple[MeasuredInstruction, ...]  # the costliest first
     parts: StepParts  # every step, by rows that add up to it
     late: LateRanks  # the ranks that the others wait for
-    async_exposed_us: (
-        float  # of asynchronous collectives together, after the last rank arrived, in a step
-    )
+    # of asynchronous collectives together, after the last rank arrived, in a step
+    async_exposed_us: float
     layers: Layers | None = None  # by part of the program; None without HLO
-    products: tuple[Products, ...] = ()  # matrix products by the type that they were computed in
+    products: tuple[
+        Products, ...
+    ] = ()  # matrix products by the type that they were computed in
     memory: Memory | None = None  # of the main module; None without scheduled HLO
-    # what the scheduler knew and could still hide; None without scheduled HLO and hardware, and of a profile run whose
-    # collectives are synchronous, which no schedule of a plain run has
+    # what the scheduler knew and could still hide; None without scheduled HLO and hardware, and of
+    # a profile run whose collectives are synchronous, which no schedule of a plain run has
     overlap: Overlap | None = None
-    # of the profile run that recorded it, whose flags are pgle's and not the program's; empty: no profile run
+    # of the profile run that recorded it, whose flags are pgle's and not the program's; empty: no
+    # profile run
     mode: str = ""
 
     @property
     def exposed_collectives(self) -> list[MeasuredCollective]:
-        """The exposed collectives of which is known what a schedule could hide, the one with most of it first."""
+        """The exposed collectives of which is known what a schedule could hide, the one with most
+        of it first.
+        """
         known = [item for item in self.collectives if item.hideable_us is not None]
         return sorted(
             known,
-            key=lambda item: (-(item.hideable_us or 0.0), -item.transfer_exposed_us, item.name),
+            key=lambda item: (
+                -(item.hideable_us or 0.0),
+                -item.transfer_exposed_us,
+                item.name,
+            ),
         )
 
     @property
@@ -175,23 +196,31 @@ class MeasuredStep:
         return f"{us / self.step_us * 100:.1f} %"
 
     def runs_of_others(self) -> dict[int, int]:
-        """Executions of every module but the main one within the windows, by its index in the trace."""
+        """Executions of every module but the main one within the windows, by its index in the
+        trace.
+        """
         runs: Counter[int] = Counter()
         for window in self.windows:
             module = self.trace.module[window.rows]
             for number in distinct(module[module != self.costs.program.index]).tolist():
-                runs[number] += len(distinct(self.trace.execution[window.rows[module == number]]))
+                runs[number] += len(
+                    distinct(self.trace.execution[window.rows[module == number]])
+                )
         return dict(runs)
 
     @cached_property
     def main_share(self) -> float:
-        """The main module's share of the time of all modules' activities in the windows, collectives left out."""
+        """The main module's share of the time of all modules' activities in the windows,
+        collectives left out.
+        """
         main = total = 0.0
         for window in self.windows:
             computes = window.stream == Stream.COMPUTE
             ns = self.trace.duration_ns[window.rows] * computes
             total += float(ns.sum())
-            main += float(ns[self.trace.module[window.rows] == self.costs.program.index].sum())
+            main += float(
+                ns[self.trace.module[window.rows] == self.costs.program.index].sum()
+            )
         return main / total if total > 0 else 1.0
 
     @property
@@ -206,13 +235,17 @@ class MeasuredStep:
 
     @property
     def late_rank(self) -> str:
-        """The rank that the others wait for most; empty where it is not one, or they wait for none."""
+        """The rank that the others wait for most; empty where it is not one, or they wait for
+        none.
+        """
         device, us, _ = self.late.devices[0] if self.late.devices else (0, 0.0, 0)
         return self.rank_name(device) if us > self.late.us / 2 else ""
 
     @property
     def waiting_us(self) -> float:
-        """Exposed communication of a step that is a wait for another rank: before the last one arrived."""
+        """Exposed communication of a step that is a wait for another rank: before the last one
+        arrived.
+        """
         return sum(item.wait_us for item in self.collectives)
 
 
@@ -233,16 +266,23 @@ def measure_step(
     """
     program, module = costs.program, costs.program.hlo
     naming = name_instructions(trace, program.instructions, program.hlo)
-    trace = renumbered(trace, [program.index], [align_program(trace, program.index, naming)])
+    trace = renumbered(
+        trace, [program.index], [align_program(trace, program.index, naming)]
+    )
     main = program.index
     stream, communicates = _streams(trace, naming, main)
     executions = find_executions(trace, communicates)
     windows = device_windows(trace, executions, main, stream)
     by_name = {name: cost for cost in costs.costs for name in (cost.traced, cost.name)}
     arrivals = find_arrivals(trace, windows, naming)
-    collectives = measured_collectives(windows, naming, by_name, module, hardware, arrivals)
+    collectives = measured_collectives(
+        windows, naming, by_name, module, hardware, arrivals
+    )
     hidden = frozenset(item.trace_name for item in collectives if not item.sync)
-    breakdown, compute = mean_breakdown(windows), _compute(costs, naming, by_name, trace.kernels)
+    breakdown, compute = (
+        mean_breakdown(windows),
+        _compute(costs, naming, by_name, trace.kernels),
+    )
     layers = (
         None
         if module is None
@@ -268,7 +308,9 @@ def measure_step(
         breakdown=breakdown,
         collectives=collectives,
         compute=compute,
-        parts=step_parts(trace, windows, main, arrivals.done, _row_names(trace, naming)),
+        parts=step_parts(
+            trace, windows, main, arrivals.done, _row_names(trace, naming)
+        ),
         late=arrivals.ranks,
         async_exposed_us=transfer_exposed_us(windows, naming, arrivals, hidden),
         layers=layers,
@@ -282,7 +324,8 @@ def measure_step(
 def _row_names(trace: Trace, naming: Naming) -> list[str]:
     """Of each traced instruction, the traced name of what its time is filed under; else its own."""
     named = [
-        naming.filed[target].traced if target >= 0 else "" for target in naming.target.tolist()
+        naming.filed[target].traced if target >= 0 else ""
+        for target in naming.target.tolist()
     ]
     return [name or own for name, own in zip(named, trace.instructions, strict=True)]
 
@@ -290,20 +333,27 @@ def _row_names(trace: Trace, naming: Naming) -> list[str]:
 def _streams(
     trace: Trace, naming: Naming, main: int
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-    """What runs: by the HLO of the main module, in other modules by name; transfers of anything else are copies.
+    """What runs: by the HLO of the main module, in other modules by name; transfers of anything
+    else are copies.
 
     Returns:
-        uint8[len(trace)], values of `Stream`; bool[len(trace.instructions)], the collectives of the main module.
+        uint8[len(trace)], values of `Stream`; bool[len(trace.instructions)], the collectives of the
+        main module.
     """
     kinds = [CostKind(guess_kind(name)) for name in trace.instructions]
     guessed = np.array([_STREAMS.get(kind, Stream.COMPUTE) for kind in kinds], np.uint8)
     known = np.array(
-        [_STREAMS.get(item.kind, Stream.COMPUTE) for item in naming.filed] or [Stream.COMPUTE],
+        [_STREAMS.get(item.kind, Stream.COMPUTE) for item in naming.filed]
+        or [Stream.COMPUTE],
         np.uint8,
     )
     of_main = np.where(naming.target >= 0, known[naming.target], guessed)
-    stream = np.where(trace.module == main, of_main[trace.instruction], guessed[trace.instruction])
-    stream[(trace.kind == ActivityKind.MEMCPY) & (stream == Stream.COMPUTE)] = Stream.COPY
+    stream = np.where(
+        trace.module == main, of_main[trace.instruction], guessed[trace.instruction]
+    )
+    stream[(trace.kind == ActivityKind.MEMCPY) & (stream == Stream.COMPUTE)] = (
+        Stream.COPY
+    )
     return stream, of_main == Stream.COMMUNICATION
 
 
@@ -319,7 +369,11 @@ def _compute(
         if cost is None or item.kind not in (CostKind.COMPUTE, CostKind.UNKNOWN):
             continue
         instruction = None if module is None else module.instructions.get(owning)
-        work = None if module is None or instruction is None else work_of(module, instruction)
+        work = (
+            None
+            if module is None or instruction is None
+            else work_of(module, instruction)
+        )
         names = kernels.get((costs.program.key.name, item.traced), ())
         count = cost.samples / max(costs.window.used, 1)
         found.append(

@@ -1,8 +1,10 @@
-"""Each collective of a measured step: its time, exposed part and overlap, and what a schedule could still hide.
+"""Each collective of a measured step: its time, exposed part and overlap, and what a schedule could
+still hide.
 
-A collective can be hidden behind compute that neither needs it nor is needed by it (`pgle.schedule.predict`). So much
-of its exposed time a better schedule may save, which is PGLE's part; the rest no schedule saves, and it takes another
-program: combined, split or pipelined collectives, which `tune` tries.
+A collective can be hidden behind compute that neither needs it nor is needed by it
+(`pgle.schedule.predict`). So much of its exposed time a better schedule may save, which is PGLE's
+part; the rest no schedule saves, and it takes another program: combined, split or pipelined
+collectives, which `tune` tries.
 """
 
 from __future__ import annotations
@@ -41,13 +43,17 @@ class CostError:
     """One instruction as the profile has it and as it ran."""
 
     name: str  # when LHS ran
-    profile_us: float | None  # the cost that the scheduler used; None if the profile lacks it
+    profile_us: (
+        float | None
+    )  # the cost that the scheduler used; None if the profile lacks it
     measured_us: float  # what it took, once
     count: float  # executions in a step
 
     @property
     def error_us(self) -> float:
-        """Of a step: how much longer it took than the profile says; the whole where the profile lacks it."""
+        """Of a step: how much longer it took than the profile says; the whole where the profile
+        lacks it.
+        """
         return (self.measured_us - (self.profile_us or 0.0)) * self.count
 
 
@@ -55,7 +61,9 @@ class CostError:
 class ProfileErrors:
     """A profile against what ran."""
 
-    rows: tuple[CostError, ...]  # every instruction with a measured cost, the largest error first
+    rows: tuple[
+        CostError, ...
+    ]  # every instruction with a measured cost, the largest error first
     covered: float  # share of the measured time whose instructions the profile has
     off: float  # sum of all errors, whatever their sign, as a share of the measured time it covers
 
@@ -82,10 +90,15 @@ def find_overlap(
     flags: Sequence[str] = (),
 ) -> tuple[Overlap, tuple[MeasuredCollective, ...]]:
     """The schedule that ran, and the collectives with what of them it could hide."""
-    predicted, names = predict(module, Profile(tuple(costs)), hardware), lhs_names(module)
+    predicted, names = (
+        predict(module, Profile(tuple(costs)), hardware),
+        lhs_names(module),
+    )
     placed = placements(module, predicted.timeline, flags)
     judged: dict[str, MeasuredCollective] = {}
-    for item in sorted(collectives, key=lambda item: -item.transfer_exposed_us)[:MOST_EXPLAINED]:
+    for item in sorted(collectives, key=lambda item: -item.transfer_exposed_us)[
+        :MOST_EXPLAINED
+    ]:
         if item.instruction is not None and item.transfer_exposed_us > 0:
             place = placed.get(names.get(item.instruction.name, item.instruction.name))
             free_us = (
@@ -93,30 +106,45 @@ def find_overlap(
                 if place is None
                 else max(place.independent_us - place.cover_us, 0.0) * place.count
             )
-            why = "" if place is None else place.reason or "the compute next to it is too short"
+            why = (
+                ""
+                if place is None
+                else place.reason or "the compute next to it is too short"
+            )
             judged[item.name] = replace(
                 item, hideable_us=min(item.transfer_exposed_us, free_us), why=why
             )
     hideable_us = sum(item.hideable_us or 0.0 for item in judged.values())
     overlap = Overlap(
         hideable_us=hideable_us,
-        stuck_us=sum(item.transfer_exposed_us for item in judged.values()) - hideable_us,
+        stuck_us=sum(item.transfer_exposed_us for item in judged.values())
+        - hideable_us,
         predicted=predicted,
         profile=None if used is None else _profile_errors(module, costs, used),
     )
     return overlap, tuple(judged.get(item.name, item) for item in collectives)
 
 
-def _profile_errors(module: Module, costs: Sequence[Cost], used: Profile) -> ProfileErrors:
+def _profile_errors(
+    module: Module, costs: Sequence[Cost], used: Profile
+) -> ProfileErrors:
     table = LookupTable(module)
     given = table.find(effective_costs(used, module.fingerprint))
     measured = {cost.name: cost for cost in costs}
     rows = []
     for name, row in table.rows.items():
-        cost, believed = measured.get(row.filed_as) or measured.get(name), given.get(name)
+        cost, believed = (
+            measured.get(row.filed_as) or measured.get(name),
+            given.get(name),
+        )
         if cost is not None:
             rows.append(
-                CostError(name, believed and believed.cost_us, cost.cost_us, float(row.executions))
+                CostError(
+                    name,
+                    believed and believed.cost_us,
+                    cost.cost_us,
+                    float(row.executions),
+                )
             )
     total = sum(row.measured_us * row.count for row in rows)
     known = [row for row in rows if row.profile_us is not None]
@@ -136,7 +164,9 @@ class LinkUse:
     payload_bytes: int  # as nccl-tests count them
     moved_bytes: float  # times their factor: what bus bandwidth is measured by
     peak_gb_s: float  # bus bandwidth of the links, 0 where the collective is no ring
-    estimate_us: float  # from XLA's measured tables, scaled where they have no such GPU or group
+    estimate_us: (
+        float  # from XLA's measured tables, scaled where they have no such GPU or group
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +178,9 @@ class MeasuredCollective:
     sync: bool  # it runs in turn with compute. Without HLO: on the stream where most compute ran.
     count: float  # executions in a step
     time_us: float  # of one execution, after the last rank arrived
-    exposed_us: float  # of all executions in a step, the part during which nothing computes
+    exposed_us: (
+        float  # of all executions in a step, the part during which nothing computes
+    )
     wait_us: float  # the part of `exposed_us` that is a wait for the last rank
     link: LinkUse | None = None  # None without HLO or hardware
     instruction: Instruction | None = None  # of the final module; None without HLO
@@ -180,25 +212,27 @@ class MeasuredCollective:
 
 @dataclass(frozen=True)
 class LateRanks:
-    """What ranks wait for the last one: in each collective, the median over the ranks of their exposed wait.
+    """What ranks wait for the last one: in each collective, the median over the ranks of their
+    exposed wait.
 
-    Of two ranks it is what the other one waits. Ranks are compared within one execution only. Of the sums per execution
-    the unusual ones are left out, then the mean counts.
+    Of two ranks it is what the other one waits. Ranks are compared within one execution only. Of
+    the sums per execution the unusual ones are left out, then the mean counts.
     """
 
     us: float = 0.0  # in a step
-    # index into the trace's devices, microseconds in a step that the others wait for it, and the steps in which it is
-    # the rank that they wait for most; the longest first
+    # index into the trace's devices, microseconds in a step that the others wait for it, and the
+    # steps in which it is the rank that they wait for most; the longest first
     devices: tuple[tuple[int, float, int], ...] = ()
     steps: int = 0  # that these stand on
 
 
 @dataclass(frozen=True, eq=False)
 class Arrivals:
-    """What of each collective is a wait for the last rank: it takes as long as on the rank for which it is shortest.
+    """What of each collective is a wait for the last rank: it takes as long as on the rank for
+    which it is shortest.
 
-    Had all ranks been there at its start, it would have ended so much earlier. So the wait is its last part: what
-    computes at its beginning hides the transfer.
+    Had all ranks been there at its start, it would have ended so much earlier. So the wait is its
+    last part: what computes at its beginning hides the transfer.
     """
 
     done: tuple[
@@ -207,7 +241,9 @@ class Arrivals:
     ranks: LateRanks
 
 
-def find_arrivals(trace: Trace, windows: Sequence[DeviceWindow], naming: Naming) -> Arrivals:
+def find_arrivals(
+    trace: Trace, windows: Sequence[DeviceWindow], naming: Naming
+) -> Arrivals:
     """What of each collective of the main module is a wait."""
     done = [window.end for window in windows]
     columns: list[tuple[npt.NDArray[Any], ...]] = []
@@ -250,18 +286,31 @@ def find_arrivals(trace: Trace, windows: Sequence[DeviceWindow], naming: Naming)
         here = np.flatnonzero(place == number)
         end = window.end[row[here]]
         done[number][row[here]] = end - wait[here]
-        exposed[here] = wait[here] - covered(window.busy(Stream.COMPUTE), end - wait[here], end)
-    numbers, last = distinct(execution), order[first]  # the rank with the least time comes first
-    by_exposed = order[np.lexsort((exposed[order], np.repeat(np.arange(len(first)), sizes)))]
-    low = np.where(sizes == 2, 1, (sizes - 1) // 2)  # of two ranks, what the other one waits
-    middle = (exposed[by_exposed[first + low]] + exposed[by_exposed[first + sizes // 2]]) / 2
+        exposed[here] = wait[here] - covered(
+            window.busy(Stream.COMPUTE), end - wait[here], end
+        )
+    numbers, last = (
+        distinct(execution),
+        order[first],
+    )  # the rank with the least time comes first
+    by_exposed = order[
+        np.lexsort((exposed[order], np.repeat(np.arange(len(first)), sizes)))
+    ]
+    low = np.where(
+        sizes == 2, 1, (sizes - 1) // 2
+    )  # of two ranks, what the other one waits
+    middle = (
+        exposed[by_exposed[first + low]] + exposed[by_exposed[first + sizes // 2]]
+    ) / 2
     waited = np.zeros((len(numbers), len(windows)))
     np.add.at(
         waited,
         (np.searchsorted(numbers, execution[last]), place[last]),
         np.where(sizes > 1, middle, 0.0),
     )
-    return Arrivals(tuple(done), late_ranks(waited, [window.device for window in windows]))
+    return Arrivals(
+        tuple(done), late_ranks(waited, [window.device for window in windows])
+    )
 
 
 def late_ranks(waited: npt.NDArray[np.float64], devices: Sequence[int]) -> LateRanks:
@@ -321,12 +370,19 @@ def measured_collectives(
     found = []
     for code in np.flatnonzero(launches).tolist():
         item, count = naming.filed[code], float(launches[code])
-        instruction = None if module is None else module.instructions.get(naming.owners[code])
+        instruction = (
+            None if module is None else module.instructions.get(naming.owners[code])
+        )
         kind, sync = None, bool(in_turn[code] * 2 > count)
         if module is not None and instruction is not None:
-            kind, sync = collective_kind(module, instruction), is_sync(module, instruction)
+            kind, sync = (
+                collective_kind(module, instruction),
+                is_sync(module, instruction),
+            )
         cost = costs.get(item.name)
-        last_ns = np.inf if cost is None else cost.cost_us * 1e3  # once the last rank has arrived
+        last_ns = (
+            np.inf if cost is None else cost.cost_us * 1e3
+        )  # once the last rank has arrived
         found.append(
             MeasuredCollective(
                 name=item.name if cost is None else cost.name,
@@ -345,9 +401,14 @@ def measured_collectives(
 
 
 def transfer_exposed_us(
-    windows: Sequence[DeviceWindow], naming: Naming, arrivals: Arrivals, names: frozenset[str]
+    windows: Sequence[DeviceWindow],
+    naming: Naming,
+    arrivals: Arrivals,
+    names: frozenset[str],
 ) -> float:
-    """Exposed time of some collectives together without waits for other ranks: of one step, a union."""
+    """Exposed time of some collectives together without waits for other ranks: of one step, a
+    union.
+    """
     wanted = np.array([item.traced in names for item in naming.filed] or [False])
     total = 0.0
     for window, done in zip(windows, arrivals.done, strict=True):
@@ -366,7 +427,9 @@ def _own_rows(
     """The window's rows that are collectives of the main module, and their names."""
     name = naming.target[window.trace.instruction[window.rows]]
     rows = np.flatnonzero(
-        (window.stream == Stream.COMMUNICATION) & (name >= 0) & naming.communicates[name]
+        (window.stream == Stream.COMMUNICATION)
+        & (name >= 0)
+        & naming.communicates[name]
     )
     return rows, name[rows]
 
@@ -384,7 +447,10 @@ def _link(
 ) -> LinkUse | None:
     if module is None or instruction is None or hardware is None:
         return None
-    kind, inner = collective_kind(module, instruction), module.wrapped(instruction) or instruction
+    kind, inner = (
+        collective_kind(module, instruction),
+        module.wrapped(instruction) or instruction,
+    )
     if kind is None:
         return None
     group, size = group_of(module, inner, hardware), payload_bytes(module, kind, inner)
@@ -392,5 +458,9 @@ def _link(
     factor = KINDS[kind].rounds * (group.size - 1) / group.size if ring else 1.0
     peak = bus_bandwidth_gb_s(group, hardware)
     return LinkUse(
-        group.size, size, size * factor, peak, collective_us(module, kind, inner, hardware)
+        group.size,
+        size,
+        size * factor,
+        peak,
+        collective_us(module, kind, inner, hardware),
     )

@@ -1,11 +1,13 @@
 """Two measured steps of one program: what got slower, is hidden less, appeared or is gone.
 
-Rows come from `pgle.analyze.window`, so they add up to the difference of the steps: instructions, collectives, waits
-for other ranks, copies, other modules, idle time by cause, slow steps, and the unexplained rest.
+Rows come from `pgle.analyze.window`, so they add up to the difference of the steps: instructions,
+collectives, waits for other ranks, copies, other modules, idle time by cause, slow steps, and the
+unexplained rest.
 
-Instructions are matched by what they are, never by their number alone: opcode, the framework's name, shape, and the
-place among the instructions that share all three; names of a compiler change with every flag. The rest is matched by
-the framework's name and place alone, so that a product which another kernel now computes stays one row.
+Instructions are matched by what they are, never by their number alone: opcode, the framework's
+name, shape, and the place among the instructions that share all three; names of a compiler change
+with every flag. The rest is matched by the framework's name and place alone, so that a product
+which another kernel now computes stays one row.
 """
 
 from __future__ import annotations
@@ -28,12 +30,16 @@ from pgle.xla.hlo.module import Instruction, Module
 NOISE = 0.0005  # of the step; changes below it are added up
 
 EXECUTIONS_DIFFER = 0.02
-"""A collective whose own time changed by less than this share did not get slower; it is hidden more or less."""
+"""A collective whose own time changed by less than this share did not get slower; it is hidden more
+or less.
+"""
 
 
 LAUNCHES_DIFFER = 0.0054
-"""Nineteen times of twenty, two launches of one program on the same hosts within hours differ by less than this share:
-of five public pairs the standard deviation is 0.21 % (marin-community/marin#7012, #8277, #8822, #7912)."""
+"""Nineteen times of twenty, two launches of one program on the same hosts within hours differ by
+less than this share: of five public pairs the standard deviation is 0.21 %
+(marin-community/marin#7012, #8277, #8822, #7912).
+"""
 
 BY_CHANCE = 2.576  # standard deviations of a sign test: 1 %, two-sided
 
@@ -103,9 +109,12 @@ class Differences:
     """What changed between two steps."""
 
     before: Breakdown  # breakdown of the step compared with
-    after: Breakdown  # breakdown of this step; the four parts of the difference add up to the steps' difference
+    # breakdown of this step; the four parts of the difference add up to the steps' difference
+    after: Breakdown
     waiting_us: float  # by how much waits for other ranks grew
-    changes: tuple[StepChange, ...]  # the largest first; with `other_us` they add up to `delta_us`
+    changes: tuple[
+        StepChange, ...
+    ]  # the largest first; with `other_us` they add up to `delta_us`
     # matched, renamed: instructions in both steps, and how many of them have another name
     matched: int
     renamed: int
@@ -116,7 +125,8 @@ class Differences:
         float | None
     )  # by how much it must differ to be seen; None if a side has too few steps
     why: str  # why no difference can be seen; else empty
-    # what the other ranks wait for the last one in a step, before and after, and which rank that is after, if it is one
+    # what the other ranks wait for the last one in a step, before and after, and which rank that is
+    # after, if it is one
     late_us: tuple[float, float]
     late_rank: str
 
@@ -139,7 +149,9 @@ class _Item:
     shape: str = ""
     made: Instruction | None = None  # of the final module; None without HLO
     kernels: float = 0.0  # in a step
-    multiplied: str = ""  # type and unit that it multiplied in; empty where it is no product
+    multiplied: str = (
+        ""  # type and unit that it multiplied in; empty where it is no product
+    )
 
     @property
     def op_name(self) -> str:
@@ -159,11 +171,17 @@ def find_differences(before: MeasuredStep, after: MeasuredStep) -> Differences:
     pairs = _match(_items(before, by_name), _items(after, by_name))
     step_us = max(before.breakdown.step_us, 1e-9)
     ratio = _all_compute(pairs)
-    changes = [change for pair in pairs if (change := _change(*pair, step_us, ratio)) is not None]
+    changes = [
+        change
+        for pair in pairs
+        if (change := _change(*pair, step_us, ratio)) is not None
+    ]
     if ratio != 1:
         changes.append(_compute_row(pairs, ratio, step_us))
     changes += _other_rows(before, after, step_us)
-    rest_us = after.step_us - before.step_us - sum(change.delta_us for change in changes)
+    rest_us = (
+        after.step_us - before.step_us - sum(change.delta_us for change in changes)
+    )
     changes.append(_row("not explained", "", 0.0, rest_us, step_us))
     verdict, typical_us, noise_us, why = _verdict(before, after)
     both = [(one, two) for one, two in pairs if one is not None and two is not None]
@@ -179,7 +197,9 @@ def find_differences(before: MeasuredStep, after: MeasuredStep) -> Differences:
         ),
         matched=len(both),
         renamed=sum(one.part.name != two.part.name for one, two in both),
-        other_us=sum(change.delta_us for change in changes if abs(change.share) < NOISE),
+        other_us=sum(
+            change.delta_us for change in changes if abs(change.share) < NOISE
+        ),
         verdict=verdict,
         typical_us=typical_us,
         noise_us=noise_us,
@@ -192,10 +212,12 @@ def find_differences(before: MeasuredStep, after: MeasuredStep) -> Differences:
 def _verdict(
     before: MeasuredStep, after: MeasuredStep
 ) -> tuple[StepVerdict, float, float | None, str]:
-    """Whether typical steps differ by more than steps of one run do (Welch's test at 5 %), and launches do.
+    """Whether typical steps differ by more than steps of one run do (Welch's test at 5 %), and
+    launches do.
 
     Returns:
-        The verdict, by how much the typical step got longer, by how much it must differ, and why that is unknown.
+        The verdict, by how much the typical step got longer, by how much it must differ, and why
+        that is unknown.
     """
     delta_us = float(after.parts.typical_us.sum() - before.parts.typical_us.sum())
     noise_us = before.breakdown.step_us * LAUNCHES_DIFFER
@@ -203,7 +225,12 @@ def _verdict(
     if before.trace.simulated and after.trace.simulated:
         noise_us = SAME * before.breakdown.step_us
     elif _is_one_run(before, after):
-        return StepVerdict.CANNOT_TELL, delta_us, None, "both sides are ranks of one run"
+        return (
+            StepVerdict.CANNOT_TELL,
+            delta_us,
+            None,
+            "both sides are ranks of one run",
+        )
     elif (fewest := min(map(len, sides))) < LEAST_STEPS:
         return (
             StepVerdict.CANNOT_TELL,
@@ -220,7 +247,12 @@ def _verdict(
             noise_us,
             "steps and launches of one program differ as much",
         )
-    return StepVerdict.LONGER if delta_us > 0 else StepVerdict.SHORTER, delta_us, noise_us, ""
+    return (
+        StepVerdict.LONGER if delta_us > 0 else StepVerdict.SHORTER,
+        delta_us,
+        noise_us,
+        "",
+    )
 
 
 def _typical_steps(steps: Sequence[StepTime]) -> list[float]:
@@ -229,22 +261,27 @@ def _typical_steps(steps: Sequence[StepTime]) -> list[float]:
     pauses = [step.pause_us for step in typical if step.pause_us is not None]
     pause_us = sum(pauses) / max(len(pauses), 1)
     return [
-        step.span_us + (pause_us if step.pause_us is None else step.pause_us) for step in typical
+        step.span_us + (pause_us if step.pause_us is None else step.pause_us)
+        for step in typical
     ]
 
 
 def _welch_us(before: Sequence[float], after: Sequence[float]) -> float:
     """The half width of Welch's 95 % confidence interval of the difference of two means."""
-    from scipy.special import stdtrit  # only here: it takes longer to import than all else
+    from scipy.special import (
+        stdtrit,
+    )  # only here: it takes longer to import than all else
 
     errors = [
-        np.var(side, ddof=1) / len(side) if len(side) > 1 else np.inf for side in (before, after)
+        np.var(side, ddof=1) / len(side) if len(side) > 1 else np.inf
+        for side in (before, after)
     ]
     total = float(sum(errors))
     if not 0 < total < np.inf:
         return total
     freedom = total**2 / sum(
-        error**2 / (len(side) - 1) for error, side in zip(errors, (before, after), strict=True)
+        error**2 / (len(side) - 1)
+        for error, side in zip(errors, (before, after), strict=True)
     )
     return float(stdtrit(freedom, 0.975) * np.sqrt(total))
 
@@ -252,7 +289,10 @@ def _welch_us(before: Sequence[float], after: Sequence[float]) -> float:
 def _is_one_run(before: MeasuredStep, after: MeasuredStep) -> bool:
     """Whether other processes of the same run are on the two sides: their collectives end alike."""
     processes = [
-        {side.trace.devices[window.device].process.rpartition(":")[2] for window in side.windows}
+        {
+            side.trace.devices[window.device].process.rpartition(":")[2]
+            for window in side.windows
+        }
         for side in (before, after)
     ]
     pairs = list(product(before.costs.ends, after.costs.ends))
@@ -263,7 +303,9 @@ def _is_one_run(before: MeasuredStep, after: MeasuredStep) -> bool:
     return match(one.of(columns), other.of(columns))[1] == MatchedBy.ENDS
 
 
-def _other_rows(before: MeasuredStep, after: MeasuredStep, step_us: float) -> Iterator[StepChange]:
+def _other_rows(
+    before: MeasuredStep, after: MeasuredStep, step_us: float
+) -> Iterator[StepChange]:
     """The rows that are no instructions of the main module."""
     idle = (RowGroup.LAUNCH, RowGroup.HOST, RowGroup.BETWEEN)
     for group in (RowGroup.WAIT, *idle, RowGroup.OTHER):
@@ -272,11 +314,20 @@ def _other_rows(before: MeasuredStep, after: MeasuredStep, step_us: float) -> It
     sides = [step.parts.of(RowGroup.MODULE) for step in (before, after)]
     for name in dict.fromkeys(name for side in sides for name in side):
         yield _row(
-            str(RowGroup.MODULE), "", sides[0].get(name), sides[1].get(name), step_us, name=name
+            str(RowGroup.MODULE),
+            "",
+            sides[0].get(name),
+            sides[1].get(name),
+            step_us,
+            name=name,
         )
     slow = [f"execution {item.execution}" for item in after.parts.steps if item.is_slow]
     yield _row(
-        "slow steps", ", ".join(slow[:5]), before.parts.slow_us, after.parts.slow_us, step_us
+        "slow steps",
+        ", ".join(slow[:5]),
+        before.parts.slow_us,
+        after.parts.slow_us,
+        step_us,
     )
 
 
@@ -284,30 +335,51 @@ def _where(group: RowGroup, before: MeasuredStep, after: MeasuredStep) -> str:
     """What of a row changed most, in words."""
     if group == RowGroup.WAIT:
         return f"for {after.late_rank}" if after.late_rank else ""
-    one, two = (side.parts.of(group) if group == RowGroup.HOST else {} for side in (before, after))
+    one, two = (
+        side.parts.of(group) if group == RowGroup.HOST else {}
+        for side in (before, after)
+    )
     most = max(
-        {**one, **two}, key=lambda name: abs(two.get(name, 0.0) - one.get(name, 0.0)), default=""
+        {**one, **two},
+        key=lambda name: abs(two.get(name, 0.0) - one.get(name, 0.0)),
+        default="",
     )
     return f"most before {most}" if most else ""
 
 
 def _row(
-    group: str, note: str, one: float | None, two: float | None, step_us: float, *, name: str = ""
+    group: str,
+    note: str,
+    one: float | None,
+    two: float | None,
+    step_us: float,
+    *,
+    name: str = "",
 ) -> StepChange:
     delta, name = (two or 0.0) - (one or 0.0), name or group
     kind = ChangeKind.LONGER if delta > 0 else ChangeKind.SHORTER
-    kind = ChangeKind.APPEARED if not one and two else ChangeKind.GONE if one and not two else kind
+    kind = (
+        ChangeKind.APPEARED
+        if not one and two
+        else ChangeKind.GONE
+        if one and not two
+        else kind
+    )
     before, after = (
         None if us is None else InstructionTime(name, us, us, 1.0) for us in (one, two)
     )
-    return StepChange(kind, before, after, delta, delta / step_us, "", "", "", group, note)
+    return StepChange(
+        kind, before, after, delta, delta / step_us, "", "", "", group, note
+    )
 
 
 def _items(step: MeasuredStep, by_name: bool) -> list[_Item]:
     """What ran, in the order of the module; if `by_name`, in the order of names and without HLO."""
     module = None if by_name else step.module
     order = (
-        {} if module is None else {name: number for number, name in enumerate(module.instructions)}
+        {}
+        if module is None
+        else {name: number for number, name in enumerate(module.instructions)}
     )
     own = {
         group: step.parts.of(group)
@@ -318,7 +390,11 @@ def _items(step: MeasuredStep, by_name: bool) -> list[_Item]:
         cost = item.cost
         if (us := own[RowGroup.COMPUTE].pop(cost.traced, None)) is not None:
             part = InstructionTime(cost.traced, us, cost.cost_us, item.count)
-            hlo = ("", "", None) if by_name else (cost.opcode, cost.shape, item.instruction)
+            hlo = (
+                ("", "", None)
+                if by_name
+                else (cost.opcode, cost.shape, item.instruction)
+            )
             unit = "" if item.tensor_cores else " off the Tensor Cores"
             multiplied = "" if item.tensor_cores is None else f"{item.dtype}{unit}"
             kernels = step.parts.kernels.get(cost.traced, 0.0)
@@ -326,7 +402,11 @@ def _items(step: MeasuredStep, by_name: bool) -> list[_Item]:
     for ran in step.collectives:
         us = own[RowGroup.TRANSFER].pop(ran.trace_name, 0.0)
         part = InstructionTime(
-            ran.trace_name if by_name else ran.name, us, ran.time_us, ran.count, ran.sync
+            ran.trace_name if by_name else ran.name,
+            us,
+            ran.time_us,
+            ran.count,
+            ran.sync,
         )
         hlo = (
             ("", "", None)
@@ -341,7 +421,9 @@ def _items(step: MeasuredStep, by_name: bool) -> list[_Item]:
 
     def place(item: _Item) -> tuple[int, list[str | int]]:
         parts = re.split(r"(\d+)", item.part.name)
-        numbered: list[str | int] = [int(part) if part.isdigit() else part for part in parts]
+        numbered: list[str | int] = [
+            int(part) if part.isdigit() else part for part in parts
+        ]
         return -1 if item.made is None else order.get(item.made.name, -1), numbered
 
     return sorted(found, key=place)
@@ -354,16 +436,24 @@ def _result(module: Module | None, made: Instruction | None) -> str:
     inner = made if module is None else module.wrapped(made) or made
     shape = inner.shape
     return str(
-        shape.elements[1] if inner.opcode.endswith("-start") and len(shape.elements) > 1 else shape
+        shape.elements[1]
+        if inner.opcode.endswith("-start") and len(shape.elements) > 1
+        else shape
     )
 
 
 _KEYS: Sequence[Callable[[_Item], Hashable | None]] = (
     lambda item: (item.part.name, item.kind, item.op_name, item.shape),
-    lambda item: (item.kind, item.op_name, item.shape) if item.op_name or item.shape else None,
-    lambda item: (item.group == RowGroup.TRANSFER, item.op_name) if item.op_name else None,
     lambda item: (
-        None if item.op_name else (item.kind, re.sub(r"[.\d]+", "", item.part.name), item.shape)
+        (item.kind, item.op_name, item.shape) if item.op_name or item.shape else None
+    ),
+    lambda item: (
+        (item.group == RowGroup.TRANSFER, item.op_name) if item.op_name else None
+    ),
+    lambda item: (
+        None
+        if item.op_name
+        else (item.kind, re.sub(r"[.\d]+", "", item.part.name), item.shape)
     ),
 )
 """From the surest match to the weakest; None: an instruction cannot be matched by it."""
@@ -398,13 +488,17 @@ def _is_compute(before: _Item | None, after: _Item | None) -> bool:
 
 
 def _all_compute(pairs: Sequence[tuple[_Item | None, _Item | None]]) -> float:
-    """By which factor all compute instructions take longer alike; 1 if their changes differ from each other.
+    """By which factor all compute instructions take longer alike; 1 if their changes differ from
+    each other.
 
-    It is the median of their ratios, weighted by time. It counts if it explains more of what the instructions changed
-    by than it leaves, and if instructions that got longer (or shorter) are more than chance gives (sign test at 1 %).
+    It is the median of their ratios, weighted by time. It counts if it explains more of what the
+    instructions changed by than it leaves, and if instructions that got longer (or shorter) are
+    more than chance gives (sign test at 1 %).
     """
     both = [
-        (one.part.us, two.part.us) for one, two in pairs if _is_compute(one, two) and one and two
+        (one.part.us, two.part.us)
+        for one, two in pairs
+        if _is_compute(one, two) and one and two
     ]
     times = np.array([row for row in both if row[0] > 0 and row[1] > 0]).reshape(-1, 2)
     if not len(times):
@@ -427,7 +521,9 @@ def _compute_row(
     pairs: Sequence[tuple[_Item | None, _Item | None]], ratio: float, step_us: float
 ) -> StepChange:
     """What all compute instructions take longer, or shorter, by one factor."""
-    ours = [one.part.us for one, two in pairs if _is_compute(one, two) and one is not None]
+    ours = [
+        one.part.us for one, two in pairs if _is_compute(one, two) and one is not None
+    ]
     whole = sum(ours)
     note = f"{(ratio - 1) * 100:+.1f} % each".replace("-", "−")
     name = f"compute, all {len(ours)} instructions"
@@ -440,7 +536,10 @@ def _change(
     """The change of one instruction; of compute, beyond the factor by which all of it changed."""
     if (known := after or before) is None:
         return None
-    one, two = None if before is None else before.part, None if after is None else after.part
+    one, two = (
+        None if before is None else before.part,
+        None if after is None else after.part,
+    )
     delta = (two.us if two else 0.0) - (one.us if one else 0.0)
     if one is not None and _is_compute(before, after):
         delta -= one.us * (ratio - 1)
@@ -454,7 +553,9 @@ def _change(
         op_name=known.op_name,
         source="" if known.made is None else known.made.source,
         group=str(known.group),
-        note="" if before is None or after is None else "; ".join(_notes(before, after)),
+        note=""
+        if before is None or after is None
+        else "; ".join(_notes(before, after)),
     )
 
 

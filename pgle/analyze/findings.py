@@ -21,16 +21,16 @@ class EvidenceRow:
 class StepFinding:
     """Something that costs time."""
 
-    lost_us: float  # of a step, what it could save at most; 0 where it saves nothing but spoils the measurement
+    # of a step, what it could save at most; 0 where it saves nothing but spoils the measurement
+    lost_us: float
     number: str  # what was found, in words
     evidence: tuple[EvidenceRow, ...]  # rows, the most important first
     remedy: str  # what to do next
     reached: float | None = (
         None  # what the limit is held against; None: the share of the step that is lost
     )
-    unclaimed: str = (
-        ""  # why no saving is claimed, where the recording itself makes what was found; else empty
-    )
+    # why no saving is claimed, where the recording itself makes what was found; else empty
+    unclaimed: str = ""
     # of its rule, and the share of the step that it could save at most
     id: str = ""
     title: str = ""

@@ -1,8 +1,10 @@
-"""A measured step by layer and source line: what each instruction computes, and how much of the peak it uses.
+"""A measured step by layer and source line: what each instruction computes, and how much of the
+peak it uses.
 
-The HLO says what was asked for; which kernel came of it is the library's choice, and its name says it. Examples, as
-NVIDIA's profilers show them: ``ampere_sgemm_128x64_tn``, ``ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_tn``,
-``sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_…``, ``cutlass_80_simt_sgemm_…``, ``nvjet_tst_128x256_64x4_1x2_h_bz_TNT``.
+The HLO says what was asked for; which kernel came of it is the library's choice, and its name says
+it. Examples, as NVIDIA's profilers show them: ``ampere_sgemm_128x64_tn``,
+``ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_tn``, ``sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_…``,
+``cutlass_80_simt_sgemm_…``, ``nvjet_tst_128x256_64x4_1x2_h_bz_TNT``.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ class Work:
 
     def roofline_us(self, hardware: Hardware) -> float:
         """The larger of arithmetic and memory time, at the peaks of the data sheet."""
-        arithmetic = self.flops / self.peak_tflops(hardware) / 1e6 if self.flops else 0.0
+        arithmetic = (
+            self.flops / self.peak_tflops(hardware) / 1e6 if self.flops else 0.0
+        )
         arithmetic += self.other_operations / (hardware.tflops["f32"] / 2) / 1e6
         return max(arithmetic, self.bytes / hardware.memory_gb_s / 1e3)
 
@@ -74,20 +78,26 @@ def work_of(module: Module, instruction: Instruction) -> Work:
 
 
 def _fits_tensor_cores(module: Module, instruction: Instruction, dtype: str) -> bool:
-    """Half and smaller types always do; f32 as TF32, unless the program asks for its full precision."""
+    """Half and smaller types always do; f32 as TF32, unless the program asks for its full
+    precision.
+    """
     if (family := dtype_family(dtype)) != "tf32":
         return family != "f32"
     config = backend_config(instruction)
     gemm = config.get("gemm_backend_config", config)
     precision = gemm.get("precision_config", {}) if isinstance(gemm, dict) else {}
-    asked = precision.get("operand_precision", []) if isinstance(precision, dict) else []
+    asked = (
+        precision.get("operand_precision", []) if isinstance(precision, dict) else []
+    )
     inner = (
         item
         for name in instruction.called
         if name in module.computations
         for item in module.computations[name].instructions
     )
-    is_exact = any("precision=Precision.HIGH" in item.op_name for item in (instruction, *inner))
+    is_exact = any(
+        "precision=Precision.HIGH" in item.op_name for item in (instruction, *inner)
+    )
     return not is_exact and not _EXACT.intersection(asked)
 
 
@@ -96,7 +106,9 @@ class Multiplied:
     """How one kernel multiplies."""
 
     kernel: str  # its name
-    dtype: str  # of the factors as the hardware took them, ``tf32`` of f32 ones that it rounded; empty where unknown
+    # of the factors as the hardware took them, ``tf32`` of f32 ones that it rounded; empty where
+    # unknown
+    dtype: str
     tensor_cores: bool  # whether they went through the Tensor Cores
 
 
@@ -106,7 +118,9 @@ _SIMT = re.compile(r"ffma|_simt_|(?:^|_)(?:[sdhc]|fp16_s)gemm|convolve_[sdh]gemm
 _XMMA = re.compile(
     r"xmma_\w*?_(?P<in>[a-z]+\d+(?:m\d)?)[a-z]+\d+(?:m\d)?_(?P<by>[a-z]+\d+(?:m\d)?)[a-z]+\d+_"
 )
-"""``…_f32f32_tf32f32_f32_…``: types of both factors, then what they are multiplied in and added up in."""
+"""``…_f32f32_tf32f32_f32_…``: types of both factors, then what they are multiplied in and added up
+in.
+"""
 
 _SHAPED = re.compile(
     r"(?:^|_)(?P<add>[a-z])(?:\d{3,6}|\d+x\d+x\d+)(?:\w{2,4})?(?:gemm|fprop|dgrad|wgrad|cudnn)"
@@ -135,13 +149,19 @@ def multiplied(kernel: str) -> Multiplied | None:
         is_double = re.search(r"(?:^|_)dgemm|_f64", kernel) is not None
         return Multiplied(
             kernel,
-            "f64" if is_double else "f16" if re.search(r"(?:^|_)hgemm", kernel) else "f32",
+            "f64"
+            if is_double
+            else "f16"
+            if re.search(r"(?:^|_)hgemm", kernel)
+            else "f32",
             False,
         )
     if match := _XMMA.search(kernel):
         by = match["by"]
         return Multiplied(
-            kernel, "f8" if by[:2] in ("e4", "e5") else "s8" if by == "i8" else by, by != "f32"
+            kernel,
+            "f8" if by[:2] in ("e4", "e5") else "s8" if by == "i8" else by,
+            by != "f32",
         )
     if match := _NVJET.match(kernel):
         dtype = "tf32" if match["tf32"] else _NVJET_TYPES.get(match["of"], "")
@@ -154,9 +174,15 @@ def multiplied(kernel: str) -> Multiplied | None:
 
 
 def slowest(kernels: Iterable[str]) -> Multiplied | None:
-    """What the kernels of one instruction multiplied in: those off the Tensor Cores count before others."""
-    found = [item for kernel in sorted(kernels) if (item := multiplied(kernel)) is not None]
-    return min(found, key=lambda item: (item.tensor_cores, not item.dtype), default=None)
+    """What the kernels of one instruction multiplied in: those off the Tensor Cores count before
+    others.
+    """
+    found = [
+        item for kernel in sorted(kernels) if (item := multiplied(kernel)) is not None
+    ]
+    return min(
+        found, key=lambda item: (item.tensor_cores, not item.dtype), default=None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +228,9 @@ class MeasuredInstruction:
 
     @property
     def tensor_cores(self) -> bool | None:
-        """Whether it multiplied there: as its kernels' names say, else as its HLO asks; None where it is no product."""
+        """Whether it multiplied there: as its kernels' names say, else as its HLO asks; None where
+        it is no product.
+        """
         if self.ran is not None:
             return self.ran.tensor_cores
         return None if self.work is None else self.work.tensor_cores
@@ -211,13 +239,19 @@ class MeasuredInstruction:
     def dtype(self) -> str:
         """The type it multiplied in."""
         asked = self.work.dtype if self.work is not None else ""
-        return (self.ran.dtype if self.ran is not None else "") or asked or "an unknown type"
+        return (
+            (self.ran.dtype if self.ran is not None else "")
+            or asked
+            or "an unknown type"
+        )
 
 
 def find_products(
     compute: Iterable[MeasuredInstruction], hardware: Hardware | None
 ) -> tuple[Products, ...]:
-    """What ran by type and unit, the one that takes longest first; instructions that multiply nothing are left out."""
+    """What ran by type and unit, the one that takes longest first; instructions that multiply
+    nothing are left out.
+    """
     groups: dict[tuple[str, bool], list[MeasuredInstruction]] = defaultdict(list)
     for item in compute:
         if item.tensor_cores is not None:
@@ -226,7 +260,9 @@ def find_products(
         Products(
             *of,
             us=sum(item.us for item in items),
-            flops=sum(item.count * item.work.flops for item in items if item.work is not None),
+            flops=sum(
+                item.count * item.work.flops for item in items if item.work is not None
+            ),
             peak_tflops=None if hardware is None else _peak(hardware, *of),
             named_us=sum(item.us for item in items if item.ran is not None),
         )
@@ -256,7 +292,9 @@ class Layer:
     instructions: int  # how many
     flops: float  # of matrix products, in a step
     bytes: float  # moved in a step
-    roofline_us: float | None  # what the same would take at the GPU's peaks; None without hardware
+    roofline_us: (
+        float | None
+    )  # what the same would take at the GPU's peaks; None without hardware
     source: str = ""  # file and line of the costliest instruction; empty where unknown
 
 
@@ -266,7 +304,8 @@ class Layers:
 
     scopes: tuple[Layer, ...]  # by scope and phase, the costliest first
     lines: tuple[Layer, ...]  # by file and line, that with most GPU time first
-    # model flops utilisation: what forward and backward compute, by the GPU's peak in the time of the step
+    # model flops utilisation: what forward and backward compute, by the GPU's peak in the time of
+    # the step
     mfu: float | None = None
     hfu: float | None = None  # the same, counting rematerialisation
 
@@ -305,7 +344,8 @@ def find_layers(
             groups[key(row)].append(row)
         found = [_layer(*names, items, hardware) for names, items in groups.items()]
         return sorted(
-            found, key=lambda layer: (-layer.us - layer.exposed_us, layer.name, layer.phase)
+            found,
+            key=lambda layer: (-layer.us - layer.exposed_us, layer.name, layer.phase),
         )
 
     def utilisation(counted: Iterable[_Row]) -> float | None:
@@ -320,8 +360,12 @@ def find_layers(
 
     return Layers(
         scopes=tuple(group(lambda row: (scope_of(row.named.op_name), row.phase))),
-        lines=tuple(sorted(group(lambda row: (row.named.source, "")), key=lambda line: -line.us)),
-        mfu=utilisation(row for row in rows if row.phase != TrainingPhase.REMATERIALISED),
+        lines=tuple(
+            sorted(group(lambda row: (row.named.source, "")), key=lambda line: -line.us)
+        ),
+        mfu=utilisation(
+            row for row in rows if row.phase != TrainingPhase.REMATERIALISED
+        ),
         hfu=utilisation(rows),
     )
 
@@ -338,7 +382,9 @@ class _Row:
     work: Work | None  # of one execution; None of collectives
 
 
-def _layer(name: str, phase: str, rows: Sequence[_Row], hardware: Hardware | None) -> Layer:
+def _layer(
+    name: str, phase: str, rows: Sequence[_Row], hardware: Hardware | None
+) -> Layer:
     done = [(row.count, row.work) for row in rows if row.work is not None]
     return Layer(
         name=name,
@@ -356,7 +402,9 @@ def _layer(name: str, phase: str, rows: Sequence[_Row], hardware: Hardware | Non
 
 
 def described(module: Module, instruction: Instruction) -> Instruction:
-    """What says where an instruction comes from: itself, or of one without ``op_name`` what it wraps or fuses."""
+    """What says where an instruction comes from: itself, or of one without ``op_name`` what it
+    wraps or fuses.
+    """
     if instruction.op_name:
         return instruction
     inner = (
@@ -371,8 +419,9 @@ def described(module: Module, instruction: Instruction) -> Instruction:
 def phases_of(module: Module) -> dict[str, TrainingPhase]:
     """The phase of every instruction that is scheduled.
 
-    Read off ``op_name``; an instruction without one (copies, collectives that XLA made) is of its operand's phase, what
-    is outside of differentiation and needs gradients is the optimizer's. Without gradients all is forward.
+    Read off ``op_name``; an instruction without one (copies, collectives that XLA made) is of its
+    operand's phase, what is outside of differentiation and needs gradients is the optimizer's.
+    Without gradients all is forward.
     """
     found: dict[str, TrainingPhase] = {}
     for name in reversed(
@@ -387,7 +436,9 @@ def phases_of(module: Module) -> dict[str, TrainingPhase]:
     )
 
 
-def _phase(op_name: str, item: Instruction, found: Mapping[str, TrainingPhase]) -> TrainingPhase:
+def _phase(
+    op_name: str, item: Instruction, found: Mapping[str, TrainingPhase]
+) -> TrainingPhase:
     if has_remat(item.name) or "rematted_computation" in op_name:
         return TrainingPhase.REMATERIALISED
     if "transpose(" in op_name:
@@ -397,11 +448,18 @@ def _phase(op_name: str, item: Instruction, found: Mapping[str, TrainingPhase]) 
     before = [found[name] for name in item.operands if name in found]
     if "/" not in op_name:
         return next(
-            (phase for phase in before if phase != TrainingPhase.OTHER), TrainingPhase.OTHER
+            (phase for phase in before if phase != TrainingPhase.OTHER),
+            TrainingPhase.OTHER,
         )
-    after = (TrainingPhase.BACKWARD, TrainingPhase.REMATERIALISED, TrainingPhase.OPTIMIZER)
+    after = (
+        TrainingPhase.BACKWARD,
+        TrainingPhase.REMATERIALISED,
+        TrainingPhase.OPTIMIZER,
+    )
     return (
-        TrainingPhase.OPTIMIZER if any(phase in after for phase in before) else TrainingPhase.OTHER
+        TrainingPhase.OPTIMIZER
+        if any(phase in after for phase in before)
+        else TrainingPhase.OTHER
     )
 
 
@@ -434,11 +492,15 @@ _WRAPPED = re.compile(r"(\w+)\((.*)\)$")
 
 
 def scope_of(op_name: str) -> str:
-    """``decoder/mlp/wo`` of ``jit(step)/jit(main)/transpose(jvp(decoder))/while/body/mlp/wo/dot_general[…]``."""
+    """``decoder/mlp/wo`` of
+    ``jit(step)/jit(main)/transpose(jvp(decoder))/while/body/mlp/wo/dot_general[…]``.
+    """
     parts = op_name.partition("[")[0].split("/")
     parts = parts[1:] if parts[0].startswith(("jit(", "pjit(")) else parts
     return "/".join(
-        scope for part in parts[:-1] if (scope := _scope(part)) and scope not in _STRUCTURE
+        scope
+        for part in parts[:-1]
+        if (scope := _scope(part)) and scope not in _STRUCTURE
     )
 
 
@@ -454,8 +516,11 @@ def _scope(part: str) -> str:
     )
 
 
-def folded(layers: Sequence[Layer], most: int) -> tuple[tuple[str, tuple[Layer, ...]], ...]:
-    """The layers in at most `most` groups, by name: numbers as ``*``, the costliest scope split while there is room.
+def folded(
+    layers: Sequence[Layer], most: int
+) -> tuple[tuple[str, tuple[Layer, ...]], ...]:
+    """The layers in at most `most` groups, by name: numbers as ``*``, the costliest scope split
+    while there is room.
 
     Args:
         layers: by scope and phase.
@@ -466,20 +531,31 @@ def folded(layers: Sequence[Layer], most: int) -> tuple[tuple[str, tuple[Layer, 
         for path in sorted(groups, key=lambda path: -_total_us(groups[path])):
             inner = _split(path, groups[path])
             if inner != {path: groups[path]} and len(groups) - 1 + len(inner) <= most:
-                groups = {other: items for other, items in groups.items() if other != path} | inner
+                groups = {
+                    other: items for other, items in groups.items() if other != path
+                } | inner
                 break
         else:
-            named = [("/".join(filter(None, path)), tuple(items)) for path, items in groups.items()]
+            named = [
+                ("/".join(filter(None, path)), tuple(items))
+                for path, items in groups.items()
+            ]
             return tuple(sorted(named, key=lambda group: -_total_us(group[1])))
 
 
-def _split(path: tuple[str, ...], layers: Sequence[Layer]) -> dict[tuple[str, ...], list[Layer]]:
-    """By the next scope; what has none is of the path itself, which ends with an empty name then."""
+def _split(
+    path: tuple[str, ...], layers: Sequence[Layer]
+) -> dict[tuple[str, ...], list[Layer]]:
+    """By the next scope; what has none is of the path itself, which ends with an empty name
+    then.
+    """
     found: dict[tuple[str, ...], list[Layer]] = defaultdict(list)
     for layer in layers:
         parts = re.sub(r"\d+", "*", layer.name).split("/")
         found[
-            path if path[-1:] == ("",) else (*path, *(parts[len(path) : len(path) + 1] or ("",)))
+            path
+            if path[-1:] == ("",)
+            else (*path, *(parts[len(path) : len(path) + 1] or ("",)))
         ].append(layer)
     return dict(found)
 

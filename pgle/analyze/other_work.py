@@ -1,4 +1,6 @@
-"""GPU work that belongs to no instruction, within the window of a step: what it is, and what would tell more of it."""
+"""GPU work that belongs to no instruction, within the window of a step: what it is, and what would
+tell more of it.
+"""
 
 from __future__ import annotations
 
@@ -50,4 +52,6 @@ def kinds_of(work: OtherWork) -> list[tuple[OtherKind, Flags]]:
     for reason, kind in _BY_REASON.items():
         code[work.reason == reason] = list(OtherKind).index(kind)
     code[copies & ~in_graph] = list(OtherKind).index(OtherKind.COPIES)
-    return [(kind, code == at) for at, kind in enumerate(OtherKind) if (code == at).any()]
+    return [
+        (kind, code == at) for at, kind in enumerate(OtherKind) if (code == at).any()
+    ]

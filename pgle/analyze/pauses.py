@@ -1,6 +1,8 @@
-"""Pauses of a host: in which execution a rank ran nothing for much longer than usual, and whether the others waited.
+"""Pauses of a host: in which execution a rank ran nothing for much longer than usual, and whether
+the others waited.
 
-A rank that waits for another one runs a collective meanwhile. So a gap tells of the rank's own host.
+A rank that waits for another one runs a collective meanwhile. So a gap tells of the rank's own
+host.
 """
 
 from __future__ import annotations
@@ -24,9 +26,8 @@ class HostPause:
     device: int  # index into the trace's devices
     execution: int  # in which it is, or behind which
     us: float  # by how much longer it is idle than in a usual step, in gaps over 20 µs
-    waits_us: (
-        float  # by how much the step of the other ranks got longer; 0 if there is no other rank
-    )
+    # by how much the step of the other ranks got longer; 0 if there is no other rank
+    waits_us: float
     paused: int  # ranks that pause in this execution, this one with them
 
     @property
@@ -60,13 +61,17 @@ def _pauses_us(window: DeviceWindow) -> Iterator[tuple[int, float]]:
     step = np.maximum(np.searchsorted(window.begins, gaps.start, side="right") - 1, 0)
     idle = np.bincount(step, weights=gaps.lengths, minlength=window.steps)
     above = idle - median(idle)
-    least = max(noise_of(np.abs(above)), LONG_GAP_NS, LEAST_PAUSE * median(_lengths(window)))
+    least = max(
+        noise_of(np.abs(above)), LONG_GAP_NS, LEAST_PAUSE * median(_lengths(window))
+    )
     for at in np.flatnonzero(above > least).tolist():
         yield int(window.numbers[at]), float(above[at]) / 1e3
 
 
 def _lengths(window: DeviceWindow) -> Floats:
-    """float64[steps], from the start of each step to that of the next; of the last to its end, in ns."""
+    """float64[steps], from the start of each step to that of the next; of the last to its end, in
+    ns.
+    """
     return np.diff(np.append(window.begins, window.finishes[-1]))
 
 
@@ -77,7 +82,9 @@ def _longer_us(window: DeviceWindow) -> Mapping[int, float]:
     return dict(zip(window.numbers.tolist(), longer.tolist(), strict=True))
 
 
-def _waits_us(longer: Mapping[int, Mapping[int, float]], device: int, execution: int) -> float:
+def _waits_us(
+    longer: Mapping[int, Mapping[int, float]], device: int, execution: int
+) -> float:
     """By how much an execution is longer on the typical other rank."""
     others = [
         times[execution]

@@ -21,7 +21,10 @@ def other_work(step: MeasuredStep) -> StepFinding | None:
     us = step.breakdown.other_us
     if not found:
         return None
-    rows = (EvidenceRow(name, each_us, TO_TELL[OtherKind(name)]) for name, each_us in found.items())
+    rows = (
+        EvidenceRow(name, each_us, TO_TELL[OtherKind(name)])
+        for name, each_us in found.items()
+    )
     most = next(iter(found))
     return StepFinding(
         0.0,
@@ -33,18 +36,27 @@ def other_work(step: MeasuredStep) -> StepFinding | None:
 
 
 def recompilation(step: MeasuredStep) -> StepFinding | None:
-    """Other versions of the main program run between its steps, and XLA compiles: shapes or types that change."""
+    """Other versions of the main program run between its steps, and XLA compiles: shapes or types
+    that change.
+    """
     if not any(len(window.compiling) for window in step.windows):
-        return None  # versions that were compiled before take turns, as eager operations of several shapes do
+        # versions that were compiled before take turns, as eager operations of several shapes do
+        return None
     main, modules = step.costs.program.key.name, step.trace.modules
     runs = Counter(
-        {at: count for at, count in step.runs_of_others().items() if modules[at].name == main}
+        {
+            at: count
+            for at, count in step.runs_of_others().items()
+            if modules[at].name == main
+        }
     )
     return StepFinding(
         step.idle_us["while compiling"],
         f"{many(len(runs), 'other version')} of {main} ran between its steps: it is compiled again and again",
         tuple(
-            EvidenceRow(f"program {modules[at].program_id}", 0.0, many(count, "execution"))
+            EvidenceRow(
+                f"program {modules[at].program_id}", 0.0, many(count, "execution")
+            )
             for at, count in runs.most_common(ROWS)
         ),
         "give the step the same shapes, types and static arguments each time: pad the input; jax_log_compiles=1 says "
@@ -55,7 +67,9 @@ def recompilation(step: MeasuredStep) -> StepFinding | None:
 
 def window_remarks(step: MeasuredStep) -> StepFinding:
     """The recording shows another step than a plain run."""
-    dropped = [why for why in step.costs.window.dropped.values() if why.startswith("warm-up")]
+    dropped = [
+        why for why in step.costs.window.dropped.values() if why.startswith("warm-up")
+    ]
     tuned = sum(
         item.duration_ns
         for item in step.trace.unresolved
@@ -68,14 +82,18 @@ def window_remarks(step: MeasuredStep) -> StepFinding:
     ]
     found: dict[str, str] = {}  # what it is, and what to do
     if dropped:
-        found[f"{many(len(dropped), 'execution')} of warm-up, left out of all figures here"] = (
+        found[
+            f"{many(len(dropped), 'execution')} of warm-up, left out of all figures here"
+        ] = (
             "start the trace some steps later"
             if share < TUNED_SHARE
             else ""  # what autotuning needs is late enough
         )
     if step.costs.window.lost:
         count = many(len(step.costs.window.lost), "execution")
-        found[f"{count} with lost records, left out of all figures here"] = "record fewer steps"
+        found[f"{count} with lost records, left out of all figures here"] = (
+            "record fewer steps"
+        )
     if share >= TUNED_SHARE:
         of = f"{in_words(tuned / 1e3)}, {in_percent(share)} of the trace's GPU time"
         rows.append(EvidenceRow("autotuning", 0.0, of))
@@ -85,7 +103,9 @@ def window_remarks(step: MeasuredStep) -> StepFinding:
     if hidden := step.costs.left_out.get("command buffer", ()):
         rows.append(
             EvidenceRow(
-                "command buffers", 0.0, f"{many(len(hidden), 'CUDA graph')} hide what runs in them"
+                "command buffers",
+                0.0,
+                f"{many(len(hidden), 'CUDA graph')} hide what runs in them",
             )
         )
         found["CUDA graphs, whose kernels have no names"] = (
@@ -93,7 +113,9 @@ def window_remarks(step: MeasuredStep) -> StepFinding:
         )
     if (versions := len(step.costs.program.fingerprints)) > 1:
         rows.append(
-            EvidenceRow("fingerprints", 0.0, f"the ranks compiled {versions} different programs")
+            EvidenceRow(
+                "fingerprints", 0.0, f"the ranks compiled {versions} different programs"
+            )
         )
         one = "give all ranks one autotuning result (--xla_gpu_load_autotune_results_from)"
         found["ranks that ran different programs"] = one

@@ -1,4 +1,6 @@
-"""What a measured step loses: every rule with its limit and its source, and the findings of a step."""
+"""What a measured step loses: every rule with its limit and its source, and the findings of a
+step.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from pgle.trace.columns import totals
 from pgle.xla.hlo.module import Module
 
 LEAST_SAVED = 0.01
-"""Of the step. What could be saved by faster matrix products or collectives is a finding from here on."""
+"""Of the step. What could be saved by faster matrix products or collectives is a finding from here
+on.
+"""
 LEAST_HIDDEN = 0.001  # of the step; less is no reason for another profile
 LEAST_LATE = 0.1  # of the wait for other ranks; what explains less is not shown
 SLOW_TRANSFER = 0.7  # of the expected speed; below that a collective is slow
@@ -46,7 +50,8 @@ class Rule:
     limit: float  # what the number must reach; a share of the step where `rule` says nothing else
     rule: str  # in words
     source: str  # who says so
-    simulated: bool = True  # False: the simulated GPU makes it up (a host that pauses, ranks that differ, its costs)
+    # False: the simulated GPU makes it up (a host that pauses, ranks that differ, its costs)
+    simulated: bool = True
 
 
 def find_findings(step: MeasuredStep) -> tuple[StepFinding, ...]:
@@ -56,13 +61,18 @@ def find_findings(step: MeasuredStep) -> tuple[StepFinding, ...]:
     findings = []
     for name, rule in RULES.items():
         if (
-            found := rule.find(step) if rule.simulated or not step.trace.simulated else None
+            found := rule.find(step)
+            if rule.simulated or not step.trace.simulated
+            else None
         ) is not None:
             share = found.lost_us / step.step_us
             if (share if found.reached is None else found.reached) >= rule.limit:
                 findings.append(
                     replace(
-                        found, id=name, title=rule.title, share=0.0 if found.unclaimed else share
+                        found,
+                        id=name,
+                        title=rule.title,
+                        share=0.0 if found.unclaimed else share,
                     )
                 )
     return tuple(sorted(findings, key=lambda finding: -finding.share))
@@ -71,9 +81,12 @@ def find_findings(step: MeasuredStep) -> tuple[StepFinding, ...]:
 def evidence_of(
     rows: Iterable[tuple[MeasuredInstruction | MeasuredCollective, float, str]],
 ) -> tuple[EvidenceRow, ...]:
-    """The first of some instructions as evidence, each with its microseconds in a step and a note."""
+    """The first of some instructions as evidence, each with its microseconds in a step and a
+    note.
+    """
     return tuple(
-        EvidenceRow(item.name, us, note, item.op_name) for item, us, note in islice(rows, ROWS)
+        EvidenceRow(item.name, us, note, item.op_name)
+        for item, us, note in islice(rows, ROWS)
     )
 
 
@@ -87,17 +100,25 @@ def synchronous(step: MeasuredStep) -> StepFinding | None:
     if step.measures_alone:
         return None
     ours = [item for item in _most_exposed(step) if item.sync]
-    stuck = bool(step.exposed_collectives) and not any(item.hideable_us for item in ours)
+    stuck = bool(step.exposed_collectives) and not any(
+        item.hideable_us for item in ours
+    )
     return StepFinding(
         sum(item.transfer_exposed_us for item in ours),
         many(len(ours), "synchronous collective"),
-        _exposed_rows((item, "; ".join(filter(None, (item.kind, item.why)))) for item in ours),
+        _exposed_rows(
+            (item, "; ".join(filter(None, (item.kind, item.why)))) for item in ours
+        ),
         _NOTHING_BESIDE if stuck else _MAKE_ASYNC,
     )
 
 
-_AS_THEY_ARE = f"these collectives as they are: '{TUNE}' tries combined, split and pipelined ones"
-_NOTHING_BESIDE = f"no compute is independent of them, so no schedule hides {_AS_THEY_ARE}"
+_AS_THEY_ARE = (
+    f"these collectives as they are: '{TUNE}' tries combined, split and pipelined ones"
+)
+_NOTHING_BESIDE = (
+    f"no compute is independent of them, so no schedule hides {_AS_THEY_ARE}"
+)
 _MAKE_ASYNC = (
     f"make them asynchronous: see that {DISABLE_ASYNC} does not name their kind, then '{REHEARSE}' says whether "
     "the scheduler finds compute to overlap them with"
@@ -108,10 +129,14 @@ def _most_exposed(step: MeasuredStep) -> list[MeasuredCollective]:
     return sorted(step.collectives, key=lambda item: -item.transfer_exposed_us)
 
 
-def _exposed_rows(of: Iterable[tuple[MeasuredCollective, str]]) -> tuple[EvidenceRow, ...]:
+def _exposed_rows(
+    of: Iterable[tuple[MeasuredCollective, str]],
+) -> tuple[EvidenceRow, ...]:
     """The first of some exposed collectives, each with a note."""
     return evidence_of(
-        (item, item.transfer_exposed_us, note) for item, note in of if item.transfer_exposed_us > 0
+        (item, item.transfer_exposed_us, note)
+        for item, note in of
+        if item.transfer_exposed_us > 0
     )
 
 
@@ -130,9 +155,7 @@ def _hide(step: MeasuredStep, ours: Iterable[MeasuredCollective]) -> str:
     """A profile where a schedule could hide it, other flags where none can."""
     overlap = step.overlap
     if overlap is None:
-        return (
-            f"give the scheduler measured costs ('{RUN}'), or search flags without a GPU ('{TUNE}')"
-        )
+        return f"give the scheduler measured costs ('{RUN}'), or search flags without a GPU ('{TUNE}')"
     judged = [
         (item.transfer_exposed_us, item.hideable_us)
         for item in ours
@@ -187,7 +210,9 @@ def rank_skew(step: MeasuredStep) -> StepFinding | None:
         )
     who = _late_ranks(step, enough_us)
     waits = sorted(step.collectives, key=lambda item: -item.wait_us)[:1]
-    most = evidence_of((item, item.wait_us, "waits here, mean over ranks") for item in waits)
+    most = evidence_of(
+        (item, item.wait_us, "waits here, mean over ranks") for item in waits
+    )
     return StepFinding(
         min(waited_us, step.step_us - step.breakdown.compute_us),
         f"the other ranks wait {in_words(waited_us)} a step {who}",
@@ -202,7 +227,9 @@ MOST_NAMED = 3  # late ranks in one line; more are "the last one, which differs"
 
 def _late_ranks(step: MeasuredStep, enough_us: float) -> str:
     """The ranks that the others wait for, in words, with the time of each if they are several."""
-    late = [(step.rank_name(at), us) for at, us, _ in step.late.devices if us >= enough_us]
+    late = [
+        (step.rank_name(at), us) for at, us, _ in step.late.devices if us >= enough_us
+    ]
     if len(late) == 1:
         return f"for {late[0][0]}"
     if len(late) > MOST_NAMED:
@@ -211,7 +238,9 @@ def _late_ranks(step: MeasuredStep, enough_us: float) -> str:
 
 
 def _idlest(step: MeasuredStep) -> tuple[str, float]:
-    """The device with most gaps over 20 µs inside steps, and how much more that is than on the typical other one."""
+    """The device with most gaps over 20 µs inside steps, and how much more that is than on the
+    typical other one.
+    """
     if len(step.windows) < 2:
         return "", 0.0
     us = [
@@ -219,7 +248,9 @@ def _idlest(step: MeasuredStep) -> tuple[str, float]:
         for item in step.windows
     ]
     most = max(range(len(us)), key=us.__getitem__)
-    return step.rank_name(step.windows[most].device), us[most] - median(us[:most] + us[most + 1 :])
+    return step.rank_name(step.windows[most].device), us[most] - median(
+        us[:most] + us[most + 1 :]
+    )
 
 
 _CHECK_LINKS = "check NVLink and NCCL's choice (NCCL_DEBUG=INFO), and the kernels that overlap them, which take bandwidth and SMs"
@@ -227,17 +258,23 @@ _ALONE = "a profile run exposes every collective to measure it alone; the trace 
 
 
 def slow_collectives(step: MeasuredStep) -> StepFinding | None:
-    """Collectives slower than XLA's table; only their exposed time counts, which a profile run alone does not show."""
+    """Collectives slower than XLA's table; only their exposed time counts, which a profile run
+    alone does not show.
+    """
     if step.hardware is None:
         return None
     slow = [
         (
             item,
-            min((item.time_us - item.link.estimate_us) * item.count, item.transfer_exposed_us),
+            min(
+                (item.time_us - item.link.estimate_us) * item.count,
+                item.transfer_exposed_us,
+            ),
             f"{in_words(item.time_us)}, expected {in_words(item.link.estimate_us)}",
         )
         for item in step.collectives
-        if item.link is not None and item.link.estimate_us < SLOW_TRANSFER * item.time_us
+        if item.link is not None
+        and item.link.estimate_us < SLOW_TRANSFER * item.time_us
     ]
     slow.sort(key=lambda row: -row[1])
     partly, remedy = "", _CHECK_LINKS
@@ -263,7 +300,8 @@ def slow_steps(step: MeasuredStep) -> StepFinding | None:
         return _paused(step, pauses)
     usual = median([item.step_us for item in steps if not item.is_slow])
     listed = ", ".join(
-        f"execution {item.execution} by {in_words(item.step_us - usual)}" for item in slow[:ROWS]
+        f"execution {item.execution} by {in_words(item.step_us - usual)}"
+        for item in slow[:ROWS]
     )
     us = max(us, _pauses_us(step, pauses))
     share = len(slow) / len(steps)
@@ -278,7 +316,9 @@ def slow_steps(step: MeasuredStep) -> StepFinding | None:
 
 
 def _paused(step: MeasuredStep, pauses: Sequence[HostPause]) -> StepFinding | None:
-    """Ranks whose host pauses in single steps, though the mean step of all ranks shows none that is slow."""
+    """Ranks whose host pauses in single steps, though the mean step of all ranks shows none that is
+    slow.
+    """
     if not pauses:
         return None
     first = pauses[0]
@@ -308,7 +348,9 @@ def _who_waits(step: MeasuredStep, pause: HostPause) -> str:
     return "the other ranks wait" if pause.is_waited_for else "no other rank waits"
 
 
-def _rows_of_pauses(step: MeasuredStep, pauses: Sequence[HostPause]) -> tuple[EvidenceRow, ...]:
+def _rows_of_pauses(
+    step: MeasuredStep, pauses: Sequence[HostPause]
+) -> tuple[EvidenceRow, ...]:
     """A row for each pause: the host, the execution, and who waits."""
     return tuple(
         EvidenceRow(
@@ -342,7 +384,9 @@ def _rows_of_groups(
         if group == RowGroup.HOST:
             most = f"most before {name}"
         us = sum(row[1] for row in found)
-        rows.append(EvidenceRow(str(group), us * share, f"{in_words(us)} more {where}; {most}"))
+        rows.append(
+            EvidenceRow(str(group), us * share, f"{in_words(us)} more {where}; {most}")
+        )
     return tuple(sorted(rows, key=lambda row: -row.us)[:ROWS])
 
 
@@ -369,7 +413,9 @@ def changing_steps(step: MeasuredStep) -> StepFinding | None:
     return StepFinding(
         first.lost * step.step_us,
         "; ".join(item.describe(numbers, "execution") for item in patterns),
-        _rows_of_groups(step.parts.along(first), 1.0, "in the mean step than in the shortest ones"),
+        _rows_of_groups(
+            step.parts.along(first), 1.0, "in the mean step than in the shortest ones"
+        ),
         _START_LATER if falls else _CHANGES[first.kind],
         unclaimed=_SETTLES if falls else "",
     )
@@ -430,7 +476,9 @@ def slow_matmuls(step: MeasuredStep) -> StepFinding | None:
     products = (
         (item, compute_us(module, item.instruction, hardware))
         for item in step.compute
-        if item.instruction is not None and item.work is not None and item.work.tensor_cores
+        if item.instruction is not None
+        and item.work is not None
+        and item.work.tensor_cores
     )
     slow = [
         (
@@ -456,7 +504,9 @@ _UNASKED = "the HLO allows them there: let XLA choose other kernels (--xla_gpu_a
 
 
 def off_tensor_cores(step: MeasuredStep) -> StepFinding:
-    """Matrix products that keep off the Tensor Cores, by their kernels' names, else by type and precision."""
+    """Matrix products that keep off the Tensor Cores, by their kernels' names, else by type and
+    precision.
+    """
     off = [item for item in step.compute if item.tensor_cores is False]
     us, peaks = total_us(off), {} if step.hardware is None else step.hardware.tflops
     unasked = [item for item in off if item.work is not None and item.work.tensor_cores]
@@ -465,7 +515,8 @@ def off_tensor_cores(step: MeasuredStep) -> StepFinding:
         us * (1 - (peaks["f32"] / peaks["tf32"] if peaks else 0.0)),
         f"{many(len(off), 'matrix product')} off the Tensor Cores{on}: {step.percent(us)} of the step",
         evidence_of(
-            (item, item.us, _precision(item)) for item in sorted(off, key=lambda item: -item.us)
+            (item, item.us, _precision(item))
+            for item in sorted(off, key=lambda item: -item.us)
         ),
         _UNASKED if total_us(unasked) > 0.5 * us else _LOWER,
         reached=us / step.step_us,
@@ -486,8 +537,13 @@ def _precision(item: MeasuredInstruction) -> str:
 
 
 def input_bound(step: MeasuredStep) -> StepFinding:
-    """The device has nothing to do between steps; what only slow steps lose there is theirs to save."""
-    us, in_all_us = sum(step.parts.of(RowGroup.BETWEEN).values()), step.idle_us["between steps"]
+    """The device has nothing to do between steps; what only slow steps lose there is theirs to
+    save.
+    """
+    us, in_all_us = (
+        sum(step.parts.of(RowGroup.BETWEEN).values()),
+        step.idle_us["between steps"],
+    )
     usual = (
         f", {step.percent(us)} without the slow steps"
         if step.percent(us) != step.percent(in_all_us)
@@ -502,7 +558,11 @@ def input_bound(step: MeasuredStep) -> StepFinding:
     return StepFinding(
         us,
         f"no GPU work between steps for {step.percent(in_all_us)} of the time{usual}",
-        (EvidenceRow("between steps", us, f"{many(len(gaps), 'gap')}, longest {longest}"),),
+        (
+            EvidenceRow(
+                "between steps", us, f"{many(len(gaps), 'gap')}, longest {longest}"
+            ),
+        ),
         "prefetch input to the device and let steps be dispatched ahead: no block_until_ready, print or device_get "
         "in the loop; synthetic input instead shows what that brings",
     )
@@ -512,11 +572,14 @@ def host_gaps(step: MeasuredStep) -> StepFinding:
     """Nothing runs inside steps because the host is late."""
     found = step.parts.of(RowGroup.HOST)
     us = sum(found.values())
-    counts: Counter[str] = Counter()  # gaps that end in an instruction, over all steps and devices
+    counts: Counter[str] = (
+        Counter()
+    )  # gaps that end in an instruction, over all steps and devices
     for window in step.windows:
         rows = window.waits.after[window.waits.inside]
         counts.update(
-            step.trace.instructions[code] for code in step.trace.instruction[rows].tolist()
+            step.trace.instructions[code]
+            for code in step.trace.instruction[rows].tolist()
         )
     evidence = []
     for name, each_us in islice(found.items(), ROWS):
@@ -532,7 +595,9 @@ def host_gaps(step: MeasuredStep) -> StepFinding:
     )
 
 
-_NO_GRAPHS = "a profile run has CUDA graphs off, as its trace needs; a plain run may have them"
+_NO_GRAPHS = (
+    "a profile run has CUDA graphs off, as its trace needs; a plain run may have them"
+)
 
 
 def launch_gaps(step: MeasuredStep) -> StepFinding:
@@ -542,7 +607,11 @@ def launch_gaps(step: MeasuredStep) -> StepFinding:
     return StepFinding(
         us,
         f"gaps of up to 20 µs between kernels: {step.percent(us)} of the step",
-        (EvidenceRow("launch gaps", us, f"{kernels:.4g} kernels and copies in a step"),),
+        (
+            EvidenceRow(
+                "launch gaps", us, f"{kernels:.4g} kernels and copies in a step"
+            ),
+        ),
         "let CUDA graphs launch the kernels (--xla_gpu_enable_command_buffer=FUSION,CUBLAS; not while a profile is "
         "recorded), or fuse them",
         unclaimed=_NO_GRAPHS if step.mode else "",
@@ -552,9 +621,15 @@ def launch_gaps(step: MeasuredStep) -> StepFinding:
 def copies(step: MeasuredStep) -> StepFinding:
     """Transfers that no compute overlaps."""
     us, trace = step.breakdown.exposed_copy_us, step.trace
-    rows = np.concatenate([window.rows[window.stream == Stream.COPY] for window in step.windows])
-    ns = totals(trace.instruction[rows], trace.duration_ns[rows], len(trace.instructions))
-    longest = [code for code in np.argsort(-ns, kind="stable")[:ROWS].tolist() if ns[code]]
+    rows = np.concatenate(
+        [window.rows[window.stream == Stream.COPY] for window in step.windows]
+    )
+    ns = totals(
+        trace.instruction[rows], trace.duration_ns[rows], len(trace.instructions)
+    )
+    longest = [
+        code for code in np.argsort(-ns, kind="stable")[:ROWS].tolist() if ns[code]
+    ]
     return StepFinding(
         us,
         f"copies that no compute overlaps: {step.percent(us)} of the step",
@@ -577,7 +652,9 @@ def rematerialised_for_nothing(step: MeasuredStep) -> StepFinding | None:
         or memory.used_share > SPARE_MEMORY
     ):
         return None
-    again = (layer for layer in layers.scopes if layer.phase == TrainingPhase.REMATERIALISED)
+    again = (
+        layer for layer in layers.scopes if layer.phase == TrainingPhase.REMATERIALISED
+    )
     ours = sorted(again, key=lambda item: -item.us)
     by_xla = (
         item
@@ -590,7 +667,9 @@ def rematerialised_for_nothing(step: MeasuredStep) -> StepFinding | None:
         f"{step.percent(us)} of the step computes values again, and the program needs "
         f"{memory.used_share * 100:.0f} % of the {(memory.limit_bytes or 0) / 2**30:.3g} GiB that it can have",
         tuple(
-            EvidenceRow(item.name or "(no scope)", item.us, many(item.instructions, "kernel"))
+            EvidenceRow(
+                item.name or "(no scope)", item.us, many(item.instructions, "kernel")
+            )
             for item in ours[:ROWS]
         ),
         "keep more: another jax.checkpoint policy, or none",

@@ -1,15 +1,19 @@
-"""A measured window taken apart: every moment of a step given to one row, and the parts of time that add up to it.
+"""A measured window taken apart: every moment of a step given to one row, and the parts of time
+that add up to it.
 
-A moment counts as compute if anything computes, else as communication, else as a copy, else as work of no instruction,
-else as idle: the parts of `StepBreakdown`. Where two kernels of a part overlap, the one that began first has the moment. So the
-rows of a step add up to the step, and rows of two steps to the difference between them.
+A moment counts as compute if anything computes, else as communication, else as a copy, else as work
+of no instruction, else as idle: the parts of `StepBreakdown`. Where two kernels of a part overlap,
+the one that began first has the moment. So the rows of a step add up to the step, and rows of two
+steps to the difference between them.
 
-Three lengths, each with one name everywhere. A *span*: one execution on one device, from the start of its first
-activity to the end of its last; what a schedule decides, and what XProf calls a step of a GPU. A *step*: from the start
-of one span to the start of the next, as a program's own clock measures it. The *window*: from the start of the first
-steady span to the end of the last, N spans and the N - 1 pauses between them.
+Three lengths, each with one name everywhere. A *span*: one execution on one device, from the start
+of its first activity to the end of its last; what a schedule decides, and what XProf calls a step
+of a GPU. A *step*: from the start of one span to the start of the next, as a program's own clock
+measures it. The *window*: from the start of the first steady span to the end of the last, N spans
+and the N - 1 pauses between them.
 
-Times are whole nanoseconds since the start of a device's window, as float64: sums are exact up to 2^53 ns, 104 days.
+Times are whole nanoseconds since the start of a device's window, as float64: sums are exact up to
+2^53 ns, 104 days.
 """
 
 from __future__ import annotations
@@ -26,12 +30,22 @@ from pgle.analyze.other_work import OtherKind, kinds_of
 from pgle.schedule.simulate import Breakdown, Stream
 from pgle.steps.patterns import StepPattern, find_patterns
 from pgle.trace.columns import distinct, median, noise_of
-from pgle.trace.intervals import EMPTY, Intervals, complement, covered, join, union, without
+from pgle.trace.intervals import (
+    EMPTY,
+    Intervals,
+    complement,
+    covered,
+    join,
+    union,
+    without,
+)
 from pgle.trace.steady import ModuleExecutions
 from pgle.trace.table import NO_OTHER_WORK, OtherWork, Trace
 
 SLOW = 0.05
-"""A step is slow when it takes longer than the median step by this share, and by more than noise (`noise_of`)."""
+"""A step is slow when it takes longer than the median step by this share, and by more than noise
+(`noise_of`).
+"""
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
@@ -47,7 +61,8 @@ class RowGroup(StrEnum):
     MODULE = "other modules"  # another module, whatever it does
     OTHER = "other GPU work"  # of no instruction, while nothing else runs
     LAUNCH = "launch gaps"  # idle inside steps, in gaps of up to `LAUNCH_GAP_NS`
-    HOST = "host gaps"  # idle inside steps, in longer gaps; named after the instruction that follows the gap
+    # idle inside steps, in longer gaps; named after the instruction that follows the gap
+    HOST = "host gaps"
     BETWEEN = "between steps"  # idle between steps
 
 
@@ -84,9 +99,16 @@ class StepParts:
         Args:
             slow: of the slow steps alone, or without them; None: of all steps.
         """
-        use = np.array([slow is None or step.is_slow == slow for step in self.steps], np.bool_)
-        paused = use & np.array([step.pause_us is not None for step in self.steps], np.bool_)
-        inside, pause = self.inside_us[:, use].sum(axis=1), self.pause_us[:, paused].sum(axis=1)
+        use = np.array(
+            [slow is None or step.is_slow == slow for step in self.steps], np.bool_
+        )
+        paused = use & np.array(
+            [step.pause_us is not None for step in self.steps], np.bool_
+        )
+        inside, pause = (
+            self.inside_us[:, use].sum(axis=1),
+            self.pause_us[:, paused].sum(axis=1),
+        )
         return np.asarray(inside / max(use.sum(), 1) + pause / max(paused.sum(), 1))
 
     @cached_property
@@ -100,7 +122,9 @@ class StepParts:
         return find_patterns(_with_pauses(self.steps))
 
     def along(self, pattern: StepPattern) -> list[tuple[RowGroup, str, float]]:
-        """What a pattern adds to each row of a mean step, compared with the shortest steps; the largest first."""
+        """What a pattern adds to each row of a mean step, compared with the shortest steps; the
+        largest first.
+        """
         shape = np.expm1(pattern.fitted)
         added = float((shape - shape.min()).mean())
         shape -= shape.mean()
@@ -142,7 +166,8 @@ def step_parts(
 
     Args:
         main: index of the main module.
-        done: of each window, float64[rows], when a row would have ended without a wait for other ranks.
+        done: of each window, float64[rows], when a row would have ended without a wait for other
+        ranks.
         names: of each instruction of the trace, the name that its rows are called by.
     """
     executions = distinct(np.concatenate([window.numbers for window in windows]))
@@ -155,8 +180,12 @@ def step_parts(
         at = np.searchsorted(executions, window.numbers)
         ran[at] += 1
         paused[at[:-1]] += 1
-        for group, name, begin, ns in _pieces(trace, window, main, finished, len(names)):
-            step = np.maximum(np.searchsorted(window.begins, begin, side="right") - 1, 0)
+        for group, name, begin, ns in _pieces(
+            trace, window, main, finished, len(names)
+        ):
+            step = np.maximum(
+                np.searchsorted(window.begins, begin, side="right") - 1, 0
+            )
             apart = begin >= window.finishes[step]
             codes = groups.index(group) * size + name
             key = (codes * 2 + apart) * len(executions) + at[step]
@@ -195,9 +224,9 @@ def _sums(key: Codes, values: Floats) -> tuple[list[int], list[float]]:
     order = np.argsort(key, kind="stable")
     ordered = key[order]
     first = np.flatnonzero(np.diff(ordered, prepend=-1))
-    return ordered[first].tolist(), np.add.reduceat(values[order], first).tolist() if len(
-        first
-    ) else []
+    return ordered[first].tolist(), np.add.reduceat(
+        values[order], first
+    ).tolist() if len(first) else []
 
 
 def _pieces(
@@ -209,7 +238,10 @@ def _pieces(
     name = np.where(
         of_main, trace.instruction[window.rows], names + trace.module[window.rows]
     ).astype(np.int64)
-    compute, communication = window.busy(Stream.COMPUTE), window.busy(Stream.COMMUNICATION)
+    compute, communication = (
+        window.busy(Stream.COMPUTE),
+        window.busy(Stream.COMMUNICATION),
+    )
     pieces = []
     for stream, group, cover in (
         (Stream.COMPUTE, RowGroup.COMPUTE, EMPTY),
@@ -219,13 +251,29 @@ def _pieces(
         here = np.flatnonzero(window.stream == stream)
         begin = np.maximum(start[here], _reach(end[here]))
         stop = np.maximum(end[here], begin)
-        finished = np.clip(done[here], begin, stop) if group == RowGroup.TRANSFER else stop
+        finished = (
+            np.clip(done[here], begin, stop) if group == RowGroup.TRANSFER else stop
+        )
         ours, code = of_main[here], name[here]
-        pieces.append((RowGroup.MODULE, code[~ours], begin[~ours], _own(cover, begin, stop)[~ours]))
-        pieces.append((group, code[ours], begin[ours], _own(cover, begin, finished)[ours]))
+        pieces.append(
+            (
+                RowGroup.MODULE,
+                code[~ours],
+                begin[~ours],
+                _own(cover, begin, stop)[~ours],
+            )
+        )
+        pieces.append(
+            (group, code[ours], begin[ours], _own(cover, begin, finished)[ours])
+        )
         if group == RowGroup.TRANSFER:
             pieces.append(
-                (RowGroup.WAIT, code[ours], begin[ours], _own(cover, finished, stop)[ours])
+                (
+                    RowGroup.WAIT,
+                    code[ours],
+                    begin[ours],
+                    _own(cover, finished, stop)[ours],
+                )
             )
     pieces += _other_pieces(window, names + len(trace.modules))
     gaps = window.gaps
@@ -239,7 +287,11 @@ def _pieces(
         after = np.where(
             trace.module[row] == main, trace.instruction[row], names + trace.module[row]
         )
-        code = after.astype(np.int64) if group == RowGroup.HOST else np.zeros(len(row), np.int64)
+        code = (
+            after.astype(np.int64)
+            if group == RowGroup.HOST
+            else np.zeros(len(row), np.int64)
+        )
         pieces.append((group, code, gaps.times.start[which], gaps.times.lengths[which]))
     return pieces
 
@@ -247,7 +299,9 @@ def _pieces(
 def _other_pieces(
     window: DeviceWindow, first: int
 ) -> Iterator[tuple[RowGroup, Codes, Floats, Floats]]:
-    """Work of no instruction while nothing else runs, as `_pieces`; codes of its kinds begin at `first`."""
+    """Work of no instruction while nothing else runs, as `_pieces`; codes of its kinds begin at
+    `first`.
+    """
     work, cover = window.other, window.named
     kinds = list(OtherKind)
     for kind, rows in kinds_of(work):
@@ -279,8 +333,14 @@ def _step_times(
     for window in windows:
         at = np.searchsorted(executions, window.numbers)
         span[at] += (window.finishes - window.begins) / 1e3
-        pause[at[:-1]] += np.maximum(window.begins[1:] - window.finishes[:-1], 0.0) / 1e3
-    span, pause, known = span / np.maximum(ran, 1), pause / np.maximum(paused, 1), paused > 0
+        pause[at[:-1]] += (
+            np.maximum(window.begins[1:] - window.finishes[:-1], 0.0) / 1e3
+        )
+    span, pause, known = (
+        span / np.maximum(ran, 1),
+        pause / np.maximum(paused, 1),
+        paused > 0,
+    )
     pauses = [
         us if is_known else None
         for us, is_known in zip(pause.tolist(), known.tolist(), strict=True)
@@ -288,14 +348,20 @@ def _step_times(
     columns = zip(executions.tolist(), span.tolist(), pauses, strict=True)
     steps = [StepTime(*row, is_slow=False) for row in columns]
     slow = _slow(_with_pauses(steps)).tolist()
-    return tuple(replace(step, is_slow=is_slow) for step, is_slow in zip(steps, slow, strict=True))
+    return tuple(
+        replace(step, is_slow=is_slow)
+        for step, is_slow in zip(steps, slow, strict=True)
+    )
 
 
 def _with_pauses(steps: Sequence[StepTime]) -> Floats:
     """float64[n], steps in µs; after the last one, the usual pause."""
     pauses = [step.pause_us for step in steps if step.pause_us is not None]
     usual = median(np.array(pauses)) if pauses else 0.0
-    times = (step.span_us + (usual if step.pause_us is None else step.pause_us) for step in steps)
+    times = (
+        step.span_us + (usual if step.pause_us is None else step.pause_us)
+        for step in steps
+    )
     return np.array(list(times), np.float64)
 
 
@@ -310,7 +376,9 @@ def _slow(times: Floats) -> npt.NDArray[np.bool_]:
 
 
 LAUNCH_GAP_NS = 20_000
-"""Longer gaps are not those between two launches that wait in a queue: the field's limit, see `pgle.analyze.rules`."""
+"""Longer gaps are not those between two launches that wait in a queue: the field's limit, see
+`pgle.analyze.rules`.
+"""
 
 LONG_GAP_NS = 1_000_000  # from here on the device waits for the host, its input, or another program
 
@@ -328,13 +396,17 @@ class Gaps:
 
 @dataclass(frozen=True)
 class DeviceWindow:
-    """What one device ran, of all programs, from the start of the first steady step to the end of the last."""
+    """What one device ran, of all programs, from the start of the first steady step to the end of
+    the last.
+    """
 
     device: int  # index into the trace's devices
     steps: int  # steady executions of the main module
     rows: npt.NDArray[np.int32]  # int32[m], rows of the trace, ordered by start
     stream: npt.NDArray[np.uint8]  # uint8[m], values of `Stream`
-    numbers: npt.NDArray[np.int64]  # int64[steps], their executions, in the order of their starts
+    numbers: npt.NDArray[
+        np.int64
+    ]  # int64[steps], their executions, in the order of their starts
     # begins, finishes: float64[steps], when each begins and ends
     begins: npt.NDArray[np.float64]
     finishes: npt.NDArray[np.float64]
@@ -347,8 +419,12 @@ class DeviceWindow:
 
     @property
     def start(self) -> npt.NDArray[np.float64]:
-        """float64[m], of the rows, clipped to the window; reckoned anew each time, for memory, as is `end`."""
-        return np.asarray(np.maximum(self.trace.start_ns[self.rows] - self.begin_ns, 0), np.float64)
+        """float64[m], of the rows, clipped to the window; reckoned anew each time, for memory, as
+        is `end`.
+        """
+        return np.asarray(
+            np.maximum(self.trace.start_ns[self.rows] - self.begin_ns, 0), np.float64
+        )
 
     @property
     def end(self) -> npt.NDArray[np.float64]:
@@ -388,7 +464,9 @@ class DeviceWindow:
 
     @cached_property
     def waits(self) -> Gaps:
-        """The gaps that are not those between two launches: the longer ones, and those outside of steps."""
+        """The gaps that are not those between two launches: the longer ones, and those outside of
+        steps.
+        """
         gaps = self.gaps
         here = ~gaps.inside | (gaps.times.lengths > LAUNCH_GAP_NS)
         return Gaps(
@@ -417,7 +495,8 @@ class DeviceWindow:
         waits = {
             "idle": idle,
             "launch_gaps": idle * launch,  # inside steps, of up to `LAUNCH_GAP_NS`
-            "waits": idle * (inside & ~launch & ~long),  # inside steps, of up to `LONG_GAP_NS`
+            "waits": idle
+            * (inside & ~launch & ~long),  # inside steps, of up to `LONG_GAP_NS`
             "long_waits": idle * long,  # inside steps, longer
             "between_steps": idle * ~inside,
             "compile": covered(
@@ -429,17 +508,24 @@ class DeviceWindow:
                 name: (times.length, without(times, self.spans).length)
                 for name, times in runs.items()
             },
-            **{name: (float(ns.sum()), float(ns[~inside].sum())) for name, ns in waits.items()},
+            **{
+                name: (float(ns.sum()), float(ns[~inside].sum()))
+                for name, ns in waits.items()
+            },
             "window": (self.length, self.length - self.spans.length),
         }
 
     @property
     def parts_ns(self) -> dict[str, int]:
         """The whole window in parts, of which compute, the exposed ones and idle add up to it."""
-        return {f"{name}_ns": round(whole) for name, (whole, _) in self._lengths_ns.items()}
+        return {
+            f"{name}_ns": round(whole) for name, (whole, _) in self._lengths_ns.items()
+        }
 
     def mean_us(self, part: str) -> float:
-        """A part in a mean step, in µs: of one step alone the pause after it is not known, and left out."""
+        """A part in a mean step, in µs: of one step alone the pause after it is not known, and left
+        out.
+        """
         whole, between = self._lengths_ns[part]
         return ((whole - between) / self.steps + between / max(self.steps - 1, 1)) / 1e3
 
@@ -451,7 +537,8 @@ def device_windows(
 
     Args:
         trace: n activities, ordered by (device, start).
-        executions: of the trace; the kept ones of the main module are the steps, all where none is kept.
+        executions: of the trace; the kept ones of the main module are the steps, all where none is
+        kept.
         main: index of the main module.
         stream: uint8[n], values of `Stream`.
     """
@@ -463,10 +550,15 @@ def device_windows(
     for device in distinct(executions.device[steps]).tolist():
         mine = np.flatnonzero(steps & (executions.device == device))
         mine = mine[np.argsort(executions.start_ns[mine], kind="stable")]
-        start, end = int(executions.start_ns[mine].min()), int(executions.end_ns[mine].max())
+        start, end = (
+            int(executions.start_ns[mine].min()),
+            int(executions.end_ns[mine].max()),
+        )
         low, high = np.searchsorted(trace.device, [device, device + 1]).tolist()
         first = trace.start_ns[low:high]
-        here = np.flatnonzero((first < end) & (first + trace.duration_ns[low:high] > start))
+        here = np.flatnonzero(
+            (first < end) & (first + trace.duration_ns[low:high] > start)
+        )
         found.append(
             DeviceWindow(
                 device=device,
@@ -480,7 +572,9 @@ def device_windows(
                 length=float(end - start),
                 trace=trace,
                 other=_other_within(trace.other, device, start, end),
-                compiling=_within(trace.compiling.get(trace.devices[device].process), start, end),
+                compiling=_within(
+                    trace.compiling.get(trace.devices[device].process), start, end
+                ),
             )
         )
     return tuple(found)
@@ -489,8 +583,12 @@ def device_windows(
 def _in_a_row(
     executions: ModuleExecutions, main: int, steps: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """bool[executions]: the longest run of steps without lost records in between, for a window holds all of its time."""
-    lost = np.array(sorted(number for module, number in executions.lost if module == main))
+    """bool[executions]: the longest run of steps without lost records in between, for a window
+    holds all of its time.
+    """
+    lost = np.array(
+        sorted(number for module, number in executions.lost if module == main)
+    )
     part = np.searchsorted(lost, executions.execution)
     numbers = distinct(executions.execution[steps])
     counts = np.bincount(np.searchsorted(lost, numbers))
@@ -524,7 +622,9 @@ def mean_us(windows: Sequence[DeviceWindow], part: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class StepBreakdown(Breakdown):
-    """Where the time of a measured step goes; what is idle in a prediction is here idle or other work."""
+    """Where the time of a measured step goes; what is idle in a prediction is here idle or other
+    work.
+    """
 
     other_us: float  # work of no instruction, while nothing else runs
 
@@ -535,4 +635,6 @@ def mean_breakdown(windows: Sequence[DeviceWindow]) -> StepBreakdown:
         field.name: "window" if field.name == "step_us" else field.name[:-3]
         for field in fields(StepBreakdown)
     }
-    return StepBreakdown(**{name: mean_us(windows, part) for name, part in parts.items()})
+    return StepBreakdown(
+        **{name: mean_us(windows, part) for name, part in parts.items()}
+    )

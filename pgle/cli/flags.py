@@ -39,7 +39,8 @@ def flags_command() -> None:
     ],
 )
 def list_(pattern: str, jaxlib: str | None) -> Answer[Any]:
-    """List the settings whose name or meaning contains PATTERN; without PATTERN all that pgle describes.
+    """List the settings whose name or meaning contains PATTERN; without PATTERN all that pgle
+    describes.
 
     \b
     pgle flags list collective
@@ -51,8 +52,13 @@ def list_(pattern: str, jaxlib: str | None) -> Answer[Any]:
         for item in catalogue().values()
         if wanted in item.name.lower() or wanted in item.meaning.lower()
     ]
-    document = {"jaxlib": release, "settings": [report.setting_json(item) for item in found]}
-    return api.answer("flags", found, report.list_page(found, release, pattern), document)
+    document = {
+        "jaxlib": release,
+        "settings": [report.setting_json(item) for item in found],
+    }
+    return api.answer(
+        "flags", found, report.list_page(found, release, pattern), document
+    )
 
 
 @flags_command.command(
@@ -71,7 +77,9 @@ def explain(ctx: click.Context, /, name: str) -> Answer[Any]:
     pgle flags explain xla_gpu_all_gather_combine_threshold_bytes
     """
     found = api.flags_explain(name)
-    record = [section.key for section in found.page.sections if section.key == report.RECORD]
+    record = [
+        section.key for section in found.page.sections if section.key == report.RECORD
+    ]
     ctx.meta["pgle.sections"] = (*record, *ctx.meta["pgle.sections"])
     return found
 
@@ -81,7 +89,11 @@ def explain(ctx: click.Context, /, name: str) -> Answer[Any]:
     short_help="Check XLA flags against a jaxlib.",
     params=[
         click.Argument(["flags"], nargs=-1, type=click.UNPROCESSED),
-        opt.option("--file", "Read the flags from a file, as XLA does for XLA_FLAGS=PATH.", "PATH"),
+        opt.option(
+            "--file",
+            "Read the flags from a file, as XLA does for XLA_FLAGS=PATH.",
+            "PATH",
+        ),
         opt.JAXLIB,
         opt.PYTHON,
         *opt.PAGE,
@@ -90,10 +102,12 @@ def explain(ctx: click.Context, /, name: str) -> Answer[Any]:
 def lint(
     flags: tuple[str, ...], file: str | None, jaxlib: str | None, python: str | None
 ) -> Answer[Any]:
-    """Check FLAGS (default: XLA_FLAGS of the environment) against a jaxlib, without crashing. Exit code 1 on errors.
+    """Check FLAGS (default: XLA_FLAGS of the environment) against a jaxlib, without crashing. Exit
+    code 1 on errors.
 
-    Unknown, removed and misspelt flags, bad values, repetitions, contradictions, flags without effect, words that end
-    parsing. The installed jaxlib itself is asked, in a child process; with --jaxlib VERSION the catalogue answers.
+    Unknown, removed and misspelt flags, bad values, repetitions, contradictions, flags without
+    effect, words that end parsing. The installed jaxlib itself is asked, in a child process; with
+    --jaxlib VERSION the catalogue answers.
 
     \b
     pgle flags lint
@@ -106,7 +120,9 @@ def lint(
     result = lint_flags(parsed, jaxlib=jaxlib, python=python)
     clean = all(finding.level == "note" for finding in result.findings)
     page = report.lint_page(result, next_steps.after_lint(flags, file, clean=clean))
-    return api.answer("flags", result, page, {"ok": result.ok, **text.plain(result)}, result.ok)
+    return api.answer(
+        "flags", result, page, {"ok": result.ok, **text.plain(result)}, result.ok
+    )
 
 
 @flags_command.command(
@@ -131,7 +147,8 @@ def preset_(
     profile: str,
     shell: bool,
 ) -> Answer[Any] | None:
-    """Print the settings of preset NAME as an export line, with reasons; without NAME list the presets.
+    """Print the settings of preset NAME as an export line, with reasons; without NAME list the
+    presets.
 
     \b
     pgle flags preset fsdp
@@ -139,10 +156,14 @@ def preset_(
     """
     if not name:
         rows = [(item, purpose) for item, (purpose, _) in presets().items()]
-        return api.answer("flags", rows, report.presets_page(rows), {"presets": dict(rows)})
+        return api.answer(
+            "flags", rows, report.presets_page(rows), {"presets": dict(rows)}
+        )
     found = preset(name, jaxlib or installed(python).jaxlib or None, profile=profile)
     if ctx.meta["pgle.as_json"]:
-        text.print_json("pgle.flags/1", {"preset": text.whole(found, "xla_flags environment")})
+        text.print_json(
+            "pgle.flags/1", {"preset": text.whole(found, "xla_flags environment")}
+        )
         return None
     text.warn(finding.line() for finding in found.findings)
     lines = [

@@ -1,4 +1,6 @@
-"""How a command explains itself: options in groups, examples, and what every command has: -q, -h."""
+"""How a command explains itself: options in groups, examples, and what every command has: -q,
+-h.
+"""
 
 from __future__ import annotations
 
@@ -35,29 +37,37 @@ SECTIONS: dict[str, str] = {
     "Search": "budget",
     "Output": "all section label html github shell force json quiet -h help",
 }
-"""The group of `--help` that has an option, by its name, the same in every command; the others come first, unnamed.
+"""The group of `--help` that has an option, by its name, the same in every command; the others come
+first, unnamed.
 
 The groups have the order of the page; in a group options stand as the command declares them.
 """
-_SECTION_OF = {name: section for section, names in SECTIONS.items() for name in names.split()}
+_SECTION_OF = {
+    name: section for section, names in SECTIONS.items() for name in names.split()
+}
 MATTERS = (
     "output profile from to hlo against target devices topology network run-dir capture tune fail-slower abba flag "
     "module stat vary fit all section json force"
 )
-"""The options that `-h` shows, in their order, the first `SHORT` that a command has; `--help` shows all."""
+"""The options that `-h` shows, in their order, the first `SHORT` that a command has; `--help` shows
+all.
+"""
 SHORT, EXAMPLES = 8, 3
 
 
 def _silence(ctx: click.Context, _: click.Parameter, quiet: bool) -> None:
     """Print the verdict of an answer alone, and on stderr only what ends the command.
 
-    What a captured program prints is shown only if it fails; one that runs for real keeps its own stderr.
+    What a captured program prints is shown only if it fails; one that runs for real keeps its own
+    stderr.
     """
     if quiet:
         text.quiet = terminal.is_quiet = True
         ctx.call_on_close(lambda: setattr(text, "quiet", False))
         ctx.call_on_close(lambda: setattr(terminal, "is_quiet", False))
-        ctx.with_resource(redirect_stderr(ctx.with_resource(Path(os.devnull).open("w"))))  # noqa: SIM115
+        nowhere = Path(os.devnull).open("w")  # noqa: SIM115 - closed with the context
+        ctx.with_resource(nowhere)
+        ctx.with_resource(redirect_stderr(nowhere))
 
 
 _QUIET = click.Option(
@@ -91,7 +101,8 @@ _BRIEF = click.Option(
 
 
 class Command(click.Command):
-    """A command with grouped options; the lines of its docstring that begin with ``pgle`` are its examples.
+    """A command with grouped options; the lines of its docstring that begin with ``pgle`` are its
+    examples.
 
     What its function returns is an `pgle.api.Answer`, or None if it printed all itself.
     """
@@ -105,13 +116,19 @@ class Command(click.Command):
         self.params += (_QUIET, _BRIEF)
         lines = cleandoc(self.help or "").split("\n")
         self.examples = [line for line in lines if line.startswith(("pgle ", "eval "))]
-        self.help = "\n".join(line for line in lines if line not in self.examples).rstrip("\b \n")
+        self.help = "\n".join(
+            line for line in lines if line not in self.examples
+        ).rstrip("\b \n")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; an option that only the user's program can know gets the hint to put -- before the program."""
+        """As click does; an option that only the user's program can know gets the hint to put --
+        before the program.
+        """
         words = list(args)
         options = (
-            param for param in self.params if isinstance(param, click.Option) and not param.is_flag
+            param
+            for param in self.params
+            if isinstance(param, click.Option) and not param.is_flag
         )
         valued = {name for option in options for name in option.opts}
         before = words[: words.index("--")] if "--" in words else []
@@ -119,7 +136,8 @@ class Command(click.Command):
             before and before[-1] in valued and not ctx.resilient_parsing
         ):  # click takes -- for the value
             raise click.UsageError(
-                f"Option '{before[-1]}' requires an argument, and -- begins the program", ctx
+                f"Option '{before[-1]}' requires an argument, and -- begins the program",
+                ctx,
             )
         try:
             return super().parse_args(ctx, args)
@@ -141,14 +159,17 @@ class Command(click.Command):
                 or not any(param.name == "words" for param in self.params)
             ):
                 raise
-            line = join([*ctx.command_path.split(), *words[:begin], "--", *words[begin:]])
+            line = join(
+                [*ctx.command_path.split(), *words[:begin], "--", *words[begin:]]
+            )
             raise click.UsageError(
                 f"No such option: {error.option_name}; put -- before your program: {line}"
             ) from None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """As click does, once every file that is to be written can be; then print the answer, and exit with 1 if its
-        check is not met."""
+        """As click does, once every file that is to be written can be; then print the answer, and
+        exit with 1 if its check is not met.
+        """
         check_places(ctx)
         text.is_shown = True
         try:
@@ -162,12 +183,16 @@ class Command(click.Command):
             text.warn(answer.document.get("warnings", ()))
         else:
             sections = (
-                ("*",) if ctx.meta.get("pgle.everything") else ctx.meta.get("pgle.sections", ())
+                ("*",)
+                if ctx.meta.get("pgle.everything")
+                else ctx.meta.get("pgle.sections", ())
             )
             plain.show(answer.page, sections=sections)
         ctx.exit(not answer.ok)
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_options(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
         """Write the examples, then the options by group."""
         write_examples(self.examples, formatter)
         groups: dict[str, list[tuple[str, str]]] = {
@@ -187,19 +212,27 @@ class Command(click.Command):
                     formatter.write_dl(records, col_max=min(30, formatter.width // 3))
 
 
-def command(*params: click.Parameter, **options: Any) -> Callable[[Callable[..., Any]], Command]:
+def command(
+    *params: click.Parameter, **options: Any
+) -> Callable[[Callable[..., Any]], Command]:
     """Makes a function the `Command` with these arguments and options, in the order of `--help`."""
     return click.command(cls=Command, params=list(params), **options)
 
 
-def write_brief(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+def write_brief(
+    command: click.Command, ctx: click.Context, formatter: click.HelpFormatter
+) -> None:
     """Write what `-h` says below the usage, a line for each option."""
     formatter.write_paragraph()
     with formatter.indentation():
         formatter.write_text((command.help or "").split("\n\n")[0])
     examples = getattr(command, "examples", [])
-    write_examples([example for example in examples if "|" not in example][:EXAMPLES], formatter)
-    found = {max(param.opts, key=len).removeprefix("--"): param for param in command.params}
+    write_examples(
+        [example for example in examples if "|" not in example][:EXAMPLES], formatter
+    )
+    found = {
+        max(param.opts, key=len).removeprefix("--"): param for param in command.params
+    }
     shown = [
         found[name].get_help_record(ctx)
         for name in [name for name in MATTERS.split() if name in found][:SHORT]
@@ -214,7 +247,8 @@ def write_brief(command: click.Command, ctx: click.Context, formatter: click.Hel
             names = max(len(name) for name, _ in records) + 4
             width = max(formatter.width - names, 20)
             formatter.write_dl(
-                [(name, cut(_first_clause(text), width)) for name, text in records], col_max=names
+                [(name, cut(_first_clause(text), width)) for name, text in records],
+                col_max=names,
             )
     formatter.write_paragraph()
     formatter.write_text(f"All options: {ctx.command_path} --help")
@@ -222,9 +256,9 @@ def write_brief(command: click.Command, ctx: click.Context, formatter: click.Hel
 
 def _first_clause(text: str) -> str:
     """The first clause of an option's help, without its default."""
-    return re.split(r"(?<=[^.])[.;] |, (?:as|else|or) ", re.sub(r"\s*\[[^]]*\]$", "", text))[
-        0
-    ].rstrip(".")
+    return re.split(
+        r"(?<=[^.])[.;] |, (?:as|else|or) ", re.sub(r"\s*\[[^]]*\]$", "", text)
+    )[0].rstrip(".")
 
 
 class Commands(click.Group):
@@ -234,7 +268,9 @@ class Commands(click.Group):
 
 
 def write_examples(examples: list[str], formatter: click.HelpFormatter) -> None:
-    """Write command lines that can be copied whatever the width: a long one continues after a backslash."""
+    """Write command lines that can be copied whatever the width: a long one continues after a
+    backslash.
+    """
     if not examples:
         return
     with formatter.section("Examples"):

@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from pgle import __version__
-from pgle.errors import UserError, WorkloadError, call_it, inert, named, one_line, suggestion
+from pgle.errors import (
+    UserError,
+    WorkloadError,
+    call_it,
+    inert,
+    named,
+    one_line,
+    suggestion,
+)
 from pgle.next import quoted, typed
 
 if TYPE_CHECKING:
@@ -30,55 +38,97 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "stages",
             "All stages on your program: profile, convert, baseline, verify, perf, compare.",
         ),
-        "profile": ("stages", "Run a program with the flags of a profile run and capture a trace."),
-        "convert": ("profiles", "Turn traces (nsys, JAX profiler) into a cost profile."),
+        "profile": (
+            "stages",
+            "Run a program with the flags of a profile run and capture a trace.",
+        ),
+        "convert": (
+            "profiles",
+            "Turn traces (nsys, JAX profiler) into a cost profile.",
+        ),
         "perf": ("stages", "Run a program with a profile, and prove that XLA used it."),
         "init": (
             "start",
             "Write files to start from: Slurm, Kubernetes, GitHub, GitLab, make, Docker.",
         ),
-        "auto": ("stages", "Run a program with JAX's AutoPGLE, and say what came of it."),
+        "auto": (
+            "stages",
+            "Run a program with JAX's AutoPGLE, and say what came of it.",
+        ),
     },
     "Check": {
         "doctor": (
             "stages",
             "Is this machine ready? GPUs, driver, jax, plugin, nsys, flags, caches.",
         ),
-        "verify": ("profiles", "Before a run: does a profile fit a module, what will XLA find?"),
+        "verify": (
+            "profiles",
+            "Before a run: does a profile fit a module, what will XLA find?",
+        ),
         "confirm": ("show", "After a run: was the profile used, by its log?"),
         "compare": ("steps", "Is it faster? Step times of two runs; a gate for CI."),
     },
     "Predict": {
-        "rehearse": ("predictions", "Compile for GPUs without one: what would a profile change?"),
-        "predict": ("predictions", "What a step of a compiled module takes, without a compiler."),
+        "rehearse": (
+            "predictions",
+            "Compile for GPUs without one: what would a profile change?",
+        ),
+        "predict": (
+            "predictions",
+            "What a step of a compiled module takes, without a compiler.",
+        ),
         "scale": (
             "predictions",
             "What a step takes at sizes that you do not have: 64, 512, 2048 GPUs.",
         ),
-        "tune": ("predictions", "Which flags, with the profile, make a step fastest; no GPU."),
+        "tune": (
+            "predictions",
+            "Which flags, with the profile, make a step fastest; no GPU.",
+        ),
     },
     "Improve": {
         "complete": ("profiles", "Fill the gaps of a profile."),
-        "carry": ("profiles", "Use a profile for another jax, another size, an edited program."),
-        "flags": ("flags", "Explain, lint and preset XLA, NCCL, CUDA and JAX settings."),
+        "carry": (
+            "profiles",
+            "Use a profile for another jax, another size, an edited program.",
+        ),
+        "flags": (
+            "flags",
+            "Explain, lint and preset XLA, NCCL, CUDA and JAX settings.",
+        ),
     },
     "Look": {
         "show": ("show", "What a profile or a trace holds."),
-        "analyze": ("stages", "Where the time of a measured step goes, and what could be saved."),
-        "report": ("stages", "One page on a run: verdict, timeline, findings, costs, step times."),
+        "analyze": (
+            "stages",
+            "Where the time of a measured step goes, and what could be saved.",
+        ),
+        "report": (
+            "stages",
+            "One page on a run: verdict, timeline, findings, costs, step times.",
+        ),
         "diff": ("show", "What changed between two profiles."),
         "history": ("steps", "Step times over months, and how much launches differ."),
     },
     "Help": {
         "completion": ("start", "Print the completion script of bash, zsh or fish."),
-        "mcp": ("start", "Serve the answers to an agent, over the Model Context Protocol."),
+        "mcp": (
+            "start",
+            "Serve the answers to an agent, over the Model Context Protocol.",
+        ),
         "help": ("start", "Explain a command with all its options."),
     },
 }
-"""Group → command → its file in `pgle.cli`, and its line in `pgle --help`. The click command is `NAME_command` in that
-file, which is imported only when the command is used, so that `pgle --help` stays instant."""
-FILES = {name: file for commands in GROUPS.values() for name, (file, _) in commands.items()}
-COMMANDS = {name: line for commands in GROUPS.values() for name, (_, line) in commands.items()}
+"""Group → command → its file in `pgle.cli`, and its line in `pgle --help`. The click command is
+`NAME_command` in that file, which is imported only when the command is used, so that `pgle --help`
+stays instant.
+"""
+FILES = {
+    name: file for commands in GROUPS.values() for name, (file, _) in commands.items()
+}
+COMMANDS = {
+    name: line for commands in GROUPS.values() for name, (_, line) in commands.items()
+}
 
 
 _THREADS = "OPENBLAS_NUM_THREADS"
@@ -86,11 +136,13 @@ _THREADS = "OPENBLAS_NUM_THREADS"
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """While a command is imported, let the OpenBLAS of numpy start no threads; a number that the user set stays.
+    """While a command is imported, let the OpenBLAS of numpy start no threads; a number that the
+    user set stays.
 
-    It starts one per core, and each spins for some 25 ms in vain: half of the processor time of the import on two
-    cores, more on a login node of a hundred, and wall time wherever the cores are busy. The variable is taken back at
-    the end, so that the user's program, started later, does not inherit it.
+    It starts one per core, and each spins for some 25 ms in vain: half of the processor time of the
+    import on two cores, more on a login node of a hundred, and wall time wherever the cores are
+    busy. The variable is taken back at the end, so that the user's program, started later, does not
+    inherit it.
     """
     if _THREADS in os.environ:
         yield
@@ -125,27 +177,41 @@ class LazyGroup(click.Group):
         if args[0] not in COMMANDS and not args[0].startswith("-"):
             ctx.fail(
                 "; ".join(
-                    filter(None, (f"no command called '{args[0]}'", suggestion(args[0], COMMANDS)))
+                    filter(
+                        None,
+                        (
+                            f"no command called '{args[0]}'",
+                            suggestion(args[0], COMMANDS),
+                        ),
+                    )
                 )
             )
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """As click does; where the reader of our output went away (``pgle show … | head``), 0: click says 1."""
+        """As click does; where the reader of our output went away (``pgle show … | head``), 0:
+        click says 1.
+        """
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
             _discard_output()
             return 0
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
         """The groups of commands, without importing them; one column of names for all."""
         width = max(map(len, COMMANDS))
         for group, commands in GROUPS.items():
             with formatter.section(group):
-                formatter.write_dl([(name.ljust(width), COMMANDS[name]) for name in commands])
+                formatter.write_dl(
+                    [(name.ljust(width), COMMANDS[name]) for name in commands]
+                )
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(
+        self, ctx: click.Context, incomplete: str
+    ) -> list[CompletionItem]:
         """The commands that begin so, with their lines."""
         from click.shell_completion import CompletionItem
 
@@ -160,7 +226,11 @@ def _versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
         from importlib import metadata
         from platform import python_version
 
-        found = {item.name.lower(): item.version for item in metadata.distributions() if item.name}
+        found = {
+            item.name.lower(): item.version
+            for item in metadata.distributions()
+            if item.name
+        }
         names = [
             name
             for name in sorted(found)
@@ -185,15 +255,21 @@ def _versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     help="Versions of pgle, jax, its CUDA plugin and Python.",
 )
 def group() -> None:
-    """Measured costs for XLA's latency-hiding scheduler: each step one command, and each step proven."""
+    """Measured costs for XLA's latency-hiding scheduler: each step one command, and each step
+    proven.
+    """
 
 
 def main() -> NoReturn:
-    """Run the command line. Exit codes: 0 good, 1 the check failed, 2 bad usage or input, else the workload's own."""
+    """Run the command line. Exit codes: 0 good, 1 the check failed, 2 bad usage or input, else the
+    workload's own.
+    """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller: `>&-`
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
-        if isinstance(stream := getattr(sys, name), io.TextIOWrapper):  # for odd names and ASCII
+        if isinstance(
+            stream := getattr(sys, name), io.TextIOWrapper
+        ):  # for odd names and ASCII
             stream.reconfigure(errors="backslashreplace")
     for number in ENDS.values():  # what we started must end with us
         if signal.getsignal(number) is signal.SIG_DFL:
@@ -214,7 +290,8 @@ def main() -> NoReturn:
 
 
 def run(arguments: list[str]) -> int:
-    """Run `pgle ARGUMENTS` and return its exit code; errors are one line on stderr, with ``--json`` an object too.
+    """Run `pgle ARGUMENTS` and return its exit code; errors are one line on stderr, with ``--json``
+    an object too.
 
     `pgle` alone prints what this folder holds, and the next command.
     """
@@ -231,11 +308,17 @@ def run(arguments: list[str]) -> int:
         line, code = error_line(error)
         if line is None:
             return code
-        if "--json" in arguments[: arguments.index("--") if "--" in arguments else None]:
+        if (
+            "--json"
+            in arguments[: arguments.index("--") if "--" in arguments else None]
+        ):
             from pgle.report import text
 
             parts = {"what": line, "where": None, "remedy": None}
-            parts = {name: _masked(getattr(error, name, other)) for name, other in parts.items()}
+            parts = {
+                name: _masked(getattr(error, name, other))
+                for name, other in parts.items()
+            }
             text.print_json("pgle.error/1", {"error": parts, "exit_code": code})
         _print_error(_masked(one_line(named(line))) or "")
         return code
@@ -252,18 +335,24 @@ def _print_error(line: str) -> None:
 
 
 def _masked(text: str | None) -> str | None:
-    """A part of an error; what looks like a credential in it is masked, since logs of CI are read by many."""
+    """A part of an error; what looks like a credential in it is masked, since logs of CI are read
+    by many.
+    """
     from pgle.masking import kept_text
 
     return None if text is None else kept_text(text)
 
 
 def _program() -> str:
-    """How pgle was started, as it can be typed again: ``pgle`` where the shell finds this one by that name."""
+    """How pgle was started, as it can be typed again: ``pgle`` where the shell finds this one by
+    that name.
+    """
     started = sys.argv[0]
     if os.path.basename(started) == "__main__.py":  # noqa: PTH119 - pathlib takes longer to import than all else here
         words = sys.orig_argv
-        return typed(*(words[: words.index("-m") + 2] if "-m" in words else [words[0], started]))
+        return typed(
+            *(words[: words.index("-m") + 2] if "-m" in words else [words[0], started])
+        )
     found = shutil.which("pgle")
     return (
         "pgle"
@@ -276,7 +365,8 @@ def error_line(error: BaseException) -> tuple[str | None, int]:
     """What to say about an error and the exit code; None: nothing.
 
     Raises:
-        BaseException: the error itself, where the interpreter is to end, or with PGLE_DEBUG a defect of ours.
+        BaseException: the error itself, where the interpreter is to end, or with PGLE_DEBUG a
+        defect of ours.
     """
     match error:
         case UserError() | WorkloadError():
@@ -285,7 +375,9 @@ def error_line(error: BaseException) -> tuple[str | None, int]:
             if isinstance(error, _NO_ARGUMENTS):
                 click.echo(error.ctx.get_help() if error.ctx else "")
                 return None, 0
-            usage = "" if error.ctx is None else f"; try '{error.ctx.command_path} --help'"
+            usage = (
+                "" if error.ctx is None else f"; try '{error.ctx.command_path} --help'"
+            )
             return f"{error.format_message().rstrip('.')}{usage}", 2
         case click.ClickException():
             return error.format_message(), 2
@@ -298,10 +390,15 @@ def error_line(error: BaseException) -> tuple[str | None, int]:
             return None, 0
         case MemoryError():
             return "out of memory; give fewer inputs at once", 2
-        case OSError() if error.filename:  # a name that is too long, a folder without permission
+        case OSError() if (
+            error.filename
+        ):  # a name that is too long, a folder without permission
             return f"{error.filename}: {error.strerror}; check the path", 2
         case FileNotFoundError() if not error.filename and not _has_working_directory():
-            return "the working directory does not exist any more; cd to one that does", 2
+            return (
+                "the working directory does not exist any more; cd to one that does",
+                2,
+            )
         case OSError() if error.errno in (errno.ENOSPC, errno.EDQUOT):
             _discard_output()
             return f"the output cannot be written: {error.strerror}; free some space", 2
@@ -314,7 +411,9 @@ def error_line(error: BaseException) -> tuple[str | None, int]:
 
 
 ENDS = {128 + number: number for number in (signal.SIGTERM, signal.SIGHUP)}
-"""Exit codes of a shell for the signals that end us: scancel, timeout, kubelet, a closed terminal."""
+"""Exit codes of a shell for the signals that end us: scancel, timeout, kubelet, a closed
+terminal.
+"""
 _NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 

@@ -1,4 +1,6 @@
-"""Arguments and options that several commands share, each declared here once, and how their values are read."""
+"""Arguments and options that several commands share, each declared here once, and how their values
+are read.
+"""
 
 from __future__ import annotations
 
@@ -23,25 +25,41 @@ class Between(click.FloatRange):
     def of(cls, name: str) -> Between:
         """The range that `pgle.checks` has for a name."""
         rule = NUMBERS[name]
-        return cls(rule.least, None if rule.most == math.inf else rule.most, min_open=rule.above)
+        return cls(
+            rule.least,
+            None if rule.most == math.inf else rule.most,
+            min_open=rule.above,
+        )
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
         """The number."""
         found = super().convert(value, param, ctx)
         if found != found:
-            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+            self.fail(
+                f"{value} is not in the range {self._describe_range()}.", param, ctx
+            )
         return found
 
 
 class _Bandwidth(Between):
     """GB/s, as a number or with a unit: ``50``, ``50GB/s``, ``400Gbit/s``."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
         """The number."""
-        found = re.fullmatch(r"([\d.e+-]+)\s*(GB/s|Gbit/s|Gb/s|Gbps)?", str(value).strip())
+        found = re.fullmatch(
+            r"([\d.e+-]+)\s*(GB/s|Gbit/s|Gb/s|Gbps)?", str(value).strip()
+        )
         if found is None:
-            self.fail(f"{value!r} is no bandwidth: say 50GB/s or 400Gbit/s.", param, ctx)
-        return super().convert(found[1], param, ctx) / (1 if found[2] in (None, "GB/s") else 8)
+            self.fail(
+                f"{value!r} is no bandwidth: say 50GB/s or 400Gbit/s.", param, ctx
+            )
+        return super().convert(found[1], param, ctx) / (
+            1 if found[2] in (None, "GB/s") else 8
+        )
 
 
 class _Share(click.ParamType):  # type: ignore[type-arg]  # it has none in click 8.1
@@ -66,7 +84,8 @@ class Place(click.Path):
     """A file or folder to read or to write.
 
     Args:
-        ends: how the name of a file to write may end; empty: the command says. `check_places` looks at such a file.
+        ends: how the name of a file to write may end; empty: the command says. `check_places` looks
+        at such a file.
         needed: ``a file`` or ``a folder``.
         remedy: for an address of an object store; empty: it may be one.
     """
@@ -80,7 +99,9 @@ class Place(click.Path):
     ) -> AnyPath:
         """The path."""
         if value == "-":
-            raise UserError(NO_PIPE.replace("a file", self.needed), where=value, remedy="name one")
+            raise UserError(
+                NO_PIPE.replace("a file", self.needed), where=value, remedy="name one"
+            )
         if self.remedy and "://" in os.fspath(value):
             raise UserError(
                 f"is no path of this machine, and {self.needed} is needed",
@@ -101,13 +122,17 @@ class Place(click.Path):
 def whole_number(name: str) -> click.IntRange:
     """The range that `pgle.checks` has for a whole number of a name."""
     rule = NUMBERS[name]
-    return click.IntRange(int(rule.least), None if rule.most == math.inf else int(rule.most))
+    return click.IntRange(
+        int(rule.least), None if rule.most == math.inf else int(rule.most)
+    )
 
 
 BANDWIDTH = _Bandwidth.of("network_gb_s")
 SHARE = _Share()
 PATH, LOCAL = Place(), Place(remedy="copy it here first")
-FOLDER = Place(needed="a folder", remedy="choose one here, and copy it there afterwards")
+FOLDER = Place(
+    needed="a folder", remedy="choose one here, and copy it there afterwards"
+)
 
 
 def check_inputs(ctx: click.Context) -> None:
@@ -118,7 +143,9 @@ def check_inputs(ctx: click.Context) -> None:
             continue
         for path in value if isinstance(value, tuple) else (value,):
             if isinstance(path, Path) and not path.exists():
-                raise UserError("no such file or folder", where=path, remedy="check the path")
+                raise UserError(
+                    "no such file or folder", where=path, remedy="check the path"
+                )
 
 
 def check_places(ctx: click.Context) -> None:
@@ -142,7 +169,9 @@ def argument(name: str, metavar: str, type: Any = PATH, **how: Any) -> click.Arg
 def option(
     names: str, help: str, metavar: str | None = None, type: Any = None, **how: Any
 ) -> click.Option:
-    """An option by its names, with blanks between them; `--help` shows a default that is not empty."""
+    """An option by its names, with blanks between them; `--help` shows a default that is not
+    empty.
+    """
     how.setdefault("show_default", bool(how.get("default")))
     return click.Option(names.split(), help=help, metavar=metavar, type=type, **how)
 
@@ -173,10 +202,18 @@ def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
 
 _PRINTED: dict[str, Any] = {"expose_value": False, "callback": _keep}
 JSON = flag(
-    "--json as_json", "Print one JSON object instead of a table.", is_eager=True, **_PRINTED
+    "--json as_json",
+    "Print one JSON object instead of a table.",
+    is_eager=True,
+    **_PRINTED,
 )
 PAGE = (
-    flag("--all everything", "Print every section and every row.", is_eager=True, **_PRINTED),
+    flag(
+        "--all everything",
+        "Print every section and every row.",
+        is_eager=True,
+        **_PRINTED,
+    ),
     option(
         "--section sections",
         "Print this section too; repeatable.",
@@ -190,8 +227,12 @@ PAGE = (
 FORCE = flag("--force", "Overwrite output files that exist.")
 INPUTS = argument("inputs", "INPUT...", nargs=-1, required=True)
 PROFILE = argument("profile", "PROFILE")
-OUT = option("-o --output", "Profile to write: .pbtxt or .pb.", "OUT", PATH, required=True)
-STAT = option("--stat", "Compute: median, mean, min, max, pNN.", "NAME", default="median")
+OUT = option(
+    "-o --output", "Profile to write: .pbtxt or .pb.", "OUT", PATH, required=True
+)
+STAT = option(
+    "--stat", "Compute: median, mean, min, max, pNN.", "NAME", default="median"
+)
 
 
 def targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -223,7 +264,9 @@ NETWORK = option(
 
 def devices_per_host(help: str, **how: Any) -> click.Option:
     """``--devices-per-host``."""
-    return option("--devices-per-host", help, "N", whole_number("devices_per_host"), **how)
+    return option(
+        "--devices-per-host", help, "N", whole_number("devices_per_host"), **how
+    )
 
 
 def _read_flags(ctx: click.Context, _: click.Parameter, path: AnyPath | None) -> None:
@@ -236,7 +279,9 @@ def _read_flags(ctx: click.Context, _: click.Parameter, path: AnyPath | None) ->
         ):
             first = len(found) if line == FOUND_BY_SEARCH else first
             words = [] if line.lstrip().startswith("#") else line.split()
-            if wrong := next((word for word in words if not word.startswith("--")), None):
+            if wrong := next(
+                (word for word in words if not word.startswith("--")), None
+            ):
                 what = f"'{wrong}' does not begin with --"
                 raise UserError(
                     what,
@@ -248,7 +293,9 @@ def _read_flags(ctx: click.Context, _: click.Parameter, path: AnyPath | None) ->
         ctx.meta["pgle.judged"] = () if first is None else tuple(found[first:])
 
 
-def _all_flags(ctx: click.Context, _: click.Parameter, flags: tuple[str, ...]) -> tuple[str, ...]:
+def _all_flags(
+    ctx: click.Context, _: click.Parameter, flags: tuple[str, ...]
+) -> tuple[str, ...]:
     return (*ctx.meta.get("pgle.flags", ()), *flags)
 
 
@@ -277,7 +324,9 @@ CACHE = option(
     "Keep compilations in the user's cache, up to PGLE_CACHE_MIB (2048).",
     default=True,
 )
-WINDOW = option("--window", "The part to trace.", "auto|steps:A-B|seconds:N|all", default="auto")
+WINDOW = option(
+    "--window", "The part to trace.", "auto|steps:A-B|seconds:N|all", default="auto"
+)
 MODE = choice(
     "--mode",
     "How collectives run while they are measured; 'pgle profile --help' says more.",
@@ -299,7 +348,12 @@ QUIET = option(
     default=20.0,
 )
 COMPILED = (
-    option("--profile", "Measured costs; without, estimates stand in for them.", "PROFILE", LOCAL),
+    option(
+        "--profile",
+        "Measured costs; without, estimates stand in for them.",
+        "PROFILE",
+        LOCAL,
+    ),
     target(f"{_GPU}  [default: h100]"),  # of a run directory its own
     option(
         "--devices",
@@ -326,20 +380,34 @@ BOUNDS = (
         type=Between.of("min_collectives"),
     ),
 )
-"""What a profile must cover to count as used; the defaults are those of `pgle.xla.log.verdict.Bounds`."""
-JAXLIB = option("--jaxlib", "Speak of this release rather than the installed one.", "VERSION")
+"""What a profile must cover to count as used; the defaults are those of
+`pgle.xla.log.verdict.Bounds`.
+"""
+JAXLIB = option(
+    "--jaxlib", "Speak of this release rather than the installed one.", "VERSION"
+)
 PATTERN = option(
-    "--pattern", "Own console lines: groups s, ms or us; and step, loss if there.", "REGEX", REGEX
+    "--pattern",
+    "Own console lines: groups s, ms or us; and step, loss if there.",
+    "REGEX",
+    REGEX,
 )
 PYTHON = option(
-    "--python", "The Python of your program, whose jaxlib is asked.  [default: pgle's own]", "PATH"
+    "--python",
+    "The Python of your program, whose jaxlib is asked.  [default: pgle's own]",
+    "PATH",
 )
 
 
 def hlo(of: str = "", **how: Any) -> click.Option:
     """``--hlo``, several times; `of` says of which run."""
     return option(
-        "--hlo", f"HLO dump file or directory{of}; repeatable.", "PATH", PATH, multiple=True, **how
+        "--hlo",
+        f"HLO dump file or directory{of}; repeatable.",
+        "PATH",
+        PATH,
+        multiple=True,
+        **how,
     )
 
 
@@ -369,7 +437,9 @@ STAGE = (
     run_dir(),
     CAPTURE,
     TARGET,
-    option("--devices", "Devices to simulate.  [default: 4]", "N", whole_number("devices")),
+    option(
+        "--devices", "Devices to simulate.  [default: 4]", "N", whole_number("devices")
+    ),
     TOPOLOGY,
     *FLAGS,
     CHOOSE,

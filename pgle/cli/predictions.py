@@ -1,4 +1,6 @@
-"""Commands that predict steps: of a compiled module, compiled for other GPUs, at other sizes, under other flags."""
+"""Commands that predict steps: of a compiled module, compiled for other GPUs, at other sizes, under
+other flags.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 
 @command(
     opt.argument("hlo", "HLO"),
-    opt.option("--profile", "Measured costs; without, all are estimated.", "PROFILE", PATH),
+    opt.option(
+        "--profile", "Measured costs; without, all are estimated.", "PROFILE", PATH
+    ),
     opt.target("GPU, as for 'pgle rehearse'; default: as the dump says."),
     opt.module("Which module of a dump directory; else the one with the longest step."),
     opt.devices_per_host("GPUs that share NVLink; else 8, or 72."),
@@ -33,9 +37,10 @@ if TYPE_CHECKING:
 def predict_command(**options: Any) -> Answer[Any]:
     """Predict what a step of a scheduled module takes, and why. Needs no compiler and no GPU.
 
-    HLO: an after_optimizations dump (.hlo.pb, .txt, also .xz and .gz), a schedule dump or a dump directory.
-    Costs come from the profile. What it lacks is estimated from XLA's measured tables and a roofline. The range
-    holds the errors of estimates on other jobs, and how much collectives slow the kernels that run with them.
+    HLO: an after_optimizations dump (.hlo.pb, .txt, also .xz and .gz), a schedule dump or a dump
+    directory. Costs come from the profile. What it lacks is estimated from XLA's measured tables
+    and a roofline. The range holds the errors of estimates on other jobs, and how much collectives
+    slow the kernels that run with them.
 
     \b
     pgle predict dump/module_0042.jit_step.sm_9.0_gpu_after_optimizations.hlo.pb --profile profile.pbtxt
@@ -45,7 +50,9 @@ def predict_command(**options: Any) -> Answer[Any]:
 
 
 @command(
-    opt.argument("words", "MODULE | FOLDER | RUN | -- COMMAND...", None, nargs=-1, required=True),
+    opt.argument(
+        "words", "MODULE | FOLDER | RUN | -- COMMAND...", None, nargs=-1, required=True
+    ),
     *opt.COMPILED,
     opt.option(
         "-o --output",
@@ -59,12 +66,13 @@ def predict_command(**options: Any) -> Answer[Any]:
     *opt.PAGE,
 )
 def rehearse_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
-    """Compile a step for GPUs that you do not have, with and without a profile. See what the profile changes.
+    """Compile a step for GPUs that you do not have, with and without a profile. See what the
+    profile changes.
 
-    MODULE: StableHLO (JAX_DUMP_IR_TO) or HLO (text or proto) before scheduling. FOLDER: a folder of such dumps. RUN: a
-    run directory, with its module, measured profile, flags and GPU. COMMAND: a program. It runs on virtual CPU devices
-    until it has compiled its step. XLA_FLAGS of the environment count. The exit code is 1 if XLA did not use the
-    profile, or the program failed.
+    MODULE: StableHLO (JAX_DUMP_IR_TO) or HLO (text or proto) before scheduling. FOLDER: a folder of
+    such dumps. RUN: a run directory, with its module, measured profile, flags and GPU. COMMAND: a
+    program. It runs on virtual CPU devices until it has compiled its step. XLA_FLAGS of the
+    environment count. The exit code is 1 if XLA did not use the profile, or the program failed.
 
     \b
     pgle rehearse jax_ir0000_jit_step_compile.mlir --target h100
@@ -76,32 +84,44 @@ def rehearse_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
 
 
 def _unnamed(answer: Answer[Rehearsal]) -> Answer[Rehearsal]:
-    """An answer, without its folder if nobody named that and only the verdict is printed, which does not name it."""
+    """An answer, without its folder if nobody named that and only the verdict is printed, which
+    does not name it.
+    """
     if text.quiet and not click.get_current_context().meta["pgle.as_json"]:
         forget(answer.result.request.out)
     return answer
 
 
 @command(
-    opt.argument("words", "MODULE | RUN | -- COMMAND...", None, nargs=-1, required=True),
+    opt.argument(
+        "words", "MODULE | RUN | -- COMMAND...", None, nargs=-1, required=True
+    ),
     *opt.COMPILED,
     opt.CHOOSE,
     opt.QUIET,
-    opt.option("--budget", "Trials at most.", default=20, type=opt.whole_number("budget")),
+    opt.option(
+        "--budget", "Trials at most.", default=20, type=opt.whole_number("budget")
+    ),
     opt.CACHE,
     opt.option(
-        "-o --output", "Folder for flags, profile, trials and page.", "DIR", FOLDER, required=True
+        "-o --output",
+        "Folder for flags, profile, trials and page.",
+        "DIR",
+        FOLDER,
+        required=True,
     ),
     *opt.PAGE,
 )
 def tune_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
-    """Find the XLA flags that, with the profile, make a step fastest. Uses the real compiler and no GPU.
+    """Find the XLA flags that, with the profile, make a step fastest. Uses the real compiler and no
+    GPU.
 
-    MODULE: as for 'pgle rehearse'. RUN: a run directory, with its module, measured profile and flags. The search tries
-    combine thresholds, pipelined collectives, loop double buffering and other flags that decide the schedule, one at a
-    time. It accepts a setting if the step gets half a per cent shorter, by the likely costs and on average over
-    worlds, and if it is shorter in nine of ten worlds. In a world, costs, latencies, contention and launch gaps differ.
-    All gains are predictions. The answer shows what others measured for each flag. To continue a search that was
+    MODULE: as for 'pgle rehearse'. RUN: a run directory, with its module, measured profile and
+    flags. The search tries combine thresholds, pipelined collectives, loop double buffering and
+    other flags that decide the schedule, one at a time. It accepts a setting if the step gets half
+    a per cent shorter, by the likely costs and on average over worlds, and if it is shorter in nine
+    of ten worlds. In a world, costs, latencies, contention and launch gaps differ. All gains are
+    predictions. The answer shows what others measured for each flag. To continue a search that was
     stopped, give the same command again.
 
     \b
@@ -118,7 +138,9 @@ def _sizes(text: str) -> tuple[int, ...]:
         return ()
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and len(part) < 10 for part in parts):
-        raise UserError("is no list of sizes", where=f"--devices {text}", remedy="say 8,64,512")
+        raise UserError(
+            "is no list of sizes", where=f"--devices {text}", remedy="say 8,64,512"
+        )
     sizes = tuple(map(int, parts))
     check({"devices": sizes})
     return sizes
@@ -142,7 +164,9 @@ def _measured(text: str) -> dict[int, float]:
     us = float(found[2]) * {"s": 1e6, "ms": 1e3, "us": 1.0}[found[3]] if found else 0.0
     if found is None:
         raise UserError(
-            "is no measured step", where=f"--measured {text}", remedy="say 8=1.56s or 8=320ms"
+            "is no measured step",
+            where=f"--measured {text}",
+            remedy="say 8=1.56s or 8=320ms",
         )
     check({"measured_us": us})
     return {int(found[1]): us}
@@ -151,7 +175,11 @@ def _measured(text: str) -> dict[int, float]:
 @command(
     opt.argument("words", "-- COMMAND... | HLO...", None, nargs=-1, required=True),
     opt.option(
-        "--devices", "Numbers of GPUs; the smallest is compared with.", "N,N,…", _sizes, default=""
+        "--devices",
+        "Numbers of GPUs; the smallest is compared with.",
+        "N,N,…",
+        _sizes,
+        default="",
     ),
     opt.option(
         "--vary",
@@ -178,7 +206,9 @@ def _measured(text: str) -> dict[int, float]:
         "PROFILE",
         LOCAL,
     ),
-    opt.option("--from measured_on", "Dump that the profile was measured on.", "HLO", LOCAL),
+    opt.option(
+        "--from measured_on", "Dump that the profile was measured on.", "HLO", LOCAL
+    ),
     opt.TARGET,
     opt.devices_per_host("GPUs that share NVLink.  [default: the target's, 8 or 72]"),
     opt.NETWORK,
@@ -197,12 +227,14 @@ def _measured(text: str) -> dict[int, float]:
 def scale_command(
     words: tuple[str, ...], vary: tuple[tuple[str, list[str]], ...], **options: Any
 ) -> Answer[Any]:
-    """Predict a program's step at sizes that you do not have: does it fit, how well does it scale, where does it break?
+    """Predict a program's step at sizes that you do not have: does it fit, how well does it scale,
+    where does it break?
 
-    COMMAND is captured at each size on virtual devices, compiled by XLA for the target, and priced. Nothing of it is
-    executed on a GPU. In it {devices}, {hosts} and every {NAME} of --vary are replaced; {4*devices} and {batch/hosts}
-    are worked out. HLO: modules instead of a program, a file for each size. All figures are predictions. The exit code
-    is 1 if no size has a step that fits.
+    COMMAND is captured at each size on virtual devices, compiled by XLA for the target, and priced.
+    Nothing of it is executed on a GPU. In it {devices}, {hosts} and every {NAME} of --vary are
+    replaced; {4*devices} and {batch/hosts} are worked out. HLO: modules instead of a program, a
+    file for each size. All figures are predictions. The exit code is 1 if no size has a step that
+    fits.
 
     \b
     pgle scale --devices 8,64,512 --network 50GB/s -- python train.py --batch '{4*devices}'

@@ -1,4 +1,6 @@
-"""Commands that look at what there is, without NumPy if they can: a profile or a trace, two profiles, a log."""
+"""Commands that look at what there is, without NumPy if they can: a profile or a trace, two
+profiles, a log.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,13 @@ from pgle.run.inputs.traces import convert_command, is_trace, read_traces
 def show_command(ctx: click.Context, /, path: AnyPath) -> Answer[Any]:
     """Show a profile as XLA would take it, or what a trace holds.
 
-    PROFILE: .pbtxt, .pb, or a directory of fingerprint-named ones. The sidecar PROFILE.json has kinds, shapes and
-    dispersion; without it kinds are guessed from names and marked "?". Warnings name what XLA takes otherwise than it
-    reads: duplicate names, .remat, a -done. Each cost is one execution of its instruction.
+    PROFILE: .pbtxt, .pb, or a directory of fingerprint-named ones. The sidecar PROFILE.json has
+    kinds, shapes and dispersion; without it kinds are guessed from names and marked "?". Warnings
+    name what XLA takes otherwise than it reads: duplicate names, .remat, a -done. Each cost is one
+    execution of its instruction.
 
-    TRACE: what `pgle convert` reads. Modules and their executions (steady ones, and why others are left out),
-    instructions, devices, and activities that belong to no instruction.
+    TRACE: what `pgle convert` reads. Modules and their executions (steady ones, and why others are
+    left out), instructions, devices, and activities that belong to no instruction.
 
     \b
     pgle show profile.pbtxt
@@ -37,13 +40,18 @@ def show_command(ctx: click.Context, /, path: AnyPath) -> Answer[Any]:
     """
     if is_trace(path):
         return _trace(path)
-    listed = 0 if ctx.meta["pgle.as_json"] or ctx.meta["pgle.everything"] else report.ROWS
+    listed = (
+        0 if ctx.meta["pgle.as_json"] or ctx.meta["pgle.everything"] else report.ROWS
+    )
     found = summarise(read_profile(path), top=listed)
     known = module_records(found.provenance)
     modules = {
-        str(module.get("name")): tuple(map(str, module.get("fingerprints", ()))) for module in known
+        str(module.get("name")): tuple(map(str, module.get("fingerprints", ())))
+        for module in known
     }
-    page = report.profile_page(str(path), found, next_steps.after_summary(path, modules))
+    page = report.profile_page(
+        str(path), found, next_steps.after_summary(path, modules)
+    )
     return api.answer("show", found, page, report.profile_document(str(path), found))
 
 
@@ -53,22 +61,27 @@ def _trace(path: AnyPath) -> Answer[Any]:
     with text.progress("reading traces") as advance:
         found = summarise_trace(read_traces([path], progress=advance))
     about = str(path), found, convert_command(path)
-    return api.answer("show", found, report.trace_page(*about), report.trace_document(*about))
+    return api.answer(
+        "show", found, report.trace_page(*about), report.trace_document(*about)
+    )
 
 
 @command(opt.argument("old", "OLD"), opt.argument("new", "NEW"), *opt.PAGE)
 def diff_command(old: AnyPath, new: AnyPath) -> Answer[Any]:
     """Compare two cost profiles: what changed and by how much.
 
-    Largest change in time first. A change within the dispersion of the samples (half the two p10-p90 ranges added up,
-    from the sidecars) is marked as noise. A name whose opcode or shape differs is another instruction, not a change.
+    Largest change in time first. A change within the dispersion of the samples (half the two
+    p10-p90 ranges added up, from the sidecars) is marked as noise. A name whose opcode or shape
+    differs is another instruction, not a change.
 
     \b
     pgle diff before.pbtxt after.pbtxt
     """
     result = diff_profiles(read_profile(old), read_profile(new))
     page = report.diff_page(str(old), str(new), result, next_steps.after_summary(new))
-    return api.answer("diff", result, page, report.diff_document(str(old), str(new), result))
+    return api.answer(
+        "diff", result, page, report.diff_document(str(old), str(new), result)
+    )
 
 
 @command(
@@ -81,10 +94,15 @@ def diff_command(old: AnyPath, new: AnyPath) -> Answer[Any]:
         PATH,
     ),
     opt.option(
-        "--profile", "The profile of the run; default: the one that the log names.", "PROFILE", PATH
+        "--profile",
+        "The profile of the run; default: the one that the log names.",
+        "PROFILE",
+        PATH,
     ),
     opt.option(
-        "--jax", "The jax that wrote the log; default: guessed from its wordings.", "VERSION"
+        "--jax",
+        "The jax that wrote the log; default: guessed from its wordings.",
+        "VERSION",
     ),
     *opt.BOUNDS,
     *opt.PAGE,
@@ -92,16 +110,18 @@ def diff_command(old: AnyPath, new: AnyPath) -> Answer[Any]:
 def confirm_command(log: tuple[str, ...], **options: Any) -> Answer[Any]:
     """Read an XLA log: was the profile used, by which module, and what proves it.
 
-    LOG is the output of a run, stdout and stderr together, of any size; - reads stdin. Of a run directory it is the log
-    of the perf stage, with its schedule dump. Several logs, or a folder of logs, are ranks. Else ranks are known by the
-    labels of srun -l, mpirun, torchrun, kubectl and others, and each is judged. XLA says most of it at level INFO,
-    which JAX hides: set TF_CPP_MIN_LOG_LEVEL=0 before Python starts. A schedule dump
+    LOG is the output of a run, stdout and stderr together, of any size; - reads stdin. Of a run
+    directory it is the log of the perf stage, with its schedule dump. Several logs, or a folder of
+    logs, are ranks. Else ranks are known by the labels of srun -l, mpirun, torchrun, kubectl and
+    others, and each is judged. XLA says most of it at level INFO, which JAX hides: set
+    TF_CPP_MIN_LOG_LEVEL=0 before Python starts. A schedule dump
     (--xla_dump_latency_hiding_schedule=true) proves use without any log line.
 
-    Verdicts: used, partly-used, used-without-matches, ended (the program crashed, was killed or ran out of time),
-    different-profiles (of several ranks), not-used, wrong-format, cannot-tell. Exit code 0 when the main module used
-    the profile, 1 otherwise; partly-used is less than the two bounds, those of 'pgle verify'. Without a
-    schedule dump nobody knows times, and --min-time-coverage is held against the share of instructions.
+    Verdicts: used, partly-used, used-without-matches, ended (the program crashed, was killed or ran
+    out of time), different-profiles (of several ranks), not-used, wrong-format, cannot-tell. Exit
+    code 0 when the main module used the profile, 1 otherwise; partly-used is less than the two
+    bounds, those of 'pgle verify'. Without a schedule dump nobody knows times, and
+    --min-time-coverage is held against the share of instructions.
 
     \b
     pgle confirm run.log

@@ -1,6 +1,8 @@
-"""Commands that run your program or look at a run: stages, JAX's AutoPGLE, this machine, a measured step, its page.
+"""Commands that run your program or look at a run: stages, JAX's AutoPGLE, this machine, a measured
+step, its page.
 
-Each imports what it runs when it runs: traces and schedules need NumPy, of which its help needs none.
+Each imports what it runs when it runs: traces and schedules need NumPy, of which its help needs
+none.
 """
 
 from __future__ import annotations
@@ -43,9 +45,13 @@ def _asked(
         options.pop("flags"),
     )
     if "min_collectives" in options:
-        fields["bounds"] = Bounds(options.pop("min_time_coverage"), options.pop("min_collectives"))
+        fields["bounds"] = Bounds(
+            options.pop("min_time_coverage"), options.pop("min_collectives")
+        )
     stdout: Literal[1, 2] = 2 if ctx.meta["pgle.as_json"] else 1
-    return StageRequest(stage, words, run, mode, **{"flags": flags, "stdout": stdout, **fields})
+    return StageRequest(
+        stage, words, run, mode, **{"flags": flags, "stdout": stdout, **fields}
+    )
 
 
 @command(
@@ -62,10 +68,11 @@ def run_command(
 ) -> Answer[Any] | None:
     """All stages on a program: profile, convert, baseline, verify, perf, compare.
 
-    After a failure or a change repeat the command: a stage is skipped while its command, flags and input files are the
-    same and its outputs are still there. Exit code 1 where no trace came of the profile run, or the
-    profile covers too little, was not used, or made the step slower. With a --flags-file of 'pgle tune' the baseline
-    runs without the flags that it found: the answer is what they and the profile bring.
+    After a failure or a change repeat the command: a stage is skipped while its command, flags and
+    input files are the same and its outputs are still there. Exit code 1 where no trace came of the
+    profile run, or the profile covers too little, was not used, or made the step slower. With a
+    --flags-file of 'pgle tune' the baseline runs without the flags that it found: the answer is
+    what they and the profile bring.
 
     \b
     pgle run -- python train.py --config x
@@ -87,11 +94,17 @@ def run_command(
         warnings: tuple[str, ...] = ()
     else:
         with stages.Stages(simulated=isinstance(back_end, SimulatedBackEnd)) as shown:
-            result = Experiment(stage, back_end, shown.announce, shown.show, **how).run()
+            result = Experiment(
+                stage, back_end, shown.announce, shown.show, **how
+            ).run()
         shown.show(result)
         warnings = tuple(shown.warnings)
     return api.answer(
-        "run", result, stages.run_page(result, warnings), stages.run_document(result), result.good
+        "run",
+        result,
+        stages.run_page(result, warnings),
+        stages.run_document(result),
+        result.good,
     )
 
 
@@ -102,13 +115,13 @@ def profile_command(
 ) -> Answer[Any] | None:
     """Run a program with the flags of a profile run and capture a trace.
 
-    --mode sync: latency-hiding scheduler on, collectives synchronous; every cost is measured without overlap, and
-    scheduling names lead back to the names that PGLE needs.
+    --mode sync: latency-hiding scheduler on, collectives synchronous; every cost is measured
+    without overlap, and scheduling names lead back to the names that PGLE needs.
 
     --mode async: as the program will run, overlap on, so costs include contention.
 
-    --window auto: 5 steps after 3 without compilation; where steps are not marked, 5 s or longer, once a module has
-    been executed 3 times since the last compilation.
+    --window auto: 5 steps after 3 without compilation; where steps are not marked, 5 s or longer,
+    once a module has been executed 3 times since the last compilation.
 
     --window steps:A-B: these marked steps (jax.profiler.StepTraceAnnotation, pgle.step).
 
@@ -116,8 +129,8 @@ def profile_command(
 
     --window all: from the first compilation to the end, for short programs.
 
-    Command buffers (CUDA graphs) are off in every mode: they hide single operations from profilers. Exit code 1 where
-    the program ran and left no trace, with the reason.
+    Command buffers (CUDA graphs) are off in every mode: they hide single operations from profilers.
+    Exit code 1 where the program ran and left no trace, with the reason.
 
     \b
     pgle profile -- python train.py --config x
@@ -139,12 +152,20 @@ def _run(
     elif result.rank or not result.simulated:
         _leave_stdout(ctx, result.rank, stages.troubles(result), good=result.good)
     return api.answer(
-        request.stage, result, stages.stage_page(result), stages.stage_document(result), result.good
+        request.stage,
+        result,
+        stages.stage_page(result),
+        stages.stage_document(result),
+        result.good,
     )
 
 
-def _leave_stdout(ctx: click.Context, rank: int, warnings: Iterable[str], *, good: bool) -> None:
-    """Have pages go to stderr until the command ends, as stdout is the program's own; of several ranks the first's."""
+def _leave_stdout(
+    ctx: click.Context, rank: int, warnings: Iterable[str], *, good: bool
+) -> None:
+    """Have pages go to stderr until the command ends, as stdout is the program's own; of several
+    ranks the first's.
+    """
     if rank:
         text.warn(f"rank {rank}: {line}" for line in warnings)
         ctx.exit(not good)
@@ -155,7 +176,9 @@ def _leave_stdout(ctx: click.Context, rank: int, warnings: Iterable[str], *, goo
 @command(
     *opt.STAGE,
     opt.option("--profile", "[default: from the run directory]", "PROFILE", PATH),
-    opt.flag("--baseline", "Run without the profile, scheduler on: what to compare with."),
+    opt.flag(
+        "--baseline", "Run without the profile, scheduler on: what to compare with."
+    ),
     *opt.BOUNDS,
     *opt.PAGE,
 )
@@ -165,9 +188,9 @@ def perf_command(
 ) -> Answer[Any] | None:
     """Run a program with a profile, and confirm from XLA's log that its main module used it.
 
-    The profile is given under a name that carries its hash, and the compilation cache is left aside, so that what runs
-    is what was asked for. Exit code 1 where the main module did not use the profile, or used too little of it: the
-    bounds are those of 'pgle verify'.
+    The profile is given under a name that carries its hash, and the compilation cache is left
+    aside, so that what runs is what was asked for. Exit code 1 where the main module did not use
+    the profile, or used too little of it: the bounds are those of 'pgle verify'.
 
     \b
     pgle perf --run-dir runs/a -- python train.py --config x
@@ -176,7 +199,9 @@ def perf_command(
     name = "baseline" if baseline else "perf"
     request = _asked(ctx, name, options, name)
     request = (
-        request if baseline else replace(request, profile=profile or request.run.profile_to_use())
+        request
+        if baseline
+        else replace(request, profile=profile or request.run.profile_to_use())
     )
     return _run(ctx, request, options, force=force)
 
@@ -185,10 +210,20 @@ def perf_command(
     opt.argument("words", "-- COMMAND...", None, nargs=-1),
     opt.run_dir(),
     opt.option(
-        "--runs", "Executions of each function to trace.", default=3, type=click.IntRange(1)
+        "--runs",
+        "Executions of each function to trace.",
+        default=3,
+        type=click.IntRange(1),
     ),
-    opt.option("--percentile", "Of the costs over them.", default=90, type=click.IntRange(0, 100)),
-    opt.flag("--then-nsys", "Run again under nsys, with the compiled program from the cache."),
+    opt.option(
+        "--percentile",
+        "Of the costs over them.",
+        default=90,
+        type=click.IntRange(0, 100),
+    ),
+    opt.flag(
+        "--then-nsys", "Run again under nsys, with the compiled program from the cache."
+    ),
     opt.option(
         "--cache",
         "JAX's compilation cache.  [default: a new one in the run directory]",
@@ -204,10 +239,11 @@ def perf_command(
 def auto_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     """Run a command with JAX's AutoPGLE, and hand the result over to nsys.
 
-    AutoPGLE traces the first executions of every jitted function, then compiles it again with the measured costs, all
-    in one run. It does not reach functions compiled ahead of time, and holds CUPTI, so that nsys sees nothing next to
-    it. --then-nsys starts the command a second time: the optimised programs come from JAX's compilation cache
-    (JAX_COMPILATION_CACHE_EXPECT_PGLE), and nsys traces them.
+    AutoPGLE traces the first executions of every jitted function, then compiles it again with the
+    measured costs, all in one run. It does not reach functions compiled ahead of time, and holds
+    CUPTI, so that nsys sees nothing next to it. --then-nsys starts the command a second time: the
+    optimised programs come from JAX's compilation cache (JAX_COMPILATION_CACHE_EXPECT_PGLE), and
+    nsys traces them.
 
     Exit code 1 where nothing was compiled again, with the reason.
 
@@ -223,7 +259,11 @@ def auto_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     if not ctx.meta["pgle.as_json"]:
         _leave_stdout(ctx, result.stage.rank, result.warnings, good=result.good)
     return api.answer(
-        "auto", result, stages.auto_page(result), stages.auto_document(result), result.good
+        "auto",
+        result,
+        stages.auto_page(result),
+        stages.auto_document(result),
+        result.good,
     )
 
 
@@ -247,7 +287,10 @@ _AGAINST = (
     opt.INPUTS,
     *_MEASURED,
     opt.option(
-        "--profile", "What the scheduler was given  [default: from RUN/perf]", "PROFILE", PATH
+        "--profile",
+        "What the scheduler was given  [default: from RUN/perf]",
+        "PROFILE",
+        PATH,
     ),
     *_AGAINST,
     *opt.PAGE,
@@ -255,10 +298,11 @@ _AGAINST = (
 def analyze_command(**options: Any) -> Answer[Any]:
     """Where the time of a step goes, and what could be saved.
 
-    INPUT: traces, several as ranks of one job; a run directory or a stage of it (RUN/perf); a rehearsal or scheduled
-    HLO, whose step is simulated. Compute, exposed communication, exposed copies and idle add up to the window of the
-    steady steps. Findings are ranked by what they could save at most, each with its number, its evidence and what to
-    do. With --against: what got slower, is hidden less, appeared or is gone, and by how much of the step.
+    INPUT: traces, several as ranks of one job; a run directory or a stage of it (RUN/perf); a
+    rehearsal or scheduled HLO, whose step is simulated. Compute, exposed communication, exposed
+    copies and idle add up to the window of the steady steps. Findings are ranked by what they could
+    save at most, each with its number, its evidence and what to do. With --against: what got
+    slower, is hidden less, appeared or is gone, and by how much of the step.
 
     \b
     pgle analyze report.nsys-rep --hlo dump/
@@ -268,13 +312,19 @@ def analyze_command(**options: Any) -> Answer[Any]:
     from pgle.report import analyze
 
     found = api.read_analysis(**options)
-    return api.answer("analyze", found, analyze.analyze_page(found), analyze.document(found))
+    return api.answer(
+        "analyze", found, analyze.analyze_page(found), analyze.document(found)
+    )
 
 
 @command(
     opt.argument("inputs", "RUN...", nargs=-1, required=True),
     opt.option(
-        "-o --output outputs", "FILE.html, .md or .json; repeatable.", "FILE", PATH, multiple=True
+        "-o --output outputs",
+        "FILE.html, .md or .json; repeatable.",
+        "FILE",
+        PATH,
+        multiple=True,
     ),
     *_MEASURED,
     *_AGAINST,
@@ -293,11 +343,13 @@ def report_command(
     against_hlo: tuple[AnyPath, ...],
     force: bool,
 ) -> None:
-    """Write a page on a run: verdict, what to do, a timeline to move in, before and after, costs, step times.
+    """Write a page on a run: verdict, what to do, a timeline to move in, before and after, costs,
+    step times.
 
-    RUN: a run directory, traces of one job, the folder of 'pgle rehearse' or 'pgle tune', or a report as JSON. The page
-    is one file that loads nothing and sends nothing. Without -o it is report.html in the run directory, else here. With
-    --against: both steps on one time axis, and what changed. For text use 'pgle analyze'.
+    RUN: a run directory, traces of one job, the folder of 'pgle rehearse' or 'pgle tune', or a
+    report as JSON. The page is one file that loads nothing and sends nothing. Without -o it is
+    report.html in the run directory, else here. With --against: both steps on one time axis, and
+    what changed. For text use 'pgle analyze'.
 
     \b
     pgle report runs/a
@@ -321,7 +373,10 @@ def report_command(
 
 
 @command(
-    opt.flag("--prove", "Run the whole chain on a small program, and say what each link proves."),
+    opt.flag(
+        "--prove",
+        "Run the whole chain on a small program, and say what each link proves.",
+    ),
     opt.run_dir(
         None,
         "Where runs are to be kept; with --prove: a new folder.  [default: ., with --prove runs/proof]",
@@ -336,9 +391,10 @@ def doctor_command(
 ) -> Answer[Any]:
     """Check GPUs, driver, jax, its CUDA plugin, nsys, CUPTI, flags, caches and permissions.
 
-    Exit code 1 where something fails; warnings are allowed. With --prove the installed versions do not count, but what
-    works: a small program is profiled, converted, verified, run with its profile, confirmed and compared, on the GPUs
-    of this machine or, where there are none, on the simulated GPU.
+    Exit code 1 where something fails; warnings are allowed. With --prove the installed versions do
+    not count, but what works: a small program is profiled, converted, verified, run with its
+    profile, confirmed and compared, on the GPUs of this machine or, where there are none, on the
+    simulated GPU.
 
     \b
     pgle doctor
@@ -352,8 +408,14 @@ def doctor_command(
     if prove:
         proof = doctor.prove(run_dir or Path("runs/proof"), capture, target, text.say)
         return api.answer(
-            "proof", proof, start.proof_page(proof), {"ok": proof.ok, **text.plain(proof)}, proof.ok
+            "proof",
+            proof,
+            start.proof_page(proof),
+            {"ok": proof.ok, **text.plain(proof)},
+            proof.ok,
         )
     diagnosis = doctor.diagnose(this_machine(python), str(run_dir or "."))
     page = start.doctor_page(diagnosis)
-    return api.answer("doctor", diagnosis, page, start.doctor_document(diagnosis), diagnosis.ok)
+    return api.answer(
+        "doctor", diagnosis, page, start.doctor_document(diagnosis), diagnosis.ok
+    )

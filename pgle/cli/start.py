@@ -31,7 +31,8 @@ from pgle.run.init import STARTERS, init
     opt.JSON,
 )
 def init_command(name: str, folder: Path, force: bool) -> Answer[Any]:
-    """Write files to start from: job scripts, CI, a Makefile, a Dockerfile. Without a name, list them.
+    """Write files to start from: job scripts, CI, a Makefile, a Dockerfile. Without a name, list
+    them.
 
     They are plain files of yours from then on; nothing that exists is overwritten.
 
@@ -42,7 +43,9 @@ def init_command(name: str, folder: Path, force: bool) -> Answer[Any]:
     """
     if not name:
         purposes = {name: item.purpose for name, item in STARTERS.items()}
-        return api.answer("init", STARTERS, start.starters_page(STARTERS), {"starters": purposes})
+        return api.answer(
+            "init", STARTERS, start.starters_page(STARTERS), {"starters": purposes}
+        )
     written = init(name, folder, force=force)
     document = {"written": written, "folder": folder, "next": STARTERS[name].following}
     return api.answer(
@@ -82,10 +85,12 @@ def completion_command(ctx: click.Context, /, shell: str) -> None:
 
 @command(opt.argument("folder", "[FOLDER]", FOLDER, default="."))
 def mcp_command(folder: Path) -> None:
-    """Serve the answers to an agent: a server of the Model Context Protocol on stdin and stdout (extra 'mcp').
+    """Serve the answers to an agent: a server of the Model Context Protocol on stdin and stdout
+    (extra 'mcp').
 
-    FOLDER: the tools read only from it. They write nothing there. The tools are folder, analyze, verify,
-    confirm, compare, predict, rehearse and flags_explain. Long calls report what they do, and can be cancelled.
+    FOLDER: the tools read only from it. They write nothing there. The tools are folder, analyze,
+    verify, confirm, compare, predict, rehearse and flags_explain. Long calls report what they do,
+    and can be cancelled.
 
     \b
     pgle mcp

@@ -34,8 +34,12 @@ def _step_range(text: str) -> tuple[int | None, int | None]:
 
 @command(
     opt.argument("words", "[BASE NEW | -- COMMAND...]", click.UNPROCESSED, nargs=-1),
-    opt.option("--base", "A further run of BASE; repeatable, globs too.", "PATH", multiple=True),
-    opt.option("--new", "A further run of NEW; repeatable, globs too.", "PATH", multiple=True),
+    opt.option(
+        "--base", "A further run of BASE; repeatable, globs too.", "PATH", multiple=True
+    ),
+    opt.option(
+        "--new", "A further run of NEW; repeatable, globs too.", "PATH", multiple=True
+    ),
     opt.flag("--paired", "Run i of BASE belongs to run i of NEW."),
     opt.option(
         "--label labels",
@@ -46,13 +50,22 @@ def _step_range(text: str) -> tuple[int | None, int | None]:
         show_default=False,
     ),
     opt.option(
-        "--fail-slower", "Fail if NEW is shown to be slower by more than this: 2%.", "SHARE", SHARE
+        "--fail-slower",
+        "Fail if NEW is shown to be slower by more than this: 2%.",
+        "SHARE",
+        SHARE,
     ),
     opt.flag("--fail-undecided", "Fail also if the runs cannot tell."),
     opt.flag("--require-faster", "Fail unless NEW is faster."),
-    opt.option("--max-loss-change", "Fail if the loss differs by more.", "SHARE", SHARE),
-    opt.option("--confidence", "Of the intervals.", default=0.95, type=Between.of("confidence")),
-    opt.option("--same-within", "What counts as the same.", "SHARE", SHARE, default="0.5%"),
+    opt.option(
+        "--max-loss-change", "Fail if the loss differs by more.", "SHARE", SHARE
+    ),
+    opt.option(
+        "--confidence", "Of the intervals.", default=0.95, type=Between.of("confidence")
+    ),
+    opt.option(
+        "--same-within", "What counts as the same.", "SHARE", SHARE, default="0.5%"
+    ),
     opt.option(
         "--launch-spread --run-noise",
         "How much launches differ (standard deviation); used if each side has one run.",
@@ -68,7 +81,9 @@ def _step_range(text: str) -> tuple[int | None, int | None]:
     ),
     opt.option("--steps window", "Only these step numbers.", "FIRST:LAST", _step_range),
     opt.PATTERN,
-    opt.option("--abba rounds", "Run N rounds of four runs.", "N", click.IntRange(0), default=0),
+    opt.option(
+        "--abba rounds", "Run N rounds of four runs.", "N", click.IntRange(0), default=0
+    ),
     opt.option("--profile", "With --abba: profile of side B.", "PROFILE", LOCAL),
     opt.option(
         "--run-dir",
@@ -86,13 +101,15 @@ def _step_range(text: str) -> tuple[int | None, int | None]:
 def compare_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     """Compare the step times of two sides; exit code 1 if a limit is not kept.
 
-    BASE, NEW: run directories, console logs (MaxText, plain), CSV, JSON lines
-    {"step": 7, "step_time_s": 0.2013}, profiler traces; a directory or glob of them is several runs. One folder with
-    both stages, or of --abba, is enough. Warm-up, profiled steps and stalls are left out by rule, and listed.
+    BASE, NEW: run directories, console logs (MaxText, plain), CSV, JSON lines {"step": 7,
+    "step_time_s": 0.2013}, profiler traces; a directory or glob of them is several runs. One folder
+    with both stages, or of --abba, is enough. Warm-up, profiled steps and stalls are left out by
+    rule, and listed.
 
-    The unit is the run if there are several, else blocks of steps as long as their autocorrelation asks. The
-    verdict is faster, slower, same or undecided; a difference within noise is never called faster or slower.
-    A limit is kept (ok), broken (FAIL), or these runs cannot tell; then --abba runs both sides in turn.
+    The unit is the run if there are several, else blocks of steps as long as their autocorrelation
+    asks. The verdict is faster, slower, same or undecided; a difference within noise is never
+    called faster or slower. A limit is kept (ok), broken (FAIL), or these runs cannot tell; then
+    --abba runs both sides in turn.
 
     \b
     pgle compare runs/a/baseline runs/a/perf --fail-slower 1%
@@ -127,7 +144,9 @@ def compare_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
         say(f"wrote {options['html']}")
     if options["github"]:
         report.append(result, checks)
-    return api.answer("compare", result, page, report.document(result, checks), not broken)
+    return api.answer(
+        "compare", result, page, report.document(result, checks), not broken
+    )
 
 
 def _request(options: dict[str, Any]) -> CompareRequest:
@@ -141,10 +160,20 @@ def _request(options: dict[str, Any]) -> CompareRequest:
 
     first, last = options["window"] or (None, None)
     if options["fail_undecided"] and options["fail_slower"] is None:
-        raise UserError("needs a bound", where="--fail-undecided", remedy="add --fail-slower 2%")
+        raise UserError(
+            "needs a bound", where="--fail-undecided", remedy="add --fail-slower 2%"
+        )
     return CompareRequest(
         **given(
-            "words", "base", "new", "pattern", "rounds", "profile", "run_dir", "labels", "history"
+            "words",
+            "base",
+            "new",
+            "pattern",
+            "rounds",
+            "profile",
+            "run_dir",
+            "labels",
+            "history",
         ),
         rules=Rules(options["warmup"], first, last),
         assumptions=Assumptions(
@@ -154,12 +183,16 @@ def _request(options: dict[str, Any]) -> CompareRequest:
             launch_spread=given_spread(options["launch_spread"]),
         ),
         limits=Limits(
-            **given("fail_slower", "fail_undecided", "require_faster", "max_loss_change")
+            **given(
+                "fail_slower", "fail_undecided", "require_faster", "max_loss_change"
+            )
         ),
     )
 
 
-_FILE = opt.option("--file path", "JSON lines.", "FILE", LOCAL, default="perf/history.jsonl")
+_FILE = opt.option(
+    "--file path", "JSON lines.", "FILE", LOCAL, default="perf/history.jsonl"
+)
 
 
 @click.group(cls=Commands)
@@ -176,9 +209,14 @@ def history_command() -> None:
     params=[
         opt.argument("runs", "RUN...", None, nargs=-1, required=True),
         opt.option(
-            "--name", "The workload; trends are kept by name and hardware.", "NAME", required=True
+            "--name",
+            "The workload; trends are kept by name and hardware.",
+            "NAME",
+            required=True,
         ),
-        opt.option("--hardware", "What it ran on.  [default: what nvidia-smi says]", "NAME"),
+        opt.option(
+            "--hardware", "What it ran on.  [default: what nvidia-smi says]", "NAME"
+        ),
         opt.option(
             "--commit",
             "Commit of the program.  [default: as recorded with the run, else that of the working "
@@ -219,7 +257,9 @@ def add(
         time = datetime.fromisoformat(when) if when else datetime.now(UTC)
     except ValueError:
         raise UserError(
-            f"'{when}' is not a time", where="--time", remedy="write 2026-01-31T12:00:00"
+            f"'{when}' is not a time",
+            where="--time",
+            remedy="write 2026-01-31T12:00:00",
         ) from None
     side = read_side(name, runs, rules=Rules(), pattern=pattern)
     check_runs(side.runs)
@@ -237,7 +277,13 @@ def add(
     )
     add_entry(path, entry)
     entries, warnings = read_history(path)
-    of_workload = [old for old in entries if (old.name, old.hardware) == (name, entry.hardware)]
+    of_workload = [
+        old for old in entries if (old.name, old.hardware) == (name, entry.hardware)
+    ]
     (trend,) = make_trends(of_workload)
-    page = report.history_page(path, entry, trend, warnings=warnings, following=after_entry(path))
-    return api.answer("history", trend, page, report.history_document(path, trend, warnings))
+    page = report.history_page(
+        path, entry, trend, warnings=warnings, following=after_entry(path)
+    )
+    return api.answer(
+        "history", trend, page, report.history_document(path, trend, warnings)
+    )

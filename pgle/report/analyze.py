@@ -8,7 +8,12 @@ from datetime import UTC, datetime
 
 from pgle.analyze.analysis import MeasuredStep, Memory
 from pgle.analyze.collectives import MeasuredCollective, Overlap
-from pgle.analyze.differences import LAUNCHES_DIFFER, Differences, StepChange, StepVerdict
+from pgle.analyze.differences import (
+    LAUNCHES_DIFFER,
+    Differences,
+    StepChange,
+    StepVerdict,
+)
 from pgle.analyze.findings import StepFinding
 from pgle.analyze.layers import folded, short_source
 from pgle.analyze.rules import LEAST_SAVED, RULES
@@ -53,9 +58,15 @@ def verdict_of_change(found: Differences) -> tuple[str, Tone]:
         return f"Cannot tell whether steps changed: {found.why}", "warn"
     noise = figures.share(found.noise_us / found.before.step_us)
     if found.verdict == StepVerdict.CANNOT_TELL:
-        return f"No change beyond noise: {figures.change(share, 2)} (noise ±{noise})", ""
+        return (
+            f"No change beyond noise: {figures.change(share, 2)} (noise ±{noise})",
+            "",
+        )
     tone: Tone = "bad" if found.verdict == StepVerdict.LONGER else "good"
-    return f"Steps are {figures.share(abs(share))} {found.verdict} (noise ±{noise})", tone
+    return (
+        f"Steps are {figures.share(abs(share))} {found.verdict} (noise ±{noise})",
+        tone,
+    )
 
 
 def difference_notes(found: Differences) -> Iterator[str]:
@@ -81,20 +92,35 @@ def first_changes(found: Differences) -> Table:
         (
             *(_row(change, short=True) for change in first),
             ("", "all other changes", None, None, other_us, other_us / whole),
-            (Cell("step", "head"), "", whole, found.after.step_us, found.delta_us, found.share),
+            (
+                Cell("step", "head"),
+                "",
+                whole,
+                found.after.step_us,
+                found.delta_us,
+                found.share,
+            ),
         ),
     )
 
 
 def _row(change: StepChange, *, short: bool = False) -> tuple[Value, ...]:
     before, after = change.before, change.after
-    renamed = f", was {before.name}" if before and after and before.name != after.name else ""
+    renamed = (
+        f", was {before.name}" if before and after and before.name != after.name else ""
+    )
     where = short_source(change.source) or "/".join(change.op_name.split("/")[-2:])
     note = "" if short and before and after and len(change.note) > NOTE else change.note
     about = "; ".join(filter(None, (f"{change.name}{renamed}", where, note)))
     times = (None if part is None else part.us for part in (before, after))
     tone: Tone = "bad" if change.share > 0 else "good" if change.share < 0 else ""
-    return Cell(str(change.kind), tone), printable(about), *times, change.delta_us, change.share
+    return (
+        Cell(str(change.kind), tone),
+        printable(about),
+        *times,
+        change.delta_us,
+        change.share,
+    )
 
 
 def difference_sections(found: Differences) -> tuple[Section, ...]:
@@ -102,22 +128,34 @@ def difference_sections(found: Differences) -> tuple[Section, ...]:
     whole_us = found.before.step_us
     rows = [_row(change) for change in found.changes]
     rows.append(
-        ("", "smaller changes together", None, None, found.other_us, found.other_us / whole_us)
+        (
+            "",
+            "smaller changes together",
+            None,
+            None,
+            found.other_us,
+            found.other_us / whole_us,
+        )
     )
     names = [*(change.name for change in found.changes), ""]
-    same = (
-        f"{many(found.matched, 'instruction')} in both steps, {found.renamed:,} under another name."
-    )
+    same = f"{many(found.matched, 'instruction')} in both steps, {found.renamed:,} under another name."
     changes = table(f"change | what | {TIMES}", rows[:ROWS], finds=names[:ROWS])
 
     def times(one: float, two: float) -> tuple[Value, ...]:
         return one or None, two or None, two - one, (two - one) / whole_us
 
-    sides = ([*parts_of(parts), ("step", parts.step_us)] for parts in (found.before, found.after))
-    parts = [(name, *times(one, two)) for (name, one), (_, two) in zip(*sides, strict=True)]
+    sides = (
+        [*parts_of(parts), ("step", parts.step_us)]
+        for parts in (found.before, found.after)
+    )
+    parts = [
+        (name, *times(one, two)) for (name, one), (_, two) in zip(*sides, strict=True)
+    ]
     return (
         Section("changes", "What changed", (changes, Prose(same, tone="soft"))),
-        Section("before", "The parts of both steps", (table(f"part | {TIMES}", parts),)),
+        Section(
+            "before", "The parts of both steps", (table(f"part | {TIMES}", parts),)
+        ),
     )
 
 
@@ -133,8 +171,11 @@ def nowhere(name: str) -> None:
     """No place: there is no timeline."""
 
 
-def analyze_page(found: Analysis, span_of: SpanOf = nowhere, is_page: bool = False) -> Page:
-    """Where the time of a step goes, and what could be saved; with another step, what changed since.
+def analyze_page(
+    found: Analysis, span_of: SpanOf = nowhere, is_page: bool = False
+) -> Page:
+    """Where the time of a step goes, and what could be saved; with another step, what changed
+    since.
 
     Args:
         found: the step.
@@ -162,7 +203,11 @@ def analyze_page(found: Analysis, span_of: SpanOf = nowhere, is_page: bool = Fal
     return replace(
         page,
         title=f"{page.title}, two steps",
-        identity=(*page.identity[:2], f"{' → '.join(times)} a step", *page.identity[3:]),
+        identity=(
+            *page.identity[:2],
+            f"{' → '.join(times)} a step",
+            *page.identity[3:],
+        ),
         verdict=answer,
         tone=tone,
         table=first_changes(changed),
@@ -173,8 +218,14 @@ def analyze_page(found: Analysis, span_of: SpanOf = nowhere, is_page: bool = Fal
 
 
 def identity(step: MeasuredStep) -> tuple[str, ...]:
-    """Program, GPU, how many of the ranks, steps and their time, date, and whether it was measured."""
-    simulated, host, given = step.trace.simulated, on_host(step.trace), len(step.windows)
+    """Program, GPU, how many of the ranks, steps and their time, date, and whether it was
+    measured.
+    """
+    simulated, host, given = (
+        step.trace.simulated,
+        on_host(step.trace),
+        len(step.windows),
+    )
     gpu = (
         "CPU devices"
         if host
@@ -182,7 +233,9 @@ def identity(step: MeasuredStep) -> tuple[str, ...]:
         if step.hardware is None
         else step.hardware.name.upper()
     )
-    devices = max(step.costs.ranks, given, 1 if step.module is None else step.module.num_devices)
+    devices = max(
+        step.costs.ranks, given, 1 if step.module is None else step.module.num_devices
+    )
     ranks = (
         f"{given} of {devices} ranks"
         if devices > given and not simulated
@@ -201,7 +254,9 @@ def identity(step: MeasuredStep) -> tuple[str, ...]:
         printable(step.costs.program.key.name),
         f"{gpu}, {ranks}",
         f"{figures.time(step.step_us)} a step{kind}",
-        datetime.fromtimestamp(min(begun) / 1e9, UTC).strftime("%Y-%m-%d") if begun else "",
+        datetime.fromtimestamp(min(begun) / 1e9, UTC).strftime("%Y-%m-%d")
+        if begun
+        else "",
         "simulated" if simulated else "",
     )
 
@@ -232,7 +287,9 @@ def headline(found: Analysis, todo: tuple[Advice, ...]) -> tuple[str, Tone]:
             f"You could save up to {figures.share(best)}: {what}",
             "warn" if best >= LARGE_SAVING else "",
         )
-    share = figures.share(step.breakdown.compute_us / step.step_us if step.step_us > 0 else None)
+    share = figures.share(
+        step.breakdown.compute_us / step.step_us if step.step_us > 0 else None
+    )
     return f"Nothing large to save: the GPU computes {share} of the time", "good"
 
 
@@ -245,7 +302,12 @@ def breakdown_table(step: MeasuredStep, *, bars: bool) -> Table:
             continue
         tone: Tone = "exposed" if name.startswith("exposed") and us else ""
         rows.append(
-            (Cell(name, tone), us or None, share or None, bar(share).rstrip() if bars else "")
+            (
+                Cell(name, tone),
+                us or None,
+                share or None,
+                bar(share).rstrip() if bars else "",
+            )
         )
         if name == OTHER_WORK:
             rows += [
@@ -255,24 +317,38 @@ def breakdown_table(step: MeasuredStep, *, bars: bool) -> Table:
             ]
         groups = exposed_groups(step) if name == "exposed communication" else []
         for group in most_exposed(groups, LEAST * step.step_us):
-            label, share = f"  {printable(group_label(group))}", group.after_us / step.step_us
+            label, share = (
+                f"  {printable(group_label(group))}",
+                group.after_us / step.step_us,
+            )
             rows.append((label, group.after_us, share, group.why))
     return table("part of the step | time (time) | share (share) | ", rows)
 
 
 def notes(step: MeasuredStep) -> tuple[str, ...]:
-    """Waits, causes of idle time, the heaviest layers, the use of the GPU; what a profile run cannot say."""
+    """Waits, causes of idle time, the heaviest layers, the use of the GPU; what a profile run
+    cannot say.
+    """
     found = []
     if step.breakdown.exposed_communication_us > LEAST * step.step_us:
         is_late = step.waiting_us > LEAST * step.step_us
-        waits = f"; {figures.time(step.waiting_us)} of it for other ranks" if is_late else ""
+        waits = (
+            f"; {figures.time(step.waiting_us)} of it for other ranks"
+            if is_late
+            else ""
+        )
         found.append(f"Exposed: the GPU waits and computes nothing{waits}.")
-    causes = list(step.idle_us.items())[:-1]  # the last one, compiling, is a part of others
+    causes = list(step.idle_us.items())[
+        :-1
+    ]  # the last one, compiling, is a part of others
     named = sorted(
-        (row for row in causes if row[1] >= 0.001 * step.step_us), key=lambda row: -row[1]
+        (row for row in causes if row[1] >= 0.001 * step.step_us),
+        key=lambda row: -row[1],
     )
     found += (
-        [f"Idle: {', '.join(f'{name} {figures.time(us)}' for name, us in named)}."] if named else []
+        [f"Idle: {', '.join(f'{name} {figures.time(us)}' for name, us in named)}."]
+        if named
+        else []
     )
     if step.layers is not None and step.step_us > 0:
         shares = (
@@ -285,7 +361,8 @@ def notes(step: MeasuredStep) -> tuple[str, ...]:
             if name and share >= LEAST_HEAVY
         ][:3]
         heaviest = " · ".join(
-            f"{cut(name, SCOPE_WIDTH)} {figures.share(share, 0)}" for name, share in heavy
+            f"{cut(name, SCOPE_WIDTH)} {figures.share(share, 0)}"
+            for name, share in heavy
         )
         lines = [item for item in step.layers.lines if item.name][:1]
         line = [
@@ -293,9 +370,15 @@ def notes(step: MeasuredStep) -> tuple[str, ...]:
             for item in lines
         ]
         words = [f"layers {heaviest}" if heaviest else "", *line]
-        found += [f"Heaviest: {printable('; '.join(filter(None, words)))}"] if heavy or line else []
+        found += (
+            [f"Heaviest: {printable('; '.join(filter(None, words)))}"]
+            if heavy or line
+            else []
+        )
         if step.layers.mfu is not None:
-            found.append(f"Model FLOPs utilisation (MFU): {figures.share(step.layers.mfu)}")
+            found.append(
+                f"Model FLOPs utilisation (MFU): {figures.share(step.layers.mfu)}"
+            )
     if (
         len(step.windows) < step.costs.ranks and not step.trace.simulated
     ):  # one simulated rank represents all
@@ -303,7 +386,8 @@ def notes(step: MeasuredStep) -> tuple[str, ...]:
         found.append(f"{given} are given: waiting for the others counts as transfer.")
     if step.measures_alone:
         share = figures.share(
-            sum(item.transfer_exposed_us for item in step.collectives if item.sync) / step.step_us
+            sum(item.transfer_exposed_us for item in step.collectives if item.sync)
+            / step.step_us
         )
         found.append(
             f"Collectives take {share} of this step. Only a plain run shows what stays exposed."
@@ -314,8 +398,14 @@ def notes(step: MeasuredStep) -> tuple[str, ...]:
 def actions(found: Analysis, span_of: SpanOf = nowhere) -> tuple[Advice, ...]:
     """Findings that save time, and smaller losses of at least `LEAST_SAVED`, the largest first."""
     step = found.step
-    todo = [_action(finding, span_of) for finding in found.findings if finding.share >= LEAST_SAVED]
-    untold = [_to_tell(finding) for finding in found.findings if finding.id == "other-work"]
+    todo = [
+        _action(finding, span_of)
+        for finding in found.findings
+        if finding.share >= LEAST_SAVED
+    ]
+    untold = [
+        _to_tell(finding) for finding in found.findings if finding.id == "other-work"
+    ]
     known = {finding.id for finding in found.findings}
     between_us = sum(step.parts.of(RowGroup.BETWEEN).values())
     if (
@@ -326,20 +416,38 @@ def actions(found: Analysis, span_of: SpanOf = nowhere) -> tuple[Advice, ...]:
         why = f"no kernel runs for {figures.time(between_us)} after each step; look at the host"
         todo.append(
             Advice(
-                RULES["input-bound"].todo, between_us / step.step_us, why, span_us=span_of(BETWEEN)
+                RULES["input-bound"].todo,
+                between_us / step.step_us,
+                why,
+                span_us=span_of(BETWEEN),
             )
         )
-    overlap, is_new = step.overlap, not known & {"synchronous-collective", "exposed-communication"}
-    if is_new and overlap is not None and overlap.hideable_us >= LEAST_SAVED * step.step_us:
+    overlap, is_new = (
+        step.overlap,
+        not known & {"synchronous-collective", "exposed-communication"},
+    )
+    if (
+        is_new
+        and overlap is not None
+        and overlap.hideable_us >= LEAST_SAVED * step.step_us
+    ):
         judged = [
             item
             for item in step.exposed_collectives
             if (item.hideable_us or 0.0) >= LEAST * step.step_us
         ] or step.exposed_collectives
-        name, time = printable(judged[0].name), figures.time(judged[0].hideable_us or 0.0)
+        name, time = (
+            printable(judged[0].name),
+            figures.time(judged[0].hideable_us or 0.0),
+        )
         why = f"{many(len(judged), 'collective')} could run next to independent compute, most: {name} ({time})"
-        saves, title = overlap.hideable_us / step.step_us, RULES["exposed-communication"].todo
-        todo.append(Advice(title, saves, why, "", judged[0].name, span_of(judged[0].name)))
+        saves, title = (
+            overlap.hideable_us / step.step_us,
+            RULES["exposed-communication"].todo,
+        )
+        todo.append(
+            Advice(title, saves, why, "", judged[0].name, span_of(judged[0].name))
+        )
     return (*untold, *sorted(todo, key=lambda action: -(action.saves or 0.0)))
 
 
@@ -369,20 +477,26 @@ def document(found: Analysis) -> dict[str, object]:
     """``pgle.analyze/1`` without its name; the integers of a rank add up to its window exactly."""
     step, overlap, memory = found.step, found.step.overlap, found.step.memory
     ranks = [(step.trace.devices[window.device], window) for window in step.windows]
-    late = ((step.trace.devices[device], us, count) for device, us, count in step.late.devices)
+    late = (
+        (step.trace.devices[device], us, count)
+        for device, us, count in step.late.devices
+    )
     return {
         **text.picked(
-            step, "module=costs.program.key.name step_us steps hardware=hardware.name breakdown"
+            step,
+            "module=costs.program.key.name step_us steps hardware=hardware.name breakdown",
         ),
         "idle_us": {name.replace(" ", "_"): us for name, us in step.idle_us.items()},
         "other_work": [
-            {"kind": kind, "us": us} for kind, us in step.parts.of(RowGroup.OTHER).items()
+            {"kind": kind, "us": us}
+            for kind, us in step.parts.of(RowGroup.OTHER).items()
         ],
         **text.picked(step, "waiting_us main_share skew_us=costs.skew_us"),
         "late": {
             **text.picked(step.late, "us steps"),
             "ranks": [
-                dict(zip(("device", "us", "last_in_steps"), rank, strict=True)) for rank in late
+                dict(zip(("device", "us", "last_in_steps"), rank, strict=True))
+                for rank in late
             ],
         },
         "step_times": [text.whole(item, "step_us") for item in step.parts.steps],
@@ -400,7 +514,8 @@ def document(found: Analysis) -> dict[str, object]:
             for finding in found.findings
         ],
         "ranks": [
-            {"device": device, "steps": window.steps, **window.parts_ns} for device, window in ranks
+            {"device": device, "steps": window.steps, **window.parts_ns}
+            for device, window in ranks
         ],
         "layers": None
         if step.layers is None
@@ -416,7 +531,9 @@ def document(found: Analysis) -> dict[str, object]:
         },
         "overlap": overlap
         and {
-            **text.picked(overlap, "hideable_us stuck_us predicted_step_us=predicted.step_us"),
+            **text.picked(
+                overlap, "hideable_us stuck_us predicted_step_us=predicted.step_us"
+            ),
             "collectives": [
                 text.picked(item, "name exposed_us=transfer_exposed_us hideable_us why")
                 for item in step.exposed_collectives
@@ -440,13 +557,16 @@ def step_sections(found: Analysis) -> tuple[Section, ...]:
     """Facts about a step."""
     step = found.step
     parts: dict[tuple[str, str], Iterable[Part]] = {
-        ("findings", "Findings"): tuple(_findings(found.findings)) or (Prose("No finding."),),
+        ("findings", "Findings"): tuple(_findings(found.findings))
+        or (Prose("No finding."),),
         ("parts", "Where the time of a step goes"): _parts(step),
         ("steps", "Step times"): _steps(step),
         ("layers", "Layers and source lines"): layer_parts(step.layers, step)
         if step.layers is not None
         else (),
-        ("instructions", "Instructions, their executions added up"): (_instructions(step),)
+        ("instructions", "Instructions, their executions added up"): (
+            _instructions(step),
+        )
         if step.compute
         else (),
         ("collectives", "Collectives"): _collectives(step) if step.collectives else (),
@@ -466,8 +586,13 @@ def _findings(found: Sequence[StepFinding]) -> Iterator[Part]:
     for place, finding in enumerate(found, start=1):
         saves = f", saves up to {figures.share(finding.share)}" if finding.share else ""
         yield Prose(f"{place}. {finding.title}{saves}", tone="head")
-        yield Prose(f"{_sentence(finding.number)} {_sentence(finding.unclaimed)}".strip())
-        notes = ((row.note, short_scope(row.op_name.partition("[")[0])) for row in finding.evidence)
+        yield Prose(
+            f"{_sentence(finding.number)} {_sentence(finding.unclaimed)}".strip()
+        )
+        notes = (
+            (row.note, short_scope(row.op_name.partition("[")[0]))
+            for row in finding.evidence
+        )
         rows = (
             (
                 printable(short_scope(row.name)),
@@ -477,7 +602,9 @@ def _findings(found: Sequence[StepFinding]) -> Iterator[Part]:
             for row, note in zip(finding.evidence, notes, strict=True)
         )
         yield table(
-            "in a step | time (time) | why", rows, finds=[row.name for row in finding.evidence]
+            "in a step | time (time) | why",
+            rows,
+            finds=[row.name for row in finding.evidence],
         )
         yield Prose(f"→ {_sentence(finding.remedy)}")
 
@@ -526,7 +653,11 @@ def _steps(step: MeasuredStep) -> Iterator[Part]:
         )
         for item in step.parts.steps
     )
-    yield table("execution | runs (time) | pause after it (time) | step (time) | ", rows, most=ROWS)
+    yield table(
+        "execution | runs (time) | pause after it (time) | step (time) | ",
+        rows,
+        most=ROWS,
+    )
     if step.parts.steps and step.parts.steps[-1].pause_us is None:
         yield Prose(
             "The last step is without the pause after it, which the trace does not show.",
@@ -568,7 +699,13 @@ def exposed_groups(step: MeasuredStep) -> list[ExposedGroup]:
             sum(item.exposed_us for item in items),
         )
         groups.append(
-            ExposedGroup(kind, why, items[0].name, count=round(max(count, 1)), after_us=exposed_us)
+            ExposedGroup(
+                kind,
+                why,
+                items[0].name,
+                count=round(max(count, 1)),
+                after_us=exposed_us,
+            )
         )
     return sorted(groups, key=lambda group: -group.after_us)
 
@@ -587,9 +724,7 @@ def _collectives(step: MeasuredStep) -> Iterator[Part]:
     ]
     if groups:
         yield table("exposed | time (time) | of the step (share) | why", groups)
-    heads = (
-        "collective | times (rate) | each (time) | exposed (time) | waits (time) | expected (time)"
-    )
+    heads = "collective | times (rate) | each (time) | exposed (time) | waits (time) | expected (time)"
     rows = map(_collective, step.collectives[:ROWS])
     yield table(f"{heads} | bus GB/s (rate) | of (rate) | ", rows, finds=True)
     yield Prose(
@@ -634,7 +769,9 @@ def _overlap(overlap: Overlap, step: MeasuredStep) -> Iterator[Part]:
         if item.transfer_exposed_us >= LEAST * step.step_us
     ]
     if rows:
-        yield table("collective | exposed (time) | could hide (time) | why", rows, finds=True)
+        yield table(
+            "collective | exposed (time) | could hide (time) | why", rows, finds=True
+        )
     if (use := overlap.profile) is not None:
         yield Prose(
             f"The scheduler's profile had costs for {figures.share(use.covered)} of the measured time, off by "
@@ -646,10 +783,16 @@ def _memory(memory: Memory) -> Iterator[Part]:
     """The peak, its share of what a program can have, and what lives there."""
     plan, limit = memory.plan, ""
     if memory.limit_bytes is not None and memory.device_bytes is not None:
-        default = " that JAX takes by default" if memory.limit_bytes < memory.device_bytes else ""
+        default = (
+            " that JAX takes by default"
+            if memory.limit_bytes < memory.device_bytes
+            else ""
+        )
         limit = f", {figures.share(memory.used_share)} of the {figures.size(memory.limit_bytes)}{default}"
     where = f" at {plan.peak_at}" if plan.peak_at else ""
-    yield Prose(f"Peak memory {figures.size(plan.peak_bytes)}{where}, by XLA's plan{limit}.")
+    yield Prose(
+        f"Peak memory {figures.size(plan.peak_bytes)}{where}, by XLA's plan{limit}."
+    )
     yield table(
         "at the peak | size (size) | ",
         (

@@ -1,4 +1,6 @@
-"""Step times: two sides compared, as a page, as JSON and for continuous integration; and a history of them."""
+"""Step times: two sides compared, as a page, as JSON and for continuous integration; and a history
+of them.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +45,18 @@ def comparison_page(
     several = f"{runs[0]:,} + {runs[1]:,} runs" if max(runs) > 1 else ""
     steps = f"{found.base.steps:,} + {found.new.steps:,} steps"
     broken = any(check.failed for check in checks)
-    on_launches = [line for line in found.warnings if line.startswith("one launch per side")]
+    on_launches = [
+        line for line in found.warnings if line.startswith("one launch per side")
+    ]
     return Page(
         title=f"pgle compare: {base} and {new}",
         identity=(f"{base} → {new}", several, steps, *_place(found)),
         verdict=headline(found),
-        tone="bad" if broken else "warn" if found.unlike else TONES.get(found.verdict, ""),
+        tone="bad"
+        if broken
+        else "warn"
+        if found.unlike
+        else TONES.get(found.verdict, ""),
         table=sides_table(found),
         notes=(*check_lines(checks), *_assumed(found)),
         sections=(
@@ -70,7 +78,9 @@ def comparison_page(
 
 
 def headline(found: Comparison) -> str:
-    """The verdict in one line: ``2.8 % faster (0.1 … 5.4 %, 95 % CI)``; and if the sides were not the same thing."""
+    """The verdict in one line: ``2.8 % faster (0.1 … 5.4 %, 95 % CI)``; and if the sides were not
+    the same thing.
+    """
     return printable("; ".join((_change(found), *found.unlike)))
 
 
@@ -103,7 +113,11 @@ def _signed(value: float, digits: int) -> str:
 
 def sides_table(found: Comparison) -> Table:
     """A row for each side, and one for the change; ``~`` marks a change within noise."""
-    loss = found.loss if found.loss is not None and not math.isnan(found.loss.base) else None
+    loss = (
+        found.loss
+        if found.loss is not None and not math.isnan(found.loss.base)
+        else None
+    )
     rows: list[list[Value]] = [
         [printable(side.label), side.median_s * 1e6, side.spread]
         for side in (found.base, found.new)
@@ -121,7 +135,9 @@ def sides_table(found: Comparison) -> Table:
             else Cell("not finite", "bad")
         )
         rows = [[*row, value] for row, value in zip(rows, (*known, grown), strict=True)]
-    return table(["", "step (time)", "± (share)", *["loss (rate)"] * (loss is not None)], rows)
+    return table(
+        ["", "step (time)", "± (share)", *["loss (rate)"] * (loss is not None)], rows
+    )
 
 
 def check_lines(checks: Iterable[LimitCheck]) -> Iterator[Cell]:
@@ -159,7 +175,9 @@ def _method(found: Comparison) -> Iterator[str]:
 
 
 def _place(found: Comparison) -> Iterator[str]:
-    """GPUs and versions that all runs have in common, the date of the newest, and whether a GPU was measured."""
+    """GPUs and versions that all runs have in common, the date of the newest, and whether a GPU was
+    measured.
+    """
     known = [run.series.about for side in (found.base, found.new) for run in side.runs]
     for name in ("hardware", "jax", "jaxlib"):
         values = {item.get(name, "") for item in known}
@@ -177,13 +195,17 @@ def _about(found: Comparison) -> Iterator[tuple[str, ...]]:
     yield "left out", *map(left_out_text, sides)
     yield (
         "read from",
-        *(", ".join(dict.fromkeys(run.series.source for run in side.runs)) for side in sides),
+        *(
+            ", ".join(dict.fromkeys(run.series.source for run in side.runs))
+            for side in sides
+        ),
     )
     for name in dict.fromkeys(
         name for side in sides for run in side.runs for name in run.series.about
     ):
         known = (
-            (run.series.about.get(name, "not recorded") for run in side.runs) for side in sides
+            (run.series.about.get(name, "not recorded") for run in side.runs)
+            for side in sides
         )
         yield name, *(", ".join(dict.fromkeys(values)) for values in known)
 
@@ -214,7 +236,9 @@ def _ranges(steps: Sequence[int]) -> str:
 
 
 def document(found: Comparison, checks: Sequence[LimitCheck]) -> dict[str, Any]:
-    """The fields of ``pgle.compare/1``. Shares are fractions, ``ci`` is of the ratio, times are in seconds."""
+    """The fields of ``pgle.compare/1``. Shares are fractions, ``ci`` is of the ratio, times are in
+    seconds.
+    """
     outcome = overall(checks)
     return {
         **text.picked(found, "verdict ratio ci estimate.p"),
@@ -227,7 +251,9 @@ def document(found: Comparison, checks: Sequence[LimitCheck]) -> dict[str, Any]:
         **text.picked(found, "launch_spread=estimate.spread simulated"),
         "base": _side(found.base),
         "new": _side(found.new),
-        "guards": [{"name": "loss", **text.whole(found.loss, "change")}] if found.loss else [],
+        "guards": [{"name": "loss", **text.whole(found.loss, "change")}]
+        if found.loss
+        else [],
         "ok": None if outcome is Outcome.CANNOT_TELL else outcome is Outcome.OK,
         "outcome": outcome,
         "checks": [text.picked(check, "name outcome message ok") for check in checks],
@@ -238,25 +264,38 @@ def document(found: Comparison, checks: Sequence[LimitCheck]) -> dict[str, Any]:
 def _side(side: Side) -> dict[str, Any]:
     names = "series.source series.format series.malformed median_s left_out"
     runs = [text.picked(run, names) | {"steps": len(run)} for run in side.runs]
-    return {**text.picked(side, "label median_s spread steps stall_share"), "runs": runs}
+    return {
+        **text.picked(side, "label median_s spread steps stall_share"),
+        "runs": runs,
+    }
 
 
-ICONS = {Verdict.FASTER: "🟢", Verdict.SLOWER: "🔴", Verdict.SAME: "⚪", Verdict.UNDECIDED: "🟡"}
+ICONS = {
+    Verdict.FASTER: "🟢",
+    Verdict.SLOWER: "🔴",
+    Verdict.SAME: "⚪",
+    Verdict.UNDECIDED: "🟡",
+}
 
 
 def summary(found: Comparison, checks: Sequence[LimitCheck]) -> str:
     """The page as the summary of a job of GitHub Actions."""
     page = comparison_page(found, checks)
-    return markdown(replace(page, verdict=f"{ICONS[found.verdict]} pgle compare: {page.verdict}"))
+    return markdown(
+        replace(page, verdict=f"{ICONS[found.verdict]} pgle compare: {page.verdict}")
+    )
 
 
 def outputs(found: Comparison, checks: Sequence[LimitCheck]) -> dict[str, str]:
-    """The outputs of the step: verdict, ok, ratio, change, ci-low, ci-high, p, minimum-detectable, message.
+    """The outputs of the step: verdict, ok, ratio, change, ci-low, ci-high, p, minimum-detectable,
+    message.
 
     ``ok`` is true, false or cannot-tell.
     """
     outcome = overall(checks)
-    short = (f"{check.name}: {check.message}" for check in checks if check.ok is not True)
+    short = (
+        f"{check.name}: {check.message}" for check in checks if check.ok is not True
+    )
     return {
         "verdict": found.verdict.value,
         "ok": {Outcome.OK: "true", Outcome.FAIL: "false"}.get(outcome, outcome.value),
@@ -275,9 +314,13 @@ def _number(value: float) -> str:
 
 
 def append(
-    found: Comparison, checks: Sequence[LimitCheck], environ: Mapping[str, str] = os.environ
+    found: Comparison,
+    checks: Sequence[LimitCheck],
+    environ: Mapping[str, str] = os.environ,
 ) -> None:
-    """Append the summary to the file in $GITHUB_STEP_SUMMARY and the outputs to that in $GITHUB_OUTPUT."""
+    """Append the summary to the file in $GITHUB_STEP_SUMMARY and the outputs to that in
+    $GITHUB_OUTPUT.
+    """
     texts = {
         "GITHUB_STEP_SUMMARY": summary(found, checks),
         "GITHUB_OUTPUT": "".join(
@@ -287,7 +330,9 @@ def append(
     if not any(environ.get(name) for name in texts):
         remedy = "--github is for GitHub Actions; elsewhere use --json or --html"
         raise UserError(
-            "neither GITHUB_STEP_SUMMARY nor GITHUB_OUTPUT is set", where="--github", remedy=remedy
+            "neither GITHUB_STEP_SUMMARY nor GITHUB_OUTPUT is set",
+            where="--github",
+            remedy=remedy,
         )
     for name, content in texts.items():
         if not environ.get(name):
@@ -360,12 +405,16 @@ def _noise(trend: Trend) -> str:
     if trend.noise is None:
         return "One entry at this level. Add more runs to measure how much launches differ."
     is_all = len(trend.present) == len(trend.entries)
-    since = "" if is_all else f" since {trend.present[0].time[:16]}, when the level changed"
+    since = (
+        "" if is_all else f" since {trend.present[0].time[:16]}, when the level changed"
+    )
     entries = f"{len(trend.present)} entries{since}"
     return f"Launches differ by {figures.share(trend.noise, 2)} (standard deviation of {entries})."
 
 
-def history_document(path: object, trend: Trend, warnings: Iterable[str]) -> dict[str, Any]:
+def history_document(
+    path: object, trend: Trend, warnings: Iterable[str]
+) -> dict[str, Any]:
     """``pgle.history/1``: the trend with its entries, present level and noise."""
     return {
         "file": str(path),

@@ -15,7 +15,9 @@ def depends_words(result: Rehearsal) -> str:
     lhs = result.lhs_gained
     for what, found in (("LHS", lhs), ("The profile", result.gained)):
         if found is not None and found.other is not None and found.depends:
-            sides = " or ".join(_longer(one.share) for one in (found.first, found.other))
+            sides = " or ".join(
+                _longer(one.share) for one in (found.first, found.other)
+            )
             return f"{what} depends on what autotuning picks: the step gets {sides}"
     return ""
 

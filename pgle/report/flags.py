@@ -1,4 +1,6 @@
-"""Settings of XLA, NCCL, CUDA and JAX as pages: lists, explanations, lint, presets; and the table that a flag takes."""
+"""Settings of XLA, NCCL, CUDA and JAX as pages: lists, explanations, lint, presets; and the table
+that a flag takes.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from pgle.errors import many
 from pgle.next import quoted, typed
 from pgle.report import text
 from pgle.report.page.value import Cell, Page, Prose, Section, Table, Tone, Value, table
-from pgle.xla.flags.catalogue import Effect, KnownSetting, catalogue, effects_of, known_in
+from pgle.xla.flags.catalogue import (
+    Effect,
+    KnownSetting,
+    catalogue,
+    effects_of,
+    known_in,
+)
 
 if TYPE_CHECKING:
     from pgle.xla.flags.catalogue import Lint
@@ -22,14 +30,19 @@ RECORD = "record"  # the section of `setting_page` that the first screen has too
 HEADING = "Step time as others measured it (− is shorter; notes: --section reports)"
 LISTED = 30  # settings on the first screen
 REPORTS = 3  # published measurements on the first screen
-USERS_OWN = '"${XLA_FLAGS:+ $XLA_FLAGS}"'  # shell text that puts the flags already set behind ours, where they win
+# shell text that puts the flags already set behind ours, where they win
+USERS_OWN = '"${XLA_FLAGS:+ $XLA_FLAGS}"'
 _THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)")
 
 
 def setting_json(setting: KnownSetting) -> dict[str, Any]:
     """A setting as JSON types."""
     record = effects_of(setting.name)
-    return {**text.whole(setting, "lifetime"), "default": setting.default(), "record": record}
+    return {
+        **text.whole(setting, "lifetime"),
+        "default": setting.default(),
+        "record": record,
+    }
 
 
 def list_page(settings: Sequence[KnownSetting], jaxlib: str, pattern: str) -> Page:
@@ -37,24 +50,38 @@ def list_page(settings: Sequence[KnownSetting], jaxlib: str, pattern: str) -> Pa
     rows = [_listed(item, jaxlib) for item in settings]
     return Page(
         title="pgle flags list",
-        identity=(f"jaxlib {jaxlib}", *([f"name or meaning holds '{pattern}'"] if pattern else [])),
+        identity=(
+            f"jaxlib {jaxlib}",
+            *([f"name or meaning holds '{pattern}'"] if pattern else []),
+        ),
         verdict=many(len(settings), "setting"),
         table=table("setting | meaning", rows, shown=LISTED),
         next=(
-            typed("pgle", "flags", "explain", settings[0].name if len(settings) == 1 else "NAME"),
+            typed(
+                "pgle",
+                "flags",
+                "explain",
+                settings[0].name if len(settings) == 1 else "NAME",
+            ),
         ),
     )
 
 
 def _listed(item: KnownSetting, jaxlib: str) -> tuple[Value, ...]:
     present = not item.is_flag or known_in(item.name, jaxlib)
-    gone = "" if present else f" Not in jaxlib {jaxlib}{f': use {item.use}' if item.use else ''}."
+    gone = (
+        ""
+        if present
+        else f" Not in jaxlib {jaxlib}{f': use {item.use}' if item.use else ''}."
+    )
     reader = "" if item.is_flag else f" Read by {item.reader}."
     return item.name, f"{item.meaning}{gone}{reader}"
 
 
 def setting_page(setting: KnownSetting) -> Page:
-    """Everything about one setting: facts in the table, published measurements in the section `RECORD`."""
+    """Everything about one setting: facts in the table, published measurements in the section
+    `RECORD`.
+    """
     effects = effects_of(setting.name)
     return Page(
         title=f"{setting.name} · pgle flags explain",
@@ -78,13 +105,17 @@ def setting_page(setting: KnownSetting) -> Page:
 
 
 def _facts(setting: KnownSetting) -> Iterator[tuple[str, str]]:
-    history = [f"{value or '(empty)'} from {start}" for start, value in setting.defaults]
+    history = [
+        f"{value or '(empty)'} from {start}" for start, value in setting.defaults
+    ]
     if len(history) == 1:
         history = [setting.defaults[0][1] or "(empty)"]
     yield from [("default", "; ".join(history))] if history else []
     yield from [("values", ", ".join(setting.values))] if setting.values else []
     yield from (
-        [("jaxlib", setting.lifetime)] if setting.is_flag and setting.lifetime != "all" else []
+        [("jaxlib", setting.lifetime)]
+        if setting.is_flag and setting.lifetime != "all"
+        else []
     )
     yield from [("use instead", setting.use)] if setting.use else []
     if setting.fingerprint:
@@ -92,14 +123,20 @@ def _facts(setting: KnownSetting) -> Iterator[tuple[str, str]]:
         changed = "changes the module's fingerprint: set it in the profile run too"
         yield "profile", changed if setting.fingerprint == "changes" else kept
     if setting.stage:
-        tried = f" (pgle tune tries {', '.join(setting.tries)})" if setting.tries else ""
+        tried = (
+            f" (pgle tune tries {', '.join(setting.tries)})" if setting.tries else ""
+        )
         yield (
             "decides",
-            ("the schedule" if setting.stage == "schedule" else "what is scheduled") + tried,
+            ("the schedule" if setting.stage == "schedule" else "what is scheduled")
+            + tried,
         )
-    yield from [("interacts", ", ".join(setting.interacts))] if setting.interacts else []
     yield from (
-        ("remark" if place == 0 else "", remark) for place, remark in enumerate(setting.remarks)
+        [("interacts", ", ".join(setting.interacts))] if setting.interacts else []
+    )
+    yield from (
+        ("remark" if place == 0 else "", remark)
+        for place, remark in enumerate(setting.remarks)
     )
     yield "source", "; ".join(setting.source)
 
@@ -115,15 +152,25 @@ def _record(effects: Sequence[Effect]) -> Table:
         )
         for item in effects
     )
-    return table("change | program | GPUs | more flags (count) | source", rows, shown=REPORTS)
+    return table(
+        "change | program | GPUs | more flags (count) | source", rows, shown=REPORTS
+    )
 
 
 def _next(setting: KnownSetting) -> str:
     if setting.use:
         return typed("pgle", "flags", "explain", setting.use)
     if setting.stage:
-        value = setting.tries[0] if setting.tries else "true" if setting.kind == "bool" else "VALUE"
-        return typed("pgle", "rehearse", f"--flag=--{setting.name}={value}", "--", "COMMAND")
+        value = (
+            setting.tries[0]
+            if setting.tries
+            else "true"
+            if setting.kind == "bool"
+            else "VALUE"
+        )
+        return typed(
+            "pgle", "rehearse", f"--flag=--{setting.name}={value}", "--", "COMMAND"
+        )
     return typed("pgle", "flags", "lint")
 
 
@@ -131,8 +178,14 @@ def lint_page(result: Lint, following: Sequence[str] = ()) -> Page:
     """The problems of some flags, worst first, with remedies."""
     errors = sum(finding.level == "error" for finding in result.findings)
     warnings = sum(finding.level == "warning" for finding in result.findings)
-    named = next((item.flag for item in result.findings if item.flag in catalogue()), "")
-    other = typed("pgle", "flags", "explain", named) if named else typed("pgle", "flags", "list")
+    named = next(
+        (item.flag for item in result.findings if item.flag in catalogue()), ""
+    )
+    other = (
+        typed("pgle", "flags", "explain", named)
+        if named
+        else typed("pgle", "flags", "list")
+    )
     return Page(
         title="pgle flags lint",
         identity=(
@@ -166,7 +219,9 @@ def preset_lines(preset: Preset) -> Iterator[str]:
 def preset_reasons(preset: Preset) -> Iterator[str]:
     """Each setting of a preset with its reason and source."""
     for choice in preset.choices:
-        written = choice.flag.text if choice.is_flag else f"{choice.name}={choice.value}"
+        written = (
+            choice.flag.text if choice.is_flag else f"{choice.name}={choice.value}"
+        )
         yield f"{written}: {choice.reason} ({choice.source})"
 
 

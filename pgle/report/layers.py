@@ -11,7 +11,10 @@ from pgle.report.page import figures
 from pgle.report.page.value import Part, Prose, Value, table
 
 ROWS = 200  # of a table; `pgle analyze --json` has all
-SCOPES, SCOPE_WIDTH = 16, 32  # rows of the table of layers, and characters of a layer's name
+SCOPES, SCOPE_WIDTH = (
+    16,
+    32,
+)  # rows of the table of layers, and characters of a layer's name
 LEAST = 0.0005  # of the step; less is no row
 
 _PHASES = (
@@ -27,9 +30,14 @@ def layer_parts(layers: Layers, step: MeasuredStep) -> Iterator[Part]:
     for line in products_lines(step):
         yield Prose(line)
     heads = "layer | GPU time (time) | of the step (share) | forward (share) | backward (share) | recomputed (share)"
-    rows = (_scope_row(name, group, step.step_us) for name, group in folded(layers.scopes, SCOPES))
+    rows = (
+        _scope_row(name, group, step.step_us)
+        for name, group in folded(layers.scopes, SCOPES)
+    )
     yield table(
-        f"{heads} | update (share) | exposed (share) | of roofline (share)", rows, shown=SCOPES
+        f"{heads} | update (share) | exposed (share) | of roofline (share)",
+        rows,
+        shown=SCOPES,
     )
     lines = (
         (
@@ -46,7 +54,9 @@ def layer_parts(layers: Layers, step: MeasuredStep) -> Iterator[Part]:
 
 
 def _scope_row(name: str, group: Sequence[Layer], step_us: float) -> tuple[Value, ...]:
-    phases = [sum(layer.us for layer in group if layer.phase == phase) for phase in _PHASES]
+    phases = [
+        sum(layer.us for layer in group if layer.phase == phase) for phase in _PHASES
+    ]
     shares = (
         us / step_us if us >= LEAST * step_us else None
         for us in (*phases, sum(layer.exposed_us for layer in group))
@@ -57,7 +67,11 @@ def _scope_row(name: str, group: Sequence[Layer], step_us: float) -> tuple[Value
 
 def _of_roof(group: Sequence[Layer]) -> float | None:
     """What the same work takes at the GPU's peaks, as a share of its time."""
-    known = [(layer.roofline_us, layer.us) for layer in group if layer.roofline_us is not None]
+    known = [
+        (layer.roofline_us, layer.us)
+        for layer in group
+        if layer.roofline_us is not None
+    ]
     total = sum(us for _, us in known)
     return sum(roofline for roofline, _ in known) / total if total > 0 else None
 
@@ -69,7 +83,8 @@ def short_scope(name: str) -> str:
     scopes = name.split("/")
     shortened = ("/".join(["…", *scopes[at:]]) for at in range(1, len(scopes)))
     found = next(
-        (text for text in (name, *shortened) if len(text) <= SCOPE_WIDTH), f"…/{scopes[-1]}"
+        (text for text in (name, *shortened) if len(text) <= SCOPE_WIDTH),
+        f"…/{scopes[-1]}",
     )
     return cut(found, SCOPE_WIDTH)
 
@@ -79,7 +94,9 @@ def products_lines(step: MeasuredStep) -> Iterator[str]:
     layers = step.layers
     if layers is not None and layers.mfu is not None and layers.hfu is not None:
         again = (
-            f", {figures.share(layers.hfu)} with recomputation" if layers.hfu > layers.mfu else ""
+            f", {figures.share(layers.hfu)} with recomputation"
+            if layers.hfu > layers.mfu
+            else ""
         )
         yield f"Model FLOPs utilisation (MFU): {figures.share(layers.mfu)} of the peak{again}."
     for item in step.products:

@@ -25,7 +25,14 @@ def after_conversion(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
     """Check the profile against the module; if no HLO is known, look at the costs."""
     if not hlo:
         return (typed("pgle", "show", profile),)
-    return (typed("pgle", "verify", profile, *(word for path in hlo for word in ("--hlo", path))),)
+    return (
+        typed(
+            "pgle",
+            "verify",
+            profile,
+            *(word for path in hlo for word in ("--hlo", path)),
+        ),
+    )
 
 
 def after_verification(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
@@ -46,7 +53,8 @@ def after_summary(
 
     Args:
         profile: that was looked at.
-        modules: its modules, their fingerprints by name; a dump of them is looked for in its folder and in its run.
+        modules: its modules, their fingerprints by name; a dump of them is looked for in its folder
+        and in its run.
     """
     run = _run_of_profile(profile)
     near = (
@@ -54,7 +62,9 @@ def after_summary(
         if run is None and isinstance(profile, Path) and modules
         else None
     )
-    return after_conversion(profile, [Path(run.dump_to_cover if run is not None else near or DUMP)])
+    return after_conversion(
+        profile, [Path(run.dump_to_cover if run is not None else near or DUMP)]
+    )
 
 
 def after_confirmation(log: AnyPath, found: LogVerdict) -> Commands:
@@ -91,7 +101,9 @@ def after_comparison(
     if found.verdict == "undecided" or any(check.ok is None for check in checks):
         return (
             typed(
-                "pgle", "compare", *(more or ("--abba", 3, "--", "COMMAND_A", "--vs", "COMMAND_B"))
+                "pgle",
+                "compare",
+                *(more or ("--abba", 3, "--", "COMMAND_A", "--vs", "COMMAND_B")),
             ),
         )
     if found.verdict == "slower":
@@ -109,39 +121,58 @@ def after_lint(flags: Sequence[str], file: str | None, *, clean: bool) -> Comman
     """Rehearse with correct flags; the answer has remedies for the others."""
     if not clean:
         return ()
-    given = ("--flags-file", file) if file else tuple(f"--flag={flag}" for flag in flags)
+    given = (
+        ("--flags-file", file) if file else tuple(f"--flag={flag}" for flag in flags)
+    )
     return (typed("pgle", "rehearse", *given, "--", *next_command.UNKNOWN),)
 
 
 def after_stages(run: RunDirectory, found: Comparison | None) -> Commands:
-    """What the comparison of a run directory's stages leads to; None: there were too few steps to compare."""
+    """What the comparison of a run directory's stages leads to; None: there were too few steps to
+    compare.
+    """
     from pgle.schedule.predict import LEAST_GAIN
 
     if found is None:
         return (next_command.launch_of(run).line("run", run.path),)
     if found.verdict == "faster" and found.simulated:
         there = run.path.with_name(f"{run.path.name}-gpu")
-        return next_command.report_or_analyze(run), next_command.launch_of(run).on_gpus().line(
-            "run", there
-        )
+        return next_command.report_or_analyze(run), next_command.launch_of(
+            run
+        ).on_gpus().line("run", there)
     if found.verdict == "faster":
         keep = typed(
-            "pgle", "flags", "preset", "pgle-perf", "--profile", run.found_profile or run.profile
+            "pgle",
+            "flags",
+            "preset",
+            "pgle-perf",
+            "--profile",
+            run.found_profile or run.profile,
         )
         return (keep, typed("pgle", "init", "github"))
-    if found.verdict == "same" or (found.verdict == "slower" and found.change < LEAST_GAIN):
+    if found.verdict == "same" or (
+        found.verdict == "slower" and found.change < LEAST_GAIN
+    ):
         return (next_command.tune(run) or next_command.report_or_analyze(run),)
     if found.verdict == "slower":
         return (
             typed(
-                "pgle", "analyze", run.stage("perf").path, "--against", run.stage("baseline").path
+                "pgle",
+                "analyze",
+                run.stage("perf").path,
+                "--against",
+                run.stage("baseline").path,
             ),
         )
     return (
-        typed("pgle", "rehearse", run.path) if found.simulated else next_command.more_runs(run),
+        typed("pgle", "rehearse", run.path)
+        if found.simulated
+        else next_command.more_runs(run),
     )
 
 
 def _run_of_profile(profile: AnyPath) -> RunDirectory | None:
     run = RunDirectory(Path(str(profile)).parent)
-    return run if run.is_recorded and Path(str(profile)).stem == run.profile.stem else None
+    return (
+        run if run.is_recorded and Path(str(profile)).stem == run.profile.stem else None
+    )

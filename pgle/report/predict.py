@@ -1,4 +1,6 @@
-"""What a schedule is predicted to take, alone (`pgle predict`) or next to others (`pgle rehearse`, and `tune`)."""
+"""What a schedule is predicted to take, alone (`pgle predict`) or next to others (`pgle rehearse`,
+and `tune`).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,17 @@ from pgle.files import write_files
 from pgle.next import quoted, typed
 from pgle.report import control, text
 from pgle.report.page import figures, html, value
-from pgle.report.page.value import Advice, Cell, Page, Prose, Section, Table, Tone, Value, table
+from pgle.report.page.value import (
+    Advice,
+    Cell,
+    Page,
+    Prose,
+    Section,
+    Table,
+    Tone,
+    Value,
+    table,
+)
 from pgle.report.text import near
 from pgle.report.timeline import (
     PARTS,
@@ -31,7 +43,14 @@ from pgle.run.directory.directory import STORED, TIMELINE, RunDirectory, free
 from pgle.run.inputs.next_command import UNKNOWN, following, launch_of
 from pgle.run.rehearse import CompiledSide, Rehearsal
 from pgle.run.rehearse_program import LHS_ON, RehearseRequest
-from pgle.schedule.placements import MOSTLY, ExposedGroup, groups, in_one, placements, stuck_share
+from pgle.schedule.placements import (
+    MOSTLY,
+    ExposedGroup,
+    groups,
+    in_one,
+    placements,
+    stuck_share,
+)
 from pgle.schedule.predict import LEAST_GAIN, Gain
 from pgle.tune.search import NEAR_CEILING
 
@@ -54,7 +73,9 @@ class Schedule:
     timeline: Timeline  # its step
     costs_are: str  # ``measured``, ``estimated`` or ``mixed``
     module: Module | None = None  # that was scheduled; None: not known
-    reasons: Mapping[str, str] | None = None  # by name when LHS ran, why a collective is exposed
+    reasons: Mapping[str, str] | None = (
+        None  # by name when LHS ran, why a collective is exposed
+    )
     memory_bytes: int | None = None  # device memory that XLA plans for
 
     @property
@@ -64,7 +85,9 @@ class Schedule:
 
 
 def sections(
-    schedules: Sequence[Schedule], grouped: Sequence[ExposedGroup], labels: tuple[str, str]
+    schedules: Sequence[Schedule],
+    grouped: Sequence[ExposedGroup],
+    labels: tuple[str, str],
 ) -> tuple[Section, ...]:
     """The timeline, where the time goes, the groups of collectives, and each collective.
 
@@ -77,7 +100,9 @@ def sections(
     return (
         Section("timeline", "Timeline", (moving, Prose(PREDICTED, tone="soft"))),
         Section("time", "Where the time goes", (_parts(schedules),)),
-        Section("groups", "Collectives by kind and reason", (_groups(grouped, labels),)),
+        Section(
+            "groups", "Collectives by kind and reason", (_groups(grouped, labels),)
+        ),
         Section(
             "collectives",
             "Collectives and copies, the most exposed first",
@@ -87,7 +112,9 @@ def sections(
 
 
 def span_us(schedule: Schedule) -> tuple[float, float] | None:
-    """The longest time of a schedule in which the GPU waits for communication; None if it never waits."""
+    """The longest time of a schedule in which the GPU waits for communication; None if it never
+    waits.
+    """
     if not len(exposed := schedule.panel.exposed):
         return None
     at = int(np.argmax(exposed.lengths))
@@ -96,23 +123,30 @@ def span_us(schedule: Schedule) -> tuple[float, float] | None:
 
 def steps_table(schedules: Sequence[Schedule], ceiling_us: float) -> Table:
     """A row per schedule, compared with the first, and what perfect overlap would take."""
-    heads = "schedule | step (time) | change (change) | exposed (time) | peak memory (size)"
+    heads = (
+        "schedule | step (time) | change (change) | exposed (time) | peak memory (size)"
+    )
     first = schedules[0].timeline.breakdown.step_us or 1.0
     rows: list[tuple[Value, ...]] = []
     for item in schedules:
         parts = item.timeline.breakdown
         shorter = parts.step_us / first - 1
-        change = "" if item is schedules[0] else Cell(shorter, "good" if shorter < 0 else "")
+        change = (
+            "" if item is schedules[0] else Cell(shorter, "good" if shorter < 0 else "")
+        )
         exposed = Cell(parts.exposed_communication_us, "exposed")
         rows.append((item.label, parts.step_us, change, exposed, item.memory_bytes))
-    rows.append(("all communication hidden", ceiling_us, ceiling_us / first - 1, "", ""))
+    rows.append(
+        ("all communication hidden", ceiling_us, ceiling_us / first - 1, "", "")
+    )
     return table(heads, rows)
 
 
 def exposed_notes(
     found: Sequence[ExposedGroup], step_us: float, which: str = ""
 ) -> tuple[str, ...]:
-    """A line for each group that matters: its exposed time, the share of the step, and why; most exposed first.
+    """A line for each group that matters: its exposed time, the share of the step, and why; most
+    exposed first.
 
     Args:
         found: collectives in groups.
@@ -134,13 +168,18 @@ def exposed_notes(
         lines.append(
             f"  {group.kind} ×{group.count}: {times} ({figures.share(group.most_us / step_us)}); {why}"
         )
-    return (f"exposed (the GPU waits, nothing computes){which}:", *lines) if lines else ()
+    return (
+        (f"exposed (the GPU waits, nothing computes){which}:", *lines) if lines else ()
+    )
 
 
-def write_page(folder: Path, page: Page, name: str = TIMELINE, *, force: bool = False) -> Path:
+def write_page(
+    folder: Path, page: Page, name: str = TIMELINE, *, force: bool = False
+) -> Path:
     """Write a page, and what `pgle report` reads, into a folder; the page's path is returned."""
     write_files(
-        {folder / name: html.render(page), folder / STORED: value.as_json(page)}, force=force
+        {folder / name: html.render(page), folder / STORED: value.as_json(page)},
+        force=force,
     )
     return folder / name
 
@@ -165,44 +204,65 @@ def _parts(schedules: Sequence[Schedule]) -> Table:
                 item.costs_are,
             )
         )
-    return table(f"schedule | step (time) | {parts} | communication hidden (share) | costs", rows)
+    return table(
+        f"schedule | step (time) | {parts} | communication hidden (share) | costs", rows
+    )
 
 
 def _groups(found: Sequence[ExposedGroup], labels: tuple[str, str]) -> Table:
     is_one = labels[0] == labels[1]
-    exposed = ["exposed (time)"] if is_one else [f"exposed: {label} (time)" for label in labels]
+    exposed = (
+        ["exposed (time)"]
+        if is_one
+        else [f"exposed: {label} (time)" for label in labels]
+    )
     rows: list[tuple[Value, ...]] = []
     for group in found:
-        sides = (Cell(us, "exposed") for us in (group.before_us, group.after_us)[is_one:])
+        sides = (
+            Cell(us, "exposed") for us in (group.before_us, group.after_us)[is_one:]
+        )
         rows.append((group.kind, group.count, group.time_us, *sides, group.why))
     heads = ["kind", "executions (count)", "time (time)", *exposed, "why"]
     return table(heads, rows, finds=[group.name for group in found])
 
 
 def _collectives(schedules: Sequence[Schedule]) -> Table:
-    """A row per collective or copy, with its exposed time in each schedule; the most exposed anywhere first."""
+    """A row per collective or copy, with its exposed time in each schedule; the most exposed
+    anywhere first.
+    """
     tables = [
-        {item.filed_as: item for item in schedule.timeline.exposures} for schedule in schedules
+        {item.filed_as: item for item in schedule.timeline.exposures}
+        for schedule in schedules
     ]
     found = [
         (name, [table.get(name) for table in tables])
         for name in dict.fromkeys(n for t in tables for n in t)
     ]
-    found.sort(key=lambda row: -max(item.exposed_us for item in row[1] if item is not None))
+    found.sort(
+        key=lambda row: -max(item.exposed_us for item in row[1] if item is not None)
+    )
     exposed = (
-        f"exposed{f': {item.label}' if len(schedules) > 1 else ''} (time)" for item in schedules
+        f"exposed{f': {item.label}' if len(schedules) > 1 else ''} (time)"
+        for item in schedules
     )
     rows: list[tuple[Value, ...]] = []
     for name, items in found:
         last = [item for item in items if item is not None][-1]
-        why = [line for schedule in schedules if (line := (schedule.reasons or {}).get(name))]
+        why = [
+            line
+            for schedule in schedules
+            if (line := (schedule.reasons or {}).get(name))
+        ]
         rows.append(
             (
                 name,
                 last.kind + ", synchronous" * last.sync,
                 last.count,
                 last.duration_us,
-                *("" if item is None else Cell(item.exposed_us, "exposed") for item in items),
+                *(
+                    "" if item is None else Cell(item.exposed_us, "exposed")
+                    for item in items
+                ),
                 Cell(why[-1] if why else "", "soft"),
                 last.origin.value,
             )
@@ -232,7 +292,9 @@ _TARGET_FROM: Mapping[TargetFrom, str] = {
 
 
 def predict_page(found: Predicted) -> Page:
-    """The step and its range, where its time goes, what stays exposed and why, and what to do next."""
+    """The step and its range, where its time goes, what stays exposed and why, and what to do
+    next.
+    """
     prediction = found.prediction
     placed = placements(found.module, prediction.timeline)
     grouped = in_one(placed.values())
@@ -257,7 +319,9 @@ def predict_page(found: Predicted) -> Page:
         table=_step_table(prediction),
         notes=(
             *exposed_notes(grouped, max(prediction.step_us, 1e-9)),
-            contended if prediction.contended_us >= LEAST_SHOWN * prediction.step_us else "",
+            contended
+            if prediction.contended_us >= LEAST_SHOWN * prediction.step_us
+            else "",
             f"{figures.time(prediction.skew_us)} are waits for the slowest rank"
             if prediction.skew_us
             else "",
@@ -275,7 +339,10 @@ def predict_page(found: Predicted) -> Page:
                         (
                             contended,
                             *map(_uncertain_line, prediction.uncertain),
-                            *(f"Not modelled: {line}." for line in prediction.not_modelled),
+                            *(
+                                f"Not modelled: {line}."
+                                for line in prediction.not_modelled
+                            ),
                         ),
                     )
                 ),
@@ -319,7 +386,10 @@ def _contended(prediction: Prediction) -> str:
     """What contention adds to the step, and where its factors come from; empty if nothing."""
     if not prediction.contended_us:
         return ""
-    (product, other), measured = prediction.contention.likely, prediction.contention.samples
+    (product, other), measured = (
+        prediction.contention.likely,
+        prediction.contention.samples,
+    )
     source = f"measured on {measured} launches" if measured else "assumed"
     return (
         f"contention adds {figures.time(prediction.contended_us)}: while a collective runs, matrix products take "
@@ -329,7 +399,9 @@ def _contended(prediction: Prediction) -> str:
 
 def _uncertain_line(item: Uncertain) -> str:
     times = f"{item.count} × " if item.count > 1 else ""
-    span = figures.between(figures.time(item.range.least_us), figures.time(item.range.most_us))
+    span = figures.between(
+        figures.time(item.range.least_us), figures.time(item.range.most_us)
+    )
     line = f"data decides {printable(item.name)}: {times}{figures.time(item.cost_us)} ({span}), {item.range.why}"
     if item.range.extreme_us is None or item.range.extreme_us <= item.range.most_us:
         return line
@@ -337,7 +409,9 @@ def _uncertain_line(item: Uncertain) -> str:
 
 
 def _extreme_us(item: Uncertain) -> float | None:
-    """What data that is not plausible makes of all executions of an instruction; None if nothing more."""
+    """What data that is not plausible makes of all executions of an instruction; None if nothing
+    more.
+    """
     extreme = item.range.extreme_us
     return None if extreme is None else extreme * item.count
 
@@ -356,8 +430,9 @@ def _predict_advice(found: Predicted) -> tuple[str, tuple[str, ...]]:
     costs = () if asked.profile is None else ("--profile", asked.profile)
     if doubt > MUCH_DOUBT:
         most_of_it = f"most of it {shown(prediction.uncertain[0].name)}"
-        return f"Data decides up to {figures.share(doubt, 0)} more, {most_of_it}: measure it.", (
-            _measure(asked, run),
+        return (
+            f"Data decides up to {figures.share(doubt, 0)} more, {most_of_it}: measure it.",
+            (_measure(asked, run),),
         )
     if ceiling_saves < LEAST_SHOWN:
         return f"{most}.", (typed("pgle", "analyze", asked.hlo, *costs),)
@@ -401,19 +476,27 @@ def predict_document(found: Predicted) -> dict[str, object]:
     prediction, (why, commands) = found.prediction, _predict_advice(found)
     exposures = "name=filed_as instruction=name kind exposed_us sync origin time_us=duration_us executions=count"
     return {
-        **text.picked(found, "module=module.name target target_from devices=module.num_devices"),
+        **text.picked(
+            found, "module=module.name target target_from devices=module.num_devices"
+        ),
         **text.picked(prediction, "step_us interval_us contended_us"),
         "contention": text.picked(prediction.contention, "product other"),
         **text.picked(prediction, "skew_us ceiling_us timeline.breakdown"),
-        "collectives": [text.picked(item, exposures) for item in prediction.timeline.exposures],
+        "collectives": [
+            text.picked(item, exposures) for item in prediction.timeline.exposures
+        ],
         **text.picked(
-            prediction, "lower_bound program.least_us not_modelled costs_are estimated_share"
+            prediction,
+            "lower_bound program.least_us not_modelled costs_are estimated_share",
         ),
         "unsure": [
             {
                 **text.picked(item, "name executions=count why=range.why"),
                 "time_us": item.cost_us * item.count,
-                "interval_us": (item.range.least_us * item.count, item.range.most_us * item.count),
+                "interval_us": (
+                    item.range.least_us * item.count,
+                    item.range.most_us * item.count,
+                ),
                 "extreme_us": _extreme_us(item),
             }
             for item in prediction.uncertain
@@ -428,7 +511,8 @@ LABELS = ("LHS, no profile", "LHS with the profile")
 
 
 def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
-    """The largest fact first; the schedules in one table; exposed collectives in groups; what to do.
+    """The largest fact first; the schedules in one table; exposed collectives in groups; what to
+    do.
 
     Args:
         result: the rehearsal.
@@ -443,7 +527,9 @@ def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
         control.note(result),
         *setting_notes(result.request),
         *exposed_notes(
-            grouped, result.profiled.prediction.step_us, ", without and with the profile"
+            grouped,
+            result.profiled.prediction.step_us,
+            ", without and with the profile",
         ),
         f"no step: {result.request.no_step}" if result.request.no_step else "",
         "" if todo else why,
@@ -468,13 +554,18 @@ def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
         actions=todo,
         sections=(
             *sections(schedules, grouped, LABELS),
-            Section("control", "Does it depend on autotuning?", control.section(result)),
+            Section(
+                "control", "Does it depend on autotuning?", control.section(result)
+            ),
             Section("profile", "Did XLA use the profile?", _use(result)),
         ),
         next=(command,),
         warnings=result.warnings,
         tiles=tiles(
-            [(item.label, item.timeline.breakdown) for item in (schedules[0], schedules[-1])],
+            [
+                (item.label, item.timeline.breakdown)
+                for item in (schedules[0], schedules[-1])
+            ],
             "predicted",
         ),
         about=(
@@ -496,7 +587,9 @@ def headline(result: Rehearsal) -> tuple[str, Tone]:
     if not result.good:
         used = str(result.verdict.verdict).replace("-", " ")
         return f"Cannot tell: XLA's use of the profile is '{used}'", "bad"
-    bounded = [item for item in (prediction, result.baseline.prediction) if item.lower_bound]
+    bounded = [
+        item for item in (prediction, result.baseline.prediction) if item.lower_bound
+    ]
     if bounded:
         return f"Cannot tell: {shown(bounded[0].lower_bound_why)}", "warn"
     found, lhs = result.gained.answer, _lhs_gain(result)
@@ -509,23 +602,36 @@ def headline(result: Rehearsal) -> tuple[str, Tone]:
             "good",
         )
     if pays(result):
-        return f"The profile shortens the step by {figures.share(found.share)} (predicted)", "good"
+        return (
+            f"The profile shortens the step by {figures.share(found.share)} (predicted)",
+            "good",
+        )
     if found.share >= LEAST_GAIN:
         return (
             f"Cannot tell: the predicted {figures.share(found.share)} is within the model's noise",
             "warn",
         )
     if found.share <= -LEAST_GAIN:
-        return f"Use no profile here: the step gets {figures.share(-found.share)} longer", "warn"
+        return (
+            f"Use no profile here: the step gets {figures.share(-found.share)} longer",
+            "warn",
+        )
     if _is_stuck(result):
         exposed = prediction.exposed_us / max(prediction.step_us, 1e-9)
-        return f"{figures.share(exposed)} of the step is exposed, and no order hides it", "warn"
+        return (
+            f"{figures.share(exposed)} of the step is exposed, and no order hides it",
+            "warn",
+        )
     if ceiling_saves < NEAR_CEILING:
         return (
             f"Nothing to gain: at most {figures.share(max(ceiling_saves, 0.0))} of the step could be hidden",
             "",
         )
-    profile = "A profile would change" if result.costs_are == "estimated" else "The profile changes"
+    profile = (
+        "A profile would change"
+        if result.costs_are == "estimated"
+        else "The profile changes"
+    )
     return (
         f"{profile} nothing; another order saves at most {figures.share(_hideable(result))}",
         "warn",
@@ -533,9 +639,15 @@ def headline(result: Rehearsal) -> tuple[str, Tone]:
 
 
 def pays(result: Rehearsal) -> bool:
-    """Whether the profile is predicted to shorten the step: by enough, and by overlap rather than noise."""
+    """Whether the profile is predicted to shorten the step: by enough, and by overlap rather than
+    noise.
+    """
     found = result.gained.answer
-    return found.share >= LEAST_GAIN and found.low >= 0 and found.idle_share <= found.share / 2
+    return (
+        found.share >= LEAST_GAIN
+        and found.low >= 0
+        and found.idle_share <= found.share / 2
+    )
 
 
 def advice(result: Rehearsal) -> tuple[str, str]:
@@ -543,7 +655,9 @@ def advice(result: Rehearsal) -> tuple[str, str]:
     if result.request.no_step:
         return f"{STEP_REMEDY[:1].upper()}{STEP_REMEDY[1:]}.", _analyze_command(result)
     if result.request.failed:
-        return "Mend the program. The prediction of its step holds.", _analyze_command(result)
+        return "Mend the program. The prediction of its step holds.", _analyze_command(
+            result
+        )
     if not result.good:
         hlo = near(result.baseline.compiled.after_optimizations)
         remedy = result.verdict.remedy or "See which names match."
@@ -568,8 +682,9 @@ def advice(result: Rehearsal) -> tuple[str, str]:
         most = f"no profile and no flag saves more than {figures.share(max(ceiling_saves, 0.0))}"
         return f"{what}: {most}.{more}", _analyze_command(result)
     if not result.tune:
-        return "The search for flags in this run directory found nothing better.", _analyze_command(
-            result
+        return (
+            "The search for flags in this run directory found nothing better.",
+            _analyze_command(result),
         )
     if is_stuck:
         return (
@@ -604,22 +719,36 @@ def _actions(result: Rehearsal) -> tuple[Advice, ...]:
             f'export XLA_FLAGS="$XLA_FLAGS {LHS_ON}"',
             f"off by default here; {_range(lhs)}",
         )
-        found.append(Advice(f"Set {LHS_ON}", lhs.high, why, command, span_us=span_us(schedules[0])))
+        found.append(
+            Advice(
+                f"Set {LHS_ON}", lhs.high, why, command, span_us=span_us(schedules[0])
+            )
+        )
     if pays(result):
         gained = result.gained.answer
         moved = sum(move.moved for move in result.moves)
         why = f"{moved} of {len(result.moves)} collectives move; {_range(gained)}"
         title = (
-            "Measure a profile and use it" if result.costs_are != "measured" else "Use the profile"
+            "Measure a profile and use it"
+            if result.costs_are != "measured"
+            else "Use the profile"
         )
         found.append(
-            Advice(title, gained.high, why, result.measure, span_us=span_us(schedules[-2]))
+            Advice(
+                title, gained.high, why, result.measure, span_us=span_us(schedules[-2])
+            )
         )
     if _ceiling_saves(result) >= NEAR_CEILING and result.tune:
         most = figures.share(_hideable(result))
         why = f"another order saves at most {most}; flags that combine or pipeline collectives may save more"
         found.append(
-            Advice("Look for other flags", None, why, result.tune, span_us=span_us(schedules[-1]))
+            Advice(
+                "Look for other flags",
+                None,
+                why,
+                result.tune,
+                span_us=span_us(schedules[-1]),
+            )
         )
     return tuple(sorted(found, key=lambda action: -(action.saves or 0.0)))
 
@@ -644,8 +773,13 @@ def _ceiling_saves(result: Rehearsal) -> float:
 
 def _hideable(result: Rehearsal) -> float:
     """The share of the profiled step that another order of its instructions saves at most."""
-    hideable_us = sum(move.after.hideable_us for move in result.moves if move.after is not None)
-    return min(_ceiling_saves(result), hideable_us / max(result.profiled.prediction.step_us, 1e-9))
+    hideable_us = sum(
+        move.after.hideable_us for move in result.moves if move.after is not None
+    )
+    return min(
+        _ceiling_saves(result),
+        hideable_us / max(result.profiled.prediction.step_us, 1e-9),
+    )
 
 
 def setting_notes(asked: RehearseRequest) -> list[str]:
@@ -683,13 +817,21 @@ def _use(result: Rehearsal) -> tuple[Prose | Table, ...]:
 
 def _sides(result: Rehearsal) -> list[tuple[str, CompiledSide]]:
     """The schedules by name: XLA's own if that is another, LHS, LHS with the profile."""
-    default = [] if result.default is None else [("XLA's default, no LHS", result.default)]
+    default = (
+        [] if result.default is None else [("XLA's default, no LHS", result.default)]
+    )
     return [*default, *zip(LABELS, (result.baseline, result.profiled), strict=True)]
 
 
 def _schedules(result: Rehearsal) -> list[Schedule]:
-    before = {move.name: move.before.reason for move in result.moves if move.before is not None}
-    after = {move.name: move.after.reason for move in result.moves if move.after is not None}
+    before = {
+        move.name: move.before.reason
+        for move in result.moves
+        if move.before is not None
+    }
+    after = {
+        move.name: move.after.reason for move in result.moves if move.after is not None
+    }
     reasons = {id(result.baseline): before, id(result.profiled): after}
     return [
         Schedule(
@@ -720,7 +862,10 @@ def rehearse_document(result: Rehearsal) -> dict[str, object]:
     for move in result.moves:
         sides = {"before": move.before, "after": move.after}
         moves[move.moved].append(
-            {"name": move.name, **{key: of and text.picked(of, _MOVE) for key, of in sides.items()}}
+            {
+                "name": move.name,
+                **{key: of and text.picked(of, _MOVE) for key, of in sides.items()},
+            }
         )
     return {
         "module": str(result.request.module),

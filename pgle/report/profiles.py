@@ -1,5 +1,5 @@
-"""Profiles and traces as pages and as JSON: what one holds, how two differ, and what was converted, merged, filled,
-carried.
+"""Profiles and traces as pages and as JSON: what one holds, how two differ, and what was converted,
+merged, filled, carried.
 """
 
 from __future__ import annotations
@@ -54,8 +54,12 @@ _TITLES = {
 
 
 def profile_page(name: str, summary: Summary, following: Sequence[str] = ()) -> Page:
-    """Costs, the most expensive first; sums by kind; names that XLA takes otherwise than it reads."""
-    of = f" (of {summary.entries:,} entries)" if summary.entries != summary.names else ""
+    """Costs, the most expensive first; sums by kind; names that XLA takes otherwise than it
+    reads.
+    """
+    of = (
+        f" (of {summary.entries:,} entries)" if summary.entries != summary.names else ""
+    )
     faults, rows = _faults(summary.findings)
     heads = "name | costs | it has | what XLA does"
     return Page(
@@ -64,9 +68,14 @@ def profile_page(name: str, summary: Summary, following: Sequence[str] = ()) -> 
         verdict=f"{many(summary.names, 'cost')}{of}, {figures.time(summary.total_us)} if each instruction runs once",
         tone="warn" if faults else "",
         table=_instructions(summary),
-        notes=(*_kinds(summary), skew_line(summary.skew_us, summary.total_us, summary.skewed)),
+        notes=(
+            *_kinds(summary),
+            skew_line(summary.skew_us, summary.total_us, summary.skewed),
+        ),
         sections=(
-            Section("findings", "Names that XLA takes otherwise", (table(heads, rows),)),
+            Section(
+                "findings", "Names that XLA takes otherwise", (table(heads, rows),)
+            ),
             Section(
                 "origin",
                 "Where this comes from",
@@ -80,7 +89,9 @@ def profile_page(name: str, summary: Summary, following: Sequence[str] = ()) -> 
 
 
 def ranks_given(warnings: Iterable[str]) -> str:
-    """``2 of 4 ranks``: what later answers keep of the warnings of a conversion; empty if it had all ranks."""
+    """``2 of 4 ranks``: what later answers keep of the warnings of a conversion; empty if it had
+    all ranks.
+    """
     return next((found[0] for line in warnings if (found := _RANKS.search(line))), "")
 
 
@@ -90,7 +101,9 @@ _RANKS = re.compile(r"\d+ of (\d+|several) ranks")
 def conversion_section(warnings: Sequence[str]) -> Section:
     """The warnings that the conversion of a profile gave; later answers fold them away."""
     return Section(
-        "conversion", "Warnings of the conversion", tuple(Prose(shown(line)) for line in warnings)
+        "conversion",
+        "Warnings of the conversion",
+        tuple(Prose(shown(line)) for line in warnings),
     )
 
 
@@ -101,13 +114,21 @@ def _about(summary: Summary) -> Iterator[str]:
     elif summary.modules:
         yield f"fingerprint {some([module[:12] for module in summary.modules], 2)}"
     origins = (
-        f"{summary.origins[origin]:,} {origin}" for origin in Origin if summary.origins.get(origin)
+        f"{summary.origins[origin]:,} {origin}"
+        for origin in Origin
+        if summary.origins.get(origin)
     )
-    yield ", ".join(origins) if summary.described else "no sidecar: kinds are guessed from names"
+    yield (
+        ", ".join(origins)
+        if summary.described
+        else "no sidecar: kinds are guessed from names"
+    )
 
 
 def _kinds(summary: Summary) -> Iterator[str]:
-    """``compute 2,491 costs, 120.3 ms (94.0 %) · …``; a loop's time is in the costs of its body already."""
+    """``compute 2,491 costs, 120.3 ms (94.0 %) · …``; a loop's time is in the costs of its body
+    already.
+    """
     parts = []
     for total in summary.kinds:
         share = (
@@ -125,17 +146,19 @@ def _kinds(summary: Summary) -> Iterator[str]:
 
 
 def skew_line(skew_us: float | None, of_us: float, skewed: Sequence[Cost]) -> str:
-    """Compute takes longer on the slowest rank, and in which instruction most; empty if it is not worth a line."""
+    """Compute takes longer on the slowest rank, and in which instruction most; empty if it is not
+    worth a line.
+    """
     if skew_us is None or skew_us <= MIN_SKEW * of_us:
         return ""
     share = f" ({figures.share(skew_us / of_us)})" if of_us > 0 else ""
     most = ""
     if skewed:
-        times = (
-            f"{figures.time(skewed[0].cost_us)}, there {figures.time(skewed[0].slowest_us or 0.0)}"
-        )
+        times = f"{figures.time(skewed[0].cost_us)}, there {figures.time(skewed[0].slowest_us or 0.0)}"
         most = f", most in {shown(skewed[0].full_name)} ({times})"
-    return f"compute takes {figures.time(skew_us)}{share} longer on the slowest rank{most}"
+    return (
+        f"compute takes {figures.time(skew_us)}{share} longer on the slowest rank{most}"
+    )
 
 
 def _provenance(provenance: Mapping[str, object]) -> Iterator[str]:
@@ -146,17 +169,25 @@ def _provenance(provenance: Mapping[str, object]) -> Iterator[str]:
     ]
     if inputs:
         stats = [
-            f"{key} {provenance[key]}" for key in ("stat", "collective_stat") if provenance.get(key)
+            f"{key} {provenance[key]}"
+            for key in ("stat", "collective_stat")
+            if provenance.get(key)
         ]
         how = f" ({', '.join(stats)})".replace("_", " ") if stats else ""
-        yield shown(f"from {some(inputs, 4)}{how}, by {provenance.get('tool', 'unknown')}")
+        yield shown(
+            f"from {some(inputs, 4)}{how}, by {provenance.get('tool', 'unknown')}"
+        )
     for module in module_records(provenance)[:4]:
         prints = [name[:12] for name in module.get("fingerprints", ())]
         used = module.get("executions_used")
         steps = (
-            f", {used} of {module.get('executions_seen')} executions" if used is not None else ""
+            f", {used} of {module.get('executions_seen')} executions"
+            if used is not None
+            else ""
         )
-        devices = f" over {module.get('devices')} devices" if module.get("devices") else ""
+        devices = (
+            f" over {module.get('devices')} devices" if module.get("devices") else ""
+        )
         known = f", fingerprint {' '.join(prints)}" if prints else ""
         yield shown(f"module {module.get('name')}{steps}{devices}{known}")
 
@@ -178,26 +209,36 @@ def _instructions(summary: Summary) -> Table:
         )
         for cost in summary.costs
     )
-    return replace(table(heads, rows, shown=ROWS), more=summary.names - len(summary.costs))
+    return replace(
+        table(heads, rows, shown=ROWS), more=summary.names - len(summary.costs)
+    )
 
 
 def _share(cost: Cost, summary: Summary) -> float | None:
     """A cost's share of the total; None for loops and for costs that count as 0 in it."""
     valid = math.isfinite(cost.cost_us) and cost.cost_us >= 0 and summary.total_us > 0
     return (
-        cost.cost_us / summary.total_us if valid and cost.likely_kind is not CostKind.LOOP else None
+        cost.cost_us / summary.total_us
+        if valid and cost.likely_kind is not CostKind.LOOP
+        else None
     )
 
 
 def _faults(findings: Sequence[Oddity]) -> tuple[list[str], list[tuple[Value, ...]]]:
-    """A line on each kind of fault, with what XLA does if it does the same with all names; and a row for each name."""
+    """A line on each kind of fault, with what XLA does if it does the same with all names; and a
+    row for each name.
+    """
     lines, rows = [], list[tuple[Value, ...]]()
     for fault in Fault:
         mine = sorted(
-            (item for item in findings if item.fault is fault), key=_importance, reverse=True
+            (item for item in findings if item.fault is fault),
+            key=_importance,
+            reverse=True,
         )
         effects = [item.message for item in mine if not item.values_us]
-        effects = effects or list(dict.fromkeys(item.message.split("; ", 1)[-1] for item in mine))
+        effects = effects or list(
+            dict.fromkeys(item.message.split("; ", 1)[-1] for item in mine)
+        )
         if named := sum(bool(item.values_us) for item in mine):
             lines.append(
                 f"{_TITLES[fault]} ({named}){f': {effects[0]}' if len(effects) == 1 else ''}"
@@ -206,7 +247,9 @@ def _faults(findings: Sequence[Oddity]) -> tuple[list[str], list[tuple[Value, ..
             lines.append(f"{_TITLES[fault]}: {effects[0]}")
         for item in mine:
             effect = item.message if len(effects) > 1 else ""
-            rows.append((item.name or "(no name)", _costs(item), _TITLES[fault], effect))
+            rows.append(
+                (item.name or "(no name)", _costs(item), _TITLES[fault], effect)
+            )
     return lines, rows
 
 
@@ -238,7 +281,9 @@ def profile_document(name: str, summary: Summary) -> dict[str, object]:
     names = "name=full_name cost_us kind=likely_kind opcode shape samples min_us max_us spread slowest_us trace_name origin"
     return {
         "profile": name,
-        **text.picked(summary, "entries names total_us skew_us kinds origins modules provenance"),
+        **text.picked(
+            summary, "entries names total_us skew_us kinds origins modules provenance"
+        ),
         "instructions": [
             {
                 **text.picked(cost, names),
@@ -251,18 +296,29 @@ def profile_document(name: str, summary: Summary) -> dict[str, object]:
     }
 
 
-_NAMES = {"kernel": "kernels", "memcpy": "copies", "memset": "memsets", "host": "thunks on the CPU"}
+_NAMES = {
+    "kernel": "kernels",
+    "memcpy": "copies",
+    "memset": "memsets",
+    "host": "thunks on the CPU",
+}
 
 
 def trace_page(path: str, summary: TraceSummary, following: str) -> Page:
-    """Modules with their executions first; instructions, devices and what was left out in sections."""
-    kinds = ", ".join(f"{count:,} {_NAMES[kind]}" for kind, count in summary.kinds.items())
+    """Modules with their executions first; instructions, devices and what was left out in
+    sections.
+    """
+    kinds = ", ".join(
+        f"{count:,} {_NAMES[kind]}" for kind, count in summary.kinds.items()
+    )
     formats = dict.fromkeys(
         f"{source.format} {source.version}".strip() for source in summary.trace.sources
     )
     left = [
         Prose(
-            printable(f"execution {execution.number} of {item.module.name}: {execution.left_out}")
+            printable(
+                f"execution {execution.number} of {item.module.name}: {execution.left_out}"
+            )
         )
         for item in summary.modules
         for execution in item.executions
@@ -271,7 +327,9 @@ def trace_page(path: str, summary: TraceSummary, following: str) -> Page:
     modules = (
         (
             printable(item.module.name)
-            + ("" if item.module.program_id is None else f" ({item.module.program_id})"),
+            + (
+                "" if item.module.program_id is None else f" ({item.module.program_id})"
+            ),
             f"{item.steady} of {len(item.executions)}",
             max((execution.devices for execution in item.executions), default=0),
             None if math.isnan(item.step_us) else item.step_us,
@@ -281,7 +339,13 @@ def trace_page(path: str, summary: TraceSummary, following: str) -> Page:
         for item in summary.modules
     )
     instructions = (
-        (printable(item.name), f"{item.kind}?", item.launches, item.gpu_time_us, item.share)
+        (
+            printable(item.name),
+            f"{item.kind}?",
+            item.launches,
+            item.gpu_time_us,
+            item.share,
+        )
         for item in summary.instructions
     )
     devices = (
@@ -296,30 +360,34 @@ def trace_page(path: str, summary: TraceSummary, following: str) -> Page:
         for item in summary.devices
     )
     unresolved = (
-        (item.count, item.duration_ns / 1e3, summary.meanings.get(item.reason) or item.reason)
+        (
+            item.count,
+            item.duration_ns / 1e3,
+            summary.meanings.get(item.reason) or item.reason,
+        )
         for item in summary.trace.unresolved
     )
-    of_module = (
-        "module | steady | devices (count) | median span (time) | time (time) | share (share)"
+    of_module = "module | steady | devices (count) | median span (time) | time (time) | share (share)"
+    of_instruction = (
+        "instruction | kind | launches (count) | time (time) | share (share)"
     )
-    of_instruction = "instruction | kind | launches (count) | time (time) | share (share)"
-    of_device = (
-        "device | JAX id (count) | streams (count) | activities (count) | busy (time) | span (time)"
-    )
+    of_device = "device | JAX id (count) | streams (count) | activities (count) | busy (time) | span (time)"
     lost = table("activities (count) | time (time) | why", unresolved)
     skipped = f", {many(len(left), 'execution')} left out" if left else ""
-    counted = (
-        f"{many(len(summary.modules), 'module')}, {many(len(summary.instructions), 'instruction')}"
-    )
+    counted = f"{many(len(summary.modules), 'module')}, {many(len(summary.instructions), 'instruction')}"
     origin = "simulated" if summary.trace.simulated else "measured"
     return Page(
         title=f"pgle show {path}",
         identity=(path, *formats, many(len(summary.devices), "device"), origin),
         verdict=f"{kinds} in {figures.time(summary.span_us)}",
         table=table(of_module, modules, shown=MODULES),
-        notes=(f"{counted}, {figures.time(summary.gpu_time_us)} of device time{skipped} (--all)",),
+        notes=(
+            f"{counted}, {figures.time(summary.gpu_time_us)} of device time{skipped} (--all)",
+        ),
         sections=(
-            Section("instructions", "Instructions", (table(of_instruction, instructions),)),
+            Section(
+                "instructions", "Instructions", (table(of_instruction, instructions),)
+            ),
             Section("devices", "Devices", (table(of_device, devices),)),
             Section("left-out", "Left out", (*left, lost)),
             Section("flags", "XLA_FLAGS", (Prose(summary.trace.xla_flags, code=True),)),
@@ -329,12 +397,19 @@ def trace_page(path: str, summary: TraceSummary, following: str) -> Page:
     )
 
 
-def trace_document(path: str, summary: TraceSummary, following: str) -> dict[str, object]:
+def trace_document(
+    path: str, summary: TraceSummary, following: str
+) -> dict[str, object]:
     """``pgle.show/1`` of a trace."""
     found = {
-        **text.picked(summary.trace, "sources recordings unresolved simulated xla_flags warnings"),
+        **text.picked(
+            summary.trace, "sources recordings unresolved simulated xla_flags warnings"
+        ),
         **text.plain(
-            text.picked(summary, "kinds span_us gpu_time_us devices modules meanings instructions")
+            text.picked(
+                summary,
+                "kinds span_us gpu_time_us devices modules meanings instructions",
+            )
         ),
     }
     for record, module in zip(found["modules"], summary.modules, strict=True):
@@ -353,17 +428,24 @@ _WORDS = {
 _NOTED = (CostChange.ADDED, CostChange.REMOVED, CostChange.NOISE)
 
 
-def diff_page(old: str, new: str, diff: ProfileDiff, following: Sequence[str] = ()) -> Page:
+def diff_page(
+    old: str, new: str, diff: ProfileDiff, following: Sequence[str] = ()
+) -> Page:
     """The largest changes in time first; sums by kind in a section."""
     counted = [total for total in diff.totals if total.kind is not CostKind.LOOP]
-    before, after = sum(total.old_us for total in counted), sum(total.new_us for total in counted)
+    before, after = (
+        sum(total.old_us for total in counted),
+        sum(total.new_us for total in counted),
+    )
     changed = [item for item in diff.differences if item.change is not CostChange.SAME]
     heads = "instruction | kind | old (time) | new (time) | change (change-time) | (change) | note"
     share = f" ({figures.change(after / before - 1)})" if before > 0 else ""
     is_noise = all(item.change is CostChange.NOISE for item in changed)
     sums = f"Sum of costs {figures.time(before)} → {figures.time(after)}{share}"
     counts = ", ".join(
-        f"{diff.count(change):,} {word}" for change, word in _WORDS.items() if diff.count(change)
+        f"{diff.count(change):,} {word}"
+        for change, word in _WORDS.items()
+        if diff.count(change)
     )
     kinds = (
         (
@@ -376,9 +458,7 @@ def diff_page(old: str, new: str, diff: ProfileDiff, following: Sequence[str] = 
         )
         for total in diff.totals
     )
-    of_kind = (
-        "kind | old names (count) | new names (count) | old (time) | new (time) | change (change)"
-    )
+    of_kind = "kind | old names (count) | new names (count) | old (time) | new (time) | change (change)"
     return Page(
         title=f"pgle diff {old} {new}",
         identity=(f"{old} → {new}",),
@@ -399,7 +479,9 @@ def _difference(item: Difference) -> tuple[Value, ...]:
         if item.was
         else ""
     )
-    change = item.ratio - 1 if item.ratio is not None and math.isfinite(item.ratio) else None
+    change = (
+        item.ratio - 1 if item.ratio is not None and math.isfinite(item.ratio) else None
+    )
     kind = item.kind.value + ("?" if item.kind_is_guess else "")
     return (
         printable(item.name),
@@ -441,7 +523,9 @@ _NOT_COMPUTE = (
 
 
 def convert_page(result: Conversion, following: Sequence[str] = ()) -> Page:
-    """What was written and how much was left out; the modules and everything that was left out in sections."""
+    """What was written and how much was left out; the modules and everything that was left out in
+    sections.
+    """
     programs = result.measured.costs
     several, name = len(programs) > 1, programs[0].program.key.name
     heads = (
@@ -454,7 +538,9 @@ def convert_page(result: Conversion, following: Sequence[str] = ()) -> Page:
         where = f"{many(len(result.written), 'profile')}, the first {where}"
     return Page(
         title="pgle convert",
-        identity=(many(len(programs), "module"),) if several else _identity(programs[0]),
+        identity=(many(len(programs), "module"),)
+        if several
+        else _identity(programs[0]),
         verdict=f"wrote {printable(where)}: {costs_line(result)}",
         tone="good",
         table=modules if several else None,
@@ -470,23 +556,33 @@ def convert_page(result: Conversion, following: Sequence[str] = ()) -> Page:
         warnings=result.warnings
         if several
         else tuple(line.removeprefix(f"{name}: ") for line in result.warnings),
-        about=tuple((str(item.path), f"sha256 {item.sha256}") for item in result.written),
+        about=tuple(
+            (str(item.path), f"sha256 {item.sha256}") for item in result.written
+        ),
     )
 
 
 def _identity(found: ProgramCosts) -> tuple[str, ...]:
     window = found.window
-    span = "" if math.isnan(window.span_us) else f", {figures.time(window.span_us)} each"
+    span = (
+        "" if math.isnan(window.span_us) else f", {figures.time(window.span_us)} each"
+    )
     used = f"{window.steps_used} of {many(window.steps_seen, 'execution')}{span}"
     return printable(found.program.key.name), many(len(window.devices), "device"), used
 
 
 def costs_line(result: Conversion) -> str:
-    """How many costs there are, and of what: ``2,514 costs (2,491 compute 120.3 ms, 23 collectives 7.64 ms)``."""
-    (compute, compute_us), (collectives, collectives_us) = _sums_of(*result.measured.costs)
+    """How many costs there are, and of what: ``2,514 costs (2,491 compute 120.3 ms, 23 collectives
+    7.64 ms)``.
+    """
+    (compute, compute_us), (collectives, collectives_us) = _sums_of(
+        *result.measured.costs
+    )
     parts = [f"{compute:,} compute {figures.time(compute_us)}"] if compute else []
     parts += (
-        [f"{many(collectives, 'collective')} {figures.time(collectives_us)}"] if collectives else []
+        [f"{many(collectives, 'collective')} {figures.time(collectives_us)}"]
+        if collectives
+        else []
     )
     return f"{many(sum(item.names for item in result.written), 'cost')} ({', '.join(parts)})"
 
@@ -514,11 +610,18 @@ def _program_row(found: ProgramCosts) -> tuple[Value, ...]:
 
 
 def _remarks(found: ProgramCosts) -> Iterator[str]:
-    """How far compute differs over the ranks, and how much slower kernels run while a collective does."""
-    if skewed := skew_line(found.skew_us, found.window.span_us, most_skewed(found.costs)):
+    """How far compute differs over the ranks, and how much slower kernels run while a collective
+    does.
+    """
+    if skewed := skew_line(
+        found.skew_us, found.window.span_us, most_skewed(found.costs)
+    ):
         yield f"per step, {skewed}; costs are typical ones"
     if found.contention is not None:
-        kinds = (("matmuls", found.contention.product), ("other kernels", found.contention.other))
+        kinds = (
+            ("matmuls", found.contention.product),
+            ("other kernels", found.contention.other),
+        )
         slower = [
             f"{kind} take {figures.factor(item.likely)} as long"
             for kind, item in kinds
@@ -538,13 +641,18 @@ def _left_out(result: Conversion) -> str:
     )
     parts = [f"{many(count, 'execution')} ({why})" for why, count in reasons.items()]
     parts += [
-        f"{item.count:,} activities ({item.reason})" for item in result.measured.trace.unresolved
+        f"{item.count:,} activities ({item.reason})"
+        for item in result.measured.trace.unresolved
     ]
-    names = sum(len(found) for item in result.measured.costs for found in item.left_out.values())
+    names = sum(
+        len(found) for item in result.measured.costs for found in item.left_out.values()
+    )
     parts += [many(names, "name")] if names else []
     if result.other_modules:
         share = figures.share(sum(result.other_modules.values()))
-        parts.append(f"{many(len(result.other_modules), 'other module')} ({share} of time)")
+        parts.append(
+            f"{many(len(result.other_modules), 'other module')} ({share} of time)"
+        )
     return f"left out: {', '.join(parts)}" if parts else ""
 
 
@@ -573,11 +681,16 @@ def convert_document(result: Conversion) -> dict[str, object]:
         "written": result.written,
         "modules": modules,
         "activities": len(result.measured.trace),
-        **text.picked(result, "gpu_time_us measured.trace.unresolved other_modules warnings"),
+        **text.picked(
+            result, "gpu_time_us measured.trace.unresolved other_modules warnings"
+        ),
     }
 
 
-_HOW = {Origin.SAME_SHAPE: "as instructions of the same shape", Origin.ESTIMATED: "estimated"}
+_HOW = {
+    Origin.SAME_SHAPE: "as instructions of the same shape",
+    Origin.ESTIMATED: "estimated",
+}
 _BY = {
     "structure": "structure: itself and its neighbours",
     "name": "name, opcode, shape and content",
@@ -585,9 +698,8 @@ _BY = {
     "scaled": "another size or kernel: scaled (estimated)",
 }
 """By `By`, whose file imports the estimates, which `convert` does without."""
-MOSTLY = (
-    0.95  # share of the time from which on a carried profile is as good as `pgle verify` asks for
-)
+# share of the time from which on a carried profile is as good as `pgle verify` asks for
+MOSTLY = 0.95
 _SUMS = "costs (count) | sum (time)"
 
 
@@ -637,7 +749,9 @@ def complete_page(
     )
 
 
-def complete_document(completions: Sequence[Completion], written: Written) -> dict[str, object]:
+def complete_document(
+    completions: Sequence[Completion], written: Written
+) -> dict[str, object]:
     """``pgle.complete/1``."""
     return {
         "written": written,
@@ -647,7 +761,8 @@ def complete_document(completions: Sequence[Completion], written: Written) -> di
                 "same_shape": item.count(Origin.SAME_SHAPE),
                 "estimated": item.count(Origin.ESTIMATED),
                 "filled": [
-                    text.picked(cost, "name=full_name cost_us origin") for cost in item.filled
+                    text.picked(cost, "name=full_name cost_us origin")
+                    for cost in item.filled
                 ],
             }
             for item in completions
@@ -656,11 +771,15 @@ def complete_document(completions: Sequence[Completion], written: Written) -> di
     }
 
 
-def carry_page(carried: Carried, written: Written, following: Sequence[str] = ()) -> Page:
+def carry_page(
+    carried: Carried, written: Written, following: Sequence[str] = ()
+) -> Page:
     """How much of the profile's time was carried, how each cost was matched, and the rest."""
     rows: list[tuple[Value, ...]] = []
     for by, how in _BY.items():
-        rows += _sums((how,), (match.cost for match in carried.matches if match.by == by))
+        rows += _sums(
+            (how,), (match.cost for match in carried.matches if match.by == by)
+        )
     of = len(carried.matches) + len(carried.left)
     left = f"{many(len(carried.left), 'instruction')} without a counterpart (--section left)."
 
@@ -676,10 +795,14 @@ def carry_page(carried: Carried, written: Written, following: Sequence[str] = ()
         notes=(left if carried.left else "",),
         sections=(
             Section(
-                "left", "Left without a cost", listed("instruction without a cost", carried.left)
+                "left",
+                "Left without a cost",
+                listed("instruction without a cost", carried.left),
             ),
             Section(
-                "unused", "Costs without a place", listed("cost without a place", carried.unused)
+                "unused",
+                "Costs without a place",
+                listed("cost without a place", carried.unused),
             ),
         ),
         next=tuple(following),

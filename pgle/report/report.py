@@ -30,7 +30,11 @@ PLACES = (
 )  # where `rehearse` and `tune` leave the page of their folder
 DEFAULT = "report.html"
 FAR = 0.2  # of the step time; a prediction that is further off gets a warning
-FORMS: dict[str, Callable[[Page], str]] = {".html": render, ".md": markdown, ".json": value.as_json}
+FORMS: dict[str, Callable[[Page], str]] = {
+    ".html": render,
+    ".md": markdown,
+    ".json": value.as_json,
+}
 """The form to write, by the ending of the file's name."""
 
 
@@ -41,7 +45,9 @@ def page_of(
     if len(side.inputs) == 1 and other is None:
         path = side.inputs[0]
         places = (
-            [path / name for name in PLACES] if path.is_dir() else [path] * (path.suffix == ".json")
+            [path / name for name in PLACES]
+            if path.is_dir()
+            else [path] * (path.suffix == ".json")
         )
         for place in places:
             if place.is_file():
@@ -59,7 +65,9 @@ def default_output(inputs: Sequence[AnyPath]) -> Path:
     return path
 
 
-def check_outputs(paths: Iterable[AnyPath], *, force: bool, inputs: Iterable[AnyPath]) -> None:
+def check_outputs(
+    paths: Iterable[AnyPath], *, force: bool, inputs: Iterable[AnyPath]
+) -> None:
     """Refuse what cannot be written before anything is read."""
     given = tuple(inputs)
     for path in paths:
@@ -74,10 +82,13 @@ def check_outputs(paths: Iterable[AnyPath], *, force: bool, inputs: Iterable[Any
 
 def write(page: Page, paths: Sequence[AnyPath], *, force: bool) -> tuple[str, ...]:
     """Write each file in its form, all or none; a line on each that was written."""
-    files: dict[AnyPath, str | bytes] = {path: FORMS[path.suffix](page) for path in paths}
+    files: dict[AnyPath, str | bytes] = {
+        path: FORMS[path.suffix](page) for path in paths
+    }
     write_files(files, force=force)
     sizes = (
-        (path, len(str(text).encode(errors="backslashreplace"))) for path, text in files.items()
+        (path, len(str(text).encode(errors="backslashreplace")))
+        for path, text in files.items()
     )
     return tuple(
         f"wrote {near(path) if isinstance(path, Path) else path} ({size / 1e6:.2g} MB)"
@@ -87,45 +98,64 @@ def write(page: Page, paths: Sequence[AnyPath], *, force: bool) -> tuple[str, ..
 
 def written(page: Page, lines: Sequence[str]) -> Page:
     """Identity and verdict of a page that was written, and where it is."""
-    return replace(page, table=None, notes=tuple(lines), actions=(), sections=(), warnings=())
+    return replace(
+        page, table=None, notes=tuple(lines), actions=(), sections=(), warnings=()
+    )
 
 
 def run_page(found: RunFacts) -> Page:
-    """The page of the analysis, with the comparison of step times first, and what the run directory knows."""
+    """The page of the analysis, with the comparison of step times first, and what the run directory
+    knows.
+    """
     analysis, compared = found.analysis, found.comparison
     panels, lost = _panels(found)
     page = Page("", (), "A profile, and nothing measured with it yet")
     if analysis is not None:
         mine = len(found.schedules)
         page = analyze_page(
-            analysis, _span_finder(panels[mine]) if len(panels) > mine else nowhere, True
+            analysis,
+            _span_finder(panels[mine]) if len(panels) > mine else nowhere,
+            True,
         )
     if compared is not None:
         page = replace(
-            page, verdict=compare.headline(compared), tone=compare.TONES.get(compared.verdict, "")
+            page,
+            verdict=compare.headline(compared),
+            tone=compare.TONES.get(compared.verdict, ""),
         )
     own = f"{Next.of('report', *found.inputs)} "
     return replace(
         page,
         title=f"pgle report: {_name(found)}",
         identity=(*page.identity, *_recorded(found.manifest)),
-        actions=() if analysis is not None and analysis.step.measures_alone else page.actions,
-        sections=(*_timeline_and_times(found, panels), *page.sections, _stages(found.manifest)),
+        actions=()
+        if analysis is not None and analysis.step.measures_alone
+        else page.actions,
+        sections=(
+            *_timeline_and_times(found, panels),
+            *page.sections,
+            _stages(found.manifest),
+        ),
         next=tuple(line for line in page.next if not f"{line} ".startswith(own)),
         about=tuple(_about(found)),
         warnings=tuple(
-            dict.fromkeys((*found.missing, *lost, *_prediction_warning(found), *page.warnings))
+            dict.fromkeys(
+                (*found.missing, *lost, *_prediction_warning(found), *page.warnings)
+            )
         ),
         tiles=_tiles(found),
     )
 
 
-def _timeline_and_times(found: RunFacts, panels: tuple[Panel, ...]) -> Iterator[Section]:
+def _timeline_and_times(
+    found: RunFacts, panels: tuple[Panel, ...]
+) -> Iterator[Section]:
     """The timeline, and the comparison of step times."""
     if panels:
         both = found.analysis is not None and found.analysis.before
         drawn = timeline(
-            panels, max(panel.parts.step_us for panel in panels) if found.schedules else 0.0
+            panels,
+            max(panel.parts.step_us for panel in panels) if found.schedules else 0.0,
         )
         note = (
             "The schedules of both runs are predicted with the costs of the profile."
@@ -138,7 +168,8 @@ def _timeline_and_times(found: RunFacts, panels: tuple[Panel, ...]) -> Iterator[
         yield Section("timeline", heading, (drawn, Prose(note, tone="soft")))
     if found.comparison is not None:
         limits = (
-            Prose(str(line.value), tone=line.tone) for line in compare.check_lines(found.checks)
+            Prose(str(line.value), tone=line.tone)
+            for line in compare.check_lines(found.checks)
         )
         parts: tuple[Part, ...] = (compare.sides_table(found.comparison), *limits)
         yield Section("comparison", "Before and after: step times", parts, open=True)
@@ -147,7 +178,11 @@ def _timeline_and_times(found: RunFacts, panels: tuple[Panel, ...]) -> Iterator[
 def _name(found: RunFacts) -> str:
     if found.run is not None:
         return str(found.run.path)
-    program = "" if found.analysis is None else f"{found.analysis.step.costs.program.key.name}, "
+    program = (
+        ""
+        if found.analysis is None
+        else f"{found.analysis.step.costs.program.key.name}, "
+    )
     return printable(f"{program}{some([path.name for path in found.inputs], 1)}")
 
 
@@ -157,7 +192,9 @@ def _recorded(manifest: Manifest) -> tuple[str, ...]:
         return ()
     gpus = dict.fromkeys(gpu.name for record in stages for gpu in record.gpus)
     host = next((record.host for record in stages if record.host), "")
-    versions = next((record.versions for record in reversed(stages) if record.versions), {})
+    versions = next(
+        (record.versions for record in reversed(stages) if record.versions), {}
+    )
     jax = f"jax {versions['jax']}" if "jax" in versions else ""
     return *gpus, host, stages[0].started[:10], jax
 
@@ -177,7 +214,9 @@ def _span_finder(panel: Panel) -> SpanOf:
             return (until, panel.spans[1].start_us) if len(panel.spans) > 1 else None
         bars: list[tuple[float, float]] = []
         for lane in panel.lanes:
-            rows = np.flatnonzero((lane.named == codes.get(name, -1)) & (lane.start_us < until))
+            rows = np.flatnonzero(
+                (lane.named == codes.get(name, -1)) & (lane.start_us < until)
+            )
             if len(rows):
                 row = rows[np.argmax(lane.duration_us[rows])]
                 bars.append((float(lane.start_us[row]), float(lane.end_us[row])))
@@ -198,7 +237,9 @@ def _tiles(found: RunFacts) -> tuple[Tile, ...]:
         )
         shown = tiles(tuple(sides), "predicted from both schedules")
     elif analysis is not None and analysis.against is not None:
-        shown = tiles((("before", analysis.against.before), ("after", analysis.against.after)))
+        shown = tiles(
+            (("before", analysis.against.before), ("after", analysis.against.after))
+        )
     elif analysis is not None:
         step = analysis.step
         note = (
@@ -210,9 +251,14 @@ def _tiles(found: RunFacts) -> tuple[Tile, ...]:
         )
         shown = tiles((("", step.breakdown),), note)
     if compared is not None:
-        timed = (figures.time(side.median_s * 1e6) for side in (compared.base, compared.new))
+        timed = (
+            figures.time(side.median_s * 1e6) for side in (compared.base, compared.new)
+        )
         note = f"{figures.change(compared.change)}, medians of timed steps"
-        shown = (Tile("step", " → ".join(timed), shown[0].bars if shown else (), note), *shown[1:])
+        shown = (
+            Tile("step", " → ".join(timed), shown[0].bars if shown else (), note),
+            *shown[1:],
+        )
     return shown
 
 
@@ -220,7 +266,10 @@ def _prediction_warning(found: RunFacts) -> list[str]:
     """If the performance run was timed at another step time than predicted."""
     if found.comparison is None or not found.schedules:
         return []
-    predicted, timed = found.schedules[-1].prediction.step_us, found.comparison.new.median_s * 1e6
+    predicted, timed = (
+        found.schedules[-1].prediction.step_us,
+        found.comparison.new.median_s * 1e6,
+    )
     words = (
         f"the performance run was timed at {figures.time(timed)} a step, predicted were {figures.time(predicted)}: "
         "trust the timed steps, and only the order of the predicted schedules"
@@ -229,7 +278,9 @@ def _prediction_warning(found: RunFacts) -> list[str]:
 
 
 def _panels(found: RunFacts) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
-    """The schedules of both runs, then every rank that was traced; of two steps the first rank of each."""
+    """The schedules of both runs, then every rank that was traced; of two steps the first rank of
+    each.
+    """
     if (analysis := found.analysis) is None:
         return (), ()
     if analysis.before is not None:
@@ -237,7 +288,10 @@ def _panels(found: RunFacts) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
             measured_panels(analysis.before, "before"),
             measured_panels(analysis.step, "after"),
         ]
-        return tuple(panels[0] for panels, _ in sides if panels), (*sides[0][1], *sides[1][1])
+        return tuple(panels[0] for panels, _ in sides if panels), (
+            *sides[0][1],
+            *sides[1][1],
+        )
     panels, notes = measured_panels(analysis.step)
     simulated = "simulated" if analysis.step.trace.simulated else ""
     before = (
@@ -259,7 +313,9 @@ def _stages(manifest: Manifest) -> Section:
         ended = {None: "runs", 0: "ended well"}.get(
             record.exit_code, f"exit code {record.exit_code}"
         )
-        result = Cell(record.failed or ended, "bad" if record.failed or record.exit_code else "")
+        result = Cell(
+            record.failed or ended, "bad" if record.failed or record.exit_code else ""
+        )
         rows.append(
             (
                 record.stage,
@@ -269,7 +325,9 @@ def _stages(manifest: Manifest) -> Section:
                 record.mode,
             )
         )
-    return Section("stages", "Stages", (table("stage | rank | started (UTC) |  | mode", rows),))
+    return Section(
+        "stages", "Stages", (table("stage | rank | started (UTC) |  | mode", rows),)
+    )
 
 
 def _about(found: RunFacts) -> Iterator[tuple[str, str]]:
@@ -278,41 +336,62 @@ def _about(found: RunFacts) -> Iterator[tuple[str, str]]:
     record = next((item for item in reversed(stages) if item.argv), None)
     if record is not None:
         yield "program", str(Next(record.argv))
-        if commit := next((item.commit for item in reversed(stages) if item.commit), ""):
+        if commit := next(
+            (item.commit for item in reversed(stages) if item.commit), ""
+        ):
             yield "commit", commit.replace("+", " with changes that are not committed")
-        versions = next((item.versions for item in reversed(stages) if item.versions), {})
+        versions = next(
+            (item.versions for item in reversed(stages) if item.versions), {}
+        )
         yield (
             "versions",
-            ", ".join(f"{name} {version}" for name, version in versions.items()) or "not recorded",
+            ", ".join(f"{name} {version}" for name, version in versions.items())
+            or "not recorded",
         )
         named = dict.fromkeys(
             f"{gpu.name}, driver {gpu.driver}" for item in stages for gpu in item.gpus
         )
-        topology = ", ".join(f"{name} {value}" for name, value in record.topology.items())
+        topology = ", ".join(
+            f"{name} {value}" for name, value in record.topology.items()
+        )
         host = record.host and f"host {record.host}"
-        yield "hardware", "; ".join(filter(None, (*named, topology, host))) or "not recorded"
+        yield (
+            "hardware",
+            "; ".join(filter(None, (*named, topology, host))) or "not recorded",
+        )
         yield "date", f"{stages[0].started[:19].replace('T', ' ')} UTC"
     if found.profile is not None:
         yield "profile", many(len(found.profile.costs), "cost")
-    if (performance := found.manifest.last("perf")) is not None and "verdict" in performance.facts:
+    if (
+        performance := found.manifest.last("perf")
+    ) is not None and "verdict" in performance.facts:
         yield (
             "use",
             f"{performance.facts['verdict']} in the performance run: {performance.facts.get('why', '')}",
         )
     if found.analysis is not None:
-        for name, step in (("trace", found.analysis.step), ("trace before", found.analysis.before)):
+        for name, step in (
+            ("trace", found.analysis.step),
+            ("trace before", found.analysis.before),
+        ):
             if step is not None:
                 sources = (
-                    f"{item.path} ({item.format} {item.version})" for item in step.trace.sources
+                    f"{item.path} ({item.format} {item.version})"
+                    for item in step.trace.sources
                 )
                 yield name, "; ".join(sources).replace(" )", ")")
         step = found.analysis.step
         each = step.steps / max(len(step.windows), 1)
         on = f"{each:g} steady step{'s' * (each != 1)} on {many(len(step.windows), 'device')}"
         yield "main module", f"{step.costs.program.key.name}, {on}"
-        yield "GPU for expected times", "unknown" if step.hardware is None else step.hardware.name
+        yield (
+            "GPU for expected times",
+            "unknown" if step.hardware is None else step.hardware.name,
+        )
         simulated = step.trace.simulated
         yield (
             "figures",
-            "simulated: no GPU ran this" if simulated else "measured; expected times are estimates",
+            "simulated: no GPU ran this"
+            if simulated
+            else "measured; expected times are estimates",
         )

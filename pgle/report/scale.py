@@ -16,7 +16,17 @@ from pgle.next import typed
 from pgle.report import scale_control, text
 from pgle.report.page import figures, html
 from pgle.report.page.figures import Unit
-from pgle.report.page.value import Advice, Cell, Chart, Page, Prose, Section, Table, Value, table
+from pgle.report.page.value import (
+    Advice,
+    Cell,
+    Chart,
+    Page,
+    Prose,
+    Section,
+    Table,
+    Value,
+    table,
+)
 from pgle.report.scale_control import named as _named
 from pgle.report.text import live
 from pgle.report.timeline import PARTS
@@ -31,8 +41,10 @@ NOT_MODELLED = "jitter between GPUs, the network's topology and congestion, fail
 REASON = 140  # characters of a refusal on the first screen; the section `refused` has it whole
 MISSING = 3  # sizes without a step, in the verdict
 LEAST_SAVED = 0.02  # of the step: advice that saves less is not given
-DOUBTED = 2.0  # a measured step so many times shorter or longer than predicted is of something else, most likely
-MOST_MEMORY = 0.94  # of the GPU's, for jax's allocator: as published 70B jobs have it (NVIDIA/dgxc-benchmarking)
+# a measured step so many times shorter or longer than predicted is of something else, most likely
+DOUBTED = 2.0
+# of the GPU's, for jax's allocator: as published 70B jobs have it (NVIDIA/dgxc-benchmarking)
+MOST_MEMORY = 0.94
 LITTLE_COVERED = (
     0.5  # of the computing time: less is of a profile that was measured with other work
 )
@@ -97,12 +109,18 @@ def _warnings(rows: Sequence[ScaleRow]) -> tuple[str, ...]:
     several = [line for line, of in lines.items() if len(of) > 1 or len(there) == 1]
     return (
         *several,
-        *(f"{_gpus(of[0])}: {line}" for line, of in lines.items() if line not in several),
+        *(
+            f"{_gpus(of[0])}: {line}"
+            for line, of in lines.items()
+            if line not in several
+        ),
     )
 
 
 def _verdict(found: Scaling) -> str:
-    """How far it scales, and which of the sizes that were asked for have no step, or none that fits."""
+    """How far it scales, and which of the sizes that were asked for have no step, or none that
+    fits.
+    """
     fact = scale_control.depends_words(found) or _largest_fact(found)
     return "; ".join((fact, *(_without(found) if found.answer.good else ())))
 
@@ -139,7 +157,9 @@ def _largest_fact(found: Scaling) -> str:
         variant = f"{_named(last.row)}: " if last.row.values else ""
         return f"{variant}{figures.time(last.step_us)} on {_gpus(last.row)} ({_range(last)}){_ahead(found, last)}"
     if answer.breaks is None:
-        return f"Scales to {_gpus(last.row)} (efficiency {figures.share(last.scaling, 0)})"
+        return (
+            f"Scales to {_gpus(last.row)} (efficiency {figures.share(last.scaling, 0)})"
+        )
     at = figures.count(answer.breaks.row.devices)
     if answer.scales_to == answer.best[0].row.devices:
         head = f"Does not scale beyond {_gpus(answer.best[0].row)}"
@@ -179,13 +199,18 @@ def _table(found: Scaling) -> Table:
         rows = sorted(rows, key=lambda item: -(item.efficiency or 0.0))
     refuses = any(item.row.fits is False for item in rows)
     times = [
-        [item.step_us or None, *(None if end == inf else end for end in item.interval_us)]
+        [
+            item.step_us or None,
+            *(None if end == inf else end for end in item.interval_us),
+        ]
         for item in rows
     ]
     unit, ends = figures.column(
         Unit.TIME, [time for row in times for time in row], [row[0] for row in times]
     )
-    steps = (f"{ends[at]} ({ends[at + 1]}–{ends[at + 2]})" for at in range(0, len(ends), 3))
+    steps = (
+        f"{ends[at]} ({ends[at + 1]}–{ends[at + 2]})" for at in range(0, len(ends), 3)
+    )
     heads = [
         "GPUs (count)",
         *names,
@@ -198,13 +223,22 @@ def _table(found: Scaling) -> Table:
         "TFLOP/s (rate)",
     ]
     return table(
-        heads, (_row(item, names, step, refuses) for item, step in zip(rows, steps, strict=True))
+        heads,
+        (
+            _row(item, names, step, refuses)
+            for item, step in zip(rows, steps, strict=True)
+        ),
     )
 
 
-def _row(item: Judged, names: Sequence[str], step: str, refuses: bool) -> tuple[Value, ...]:
+def _row(
+    item: Judged, names: Sequence[str], step: str, refuses: bool
+) -> tuple[Value, ...]:
     row = item.row
-    head: tuple[Value, ...] = (row.devices, *(printable(row.shown.get(name, "")) for name in names))
+    head: tuple[Value, ...] = (
+        row.devices,
+        *(printable(row.shown.get(name, "")) for name in names),
+    )
     if row.failure:
         return (*head, "", "", "", Cell("no step", "warn"), "", "", "")
     fits = (
@@ -212,7 +246,9 @@ def _row(item: Judged, names: Sequence[str], step: str, refuses: bool) -> tuple[
         if refuses
         else None
     )
-    most = [f"{one.kind}, {_links(one)}" for one in row.by_collective[:1] if one.exposed_us]
+    most = [
+        f"{one.kind}, {_links(one)}" for one in row.by_collective[:1] if one.exposed_us
+    ]
     exposed = Cell(row.exposed_us / row.step_us, "exposed")
     return (
         *head,
@@ -236,12 +272,15 @@ def _refused(found: Scaling) -> Mapping[str, Sequence[ScaleRow]]:
 
 
 def _is_indivisible(found: Scaling) -> bool:
-    """Whether a size was refused because something cannot be divided, and no word of the command multiplies."""
+    """Whether a size was refused because something cannot be divided, and no word of the command
+    multiplies.
+    """
     fixed = not found.request.are_files and not any(
         re.search(r"\{[^}]*\*", word) for word in found.request.words
     )
     return fixed and any(
-        re.search("^[^{].*(divisib|divid)", item.row.failure, re.I) for item in found.answer.rows
+        re.search("^[^{].*(divisib|divid)", item.row.failure, re.I)
+        for item in found.answer.rows
     )
 
 
@@ -251,7 +290,9 @@ def _brief(failure: str) -> str:
     place = re.search(r" \([^()]+, line \d+\)$", text)
     while (shorter := inner.sub("", text)) != text:
         text = shorter
-    return cut(text.partition(" (")[0].rstrip(":"), REASON) + (place[0] if place else "")
+    return cut(text.partition(" (")[0].rstrip(":"), REASON) + (
+        place[0] if place else ""
+    )
 
 
 def _range(item: Judged) -> str:
@@ -271,7 +312,9 @@ def _notes(found: Scaling) -> Iterator[str]:
     answer = found.answer
     item = answer.breaks or (answer.best[-1] if len(answer.best) > 1 else None)
     if item is not None and item.scaling is not None and item.efficiency:
-        ends = figures.shares(end * item.scaling / item.efficiency for end in item.efficiency_range)
+        ends = figures.shares(
+            end * item.scaling / item.efficiency for end in item.efficiency_range
+        )
         variant = f"{_named(item.row)}: at " if item.row.values else "At "
         first = _gpus(answer.best[0].row)
         yield f"{variant}{_gpus(item.row)} each does {figures.share(item.scaling)} ({ends}) of its work at {first}."
@@ -284,11 +327,19 @@ def _notes(found: Scaling) -> Iterator[str]:
     limits = {item.row.limit_bytes for item in answer.rows if item.row.limit_bytes}
     there = [item.row for item in answer.rows if not item.row.failure]
     if limits and all(row.fits for row in there):
-        of = "All fit" if len(there) == len(answer.rows) else f"All {len(there)} with a step fit"
+        of = (
+            "All fit"
+            if len(there) == len(answer.rows)
+            else f"All {len(there)} with a step fit"
+        )
         yield f"{of if len(there) > 1 else 'It fits'}: jax's allocator has {figures.size(min(limits))}."
     for row in (item.row for item in answer.rows if item.row.tried):
-        tried = ", ".join(f"{value}: {figures.size(size)}" for value, size in row.tried.items())
-        more = "; larger values may fit, too" if row.fits and len(row.tried) == 1 else ""
+        tried = ", ".join(
+            f"{value}: {figures.size(size)}" for value, size in row.tried.items()
+        )
+        more = (
+            "; larger values may fit, too" if row.fits and len(row.tried) == 1 else ""
+        )
         yield f"{_gpus(row)}, {found.request.fit} tried: {printable(tried)}{more}"
     anchor = answer.anchor
     if anchor is None and found.request.measured:
@@ -302,7 +353,11 @@ def _notes(found: Scaling) -> Iterator[str]:
         )
         if not 1 / DOUBTED < anchor.factor < DOUBTED:
             yield "That is far from the prediction: was it measured with this program, batch and GPU?"
-    shares = [item.row.covered_share for item in answer.rows if item.row.covered_share is not None]
+    shares = [
+        item.row.covered_share
+        for item in answer.rows
+        if item.row.covered_share is not None
+    ]
     if shares:
         yield f"The profile's costs cover {figures.shares(shares)} of the computing time; the rest is estimated."
         if max(shares) < LITTLE_COVERED:
@@ -327,33 +382,45 @@ def _actions(found: Scaling) -> tuple[Advice, ...]:
     item = answer.breaks or answer.best[-1]
     row, at, given = item.row, _gpus(item.row), list[Advice]()
     others = [
-        other for other in answer.rows if other.row.devices == row.devices and other.efficiency
+        other
+        for other in answer.rows
+        if other.row.devices == row.devices and other.efficiency
     ]
     fitting = (other for other in others if other.row.fits is not False)
     better = max(fitting, key=lambda other: other.efficiency or 0.0, default=item)
     saves = 1 - (item.efficiency or 0.0) / max(better.efficiency or 0.0, 1e-9)
     if better.row.variant != row.variant and saves > LEAST_SAVED:
         given.append(Advice(f"Take {_named(better.row)} at {at}", saves))
-    # Weights are gathered and gradients reduced once, whatever the batch: with twice the work in a step, half of their
-    # time remains for each part of it.
+    # Weights are gathered and gradients reduced once, whatever the batch: with twice the work in a
+    # step, half of their time remains for each part of it.
     moved = sum(one.weights_us for one in row.by_collective) / row.step_us / 2
     if moved > LEAST_SAVED:
         given.append(_more_work(row, moved))
     ceiling_saves = 1 - row.ceiling_us / row.step_us
     if ceiling_saves > LEAST_SAVED:
         given.append(
-            Advice(f"Look for XLA flags at {at}", ceiling_saves, command=_tune(found, row))
+            Advice(
+                f"Look for XLA flags at {at}", ceiling_saves, command=_tune(found, row)
+            )
         )
     given.sort(key=lambda action: -(action.saves or 0.0))
     culprit = answer.culprit
-    if answer.breaks is not None and culprit is not None and culprit.hosts > 1 and len(others) == 1:
+    if (
+        answer.breaks is not None
+        and culprit is not None
+        and culprit.hosts > 1
+        and len(others) == 1
+    ):
         why = "" if found.request.are_files else f"give {VARY}"
         if culprit.moves_weights:
             given.append(Advice("Try other meshes", None, why))
         else:
             why = f"it moves activations in every layer{'; ' * bool(why)}{why}"
             given.insert(
-                0, Advice(f"Keep the mesh axis of the {culprit.kind} inside a host", None, why)
+                0,
+                Advice(
+                    f"Keep the mesh axis of the {culprit.kind} inside a host", None, why
+                ),
             )
     if answer.nearest is not None and not answer.nearest.row.tried:
         given.insert(0, _to_fit(found, answer.nearest.row))
@@ -364,14 +431,18 @@ def _more_work(row: ScaleRow, saves: float) -> Advice:
     more, at = row.temp_bytes or 0, _gpus(row)
     why = "weights and gradients cross the links once a step, whatever its work"
     if (row.memory_bytes or 0) + more > (row.limit_bytes or inf):
-        return Advice(f"Accumulate gradients at {at}", saves, f"{why}; a larger batch may not fit")
+        return Advice(
+            f"Accumulate gradients at {at}", saves, f"{why}; a larger batch may not fit"
+        )
     why += f"; temporaries may double, {figures.size(more)} more" if more else ""
     return Advice(f"Give each of {at} more work, or accumulate gradients", saves, why)
 
 
 def _to_fit(found: Scaling, row: ScaleRow) -> Advice:
     fit = found.request.fit or "batch"
-    largest = f"write {{{fit}}} in the command, and --fit {fit} finds the largest that fits"
+    largest = (
+        f"write {{{fit}}} in the command, and --fit {fit} finds the largest that fits"
+    )
     what = f"set {MORE_MEMORY}" if _fits_with_more(found, row) else largest
     lacks = figures.size((row.memory_bytes or 0) - (row.limit_bytes or 0))
     return Advice(f"Make it fit at {_gpus(row)}", None, f"{lacks} are missing; {what}")
@@ -382,7 +453,10 @@ def _sections(found: Scaling) -> Iterator[Section]:
     head = "GPUs (count) | variant"
     if len(found.answer.best) > 1:
         yield Section(
-            "charts", "Step and efficiency over GPUs", (_charts(found.answer.best),), open=True
+            "charts",
+            "Step and efficiency over GPUs",
+            (_charts(found.answer.best),),
+            open=True,
         )
     if rows:
         ratios = table(
@@ -413,7 +487,9 @@ def _sections(found: Scaling) -> Iterator[Section]:
                     item.row.devices,
                     _named(item.row),
                     one.kind,
-                    f"{many(one.hosts, 'host')}, network" if one.hosts > 1 else one.fabric,
+                    f"{many(one.hosts, 'host')}, network"
+                    if one.hosts > 1
+                    else one.fabric,
                     one.group,
                     one.count,
                     one.time_us,
@@ -429,7 +505,11 @@ def _sections(found: Scaling) -> Iterator[Section]:
         memory = table(
             f"{head} | arguments (size) | temporaries (size) | in all (size) | jax's allocator has (size)",
             (
-                (item.row.devices, _named(item.row), *(getattr(item.row, size) for size in sizes))
+                (
+                    item.row.devices,
+                    _named(item.row),
+                    *(getattr(item.row, size) for size in sizes),
+                )
                 for item in rows
             ),
         )
@@ -454,7 +534,9 @@ def _sections(found: Scaling) -> Iterator[Section]:
 
 
 def _charts(rows: Sequence[Judged]) -> Chart:
-    """The step by part, and efficiency with its range, over the sizes of the variant that is judged."""
+    """The step by part, and efficiency with its range, over the sizes of the variant that is
+    judged.
+    """
     rows = rows[-NARROW:]
     names = [figures.count(item.row.devices) for item in rows]
     most_us, best = (
@@ -464,7 +546,9 @@ def _charts(rows: Sequence[Judged]) -> Chart:
     title = "Step, predicted: compute, exposed communication, idle"
     steps = html.ChartPanel(title, names, most_us * 1.05, figures.time, "GPUs")
     title = "Efficiency against the first row, with its range"
-    share = html.ChartPanel(title, names, best * 1.05, partial(figures.share, decimals=0), "GPUs")
+    share = html.ChartPanel(
+        title, names, best * 1.05, partial(figures.share, decimals=0), "GPUs"
+    )
     share.line("mark", (0, BREAKS), (len(rows), BREAKS))
     points = [(place + 0.5, item.efficiency or 0.0) for place, item in enumerate(rows)]
     low = [(place + 0.5, item.efficiency_range[0]) for place, item in enumerate(rows)]
@@ -490,21 +574,31 @@ def _next(found: Scaling) -> tuple[str, ...]:
         if request.are_files:
             return ()
         first = "write {devices} where the program takes its number of GPUs"
-        first = "correct the program" if any("{" in word for word in request.words) else first
+        first = (
+            "correct the program"
+            if any("{" in word for word in request.words)
+            else first
+        )
         return (f"{first}, then repeat the command",)
     if answer.nearest is not None and not answer.good:
         if _fits_with_more(found, answer.nearest.row):
             return (f"repeat with {MORE_MEMORY} in the environment",)
         vary = "write {batch} in the command, and give --vary batch=1,2,4,8 --fit batch"
-        return (f"give smaller values of --vary {request.fit}" if request.fit else vary,)
+        return (
+            f"give smaller values of --vary {request.fit}" if request.fit else vary,
+        )
     commands = tuple(action.command for action in _actions(found) if action.command)[:1]
     has_mesh = request.are_files or answer.breaks is None or answer.breaks.row.values
     return commands or (() if has_mesh else (f"repeat with {VARY}",))
 
 
 def _fits_with_more(found: Scaling, row: ScaleRow) -> bool:
-    """Whether a step that does not fit would do so if jax's allocator had `MOST_MEMORY` of the GPU."""
-    return (row.memory_bytes or 0) <= MOST_MEMORY * load_target(found.request.target).memory_bytes
+    """Whether a step that does not fit would do so if jax's allocator had `MOST_MEMORY` of the
+    GPU.
+    """
+    return (row.memory_bytes or 0) <= MOST_MEMORY * load_target(
+        found.request.target
+    ).memory_bytes
 
 
 def _tune(found: Scaling, row: ScaleRow) -> str:
@@ -512,7 +606,9 @@ def _tune(found: Scaling, row: ScaleRow) -> str:
     request = found.request
     if request.are_files:
         return ""
-    trial = SizeTrial(row.devices, found.hardware.devices_per_host, tuple(row.values.items()))
+    trial = SizeTrial(
+        row.devices, found.hardware.devices_per_host, tuple(row.values.items())
+    )
     network = ("--network", f"{request.network_gb_s:g}") if request.network_gb_s else ()
     options = (
         "--target",
@@ -525,18 +621,24 @@ def _tune(found: Scaling, row: ScaleRow) -> str:
     )
     if row.grown:
         return typed("pgle", "tune", *options, str(request.out / row.grown))
-    return typed("pgle", "tune", *options, "--", *kept_argv(filled(request.words, trial)))
+    return typed(
+        "pgle", "tune", *options, "--", *kept_argv(filled(request.words, trial))
+    )
 
 
 def document(found: Scaling, page: Path) -> dict[str, object]:
     """``pgle.scale/1`` without its name."""
     return {
         "verdict": _verdict(found),
-        **text.picked(found.hardware, "target=name devices_per_host network_gb_s=nic_gb_s"),
+        **text.picked(
+            found.hardware, "target=name devices_per_host network_gb_s=nic_gb_s"
+        ),
         "network_is": "assumed" if found.request.network_gb_s is None else "given",
         "rows": [_plain(item, found) for item in found.answer.rows],
         "control": scale_control.document(found),
-        **text.picked(found.answer, "scales_to breaks_at=breaks.row.devices breaks_by=culprit"),
+        **text.picked(
+            found.answer, "scales_to breaks_at=breaks.row.devices breaks_by=culprit"
+        ),
         "anchor": found.answer.anchor and text.whole(found.answer.anchor, "factor"),
         "not_modelled": NOT_MODELLED,
         "resumed": found.resumed,
@@ -547,7 +649,9 @@ def document(found: Scaling, page: Path) -> dict[str, object]:
 
 
 def _plain(item: Judged, found: Scaling) -> Mapping[str, object]:
-    head = text.picked(item.row, "devices hosts values") | {"failure": item.row.failure or None}
+    head = text.picked(item.row, "devices hosts values") | {
+        "failure": item.row.failure or None
+    }
     if item.row.failure:
         return head
     return (

@@ -37,7 +37,9 @@ def named(row: ScaleRow) -> str:
 
 
 def notes(found: Scaling) -> Iterator[str]:
-    """How far compilation went, and what the second one says of the row that the verdict is about."""
+    """How far compilation went, and what the second one says of the row that the verdict is
+    about.
+    """
     there = [row for row in found.rows if not row.failure]
     if not there:
         return
@@ -45,7 +47,11 @@ def notes(found: Scaling) -> Iterator[str]:
     failed = [one for one in checked if one.failure]
     control = found.control
     if control is None:
-        same = f"control ({checked[0].flag}): the same programs; " if checked and not failed else ""
+        same = (
+            f"control ({checked[0].flag}): the same programs; "
+            if checked and not failed
+            else ""
+        )
         yield _sentence(f"{same}{STAGE}.")
     else:
         flag = next(one.flag for one in checked if one.row is not None)

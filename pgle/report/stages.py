@@ -35,16 +35,22 @@ SIMULATED = "Simulated: no GPU was measured."
 
 def troubles(result: StageResult) -> tuple[str, ...]:
     """What a rank says whose page nobody prints."""
-    failed = (f"{result.request.stage} failed: {result.failed}",) if result.failed else ()
+    failed = (
+        (f"{result.request.stage} failed: {result.failed}",) if result.failed else ()
+    )
     return (*result.warnings, *failed)
 
 
 def stage_page(result: StageResult) -> Page:
-    """Step times, and of a perf stage whether XLA used the profile; compiler and flags in a section."""
+    """Step times, and of a perf stage whether XLA used the profile; compiler and flags in a
+    section.
+    """
     request, run = result.request, result.request.run
     lines: list[str] = []
     tone: Tone = "good"
-    verdict = f"{request.stage}: {steps_line(result) or result.facts.get('window') or 'done'}"
+    verdict = (
+        f"{request.stage}: {steps_line(result) or result.facts.get('window') or 'done'}"
+    )
     if result.failed:
         verdict, tone = f"{request.stage} failed: {result.failed}", "bad"
     elif result.verdict is not None:
@@ -62,7 +68,11 @@ def stage_page(result: StageResult) -> Page:
         tone=tone,
         notes=tuple(map(printable, lines)),
         sections=(
-            Section("stage", "What was run", tuple(map(Prose, map(printable, _about(result))))),
+            Section(
+                "stage",
+                "What was run",
+                tuple(map(Prose, map(printable, _about(result)))),
+            ),
         ),
         next=(command,),
         warnings=result.warnings,
@@ -73,7 +83,9 @@ def identity(facts: Mapping[str, str]) -> tuple[str, ...]:
     """Module, devices and compiler, as far as a stage recorded them."""
     jaxlib = f"jaxlib {facts['jaxlib']}" if facts.get("jaxlib") else ""
     return tuple(
-        printable(word) for word in (facts.get("module"), facts.get("devices"), jaxlib) if word
+        printable(word)
+        for word in (facts.get("module"), facts.get("devices"), jaxlib)
+        if word
     )
 
 
@@ -109,7 +121,9 @@ def stage_document(result: StageResult) -> dict[str, object]:
         "run_dir": request.run.path,
         **text.picked(result, "simulated failed verdict"),
         "steps": len(result.step_times_s),
-        "median_step_s": statistics.median(result.step_times_s) if result.step_times_s else None,
+        "median_step_s": statistics.median(result.step_times_s)
+        if result.step_times_s
+        else None,
         "traces": request.folder.traces() if request.stage == "profile" else (),
         **text.picked(result, "facts warnings"),
     }
@@ -138,9 +152,13 @@ def auto_page(result: AutoResult) -> Page:
         identity=("AutoPGLE", str(run)),
         verdict=printable(f"{result.outcome}: {result.why}"),
         tone="good" if result.good else "bad",
-        notes=tuple(map(printable, (*notes, *(f"trace {path}" for path in result.traces)))),
+        notes=tuple(
+            map(printable, (*notes, *(f"trace {path}" for path in result.traces)))
+        ),
         sections=(
-            Section("modules", "Modules", tuple(Prose(printable(line)) for line in modules)),
+            Section(
+                "modules", "Modules", tuple(Prose(printable(line)) for line in modules)
+            ),
         ),
         next=after_auto(result),
         warnings=result.warnings,
@@ -157,8 +175,12 @@ def after_auto(result: AutoResult) -> tuple[str, ...]:
     if result.outcome == "no-gpu":
         return (typed("pgle", "rehearse", "--", *kept_argv(request.command)),)
     if not result.worked:
-        return (launch.line("run", free(run.path.with_name(f"{run.path.name}-stages"))),)
-    without = () if baseline.is_dir() else (launch.line("perf", run.path, "--baseline"),)
+        return (
+            launch.line("run", free(run.path.with_name(f"{run.path.name}-stages"))),
+        )
+    without = (
+        () if baseline.is_dir() else (launch.line("perf", run.path, "--baseline"),)
+    )
     return (*without, typed("pgle", "compare", baseline, auto))
 
 
@@ -198,7 +220,10 @@ class Stages:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        _: TracebackType | None,
     ) -> None:
         self._running.close()
         if error is not None:  # otherwise the page has them
@@ -225,10 +250,16 @@ class Stages:
                 text.say(f"{self._head()}{why}".rstrip())
 
     def show(self, part: StageResult | Conversion | Coverage | Pipeline) -> None:
-        """What a stage came to, at once: the next may take minutes. At the end the comparison, before the page."""
+        """What a stage came to, at once: the next may take minutes. At the end the comparison,
+        before the page.
+        """
         self._running.close()
         if isinstance(part, StageResult):
-            use = use_line(part.verdict).partition(": ")[2] if part.verdict is not None else ""
+            use = (
+                use_line(part.verdict).partition(": ")[2]
+                if part.verdict is not None
+                else ""
+            )
             self._print(" · ".join(filter(None, (steps_line(part) or "done", use))))
             self.warnings |= dict.fromkeys(part.warnings)
         elif isinstance(part, Conversion):
@@ -237,10 +268,16 @@ class Stages:
                 line for line in part.warnings if not line.endswith(NO_GPU)
             )
         elif isinstance(part, Coverage):
-            self._print(f"{figures.share(_covered(part))} of the step's time has a cost")
+            self._print(
+                f"{figures.share(_covered(part))} of the step's time has a cost"
+            )
         else:
             self._stage, self._again = STAGES[-1], ""
-            self._print(compare.headline(part.comparison) if part.comparison else "too few steps")
+            self._print(
+                compare.headline(part.comparison)
+                if part.comparison
+                else "too few steps"
+            )
             if not text.quiet:
                 text.console().print()
 
@@ -254,7 +291,9 @@ class Stages:
         again = f" · again: {self._again}" if self._again else ""
         took = time.monotonic() - self._since if self._since else 0.0
         seconds = f" · {took:.0f} s" if took >= 1 else ""
-        text.console().print(printable(f"{self._head()}{line}{seconds}{again}"), soft_wrap=True)
+        text.console().print(
+            printable(f"{self._head()}{line}{seconds}{again}"), soft_wrap=True
+        )
         sys.stdout.flush()
         self._since = 0.0
 
@@ -268,17 +307,19 @@ def run_page(result: Pipeline, warnings: Iterable[str] = ()) -> Page:
     verdict, tone = _verdict(result)
     found, exposed = result.comparison, ""
     if result.exposed_us is not None:
-        before, after = (figures.time(us).replace(figures.NONE, "none") for us in result.exposed_us)
-        exposed = (
-            f"exposed communication: {before} → {after} (exposed: the GPU waits, nothing computes)"
+        before, after = (
+            figures.time(us).replace(figures.NONE, "none") for us in result.exposed_us
         )
+        exposed = f"exposed communication: {before} → {after} (exposed: the GPU waits, nothing computes)"
     return Page(
         title=f"pgle run {result.run.path}",
         identity=(*identity(result.facts), str(result.run.path)),
         verdict=printable(verdict),
         tone=tone,
         notes=(exposed, SIMULATED if result.simulated else ""),
-        sections=() if found is None else compare.comparison_page(found, result.checks).sections,
+        sections=()
+        if found is None
+        else compare.comparison_page(found, result.checks).sections,
         next=_next(result),
         warnings=tuple(dict.fromkeys((*warnings, *result.warnings))),
     )
@@ -315,7 +356,9 @@ def run_document(result: Pipeline) -> dict[str, object]:
     return {
         "ok": result.good,
         **text.picked(result, "covered used skipped"),
-        "comparison": None if comparison is None else compare.document(comparison, result.checks),
+        "comparison": None
+        if comparison is None
+        else compare.document(comparison, result.checks),
         "ran": [item.request.stage for item in result.stages],
         "warnings": result.warnings,
     }

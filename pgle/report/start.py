@@ -14,12 +14,18 @@ from pgle.report.text import near
 from pgle.run.inputs.next_command import UNKNOWN, FolderContents
 
 if TYPE_CHECKING:
-    from pgle.run.doctor import Chain, Diagnosis  # NumPy, which `pgle` alone does without
+    from pgle.run.doctor import (
+        Chain,
+        Diagnosis,
+    )  # NumPy, which `pgle` alone does without
     from pgle.run.init import Starter
 
 START = (
     ("pgle doctor", "does this machine have what it takes?"),
-    ("pgle rehearse --devices 8 -- python train.py", "without a GPU: what would a profile change?"),
+    (
+        "pgle rehearse --devices 8 -- python train.py",
+        "without a GPU: what would a profile change?",
+    ),
     ("pgle run -- python train.py", "on GPUs: measure, and run with the profile"),
 )
 """For a folder that holds nothing yet."""
@@ -28,7 +34,11 @@ COMMANDS = 3  # that are offered at most
 
 def folder_page(found: FolderContents) -> Page:
     """The files of the folder, each kind with the newest of it, and the command for that."""
-    note = () if found.complete else ("This folder is large: pgle looked at a part of it.",)
+    note = (
+        ()
+        if found.complete
+        else ("This folder is large: pgle looked at a part of it.",)
+    )
     if not found.sights:
         return Page(
             title="pgle",
@@ -42,22 +52,38 @@ def folder_page(found: FolderContents) -> Page:
     for sight in found.sights[:COMMANDS]:
         more = f" and {len(sight.paths) - 1:,} more" if len(sight.paths) > 1 else ""
         rows.append((sight.kind, printable(f"{sight.paths[0]}{more}")))
-    lines = tuple(printable(line) for sight in found.sights for line in sight.command.splitlines())
-    paths = ((sight.kind, printable(str(path))) for sight in found.sights for path in sight.paths)
+    lines = tuple(
+        printable(line) for sight in found.sights for line in sight.command.splitlines()
+    )
+    paths = (
+        (sight.kind, printable(str(path)))
+        for sight in found.sights
+        for path in sight.paths
+    )
     return Page(
         title="pgle",
         identity=("all commands: pgle --help",),
-        verdict=printable(f"Newest: {found.sights[0].paths[0]} ({found.sights[0].kind})"),
+        verdict=printable(
+            f"Newest: {found.sights[0].paths[0]} ({found.sights[0].kind})"
+        ),
         table=table("here | newest", rows),
-        notes=(*(f"also: {line}" for line in lines[1 : 1 + COMMANDS - len(rows)]), *note),
-        sections=(Section("files", "All that was found", (table("kind | path", paths),)),),
+        notes=(
+            *(f"also: {line}" for line in lines[1 : 1 + COMMANDS - len(rows)]),
+            *note,
+        ),
+        sections=(
+            Section("files", "All that was found", (table("kind | path", paths),)),
+        ),
         next=lines[:COMMANDS],
     )
 
 
 def starters_page(starters: Mapping[str, Starter]) -> Page:
     """The names, a line each."""
-    rows = ((name, item.purpose, ", ".join(item.files.values())) for name, item in starters.items())
+    rows = (
+        (name, item.purpose, ", ".join(item.files.values()))
+        for name, item in starters.items()
+    )
     return Page(
         title="pgle init",
         identity=(),
@@ -137,9 +163,15 @@ def doctor_page(diagnosis: Diagnosis) -> Page:
         title="pgle doctor",
         identity=tuple(check.found for check in known),
         verdict=verdict + why,
-        tone="good" if measures and rehearses else "warn" if measures or rehearses else "bad",
+        tone="good"
+        if measures and rehearses
+        else "warn"
+        if measures or rehearses
+        else "bad",
         table=table("check |  | found | what to do", first, shown=FIRST),
-        notes=(f"{many(len(diagnosis.checks) - len(marked), 'check')} ok (--all lists them)",),
+        notes=(
+            f"{many(len(diagnosis.checks) - len(marked), 'check')} ok (--all lists them)",
+        ),
         sections=(Section("checks", "All checks", (table("check |  | found", rows),)),),
         next=commands or (marked[0].remedy,),
     )
@@ -148,7 +180,9 @@ def doctor_page(diagnosis: Diagnosis) -> Page:
 def proof_page(proof: Chain) -> Page:
     """The chain, link by link."""
     marks = {True: Cell("ok", "good"), False: Cell("FAILED", "bad")}
-    rows = ((link.name, marks[link.ok], link.found, link.proves) for link in proof.links)
+    rows = (
+        (link.name, marks[link.ok], link.found, link.proves) for link in proof.links
+    )
     broken = ", ".join(link.name for link in proof.links if not link.ok)
     where = "simulated GPU" if proof.simulated else "the GPUs of this machine"
     return Page(
@@ -159,8 +193,12 @@ def proof_page(proof: Chain) -> Page:
         else f"All {len(proof.links)} links of the chain hold",
         tone="bad" if broken else "good",
         table=table("link |  | evidence | proves that", rows),
-        notes=("Times are estimates: the GPU is simulated.",) if proof.simulated else (),
+        notes=("Times are estimates: the GPU is simulated.",)
+        if proof.simulated
+        else (),
         next=(
-            typed("pgle", "analyze", proof.run) if broken else typed("pgle", "run", "--", *UNKNOWN),
+            typed("pgle", "analyze", proof.run)
+            if broken
+            else typed("pgle", "run", "--", *UNKNOWN),
         ),
     )

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 GAP = 2  # columns between those of a table
 SHORT, LABEL, SENTENCE = 14, 24, 20
-"""Characters of a cell that stays on one line, and of a row's name that does if that was asked for; the least width
-of a column of sentences."""
+"""Characters of a cell that stays on one line, and of a row's name that does if that was asked for;
+the least width of a column of sentences.
+"""
 _TIED = "\ue000"  # is the blank of "12.3 ms" until it is printed, so that no line ends there
 _UNIT = re.compile(r"(?<=\d) (?=(?:[µmn]?s|[KMGT]i?B)\b)")
 _COMMAND = re.compile(r"\s*(?:[^:'\"]*: )?(?:\S*/|\S+ -m )?(?:pgle|export|eval|git) ")
@@ -49,7 +50,9 @@ _ENDLESS = re.compile(rf"[^\n]{{{LONGEST_LINE + 1},}}")
 def _drawable(item: Any) -> Any:
     if not isinstance(item, str):
         return item
-    return _UNIT.sub(_TIED, named(_ENDLESS.sub(lambda line: shown(line[0], LONGEST_LINE), item)))
+    return _UNIT.sub(
+        _TIED, named(_ENDLESS.sub(lambda line: shown(line[0], LONGEST_LINE), item))
+    )
 
 
 class Screen(Console):
@@ -67,18 +70,23 @@ class Screen(Console):
         )
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """As rich prints, but words are never broken or cut, and lines in pipes end where their text does.
+        """As rich prints, but words are never broken or cut, and lines in pipes end where their
+        text does.
 
-        Lines with ``soft_wrap`` stay whole if nothing says how wide the reader is; a command that does not fit goes
-        on after a backslash, so that it can be copied.
+        Lines with ``soft_wrap`` stay whole if nothing says how wide the reader is; a command that
+        does not fit goes on after a backslash, so that it can be copied.
         """
         options.setdefault("crop", False)
         objects = tuple(map(_drawable, objects))
         if objects and all(isinstance(item, str | Text) for item in objects):
             is_asked = os.environ.get("COLUMNS", "").isdecimal()  # in a pipe too
-            whole = options.get("soft_wrap", False) and not (self.is_terminal or is_asked)
+            whole = options.get("soft_wrap", False) and not (
+                self.is_terminal or is_asked
+            )
             words = (word for item in objects for word in str(item).split())
-            if options.get("soft_wrap") or any(cell_len(word) > self.width for word in words):
+            if options.get("soft_wrap") or any(
+                cell_len(word) > self.width for word in words
+            ):
                 objects = objects if whole else tuple(map(self._wrapped, objects))
                 options["soft_wrap"] = True
         if self.is_terminal:
@@ -117,7 +125,9 @@ class Screen(Console):
             if segment.control or text.isprintable():
                 yield segment if text == segment.text else Segment(text, segment.style)
             else:
-                yield Segment("\n".join(map(printable, text.split("\n"))), segment.style)
+                yield Segment(
+                    "\n".join(map(printable, text.split("\n"))), segment.style
+                )
 
     def on_broken_pipe(self) -> None:
         """Left to the command line, which ends quietly; rich would end with 1."""
@@ -138,25 +148,36 @@ def grid(
         heads: of its columns.
         rows: cells, plain text (never markup) or a `rich.text.Text`.
         right: the columns to align right.
-        whole: the columns whose cells stay on one line if there is room; the others wrap between words.
+        whole: the columns whose cells stay on one line if there is room; the others wrap between
+        words.
         header: whether the heads are shown.
     """
     result = _Layout(box=None, pad_edge=False, show_header=header)
     for at, head in enumerate(heads):
         result.add_column(
-            head, justify="right" if at in right else "left", overflow="fold", no_wrap=at in whole
+            head,
+            justify="right" if at in right else "left",
+            overflow="fold",
+            no_wrap=at in whole,
         )
     for row in rows:
         result.add_row(
-            *(Text(_UNIT.sub(_TIED, cell)) if isinstance(cell, str) else cell for cell in row)
+            *(
+                Text(_UNIT.sub(_TIED, cell)) if isinstance(cell, str) else cell
+                for cell in row
+            )
         )
     return result
 
 
 class _Layout(table.Table):
-    """A table that breaks no word: columns for which there is no room stand below their row, the last ones first."""
+    """A table that breaks no word: columns for which there is no room stand below their row, the
+    last ones first.
+    """
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
         heads = [str(column.header) * self.show_header for column in self.columns]
         texts = [
             [head, *map(str, column.cells)]
@@ -175,7 +196,9 @@ class _Layout(table.Table):
         )
         shown = self.columns[:fitting]
         whole = [column.no_wrap for column in shown]
-        widths = _widths(texts[:fitting], whole, least, options.max_width - GAP * (fitting - 1))
+        widths = _widths(
+            texts[:fitting], whole, least, options.max_width - GAP * (fitting - 1)
+        )
         for column, width in zip(shown, widths, strict=True):
             column.width, column.no_wrap = width, False
         self.width = sum(widths) + GAP * (fitting - 1)
@@ -184,10 +207,15 @@ class _Layout(table.Table):
             return
         cells = [list(column.cells) for column in shown]
         for index in range(self.row_count):
-            row = table.Table(box=None, pad_edge=False, show_header=self.show_header and not index)
+            row = table.Table(
+                box=None, pad_edge=False, show_header=self.show_header and not index
+            )
             for column in shown:
                 row.add_column(
-                    column.header, justify=column.justify, overflow="fold", width=column.width
+                    column.header,
+                    justify=column.justify,
+                    overflow="fold",
+                    width=column.width,
                 )
             row.add_row(*(column[index] for column in cells))
             yield row
@@ -213,7 +241,10 @@ def _below(column: table.Column, cell: tuple[str, str]) -> str:
 
 
 def _widths(
-    texts: Sequence[Sequence[str]], whole: Sequence[bool], least: Sequence[int], width: int
+    texts: Sequence[Sequence[str]],
+    whole: Sequence[bool],
+    least: Sequence[int],
+    width: int,
 ) -> list[int]:
     """The width of each column, so that they fit into `width` if `least` does.
 
@@ -224,10 +255,12 @@ def _widths(
         width: for all columns together.
     """
     widest = [
-        max(cell_len(line) for text in column for line in text.split("\n")) for column in texts
+        max(cell_len(line) for text in column for line in text.split("\n"))
+        for column in texts
     ]
     widths = [
-        wide if keep else word for wide, keep, word in zip(widest, whole, least, strict=False)
+        wide if keep else word
+        for wide, keep, word in zip(widest, whole, least, strict=False)
     ]
     for index in sorted(
         range(len(widths)), key=lambda index: least[index] - widths[index]
@@ -235,7 +268,9 @@ def _widths(
         widths[index] = max(least[index], widths[index] - max(sum(widths) - width, 0))
     wishes = {index: widest[index] - widths[index] for index in range(len(widths))}
     spare = max(width - sum(widths), 0)
-    for rank, index in enumerate(sorted(wishes, key=wishes.__getitem__)):  # the most modest first
+    for rank, index in enumerate(
+        sorted(wishes, key=wishes.__getitem__)
+    ):  # the most modest first
         more = min(wishes[index], spare // (len(wishes) - rank))
         widths[index] += more
         spare -= more
@@ -247,7 +282,9 @@ def _least(head: str, *cells: str) -> int:
     words = head.split()
     for cell in cells:  # one that is short (``12.3 ms``) stays on one line
         words += [cell] if len(cell) <= SHORT else re.findall(r"^\s*\S+|\S+", cell)
-    return max(*map(cell_len, words), min(max(map(cell_len, cells), default=0), SENTENCE), 0)
+    return max(
+        *map(cell_len, words), min(max(map(cell_len, cells), default=0), SENTENCE), 0
+    )
 
 
 WIDTH, MIN_WIDTH, MAX_WIDTH = 100, 30, 200
@@ -259,7 +296,9 @@ quiet = False
 
 
 def console() -> Screen:
-    """A console as wide as COLUMNS says, else as the terminal is, else of 100 columns. `NO_COLOR` is respected."""
+    """A console as wide as COLUMNS says, else as the terminal is, else of 100 columns. `NO_COLOR`
+    is respected.
+    """
     return Screen(sys.stdout, _width(sys.stdout))
 
 
@@ -306,7 +345,9 @@ def say(line: str) -> None:
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON types: dataclasses by field, tuples as lists, numpy scalars and arrays as numbers and lists."""
+    """`value` as JSON types: dataclasses by field, tuples as lists, numpy scalars and arrays as
+    numbers and lists.
+    """
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -314,7 +355,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return plain(value.value)
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return {
+            field.name: plain(getattr(value, field.name)) for field in fields(value)
+        }
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, PathLike):
@@ -323,7 +366,8 @@ def plain(value: Any) -> Any:
         return plain(value.tolist())
     if isinstance(value, list | tuple | set | frozenset):
         return [
-            plain(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)
+            plain(item)
+            for item in (sorted(value) if isinstance(value, set | frozenset) else value)
         ]
     raise TypeError(f"cannot write {type(value).__name__} as JSON")
 
@@ -349,16 +393,23 @@ def whole(value: Any, names: str) -> dict[str, Any]:
 
 
 def as_json(schema: str, value: Any) -> str:
-    """The object as indented JSON text; ``schema`` such as ``pgle.verify/1`` comes first. What a terminal acts upon, or
-    UTF-8 cannot encode, is escaped.
+    """The object as indented JSON text; ``schema`` such as ``pgle.verify/1`` comes first. What a
+    terminal acts upon, or UTF-8 cannot encode, is escaped.
     """
-    return json_lines(json.dumps({"schema": schema, **plain(value)}, indent=2, ensure_ascii=False))
+    return json_lines(
+        json.dumps({"schema": schema, **plain(value)}, indent=2, ensure_ascii=False)
+    )
 
 
 def json_lines(document: str) -> str:
-    """JSON with the same values that no terminal and no CI runner acts upon, and that UTF-8 can encode."""
+    """JSON with the same values that no terminal and no CI runner acts upon, and that UTF-8 can
+    encode.
+    """
     lines = document.rstrip("\n").replace("##", "#\\u0023").split("\n")
-    kept = (line if line.isprintable() else _escaped(line, str.isprintable) for line in lines)
+    kept = (
+        line if line.isprintable() else _escaped(line, str.isprintable)
+        for line in lines
+    )
     return "\n".join(kept) + "\n"
 
 
@@ -369,7 +420,11 @@ def _escaped(line: str, stays: Callable[[str], bool]) -> str:
 def print_json(schema: str, value: Mapping[str, Any]) -> None:
     """Print the object on stdout."""
     found = as_json(schema, value)
-    if (sys.stdout.encoding or "").lower().replace("-", "") not in ("utf8", "utf16", "utf32"):
+    if (sys.stdout.encoding or "").lower().replace("-", "") not in (
+        "utf8",
+        "utf16",
+        "utf32",
+    ):
         found = _escaped(found, str.isascii)
     sys.stdout.write(found)
     sys.stdout.flush()
@@ -404,7 +459,9 @@ class Line:
         parts, elapsed = [], now - self.since
         if self.total:
             share = f"{self.done / self.total:.0%}".replace("%", " %")
-            parts.append(f"{self.noun} {self.done} of {self.total}" if self.noun else share)
+            parts.append(
+                f"{self.noun} {self.done} of {self.total}" if self.noun else share
+            )
         parts += [f"best {self.best}"] if self.best else []
         rest = (
             elapsed / self.done * (self.total - self.done)
@@ -418,13 +475,17 @@ class Line:
 
 @contextmanager
 def live(what: str) -> Iterator[Line]:
-    """A line that is shown while the context lasts, if `is_shown`; the work changes what it says."""
+    """A line that is shown while the context lasts, if `is_shown`; the work changes what it
+    says.
+    """
     line, ended = Line(what), threading.Event()
     if not is_shown:
         yield line
         return
     thread = threading.Thread(
-        target=_redrawn if sys.stderr.isatty() else _logged, args=(line, ended), daemon=True
+        target=_redrawn if sys.stderr.isatty() else _logged,
+        args=(line, ended),
+        daemon=True,
     )
     thread.start()
     try:
@@ -451,7 +512,9 @@ def progress(what: str) -> Iterator[Progress]:
 def phases(line: Line | None = None) -> Iterator[OnPhase]:
     """A function that takes the phases of compilations, and has a line show them."""
     running: dict[str, CompilerPhase] = {}
-    with live("starting XLA's compiler") if line is None else nullcontext(line) as shown:
+    with (
+        live("starting XLA's compiler") if line is None else nullcontext(line) as shown
+    ):
 
         def note(phase: CompilerPhase) -> None:
             name = phase.request.dump_dir.name

@@ -1,4 +1,6 @@
-"""A step as pages draw it: its parts as tiles; and its timeline, of a prediction or of a trace, as text too."""
+"""A step as pages draw it: its parts as tiles; and its timeline, of a prediction or of a trace, as
+text too.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +38,25 @@ PARTS: Mapping[Color, str] = {
 }
 """The parts of a step that add up to it, by the name of their colour."""
 OTHER_WORK = "other GPU work"
-EXPLAINED = 0.95  # of the exposed time; so much of it the groups on the first screen explain, if `GROUPS` can
+# of the exposed time; so much of it the groups on the first screen explain, if `GROUPS` can
+EXPLAINED = 0.95
 GROUPS = 3
 
 
 def times_of(found: Breakdown) -> tuple[float, ...]:
     """The `PARTS` of a step, in microseconds."""
-    return found.compute_us, found.exposed_communication_us, found.exposed_copy_us, found.idle_us
+    return (
+        found.compute_us,
+        found.exposed_communication_us,
+        found.exposed_copy_us,
+        found.idle_us,
+    )
 
 
 def colored_parts(found: Breakdown) -> list[tuple[Color, float]]:
-    """The parts of a step that add up to it, in microseconds: of a measured one also work of no instruction."""
+    """The parts of a step that add up to it, in microseconds: of a measured one also work of no
+    instruction.
+    """
     parts: list[tuple[Color, float]] = list(zip(PARTS, times_of(found), strict=True))
     if isinstance(found, StepBreakdown) and found.other_us > 0:
         parts.insert(-1, ("other", found.other_us))
@@ -59,7 +69,8 @@ def parts_of(found: Breakdown) -> list[tuple[str, float]]:
 
 
 def tiles(sides: Sequence[tuple[str, Breakdown]], note: str = "") -> tuple[Tile, ...]:
-    """Step, exposed and idle time as tiles: of two sides with the change, of one as shares of the step.
+    """Step, exposed and idle time as tiles: of two sides with the change, of one as shares of the
+    step.
 
     Args:
         sides: one step, or one before and one after, each with its name.
@@ -67,7 +78,11 @@ def tiles(sides: Sequence[tuple[str, Breakdown]], note: str = "") -> tuple[Tile,
     """
 
     def tile(label: str, times: Sequence[float], bars: tuple[Bar, ...] = ()) -> Tile:
-        about = figures.change(times[1] / times[0] - 1) if len(times) > 1 and times[0] > 0 else ""
+        about = (
+            figures.change(times[1] / times[0] - 1)
+            if len(times) > 1 and times[0] > 0
+            else ""
+        )
         if len(times) < 2 and not bars:
             about = f"{figures.share(times[0] / max(sides[0][1].step_us, 1e-9))} of the step"
         figure = " → ".join(dict.fromkeys(map(figures.time, times)))
@@ -79,13 +94,17 @@ def tiles(sides: Sequence[tuple[str, Breakdown]], note: str = "") -> tuple[Tile,
     for (
         label,
         parts,
-    ) in sides:  # each as long as it is of the longest; in words the shares of its own time
+    ) in (
+        sides
+    ):  # each as long as it is of the longest; in words the shares of its own time
         times = colored_parts(parts)
         shares = [(color, us / max(parts.step_us, 1e-9)) for color, us in times]
         words = ", ".join(
             f"{figures.share(share)} {color}" for color, share in shares if share > 5e-4
         )
-        bars.append(Bar(label, words, tuple((color, us / longest_us) for color, us in times)))
+        bars.append(
+            Bar(label, words, tuple((color, us / longest_us) for color, us in times))
+        )
     return (
         tile("step", [parts.step_us for parts in steps], tuple(bars)),
         tile(
@@ -122,9 +141,8 @@ class Style(IntEnum):
     COPY = 3
 
 
-MOST_BARS = (
-    400_000  # bars that a page draws at most, some 4 MB; of longer traces the first steps are drawn
-)
+# bars that a page draws at most, some 4 MB; of longer traces the first steps are drawn
+MOST_BARS = 400_000
 MOST_OPEN = 2  # devices whose lanes are open at first
 LONG = 200  # letters of a shape; tuples of combined collectives have thousands
 _SHADES = " ░▒▓█"
@@ -133,7 +151,11 @@ _KINDS = {
     "communication": (Style.COMMUNICATION,),
     "copy": (Style.COPY,),
 }
-_CONTENTS = {Stream.COMPUTE: "compute", Stream.COMMUNICATION: "NCCL", Stream.COPY: "copies"}
+_CONTENTS = {
+    Stream.COMPUTE: "compute",
+    Stream.COMMUNICATION: "NCCL",
+    Stream.COPY: "copies",
+}
 _STYLE_OF = {
     Stream.COMPUTE: Style.COMPUTE,
     Stream.COMMUNICATION: Style.COMMUNICATION,
@@ -182,7 +204,9 @@ class Span:
     start_us: float
     end_us: float
     depth: int = 0  # 0 for the outermost
-    folded: int = 0  # iterations that are drawn as one, stretched over the time of all; 0: none
+    folded: int = (
+        0  # iterations that are drawn as one, stretched over the time of all; 0: none
+    )
     # folded_start_us, folded_end_us: the part that they take
     folded_start_us: float = 0.0
     folded_end_us: float = 0.0
@@ -207,7 +231,9 @@ class Panel:
         """``step 6.482 ms``, ``exposed communication 539.2 µs``, ``idle 16 µs``."""
         named = [(self.unit, self.parts.step_us), *parts_of(self.parts)[1:]]
         return tuple(
-            f"{name} {figures.time(us)}" for name, us in named if us > 0 or name != PARTS["copy"]
+            f"{name} {figures.time(us)}"
+            for name, us in named
+            if us > 0 or name != PARTS["copy"]
         )
 
     @cached_property
@@ -225,7 +251,8 @@ class Panel:
         if not chosen:
             return EMPTY
         starts, ends = (
-            [getattr(lane, of)[rows] for lane, rows in chosen] for of in ("start_us", "end_us")
+            [getattr(lane, of)[rows] for lane, rows in chosen]
+            for of in ("start_us", "end_us")
         )
         return union(np.concatenate(starts), np.concatenate(ends))
 
@@ -240,12 +267,15 @@ class Panel:
         return without(self.busy(Style.COMMUNICATION), self.compute)
 
 
-def panel_of(label: str, timeline: Timeline, note: str = "", module: Module | None = None) -> Panel:
+def panel_of(
+    label: str, timeline: Timeline, note: str = "", module: Module | None = None
+) -> Panel:
     """A predicted step as a panel.
 
     Args:
         note: where its costs come from: ``measured``, ``estimated``, ``mixed``.
-        module: the scheduled module, for shapes, names of the framework and what waits for a collective.
+        module: the scheduled module, for shapes, names of the framework and what waits for a
+        collective.
     """
     codes, names = _names(timeline, module)
     every = Lane("", timeline.start_us, timeline.duration_us, codes, timeline.count)
@@ -278,15 +308,22 @@ def panel_of(label: str, timeline: Timeline, note: str = "", module: Module | No
 
 
 def disjoint(bars: Lane) -> list[Lane]:
-    """Bars as lanes in which none overlaps another: as many as run at once, one at least; the first has a label."""
+    """Bars as lanes in which none overlaps another: as many as run at once, one at least; the first
+    has a label.
+    """
     bars = chosen(bars, np.argsort(bars.start_us, kind="stable"))
     end = bars.end_us
     if bool((bars.start_us[1:] >= end[:-1] - 1e-6).all()):
         return [bars]
     ends: list[float] = []
     place = np.empty(len(end), dtype=np.int32)
-    for row, (first, last) in enumerate(zip(bars.start_us.tolist(), end.tolist(), strict=True)):
-        free = next((lane for lane, until in enumerate(ends) if until <= first + 1e-6), len(ends))
+    for row, (first, last) in enumerate(
+        zip(bars.start_us.tolist(), end.tolist(), strict=True)
+    ):
+        free = next(
+            (lane for lane, until in enumerate(ends) if until <= first + 1e-6),
+            len(ends),
+        )
         ends[free : free + 1] = [last]
         place[row] = free
     lanes = [chosen(bars, np.flatnonzero(place == lane)) for lane in range(len(ends))]
@@ -296,7 +333,11 @@ def disjoint(bars: Lane) -> list[Lane]:
 def chosen(lane: Lane, rows: npt.NDArray[np.intp]) -> Lane:
     """Some bars of a lane."""
     return Lane(
-        lane.label, lane.start_us[rows], lane.duration_us[rows], lane.named[rows], lane.count[rows]
+        lane.label,
+        lane.start_us[rows],
+        lane.duration_us[rows],
+        lane.named[rows],
+        lane.count[rows],
     )
 
 
@@ -305,8 +346,12 @@ def _names(
 ) -> tuple[npt.NDArray[np.int32], tuple[BarLabel, ...]]:
     """The number of each row's entry, and the entries: one per instruction."""
     entry = np.zeros(len(timeline.names), dtype=np.int64)
-    entry[timeline.instruction[::-1]] = np.arange(len(timeline))[::-1]  # the first row of each name
-    follower = followers(module, frozenset(timeline.names)) if module is not None else {}
+    entry[timeline.instruction[::-1]] = np.arange(len(timeline))[
+        ::-1
+    ]  # the first row of each name
+    follower = (
+        followers(module, frozenset(timeline.names)) if module is not None else {}
+    )
     found = []
     for code, name in enumerate(timeline.names):
         row, stream, origin, sync = int(entry[code]), Stream.COMPUTE, ORIGINS[0], False
@@ -316,7 +361,14 @@ def _names(
         kind, lhs_name = timeline.kinds[code], timeline.lhs_names[code]
         found.append(
             bar_label(
-                name, stream, module, kind, lhs_name, origin.value, sync, follower.get(name, "")
+                name,
+                stream,
+                module,
+                kind,
+                lhs_name,
+                origin.value,
+                sync,
+                follower.get(name, ""),
             )
         )
     return timeline.instruction.astype(np.int32), tuple(found)
@@ -333,11 +385,17 @@ def bar_label(
     follower: str,
 ) -> BarLabel:
     """An instruction on a stream with what its module says of it; the others as in `BarLabel`."""
-    style = Style.MATMUL if stream is Stream.COMPUTE and kind == "matmul" else _STYLE_OF[stream]
+    style = (
+        Style.MATMUL
+        if stream is Stream.COMPUTE and kind == "matmul"
+        else _STYLE_OF[stream]
+    )
     lhs_name = "" if lhs_name == name else lhs_name
     known = module.instructions.get(name) if module is not None else None
     shape, op_name, source = (
-        ("", "", "") if known is None else (str(known.shape), known.op_name, known.source)
+        ("", "", "")
+        if known is None
+        else (str(known.shape), known.op_name, known.source)
     )
     shape = shape if len(shape) <= LONG else f"{shape[:LONG]}…"
     return BarLabel(
@@ -348,9 +406,14 @@ def bar_label(
 _kept = lru_cache(maxsize=1 << 14)(kept_text)
 
 
-def text_timeline(panels: Sequence[Panel], width: int = 100, until_us: float = 0.0) -> str:
+def text_timeline(
+    panels: Sequence[Panel], width: int = 100, until_us: float = 0.0
+) -> str:
     """A block of lines per panel, `width` columns wide; up to a time, or all if it is 0."""
-    longest, cells = until_us or max((panel.length_us for panel in panels), default=0.0), width - 16
+    longest, cells = (
+        until_us or max((panel.length_us for panel in panels), default=0.0),
+        width - 16,
+    )
     edges = np.linspace(0.0, max(longest, 1e-9), cells + 1)
 
     def share(busy: Intervals) -> np.ndarray:
@@ -370,9 +433,12 @@ def text_timeline(panels: Sequence[Panel], width: int = 100, until_us: float = 0
             busy = panel.busy(*styles)
             if len(busy):
                 shades = np.ceil(share(busy) * (len(_SHADES) - 1) - 1e-9).astype(int)
-                lines.append(f"{kind:>14}  {''.join(_SHADES[shade] for shade in shades).rstrip()}")
+                lines.append(
+                    f"{kind:>14}  {''.join(_SHADES[shade] for shade in shades).rstrip()}"
+                )
         marks = "".join(
-            "^" if part > 0.5 else "'" if part > 0.05 else " " for part in share(panel.exposed)
+            "^" if part > 0.5 else "'" if part > 0.05 else " "
+            for part in share(panel.exposed)
         )
         if marks.strip():
             lines.append(f"{'exposed':>14}  {marks.rstrip()}")
@@ -385,7 +451,8 @@ def measured_panels(
 ) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
     """The devices that ran a step, in order, and the rows that are not drawn, a line each.
 
-    Devices of one process lie on one clock if its trace shows that they have one; else each begins at 0.
+    Devices of one process lie on one clock if its trace shows that they have one; else each begins
+    at 0.
 
     Args:
         label: put before the names of the ranks: ``before``.
@@ -418,7 +485,9 @@ def measured_panels(
 
 
 def rank_label(step: MeasuredStep, window: DeviceWindow) -> str:
-    """``rank 3 · GPU 0``: the place among the ranks that were given, or JAX's number, and the device's own number."""
+    """``rank 3 · GPU 0``: the place among the ranks that were given, or JAX's number, and the
+    device's own number.
+    """
     device = step.trace.devices[window.device]
     rank = step.windows.index(window) if device.global_id is None else device.global_id
     name = "CPU device" if on_host(step.trace) else "GPU"
@@ -428,13 +497,14 @@ def rank_label(step: MeasuredStep, window: DeviceWindow) -> str:
 def _late_us(step: MeasuredStep) -> dict[int, float]:
     """By how much each device begins after the first one of its process.
 
-    Collectives hold the devices of a job within a step of each other: if they are further apart, the clocks are.
+    Collectives hold the devices of a job within a step of each other: if they are further apart,
+    the clocks are.
     """
     begins: dict[str, dict[int, int]] = {}
     for window in step.windows:
-        begins.setdefault(step.trace.devices[window.device].process, {})[window.device] = (
-            window.begin_ns
-        )
+        begins.setdefault(step.trace.devices[window.device].process, {})[
+            window.device
+        ] = window.begin_ns
     late: dict[int, float] = {}
     for of_process in begins.values():
         first = min(of_process.values())
@@ -456,7 +526,11 @@ def _panel(
     kind: str,
 ) -> Panel:
     trace = step.trace
-    end = float(window.spans.end[steps - 1]) if steps < len(window.spans) else window.length
+    end = (
+        float(window.spans.end[steps - 1])
+        if steps < len(window.spans)
+        else window.length
+    )
     rows = np.flatnonzero(window.start < end)
     of_trace = window.rows[rows]
     codes = numbers[trace.instruction[of_trace], window.stream[rows]]
@@ -468,17 +542,23 @@ def _panel(
     lanes: list[Lane] = []
     streams, what = trace.stream[of_trace], window.stream[rows]
     of_stream = {
-        stream: np.flatnonzero(streams == stream) for stream in np.unique(streams).tolist()
+        stream: np.flatnonzero(streams == stream)
+        for stream in np.unique(streams).tolist()
     }
     # the streams with most compute first
     for stream, mine in sorted(
-        of_stream.items(), key=lambda row: (-int((what[row[1]] == Stream.COMPUTE).sum()), row[0])
+        of_stream.items(),
+        key=lambda row: (-int((what[row[1]] == Stream.COMPUTE).sum()), row[0]),
     ):
         most = Stream(int(np.bincount(what[mine], minlength=len(Stream)).argmax()))
         lanes += disjoint(
             replace(chosen(every, mine), label=f"{_CONTENTS[most]} (stream {stream})")
         )
-    spans = zip(window.spans.start[:steps].tolist(), window.spans.end[:steps].tolist(), strict=True)
+    spans = zip(
+        window.spans.start[:steps].tolist(),
+        window.spans.end[:steps].tolist(),
+        strict=True,
+    )
     return Panel(
         label=rank_label(step, window),
         note=kind,
@@ -495,7 +575,9 @@ def _panel(
 
 
 def _entries(step: MeasuredStep) -> tuple[tuple[BarLabel, ...], npt.NDArray[np.int32]]:
-    """An entry for each instruction on each kind of stream that runs it; int32[instructions, streams], its number."""
+    """An entry for each instruction on each kind of stream that runs it; int32[instructions,
+    streams], its number.
+    """
     module, trace = step.module, step.trace
     numbers = np.full((len(trace.instructions), len(Stream)), -1, dtype=np.int32)
     for window in step.windows:
@@ -503,7 +585,9 @@ def _entries(step: MeasuredStep) -> tuple[tuple[BarLabel, ...], npt.NDArray[np.i
     seen = np.argwhere(numbers == 0)
     numbers[tuple(seen.T)] = np.arange(len(seen))
     lhs = {cost.traced: cost.name for cost in step.costs.costs}
-    waits = followers(module, frozenset(trace.instructions)) if module is not None else {}
+    waits = (
+        followers(module, frozenset(trace.instructions)) if module is not None else {}
+    )
     found: list[BarLabel] = []
     for instruction, role in seen.tolist():
         name, stream = trace.instructions[instruction], Stream(role)
@@ -515,7 +599,14 @@ def _entries(step: MeasuredStep) -> tuple[tuple[BarLabel, ...], npt.NDArray[np.i
         cost = "simulated" if trace.simulated else "measured"
         found.append(
             bar_label(
-                name, stream, module, kind, lhs.get(name, name), cost, sync, waits.get(name, "")
+                name,
+                stream,
+                module,
+                kind,
+                lhs.get(name, name),
+                cost,
+                sync,
+                waits.get(name, ""),
             )
         )
     return tuple(found), numbers
@@ -526,18 +617,22 @@ def timeline(panels: Sequence[Panel], first_us: float = 0.0) -> value.TimelineDa
 
     Args:
         panels: schedules or devices, one above the other.
-        first_us: the part of time that is seen first, from 0; 0: one step, or all if there are no steps.
+        first_us: the part of time that is seen first, from 0; 0: one step, or all if there are no
+        steps.
     """
-    return value.TimelineData(encode(panels, first_us), text_timeline(panels, until_us=first_us))
+    return value.TimelineData(
+        encode(panels, first_us), text_timeline(panels, until_us=first_us)
+    )
 
 
 def encode(panels: Sequence[Panel], first_us: float = 0.0) -> str:
-    """zlib and base64 of the scene. Names are made printable here, and only ever become text in the page.
+    """zlib and base64 of the scene. Names are made printable here, and only ever become text in the
+    page.
 
-    ``{"first": the part of time seen first, 0 for all, "texts": [...], "names":
-    [[style, sync, name, kind, lhs name, op_name, shape, source, cost, follower]],
-    "panels": [{"label", "note", "facts", "length", "open", "rows", "spans", "lanes": [{"label", "start", "duration",
-    "name", "count"}]}]}``: times in ns, starts as differences, all texts but labels as indices.
+    ``{"first": the part of time seen first, 0 for all, "texts": [...], "names": [[style, sync,
+    name, kind, lhs name, op_name, shape, source, cost, follower]], "panels": [{"label", "note",
+    "facts", "length", "open", "rows", "spans", "lanes": [{"label", "start", "duration", "name",
+    "count"}]}]}``: times in ns, starts as differences, all texts but labels as indices.
     """
     texts, names, found = {"": 0}, dict[BarLabel, int](), list[dict[str, Any]]()
     records = []
@@ -546,11 +641,18 @@ def encode(panels: Sequence[Panel], first_us: float = 0.0) -> str:
             if item not in names:
                 names[item] = len(names)
                 style, sync, *words = item
-                numbers = [texts.setdefault(printable(word), len(texts)) for word in words]
+                numbers = [
+                    texts.setdefault(printable(word), len(texts)) for word in words
+                ]
                 records.append([int(style), int(sync), *numbers])
         places = np.array([names[item] for item in panel.names], dtype=np.int64)
         found.append(_panel_data(panel, places))
-    scene = {"first": _ns(first_us), "texts": list(texts), "names": records, "panels": found}
+    scene = {
+        "first": _ns(first_us),
+        "texts": list(texts),
+        "names": records,
+        "panels": found,
+    }
     data = json.dumps(scene, separators=(",", ":"), ensure_ascii=False).encode(
         errors="backslashreplace"
     )
@@ -585,7 +687,9 @@ def _panel_data(panel: Panel, places: npt.NDArray[np.int64]) -> dict[str, Any]:
 def _lane_data(lane: Lane, places: npt.NDArray[np.int64]) -> dict[str, Any]:
     start = np.rint(lane.start_us * 1e3).astype(np.int64)
     end = np.maximum(np.rint(lane.end_us * 1e3).astype(np.int64), start)
-    end[:-1] = np.minimum(end[:-1], np.maximum(start[1:], start[:-1]))  # rounding makes no overlap
+    end[:-1] = np.minimum(
+        end[:-1], np.maximum(start[1:], start[:-1])
+    )  # rounding makes no overlap
     counts = {"count": lane.count.tolist()} if bool((lane.count != 1).any()) else {}
     return {
         "label": printable(lane.label),

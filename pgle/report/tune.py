@@ -11,8 +11,24 @@ from pgle.errors import cut, many, shown
 from pgle.next import quoted, typed
 from pgle.report import text
 from pgle.report.page import figures
-from pgle.report.page.value import Advice, Cell, Page, Prose, Section, Table, Tone, Value, table
-from pgle.report.predict import Schedule, exposed_notes, sections, setting_notes, span_us
+from pgle.report.page.value import (
+    Advice,
+    Cell,
+    Page,
+    Prose,
+    Section,
+    Table,
+    Tone,
+    Value,
+    table,
+)
+from pgle.report.predict import (
+    Schedule,
+    exposed_notes,
+    sections,
+    setting_notes,
+    span_us,
+)
 from pgle.report.text import Line, live, near, phases, say
 from pgle.report.timeline import tiles
 from pgle.run.compiler.compile import OnPhase
@@ -26,7 +42,9 @@ from pgle.tune.search import LEAST_SAVED, Trial, best, judge
 from pgle.xla.flags.catalogue import effects_of, is_slower, summary
 
 VARIATIONS = "Variations: costs, latencies, contention and launch gaps, drawn anew as far as they are uncertain"
-_PLAIN = re.compile(r"[\w=.,:/+ -]*", re.ASCII)  # what a shell leaves alone between double quotes
+_PLAIN = re.compile(
+    r"[\w=.,:/+ -]*", re.ASCII
+)  # what a shell leaves alone between double quotes
 
 
 def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
@@ -68,7 +86,9 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
         else "its collectives are the profile's"
     )
     done = figures.count(sum(not trial.same_as for trial in found.trials))
-    exposed = exposed_notes(grouped[1], found.pgle.prediction.step_us, ", with the profile")[:3]
+    exposed = exposed_notes(
+        grouped[1], found.pgle.prediction.step_us, ", with the profile"
+    )[:3]
     return Page(
         title=f"pgle tune: {found.pgle.module.name}",
         identity=(
@@ -85,7 +105,11 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
         notes=(
             f"{VARIATIONS}.",
             *setting_notes(found.request),
-            *(_record(found) if found.proof is not None else (why_next(found), *exposed)),
+            *(
+                _record(found)
+                if found.proof is not None
+                else (why_next(found), *exposed)
+            ),
             f"Page: {near(picture)}" if picture is not None else "",
         ),
         # On a terminal the flags are above and their command is the next one.
@@ -98,13 +122,19 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
         next=following,
         warnings=(*found.refused, *found.warnings),
         tiles=tiles(
-            [(item.label, item.timeline.breakdown) for item in (schedules[-2], schedules[-1])],
+            [
+                (item.label, item.timeline.breakdown)
+                for item in (schedules[-2], schedules[-1])
+            ],
             "predicted",
         ),
         about=(
             ("module", str(found.request.module)),
             ("your flags", " ".join(found.request.flags) or "none"),
-            ("figures", f"predicted from {found.costs_are} costs, no GPU was used; {modelled}"),
+            (
+                "figures",
+                f"predicted from {found.costs_are} costs, no GPU was used; {modelled}",
+            ),
         ),
     )
 
@@ -119,14 +149,24 @@ def headline(found: Tuning) -> tuple[str, Tone]:
         return f"No flags needed: hiding all communication would save {saved}", "good"
     if found.proof is None:
         return f"No better flags; perfect overlap would save {saved}", ""
-    saved_by, neither_us, trial = found.proof.saved, found.baseline.trial.step_us, found.tuned.trial
-    words = f"These flags shorten the step by {figures.share(saved_by.share)} on average"
+    saved_by, neither_us, trial = (
+        found.proof.saved,
+        found.baseline.trial.step_us,
+        found.tuned.trial,
+    )
+    words = (
+        f"These flags shorten the step by {figures.share(saved_by.share)} on average"
+    )
     if saved_by.low < saved_by.high:
         words += f" ({figures.shares((saved_by.low, saved_by.high))})"
     if neither_us and trial.step_us:
-        words += f"; they and the profile by {figures.share(1 - trial.step_us / neither_us)}"
+        words += (
+            f"; they and the profile by {figures.share(1 - trial.step_us / neither_us)}"
+        )
     words += "" if found.proof.used else ", not proven"
-    longer = any(is_slower(effects_of(name, value)) for name, value in trial.flags.items())
+    longer = any(
+        is_slower(effects_of(name, value)) for name, value in trial.flags.items()
+    )
     words += "; others measured longer steps" if longer else ""
     return words, "good" if found.proof.used and not longer else "warn"
 
@@ -165,7 +205,14 @@ def _table(found: Tuning) -> Table:
 
 def _heads(found: Tuning) -> list[str]:
     mean = f"mean of {len(found.pgle.trial.worlds_us)} variations (change)"
-    return ["setting", "step (time)", mean, "exposed (time)", "peak memory (size)", "shorter in"]
+    return [
+        "setting",
+        "step (time)",
+        mean,
+        "exposed (time)",
+        "peak memory (size)",
+        "shorter in",
+    ]
 
 
 def _row(found: Tuning, trial: Trial, name: str) -> tuple[Value, ...]:
@@ -179,7 +226,14 @@ def _row(found: Tuning, trial: Trial, name: str) -> tuple[Value, ...]:
         return name, trial.step_us, "", exposed, trial.memory_bytes, ""
     judged = judge(trial.worlds_us, found.pgle.trial.worlds_us)
     change = Cell(judged.mean, "good" if judged.mean < 0 else "")
-    return name, trial.step_us, change, exposed, trial.memory_bytes, f"{judged.won} of {judged.of}"
+    return (
+        name,
+        trial.step_us,
+        change,
+        exposed,
+        trial.memory_bytes,
+        f"{judged.won} of {judged.of}",
+    )
 
 
 def _trials(found: Tuning) -> tuple[Table | Prose, ...]:
@@ -196,7 +250,9 @@ def _trials(found: Tuning) -> tuple[Table | Prose, ...]:
 
 
 def _record(found: Tuning) -> Iterator[str]:
-    """What the step loses without each flag, and what others measured for it; what less memory changes."""
+    """What the step loses without each flag, and what others measured for it; what less memory
+    changes.
+    """
     tuned = found.tuned.trial
     if found.proof is not None and (less := found.proof.in_less) is not None:
         yield f"With {figures.share(LESS, 0)} less memory: {figures.change(less.mean)}."
@@ -209,7 +265,9 @@ def _record(found: Tuning) -> Iterator[str]:
 
 
 def _proof(found: Tuning) -> Iterator[str]:
-    """Whether XLA took the profile under the accepted flags, with its line, and what the new profile covers."""
+    """Whether XLA took the profile under the accepted flags, with its line, and what the new
+    profile covers.
+    """
     if (proof := found.proof) is None:
         return
     head = (
@@ -238,7 +296,13 @@ def _actions(found: Tuning, schedules: list[Schedule]) -> tuple[Advice, ...]:
     judged, saved = found.proof.judged, found.proof.saved
     why = f"shorter in {judged.won} of {judged.of} variations of the costs"
     return (
-        Advice("Set these flags", saved.share, why, exported(found), span_us=span_us(schedules[1])),
+        Advice(
+            "Set these flags",
+            saved.share,
+            why,
+            exported(found),
+            span_us=span_us(schedules[1]),
+        ),
     )
 
 
@@ -248,7 +312,9 @@ def why_next(found: Tuning) -> str:
         return "Profile again under these flags and compare on the GPUs: only that proves the gain."
     if found.verdict == "cannot-tell":
         return "Give the loop a constant length (jax.lax.scan, or fori_loop with constant bounds), then tune again."
-    saved = figures.time(found.pgle.prediction.step_us - found.pgle.prediction.ceiling_us)
+    saved = figures.time(
+        found.pgle.prediction.step_us - found.pgle.prediction.ceiling_us
+    )
     if found.verdict == "no-room":
         return f"At most {saved} of the step could be hidden."
     return f"Flags do not help here. Changes of the program could save up to {saved}."
@@ -258,8 +324,12 @@ def commands(found: Tuning, out: Path) -> tuple[str, ...]:
     """What to type next; the first is the most useful."""
     launch = found.launch
     if found.proof is not None:
-        before = launch.run.path if launch.run is not None else free(Path("runs/untuned"))
-        after = free(before.with_name("tuned" if launch.run is None else f"{before.name}-tuned"))
+        before = (
+            launch.run.path if launch.run is not None else free(Path("runs/untuned"))
+        )
+        after = free(
+            before.with_name("tuned" if launch.run is None else f"{before.name}-tuned")
+        )
         is_there = launch.run is not None and launch.run.stage("perf").path.exists()
         lines = [] if is_there else [launch.line("run", before)]
         new = launch.line("run", after, "--flags-file", out / "flags.txt")
@@ -274,7 +344,9 @@ def commands(found: Tuning, out: Path) -> tuple[str, ...]:
 
 @contextmanager
 def searching(budget: int) -> Iterator[tuple[OnTrial, OnPhase]]:
-    """One live line on a search: trial k of n, the best so far, what compiles, and how long the rest takes."""
+    """One live line on a search: trial k of n, the best so far, what compiles, and how long the
+    rest takes.
+    """
     with (
         live("starting XLA's compiler") as line,
         phases(line) as on_phase,
@@ -285,7 +357,8 @@ def searching(budget: int) -> Iterator[tuple[OnTrial, OnPhase]]:
 
 @contextmanager
 def announced(line: Line, budget: int) -> Iterator[OnTrial]:
-    """Counts trials on a line, and has it name the best; what compiles to a known program is no trial.
+    """Counts trials on a line, and has it name the best; what compiles to a known program is no
+    trial.
 
     If a signal ends the search, it names the best setting so far and how to continue.
     """
@@ -298,7 +371,9 @@ def announced(line: Line, budget: int) -> Iterator[OnTrial]:
             return
         line.done = min(line.done + 1, budget)
         found = best(pgle, seen)
-        line.best = "" if found is pgle else f"{_change(found, pgle)} ({cut(found.label, 40)})"
+        line.best = (
+            "" if found is pgle else f"{_change(found, pgle)} ({cut(found.label, 40)})"
+        )
 
     try:
         yield announce
@@ -332,11 +407,15 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
         "worlds": judge(tuned.worlds_us, pgle.trial.worlds_us),
         "temp_bytes": tuned.temp_bytes,
         "trials": [_trial(found, trial) for trial in found.trials],
-        "without": {name: _trial(found, trial) for name, trial in found.without.items()},
+        "without": {
+            name: _trial(found, trial) for name, trial in found.without.items()
+        },
         **text.picked(found, "refused costs_are"),
         "modelled": tuned.modelled,
         "not_modelled": found.tuned.prediction.not_modelled,
-        "public": {name: effects_of(name, value) for name, value in tuned.flags.items()},
+        "public": {
+            name: effects_of(name, value) for name, value in tuned.flags.items()
+        },
         "used": proof and proof.used,
         "why": proof.use.why if proof else "",
         "coverage": proof and proof.coverage,

@@ -41,11 +41,11 @@ def verify_page(
     main = coverage.main
     worst = min(main, key=lambda module: (module.kept_share, module.time.value or 0.0))
     failures, hints = list(_failures(coverage, bounds)), _hints(profile, coverage)
-    commands = [command for hint in hints for command in re.findall(r"'(pgle [^']+)'", hint)]
+    commands = [
+        command for hint in hints for command in re.findall(r"'(pgle [^']+)'", hint)
+    ]
     total = sum(cost.cost_us for cost in coverage.unused if cost.is_valid)
-    unused = (
-        f"{many(len(coverage.unused), 'cost')} unused, {figures.time(total)} (--section unused)"
-    )
+    unused = f"{many(len(coverage.unused), 'cost')} unused, {figures.time(total)} (--section unused)"
     notes = (
         *(f"FAILED: {line}" for line in failures[1:]),
         *(f"To do: {hint}" for hint in hints[:1]),
@@ -69,25 +69,32 @@ def verify_page(
 
 def _hints(profile: str, coverage: Coverage) -> list[str]:
     """What to do, each once, with commands that name the profile and the dump."""
-    invalid = (
-        "costs that are no time: 'pgle complete PROFILE --hlo DUMP -o OUT' treats them as gaps"
-    )
+    invalid = "costs that are no time: 'pgle complete PROFILE --hlo DUMP -o OUT' treats them as gaps"
     hints = [_filled(invalid, profile, coverage.main[0])] if coverage.invalid else []
-    hints += [_filled(hint, profile, module) for module in coverage.main for hint in module.hints]
+    hints += [
+        _filled(hint, profile, module)
+        for module in coverage.main
+        for hint in module.hints
+    ]
     return list(dict.fromkeys(hints))
 
 
 def _filled(hint: str, profile: str, module: ModuleCoverage) -> str:
     """A hint whose commands name the profile and the dump."""
     profile, dump = (
-        quoted(word_of(path)) for path in (PurePath(profile), PurePath(module.source).parent)
+        quoted(word_of(path))
+        for path in (PurePath(profile), PurePath(module.source).parent)
     )
-    hint = hint.replace("complete PROFILE", f"complete {profile}").replace("OUT'", "OUT.pbtxt'")
+    hint = hint.replace("complete PROFILE", f"complete {profile}").replace(
+        "OUT'", "OUT.pbtxt'"
+    )
     return hint.replace("--hlo DUMP", f"--hlo {dump}")
 
 
 def _failures(coverage: Coverage, bounds: Bounds) -> Iterator[str]:
-    """Why the check failed, of the worst compilation of the main module; what to do is in the hints."""
+    """Why the check failed, of the worst compilation of the main module; what to do is in the
+    hints.
+    """
     least = min(coverage.main, key=lambda module: module.kept_share)
     if least.kept_share < bounds.collectives:
         lost = round(least.collectives.total - least.collectives.covered)
@@ -99,7 +106,8 @@ def _failures(coverage: Coverage, bounds: Bounds) -> Iterator[str]:
         yield _has_costs(coverage.main, bounds)
     if coverage.invalid:
         listed = some(
-            (f"{item.name} ({item.values_us[0]:g})" for item in coverage.invalid), INVALID_SHOWN
+            (f"{item.name} ({item.values_us[0]:g})" for item in coverage.invalid),
+            INVALID_SHOWN,
         )
         yield f"costs that are negative or not finite, which XLA takes as they are: {listed}"
 
@@ -107,7 +115,9 @@ def _failures(coverage: Coverage, bounds: Bounds) -> Iterator[str]:
 def _weighed(module: ModuleCoverage) -> str:
     """Where the weights of a module's lost collectives come from."""
     assumed = {
-        gap.weight_us > gap.total_us for gap in module.gaps if gap.kind is CostKind.COLLECTIVE
+        gap.weight_us > gap.total_us
+        for gap in module.gaps
+        if gap.kind is CostKind.COLLECTIVE
     }
     return (
         "estimated or assumed"
@@ -135,10 +145,14 @@ def _sections(
     if module.is_modelled:
         weights = "XLA (jaxlib ≥ 0.10.2) models the time of a gap."
     if module.gaps:
-        yield Section("gaps", "Instructions without a cost", (Prose(weights), _gaps(module, 12)))
+        yield Section(
+            "gaps", "Instructions without a cost", (Prose(weights), _gaps(module, 12))
+        )
     unused = sorted(coverage.unused, key=lambda cost: (-cost.cost_us, cost.full_name))
     rows = ((shown(_short(cost.full_name)), cost.cost_us) for cost in unused)
-    yield Section("unused", "Costs that no module uses", (table("name | cost (time)", rows),))
+    yield Section(
+        "unused", "Costs that no module uses", (table("name | cost (time)", rows),)
+    )
     yield Section("hints", "What to do", tuple(map(Prose, hints)))
     yield conversion_section(coverage.inherited)
 
@@ -157,7 +171,10 @@ def _covered(module: ModuleCoverage, coverage: Coverage) -> Iterator[Part]:
     ):
         yield table(
             heads,
-            ((name, share.covered, share.total, share.value) for name, share in shares.items()),
+            (
+                (name, share.covered, share.total, share.value)
+                for name, share in shares.items()
+            ),
         )
     yield Prose(f"Names: {_AGAINST[module.against]}.")
     if module.filled_in:
@@ -199,22 +216,30 @@ def _short(name: str) -> str:
 
 
 def _off(module: ModuleCoverage) -> Iterator[str]:
-    """Costs that their instructions cannot have; a profile that fails is of another program in any case."""
+    """Costs that their instructions cannot have; a profile that fails is of another program in any
+    case.
+    """
     from pgle.costs.profile.coverage import MOST_OFF
 
     if module.implausible:
         first, others = module.implausible[0], len(module.implausible) - 1
         cost, estimate = figures.time(first.cost_us), figures.time(first.estimate_us)
         more = (
-            f"; as far off ({MOST_OFF:.0f} times): {many(others, 'other cost')}" if others else ""
+            f"; as far off ({MOST_OFF:.0f} times): {many(others, 'other cost')}"
+            if others
+            else ""
         )
         what = f"{shown(first.name)} costs {cost}, the estimate is {estimate}{more}"
         yield f"{what}: the profile may be of another program"
 
 
 def _warnings(coverage: Coverage) -> list[str]:
-    counts = {fault: sum(item.fault == fault for item in coverage.findings) for fault in Fault}
-    odd = ", ".join(f"{count} {fault.value}" for fault, count in counts.items() if count)
+    counts = {
+        fault: sum(item.fault == fault for item in coverage.findings) for fault in Fault
+    }
+    odd = ", ".join(
+        f"{count} {fault.value}" for fault, count in counts.items() if count
+    )
     return [
         *coverage.warnings,
         *([f"XLA reads some names otherwise ({odd}): see 'pgle show'"] if odd else []),
@@ -238,7 +263,8 @@ def document(profile: str, coverage: Coverage, bounds: Bounds) -> dict[str, obje
 def _record(profile: str, module: ModuleCoverage) -> dict[str, object]:
     return {
         **text.picked(
-            module, "name=module fingerprint program_id source main=is_main names_from=against"
+            module,
+            "name=module fingerprint program_id source main=is_main names_from=against",
         ),
         "coverage": text.picked(
             module,
@@ -288,13 +314,22 @@ def confirm_page(log: str, verdict: LogVerdict, following: Sequence[str] = ()) -
     main, others = verdict.main, verdict.modules[1:]
     uses = {use: sum(item.verdict is use for item in others) for use in ProfileUse}
     ranks = f"ranks: {_ranks_text(verdict.ranks)}" if len(verdict.ranks) > 1 else ""
-    counts = ", ".join(f"{count} {use.replace('-', ' ')}" for use, count in uses.items() if count)
-    rest = f"{many(len(others), 'other module')}: {counts} (--section modules)" if others else ""
+    counts = ", ".join(
+        f"{count} {use.replace('-', ' ')}" for use, count in uses.items() if count
+    )
+    rest = (
+        f"{many(len(others), 'other module')}: {counts} (--section modules)"
+        if others
+        else ""
+    )
     lines = (
         f"{many(verdict.sub_modules, 'module')} of the kernel autotuner and of fusions are left out."
         if verdict.sub_modules
         else "",
-        *(f"{path} was read for {many(times, 'module')}." for path, times in verdict.reads.items()),
+        *(
+            f"{path} was read for {many(times, 'module')}."
+            for path, times in verdict.reads.items()
+        ),
     )
     return Page(
         title=f"pgle confirm {log}",
@@ -338,7 +373,9 @@ def main_lines(main: ModuleVerdict) -> Iterator[str]:
 def _ranks_text(ranks: Mapping[str, ProfileUse]) -> str:
     parts = []
     for use in dict.fromkeys(ranks.values()):
-        names = [rank or "(no label)" for rank, verdict in ranks.items() if verdict is use]
+        names = [
+            rank or "(no label)" for rank, verdict in ranks.items() if verdict is use
+        ]
         parts.append(f"{use} on {some(names, MAX_NAMES)}")
     return "; ".join(parts)
 
@@ -368,4 +405,6 @@ def _module_rows(items: Sequence[ModuleVerdict]) -> Table:
         )
         for item in items
     )
-    return table("module | verdict | XLA found (count) | XLA missed (count) | line | proof", rows)
+    return table(
+        "module | verdict | XLA found (count) | XLA missed (count) | line | proof", rows
+    )

@@ -1,5 +1,5 @@
-"""`pgle analyze`: traces, runs, rehearsals or HLO in; the parts of a step, its findings, and what changed out; and for
-`pgle report` all that is known of a run.
+"""`pgle analyze`: traces, runs, rehearsals or HLO in; the parts of a step, its findings, and what
+changed out; and for `pgle report` all that is known of a run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from pgle.run.compare import CompareRequest, run_compare
 from pgle.run.directory.directory import COMPARED, RunDirectory, StageFolder
 from pgle.run.directory.manifest import Manifest, read_manifest
 from pgle.run.inputs.next_command import UNKNOWN, dump_near, following, launch_of, tune
-from pgle.run.inputs.traces import is_run_dir, is_trace, read_traces, recorded_by, stage_of
+from pgle.run.inputs.traces import (
+    is_run_dir,
+    is_trace,
+    read_traces,
+    recorded_by,
+    stage_of,
+)
 from pgle.schedule.placements import DISABLE_ASYNC
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.record import Noise, record
@@ -45,7 +51,13 @@ from pgle.xla.targets import (
 )
 
 STILL = Noise(
-    kernel=0.0, outliers=0.0, outlier_us=0.0, warm_up=(), skew=0.0, first_wait_us=0.0, pause_us=0.0
+    kernel=0.0,
+    outliers=0.0,
+    outlier_us=0.0,
+    warm_up=(),
+    skew=0.0,
+    first_wait_us=0.0,
+    pause_us=0.0,
 )
 """A simulated step as the schedule has it, without what makes executions differ."""
 
@@ -54,13 +66,16 @@ STILL = Noise(
 class StepInput:
     """One step to look at."""
 
-    # traces, run directories or their stages, rehearsals, scheduled HLO; several traces are ranks of one job
+    # traces, run directories or their stages, rehearsals, scheduled HLO; several traces are ranks
+    # of one job
     inputs: tuple[AnyPath, ...]
     hlo: tuple[
         AnyPath, ...
     ] = ()  # dumps of the run; without, dumps of run directories or embedded ones are used
     target: str | None = None  # the GPU, by name or description; None: as the HLO says
-    profile: AnyPath | None = None  # what the scheduler was given; None: the run directory's
+    profile: AnyPath | None = (
+        None  # what the scheduler was given; None: the run directory's
+    )
 
 
 def measured_step(side: StepInput, progress: Progress | None = None) -> MeasuredStep:
@@ -73,7 +88,8 @@ def measured_step(side: StepInput, progress: Progress | None = None) -> Measured
     else:
         dumps = read_dumps(side.hlo or _dumped(side.inputs))
         trace = read_traces(
-            [trace for path in side.inputs for trace in _traces(path)], progress=progress
+            [trace for path in side.inputs for trace in _traces(path)],
+            progress=progress,
         )
     measured = measure(trace, dumps)
     costs = measured.costs[0]
@@ -99,20 +115,28 @@ def measured_step(side: StepInput, progress: Progress | None = None) -> Measured
 
 
 def _check_window(costs: ProgramCosts, path: AnyPath) -> None:
-    """Refuse steps that take no time, and traces of more devices than the program has, which are of several runs."""
+    """Refuse steps that take no time, and traces of more devices than the program has, which are of
+    several runs.
+    """
     if costs.window.span_us == 0:
         what = f"the steps of {costs.program.key.name} take no time"
-        raise UserError(what, where=path, remedy="the trace is damaged; record the program again")
+        raise UserError(
+            what, where=path, remedy="the trace is damaged; record the program again"
+        )
     module, given = costs.program.hlo, len(costs.window.devices)
     devices = max(costs.ranks, 1 if module is None else module.num_devices)
     if 1 < devices < given:
         what = f"traces of {given} devices, but {costs.program.key.name} runs on {devices}: these are several runs"
-        remedy = "give the ranks of one run; --against takes the directory of the other run"
+        remedy = (
+            "give the ranks of one run; --against takes the directory of the other run"
+        )
         raise UserError(what, where=path, remedy=remedy)
 
 
 def _stage_for(path: AnyPath) -> StageFolder | None:
-    """The stage that a path names: RUN/STAGE, or of a run directory the performance run if it was traced."""
+    """The stage that a path names: RUN/STAGE, or of a run directory the performance run if it was
+    traced.
+    """
     if not is_run_dir(path):
         return stage_of(path)
     stages = [RunDirectory(Path(path)).stage(name) for name in ("perf", "profile")]
@@ -146,12 +170,18 @@ def _dumped(inputs: Sequence[AnyPath]) -> tuple[AnyPath, ...]:
 
 
 def _profile(side: StepInput) -> Profile | None:
-    """The profile that the scheduler was given: of a performance run and a rehearsal the one in its folder."""
+    """The profile that the scheduler was given: of a performance run and a rehearsal the one in its
+    folder.
+    """
     if side.profile is not None:
         return read_profile(side.profile)
     for path in side.inputs:
         stage = _stage_for(path)
-        if stage is not None and stage.name == "perf" and stage.run.found_profile is not None:
+        if (
+            stage is not None
+            and stage.name == "perf"
+            and stage.run.found_profile is not None
+        ):
             return read_profile(stage.run.found_profile)
         if isinstance(path, Path) and (estimated := path / "estimated.pbtxt").is_file():
             return read_profile(estimated)
@@ -163,13 +193,21 @@ def _is_schedule(path: AnyPath) -> bool:
     if path.is_dir():
         stage = _stage_for(path)
         if stage is not None:
-            return not stage.traces() and stage.rank().hlo.is_dir() and not is_run_dir(path)
+            return (
+                not stage.traces()
+                and stage.rank().hlo.is_dir()
+                and not is_run_dir(path)
+            )
         if any(
-            next(path.glob(name), None) for name in ("**/*.xplane.pb", "*.sqlite", "*.nsys-rep")
+            next(path.glob(name), None)
+            for name in ("**/*.xplane.pb", "*.sqlite", "*.nsys-rep")
         ):
             return False
         return (
-            next((item for item in path.rglob("*after_optimizations*") if is_hlo(item)), None)
+            next(
+                (item for item in path.rglob("*after_optimizations*") if is_hlo(item)),
+                None,
+            )
             is not None
         )
     return is_hlo(path) and not is_trace(path)
@@ -207,16 +245,20 @@ def _simulated(
         notes.append(
             f"{path} was not traced: its step is simulated from its schedule; on a GPU: {_again(stage)}"
         )
-    return replace(trace, warnings=(*trace.warnings, *notes)), Dumps((folder,), (module,))
+    return replace(trace, warnings=(*trace.warnings, *notes)), Dumps(
+        (folder,), (module,)
+    )
 
 
 def _hardware(
     trace: Trace, module: Module | None
 ) -> tuple[Hardware | None, tuple[int, int] | None, str]:
-    """The GPU that the HLO or else the trace names, None for one that is not in the table; its compute capability; and
-    what to say of it."""
+    """The GPU that the HLO or else the trace names, None for one that is not in the table; its
+    compute capability; and what to say of it.
+    """
     recorded = next(
-        (recording for recording in trace.recordings.values() if recording.capability), Recording()
+        (recording for recording in trace.recordings.values() if recording.capability),
+        Recording(),
     )
     if recorded.vendor.lower() not in ("", "nvidia"):
         note = f"recorded on GPUs of {recorded.vendor}, of which pgle knows no peaks: no expected times are given"
@@ -232,7 +274,10 @@ def on_host(trace: Trace) -> bool:
 
 
 def _memory(
-    trace: Trace, program: TracedProgram, target: Target | None, hardware: Hardware | None
+    trace: Trace,
+    program: TracedProgram,
+    target: Target | None,
+    hardware: Hardware | None,
 ) -> Memory | None:
     """What the main module needs, by XLA's own plan if its dump or the trace embeds it."""
     module = program.hlo
@@ -271,25 +316,38 @@ class Analysis:
             if step is not None
             for line in step.costs.warnings
         ]
-        return tuple(line for line in self.warnings if not line.endswith(tuple(known) or ("\0",)))
+        return tuple(
+            line for line in self.warnings if not line.endswith(tuple(known) or ("\0",))
+        )
 
 
 def analyze(
     side: StepInput, other: StepInput | None = None, *, progress: Progress | None = None
 ) -> Analysis:
-    """Read the traces and take the main module's step apart; `other`: one from before, to say what changed since."""
+    """Read the traces and take the main module's step apart; `other`: one from before, to say what
+    changed since.
+    """
     step = measured_step(side, progress)
     before = None if other is None else measured_step(other, progress)
     against = None if before is None else find_differences(before, step)
     warnings = _about_trace(step, side)
     if before is not None and other is not None:
-        warnings += [f"{other.inputs[0].name}: {line}" for line in _about_trace(before, other)]
+        warnings += [
+            f"{other.inputs[0].name}: {line}" for line in _about_trace(before, other)
+        ]
         if before.costs.program.key.name != step.costs.program.key.name:
             names = f"{before.costs.program.key.name} and {step.costs.program.key.name}"
-            warnings.append(f"the main modules are {names}: are these runs of one program?")
+            warnings.append(
+                f"the main modules are {names}: are these runs of one program?"
+            )
     next_ = _next(step, side) if other is None else _next_of(side, other)
     return Analysis(
-        step, find_findings(step), next_, tuple(dict.fromkeys(warnings)), against, before
+        step,
+        find_findings(step),
+        next_,
+        tuple(dict.fromkeys(warnings)),
+        against,
+        before,
     )
 
 
@@ -323,24 +381,37 @@ def _next(step: MeasuredStep, side: StepInput) -> tuple[str, ...]:
     if runs:
         line, own = (
             following(runs[0]),
-            {str(Next.of("analyze", *side.inputs)), str(Next.of("analyze", runs[0].path))},
+            {
+                str(Next.of("analyze", *side.inputs)),
+                str(Next.of("analyze", runs[0].path)),
+            },
         )
         return tuple(filter(None, [tune(runs[0]) if line in own else line]))
     page = str(Next.of("report", *words))
     if step.module is None:  # its dump may be in or next to its traces
         modules = {step.costs.program.key.name: step.costs.program.fingerprints}
         folders = dict.fromkeys(
-            path if path.is_dir() else path.parent for path in side.inputs if isinstance(path, Path)
+            path if path.is_dir() else path.parent
+            for path in side.inputs
+            if isinstance(path, Path)
         )
-        found = next(filter(None, (dump_near(folder, modules) for folder in folders)), None)
-        return (str(Next.of("analyze", *words, f"--hlo={found}")), page) if found else (page,)
+        found = next(
+            filter(None, (dump_near(folder, modules) for folder in folders)), None
+        )
+        return (
+            (str(Next.of("analyze", *words, f"--hlo={found}")), page)
+            if found
+            else (page,)
+        )
     if step.trace.simulated:
         return page, str(Next.of("profile", "--", *UNKNOWN))
     return page, str(Next.of("convert", *words, "-o", "profile.pbtxt"))
 
 
 def _next_of(side: StepInput, other: StepInput) -> tuple[str, ...]:
-    """After a comparison: its page; and step times of several launches, which alone prove a difference."""
+    """After a comparison: its page; and step times of several launches, which alone prove a
+    difference.
+    """
     words = [*side.inputs, *(f"--hlo={path}" for path in side.hlo)]
     words += [f"--against={path}" for path in other.inputs] + [
         f"--against-hlo={path}" for path in other.hlo
@@ -373,14 +444,18 @@ class RunFacts:
     # comparison, checks: step times of baseline and performance run
     comparison: Comparison | None = None
     checks: tuple[LimitCheck, ...] = ()
-    schedules: tuple[StageSchedule, ...] = ()  # of these two, predicted with the profile
+    schedules: tuple[
+        StageSchedule, ...
+    ] = ()  # of these two, predicted with the profile
     missing: tuple[str, ...] = ()  # the unknowns, and why, a line each
 
 
 def gather(
     side: StepInput, other: StepInput | None = None, *, progress: Progress | None = None
 ) -> RunFacts:
-    """Read and analyse all that there is. A run directory may lack any stage; with `other` only steps count."""
+    """Read and analyse all that there is. A run directory may lack any stage; with `other` only
+    steps count.
+    """
     if other is not None or len(side.inputs) != 1 or not is_run_dir(side.inputs[0]):
         return RunFacts(side.inputs, analysis=analyze(side, other, progress=progress))
     run, missing = RunDirectory(Path(side.inputs[0])), []
@@ -392,21 +467,34 @@ def gather(
             missing.append(f"{what}: {error.line()}")
             return None
 
-    analysis = part("no timeline and findings", lambda: analyze(side, progress=progress))
+    analysis = part(
+        "no timeline and findings", lambda: analyze(side, progress=progress)
+    )
     profile = part("no costs", lambda: read_profile(run.profile_to_use()))
     compared = None
     if all(run.stage(name).path.is_dir() for name in COMPARED):
         compared = part(
-            "step times not compared", lambda: run_compare(CompareRequest((str(run.path),)))
+            "step times not compared",
+            lambda: run_compare(CompareRequest((str(run.path),))),
         )
     else:
-        missing.append("no before and after: 'pgle run' or 'pgle perf' makes the runs to compare")
+        missing.append(
+            "no before and after: 'pgle run' or 'pgle perf' makes the runs to compare"
+        )
     if analysis is None and profile is None and compared is None:
         raise UserError("nothing to report on yet", where=run.path, remedy=missing[0])
     manifest, (comparison, checks) = read_manifest(run.path), compared or (None, ())
     schedules = () if profile is None else _schedules(run, manifest, profile)
     return RunFacts(
-        side.inputs, run, manifest, analysis, profile, comparison, checks, schedules, tuple(missing)
+        side.inputs,
+        run,
+        manifest,
+        analysis,
+        profile,
+        comparison,
+        checks,
+        schedules,
+        tuple(missing),
     )
 
 
@@ -427,6 +515,10 @@ def _schedules(
         if record is None or not modules:
             return ()
         name = str(record.facts.get("module", ""))
-        module = max(modules, key=lambda item: (item.name == name, len(item.instructions)))
-        found.append(StageSchedule(label, module, predict(module, profile, hardware_of(module))))
+        module = max(
+            modules, key=lambda item: (item.name == name, len(item.instructions))
+        )
+        found.append(
+            StageSchedule(label, module, predict(module, profile, hardware_of(module)))
+        )
     return tuple(found) if len({item.module.name for item in found}) == 1 else ()

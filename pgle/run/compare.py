@@ -1,7 +1,8 @@
-"""`pgle compare` as a function: paths or commands in, the comparison and its checks out; and the file of a history.
+"""`pgle compare` as a function: paths or commands in, the comparison and its checks out; and the
+file of a history.
 
-With ``--abba`` it runs both sides in ABBA order, so that drift (clocks, neighbours, storage) falls on both alike. A
-history is a file of JSON lines to keep in a repository.
+With ``--abba`` it runs both sides in ABBA order, so that drift (clocks, neighbours, storage) falls
+on both alike. A history is a file of JSON lines to keep in a repository.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def run_compare(
     `tell` gets one line before each ABBA run. Raises `WorkloadError` if the command of one failed.
     """
     base, new, paired = _paths(request, tell)
-    assumptions = replace(request.assumptions, paired=paired or request.assumptions.paired)
+    assumptions = replace(
+        request.assumptions, paired=paired or request.assumptions.paired
+    )
     labels = [
         label or fallback
         for label, fallback in zip(request.labels, _labels(base, new), strict=True)
@@ -83,23 +86,34 @@ def run_compare(
 
 
 def compared_run(found: Comparison) -> RunDirectory | None:
-    """The run directory whose baseline and performance run were compared; None if these were other runs."""
+    """The run directory whose baseline and performance run were compared; None if these were other
+    runs.
+    """
     stages = [
-        Path(stage_path(one.series.source)) for side in (found.base, found.new) for one in side.runs
+        Path(stage_path(one.series.source))
+        for side in (found.base, found.new)
+        for one in side.runs
     ]
     run = RunDirectory(stages[0].parent)
     return (
-        run if run.is_recorded and stages == [run.stage(name).path for name in COMPARED] else None
+        run
+        if run.is_recorded and stages == [run.stage(name).path for name in COMPARED]
+        else None
     )
 
 
 def record_comparison(run: RunDirectory, found: Comparison) -> None:
-    """Keep in the manifest that the step times were compared; where it cannot be written, they were none the less."""
+    """Keep in the manifest that the step times were compared; where it cannot be written, they were
+    none the less.
+    """
     facts = {"verdict": found.verdict.value, "change": found.change}
     with suppress(UserError, OSError):
         if not is_compared(read_manifest(run.path)):
             extend_manifest(
-                run.path, StageRecord(COMPARE, started=now(), ended=now(), exit_code=0, facts=facts)
+                run.path,
+                StageRecord(
+                    COMPARE, started=now(), ended=now(), exit_code=0, facts=facts
+                ),
             )
 
 
@@ -119,19 +133,23 @@ def _paths(
     if len(words) not in (0, 2):
         what = f"two sides are needed, {len(words)} given"
         raise UserError(
-            what, remedy="pgle compare BASE NEW; further runs of a side with --base and --new"
+            what,
+            remedy="pgle compare BASE NEW; further runs of a side with --base and --new",
         )
     base, new = [*words[:1], *request.base], [*words[1:], *request.new]
     if not base or not new:
         raise UserError(
-            "two sides are needed", remedy="pgle compare BASE NEW, or --base PATH … --new PATH …"
+            "two sides are needed",
+            remedy="pgle compare BASE NEW, or --base PATH … --new PATH …",
         )
     return base, new, False
 
 
 def _labels(base: list[str], new: list[str]) -> tuple[str, str]:
     """Short names of the sides: the last part of the path in which they differ."""
-    for one, two in zip(reversed(Path(base[0]).parts), reversed(Path(new[0]).parts), strict=False):
+    for one, two in zip(
+        reversed(Path(base[0]).parts), reversed(Path(new[0]).parts), strict=False
+    ):
         if one != two and len(one) <= 24 and len(two) <= 24:
             letters = [RUN.fullmatch(name) for name in (one, two)]
             return ("A", "B") if all(letters) else (one, two)
@@ -160,23 +178,31 @@ class _Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         letters = "".join(
-            match[1] if (match := RUN.fullmatch(name)) else "?" for name in self.finished
+            match[1] if (match := RUN.fullmatch(name)) else "?"
+            for name in self.finished
         )
-        whole = all(set(letters[i : i + 2]) == {"A", "B"} for i in range(0, len(letters) - 1, 2))
+        whole = all(
+            set(letters[i : i + 2]) == {"A", "B"} for i in range(0, len(letters) - 1, 2)
+        )
         if "?" in letters or not whole or self.inside not in (OWN, COMPARED):
             raise ValueError("no plan of pgle")
 
 
-def _run_abba(request: CompareRequest, tell: Callable[[str], None]) -> tuple[list[str], list[str]]:
-    """Run what has not been run yet, in rounds of ABBA and BAAB; the folders with the step times of A and B, in pairs.
+def _run_abba(
+    request: CompareRequest, tell: Callable[[str], None]
+) -> tuple[list[str], list[str]]:
+    """Run what has not been run yet, in rounds of ABBA and BAAB; the folders with the step times of
+    A and B, in pairs.
 
-    ``{run}`` in a command is the run's folder, as is PGLE_RUN_DIR in its environment. What it prints is kept in
-    ``output.log`` there. The same request continues where it stopped. Step times that cannot be read end all, so that
-    no hours go by for runs that cannot be compared.
+    ``{run}`` in a command is the run's folder, as is PGLE_RUN_DIR in its environment. What it
+    prints is kept in ``output.log`` there. The same request continues where it stopped. Step times
+    that cannot be read end all, so that no hours go by for runs that cannot be compared.
     """
     commands, inside = _commands(request)
     base, new = map(kept_argv, commands)
-    plan = _Plan(base=base, new=new, inside=inside, inputs=_inputs(commands), finished=())
+    plan = _Plan(
+        base=base, new=new, inside=inside, inputs=_inputs(commands), finished=()
+    )
     letters = "".join(("ABBA", "BAAB")[turn % 2] for turn in range(request.rounds))
     with RunDirectory(request.run_dir).held():
         finished = _finished(request.run_dir, plan)[: len(letters)]
@@ -197,7 +223,8 @@ def _run_abba(request: CompareRequest, tell: Callable[[str], None]) -> tuple[lis
 def _commands(
     request: CompareRequest,
 ) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], tuple[str, str]]:
-    """The two commands of ``A… --vs B…``; with a profile one, without (A) and with it (B); and `_Plan.inside`.
+    """The two commands of ``A… --vs B…``; with a profile one, without (A) and with it (B); and
+    `_Plan.inside`.
 
     That runs by `pgle perf`, which sets the flags and confirms the use.
     """
@@ -205,17 +232,19 @@ def _commands(
     if profile is None:
         where = [place for place, word in enumerate(words) if word == "--vs"]
         if len(where) != 1 or where[0] in (0, len(words) - 1):
-            remedy = (
-                "pgle compare --abba 3 -- COMMAND_A --vs COMMAND_B, or --profile PROFILE -- COMMAND"
-            )
+            remedy = "pgle compare --abba 3 -- COMMAND_A --vs COMMAND_B, or --profile PROFILE -- COMMAND"
             raise UserError("needs two commands", where="--abba", remedy=remedy)
         return (words[: where[0]], words[where[0] + 1 :]), OWN
     if not words:
         raise UserError(
-            "needs a command", where="--abba", remedy="pgle compare --abba 3 --profile P -- COMMAND"
+            "needs a command",
+            where="--abba",
+            remedy="pgle compare --abba 3 --profile P -- COMMAND",
         )
     if not profile.is_file():
-        raise UserError("no such file", where=profile, remedy="make it with pgle convert")
+        raise UserError(
+            "no such file", where=profile, remedy="make it with pgle convert"
+        )
     perf = (sys.executable, "-m", "pgle", "perf", "--run-dir", "{run}")
     base, new = (
         (*perf, "--baseline", "--", *words),
@@ -236,17 +265,23 @@ def _inputs(commands: Iterable[Sequence[str]]) -> dict[str, str]:
 
 
 def _sides(folder: Path) -> tuple[list[str], list[str]]:
-    """The folders with step times of a finished or unfinished ABBA folder: A's and B's, whole pairs only."""
+    """The folders with step times of a finished or unfinished ABBA folder: A's and B's, whole pairs
+    only.
+    """
     plan = _load(folder)
     names, inside = plan.finished, plan.inside
     pairs = [
         sorted(names[i : i + 2], key=lambda name: name.split("-")[1])
         for i in range(0, len(names) - 1, 2)
     ]
-    found = tuple([str(folder / pair[side] / inside[side]) for pair in pairs] for side in (0, 1))
+    found = tuple(
+        [str(folder / pair[side] / inside[side]) for pair in pairs] for side in (0, 1)
+    )
     if not found[0]:
         raise UserError(
-            "holds no finished pair of runs", where=folder, remedy="run pgle compare --abba again"
+            "holds no finished pair of runs",
+            where=folder,
+            remedy="run pgle compare --abba again",
         )
     return found[0], found[1]
 
@@ -270,7 +305,9 @@ def _finished(folder: Path, plan: _Plan) -> list[str]:
         raise UserError("holds runs of other commands", where=folder, remedy=remedy)
     mine, before = plan.inputs, kept.inputs
     if changed := [
-        name for name in {**mine, **before} if before and before.get(name) != mine.get(name)
+        name
+        for name in {**mine, **before}
+        if before and before.get(name) != mine.get(name)
     ]:
         what = f"holds runs of another state of the program: {changed[0]} has changed since"
         raise UserError(what, where=folder, remedy=remedy)
@@ -278,15 +315,21 @@ def _finished(folder: Path, plan: _Plan) -> list[str]:
 
 
 def _run(command: Sequence[str], folder: Path, name: str) -> None:
-    """Run a command; raises `WorkloadError` with its exit code if it failed: finished runs are kept."""
+    """Run a command; raises `WorkloadError` with its exit code if it failed: finished runs are
+    kept.
+    """
     words = [word.replace("{run}", str(folder)) for word in command]
     folder.mkdir(parents=True)
     log = folder / "output.log"
-    code = launch(words, {**os.environ, "PGLE_RUN_DIR": str(folder)}, log, is_shown=False)
+    code = launch(
+        words, {**os.environ, "PGLE_RUN_DIR": str(folder)}, log, is_shown=False
+    )
     if code:
         reason = f": {last[:200]}" if (last := last_line(log)) else ""
         what = f"{name} ended with code {code}{reason}; see {log}"
-        raise WorkloadError(code, f"{what}; mend it, then the same command continues with this run")
+        raise WorkloadError(
+            code, f"{what}; mend it, then the same command continues with this run"
+        )
 
 
 _OTHER = "choose another --file"
@@ -295,7 +338,10 @@ _OTHER = "choose another --file"
 def add_entry(path: Path, entry: Entry) -> None:
     """Append an entry; a missing file is made. Another kind of file is left as it is."""
     is_new = not path.exists()
-    line = json.dumps(asdict(entry), ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
+    line = (
+        json.dumps(asdict(entry), ensure_ascii=False).encode(errors="backslashreplace")
+        + b"\n"
+    )
     if not is_new and not path.is_file():
         raise UserError("is not a file", where=path, remedy=_OTHER)
     try:
@@ -333,7 +379,9 @@ def read_history(path: Path) -> tuple[list[Entry], list[str]]:
     check_file(path)
     entries: list[Entry] = []
     warnings: list[str] = []
-    for number, line in enumerate(TextLines(path, f"a history is JSON lines; {_OTHER}"), 1):
+    for number, line in enumerate(
+        TextLines(path, f"a history is JSON lines; {_OTHER}"), 1
+    ):
         if not line.strip():
             continue
         try:
@@ -349,9 +397,13 @@ def read_history(path: Path) -> tuple[list[Entry], list[str]]:
 
 
 def hardware_name() -> str:
-    """The GPUs of this host as a name for files and keys, such as ``8x-nvidia-h100-80gb-hbm3``; ``no-gpu``."""
+    """The GPUs of this host as a name for files and keys, such as ``8x-nvidia-h100-80gb-hbm3``;
+    ``no-gpu``.
+    """
     gpus = read_gpus()
     if not gpus:
         return "no-gpu"
-    slug = "".join(sign if sign.isalnum() else "-" for sign in gpus[0].name.lower()).strip("-")
+    slug = "".join(
+        sign if sign.isalnum() else "-" for sign in gpus[0].name.lower()
+    ).strip("-")
     return f"{len(gpus)}x-{slug}"

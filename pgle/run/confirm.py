@@ -32,7 +32,11 @@ from pgle.run.inputs.traces import stage_of
 from pgle.trace.nsys import SQLITE_MAGIC
 from pgle.xla.hlo.dumps import read_modules
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.schedule_dump import LhsSchedule, find_schedule_dumps, read_schedule_dump
+from pgle.xla.hlo.schedule_dump import (
+    LhsSchedule,
+    find_schedule_dumps,
+    read_schedule_dump,
+)
 from pgle.xla.log.read import Event, Log, RankLog, collect, read_events
 from pgle.xla.log.verdict import (
     BOUNDS,
@@ -55,14 +59,18 @@ STDIN = "-"  # the log that is read from stdin
 class ConfirmRequest:
     """What to confirm."""
 
-    # a file (``.gz`` and ``.xz`` are read), `STDIN`, a run directory: its perf stage, RUN/STAGE, or a folder of logs
+    # a file (``.gz`` and ``.xz`` are read), `STDIN`, a run directory: its perf stage, RUN/STAGE, or
+    # a folder of logs
     log: AnyPath
     more: tuple[AnyPath, ...] = ()  # logs of other ranks of the same job
-    module: str | None = None  # regular expression for the main module; None: the weightiest
-    # schedule dump, read or not, or a directory that holds some; None: of a stage of a run directory its own, else the
-    # log alone
+    module: str | None = (
+        None  # regular expression for the main module; None: the weightiest
+    )
+    # schedule dump, read or not, or a directory that holds some; None: of a stage of a run
+    # directory its own, else the log alone
     schedule: AnyPath | LhsSchedule | None = None
-    # dump of the final modules, which tells names that a log before jax 0.5.1 leaves open; None: of a stage its own
+    # dump of the final modules, which tells names that a log before jax 0.5.1 leaves open; None: of
+    # a stage its own
     hlo: AnyPath | None = None
     profile: Profile | None = (
         None  # of the run; None: the one that the log names, where it is still there
@@ -81,7 +89,9 @@ def check_log(path: AnyPath, *, may_be_empty: bool) -> None:
     """
     remedy = "give the log of the run, stdout and stderr together"
     if {".pbtxt", ".pb"} & set(path.suffixes[-2:]):  # .hlo.pb.xz too
-        raise UserError("a profile or a dump by its name, not a log", where=path, remedy=remedy)
+        raise UserError(
+            "a profile or a dump by its name, not a log", where=path, remedy=remedy
+        )
     if str(path) == STDIN or path.is_dir():
         return
     check_file(path, pipe=True)
@@ -95,7 +105,8 @@ def check_log(path: AnyPath, *, may_be_empty: bool) -> None:
 
 
 def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> LogVerdict:
-    """The verdict on a log: its lines, gathered into a block per module, judged with the schedule dump.
+    """The verdict on a log: its lines, gathered into a block per module, judged with the schedule
+    dump.
 
     What a schedule dump could add, but does not for lack of a profile or of a dump, is a warning.
     """
@@ -108,7 +119,9 @@ def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> Log
         for event in _events(path, rank, progress)
     )
     if len(ranks) > 1:  # a rank whose log says nothing is a rank all the same
-        log.ranks = {rank: log.ranks.get(rank, RankLog()) for rank in {**ranks, **log.ranks}}
+        log.ranks = {
+            rank: log.ranks.get(rank, RankLog()) for rank in {**ranks, **log.ranks}
+        }
     evidence: dict[str, ScheduleEvidence] = {}
     warnings: tuple[str, ...] = ()
     try:
@@ -132,12 +145,16 @@ def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> Log
 def _by_final_names(
     verdict: LogVerdict, request: ConfirmRequest, rank: ConfirmRequest, log: Log
 ) -> LogVerdict:
-    """The verdict when XLA took the profile but does not list names: the final modules of a rank tell which match."""
+    """The verdict when XLA took the profile but does not list names: the final modules of a rank
+    tell which match.
+    """
     if rank.hlo is None or not rank.hlo.is_dir():
         return verdict
     try:
         profile = request.profile or _profile_of(log)
-        from pgle.costs.profile.coverage import cover  # numpy, which a log alone does without
+        from pgle.costs.profile.coverage import (
+            cover,
+        )  # numpy, which a log alone does without
 
         covered = cover(profile, read_modules(rank.hlo)).main[0]
     except UserError:
@@ -148,14 +165,19 @@ def _by_final_names(
         .held_against(request.bounds)
     )
     main = replace(
-        found, why=f"{found.why}; XLA took the profile, and its names come from the final HLO"
+        found,
+        why=f"{found.why}; XLA took the profile, and its names come from the final HLO",
     )
     return replace(verdict, modules=(main, *verdict.modules[1:]))
 
 
-def confirm_compiled(log: Path, schedule: LhsSchedule | None, profile: Profile) -> ModuleVerdict:
+def confirm_compiled(
+    log: Path, schedule: LhsSchedule | None, profile: Profile
+) -> ModuleVerdict:
     """The verdict on the one module of a compilation that pgle ran to its end."""
-    return confirm(ConfirmRequest(log, schedule=schedule, profile=profile, whole=True)).main
+    return confirm(
+        ConfirmRequest(log, schedule=schedule, profile=profile, whole=True)
+    ).main
 
 
 def _release(text: str | None) -> tuple[int, ...] | None:
@@ -163,16 +185,22 @@ def _release(text: str | None) -> tuple[int, ...] | None:
         return None
     numbers = re.match(r"\d+(?:\.\d+)+", text)
     if numbers is None:
-        raise UserError(f"--jax {text!r} is not a version of jax", remedy="write it like 0.6.2")
+        raise UserError(
+            f"--jax {text!r} is not a version of jax", remedy="write it like 0.6.2"
+        )
     return tuple(map(int, numbers[0].split(".")))
 
 
 def _by_rank(request: ConfirmRequest) -> dict[str, ConfirmRequest]:
-    """The questions for each rank that left a log in a run directory; for one log alone, under no name."""
+    """The questions for each rank that left a log in a run directory; for one log alone, under no
+    name.
+    """
     schedule = request.schedule
     if schedule is not None and not isinstance(schedule, LhsSchedule):
         if not schedule.exists():
-            raise UserError("no such file or directory", where=schedule, remedy="check the path")
+            raise UserError(
+                "no such file or directory", where=schedule, remedy="check the path"
+            )
         stages = [
             folder
             for folder in ("profile", "baseline", "perf")
@@ -182,7 +210,9 @@ def _by_rank(request: ConfirmRequest) -> dict[str, ConfirmRequest]:
             len(stages) > 1
         ):  # each has a schedule of the same module, and only one of them is the log's
             what = f"holds the stages {', '.join(stages)}"
-            raise UserError(what, where=schedule, remedy=f"name the log's own: {schedule}/perf")
+            raise UserError(
+                what, where=schedule, remedy=f"name the log's own: {schedule}/perf"
+            )
     logs = _logs_of(request)
     if len(logs) > 1:
         return _by_file(request, logs)
@@ -203,10 +233,15 @@ def _by_rank(request: ConfirmRequest) -> dict[str, ConfirmRequest]:
             where=request.log,
             remedy=remedy,
         )
-    found = {str(rank): _of_rank(files, request) for rank, files in stage.ranks_with_log().items()}
+    found = {
+        str(rank): _of_rank(files, request)
+        for rank, files in stage.ranks_with_log().items()
+    }
     if not found:
         what = "a directory without the log of a perf stage (perf/output.log)"
-        raise UserError(what, where=request.log, remedy="run `pgle perf`, or name its logs")
+        raise UserError(
+            what, where=request.log, remedy="run `pgle perf`, or name its logs"
+        )
     only, *others = found.values()
     return found if others else {"": only}
 
@@ -227,7 +262,9 @@ def _logs_in(folder: AnyPath, suffixes: Sequence[str]) -> list[AnyPath]:
 
 
 def _logs_of(request: ConfirmRequest) -> list[AnyPath]:
-    """The logs of several ranks: those that are named, or those of a folder that is no run directory."""
+    """The logs of several ranks: those that are named, or those of a folder that is no run
+    directory.
+    """
     if request.more:
         return [request.log, *request.more]
     folder = request.log
@@ -238,15 +275,23 @@ def _logs_of(request: ConfirmRequest) -> list[AnyPath]:
     return _logs_in(folder, LOG_SUFFIXES) or _logs_in(folder, TEXT_SUFFIXES)
 
 
-def _by_file(request: ConfirmRequest, logs: Sequence[AnyPath]) -> dict[str, ConfirmRequest]:
-    """The question for each rank; files that differ only in their suffixes, as Slurm's .out and .err, are one rank.
+def _by_file(
+    request: ConfirmRequest, logs: Sequence[AnyPath]
+) -> dict[str, ConfirmRequest]:
+    """The question for each rank; files that differ only in their suffixes, as Slurm's .out and
+    .err, are one rank.
 
-    A rank is the number in its file's name, or the whole name where numbers do not tell the files apart.
+    A rank is the number in its file's name, or the whole name where numbers do not tell the files
+    apart.
     """
     files: dict[str, list[AnyPath]] = {}
     for log in dict.fromkeys(logs):
         folder = str(log.parent) if len({item.parent for item in logs}) > 1 else ""
-        stem = log.name.removesuffix("".join(log.suffixes[-2:])) if _packed(log) else log.stem
+        stem = (
+            log.name.removesuffix("".join(log.suffixes[-2:]))
+            if _packed(log)
+            else log.stem
+        )
         files.setdefault("/".join(filter(None, (folder, stem))), []).append(log)
     labels = _labels(list(files))
     return {
@@ -286,24 +331,34 @@ def _alike(log: Log) -> dict[str, str]:
 def _of_rank(files: RankFiles, request: ConfirmRequest) -> ConfirmRequest:
     ended = bool(read_facts(files).get("finished"))
     schedule, hlo = request.schedule or files.schedule_dumps, request.hlo or files.hlo
-    return replace(request, log=files.log, schedule=schedule, hlo=hlo, whole=request.whole or ended)
+    return replace(
+        request, log=files.log, schedule=schedule, hlo=hlo, whole=request.whole or ended
+    )
 
 
 def _events(log: AnyPath, rank: str, progress: Progress | None) -> Iterator[Event]:
     with (
-        nullcontext(sys.stdin.buffer) if str(log) == STDIN else open_bytes(log, pipe=True) as stream
+        nullcontext(sys.stdin.buffer)
+        if str(log) == STDIN
+        else open_bytes(log, pipe=True) as stream
     ):
         yield from read_events(stream, rank=rank, progress=progress)
 
 
-def _evidence(ranks: Mapping[str, ConfirmRequest], log: Log) -> dict[str, ScheduleEvidence]:
+def _evidence(
+    ranks: Mapping[str, ConfirmRequest], log: Log
+) -> dict[str, ScheduleEvidence]:
     """What the schedule dumps prove of the main module, by rank."""
-    dumps = {rank: one.schedule for rank, one in ranks.items() if one.schedule is not None}
+    dumps = {
+        rank: one.schedule for rank, one in ranks.items() if one.schedule is not None
+    }
     if not dumps:
         return {}
     request = next(iter(ranks.values()))
     profile = request.profile or _profile_of(log)
-    wanted = request.module or (f"^{re.escape(log.main_module)}$" if log.main_module else "")
+    wanted = request.module or (
+        f"^{re.escape(log.main_module)}$" if log.main_module else ""
+    )
     read = {
         rank: one if isinstance(one, LhsSchedule) else _chosen(one, wanted)
         for rank, one in dumps.items()
@@ -316,12 +371,16 @@ def _profile_of(log: Log) -> Profile:
     blocks = [block for rank in log.ranks.values() for block in rank.last.values()]
     named = next((block.profile for block in blocks if block.profile), "")
     if not named or not as_path(named).exists():
-        raise UserError("it proves nothing without the profile", remedy="pass --profile PROFILE")
+        raise UserError(
+            "it proves nothing without the profile", remedy="pass --profile PROFILE"
+        )
     return read_profile(as_path(named))
 
 
 def _compare(schedule: LhsSchedule, profile: Profile) -> ScheduleEvidence:
-    """What a module's dump proves: whether LHS took the costs that XLA finds in the profile, and how many it lacked."""
+    """What a module's dump proves: whether LHS took the costs that XLA finds in the profile, and
+    how many it lacked.
+    """
     from pgle.costs.profile.lookup import LookupTable
 
     table = LookupTable(_on_gpu(schedule.module), schedule.module)
@@ -335,21 +394,29 @@ def _compare(schedule: LhsSchedule, profile: Profile) -> ScheduleEvidence:
         known = KnownCoverage(
             covered=count, wanted=count, time_coverage=1.0, kept_share=1.0, mismatched=0
         )
-    found = schedule_evidence(schedule, {name: cost.cost_us for name, cost in costs.items()})
+    found = schedule_evidence(
+        schedule, {name: cost.cost_us for name, cost in costs.items()}
+    )
     return replace(found, coverage=known)
 
 
-def schedule_evidence(schedule: LhsSchedule, costs: Mapping[str, float]) -> ScheduleEvidence:
+def schedule_evidence(
+    schedule: LhsSchedule, costs: Mapping[str, float]
+) -> ScheduleEvidence:
     """Compare what LHS assumed with the effective costs of a profile, µs by name."""
     seen = {
-        name: us for name, us in schedule.assumed_us.items() if us is not None and name in costs
+        name: us
+        for name, us in schedule.assumed_us.items()
+        if us is not None and name in costs
     }
     return ScheduleEvidence(
         module=schedule.module.name,
         compared=len(seen),
-        # times are doubles from the start of the computation: differences lose digits where it is long
+        # times are doubles from the start of the computation: differences lose digits where it is
+        # long
         equal=sum(
-            math.isclose(us, costs[name], rel_tol=1e-3, abs_tol=1e-2) for name, us in seen.items()
+            math.isclose(us, costs[name], rel_tol=1e-3, abs_tol=1e-2)
+            for name, us in seen.items()
         ),
         instructions=len(schedule.assumed_us),
         source=schedule.source,
@@ -357,8 +424,12 @@ def schedule_evidence(schedule: LhsSchedule, costs: Mapping[str, float]) -> Sche
 
 
 def _on_gpu(module: Module) -> Module:
-    """The module of a dump as of the GPU by which gaps are weighed: only the final module's file names that."""
-    final = sorted(as_path(module.source).parent.glob("*.sm_*_gpu_after_optimizations*"))
+    """The module of a dump as of the GPU by which gaps are weighed: only the final module's file
+    names that.
+    """
+    final = sorted(
+        as_path(module.source).parent.glob("*.sm_*_gpu_after_optimizations*")
+    )
     return replace(module, source=str(next(iter(final), module.source)))
 
 
@@ -366,7 +437,9 @@ def _weighed(table: LookupTable, profile: Profile) -> KnownCoverage:
     """The coverage of a module that lacks costs, as `pgle verify` weighs them."""
     from pgle.costs.profile.coverage import cover_module
 
-    return _known(cover_module(profile, table, effective_costs(profile, table.final.fingerprint)))
+    return _known(
+        cover_module(profile, table, effective_costs(profile, table.final.fingerprint))
+    )
 
 
 def _known(module: ModuleCoverage) -> KnownCoverage:

@@ -1,4 +1,6 @@
-"""The second compilation that a verdict without a device is checked by, with other kernels for matrix products."""
+"""The second compilation that a verdict without a device is checked by, with other kernels for
+matrix products.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,8 @@ def lhs_gain(first: Schedules, found: Control | None) -> Controlled | None:
 def fp8_warning(first: Schedules, found: Control | None) -> str:
     """Whether one of two compilations multiplies fp8 arrays where the other widens them first.
 
-    Observed with jaxlib 0.10.2: Triton gets bf16 arrays of a scaled product, and cuBLAS the fp8 ones.
+    Observed with jaxlib 0.10.2: Triton gets bf16 arrays of a scaled product, and cuBLAS the fp8
+    ones.
     """
     other = None if found is None else found.schedules
     if found is None or other is None or first.fp8_products == other.fp8_products:

@@ -45,7 +45,9 @@ class ConvertRequest:
 class Conversion:
     """What a conversion found and wrote."""
 
-    measured: Measured  # the costs that the profiles hold, with the trace that they come from
+    measured: (
+        Measured  # the costs that the profiles hold, with the trace that they come from
+    )
     written: tuple[Written, ...]  # the profiles
 
     @property
@@ -56,7 +58,10 @@ class Conversion:
     @property
     def other_modules(self) -> Mapping[str, float]:
         """Modules of the trace that were not converted, with their share of GPU time."""
-        chosen, total = {found.program.key for found in self.measured.costs}, self.gpu_time_us
+        chosen, total = (
+            {found.program.key for found in self.measured.costs},
+            self.gpu_time_us,
+        )
         return {
             f"{program.key.name}{'' if program.key.program_id is None else f' ({program.key.program_id})'}": (
                 program.gpu_time_ns / 1e3 / total
@@ -68,7 +73,9 @@ class Conversion:
     @property
     def warnings(self) -> tuple[str, ...]:
         """One line each."""
-        return tuple(dict.fromkeys((*self.measured.trace.warnings, *self.measured.warnings)))
+        return tuple(
+            dict.fromkeys((*self.measured.trace.warnings, *self.measured.warnings))
+        )
 
 
 def default_output(inputs: Sequence[AnyPath]) -> AnyPath:
@@ -78,8 +85,12 @@ def default_output(inputs: Sequence[AnyPath]) -> AnyPath:
         return runs[0].profile
     for path in inputs:
         if not path.exists():
-            raise UserError("no such file or directory", where=path, remedy="check the path")
-    raise UserError("where to write the profile is not given", remedy="say -o profile.pbtxt")
+            raise UserError(
+                "no such file or directory", where=path, remedy="check the path"
+            )
+    raise UserError(
+        "where to write the profile is not given", remedy="say -o profile.pbtxt"
+    )
 
 
 def default_hlo(inputs: Sequence[AnyPath]) -> tuple[AnyPath, ...]:
@@ -100,7 +111,10 @@ def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Con
         trace, read_dumps(request.hlo), module=request.module, options=request.options
     )
     return Conversion(
-        measured, write_profiles(_profiles(measured, request), force=request.force, inputs=inputs)
+        measured,
+        write_profiles(
+            _profiles(measured, request), force=request.force, inputs=inputs
+        ),
     )
 
 
@@ -108,7 +122,9 @@ def _profiles(measured: Measured, request: ConvertRequest) -> dict[AnyPath, Prof
     """The profiles to write, by path."""
     if request.out.suffix in SUFFIXES:
         several = request.fingerprint_names or len(measured.costs) > 1
-        return {request.out: _profile(measured, request.target, fingerprint_names=several)}
+        return {
+            request.out: _profile(measured, request.target, fingerprint_names=several)
+        }
     return {
         request.out / f"{fingerprint}.pbtxt": _profile(
             replace(measured, costs=(found,)), request.target
@@ -118,8 +134,12 @@ def _profiles(measured: Measured, request: ConvertRequest) -> dict[AnyPath, Prof
     }
 
 
-def _profile(measured: Measured, target: str | None, *, fingerprint_names: bool = False) -> Profile:
-    """The profile of measured costs, its gaps filled with estimates for `target` where there is one."""
+def _profile(
+    measured: Measured, target: str | None, *, fingerprint_names: bool = False
+) -> Profile:
+    """The profile of measured costs, its gaps filled with estimates for `target` where there is
+    one.
+    """
     profile = measured_profile(measured, fingerprint_names=fingerprint_names)
     if target is None:
         return profile
@@ -132,7 +152,9 @@ def _profile(measured: Measured, target: str | None, *, fingerprint_names: bool 
         if module is None:
             what = f"no HLO of {found.program.key.name} to complete"
             raise UserError(what, where="--complete", remedy="pass --hlo DUMP")
-        for fingerprint in fingerprints(found) if fingerprint_names else (module.fingerprint,):
+        for fingerprint in (
+            fingerprints(found) if fingerprint_names else (module.fingerprint,)
+        ):
             named = replace(module, fingerprint=fingerprint)
             profile = complete_profile(
                 profile, named, hardware, lhs_module=found.program.lhs_module
@@ -141,7 +163,9 @@ def _profile(measured: Measured, target: str | None, *, fingerprint_names: bool 
 
 
 RECORDINGS = (".xplane.pb", ".hlo.pb", ".schedule.pb")
-"""Names that end like a profile's, but that readers take for a recording of a profiler or of XLA."""
+"""Names that end like a profile's, but that readers take for a recording of a profiler or of
+XLA.
+"""
 
 
 @dataclass(frozen=True)
@@ -154,11 +178,15 @@ class Written:
 
 
 def check_output(path: AnyPath, *, force: bool, inputs: Iterable[AnyPath]) -> None:
-    """Raise `UserError` where a profile and its sidecar could not be written, before any long work."""
+    """Raise `UserError` where a profile and its sidecar could not be written, before any long
+    work.
+    """
     check_suffix(path)
     if path.name.endswith(RECORDINGS):
         raise UserError(
-            "is the name of a recording, not of a profile", where=path, remedy="choose another name"
+            "is the name of a recording, not of a profile",
+            where=path,
+            remedy="choose another name",
         )
     given = tuple(inputs)
     for file in (path, sidecar_path(path)):
@@ -177,7 +205,9 @@ def write_profiles(
         data = made[path]
         written.append(
             Written(
-                str(path), sha256(data if isinstance(data, bytes) else data.encode()), len(profile)
+                str(path),
+                sha256(data if isinstance(data, bytes) else data.encode()),
+                len(profile),
             )
         )
     write_files(files, force=force, inputs=inputs)

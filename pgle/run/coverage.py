@@ -1,4 +1,6 @@
-"""A profile and the HLO that it is for: `verify` checks it, `complete` fills its gaps, `carry` moves it to another."""
+"""A profile and the HLO that it is for: `verify` checks it, `complete` fills its gaps, `carry`
+moves it to another.
+"""
 
 from __future__ import annotations
 
@@ -34,29 +36,37 @@ from pgle.xla.targets import Hardware, Target, find_hardware, load_target
 
 
 def verify(profile: AnyPath, hlo: Sequence[AnyPath], *, module: str = "") -> Coverage:
-    """Hold a profile against the HLO modules in dumps, files or directories; schedule dumps in them are used.
+    """Hold a profile against the HLO modules in dumps, files or directories; schedule dumps in them
+    are used.
 
     `module` is a regular expression for module names; empty: all.
     """
     given = read_profile(profile)
     if not hlo:
-        raise UserError("nothing to verify against", where="pgle verify", remedy="give --hlo DUMP")
+        raise UserError(
+            "nothing to verify against", where="pgle verify", remedy="give --hlo DUMP"
+        )
     dumps = _dumps(hlo, module)
     chosen = [item for item in dumps.modules if re.search(module, item.name)]
     if not chosen:
         raise no_match(module, [item.name for item in dumps.modules] or dumps.schedules)
-    lhs_modules = {name: dumps.lhs_module(name) for name in {item.name for item in chosen}}
+    lhs_modules = {
+        name: dumps.lhs_module(name) for name in {item.name for item in chosen}
+    }
     return cover(given, chosen, lhs_modules)
 
 
 def _dumps(paths: Sequence[AnyPath], wanted: str) -> Dumps:
-    """The dumps in files and directories; of directories with schedule dumps only, the wanted modules of these.
+    """The dumps in files and directories; of directories with schedule dumps only, the wanted
+    modules of these.
 
     Those of other modules are not read: a job that ended early leaves dumps that are cut short.
     """
     schedules: dict[str, AnyPath] = {}
     for path in paths:
-        schedules = {**find_schedule_dumps(path), **schedules} if path.exists() else schedules
+        schedules = (
+            {**find_schedule_dumps(path), **schedules} if path.exists() else schedules
+        )
     modules: list[Module] = []
     for path in paths:
         try:
@@ -80,10 +90,11 @@ def complete_file(
     devices_per_host: int = 8,
     force: bool = False,
 ) -> tuple[tuple[Completion, ...], Written]:
-    """Fill the gaps of a profile; what was filled, by module, of which the last holds the whole profile; its file.
+    """Fill the gaps of a profile; what was filled, by module, of which the last holds the whole
+    profile; its file.
 
-    `module` is a regular expression for module names; empty: the module that the profile has most costs of. `target` is
-    the GPU that estimates are for; empty: as the dump says.
+    `module` is a regular expression for module names; empty: the module that the profile has most
+    costs of. `target` is the GPU that estimates are for; empty: as the dump says.
 
     Raises:
         UserError: the dump is of another generation of GPUs than `target`.
@@ -96,11 +107,11 @@ def complete_file(
     dumps = read_dumps(hlo)
     chosen = _covered_modules(given, dumps, module)
     if not chosen:
-        remedy = (
-            "give --hlo the dump of the program it was made for; 'pgle verify' shows what matches"
-        )
+        remedy = "give --hlo the dump of the program it was made for; 'pgle verify' shows what matches"
         raise UserError(
-            "has no cost of any instruction of the modules given", where=profile, remedy=remedy
+            "has no cost of any instruction of the modules given",
+            where=profile,
+            remedy=remedy,
         )
     for final in chosen:  # bare names of one module would count for the others
         lhs_module = dumps.lhs_module(final.name)
@@ -116,7 +127,9 @@ def complete_file(
     return tuple(completions), written
 
 
-def _hardware_of(module: Module, named: Target | None, devices_per_host: int) -> Hardware:
+def _hardware_of(
+    module: Module, named: Target | None, devices_per_host: int
+) -> Hardware:
     """The GPU that a module was compiled for, which may be named too, with so many on a host."""
     if named is None:
         found, _ = hardware_for(module)
@@ -141,10 +154,11 @@ def carry_file(
     module: str = "",
     force: bool = False,
 ) -> tuple[Carried, Written]:
-    """Carry a profile from the module that it was measured on, in an old dump, to that of a new dump; and its file.
+    """Carry a profile from the module that it was measured on, in an old dump, to that of a new
+    dump; and its file.
 
-    `target` is the GPU by whose links collectives of another size are scaled; empty: as the new dump says. `module` is
-    as of `complete_file`.
+    `target` is the GPU by whose links collectives of another size are scaled; empty: as the new
+    dump says. `module` is as of `complete_file`.
     """
     check_output(output, force=force, inputs=(profile, old, new))
     given, before, after = read_profile(profile), read_dumps([old]), read_dumps([new])
@@ -152,35 +166,47 @@ def carry_file(
     if not sources:
         remedy = "give --from the dump of the program that it was measured on"
         raise UserError(
-            "has no cost of any instruction of the old module", where=profile, remedy=remedy
+            "has no cost of any instruction of the old module",
+            where=profile,
+            remedy=remedy,
         )
     source = sources[0]
     named = [item for item in after.modules if item.name == source.name]
-    wanted = named or [item for item in after.modules if re.search(module or ".", item.name)]
+    wanted = named or [
+        item for item in after.modules if re.search(module or ".", item.name)
+    ]
     if not wanted:
         raise no_match(module or source.name, [item.name for item in after.modules])
     goal = max(wanted, key=lambda item: len(item.instructions))
     one, other = table_of(before, source), table_of(after, goal)
     named_gpu = (
-        find_hardware(load_target(target), devices_per_host=devices_per_host) if target else None
+        find_hardware(load_target(target), devices_per_host=devices_per_host)
+        if target
+        else None
     )
     check_source(given, one, profile)
-    carried = carry(given, one, other, scale_by(one, other, named_gpu or hardware_of(goal)))
+    carried = carry(
+        given, one, other, scale_by(one, other, named_gpu or hardware_of(goal))
+    )
     if not carried.matches:
         remedy = "check --from and --to: these modules share no instruction"
         raise UserError("nothing of it can be carried", where=profile, remedy=remedy)
-    (written,) = write_profiles({output: carried.profile}, force=force, inputs=(profile, old, new))
+    (written,) = write_profiles(
+        {output: carried.profile}, force=force, inputs=(profile, old, new)
+    )
     return carried, written
 
 
 def _covered_modules(profile: Profile, dumps: Dumps, pattern: str) -> list[Module]:
     """The modules to complete for, which `pattern` matches and the profile has costs of.
 
-    By default the one that the profile has most costs of: small helper modules share a name or two by accident. Where
-    costs are named by fingerprint, each module that is named.
+    By default the one that the profile has most costs of: small helper modules share a name or two
+    by accident. Where costs are named by fingerprint, each module that is named.
     """
     found = {(module.name, module.fingerprint): module for module in dumps.modules}
-    counts = {key: len(LookupTable(module).costs(profile)) for key, module in found.items()}
+    counts = {
+        key: len(LookupTable(module).costs(profile)) for key, module in found.items()
+    }
     if pattern:
         chosen = [key for key in found if re.search(pattern, key[0])]
     elif named := {cost.fingerprint for cost in profile.costs} - {""}:
@@ -193,13 +219,17 @@ def _covered_modules(profile: Profile, dumps: Dumps, pattern: str) -> list[Modul
 def carried_over(
     path: AnyPath, given: Profile, table: LookupTable, hardware: Hardware
 ) -> tuple[Profile, str]:
-    """The profile, carried over to a module if it covers too little of it; and what was carried, empty if nothing was.
+    """The profile, carried over to a module if it covers too little of it; and what was carried,
+    empty if nothing was.
 
-    It must be in a run directory, which has the module that it was measured on. Costs of another size are scaled for
-    the hardware.
+    It must be in a run directory, which has the module that it was measured on. Costs of another
+    size are scaled for the hardware.
     """
     costs = table.costs(given).values()
-    if all(cost.shape for cost in costs) and _covered(given, table, hardware) >= BOUNDS.time:
+    if (
+        all(cost.shape for cost in costs)
+        and _covered(given, table, hardware) >= BOUNDS.time
+    ):
         return given, ""
     for old in _measured_on(path, given):
         covered = _covered(given, table, hardware, old)
@@ -229,14 +259,21 @@ def table_of(dumps: Dumps, module: Module) -> LookupTable:
 
 
 def _covered(
-    profile: Profile, table: LookupTable, hardware: Hardware, old: LookupTable | None = None
+    profile: Profile,
+    table: LookupTable,
+    hardware: Hardware,
+    old: LookupTable | None = None,
 ) -> float:
-    """The share of a module's estimated time for which a profile has a cost that is not known to be of something else.
+    """The share of a module's estimated time for which a profile has a cost that is not known to be
+    of something else.
 
     `old`, of the module that the profile was measured on, says what a name meant there.
     """
     estimate = estimator(table.module, hardware)
-    times = {name: estimate(row.instruction) * row.executions for name, row in table.rows.items()}
+    times = {
+        name: estimate(row.instruction) * row.executions
+        for name, row in table.rows.items()
+    }
     before = {} if old is None else old.rows
     own = 0.0
     for name, cost in table.costs(profile).items():
@@ -252,7 +289,9 @@ def _covered(
 def _measured_on(path: AnyPath, profile: Profile) -> Iterator[LookupTable]:
     """What XLA looked up in the profile run, if the profile is in a run directory."""
     folders = path.resolve().parents[:2] if isinstance(path, Path) else ()
-    for run in map(RunDirectory, folders):  # RUN/profile.pbtxt, RUN/profiles/profile-HASH.pbtxt
+    for run in map(
+        RunDirectory, folders
+    ):  # RUN/profile.pbtxt, RUN/profiles/profile-HASH.pbtxt
         if not run.is_recorded:
             continue
         try:

@@ -1,4 +1,6 @@
-"""`pgle doctor`: is this machine ready to profile, rehearse and run, and what mends it; ``--prove`` runs it all."""
+"""`pgle doctor`: is this machine ready to profile, rehearse and run, and what mends it; ``--prove``
+runs it all.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from pgle.run.stages.stage import StageRequest
 from pgle.xla.flags.catalogue import catalogue, nearest, release
 from pgle.xla.flags.text import as_bool
 
-# Without their names, which `diagnose` adds: nothing to do; something will not work or be worse; a run will not work.
+# Without their names, which `diagnose` adds: nothing to do; something will not work or be worse; a
+# run will not work.
 ok, warn, fail = (
     partial(MachineCheck, "", "ok"),
     partial(MachineCheck, "", "warn"),
@@ -50,21 +53,28 @@ _SMI = {
     "did not answer": "the driver hangs: look for Xid in dmesg, and reboot the host",
     "": "run nvidia-smi, and see dmesg",
 }
-"""What nvidia-smi prints if it fails (error strings of NVML and its own), as patterns, and what helps."""
+"""What nvidia-smi prints if it fails (error strings of NVML and its own), as patterns, and what
+helps.
+"""
 
 DCGM_PROCESSES = frozenset({"nv-hostengine", "dcgm-exporter", "dcgmproftester"})
-INJECTIONS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
-"""Variables by which NVIDIA's tools attach to a process."""
-MULTI_SUBSCRIBER = (
-    "0.11.1"  # first jaxlib whose profiler can share CUPTI, with CUDA 13.2 (jax-ml/jax#37117)
+INJECTIONS = (
+    "CUDA_INJECTION64_PATH",
+    "NVTX_INJECTION64_PATH",
+    "NSYS_PROFILING_SESSION_ID",
 )
+"""Variables by which NVIDIA's tools attach to a process."""
+# first jaxlib whose profiler can share CUPTI, with CUDA 13.2 (jax-ml/jax#37117)
+MULTI_SUBSCRIBER = "0.11.1"
 
 
 def _profilers(machine: Machine) -> str:
     """What attaches to the program: variables by name."""
     attached = [name for name in INJECTIONS if machine.environ.get(name)]
     attached += ["LD_PRELOAD"] * ("nsys" in machine.environ.get("LD_PRELOAD", ""))
-    attached += ["JAX_ENABLE_PGLE"] * (as_bool(machine.environ.get("JAX_ENABLE_PGLE")) is True)
+    attached += ["JAX_ENABLE_PGLE"] * (
+        as_bool(machine.environ.get("JAX_ENABLE_PGLE")) is True
+    )
     return ", ".join(attached)
 
 
@@ -84,7 +94,9 @@ def _cache(machine: Machine) -> str:
 
 _TEXTS: Mapping[str, tuple[Callable[[Machine], str], str]] = {
     "CUPTI": (
-        lambda machine: "" if machine.is_root else machine.read("/proc/driver/nvidia/params") or "",
+        lambda machine: (
+            "" if machine.is_root else machine.read("/proc/driver/nvidia/params") or ""
+        ),
         "no restriction found",
     ),
     "DCGM": (
@@ -99,7 +111,9 @@ _TEXTS: Mapping[str, tuple[Callable[[Machine], str], str]] = {
     ),
     "compilation cache": (_cache, "off"),
 }
-"""Checks that look for symptoms in a text: where it comes from, and what the check answers if it has none."""
+"""Checks that look for symptoms in a text: where it comes from, and what the check answers if it
+has none.
+"""
 
 _SYMPTOMS: tuple[tuple[str, str, Level, str, str], ...] = (
     (
@@ -169,7 +183,9 @@ _SYMPTOMS: tuple[tuple[str, str, Level, str, str], ...] = (
         "switches it off in its runs; elsewhere give every profile its own name",
     ),
 )
-"""Check, pattern in its text, verdict, what was found (with the text for the braces), and what to do."""
+"""Check, pattern in its text, verdict, what was found (with the text for the braces), and what to
+do.
+"""
 
 
 def check_text(name: str, machine: Machine) -> MachineCheck:
@@ -183,7 +199,9 @@ def check_text(name: str, machine: Machine) -> MachineCheck:
 
 
 HIDING = ("", "-1", "NoDevFiles")
-"""Values of CUDA_VISIBLE_DEVICES that leave CUDA none; Slurm sets the last in steps without GPUs."""
+"""Values of CUDA_VISIBLE_DEVICES that leave CUDA none; Slurm sets the last in steps without
+GPUs.
+"""
 WITHOUT = "rehearse, convert, verify and the simulated capture work without"
 IN_CONTAINER = (
     "start the container with its GPUs: docker run --gpus all, podman run --device nvidia.com/gpu=all, "
@@ -203,15 +221,20 @@ def check_gpus(machine: Machine, gpus: tuple[Gpu, ...]) -> MachineCheck:
     if not gpus:
         return _check_no_gpu(machine)
     names = [
-        f"{gpu.name} ({gpu.memory_mib / 1024:.0f} GiB, sm_{gpu.compute_capability})" for gpu in gpus
+        f"{gpu.name} ({gpu.memory_mib / 1024:.0f} GiB, sm_{gpu.compute_capability})"
+        for gpu in gpus
     ]
     found = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
     visible = machine.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in HIDING:
         shown = f"{found}, hidden by CUDA_VISIBLE_DEVICES='{visible}'"
-        return warn(shown, "unset CUDA_VISIBLE_DEVICES; in a job ask the scheduler for GPUs")
+        return warn(
+            shown, "unset CUDA_VISIBLE_DEVICES; in a job ask the scheduler for GPUs"
+        )
     if len(set(names)) > 1:
-        return warn(found, "costs are of one kind of GPU: choose with CUDA_VISIBLE_DEVICES")
+        return warn(
+            found, "costs are of one kind of GPU: choose with CUDA_VISIBLE_DEVICES"
+        )
     return ok(found)
 
 
@@ -222,9 +245,13 @@ def _check_no_gpu(machine: Machine) -> MachineCheck:
         text = machine.ask(SMI_QUERY)[1].strip()
         first = text.partition("\n")[0].strip() or "it printed nothing"
         if _has_no_nvidia(machine) and re.search(NOT_LOADED, text, re.IGNORECASE):
-            return warn("none", f"profile and perf need one; {WITHOUT}{_about_plugin(machine)}")
+            return warn(
+                "none", f"profile and perf need one; {WITHOUT}{_about_plugin(machine)}"
+            )
         known = (
-            remedy for pattern, remedy in _SMI.items() if re.search(pattern, text, re.IGNORECASE)
+            remedy
+            for pattern, remedy in _SMI.items()
+            if re.search(pattern, text, re.IGNORECASE)
         )
         return fail(f"nvidia-smi fails: {first}", next(known))
     if devices:
@@ -239,14 +266,20 @@ def _check_no_gpu(machine: Machine) -> MachineCheck:
         host = f"; its host has driver {driver}" if driver else ""
         return warn(f"none in this container{host}", f"{IN_CONTAINER}; {WITHOUT}")
     if driver:
-        found = f"driver {driver} is loaded, but there is no /dev/nvidia0 and no nvidia-smi"
-        return fail(found, "install the driver's utilities, then run nvidia-smi as root once")
+        found = (
+            f"driver {driver} is loaded, but there is no /dev/nvidia0 and no nvidia-smi"
+        )
+        return fail(
+            found, "install the driver's utilities, then run nvidia-smi as root once"
+        )
     needs = "profile and perf need one, with NVIDIA's driver"
     return warn("none", f"{needs}; {WITHOUT}{_about_plugin(machine)}")
 
 
 PCI_VENDORS, NVIDIA = "/sys/bus/pci/devices/*/vendor", "0x10de"
-"""Where Linux says who made each device of a machine, and NVIDIA's number (https://pci-ids.ucw.cz)."""
+"""Where Linux says who made each device of a machine, and NVIDIA's number
+(https://pci-ids.ucw.cz).
+"""
 
 
 def _has_no_nvidia(machine: Machine) -> bool:
@@ -256,14 +289,18 @@ def _has_no_nvidia(machine: Machine) -> bool:
 
 
 def _about_plugin(machine: Machine) -> str:
-    """How plain programs run with jax's CUDA plugin, but without a GPU; empty if they need not be told."""
+    """How plain programs run with jax's CUDA plugin, but without a GPU; empty if they need not be
+    told.
+    """
     if machine.environ.get("JAX_PLATFORMS"):
         return ""
     return "; set JAX_PLATFORMS=cpu for your own programs here: else jax prints a traceback of its CUDA plugin"
 
 
 DRIVER_FOR_CUDA = {"12": 525, "13": 580}
-"""Oldest driver branch for each CUDA major (CUDA toolkit release notes, minor version compatibility)."""
+"""Oldest driver branch for each CUDA major (CUDA toolkit release notes, minor version
+compatibility).
+"""
 
 
 def _loaded_driver(machine: Machine) -> str:
@@ -286,7 +323,9 @@ def check_driver(machine: Machine, gpus: tuple[Gpu, ...]) -> MachineCheck:
         needed = DRIVER_FOR_CUDA.get(cuda, 0)
         if int(version.split(".")[0]) < needed:
             found = f"{version}, older than CUDA {cuda} needs ({needed})"
-            return fail(found, f"update the driver to {needed} or newer, or install jax[cuda12]")
+            return fail(
+                found, f"update the driver to {needed} or newer, or install jax[cuda12]"
+            )
     return ok(version)
 
 
@@ -298,24 +337,34 @@ def check_jax(machine: Machine) -> MachineCheck:
     versions = machine.installed.versions
     jax, jaxlib = versions.get("jax"), versions.get("jaxlib")
     if not jax or not jaxlib:
-        missing = " and ".join(name for name in ("jax", "jaxlib") if name not in versions)
+        missing = " and ".join(
+            name for name in ("jax", "jaxlib") if name not in versions
+        )
         return fail(
-            f"no {missing} in {machine.python}", "name the Python of your program: --python PATH"
+            f"no {missing} in {machine.python}",
+            "name the Python of your program: --python PATH",
         )
     found = f"jax {jax}, jaxlib {jaxlib}, Python {versions.get('python', '?')}"
     if release(jaxlib) > release(jax):
-        return fail(f"{found}: jaxlib is newer, jax will not import", f"pip install jax=={jaxlib}")
+        return fail(
+            f"{found}: jaxlib is newer, jax will not import",
+            f"pip install jax=={jaxlib}",
+        )
     return ok(found)
 
 
 def check_plugin(machine: Machine) -> MachineCheck:
     """Whether the CUDA plugin is there, complete, alone and of jaxlib's version."""
     jaxlib = machine.installed.jaxlib
-    found = ", ".join(f"{name} {version}" for name, version in machine.installed.plugins.items())
+    found = ", ".join(
+        f"{name} {version}" for name, version in machine.installed.plugins.items()
+    )
     mended = repair(machine.installed.versions, machine.python)
     if mended is not None:
         what = f"{found}: {mended.what}" if found else "none: no GPU and no rehearsal"
-        return replace((fail if mended.fails else warn)(what, mended.line), command=mended.line)
+        return replace(
+            (fail if mended.fails else warn)(what, mended.line), command=mended.line
+        )
     if not found or release(jaxlib) < release(OLDEST_REHEARSAL):
         found = f"{found or 'none'}: cannot compile without a GPU"
         return warn(found, "use another jaxlib to rehearse")
@@ -342,7 +391,9 @@ def check_variables(machine: Machine) -> MachineCheck:
     """Variables about PGLE, memory or logging that nobody reads, or that exclude each other."""
     both = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION")
     if all(machine.environ.get(name) for name in both):
-        return fail(f"{' and '.join(both)} are both set: jax will not start", f"unset {both[0]}")
+        return fail(
+            f"{' and '.join(both)} are both set: jax will not start", f"unset {both[0]}"
+        )
     settings = catalogue()
     for name in sorted(machine.environ):
         setting = settings.get(name)
@@ -351,7 +402,9 @@ def check_variables(machine: Machine) -> MachineCheck:
         if setting is None and name.startswith("JAX_") and "PGLE" in name:
             near = nearest(name, [item for item in settings if item.startswith("JAX_")])
             remedy = (
-                f"did you mean {near[0]}?" if near else "'pgle flags list PGLE' shows what there is"
+                f"did you mean {near[0]}?"
+                if near
+                else "'pgle flags list PGLE' shows what there is"
             )
             return warn(f"{name} is no setting of JAX that we know", remedy)
     return ok("none that is without effect")
@@ -359,7 +412,9 @@ def check_variables(machine: Machine) -> MachineCheck:
 
 GIB = 1 << 30
 ENOUGH_DISK = 20 * GIB
-"""Three profiled steps of a large model gave 118 MB of trace for each process; dumps of modules come on top."""
+"""Three profiled steps of a large model gave 118 MB of trace for each process; dumps of modules
+come on top.
+"""
 LITTLE_DISK = 2 * GIB
 
 
@@ -372,7 +427,9 @@ def check_run_dir(machine: Machine, run_dir: str) -> MachineCheck:
     if free < LITTLE_DISK:
         return fail(found, "free some, or choose another --run-dir")
     if free < ENOUGH_DISK:
-        return warn(found, "traces of large models take gigabytes: choose another --run-dir")
+        return warn(
+            found, "traces of large models take gigabytes: choose another --run-dir"
+        )
     return ok(found)
 
 
@@ -390,12 +447,18 @@ class Diagnosis:
 
     @property
     def keeps_from_profiling(self) -> tuple[str, ...]:
-        """Why this machine cannot profile or measure: names of checks, ``GPUs`` if it has no GPU; empty: it can."""
-        return tuple(dict.fromkeys([*([] if self.gpus else ["GPUs"]), *self._names("fail")]))
+        """Why this machine cannot profile or measure: names of checks, ``GPUs`` if it has no GPU;
+        empty: it can.
+        """
+        return tuple(
+            dict.fromkeys([*([] if self.gpus else ["GPUs"]), *self._names("fail")])
+        )
 
     @property
     def keeps_from_rehearsing(self) -> tuple[str, ...]:
-        """Why this machine cannot compile for GPUs and simulate them: names of checks; empty: it can."""
+        """Why this machine cannot compile for GPUs and simulate them: names of checks; empty: it
+        can.
+        """
         plugin = [name for name in self._names("warn") if name == PLUGIN]
         return (*(name for name in self._names("fail") if name in TO_REHEARSE), *plugin)
 
@@ -409,7 +472,9 @@ class Diagnosis:
 
 
 def diagnose(machine: Machine, run_dir: str = ".") -> Diagnosis:
-    """Look at everything, for runs that are kept in `run_dir`; a check that breaks is a warning, never a traceback."""
+    """Look at everything, for runs that are kept in `run_dir`; a check that breaks is a warning,
+    never a traceback.
+    """
     gpus = read_gpus(machine.ask)
     probes: dict[str, Callable[[], MachineCheck]] = {
         "GPUs": lambda: check_gpus(machine, gpus),
@@ -421,7 +486,9 @@ def diagnose(machine: Machine, run_dir: str = ".") -> Diagnosis:
         "variables": lambda: check_variables(machine),
         "run directory": lambda: check_run_dir(machine, run_dir),
     }
-    with ThreadPoolExecutor(len(probes)) as pool:  # nsys and jaxlib are asked at the same time
+    with ThreadPoolExecutor(
+        len(probes)
+    ) as pool:  # nsys and jaxlib are asked at the same time
         return Diagnosis(tuple(pool.map(_safely, probes, probes.values())), gpus)
 
 
@@ -429,7 +496,10 @@ def _safely(name: str, probe: Callable[[], MachineCheck]) -> MachineCheck:
     try:
         check = probe()
         return replace(
-            check, name=name, found=kept_text(check.found), remedy=kept_text(check.remedy)
+            check,
+            name=name,
+            found=kept_text(check.found),
+            remedy=kept_text(check.remedy),
         )
     except Exception as error:
         what = f"could not be looked at ({type(error).__name__}: {error})"
@@ -437,7 +507,9 @@ def _safely(name: str, probe: Callable[[], MachineCheck]) -> MachineCheck:
 
 
 PROGRAM = ("-m", "pgle.workloads", "overlap")
-"""Two gathers and an independent chain of matmuls: two seconds on a GPU, and its schedule changes with a profile."""
+"""Two gathers and an independent chain of matmuls: two seconds on a GPU, and its schedule changes
+with a profile.
+"""
 DEVICES = 4
 """At most. With one GPU there are no collectives, and the costs of its kernels prove the chain."""
 
@@ -466,7 +538,9 @@ class Chain:
         return all(link.ok for link in self.links)
 
 
-def prove(run: Path, capture: Capture, target: str, announce: Callable[[str], None]) -> Chain:
+def prove(
+    run: Path, capture: Capture, target: str, announce: Callable[[str], None]
+) -> Chain:
     """Run all stages of `pgle run` on our small program, and look at what each left.
 
     Args:
@@ -479,7 +553,12 @@ def prove(run: Path, capture: Capture, target: str, announce: Callable[[str], No
         raise UserError("is not empty", where=run, remedy="choose a new --run-dir")
     directory = RunDirectory(run)
     back_end = choose_back_end(
-        capture, target=target, devices=DEVICES, topology=None, choose=None, quiet_s=20.0
+        capture,
+        target=target,
+        devices=DEVICES,
+        topology=None,
+        choose=None,
+        quiet_s=20.0,
     )
     simulated = isinstance(back_end, SimulatedBackEnd)
     devices = DEVICES if simulated else min(DEVICES, _count_gpus()) or DEVICES
@@ -512,13 +591,20 @@ def links(result: Pipeline) -> tuple[ChainLink, ...]:
     verdict = next((item.verdict for item in result.stages if item.verdict), None)
     compared = result.comparison
     change = (
-        f"{compared.verdict}, {compared.ratio - 1:+.1%}" if compared else "; ".join(result.warnings)
+        f"{compared.verdict}, {compared.ratio - 1:+.1%}"
+        if compared
+        else "; ".join(result.warnings)
     )
     traced = f"{many(len(traces), 'trace')}, {size:,} bytes"
     looked_up = f"{covered:g} of {total:g} {wanted}"
     use = verdict.why if verdict else "no verdict"
     return (
-        ChainLink("capture", size > 0, "a profiler records the steps of a program here", traced),
+        ChainLink(
+            "capture",
+            size > 0,
+            "a profiler records the steps of a program here",
+            traced,
+        ),
         ChainLink(
             "conversion",
             len(profile) > 0,
@@ -538,7 +624,10 @@ def links(result: Pipeline) -> tuple[ChainLink, ...]:
             f"{time:.1%} of its time",
         ),
         ChainLink(
-            "use", result.used, "XLA scheduled with these costs, by its own schedule and log", use
+            "use",
+            result.used,
+            "XLA scheduled with these costs, by its own schedule and log",
+            use,
         ),
         ChainLink(
             "step times",

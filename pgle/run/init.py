@@ -1,4 +1,6 @@
-"""`pgle init`: files to start from, taken out of the package: job scripts, CI, a Makefile, a Dockerfile."""
+"""`pgle init`: files to start from, taken out of the package: job scripts, CI, a Makefile, a
+Dockerfile.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ class Starter:
 STARTERS = {
     "slurm": Starter(
         "batch scripts: the whole experiment, the profile alone, A-B-B-A",
-        {f"slurm/{name}.sbatch": f"{name}.sbatch" for name in ("pgle", "profile", "compare")},
+        {
+            f"slurm/{name}.sbatch": f"{name}.sbatch"
+            for name in ("pgle", "profile", "compare")
+        },
         "RUN=/shared/runs/a sbatch --nodes=8 pgle.sbatch python train.py",
     ),
     "k8s": Starter(
@@ -40,7 +45,10 @@ STARTERS = {
     ),
     "gitlab": Starter(
         "a job for GitLab CI on your GPU runner",
-        {"ci/gitlab-ci.yml": "ci/pgle.gitlab-ci.yml", "ci/compare.sh": "ci/pgle-compare.sh"},
+        {
+            "ci/gitlab-ci.yml": "ci/pgle.gitlab-ci.yml",
+            "ci/compare.sh": "ci/pgle-compare.sh",
+        },
         "set TRAIN in ci/pgle.gitlab-ci.yml, and include it: include: ci/pgle.gitlab-ci.yml",
     ),
     "make": Starter(

@@ -1,4 +1,6 @@
-"""`pgle predict` as a function: a scheduled module and perhaps a profile to a prediction, with no compiler."""
+"""`pgle predict` as a function: a scheduled module and perhaps a profile to a prediction, with no
+compiler.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,18 @@ from pgle.run.directory.directory import RunDirectory
 from pgle.schedule.predict import Prediction, predict
 from pgle.xla.hlo.dumps import no_match, read_scheduled
 from pgle.xla.hlo.module import Module
-from pgle.xla.targets import Hardware, by_capability, find_hardware, load_target, target_beside
+from pgle.xla.targets import (
+    Hardware,
+    by_capability,
+    find_hardware,
+    load_target,
+    target_beside,
+)
 
 TargetFrom: TypeAlias = Literal["option", "description", "file name", "nothing"]
-"""What names the GPU of a module: ``--target``; XLA's description next to the dump; the dump's name, by compute
-capability; nothing, and an H100 is assumed."""
+"""What names the GPU of a module: ``--target``; XLA's description next to the dump; the dump's
+name, by compute capability; nothing, and an H100 is assumed.
+"""
 
 
 @dataclass(frozen=True)
@@ -30,11 +39,14 @@ class PredictRequest:
     hlo: AnyPath  # a scheduled module, or a dump directory
     profile: AnyPath | None  # its costs; None: all are estimated
     target: str | None = None  # the GPU, by name or description; None: as the dump says
-    module: str = (
-        ""  # regular expression searched in module names; empty: the one whose step is longest
+    # regular expression searched in module names; empty: the one whose step is longest
+    module: str = ""
+    devices_per_host: int | None = (
+        None  # GPUs that share NVLink; None: as the target usually has
     )
-    devices_per_host: int | None = None  # GPUs that share NVLink; None: as the target usually has
-    network_gb_s: float | None = None  # per GPU and direction; None: as the target usually has
+    network_gb_s: float | None = (
+        None  # per GPU and direction; None: as the target usually has
+    )
 
 
 @dataclass(frozen=True)
@@ -57,7 +69,9 @@ def predict_file(request: PredictRequest) -> Predicted:
         UserError: an input is bad, or no module is scheduled.
     """
     profile = read_profile(request.profile) if request.profile is not None else None
-    given = None if request.target is None else find_hardware(load_target(request.target))
+    given = (
+        None if request.target is None else find_hardware(load_target(request.target))
+    )
     hlo, stage = _stage_of(request.hlo)
     scheduled = read_scheduled(hlo)
     chosen = [module for module in scheduled if re.search(request.module, module.name)]
@@ -65,11 +79,19 @@ def predict_file(request: PredictRequest) -> Predicted:
         raise no_match(request.module, [item.name for item in scheduled])
     found = []
     for module in chosen:
-        hardware, target_from = hardware_for(module) if given is None else (given, "option")
+        hardware, target_from = (
+            hardware_for(module) if given is None else (given, "option")
+        )
         domain = request.devices_per_host or hardware.devices_per_host
-        hardware = replace(hardware.on_network(request.network_gb_s), devices_per_host=domain)
-        found.append((predict(module, profile, hardware), module, hardware, target_from))
-    prediction, module, chosen_hardware, target_from = max(found, key=lambda item: item[0].step_us)
+        hardware = replace(
+            hardware.on_network(request.network_gb_s), devices_per_host=domain
+        )
+        found.append(
+            (predict(module, profile, hardware), module, hardware, target_from)
+        )
+    prediction, module, chosen_hardware, target_from = max(
+        found, key=lambda item: item[0].step_us
+    )
     return Predicted(
         asked=request,
         stage=stage,
@@ -79,9 +101,12 @@ def predict_file(request: PredictRequest) -> Predicted:
         prediction=prediction,
         warnings=(
             *unmodelled_warnings(
-                module, () if profile is None else effective_costs(profile, module.fingerprint)
+                module,
+                () if profile is None else effective_costs(profile, module.fingerprint),
             ),
-            *assumed_warnings(module, chosen_hardware, is_named=request.network_gb_s is not None),
+            *assumed_warnings(
+                module, chosen_hardware, is_named=request.network_gb_s is not None
+            ),
             *(profile.warnings if profile is not None else ()),
             *prediction.timeline.warnings,
         ),
@@ -89,7 +114,9 @@ def predict_file(request: PredictRequest) -> Predicted:
 
 
 def _stage_of(path: AnyPath) -> tuple[AnyPath, str]:
-    """Of a run directory the dump of the stage that shows the program as it will run, and its name."""
+    """Of a run directory the dump of the stage that shows the program as it will run, and its
+    name.
+    """
     run = RunDirectory(Path(str(path)))
     for name in ("perf", "baseline", "profile") if run.is_recorded else ():
         if (dump := run.stage(name).rank().hlo).is_dir():

@@ -1,4 +1,6 @@
-"""`pgle rehearse` as a function: one module, compiled with and without a profile, and what that changes."""
+"""`pgle rehearse` as a function: one module, compiled with and without a profile, and what that
+changes.
+"""
 
 from __future__ import annotations
 
@@ -61,13 +63,18 @@ HOPPER = (
     0,
 )  # compute capability from which on XLA runs LHS without being asked (`HOPPER_DEFAULT`)
 
-OTHERS_DIFFER = "the two compilations differ by more than the profile (their fingerprints differ)"
+OTHERS_DIFFER = (
+    "the two compilations differ by more than the profile (their fingerprints differ)"
+)
 UNREAD_SHARE = 0.001  # of the step; less than that is not worth a line
 
 
-def memory_warning(compiled: CompileResult, allocator_bytes: int, target: Target) -> str:
-    """Whether memory (of the job's allocator; 0: unknown) is so short that XLA schedules for memory and not for
-    speed."""
+def memory_warning(
+    compiled: CompileResult, allocator_bytes: int, target: Target
+) -> str:
+    """Whether memory (of the job's allocator; 0: unknown) is so short that XLA schedules for memory
+    and not for speed.
+    """
     found = SCHEDULER_MEMORY.search(compiled.log.read_text(errors="replace"))
     used, limit = (int(found[1]), int(found[2])) if found else (0, 0)
     need, have = compiled.memory_bytes or 0, allocator_bytes or target.memory_bytes
@@ -87,7 +94,9 @@ def memory_warning(compiled: CompileResult, allocator_bytes: int, target: Target
 
 def _unread_warning(prediction: Prediction, moves: Iterable[Move]) -> str:
     """Collectives that run though nothing reads their results."""
-    unread = [move.before for move in moves if move.before is not None and move.before.unread]
+    unread = [
+        move.before for move in moves if move.before is not None and move.before.unread
+    ]
     took = sum(item.cost_us * item.count for item in unread)
     if took < UNREAD_SHARE * prediction.step_us:
         return ""
@@ -146,9 +155,13 @@ class CompiledSide:
         """Exposed communication of a step as LHS itself sees it; None where it left no dump."""
         believed, exposed = self.compiled.believed, 0.0
         for name, item in believed.items():
-            found = self.module.computations.get(name)  # loops of unknown length count once
+            found = self.module.computations.get(
+                name
+            )  # loops of unknown length count once
             around = loops(self.module, found.root) if found is not None else []
-            exposed += item.total_wasted_cycles * prod(trips or 1 for _, trips in around)
+            exposed += item.total_wasted_cycles * prod(
+                trips or 1 for _, trips in around
+            )
         return exposed if believed else None
 
 
@@ -163,12 +176,16 @@ class Rehearsal:
     # baseline, profiled: LHS without the profile and with it
     baseline: CompiledSide
     profiled: CompiledSide
-    verdict: ModuleVerdict  # whether XLA used the profile for this module, with its proof
+    verdict: (
+        ModuleVerdict  # whether XLA used the profile for this module, with its proof
+    )
     moves: tuple[Move, ...]  # collectives, the largest change of exposed time first
     costs_are: str  # ``measured``, ``estimated`` or ``mixed``: the table behind every prediction
     profile: Path  # the profile that was given to XLA
     warnings: tuple[str, ...]  # one line each
-    control: Control | None = None  # a second compilation; None: no verdict hangs on one
+    control: Control | None = (
+        None  # a second compilation; None: no verdict hangs on one
+    )
     tune: str = ""  # the command that looks for flags
     measure: str = ""  # the command that measures the program
 
@@ -200,26 +217,39 @@ class Rehearsal:
 
     @property
     def good(self) -> bool:
-        """Whether a step was compiled, its program ran without a fault of its own, and the profile was used if there is
-        anything that it could move."""
+        """Whether a step was compiled, its program ran without a fault of its own, and the profile
+        was used if there is anything that it could move.
+        """
         request = self.request
-        return not request.no_step and not request.failed and (self.used or not self.moves)
+        return (
+            not request.no_step and not request.failed and (self.used or not self.moves)
+        )
 
 
-def rehearse(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Rehearsal:
+def rehearse(
+    command: RehearseCommand, on_phase: OnPhase = lambda phase: None
+) -> Rehearsal:
     """Capture the modules if the words start a program, then rehearse."""
     with prepared(command) as (known, request):
         is_inside = request.module.is_relative_to(request.out)
-        request = replace(request, out=request.out / "rehearsal" if is_inside else request.out)
-        return replace(_rehearsed(request, on_phase), tune=tune_line(known), measure=measure(known))
+        request = replace(
+            request, out=request.out / "rehearsal" if is_inside else request.out
+        )
+        return replace(
+            _rehearsed(request, on_phase), tune=tune_line(known), measure=measure(known)
+        )
 
 
 def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
-    """Compile with and without the profile, and as XLA would by itself; simulate all with one cost table; compare."""
+    """Compile with and without the profile, and as XLA would by itself; simulate all with one cost
+    table; compare.
+    """
     hardware, own, base = request.hardware, request.flags, request.compilation()
     flags = base.flags
     with (
-        ThreadPoolExecutor(4) as pool,  # outside the session, whose end ends what still compiles
+        ThreadPoolExecutor(
+            4
+        ) as pool,  # outside the session, whose end ends what still compiles
         open_session(
             base,
             hardware,
@@ -229,20 +259,34 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
             on_phase=on_phase,
         ) as session,
     ):
-        # The other schedules are made while the module is compiled whole, and while it is tried whether its scheduling
-        # passes alone make the same of it.
+        # The other schedules are made while the module is compiled whole, and while it is tried
+        # whether its scheduling passes alone make the same of it.
         whole = session.without_profile("baseline", flags)
-        plain = pool.submit(session.schedule, "default", own) if _has_default(request) else None
+        plain = (
+            pool.submit(session.schedule, "default", own)
+            if _has_default(request)
+            else None
+        )
         guess = request.profile
-        if guess is None and whole.result().schedule is not None and not whole.result().kept:
+        if (
+            guess is None
+            and whole.result().schedule is not None
+            and not whole.result().kept
+        ):
             guess = _estimated(request.out, whole.result(), hardware)
         estimates = None if guess is None else guess.read_bytes()
-        ahead = None if guess is None else pool.submit(session.schedule, "profiled", flags, guess)
+        ahead = (
+            None
+            if guess is None
+            else pool.submit(session.schedule, "profiled", flags, guess)
+        )
         first = session.schedule("baseline", flags)
         profile = request.profile or _estimated(request.out, first, hardware)
         given = read_profile(profile)
         if request.profile is not None:
-            table = LookupTable(first.scheduled, None if first.lhs is None else first.lhs.module)
+            table = LookupTable(
+                first.scheduled, None if first.lhs is None else first.lhs.module
+            )
             given, note = carried_over(profile, given, table, hardware)
             if note:
                 profile = request.out / "carried.pbtxt"
@@ -250,7 +294,9 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
         # Estimates of the scheduled modules are nearer than estimates of LHS's input.
         costs = None if request.profile is None else given
 
-        def side(made: CompileResult, contention: Contention | None = None) -> CompiledSide:
+        def side(
+            made: CompileResult, contention: Contention | None = None
+        ) -> CompiledSide:
             if costs is None:
                 return CompiledSide(made, made.scheduled, session.predicted(made))
             return CompiledSide(
@@ -270,7 +316,9 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
         flag = other_choice(flags)
         checking = None
         if hangs_on_choice([baseline.prediction]):
-            checking = pool.submit(_controlled, session, request, flag, default is not None)
+            checking = pool.submit(
+                _controlled, session, request, flag, default is not None
+            )
         second = None if ahead is None else ahead.result()
         if second is None or profile.read_bytes() != estimates:
             shutil.rmtree(request.out / "profiled", ignore_errors=True)
@@ -285,25 +333,38 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
     is_modelled = (
         request.target.compute_capability >= HOPPER
     )  # XLA guesses a constant for any older GPU
-    costs_are = "estimated" if request.profile is None else baseline.prediction.costs_are
+    costs_are = (
+        "estimated" if request.profile is None else baseline.prediction.costs_are
+    )
     lines = (
         *request.warnings,
         *given.warnings,
         *unmodelled_warnings(
-            baseline.module, () if costs is None else effective_costs(given, first.fingerprint)
+            baseline.module,
+            () if costs is None else effective_costs(given, first.fingerprint),
         ),
         _partition_warning(baseline.module),
         memory_warning(first, request.allocator_bytes, request.target),
-        *assumed_warnings(baseline.module, hardware, is_named=request.network_gb_s is not None),
+        *assumed_warnings(
+            baseline.module, hardware, is_named=request.network_gb_s is not None
+        ),
         lhs_warning(own, runs=first.lhs is not None),
-        *inert_warnings(FlagList(tuple(map(typed_flag, own))), installed(request.python).jaxlib),
+        *inert_warnings(
+            FlagList(tuple(map(typed_flag, own))), installed(request.python).jaxlib
+        ),
         belief_warning(baseline.believed_exposed_us, baseline.prediction.step_us)
         if is_modelled
         else "",
         _unread_warning(baseline.prediction, moves),
         "" if found is None else found.failure,
-        "" if baseline.compiled.fingerprint == profiled.compiled.fingerprint else OTHERS_DIFFER,
-        *(line for side in (baseline, profiled) for line in side.prediction.timeline.warnings),
+        ""
+        if baseline.compiled.fingerprint == profiled.compiled.fingerprint
+        else OTHERS_DIFFER,
+        *(
+            line
+            for side in (baseline, profiled)
+            for line in side.prediction.timeline.warnings
+        ),
     )
     result = Rehearsal(
         request=request,
@@ -334,7 +395,9 @@ def _controlled(
         if profile is None:
             profile = _estimated(request.out / CONTROL, first, hardware)
         else:
-            table = LookupTable(first.scheduled, None if first.lhs is None else first.lhs.module)
+            table = LookupTable(
+                first.scheduled, None if first.lhs is None else first.lhs.module
+            )
             costs, note = carried_over(profile, read_profile(profile), table, hardware)
             if note:
                 profile = request.out / CONTROL / "carried.pbtxt"
@@ -345,7 +408,10 @@ def _controlled(
         if has_default:
             made.append(session.schedule(f"{CONTROL}/default", own))
         contention = None if costs is None else baseline.contention
-        others = [predict(one.scheduled, costs, hardware, contention=contention) for one in made]
+        others = [
+            predict(one.scheduled, costs, hardware, contention=contention)
+            for one in made
+        ]
         return Schedules(
             baseline=baseline,
             profiled=others[0],
@@ -356,29 +422,38 @@ def _controlled(
     try:
         return control(session, session.base.flags, flag, schedules)
     except UserError as error:
-        return Control(flag, None, f"not checked by a second compilation with {flag}: {error}")
+        return Control(
+            flag, None, f"not checked by a second compilation with {flag}: {error}"
+        )
 
 
 def _has_default(request: RehearseRequest) -> bool:
-    """Whether the user's flags alone make another schedule: no LHS by default for the GPU, nor by the user's choice."""
+    """Whether the user's flags alone make another schedule: no LHS by default for the GPU, nor by
+    the user's choice.
+    """
     jaxlib = release(installed(request.python).jaxlib)
     asked = any(
-        flag.startswith((LHS_ON.partition("=")[0], *LHS_BY_LEVEL)) for flag in request.flags
+        flag.startswith((LHS_ON.partition("=")[0], *LHS_BY_LEVEL))
+        for flag in request.flags
     )
-    recent = request.target.compute_capability >= HOPPER and jaxlib >= release(HOPPER_DEFAULT[0])
+    recent = request.target.compute_capability >= HOPPER and jaxlib >= release(
+        HOPPER_DEFAULT[0]
+    )
     return not asked and not recent
 
 
 def _estimated(out: Path, compiled: CompileResult, hardware: Hardware) -> Path:
     """A profile of estimates, so that XLA can be asked what it would do with roughly true costs.
 
-    They are of the instructions that LHS saw, where it left a dump: later passes rename and repeat some. In the order
-    of their names, since LHS breaks ties in an order of its own.
+    They are of the instructions that LHS saw, where it left a dump: later passes rename and repeat
+    some. In the order of their names, since LHS breaks ties in an order of its own.
     """
     profile = estimate_profile(
         compiled.scheduled if compiled.lhs is None else compiled.lhs.module, hardware
     )
-    profile = replace(profile, costs=tuple(sorted(profile.costs, key=lambda cost: cost.name)))
+    profile = replace(
+        profile, costs=tuple(sorted(profile.costs, key=lambda cost: cost.name))
+    )
     if not profile.costs:
         raise UserError("the module has no instruction that costs anything", where=out)
     path = out / "estimated.pbtxt"

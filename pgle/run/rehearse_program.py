@@ -1,4 +1,6 @@
-"""From the words of `pgle rehearse` or `tune` to what is compiled: a module file, or the captured step of a program."""
+"""From the words of `pgle rehearse` or `tune` to what is compiled: a module file, or the captured
+step of a program.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,13 @@ from pgle.run.directory.manifest import (
     imported_files,
     read_manifest,
 )
-from pgle.run.inputs.next_command import UNKNOWN, ProgramLaunch, following, launch_of, tune
+from pgle.run.inputs.next_command import (
+    UNKNOWN,
+    ProgramLaunch,
+    following,
+    launch_of,
+    tune,
+)
 from pgle.run.process.environment import (
     DEFAULT_FRACTION,
     EFFORTS,
@@ -61,8 +69,10 @@ from pgle.xla.targets import Hardware, Target, find_hardware, load_target
 
 LHS_ON = f"--{LHS}=true"
 NEAR = 0.03
-"""Part of the memory limit. On one public program 3.7 GiB less of 138.2 (2.7 %) ended rematerialisation, and the step
-got shorter by several per cent (marin-community/marin, pull request 8070)."""
+"""Part of the memory limit. On one public program 3.7 GiB less of 138.2 (2.7 %) ended
+rematerialisation, and the step got shorter by several per cent (marin-community/marin, pull request
+8070).
+"""
 
 DEFAULT_TARGET = "h100"  # the GPU that is meant where none is named
 
@@ -73,7 +83,9 @@ OURS: Mapping[str, str] = {
 """Flags that a rehearsal sets itself, and what to do instead."""
 
 MODEL_OPTIONS = "xla_gpu_analytical_latency_estimator_options"
-OF_XLA = 8  # GPUs of a host, as XLA's model assumes (openxla/xla `sol_gpu_cost_model.cc`)
+OF_XLA = (
+    8  # GPUs of a host, as XLA's model assumes (openxla/xla `sol_gpu_cost_model.cc`)
+)
 
 _ENDS_XLA = ("unknown", "removed", "too-new", "needs-value", "bad-value")
 OLDEST_PYTHON = (3, 11)  # that can run pgle's half of the compiler's process
@@ -93,7 +105,9 @@ class RehearseRequest:
         str, ...
     ] = ()  # of the user, from XLA_FLAGS and from the command line, as text; the later wins
     topology: str | None = None  # ``SxHxD``; None: one host
-    network_gb_s: float | None = None  # network bandwidth per GPU and direction; None: the target's
+    network_gb_s: float | None = (
+        None  # network bandwidth per GPU and direction; None: the target's
+    )
     profile: Path | None = None  # measured costs; None: estimates stand in for them
     cached: bool = True  # take compilations from the user's cache, and keep them there
     # part of the GPU's memory that the job's allocator has; 0: it has no limit
@@ -102,7 +116,8 @@ class RehearseRequest:
         str, ...
     ] = ()  # the other modules, which were not chosen, in words, the largest first
     no_step: str = ""  # why the module is no step of its captured program
-    failed: str = ""  # how its captured program failed, by a fault of its own, after its step; empty: it did not
+    # how its captured program failed, by a fault of its own, after its step; empty: it did not
+    failed: str = ""
     assumed: bool = False  # nobody names how many devices the captured program has
     program: str = ""  # a digest of the captured program, if it was run for the request
     warnings: tuple[str, ...] = ()  # one line each
@@ -110,7 +125,9 @@ class RehearseRequest:
     @property
     def hardware(self) -> Hardware:
         """The GPU, its hosts and its network: one value for the whole answer."""
-        return find_hardware(self.target, topology=self.topology, network_gb_s=self.network_gb_s)
+        return find_hardware(
+            self.target, topology=self.topology, network_gb_s=self.network_gb_s
+        )
 
     @property
     def allocator_bytes(self) -> int:
@@ -137,9 +154,8 @@ class RehearseCommand:
     words: tuple[str, ...]
     # profile, topology, flags, cached, network_gb_s: as in `RehearseRequest`
     profile: str | None = None
-    target: str = (
-        ""  # the GPU by name, or its description; empty: the run directory's, else `DEFAULT_TARGET`
-    )
+    # the GPU by name, or its description; empty: the run directory's, else `DEFAULT_TARGET`
+    target: str = ""
     topology: str | None = (
         None  # of a command None: as many devices as XLA_FLAGS say, or `DEFAULT_DEVICES`
     )
@@ -151,15 +167,19 @@ class RehearseCommand:
     network_gb_s: float | None = None
     # the command line as it was, where its words are the modules of a run directory
     typed: RehearseCommand | None = None
-    ran: CapturedProgram | None = None  # the program of a run directory whose stages ran for real
+    ran: CapturedProgram | None = (
+        None  # the program of a run directory whose stages ran for real
+    )
     doubts: tuple[str, ...] = ()  # its unknowns, one line each
 
 
 def of_run(given: RehearseCommand) -> RehearseCommand:
-    """A command line that names a run directory, as one that names its modules, measured costs, flags, GPU, topology.
+    """A command line that names a run directory, as one that names its modules, measured costs,
+    flags, GPU, topology.
 
     Args:
-        given: the command line; what it says wins. One that names no run directory is returned as it is, with the
+        given: the command line; what it says wins. One that names no run directory is returned as
+        it is, with the
             target to use if none was named.
     """
     run = RunDirectory(Path(given.words[0]))
@@ -170,11 +190,19 @@ def of_run(given: RehearseCommand) -> RehearseCommand:
     stage = read_manifest(run.path).last("profile")
     if folder is None or stage is None:
         remedy = "profile first: pgle profile -- COMMAND; or give a module's file"
-        raise UserError("holds no module of a profile stage", where=run.path, remedy=remedy)
+        raise UserError(
+            "holds no module of a profile stage", where=run.path, remedy=remedy
+        )
     asked: dict[str, Any] = dict(stage.asked)
-    described = sorted(run.stage("profile").rank().hlo.glob("*.gpu_target_config.pbtxt"))
-    shape = asked.get("topology") or (f"1x1x{asked['devices']}" if asked.get("devices") else None)
-    flags = tuple(format_flags([flag]) for flag in parse_flags(asked.get("XLA_FLAGS") or "").flags)
+    described = sorted(
+        run.stage("profile").rank().hlo.glob("*.gpu_target_config.pbtxt")
+    )
+    shape = asked.get("topology") or (
+        f"1x1x{asked['devices']}" if asked.get("devices") else None
+    )
+    flags = tuple(
+        format_flags([flag]) for flag in parse_flags(asked.get("XLA_FLAGS") or "").flags
+    )
     profile, is_real = run.found_profile, folder != run.captured
     unknown = is_real and "xla_flags" not in stage.facts.get("hook", {})
     what = "what the program itself adds to XLA_FLAGS is not known, since pgle's hook did not see it; say --flag"
@@ -195,40 +223,54 @@ def of_run(given: RehearseCommand) -> RehearseCommand:
 
 
 def _ran(stage: StageRecord) -> CapturedProgram:
-    """The program of a profile stage that ran for real: its interpreter, and its flags as jax read them, without those
-    that pgle had added for the stage."""
+    """The program of a profile stage that ran for real: its interpreter, and its flags as jax read
+    them, without those that pgle had added for the stage.
+    """
     facts = stage.facts.get("hook", {})
     versions = facts.get("versions") or stage.versions
     own = list(parse_flags(stage.xla_flags).flags)
     given = parse_flags(stage.asked.get("XLA_FLAGS") or "")
     mode = cast(Mode, stage.mode or "sync")
     for added in (
-        flags_for(mode, stage.versions.get("jaxlib"), given).flags if not given.file else ()
+        flags_for(mode, stage.versions.get("jaxlib"), given).flags
+        if not given.file
+        else ()
     ):
         if added in own:
             own.remove(added)  # once: the user's own stays
     return CapturedProgram(
         python=facts.get("executable", ""),
-        version=tuple(int(part) for part in re.findall(r"\d+", versions.get("python", ""))),
+        version=tuple(
+            int(part) for part in re.findall(r"\d+", versions.get("python", ""))
+        ),
         jaxlib=versions.get("jaxlib", ""),
-        plugin="executable" in facts and any(name.startswith("jax-cuda") for name in versions),
+        plugin="executable" in facts
+        and any(name.startswith("jax-cuda") for name in versions),
         xla_flags=format_flags(own),
     )
 
 
 def launch(command: RehearseCommand) -> ProgramLaunch:
-    """How pgle runs the program of a command line: as in its run directory, else as it was named."""
+    """How pgle runs the program of a command line: as in its run directory, else as it was
+    named.
+    """
     if command.typed is not None:
-        return launch_of(RunDirectory(Path(command.typed.words[0]))).with_flags(command.typed.flags)
+        return launch_of(RunDirectory(Path(command.typed.words[0]))).with_flags(
+            command.typed.flags
+        )
     options = _named(command, "target", "topology", "network_gb_s", "choose")
     if command.topology and "--devices" not in options:
         options += ["--devices", str(devices_in(command.topology))]
     options += [f"--flag={flag}" for flag in command.flags]
-    return ProgramLaunch(command.words if is_program(command.words) else UNKNOWN, tuple(options))
+    return ProgramLaunch(
+        command.words if is_program(command.words) else UNKNOWN, tuple(options)
+    )
 
 
 def measure(command: RehearseCommand) -> str:
-    """The command line that measures the program of a rehearsal: the next stage of its run directory, else all."""
+    """The command line that measures the program of a rehearsal: the next stage of its run
+    directory, else all.
+    """
     how = launch(command)
     if how.run is not None:
         there = how.run.path.with_name(f"{how.run.path.name}-flags")
@@ -246,9 +288,15 @@ def measure(command: RehearseCommand) -> str:
 
 
 def tune_line(command: RehearseCommand) -> str:
-    """The command line of `pgle tune` for the same words; empty if it was searched for in their run directory."""
+    """The command line of `pgle tune` for the same words; empty if it was searched for in their run
+    directory.
+    """
     given = command.typed or command
-    if command.typed and not given.flags and not tune(RunDirectory(Path(given.words[0]))):
+    if (
+        command.typed
+        and not given.flags
+        and not tune(RunDirectory(Path(given.words[0])))
+    ):
         return ""
     options = _named(given, "profile", "target", "topology", "network_gb_s", "choose")
     flags = [word for flag in given.flags for word in ("--flag", flag)]
@@ -278,15 +326,18 @@ def is_program(words: Sequence[str]) -> bool:
         return True
     if not first.is_file():
         return False
-    return first.suffix in (".py", ".sh") or read_head(first, 4).startswith((b"#!", b"\x7fELF"))
+    return first.suffix in (".py", ".sh") or read_head(first, 4).startswith(
+        (b"#!", b"\x7fELF")
+    )
 
 
 @contextmanager
 def prepared(
     command: RehearseCommand, *, question: str = ""
 ) -> Iterator[tuple[RehearseCommand, RehearseRequest]]:
-    """A command line with what it means in full, and everything that is decided before the first compilation; of
-    `opened`, the file that lets a folder be continued with."""
+    """A command line with what it means in full, and everything that is decided before the first
+    compilation; of `opened`, the file that lets a folder be continued with.
+    """
     command = of_run(command)
     target = load_target(
         command.target
@@ -297,13 +348,18 @@ def prepared(
     if profile is not None:
         read_profile(profile)
     if command.flags and is_program(command.words):
-        checked_flags(command.flags, compiler_of(command.words)[0] or sys.executable, "")
+        checked_flags(
+            command.flags, compiler_of(command.words)[0] or sys.executable, ""
+        )
     with opened(command.out, question) as out:
 
         def before_it_runs() -> None:
             if question:
                 known = asked_of_search(
-                    _program_digest(command.words), profile, target, command.network_gb_s
+                    _program_digest(command.words),
+                    profile,
+                    target,
+                    command.network_gb_s,
                 )
                 check_question(out / question, known, "the trials of another search")
 
@@ -329,9 +385,13 @@ def prepared(
             request = replace(request, assumed=devices.assumed and not command.typed)
             request = replace(request, topology=topology) if remarks else request
             warnings = (*remarks, *warnings)
-        if question:  # anew, since the program may have written files that its command line names
+        if (
+            question
+        ):  # anew, since the program may have written files that its command line names
             request = replace(request, program=_program_digest(command.words))
-        request = replace(request, profile=profile, cached=command.cached, warnings=warnings)
+        request = replace(
+            request, profile=profile, cached=command.cached, warnings=warnings
+        )
         yield command, told_of_hosts(request)
 
 
@@ -343,7 +403,9 @@ def _program_digest(words: Sequence[str]) -> str:
 def asked_of_search(
     program: str, profile: Path | None, target: Target, network_gb_s: float | None
 ) -> dict[str, Any]:
-    """What a search is of, as far as it is known before its module is; `program` is that of `RehearseRequest`."""
+    """What a search is of, as far as it is known before its module is; `program` is that of
+    `RehearseRequest`.
+    """
     return {
         "program": program,  # of which a search that continues takes the modules that were captured
         "profile": sha256(read_bytes(profile)) if profile else "",
@@ -355,7 +417,9 @@ def asked_of_search(
 def _modules(
     command: RehearseCommand, out: Path, before_it_runs: Callable[[], None]
 ) -> tuple[Sequence[Path], CapturedProgram]:
-    """The modules of a file, of a folder of dumps, or of a program, which is run to capture them."""
+    """The modules of a file, of a folder of dumps, or of a program, which is run to capture
+    them.
+    """
     first = Path(command.words[0])
     if len(command.words) == 1:
         if first.is_dir():
@@ -407,7 +471,9 @@ def settle(
         flags: from the command line, after XLA_FLAGS and the flags that the program sets itself.
         target, out, topology, network_gb_s: of the request.
     """
-    module = choose_module(modules, choose) if len(modules) > 1 or choose else modules[0]
+    module = (
+        choose_module(modules, choose) if len(modules) > 1 or choose else modules[0]
+    )
     python, warnings = _compiling_python(program)
     kept, more = checked_flags(flags, python, program.flags_of(module))
     doubt = repair(installed(python).versions, python)
@@ -430,10 +496,11 @@ def settle(
 
 
 def told_of_hosts(request: RehearseRequest) -> RehearseRequest:
-    """The request with a flag by which XLA's speed-of-light model, too, knows the hosts and the network of the user.
+    """The request with a flag by which XLA's speed-of-light model, too, knows the hosts and the
+    network of the user.
 
-    XLA assumes hosts of 8 GPUs and a network of its own. Nothing changes if that is right, if no collective can cross
-    hosts, if the user has set the flag, or if the jaxlib does not know it.
+    XLA assumes hosts of 8 GPUs and a network of its own. Nothing changes if that is right, if no
+    collective can cross hosts, if the user has set the flag, or if the jaxlib does not know it.
     """
     together = request.hardware.devices_per_host
     devices = devices_in(request.topology) if request.topology else math.inf
@@ -443,18 +510,27 @@ def told_of_hosts(request: RehearseRequest) -> RehearseRequest:
         else {}
     )
     if request.network_gb_s and devices > together:
-        options["nic_speed_gbps"] = f"{request.network_gb_s:g}"  # in GB/s, whatever its name says
+        options["nic_speed_gbps"] = (
+            f"{request.network_gb_s:g}"  # in GB/s, whatever its name says
+        )
     given = any(typed_flag(flag).name == MODEL_OPTIONS for flag in request.flags)
-    if not options or given or known_in(MODEL_OPTIONS, installed(request.python).jaxlib) is False:
+    if (
+        not options
+        or given
+        or known_in(MODEL_OPTIONS, installed(request.python).jaxlib) is False
+    ):
         return request
     flag = f"--{MODEL_OPTIONS}={','.join(f'{name}={value}' for name, value in options.items())}"
     line = f"XLA's own cost model gets your topology and network by {flag}; give your job the same flag"
-    return replace(request, flags=(*request.flags, flag), warnings=(*request.warnings, line))
+    return replace(
+        request, flags=(*request.flags, flag), warnings=(*request.warnings, line)
+    )
 
 
 def near_limit(need: int, have: int) -> str:
-    """Whether the need is so near the limit (bytes) that a small change of memory changes what XLA makes of a
-    program."""
+    """Whether the need is so near the limit (bytes) that a small change of memory changes what XLA
+    makes of a program.
+    """
     if abs(need - have) > NEAR * have:
         return ""
     return (
@@ -469,7 +545,9 @@ def gib(count: int) -> str:
 
 
 def _compiling_python(program: CapturedProgram) -> tuple[str, tuple[str, ...]]:
-    """The program's own interpreter where that can compile for GPUs, else ours, with a warning where they differ."""
+    """The program's own interpreter where that can compile for GPUs, else ours, with a warning
+    where they differ.
+    """
     is_new = program.version >= OLDEST_PYTHON
     if program.plugin and is_new and shutil.which(program.python):
         return program.python, ()
@@ -478,14 +556,20 @@ def _compiling_python(program: CapturedProgram) -> tuple[str, tuple[str, ...]]:
         return sys.executable, ()
     mended = repair({"jaxlib": program.jaxlib}, program.python)
     if not program.plugin:
-        why, remedy = "has no CUDA plugin", mended.line if mended else "install one there"
+        why, remedy = (
+            "has no CUDA plugin",
+            mended.line if mended else "install one there",
+        )
     elif not is_new:
         why, remedy = (
             f"is Python {'.'.join(map(str, program.version))}",
             "use Python 3.11 or newer there",
         )
     else:
-        why, remedy = "is not on this machine", f"compile where jaxlib {program.jaxlib} is"
+        why, remedy = (
+            "is not on this machine",
+            f"compile where jaxlib {program.jaxlib} is",
+        )
     what = f"the program runs jaxlib {program.jaxlib} ({program.python} {why}), and pgle's jaxlib {ours} compiles here"
     return sys.executable, (f"{what}: releases differ by several per cent; {remedy}",)
 
@@ -493,14 +577,18 @@ def _compiling_python(program: CapturedProgram) -> tuple[str, tuple[str, ...]]:
 def checked_flags(
     given: Sequence[str], python: str, own: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The user's flags that count, what a captured program asks of XLA by its `own` too, and warnings.
+    """The user's flags that count, what a captured program asks of XLA by its `own` too, and
+    warnings.
 
-    A flag that the program sets and the jaxlib that compiles does not take is left out: another one ran the program.
+    A flag that the program sets and the jaxlib that compiles does not take is left out: another one
+    ran the program.
     """
     environment, warnings = [], []
     for flag in flags_with(own):
         if flag.name in OURS:
-            warnings.append(f"--{flag.name} of XLA_FLAGS is left out; {OURS[flag.name]}")
+            warnings.append(
+                f"--{flag.name} of XLA_FLAGS is left out; {OURS[flag.name]}"
+            )
         elif flag.name not in OF_CPUS and not flag.name.startswith("xla_dump_"):
             environment.append(flag)
     typed = [typed_flag(text) for text in given]
@@ -521,13 +609,20 @@ def checked_flags(
     ours = {flag.name for flag in (*user_flags().flags, *typed)}
     for finding in errors:
         if finding.code in _ENDS_XLA and finding.flag in ours:
-            where = "--flag" if any(flag.name == finding.flag for flag in typed) else "XLA_FLAGS:"
+            where = (
+                "--flag"
+                if any(flag.name == finding.flag for flag in typed)
+                else "XLA_FLAGS:"
+            )
             remedy = finding.remedy or "see: pgle flags lint"
-            raise UserError(finding.message, where=f"{where} --{finding.flag}", remedy=remedy)
+            raise UserError(
+                finding.message, where=f"{where} --{finding.flag}", remedy=remedy
+            )
     unknown = {finding.flag for finding in errors if finding.code in _ENDS_XLA}
     warnings += [
-        f"{finding.line()}{' (left out)' * (finding.flag in unknown)}" for finding in errors
+        f"{finding.line()}{' (left out)' * (finding.flag in unknown)}"
+        for finding in errors
     ]
-    return tuple(flag.word for flag in (*environment, *typed) if flag.name not in unknown), tuple(
-        warnings
-    )
+    return tuple(
+        flag.word for flag in (*environment, *typed) if flag.name not in unknown
+    ), tuple(warnings)

@@ -1,7 +1,8 @@
-"""`pgle scale` as a function: a program captured, compiled and priced at every size and variant, side by side.
+"""`pgle scale` as a function: a program captured, compiled and priced at every size and variant,
+side by side.
 
-``rows.json`` says of which program the rows are; each has a folder of its own, with ``row.json``. The same command
-again, or one with more sizes and values, takes the rows that are there.
+``rows.json`` says of which program the rows are; each has a folder of its own, with ``row.json``.
+The same command again, or one with more sizes and values, takes the rows that are there.
 """
 
 from __future__ import annotations
@@ -45,7 +46,13 @@ from pgle.run.compiler.worker import memory_of
 from pgle.run.directory.directory import RunDirectory, check_question
 from pgle.run.directory.manifest import changed_import, imported_files
 from pgle.run.process.environment import check_compiler
-from pgle.run.process.process import check_program, ended, executor, last_line, program_of
+from pgle.run.process.process import (
+    check_program,
+    ended,
+    executor,
+    last_line,
+    program_of,
+)
 from pgle.run.rehearse_program import settle, told_of_hosts
 from pgle.scale.answer import (
     RowControl,
@@ -74,7 +81,9 @@ from pgle.xla.targets import Hardware, Target, find_hardware, load_target
 
 CAPTURED, COMPILED, CONTROL, OUTPUT = "captured", "compiled", "control", "output.log"
 ROW = "row.json"
-"""In the folder of a row: the program's modules, what XLA left, what the program printed, and the row."""
+"""In the folder of a row: the program's modules, what XLA left, what the program printed, and the
+row.
+"""
 NAME, SCHEMA = "rows.json", "pgle.rows/1"  # what all rows are of, in the folder above
 MUCH_DOUBT = 0.2  # of the step
 OF_JAX = (".mlir", ".bin", ".mlirbc")  # what jax dumps, and not XLA
@@ -87,23 +96,30 @@ OnRow = Callable[[ScaleRow, int, int], None]
 class ScaleRequest:
     """The question."""
 
-    words: tuple[str, ...]  # the command, with placeholders; or files of HLO or StableHLO
+    words: tuple[
+        str, ...
+    ]  # the command, with placeholders; or files of HLO or StableHLO
     devices: tuple[int, ...]  # sizes; of files none: each has its own
     out: Path  # folder for all rows
     vary: Mapping[str, Sequence[str]] = field(default_factory=dict)
     fit: str = ""  # the varied name of which the last value that fits is sought; its values grow
     target: str = "h100"
-    per_host: int | None = None  # GPUs that share NVLink; None: as the target usually has
+    per_host: int | None = (
+        None  # GPUs that share NVLink; None: as the target usually has
+    )
     network_gb_s: float | None = (
         None  # per GPU and direction; None: as the target usually has, with a warning
     )
     profile: Path | None = None  # a profile, or a run directory
-    # HLO of the profile's module; None: as the run directory of the profile says, else the first row
+    # HLO of the profile's module; None: as the run directory of the profile says, else the first
+    # row
     measured_on: Path | None = None
     measured: Mapping[int, float] = field(
         default_factory=dict
     )  # microseconds of a measured step by size
-    unfit: Mapping[int, str] = field(default_factory=dict)  # of files: why there is none for a size
+    unfit: Mapping[int, str] = field(
+        default_factory=dict
+    )  # of files: why there is none for a size
     flags: tuple[str, ...] = ()
     choose: str | None = None
     quiet_s: float = 20.0
@@ -113,7 +129,9 @@ class ScaleRequest:
     def hardware(self) -> Hardware:
         """The GPU, its hosts and its network."""
         return find_hardware(
-            load_target(self.target), devices_per_host=self.per_host, network_gb_s=self.network_gb_s
+            load_target(self.target),
+            devices_per_host=self.per_host,
+            network_gb_s=self.network_gb_s,
         )
 
     @property
@@ -134,17 +152,23 @@ class Scaling:
     answer: ScaleAnswer
     hardware: Hardware
     resumed: int  # rows that were there before
-    control: ScaleControl | None = None  # by a second compilation; None: no row hangs on one
+    control: ScaleControl | None = (
+        None  # by a second compilation; None: no row hangs on one
+    )
 
 
-def scale(request: ScaleRequest, on_row: OnRow = lambda row, done, total: None) -> Scaling:
+def scale(
+    request: ScaleRequest, on_row: OnRow = lambda row, done, total: None
+) -> Scaling:
     """Make all rows and judge them."""
     request = _with_run(request)
     wanted = _of_files(request) if request.are_files else _of_command(request)
     if missing := set(request.measured) - {trial.devices for trial in wanted}:
         remedy = f"add {min(missing)} to --devices"
         raise UserError(
-            f"no step is predicted for {min(missing)} GPUs", where="--measured", remedy=remedy
+            f"no step is predicted for {min(missing)} GPUs",
+            where="--measured",
+            remedy=remedy,
         )
     kept = KeptRows(request.out, _about(request))
     with executor(len(wanted)) as pool:
@@ -162,7 +186,9 @@ def scale(request: ScaleRequest, on_row: OnRow = lambda row, done, total: None) 
 
 
 def _with_run(request: ScaleRequest) -> ScaleRequest:
-    """The request with the profile of a run directory as a file, and the dump that it was measured on."""
+    """The request with the profile of a run directory as a file, and the dump that it was measured
+    on.
+    """
     profile = request.profile
     if profile is not None and profile.is_dir():
         profile = RunDirectory(profile).found_profile
@@ -174,10 +200,16 @@ def _with_run(request: ScaleRequest) -> ScaleRequest:
             )
     measured_on = request.measured_on
     if profile is not None and measured_on is None:
-        runs = [run for run in map(RunDirectory, profile.resolve().parents[:2]) if run.is_recorded]
+        runs = [
+            run
+            for run in map(RunDirectory, profile.resolve().parents[:2])
+            if run.is_recorded
+        ]
         dumps = [run.stage("profile").rank().hlo for run in runs]
         measured_on = next((path for path in dumps if path.is_dir()), None)
-    return replace(request, profile=profile and profile.resolve(), measured_on=measured_on)
+    return replace(
+        request, profile=profile and profile.resolve(), measured_on=measured_on
+    )
 
 
 def _of_command(request: ScaleRequest) -> tuple[SizeTrial, ...]:
@@ -185,7 +217,9 @@ def _of_command(request: ScaleRequest) -> tuple[SizeTrial, ...]:
         raise UserError("no sizes", where="--devices", remedy="say --devices 8,64,512")
     check_names(request.words, request.vary)
     if request.fit and request.fit not in request.vary:
-        remedy = f"add --vary {request.fit}=1,2,4,8: values that need more and more memory"
+        remedy = (
+            f"add --vary {request.fit}=1,2,4,8: values that need more and more memory"
+        )
         raise UserError("is not varied", where=f"--fit {request.fit}", remedy=remedy)
     check_program(request.words)
     check_compiler(request.words, by_name=True)
@@ -212,7 +246,9 @@ def _of_files(request: ScaleRequest) -> tuple[SizeTrial, ...]:
         )
         for path, count in zip(map(Path, request.words), sizes, strict=True)
     )
-    missing = (SizeTrial(count, per_host, unfit=why) for count, why in request.unfit.items())
+    missing = (
+        SizeTrial(count, per_host, unfit=why) for count, why in request.unfit.items()
+    )
     return tuple(sorted((*found, *missing), key=lambda trial: trial.devices))
 
 
@@ -227,7 +263,9 @@ def _devices_in(path: Path, asked: Sequence[int]) -> int:
     else:
         found = read_module(path).num_devices
     if asked and found not in (None, 1, asked[0]):
-        raise UserError(f"is for {found} GPUs", where=path, remedy="leave out --devices")
+        raise UserError(
+            f"is for {found} GPUs", where=path, remedy="leave out --devices"
+        )
     found = asked[0] if asked else found
     if not found:
         raise UserError(
@@ -248,9 +286,14 @@ def _about(request: ScaleRequest) -> Mapping[str, Any]:
         **program_of(words),
         "target": sha256(load_target(request.target).text.encode()),
         "profile": None if profile is None else sha256(read_bytes(profile)),
-        "measured_on": None if request.measured_on is None else str(request.measured_on),
+        "measured_on": None
+        if request.measured_on is None
+        else str(request.measured_on),
         "flags": list(request.flags),
-        **{name: getattr(request, name) for name in ("per_host", "network_gb_s", "choose")},
+        **{
+            name: getattr(request, name)
+            for name in ("per_host", "network_gb_s", "choose")
+        },
     }
 
 
@@ -265,7 +308,9 @@ class KeptRows:
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         self._folder = folder
         head = json.dumps({"schema": SCHEMA, "pgle": __version__, **about})
-        check_question(folder / NAME, json.loads(head), "the rows of another program or setting")
+        check_question(
+            folder / NAME, json.loads(head), "the rows of another program or setting"
+        )
         write_files({folder / NAME: f"{head}\n"}, force=True)
         self.resumed = len(list(folder.glob(f"rows/*/{ROW}")))
 
@@ -278,7 +323,9 @@ class KeptRows:
             row = msgspec.json.decode(read_bytes(path), type=ScaleRow)
         except ValueError:
             raise UserError("is no row", where=path, remedy="delete it") from None
-        is_same = row.values == dict(trial.values)  # a folder's name has not all of a long value
+        is_same = row.values == dict(
+            trial.values
+        )  # a folder's name has not all of a long value
         programs = (path.parent / CAPTURED).rglob(PROGRAM)
         sources = [read_captured(found.parent).sources for found in programs]
         if any(changed_import(imported_files(digests)) for digests in sources):
@@ -286,10 +333,13 @@ class KeptRows:
         return row if is_same and (self._folder / row.scheduled).is_file() else None
 
     def add(self, trial: SizeTrial, row: ScaleRow) -> None:
-        """Keep a row. One without a step is not taken again: the reason may have been this machine."""
+        """Keep a row. One without a step is not taken again: the reason may have been this
+        machine.
+        """
         if not row.failure:
             write_files(
-                {self._folder / "rows" / trial.name / ROW: msgspec.json.encode(row)}, force=True
+                {self._folder / "rows" / trial.name / ROW: msgspec.json.encode(row)},
+                force=True,
             )
 
 
@@ -299,10 +349,17 @@ class _Making:
     def __init__(
         self, request: ScaleRequest, pool: Executor, kept: KeptRows, on_row: OnRow
     ) -> None:
-        self._request, self._pool, self._kept, self._on_row = request, pool, kept, on_row
+        self._request, self._pool, self._kept, self._on_row = (
+            request,
+            pool,
+            kept,
+            on_row,
+        )
         self._made = 0
 
-    def rows(self, wanted: Sequence[SizeTrial], total: int | None = None) -> tuple[ScaleRow, ...]:
+    def rows(
+        self, wanted: Sequence[SizeTrial], total: int | None = None
+    ) -> tuple[ScaleRow, ...]:
         """The rows of these trials, side by side."""
         self._find_measured(wanted)
         found: dict[SizeTrial, ScaleRow] = {}
@@ -316,21 +373,29 @@ class _Making:
                 there(trial, row)
         # the largest first, since they take longest
         missing = sorted(
-            (trial for trial in wanted if trial not in found), key=lambda trial: -trial.devices
+            (trial for trial in wanted if trial not in found),
+            key=lambda trial: -trial.devices,
         )
-        making = {self._pool.submit(make_row, self._request, trial): trial for trial in missing}
+        making = {
+            self._pool.submit(make_row, self._request, trial): trial
+            for trial in missing
+        }
         for done in as_completed(making):
             self._kept.add(making[done], done.result())
             there(making[done], done.result())
         return tuple(found[trial] for trial in wanted)
 
     def fitted(self, wanted: Sequence[SizeTrial]) -> tuple[ScaleRow, ...]:
-        """Of every size and variant the row with the last value that fits; the values are bisected."""
+        """Of every size and variant the row with the last value that fits; the values are
+        bisected.
+        """
         searches = fitting(wanted, self._request.fit)
         asked = {at: next(search) for at, search in enumerate(searches)}
         found: dict[int, ScaleRow] = {}
         while asked:
-            for at, row in zip(list(asked), self.rows(list(asked.values()), total=0), strict=True):
+            for at, row in zip(
+                list(asked), self.rows(list(asked.values()), total=0), strict=True
+            ):
                 try:
                     asked[at] = searches[at].send(row)
                 except StopIteration as end:
@@ -339,7 +404,9 @@ class _Making:
         return tuple(found[at] for at in range(len(searches)))
 
     def _find_measured(self, wanted: Sequence[SizeTrial]) -> None:
-        """With a profile the first row that has a step comes first: others carry its costs from there."""
+        """With a profile the first row that has a step comes first: others carry its costs from
+        there.
+        """
         if self._request.profile is None or self._request.measured_on is not None:
             return
         for trial in wanted:
@@ -349,7 +416,8 @@ class _Making:
                 self._kept.add(trial, row)
             if not row.failure:
                 self._request = replace(
-                    self._request, measured_on=self._request.out.resolve() / row.scheduled
+                    self._request,
+                    measured_on=self._request.out.resolve() / row.scheduled,
                 )
                 return
 
@@ -367,8 +435,9 @@ class _Made:
 
 
 def make_row(request: ScaleRequest, trial: SizeTrial) -> ScaleRow:
-    """Capture, compile, price, in a process of its own. What the program, or XLA, refuses at this size is
-    the row's `failure`."""
+    """Capture, compile, price, in a process of its own. What the program, or XLA, refuses at this
+    size is the row's `failure`.
+    """
     began = time.monotonic()
     if trial.unfit:
         return ScaleRow(trial.devices, hosts=trial.hosts, failure=trial.unfit)
@@ -381,18 +450,25 @@ def make_row(request: ScaleRequest, trial: SizeTrial) -> ScaleRow:
     try:
         with (folder / OUTPUT).open("w", encoding="utf-8") as log, redirect_stderr(log):
             row, made = _found(request, empty, trial, folder, log.fileno())
-            inside = made.path.relative_to(out) if made.path.is_relative_to(out) else made.path
+            inside = (
+                made.path.relative_to(out)
+                if made.path.is_relative_to(out)
+                else made.path
+            )
             grown = str(made.grown.relative_to(out)) if made.grown else ""
-            return replace(row, scheduled=str(inside), grown=grown, wall_s=time.monotonic() - began)
-    except WorkloadError as error:  # whose message holds the whole command, which all rows share
+            return replace(
+                row, scheduled=str(inside), grown=grown, wall_s=time.monotonic() - began
+            )
+    except (
+        WorkloadError
+    ) as error:  # whose message holds the whole command, which all rows share
         errors = (
-            read_captured(path.parent).error for path in (folder / CAPTURED).rglob(PROGRAM)
+            read_captured(path.parent).error
+            for path in (folder / CAPTURED).rglob(PROGRAM)
         )  # of smaller ones too
         reason = next(filter(None, errors), "")
         if not reason:
-            reason = (
-                f"the program {ended(error.exit_code)}; its last line: {last_line(folder / OUTPUT)}"
-            )
+            reason = f"the program {ended(error.exit_code)}; its last line: {last_line(folder / OUTPUT)}"
     except (UnfitError, UserError) as error:
         reason = str(error)
     reason = " ".join(reason.replace(f"{folder}/", "").split())
@@ -404,9 +480,14 @@ def _found(
 ) -> tuple[ScaleRow, _Made]:
     """The row and its module, compiled by all passes, with LHS and without a profile.
 
-    Names of a profile may be those of another size. A scheduled module has the kernels that its job took.
+    Names of a profile may be those of another size. A scheduled module has the kernels that its job
+    took.
     """
-    target, topology, file = load_target(request.target), trial.topology, Path(trial.file)
+    target, topology, file = (
+        load_target(request.target),
+        trial.topology,
+        Path(trial.file),
+    )
     modules: Sequence[Path] = [file]
     program = CapturedProgram()
     notes: tuple[str, ...] = ()
@@ -428,38 +509,49 @@ def _found(
     )
     if asked.no_step:
         raise UserError(
-            asked.no_step, remedy="name the step with --choose, or wait longer with --quiet-for 600"
+            asked.no_step,
+            remedy="name the step with --choose, or wait longer with --quiet-for 600",
         )
     own = None if trial.file else devices_of(asked.module)
     if own not in (None, trial.devices):
         remedy = "does the command fix their number? Write {devices} in its place"
         raise UserError(
-            f"{module_name(asked.module)} uses {own} of {trial.devices} GPUs", remedy=remedy
+            f"{module_name(asked.module)} uses {own} of {trial.devices} GPUs",
+            remedy=remedy,
         )
     asked = told_of_hosts(asked)
     grown = asked.module if not trial.file and trial.devices > MOST_DEVICES else None
     warnings = (*asked.warnings, *notes)
     wanted = asked.compilation()
-    with Compiler(asked.python, cache=Cache.of_user() if request.cached else None) as compiler:
+    with Compiler(
+        asked.python, cache=Cache.of_user() if request.cached else None
+    ) as compiler:
         first = compiler.compile(wanted)
         made = _made(first, asked.allocator_bytes, warnings, grown)
         row, prediction = _priced(request, empty, made)
         if row.fits is False or not hangs_on_choice([prediction]):
             return row, made
         flag = other_choice(wanted.flags)
-        checking = replace(wanted, flags=(*wanted.flags, flag), dump_dir=folder / CONTROL)
+        checking = replace(
+            wanted, flags=(*wanted.flags, flag), dump_dir=folder / CONTROL
+        )
         try:
             other = compiler.compile(checking)
         except UserError as error:
             return replace(row, control=RowControl(flag, failure=str(error))), made
     if other.fingerprint and other.fingerprint == first.fingerprint:
         return replace(row, control=RowControl(flag)), made
-    second, _ = _priced(request, empty, _made(other, asked.allocator_bytes, warnings, grown))
+    second, _ = _priced(
+        request, empty, _made(other, asked.allocator_bytes, warnings, grown)
+    )
     return replace(row, control=RowControl(flag, second)), made
 
 
 def _made(
-    compiled: CompileResult, limit_bytes: int, warnings: tuple[str, ...], grown: Path | None
+    compiled: CompileResult,
+    limit_bytes: int,
+    warnings: tuple[str, ...],
+    grown: Path | None,
 ) -> _Made:
     return _Made(
         module=compiled.scheduled,
@@ -474,7 +566,9 @@ def _made(
 def _captured(
     request: ScaleRequest, trial: SizeTrial, where: Path, target: Target, log: int
 ) -> tuple[Sequence[Path], tuple[str, ...]]:
-    """The program's modules at this size. If it is larger than a capture, its step is grown, with a note on that."""
+    """The program's modules at this size. If it is larger than a capture, its step is grown, with a
+    note on that.
+    """
 
     def at(size: int, folder: Path) -> Sequence[Path]:
         smaller = replace(trial, devices=size)
@@ -493,23 +587,32 @@ def _captured(
         return at(trial.devices, where), ()
     sizes = bases(trial.devices, MOST_DEVICES, trial.per_host)
     steps = {}
-    for size in sizes:  # the smallest first, which alone is captured if the step cannot be grown
+    for size in (
+        sizes
+    ):  # the smallest first, which alone is captured if the step cannot be grown
         steps[size] = step = choose_module(at(size, where / str(size)), request.choose)
         if partitioned(step) != step:
             raise UnfitError(
                 f"only the program can partition its step, on at most {MOST_DEVICES} GPUs"
             )
     last = steps[sizes[-1]]
-    module = grown({size: read_bytes(step).decode() for size, step in steps.items()}, trial.devices)
+    module = grown(
+        {size: read_bytes(step).decode() for size, step in steps.items()}, trial.devices
+    )
     write_files(
-        {where / last.name: module, where / PROGRAM: read_bytes(where / str(sizes[-1]) / PROGRAM)}
+        {
+            where / last.name: module,
+            where / PROGRAM: read_bytes(where / str(sizes[-1]) / PROGRAM),
+        }
     )
     return [where / last.name], (
         f"its module is grown from captures at {', '.join(map(str, sizes))} GPUs",
     )
 
 
-def _priced(request: ScaleRequest, empty: ScaleRow, made: _Made) -> tuple[ScaleRow, Prediction]:
+def _priced(
+    request: ScaleRequest, empty: ScaleRow, made: _Made
+) -> tuple[ScaleRow, Prediction]:
     hardware, module = request.hardware, made.module
     profile = _profile(request, made, hardware)
     prediction = predict(module, profile, hardware)
@@ -539,7 +642,9 @@ def _priced(request: ScaleRequest, empty: ScaleRow, made: _Made) -> tuple[ScaleR
             *unmodelled_warnings(
                 module, () if profile is None else {cost.name for cost in profile.costs}
             ),
-            *assumed_warnings(module, hardware, is_named=request.network_gb_s is not None),
+            *assumed_warnings(
+                module, hardware, is_named=request.network_gb_s is not None
+            ),
             *prediction.timeline.warnings,
             *_doubt(prediction),
             *(() if profile is None else profile.warnings),

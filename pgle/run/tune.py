@@ -1,11 +1,13 @@
-"""`pgle tune` as a function: the flags and the profile that make a step fastest, searched with the real compiler.
+"""`pgle tune` as a function: the flags and the profile that make a step fastest, searched with the
+real compiler.
 
-How a flag gets to its line in the answer. In `pgle/tune/search.py`, `axes` makes settings of the catalogue's flags, and
-`search` asks `_Search.attempt` for them, one axis at a time. `Bench.trial` compiles a setting and simulates it in all
-worlds. `holds_up` accepts it. `_Search.prove` compiles the best once more, whole. `pgle/report/tune.py` words the
-result.
+How a flag gets to its line in the answer. In `pgle/tune/search.py`, `axes` makes settings of the
+catalogue's flags, and `search` asks `_Search.attempt` for them, one axis at a time. `Bench.trial`
+compiles a setting and simulates it in all worlds. `holds_up` accepts it. `_Search.prove` compiles
+the best once more, whole. `pgle/report/tune.py` words the result.
 
-A search that was stopped is made anew by the same command: it is deterministic, and its compilations are in the cache.
+A search that was stopped is made anew by the same command: it is deterministic, and its
+compilations are in the cache.
 """
 
 from __future__ import annotations
@@ -31,11 +33,23 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, points_into
 from pgle.files import AnyPath, check_absent, read_bytes, sha256, write_files
 from pgle.run.ask.jaxlib import installed
-from pgle.run.compiler.compile import SCHEDULER_FLAGS, CompileResult, OnPhase, Session, open_session
+from pgle.run.compiler.compile import (
+    SCHEDULER_FLAGS,
+    CompileResult,
+    OnPhase,
+    Session,
+    open_session,
+)
 from pgle.run.compiler.worker import UNSCHEDULED, is_full
 from pgle.run.confirm import confirm_compiled
 from pgle.run.coverage import carried_over
-from pgle.run.directory.directory import STORED, TIMELINE, check_ours, check_question, emptied
+from pgle.run.directory.directory import (
+    STORED,
+    TIMELINE,
+    check_ours,
+    check_question,
+    emptied,
+)
 from pgle.run.inputs.next_command import ProgramLaunch
 from pgle.run.rehearse_program import RehearseRequest, asked_of_search, near_limit
 from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
@@ -70,14 +84,22 @@ FOUND = ("flags.txt", "profile.pbtxt", "profile.pbtxt.json")
 NAME = "search.json"  # what a search is of: the same search may use its folder again
 
 AT_ONCE = min(os.cpu_count() or 1, 3)
-"""Compilations side by side; each takes a core, and a step of the search has three settings at most."""
+"""Compilations side by side; each takes a core, and a step of the search has three settings at
+most.
+"""
 SCHEDULES = ("profile", "again")
-"""Folders of a setting's schedules with its profile: the second where the first showed names without a cost."""
+"""Folders of a setting's schedules with its profile: the second where the first showed names
+without a cost.
+"""
 
 SAME_STEP, SAME_MEMORY = 0.001, 0.01
-"""Ties between instructions may break otherwise; a step, and temporary memory, within this are the same."""
+"""Ties between instructions may break otherwise; a step, and temporary memory, within this are the
+same.
+"""
 CLOSE = 0.1
-"""Part of the memory limit. A setting that needs all but so much of it is judged in less memory too."""
+"""Part of the memory limit. A setting that needs all but so much of it is judged in less memory
+too.
+"""
 LESS = 0.05
 """Part of the memory limit that is then taken away. XLA itself keeps as much free when it plans
 (`--xla_gpu_memory_limit_slop_factor=95`), and what a job holds besides is not in XLA's plan."""
@@ -92,7 +114,8 @@ class Simulated:
     trial: Trial  # its figures
     module: Module  # scheduled
     prediction: Prediction  # of its step
-    profile: Profile  # the costs that the prediction uses, and that XLA was given but for `Bench.baseline`
+    # the costs that the prediction uses, and that XLA was given but for `Bench.baseline`
+    profile: Profile
 
 
 @dataclass(frozen=True)
@@ -101,21 +124,27 @@ class Proven:
 
     scheduled: Simulated  # its schedule, by all passes
     judged: OverWorlds  # it against the profile alone, over the worlds of the search
-    # it against the profile alone if the job has a little less memory (`LESS`); None if both need much less than it has
+    # it against the profile alone if the job has a little less memory (`LESS`); None if both need
+    # much less than it has
     in_less: OverWorlds | None
-    control: Controlled | None  # it by two compilations; None: nothing hangs on kernels of products
-    accepted: (
-        bool  # better by the rule of the search and by both compilations, not longer in less memory
-    )
+    control: (
+        Controlled | None
+    )  # it by two compilations; None: nothing hangs on kernels of products
+    # better by the rule of the search and by both compilations, not longer in less memory
+    accepted: bool
     use: ModuleVerdict  # whether XLA used the new profile, by its log and schedule
-    coverage: float  # share of the new module's time that the new profile has a cost for
+    coverage: (
+        float  # share of the new module's time that the new profile has a cost for
+    )
     change: float  # its step against the trial's, as a share; 0 if both ways to compile agree
     memory_change: float  # the same of its temporary memory
     written: tuple[Path, ...] = ()  # files
 
     @property
     def saved(self) -> Gain:
-        """What it gains over the profile alone, on average over the worlds; the smaller change of both compilations."""
+        """What it gains over the profile alone, on average over the worlds; the smaller change of
+        both compilations.
+        """
         return gain_of(self.judged) if self.control is None else self.control.answer
 
     @property
@@ -133,11 +162,11 @@ class Proven:
 class Tuning:
     """What the search found."""
 
-    request: (
-        RehearseRequest  # what was tuned; its folder is new or empty, or that of the same search
-    )
+    # what was tuned; its folder is new or empty, or that of the same search
+    request: RehearseRequest
     budget: int  # trials at most
-    verdict: str  # ``better``, ``no-room``, ``not-better``, or ``cannot-tell``: every step is a lower bound
+    # ``better``, ``no-room``, ``not-better``, or ``cannot-tell``: every step is a lower bound
+    verdict: str
     baseline: Simulated  # LHS without a profile, the user's own flags
     pgle: Simulated  # the same flags with the profile
     proof: Proven | None  # of the best setting; None where nothing is better
@@ -146,7 +175,9 @@ class Tuning:
     refused: tuple[
         str, ...
     ]  # settings that the worlds of the search accepted, and the proof did not, with why
-    costs_are: str  # ``measured``, ``estimated`` or ``mixed``: of the program as it is; new collectives are modelled
+    # ``measured``, ``estimated`` or ``mixed``: of the program as it is; new collectives are
+    # modelled
+    costs_are: str
     jaxlib: str  # that compiled
     launch: ProgramLaunch = field(
         default_factory=ProgramLaunch
@@ -179,7 +210,8 @@ def tune(
     check(request)  # before anything is compiled
     with open_bench(request, on_phase) as bench:
         write_files(
-            {request.out / NAME: json.dumps(_question(request), indent=1) + "\n"}, force=True
+            {request.out / NAME: json.dumps(_question(request), indent=1) + "\n"},
+            force=True,
         )
         on_trial(bench.pgle.trial, bench.pgle.trial)
         unknown = bench.pgle.trial.lower_bound
@@ -209,7 +241,9 @@ def tune(
         trials=tuple(found.trials),
         without=without,
         refused=tuple(found.refused),
-        costs_are=pgle.prediction.costs_are if request.profile is not None else "estimated",
+        costs_are=pgle.prediction.costs_are
+        if request.profile is not None
+        else "estimated",
         jaxlib=bench.jaxlib,
         warnings=(
             *request.warnings,
@@ -218,7 +252,9 @@ def tune(
             *assumed_warnings(
                 pgle.module, request.hardware, is_named=request.network_gb_s is not None
             ),
-            *inert_warnings(FlagList(tuple(map(typed_flag, request.flags))), bench.jaxlib),
+            *inert_warnings(
+                FlagList(tuple(map(typed_flag, request.flags))), bench.jaxlib
+            ),
             *_warnings(request, pgle, proof),
         ),
     )
@@ -230,7 +266,9 @@ def check(request: RehearseRequest) -> None:
         check_absent(request.out / name, force=True)
     for name in ("trials", "proof"):
         check_ours(request.out / name)
-    check_question(request.out / NAME, _question(request), "the trials of another search")
+    check_question(
+        request.out / NAME, _question(request), "the trials of another search"
+    )
 
 
 def _question(request: RehearseRequest) -> dict[str, Any]:
@@ -239,7 +277,9 @@ def _question(request: RehearseRequest) -> dict[str, Any]:
         "schema": "pgle.search/1",
         "pgle": __version__,
         "jaxlib": installed(request.python).jaxlib,
-        **asked_of_search(request.program, request.profile, request.target, request.network_gb_s),
+        **asked_of_search(
+            request.program, request.profile, request.target, request.network_gb_s
+        ),
         "module": sha256(read_bytes(request.module)),
         "flags": list(request.flags),
         "memory_fraction": request.memory_fraction,
@@ -263,7 +303,9 @@ class Bench:
         self._programs: dict[tuple[str, str], Trial] = {}
         self._costs: dict[Path, tuple[Profile, int]] = {}
         self._complete: set[Path] = set()
-        self._is_whole = False  # whether `baseline` and `pgle` are compiled by all passes
+        self._is_whole = (
+            False  # whether `baseline` and `pgle` are compiled by all passes
+        )
         result = session.schedule("no-profile", session.base.flags)
         self.jaxlib, self.carried = result.jaxlib, ""
         self.memory_share = (result.memory_bytes or 0) / request.target.memory_bytes
@@ -272,14 +314,20 @@ class Bench:
             self._given = estimate_profile(table.module, request.hardware)
         else:
             given = read_profile(request.profile)
-            given, self.carried = carried_over(request.profile, given, table, request.hardware)
+            given, self.carried = carried_over(
+                request.profile, given, table, request.hardware
+            )
             self._given = as_if_alone(given, table.module)
         if not table.costs(self._given):
             remedy = "is it of this program, with these flags? 'pgle verify' shows what matches"
             raise UserError(
-                "has no cost of any instruction here", where=request.profile, remedy=remedy
+                "has no cost of any instruction here",
+                where=request.profile,
+                remedy=remedy,
             )
-        self.baseline = self.simulated(({}, "no profile"), result, *self._estimated(table))
+        self.baseline = self.simulated(
+            ({}, "no profile"), result, *self._estimated(table)
+        )
         try:
             self.pgle = self.schedule(({}, "the profile"))
         except UserError as error:
@@ -289,7 +337,9 @@ class Bench:
         self._programs[self._program({})] = self.pgle.trial
 
     def trial(self, setting: Setting) -> Trial:
-        """One setting: its figures, or why there are none; what another has compiled to is not simulated again."""
+        """One setting: its figures, or why there are none; what another has compiled to is not
+        simulated again.
+        """
         flags, label = setting
         folder = self.folder_of(flags)
         try:
@@ -311,7 +361,9 @@ class Bench:
                 shutil.rmtree(folder / made, ignore_errors=True)
 
     def schedule(self, setting: Setting) -> Simulated:
-        """One setting: compiled for its names, given costs, compiled with that profile, and simulated."""
+        """One setting: compiled for its names, given costs, compiled with that profile, and
+        simulated.
+        """
         flags, _ = setting
         folder, named = self.folder_of(flags), self._named(flags)
         program, path = (
@@ -324,7 +376,9 @@ class Bench:
             profile, modelled = self._costs[program]
             write_files(profile_files(path, profile), force=True)
             shutil.rmtree(folder / name, ignore_errors=True)
-            result = self.session.schedule(f"{folder.name}/{name}", self.options(flags), path)
+            result = self.session.schedule(
+                f"{folder.name}/{name}", self.options(flags), path
+            )
             if not self._has_new_names(program, result):
                 break
         return self.simulated(setting, result, profile, modelled)
@@ -352,7 +406,9 @@ class Bench:
     def whole(
         self, tried: Simulated, folder: Path, *, profile: bool = True
     ) -> tuple[Simulated, CompileResult]:
-        """A setting compiled by all passes, with the profile of its trial or without one, and simulated."""
+        """A setting compiled by all passes, with the profile of its trial or without one, and
+        simulated.
+        """
         emptied(folder)
         flags = tried.trial.flags
         wanted = replace(self.session.base, dump_dir=folder, flags=self.options(flags))
@@ -364,7 +420,9 @@ class Bench:
         ), result
 
     def compile_whole(self) -> None:
-        """Compile what settings are judged against by all passes, once: those from scheduling on gave another step."""
+        """Compile what settings are judged against by all passes, once: those from scheduling on
+        gave another step.
+        """
         if not self._is_whole:
             self._is_whole = True
             self.session.distrust()
@@ -374,9 +432,11 @@ class Bench:
             self.pgle, _ = self.whole(self.pgle, self.session.base.dump_dir / "pgle")
 
     def controlled(self, found: Simulated) -> Controlled | None:
-        """A setting against the profile alone, by two compilations; None if nothing hangs on kernels of products.
+        """A setting against the profile alone, by two compilations; None if nothing hangs on
+        kernels of products.
 
-        Both compilations take the setting and its costs in all worlds. The second has other kernels for products.
+        Both compilations take the setting and its costs in all worlds. The second has other kernels
+        for products.
         """
         alone, tried = self.pgle, found.trial
         if not hangs_on_choice([alone.prediction, found.prediction]):
@@ -391,13 +451,18 @@ class Bench:
         )
 
     def in_less_memory(self, trial: Trial) -> OverWorlds | None:
-        """A setting against the profile alone with a little less memory; None if both need much less than there is.
+        """A setting against the profile alone with a little less memory; None if both need much
+        less than there is.
 
-        Memory decides what XLA computes again, and so the sign of a change; no plan knows the last per cent of it.
+        Memory decides what XLA computes again, and so the sign of a change; no plan knows the last
+        per cent of it.
         """
         base, pgle = self.session.base, self.pgle.trial
         have = base.allocator_bytes
-        if not have or max(trial.memory_bytes or 0, pgle.memory_bytes or 0) < (1 - CLOSE) * have:
+        if (
+            not have
+            or max(trial.memory_bytes or 0, pgle.memory_bytes or 0) < (1 - CLOSE) * have
+        ):
             return None
         self.session.base = replace(
             base, allocator_bytes=int(have * (1 - LESS))
@@ -417,16 +482,23 @@ class Bench:
 
     def options(self, flags: Flags) -> tuple[str, ...]:
         """All XLA flags of a setting."""
-        return (*self.session.base.flags, *(f"--{name}={value}" for name, value in flags.items()))
+        return (
+            *self.session.base.flags,
+            *(f"--{name}={value}" for name, value in flags.items()),
+        )
 
     def folder_of(self, flags: Flags) -> Path:
         """Where a setting is compiled."""
-        return self.session.base.dump_dir / sha256(json.dumps(sorted(flags.items())).encode())[:12]
+        return (
+            self.session.base.dump_dir
+            / sha256(json.dumps(sorted(flags.items())).encode())[:12]
+        )
 
     def _has_new_names(self, program: Path, result: CompileResult) -> bool:
         """Whether a schedule shows names that the program had not before it; then they get costs.
 
-        Since jaxlib 0.12 scheduling wraps copies of slices in loops. LHS assumes 5 ms for each without a cost.
+        Since jaxlib 0.12 scheduling wraps copies of slices in loops. LHS assumes 5 ms for each
+        without a cost.
         """
         if program.name != UNSCHEDULED or program in self._complete:
             return False
@@ -434,7 +506,8 @@ class Bench:
         final = LookupTable(result.scheduled)
         known = final.costs(self._costs[program][0])
         if all(
-            name in known or row.is_optional or not row.accepted for name, row in final.rows.items()
+            name in known or row.is_optional or not row.accepted
+            for name, row in final.rows.items()
         ):
             return False
         self._costs[program] = self._estimated(_table(result))
@@ -450,22 +523,36 @@ class Bench:
         ).result()
 
     def _program(self, flags: Flags) -> tuple[str, str]:
-        """What a schedule follows from: the program before scheduling, and what else scheduling reads."""
-        late = {name: value for name, value in flags.items() if f"--{name}" in SCHEDULER_FLAGS}
+        """What a schedule follows from: the program before scheduling, and what else scheduling
+        reads.
+        """
+        late = {
+            name: value
+            for name, value in flags.items()
+            if f"--{name}" in SCHEDULER_FLAGS
+        }
         named = self._named(flags)
-        return self.session.program(named) or str(named.after_optimizations), json.dumps(
-            late, sort_keys=True
-        )
+        return self.session.program(named) or str(
+            named.after_optimizations
+        ), json.dumps(late, sort_keys=True)
 
 
 @contextmanager
-def open_bench(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -> Iterator[Bench]:
-    """A bench whose dumps go to a folder of their own, emptied of what a killed search left, and removed at the end."""
+def open_bench(
+    request: RehearseRequest, on_phase: OnPhase = lambda phase: None
+) -> Iterator[Bench]:
+    """A bench whose dumps go to a folder of their own, emptied of what a killed search left, and
+    removed at the end.
+    """
     folder = request.out / "trials"
     emptied(folder)
     base = replace(request.compilation(), dump_dir=folder)
     with open_session(
-        base, request.hardware, python=request.python, cached=request.cached, on_phase=on_phase
+        base,
+        request.hardware,
+        python=request.python,
+        cached=request.cached,
+        on_phase=on_phase,
     ) as session:
         try:
             yield Bench(request, session)
@@ -531,9 +618,13 @@ class _Search:
         for trial in made:
             # What another was at the same time, or elsewhere, is the same.
             alike = (
-                other for other in known if other.program == trial.program and not other.same_as
+                other
+                for other in known
+                if other.program == trial.program and not other.same_as
             )
-            twin = next((other for other in alike if other.worlds_us == trial.worlds_us), None)
+            twin = next(
+                (other for other in alike if other.worlds_us == trial.worlds_us), None
+            )
             if twin and trial.program and not trial.same_as:
                 trial = replace(trial, same_as=twin.label)
             known.append(trial)
@@ -549,14 +640,20 @@ class _Search:
         """The same without the flags that give nothing, as presets have them."""
 
         def is_as_good(other: Trial) -> bool:
-            return other.mean_us <= trial.mean_us * (1 + PROGRESS) and self._is_better(other)
+            return other.mean_us <= trial.mean_us * (1 + PROGRESS) and self._is_better(
+                other
+            )
 
-        idle = [name for name, other in self.without(trial).items() if is_as_good(other)]
+        idle = [
+            name for name, other in self.without(trial).items() if is_as_good(other)
+        ]
         for names in (
             idle,
             *([name] for name in idle),
         ):  # one by one only where they cannot go together
-            rest = {flag: value for flag, value in trial.flags.items() if flag not in names}
+            rest = {
+                flag: value for flag, value in trial.flags.items() if flag not in names
+            }
             if rest and len(rest) < len(trial.flags):
                 other = self._tried([(rest, f"without {', '.join(names)}")])[0]
                 if is_as_good(other):
@@ -564,7 +661,10 @@ class _Search:
         return trial
 
     def _is_better(self, trial: Trial) -> bool:
-        return all(holds_up(trial, side.trial) for side in (self.bench.baseline, self.bench.pgle))
+        return all(
+            holds_up(trial, side.trial)
+            for side in (self.bench.baseline, self.bench.pgle)
+        )
 
     def prove(self, trial: Trial) -> Proven:
         """A setting compiled whole, confirmed by XLA's log and schedule, simulated again."""
@@ -593,7 +693,9 @@ class _Search:
             control=control,
             accepted=is_better and is_sure and (in_less is None or in_less.mean < 0),
             use=confirm_compiled(result.log, result.lhs, tried.profile),
-            coverage=min((item.time.value or 0.0 for item in covered.main), default=0.0),
+            coverage=min(
+                (item.time.value or 0.0 for item in covered.main), default=0.0
+            ),
             change=changes[0],
             memory_change=changes[1],
         )
@@ -639,7 +741,9 @@ def _refusal(proof: Proven) -> str:
     return f"{label}: compiled whole, the step changes by {proof.change:+.2%} and is shorter in {won} only"
 
 
-def _warnings(request: RehearseRequest, pgle: Simulated, proof: Proven | None) -> list[str]:
+def _warnings(
+    request: RehearseRequest, pgle: Simulated, proof: Proven | None
+) -> list[str]:
     tuned = pgle.trial if proof is None else proof.scheduled.trial
     have = request.allocator_bytes
     near = near_limit(tuned.memory_bytes, have) if tuned.memory_bytes and have else ""

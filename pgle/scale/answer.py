@@ -33,7 +33,9 @@ Fabric = Literal["NVLink", "network"]
 Range = tuple[float, float]
 
 BREAKS = 0.9
-"""Efficiency from which on a program counts as scaling; a convention: nine tenths of the GPUs' work for the money."""
+"""Efficiency from which on a program counts as scaling; a convention: nine tenths of the GPUs' work
+for the money.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +49,14 @@ class Exposed:
     time_us: float  # of all executions in a step
     exposed_us: float  # the part during which nothing computes
     count: int  # executions in a step
-    weights_us: float = (
-        0.0  # of `exposed_us`, the part of collectives whose arrays are as large as weights
-    )
+    # of `exposed_us`, the part of collectives whose arrays are as large as weights
+    weights_us: float = 0.0
 
     @property
     def moves_weights(self) -> bool:
-        """Whether weights or gradients, and not activations, are most of the exposed communication."""
+        """Whether weights or gradients, and not activations, are most of the exposed
+        communication.
+        """
         return 2 * self.weights_us > self.exposed_us
 
     @property
@@ -77,7 +80,9 @@ class ScaleRow:
 
     devices: int
     values: Mapping[str, str] = field(default_factory=dict)  # of each varied name
-    shown: Mapping[str, str] = field(default_factory=dict)  # the same as they are at this size
+    shown: Mapping[str, str] = field(
+        default_factory=dict
+    )  # the same as they are at this size
     failure: str = ""  # why there is no step, in one line; then all below is empty
     module: str = ""  # name of the step's module
     hosts: int = 1
@@ -92,7 +97,8 @@ class ScaleRow:
     ceiling_us: float = 0.0  # the step if all communication were hidden
     by_collective: tuple[Exposed, ...] = ()  # the most exposed first
     operations: float = 0.0  # as of `operations_of`
-    # argument_bytes, temp_bytes, memory_bytes: device memory by XLA's report, memory_bytes in all; None: no report
+    # argument_bytes, temp_bytes, memory_bytes: device memory by XLA's report, memory_bytes in all;
+    # None: no report
     argument_bytes: int | None = None
     temp_bytes: int | None = None
     memory_bytes: int | None = None
@@ -103,9 +109,8 @@ class ScaleRow:
     )
     wall_s: float = 0.0  # that the row took
     scheduled: str = ""  # file of the scheduled module, from the folder of all rows on
-    grown: str = (
-        ""  # file of the program's module, from that folder on, if it is larger than a capture
-    )
+    # file of the program's module, from that folder on, if it is larger than a capture
+    grown: str = ""
     warnings: tuple[str, ...] = ()
     fitted: str = ""  # the name whose value was chosen so that the row fits
     tried: Mapping[str, int | None] = field(
@@ -160,21 +165,31 @@ def exposed_by_collective(
             weights_us=was.weights_us + item.exposed_us * is_weights,
         )
     return tuple(
-        sorted(found.values(), key=lambda item: (-item.exposed_us, -item.time_us, item.kind))
+        sorted(
+            found.values(),
+            key=lambda item: (-item.exposed_us, -item.time_us, item.kind),
+        )
     )
 
 
 def _weight_sizes(module: Module) -> frozenset[int]:
-    """Elements of what a step returns, its weights and the optimizer's state, and of their slices in loops."""
+    """Elements of what a step returns, its weights and the optimizer's state, and of their slices
+    in loops.
+    """
     root = module.instructions[module.entry_computation.root].shape
     trips = {
         count
         for item in module.walk()
         if item.opcode == "while" and (count := trip_count(module, item))
     } | {1}
-    sizes = {prod(shape.dimensions) for shape in root.elements or (root,) if shape.dimensions}
+    sizes = {
+        prod(shape.dimensions) for shape in root.elements or (root,) if shape.dimensions
+    }
     return frozenset(
-        size // count for size in sizes for count in trips if size % count == 0 and size > count
+        size // count
+        for size in sizes
+        for count in trips
+        if size % count == 0 and size > count
     )
 
 
@@ -206,19 +221,31 @@ class _Flow:
 def _moves_weights(
     module: Module, kind: str, item: Instruction, group: int, weights: Collection[int]
 ) -> bool:
-    """Whether half of the bytes of a collective, as each GPU holds them, are as large as weights or their gradients."""
+    """Whether half of the bytes of a collective, as each GPU holds them, are as large as weights or
+    their gradients.
+    """
     if not KINDS[kind].moves:
         return False
     shapes = [
-        module.instructions[name].shape for name in item.operands if name in module.instructions
+        module.instructions[name].shape
+        for name in item.operands
+        if name in module.instructions
     ]
     parts = group if kind == "reduce-scatter" else 1
-    alike = sum(shape.size_bytes for shape in shapes if prod(shape.dimensions) // parts in weights)
+    alike = sum(
+        shape.size_bytes
+        for shape in shapes
+        if prod(shape.dimensions) // parts in weights
+    )
     return 2 * alike > sum(shape.size_bytes for shape in shapes)
 
 
-def _reach(module: Module, instruction: Instruction, hardware: Hardware) -> tuple[int, int]:
-    """Devices that talk to each other, and hosts that they are on; of a permute those of its longest jump."""
+def _reach(
+    module: Module, instruction: Instruction, hardware: Hardware
+) -> tuple[int, int]:
+    """Devices that talk to each other, and hosts that they are on; of a permute those of its
+    longest jump.
+    """
     if pairs := instruction.source_target_pairs:
         jumps = (len({hardware.host(device) for device in pair}) for pair in pairs)
         return len({device for pair in pairs for device in pair}), max(jumps)
@@ -227,7 +254,9 @@ def _reach(module: Module, instruction: Instruction, hardware: Hardware) -> tupl
 
 
 RECOMPUTED = "rematted_computation"
-"""In the framework's name of what `jax.checkpoint` computes again; XLA ends names of its own copies in ``.remat``."""
+"""In the framework's name of what `jax.checkpoint` computes again; XLA ends names of its own copies
+in ``.remat``.
+"""
 
 
 def operations_of(module: Module, prediction: Prediction) -> float:
@@ -254,12 +283,16 @@ def _is_recomputed(module: Module, item: Instruction) -> bool:
         if fused is None
         else (one for one in fused.instructions if one.opcode in ("dot", "convolution"))
     )
-    return has_remat(item.name) or any(RECOMPUTED in one.op_name for one in (item, *inner))
+    return has_remat(item.name) or any(
+        RECOMPUTED in one.op_name for one in (item, *inner)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A measured step at one size and what was predicted for it, microseconds: it moves the steps of all sizes."""
+    """A measured step at one size and what was predicted for it, microseconds: it moves the steps
+    of all sizes.
+    """
 
     devices: int
     measured_us: float
@@ -267,12 +300,15 @@ class Anchor:
 
     @property
     def factor(self) -> float:
-        """What predicted steps are multiplied by: costs are taken to be off by the same share at every size."""
+        """What predicted steps are multiplied by: costs are taken to be off by the same share at
+        every size.
+        """
         return self.measured_us / self.predicted_us
 
     def ends_us(self, step_us: float) -> tuple[float, float]:
-        """The step multiplied and the step with the difference added instead, the smaller first. One measured size
-        cannot tell the two apart; they are equal there."""
+        """The step multiplied and the step with the difference added instead, the smaller first.
+        One measured size cannot tell the two apart; they are equal there.
+        """
         added = max(step_us + self.measured_us - self.predicted_us, 0.0)
         low, high = sorted((step_us * self.factor, added))
         return low, high
@@ -301,9 +337,13 @@ class ScaleAnswer:
     first: (
         Judged | None
     )  # the smallest size, which others are compared with; None where no row has a step
-    best: tuple[Judged, ...]  # the rows of the variant that is fastest at the largest size
+    best: tuple[
+        Judged, ...
+    ]  # the rows of the variant that is fastest at the largest size
     breaks: Judged | None  # of `best`, the first whose `scaling` is below `BREAKS`
-    culprit: Exposed | None  # the collectives exposed more there than in the first of `best`
+    culprit: (
+        Exposed | None
+    )  # the collectives exposed more there than in the first of `best`
     culprit_share: float  # of the step that it is exposed for there
     anchor: Anchor | None
 
@@ -312,7 +352,8 @@ class ScaleAnswer:
         """The largest size of `best` before it breaks."""
         until = inf if self.breaks is None else self.breaks.row.devices
         return max(
-            (item.row.devices for item in self.best if item.row.devices < until), default=None
+            (item.row.devices for item in self.best if item.row.devices < until),
+            default=None,
         )
 
     @property
@@ -327,23 +368,30 @@ class ScaleAnswer:
 
     @property
     def grows(self) -> str:
-        """The part of the step that grew most, for the same work, from the first row of `best` to where it breaks."""
+        """The part of the step that grew most, for the same work, from the first row of `best` to
+        where it breaks.
+        """
         if self.breaks is None:
             return ""
         first, row = self.best[0].row, self.breaks.row
         work = (row.operations or 1.0) / (first.operations or 1.0)
         more_us = {
-            words: getattr(row, name) - work * getattr(first, name) for words, name in PARTS.items()
+            words: getattr(row, name) - work * getattr(first, name)
+            for words, name in PARTS.items()
         }
         return max(more_us, key=more_us.__getitem__)
 
     @property
     def good(self) -> bool:
         """Whether there is a step that fits."""
-        return any(not item.row.failure and item.row.fits is not False for item in self.rows)
+        return any(
+            not item.row.failure and item.row.fits is not False for item in self.rows
+        )
 
 
-def answer(rows: Sequence[ScaleRow], measured: Mapping[int, float] | None = None) -> ScaleAnswer:
+def answer(
+    rows: Sequence[ScaleRow], measured: Mapping[int, float] | None = None
+) -> ScaleAnswer:
     """Judge all rows.
 
     Args:
@@ -362,21 +410,30 @@ def answer(rows: Sequence[ScaleRow], measured: Mapping[int, float] | None = None
     )
     anchor = next(anchors, None)
     own = {row.variant: row for row in reversed(there)}
-    judged = tuple(_judged(row, there[0], own.get(row.variant, row), anchor) for row in rows)
+    judged = tuple(
+        _judged(row, there[0], own.get(row.variant, row), anchor) for row in rows
+    )
     first = next(item for item in judged if item.row is there[0])
     best = _best(judged)
     breaks = next(
-        (item for item in best if item.scaling is not None and item.scaling < BREAKS), None
+        (item for item in best if item.scaling is not None and item.scaling < BREAKS),
+        None,
     )
-    culprit, share = (None, 0.0) if breaks is None else _culprit(breaks.row, best[0].row)
+    culprit, share = (
+        (None, 0.0) if breaks is None else _culprit(breaks.row, best[0].row)
+    )
     return ScaleAnswer(judged, first, best, breaks, culprit, share, anchor)
 
 
-def _judged(row: ScaleRow, first: ScaleRow, own: ScaleRow, anchor: Anchor | None) -> Judged:
+def _judged(
+    row: ScaleRow, first: ScaleRow, own: ScaleRow, anchor: Anchor | None
+) -> Judged:
     if row.failure or not row.step_us:
         return Judged(row)
     # Of the estimates, compute is off by about the same share at both sizes; communication is not.
-    modelled = [abs(factor - 1) * row.exposed_us / row.step_us for factor in ESTIMATE_RANGE]
+    modelled = [
+        abs(factor - 1) * row.exposed_us / row.step_us for factor in ESTIMATE_RANGE
+    ]
     faster, slower = size_spread(first.devices, row.devices)
     efficiency = _rate(row) / _rate(first)
     down, up = hypot(modelled[1], slower - 1), hypot(modelled[0], 1 - faster)
@@ -394,14 +451,19 @@ def _judged(row: ScaleRow, first: ScaleRow, own: ScaleRow, anchor: Anchor | None
 
 
 def _interval(row: ScaleRow, first: ScaleRow, anchor: Anchor | None) -> Range:
-    """The range of a step: what the prediction does not know of itself, and what no compiler knows of another size.
+    """The range of a step: what the prediction does not know of itself, and what no compiler knows
+    of another size.
 
-    With an anchor the prediction's own doubt is gone, but for communication that the anchor's size does not have.
+    With an anchor the prediction's own doubt is gone, but for communication that the anchor's size
+    does not have.
     """
     known_at = first.devices if anchor is None else anchor.devices
     low, high = size_spread(known_at, row.devices)
     if anchor is None:
-        step, ends = row.step_us, (row.least_us, inf if row.most_us is None else row.most_us)
+        step, ends = (
+            row.step_us,
+            (row.least_us, inf if row.most_us is None else row.most_us),
+        )
     else:
         step, ends = row.step_us * anchor.factor, anchor.ends_us(row.step_us)
     return (
@@ -416,11 +478,17 @@ def _rate(row: ScaleRow) -> float:
 
 
 def _best(judged: Sequence[Judged]) -> tuple[Judged, ...]:
-    """The rows of the variant that does most work per second at the largest size; one that does not fit comes last."""
+    """The rows of the variant that does most work per second at the largest size; one that does not
+    fit comes last.
+    """
     there = [item for item in judged if item.efficiency is not None]
     last = max(
         there,
-        key=lambda item: (item.row.fits is not False, item.row.devices, item.efficiency or 0.0),
+        key=lambda item: (
+            item.row.fits is not False,
+            item.row.devices,
+            item.efficiency or 0.0,
+        ),
     )
     return tuple(item for item in there if item.row.variant == last.row.variant)
 
@@ -436,4 +504,6 @@ def _culprit(row: ScaleRow, first: ScaleRow) -> tuple[Exposed | None, float]:
         row.by_collective,
         key=lambda item: item.exposed_us / row.step_us - before.get(item.kind, 0.0),
     )
-    return (worst, worst.exposed_us / row.step_us) if worst.exposed_us > 0 else (None, 0.0)
+    return (
+        (worst, worst.exposed_us / row.step_us) if worst.exposed_us > 0 else (None, 0.0)
+    )

@@ -22,7 +22,9 @@ class ScaleControl:
     breaks: bool  # whether the best variant scales to another size
     is_other_best: bool  # whether another variant is best at the largest size
     fits: tuple[ScaleRow, ...]  # rows of which only one compilation fits
-    swapped: tuple[tuple[ScaleRow, ScaleRow], ...]  # variants of one size whose order turns
+    swapped: tuple[
+        tuple[ScaleRow, ScaleRow], ...
+    ]  # variants of one size whose order turns
 
     @property
     def depends(self) -> bool:
@@ -35,8 +37,8 @@ def answer_of_both(
 ) -> tuple[ScaleAnswer, ScaleControl | None]:
     """The answer of the first compilation, with ranges that hold both, and the control.
 
-    The control is None if no row has a second compilation that makes another program. The arguments are those of
-    `answer`.
+    The control is None if no row has a second compilation that makes another program. The arguments
+    are those of `answer`.
     """
     first = answer(rows, measured)
     if not any(row.control is not None and row.control.row is not None for row in rows):
@@ -63,14 +65,22 @@ def _control(first: ScaleAnswer, other: ScaleAnswer) -> ScaleControl:
         is_other_best=is_other_best,
         fits=tuple(one.row for one, two in pairs if one.row.fits != two.row.fits),
         swapped=tuple(
-            (one[0].row, two[0].row) for one, two in combinations(pairs, 2) if _turns(one, two)
+            (one[0].row, two[0].row)
+            for one, two in combinations(pairs, 2)
+            if _turns(one, two)
         ),
     )
 
 
 def _is_other_best(first: ScaleAnswer, other: ScaleAnswer) -> bool:
-    """Whether another variant is best, and either compilation shows it ahead by more than a rounding."""
-    if not first.best or not other.best or first.best[-1].row.variant == other.best[-1].row.variant:
+    """Whether another variant is best, and either compilation shows it ahead by more than a
+    rounding.
+    """
+    if (
+        not first.best
+        or not other.best
+        or first.best[-1].row.variant == other.best[-1].row.variant
+    ):
         return False
     here, there = first.best[-1].row, other.best[-1].row
     pairs = list(zip(first.rows, other.rows, strict=True))
@@ -80,7 +90,9 @@ def _is_other_best(first: ScaleAnswer, other: ScaleAnswer) -> bool:
 
 
 def _turns(one: tuple[Judged, Judged], two: tuple[Judged, Judged]) -> bool:
-    """Whether two variants of one size change places between the compilations, by more than roundings."""
+    """Whether two variants of one size change places between the compilations, by more than
+    roundings.
+    """
     if one[0].row.devices != two[0].row.devices:
         return False
     first, other = _lead(one[0], two[0]), _lead(one[1], two[1])

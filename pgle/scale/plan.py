@@ -1,8 +1,10 @@
-"""Which sizes and variants of a program are tried, its command line for each of them, and modules of larger sizes.
+"""Which sizes and variants of a program are tried, its command line for each of them, and modules
+of larger sizes.
 
-No machine captures a module for thousands of devices. It is grown from the same module at three sizes. A program that
-is the same at every size differs only in numbers: shapes, parts of a mesh, constants. A number may be the same, grow
-with the devices (``a·N + b``), or shrink with them (``c/N``). Two sizes say which; the third must agree.
+No machine captures a module for thousands of devices. It is grown from the same module at three
+sizes. A program that is the same at every size differs only in numbers: shapes, parts of a mesh,
+constants. A number may be the same, grow with the devices (``a·N + b``), or shrink with them
+(``c/N``). Two sizes say which; the third must agree.
 """
 
 from __future__ import annotations
@@ -25,17 +27,23 @@ SIZES = 3
 """Captures that a module is grown from: each half of the next."""
 
 ROUNDED = Fraction(1, 200)
-"""Of a constant: bfloat16 is printed with its rounding, 8 bits. No schedule follows from a constant."""
+"""Of a constant: bfloat16 is printed with its rounding, 8 bits. No schedule follows from a
+constant.
+"""
 
 _NUMBER = re.compile(r"(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)")
 
-_BITS = re.compile(r"(?<=dense<)0x([0-9A-F]+)(?=> : tensor<(?:\d+x)*(bf16|f16|f32|f64)>)")
+_BITS = re.compile(
+    r"(?<=dense<)0x([0-9A-F]+)(?=> : tensor<(?:\d+x)*(bf16|f16|f32|f64)>)"
+)
 """A constant that MLIR prints by its bits, as six digits would round it."""
 
 _FORMATS = {"bf16": ">f", "f16": ">e", "f32": ">f", "f64": ">d"}
 
 _PLACE = re.compile(r"\{\{|\}\}|\{(\w+(?: *[*/] *\w+)*)\}", re.ASCII)
-"""A placeholder: a name, or names and numbers multiplied and divided from left to right. Two braces are one brace."""
+"""A placeholder: a name, or names and numbers multiplied and divided from left to right. Two braces
+are one brace.
+"""
 
 _SUM = re.compile(
     r"\{[\w *\/+%()-]+\}", re.ASCII
@@ -52,7 +60,9 @@ class SizeTrial:
 
     devices: int  # GPUs
     per_host: int  # GPUs that share NVLink
-    values: tuple[tuple[str, str], ...] = ()  # of each varied name, as the user wrote them
+    values: tuple[
+        tuple[str, str], ...
+    ] = ()  # of each varied name, as the user wrote them
     file: str = ""  # a module in place of the command
     digest: str = ""  # of that file's content
     unfit: str = ""  # why this size cannot be, where that is known beforehand
@@ -72,7 +82,9 @@ class SizeTrial:
         if self.hosts == 1:
             return f"1x1x{self.devices}"
         if self.devices % self.per_host:
-            raise UnfitError(f"{self.devices} GPUs do not fill hosts of {self.per_host}")
+            raise UnfitError(
+                f"{self.devices} GPUs do not fill hosts of {self.per_host}"
+            )
         return f"{self.hosts}x1x{self.per_host}"
 
     @property
@@ -110,7 +122,9 @@ def trials(
     ]
     if len(found) > MOST_TRIALS:
         remedy = f"{MOST_TRIALS} are the most; give fewer sizes or values"
-        raise UserError(f"{len(found)} trials", where="--devices, --vary", remedy=remedy)
+        raise UserError(
+            f"{len(found)} trials", where="--devices, --vary", remedy=remedy
+        )
     if len({trial.name for trial in found}) < len(found):
         raise UserError(
             "two trials are the same",
@@ -123,8 +137,9 @@ def trials(
 def fitting(
     wanted: Sequence[SizeTrial], name: str
 ) -> list[Generator[SizeTrial, ScaleRow, ScaleRow]]:
-    """For each size and all other values a bisection for the last value of a varied name that fits into memory; trials
-    of one size and the same other values go from the least memory to the most."""
+    """For each size and all other values a bisection for the last value of a varied name that fits
+    into memory; trials of one size and the same other values go from the least memory to the most.
+    """
     found: dict[tuple[object, ...], list[SizeTrial]] = {}
     for trial in wanted:
         others = tuple(pair for pair in trial.values if pair[0] != name)
@@ -132,10 +147,14 @@ def fitting(
     return [_fitting(group, name) for group in found.values()]
 
 
-def _fitting(group: Sequence[SizeTrial], name: str) -> Generator[SizeTrial, ScaleRow, ScaleRow]:
-    """Yields the trial to make, and is sent its row; one without a step counts as one that does not fit.
+def _fitting(
+    group: Sequence[SizeTrial], name: str
+) -> Generator[SizeTrial, ScaleRow, ScaleRow]:
+    """Yields the trial to make, and is sent its row; one without a step counts as one that does not
+    fit.
 
-    Returns the row of the last value that fits, else of the first, with the memory of all that were tried.
+    Returns the row of the last value that fits, else of the first, with the memory of all that were
+    tried.
     """
     rows: dict[int, ScaleRow] = {}
     low, high = 0, len(group)  # all before `low` fit; `high` and all behind it do not
@@ -145,12 +164,16 @@ def _fitting(group: Sequence[SizeTrial], name: str) -> Generator[SizeTrial, Scal
         is_fit = not row.failure and row.fits is not False
         low, high = (at + 1, high) if is_fit else (low, at)
         at = (low + high) // 2
-    tried = {dict(group[at].values)[name]: row.memory_bytes for at, row in sorted(rows.items())}
+    tried = {
+        dict(group[at].values)[name]: row.memory_bytes
+        for at, row in sorted(rows.items())
+    }
     return replace(rows[low - 1 if low else 0], fitted=name, tried=tried)
 
 
 def filled(words: Sequence[str], trial: SizeTrial) -> tuple[str, ...]:
-    """The command line of a trial: ``{devices}``, ``{hosts}`` and varied names replaced, also in varied values.
+    """The command line of a trial: ``{devices}``, ``{hosts}`` and varied names replaced, also in
+    varied values.
 
     Raises:
         UnfitError: a division leaves a rest.
@@ -162,11 +185,15 @@ def filled(words: Sequence[str], trial: SizeTrial) -> tuple[str, ...]:
 
 
 def check_names(words: Sequence[str], varied: Mapping[str, Sequence[str]]) -> None:
-    """Refuse a varied name that the command does not hold, and a placeholder that nothing varies."""
+    """Refuse a varied name that the command does not hold, and a placeholder that nothing
+    varies.
+    """
     own = {"devices", "hosts"}
     if taken := own & set(varied):
         raise UserError(
-            "is a name of pgle's own", where=f"--vary {min(taken)}=…", remedy="choose another name"
+            "is a name of pgle's own",
+            where=f"--vary {min(taken)}=…",
+            remedy="choose another name",
         )
     used = set[str]()
     for texts, known in [
@@ -182,7 +209,9 @@ def check_names(words: Sequence[str], varied: Mapping[str, Sequence[str]]) -> No
             if unknown := sorted(found - known):
                 remedy = suggestion(unknown[0], known) or f"add --vary {unknown[0]}=A,B"
                 remedy += f"; for braces of your own write {{{{{unknown[0]}}}}}"
-                raise UserError("has no value", where=f"{{{unknown[0]}}}", remedy=remedy)
+                raise UserError(
+                    "has no value", where=f"{{{unknown[0]}}}", remedy=remedy
+                )
             for wrong in _SUM.findall(_PLACE.sub("", text)):
                 if known & set(re.findall(r"\w+", wrong)):
                     remedy = "only * and / are worked out: {4*devices}, {batch/hosts}"
@@ -229,7 +258,8 @@ def _number(name: str, values: Mapping[str, str]) -> int:
 
 
 def bases(devices: int, most: int, hosts_of: int) -> tuple[int, ...]:
-    """The sizes to capture for one of so many devices, the smallest first: `most` devices at most, and full hosts.
+    """The sizes to capture for one of so many devices, the smallest first: `most` devices at most,
+    and full hosts.
 
     Raises:
         UnfitError: halving it does not lead to full hosts.
@@ -262,12 +292,16 @@ def grown(modules: Mapping[int, str], devices: int) -> str:
         partial(_at, devices, sizes)
     )  # a module holds few different numbers, each thousands of times
     made = [rule(now) for now in zip(*(part[1::2] for part in split), strict=True)]
-    return "".join(word + number for word, number in zip(words[0], [*made, ""], strict=True))
+    return "".join(
+        word + number for word, number in zip(words[0], [*made, ""], strict=True)
+    )
 
 
 def _decimal(match: re.Match[str]) -> str:
     bits, kind = bytes.fromhex(match[1]), match[2]
-    value = struct.unpack(_FORMATS[kind], bits + bytes(2) if kind == "bf16" else bits)[0]
+    value = struct.unpack(_FORMATS[kind], bits + bytes(2) if kind == "bf16" else bits)[
+        0
+    ]
     return f"{value:.9E}" if isfinite(value) else match[0]
 
 
@@ -280,14 +314,20 @@ def _at(devices: int, sizes: Sequence[int], texts: tuple[str, ...]) -> str:
     near = Fraction(0) if whole else ROUNDED
     slope = (values[1] - values[0]) / (sizes[1] - sizes[0])
     shares = [value * size for value, size in zip(values, sizes, strict=True)]
-    if abs(values[2] - values[1] - slope * (sizes[2] - sizes[1])) <= near * abs(values[2]):
+    if abs(values[2] - values[1] - slope * (sizes[2] - sizes[1])) <= near * abs(
+        values[2]
+    ):
         found = values[2] + slope * (devices - sizes[2])
     elif max(shares) - min(shares) <= near * abs(shares[2]):
         found = shares[2] / devices
     else:
-        raise UnfitError(f"{', '.join(texts)} at {', '.join(map(str, sizes))} GPUs follow no rule")
+        raise UnfitError(
+            f"{', '.join(texts)} at {', '.join(map(str, sizes))} GPUs follow no rule"
+        )
     if whole and found.denominator != 1:
-        raise UnfitError(f"{texts[2]} at {sizes[2]} GPUs cannot be divided at {devices}")
+        raise UnfitError(
+            f"{texts[2]} at {sizes[2]} GPUs cannot be divided at {devices}"
+        )
     return str(found) if whole else f"{float(found):.9E}"
 
 

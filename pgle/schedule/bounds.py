@@ -1,4 +1,6 @@
-"""What no schedule of a module's instructions can beat: by their costs, and by what the GPU and its links allow."""
+"""What no schedule of a module's instructions can beat: by their costs, and by what the GPU and its
+links allow.
+"""
 
 from __future__ import annotations
 
@@ -29,21 +31,28 @@ def ceiling(
     breakdown: Breakdown | None = None,
     slower: float = 1.0,
 ) -> float:
-    """A lower bound of the step of any schedule of a module, in microseconds; XLA need not be able to reach it.
+    """A lower bound of the step of any schedule of a module, in microseconds; XLA need not be able
+    to reach it.
 
     A loop's iterations follow each other, and the loop is compute to its surroundings.
 
     Args:
-        breakdown: of a schedule of the module: hiding can save what it exposes, not the time in which nothing runs.
-        slower: times as long as alone that kernels take at least while they hide a collective: of a hidden microsecond
+        breakdown: of a schedule of the module: hiding can save what it exposes, not the time in
+        which nothing runs.
+        slower: times as long as alone that kernels take at least while they hide a collective: of a
+        hidden microsecond
             1 / `slower` is saved.
     """
-    bound = _Bounds(module, program, lambda op: op.cost_us, launch.gap_us).of(program.entry)
+    bound = _Bounds(module, program, lambda op: op.cost_us, launch.gap_us).of(
+        program.entry
+    )
     if breakdown is None:
         return bound
     return max(
         bound,
-        breakdown.step_us - breakdown.exposed_communication_us / slower - breakdown.exposed_copy_us,
+        breakdown.step_us
+        - breakdown.exposed_communication_us / slower
+        - breakdown.exposed_copy_us,
     )
 
 
@@ -57,15 +66,17 @@ def _least_of(module: Module, op: Op, hardware: Hardware) -> float:
 def gpu_least_us(module: Module, program: Program, hardware: Hardware) -> float:
     """What no schedule of a program can beat: what the GPU's peaks and its links allow."""
     least = {op.name: _least_of(module, op, hardware) for op in program.ops}
-    return _Bounds(module, program, lambda op: least[op.name], 0.0, shares_links=True).of(
-        program.entry
-    )
+    return _Bounds(
+        module, program, lambda op: least[op.name], 0.0, shares_links=True
+    ).of(program.entry)
 
 
 def too_short(
     module: Module, program: Program, timeline: Timeline, hardware: Hardware
 ) -> Iterator[str]:
-    """That costs make a step which the GPU cannot reach, with the instruction that falls shortest of its bound."""
+    """That costs make a step which the GPU cannot reach, with the instruction that falls shortest
+    of its bound.
+    """
     simulated_us = float(timeline.end_us.max(initial=0.0))
     if simulated_us >= program.least_us * (1 - ROUNDING):
         return
@@ -89,7 +100,9 @@ class _Bounds:
     program: Program
     cost: Callable[[Op], float]  # microseconds of one execution of an op
     gap_us: float  # before each kernel
-    shares_links: bool = False  # collectives and transfers between two devices have the same links
+    shares_links: bool = (
+        False  # collectives and transfers between two devices have the same links
+    )
     known: dict[str, float] = field(default_factory=dict)
     queues: dict[str, Mapping[str, float]] = field(default_factory=dict)
 
@@ -106,12 +119,17 @@ class _Bounds:
             if op.stream is Stream.COMPUTE and op.action is HostAction.LAUNCH
         )
         queues = self._queued(name)
-        copy = max((us for lane, us in queues.items() if lane.startswith("copy")), default=0.0)
+        copy = max(
+            (us for lane, us in queues.items() if lane.startswith("copy")), default=0.0
+        )
         pairs = max(queues.get("send", 0.0), queues.get("recv", 0.0))
         collectives = queues.get(COLLECTIVES, 0.0)
         links = collectives + pairs if self.shares_links else max(collectives, pairs)
         chain = _longest_chain(
-            self.module, name, ops, {**{op.name: self.cost(op) for op in ops.values()}, **inner}
+            self.module,
+            name,
+            ops,
+            {**{op.name: self.cost(op) for op in ops.values()}, **inner},
         )
         self.known[name] = max(compute - self.gap_us, links, copy, chain)
         return self.known[name]
@@ -119,11 +137,15 @@ class _Bounds:
     def _inner_us(self, op: Op) -> float:
         bodies = [self.of(body) for body in op.bodies]
         return (
-            max(bodies, default=0.0) if op.action is HostAction.BRANCH else sum(bodies) * op.trips
+            max(bodies, default=0.0)
+            if op.action is HostAction.BRANCH
+            else sum(bodies) * op.trips
         )
 
     def _queued(self, name: str) -> Mapping[str, float]:
-        """Time of each queue except compute, loops included; branches do not count, since another may be taken."""
+        """Time of each queue except compute, loops included; branches do not count, since another
+        may be taken.
+        """
         if name in self.queues:
             return self.queues[name]
         found: dict[str, float] = {}
@@ -147,7 +169,10 @@ def _longest_chain(
     arrival: dict[str, float] = {}  # of what an async start began
     for item in computation.instructions if computation is not None else ():
         ready = max(
-            (finish.get(other, 0.0) for other in (*item.operands, *item.control_predecessors)),
+            (
+                finish.get(other, 0.0)
+                for other in (*item.operands, *item.control_predecessors)
+            ),
             default=0.0,
         )
         op = ops.get(item.name)

@@ -1,8 +1,8 @@
 """A verdict that two compilations must share. They differ in the kernels that multiply matrices.
 
-On a GPU XLA times several kernels for each matrix product and takes the fastest (autotuning). Without one it can time
-none, and its default makes a Triton fusion of each product. What a schedule gains may hang on that choice, so a second
-compilation takes the other one.
+On a GPU XLA times several kernels for each matrix product and takes the fastest (autotuning).
+Without one it can time none, and its default makes a Triton fusion of each product. What a schedule
+gains may hang on that choice, so a second compilation takes the other one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from pgle.schedule.predict import LEAST_GAIN, Gain, Prediction
 from pgle.xla.flags.text import FlagList, typed_flag
 
 TRITON = "xla_gpu_enable_triton_gemm"
-ROUNDED = 0.0005  # share of the step: a smaller change is shown as 0.0 %, and has no sign
+ROUNDED = (
+    0.0005  # share of the step: a smaller change is shown as 0.0 %, and has no sign
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,9 @@ class Controlled:
     """What a schedule gains over another, by two compilations."""
 
     first: Gain  # with the user's flags
-    other: Gain | None = None  # with the other kernels for products; None: nothing hangs on them
+    other: Gain | None = (
+        None  # with the other kernels for products; None: nothing hangs on them
+    )
 
     @property
     def depends(self) -> bool:
@@ -57,8 +61,8 @@ def other_choice(flags: Iterable[str]) -> str:
 def hangs_on_choice(predictions: Iterable[Prediction]) -> bool:
     """Whether a schedule has a matrix product whose cost was not measured.
 
-    A profile of the job names the kernels that its autotuning took. If it has a cost of every product under the names
-    of this compilation, these are the kernels.
+    A profile of the job names the kernels that its autotuning took. If it has a cost of every
+    product under the names of this compilation, these are the kernels.
     """
     ops = (op for prediction in predictions for op in prediction.program.ops)
     return any(op.kind == "matmul" and op.origin is not Origin.MEASURED for op in ops)

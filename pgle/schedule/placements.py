@@ -1,4 +1,6 @@
-"""Where schedules put their collectives, why collectives stay exposed, and how two schedules differ."""
+"""Where schedules put their collectives, why collectives stay exposed, and how two schedules
+differ.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,20 @@ import numpy as np
 from pgle.schedule.predict import Prediction
 from pgle.schedule.simulate import Stream, Timeline
 from pgle.trace.columns import distinct
-from pgle.xla.collectives import async_pairs, collective_kind, lhs_names, walk_collectives
+from pgle.xla.collectives import (
+    async_pairs,
+    collective_kind,
+    lhs_names,
+    walk_collectives,
+)
 from pgle.xla.hlo.module import Computation, Module
 
 BLOCK = 4096  # instructions that are looked at together
 
 EXPOSED_SHARE = 0.05
-"""Collectives of which less is exposed need no reason: launch gaps around them already are a few microseconds."""
+"""Collectives of which less is exposed need no reason: launch gaps around them already are a few
+microseconds.
+"""
 
 NOTHING_INDEPENDENT = "nothing is independent of it"
 UNREAD = "nothing reads its result, and XLA runs it all the same"
@@ -47,16 +56,26 @@ class Placement:
     between: int  # compute instructions from its start to its done
     cover_us: float  # their time
     cost_us: float  # its own time, once
-    exposed_us: float  # the part of all its executions in a step during which nothing computes
-    independent_us: float  # compute of its computation that neither needs it nor is needed by it
+    exposed_us: (
+        float  # the part of all its executions in a step during which nothing computes
+    )
+    independent_us: (
+        float  # compute of its computation that neither needs it nor is needed by it
+    )
     count: int = 1  # its executions in a step
     kept_by: str = ""  # the flag that keeps it synchronous; empty where none does
-    unread: bool = False  # no instruction on the way to the computation's result needs it
+    unread: bool = (
+        False  # no instruction on the way to the computation's result needs it
+    )
 
     @property
     def hideable_us(self) -> float:
-        """As much of its exposed time as there is independent compute that does not run next to it already."""
-        return min(self.exposed_us, max(self.independent_us - self.cover_us, 0.0) * self.count)
+        """As much of its exposed time as there is independent compute that does not run next to it
+        already.
+        """
+        return min(
+            self.exposed_us, max(self.independent_us - self.cover_us, 0.0) * self.count
+        )
 
     @property
     def reason(self) -> str:
@@ -86,10 +105,15 @@ class Move:
 
     @property
     def moved(self) -> bool:
-        """Whether start and done stand otherwise: synchronous or not, or another number of instructions between."""
+        """Whether start and done stand otherwise: synchronous or not, or another number of
+        instructions between.
+        """
         if self.before is None or self.after is None:
             return True
-        return (self.before.sync, self.before.between) != (self.after.sync, self.after.between)
+        return (self.before.sync, self.before.between) != (
+            self.after.sync,
+            self.after.between,
+        )
 
 
 def placements(
@@ -101,26 +125,42 @@ def placements(
         flags: the XLA flags that it was compiled with, the last of a name counts.
     """
     names = lhs_names(module)
-    given = [flag.partition("=")[2] for flag in flags if flag.partition("=")[0] == DISABLE_ASYNC]
-    disabled = {name.strip().lower() for name in given[-1].split(",")} if given else set[str]()
+    given = [
+        flag.partition("=")[2]
+        for flag in flags
+        if flag.partition("=")[0] == DISABLE_ASYNC
+    ]
+    disabled = (
+        {name.strip().lower() for name in given[-1].split(",")} if given else set[str]()
+    )
     cost = _cost_by_name(timeline)
     compute = {
         timeline.names[code]
         for code in distinct(timeline.instruction[timeline.stream == Stream.COMPUTE])
     }
     exposures = {item.name: item for item in timeline.exposures}
-    dones = {pair.start: pair.done for pair in async_pairs(module) if pair.is_collective}
-    chosen: dict[str, list[tuple[str, str]]] = {}  # collectives, each with its kind, by computation
+    dones = {
+        pair.start: pair.done for pair in async_pairs(module) if pair.is_collective
+    }
+    chosen: dict[
+        str, list[tuple[str, str]]
+    ] = {}  # collectives, each with its kind, by computation
     for item, kind in walk_collectives(module):
         if item.name in cost:
             chosen.setdefault(item.computation, []).append((item.name, kind))
     found: dict[str, Placement] = {}
-    for computation, inside in ((module.computations[of], inside) for of, inside in chosen.items()):
+    for computation, inside in (
+        (module.computations[of], inside) for of, inside in chosen.items()
+    ):
         where = {item.name: at for at, item in enumerate(computation.instructions)}
-        free_us = _independent_us(computation, [start for start, _ in inside], cost, compute)
+        free_us = _independent_us(
+            computation, [start for start, _ in inside], cost, compute
+        )
         read = _read(computation)
         for start, kind in inside:
-            between = computation.instructions[where[start] + 1 : where[dones.get(start, start)]]
+            between = computation.instructions[
+                where[start] + 1 : where[dones.get(start, start)]
+            ]
             covering = [
                 item.name
                 for item in between
@@ -149,15 +189,21 @@ def compare_placements(
     before: Mapping[str, Placement], after: Mapping[str, Placement]
 ) -> tuple[Move, ...]:
     """Every collective of either schedule, the one whose exposed time changes most first."""
-    moves = (Move(name, before.get(name), after.get(name)) for name in {**before, **after})
-    change = {move: abs(_exposed_us(move.before) - _exposed_us(move.after)) for move in moves}
+    moves = (
+        Move(name, before.get(name), after.get(name)) for name in {**before, **after}
+    )
+    change = {
+        move: abs(_exposed_us(move.before) - _exposed_us(move.after)) for move in moves
+    }
     return tuple(sorted(change, key=lambda move: (-change[move], move.name)))
 
 
 def _cost_by_name(timeline: Timeline) -> dict[str, float]:
     """Microseconds per execution of every instruction of a timeline."""
     size = len(timeline.names)
-    total = np.bincount(timeline.instruction, weights=timeline.duration_us, minlength=size)
+    total = np.bincount(
+        timeline.instruction, weights=timeline.duration_us, minlength=size
+    )
     count = np.bincount(timeline.instruction, weights=timeline.count, minlength=size)
     return {
         timeline.names[code]: float(total[code] / count[code])
@@ -171,9 +217,11 @@ def _independent_us(
     cost: Mapping[str, float],
     compute: Collection[str],
 ) -> Mapping[str, float]:
-    """Time of the compute instructions that could overlap each of some instructions, whatever the schedule.
+    """Time of the compute instructions that could overlap each of some instructions, whatever the
+    schedule.
 
-    A bit per name says what needs it, and what it needs: one pass over the schedule each way, whatever their number.
+    A bit per name says what needs it, and what it needs: one pass over the schedule each way,
+    whatever their number.
     """
     bits = {name: 1 << number for number, name in enumerate(names)}
     needs, needed = dict(bits), dict(bits)
@@ -193,7 +241,8 @@ def _independent_us(
     for first in range(0, len(compute_names), BLOCK):
         block = compute_names[first : first + BLOCK]
         tied = b"".join(
-            (needs.get(name, 0) | needed.get(name, 0)).to_bytes(size, "little") for name in block
+            (needs.get(name, 0) | needed.get(name, 0)).to_bytes(size, "little")
+            for name in block
         )
         packed = np.frombuffer(tied, np.uint8).reshape(len(block), size)
         is_tied = np.unpackbits(packed, axis=1, count=len(bits), bitorder="little")
@@ -202,7 +251,9 @@ def _independent_us(
 
 
 def _read(computation: Computation) -> set[str]:
-    """What the result of a computation depends on, and what does something besides giving a result."""
+    """What the result of a computation depends on, and what does something besides giving a
+    result.
+    """
     operands = {item.name: item.operands for item in computation.instructions}
     acts = (
         item.name
@@ -223,10 +274,16 @@ MOSTLY = 0.5  # of the exposed time, from which on what has nothing to hide behi
 
 
 def stuck_share(prediction: Prediction, placed: Sequence[Placement]) -> float:
-    """The part of a schedule's exposed time, of its placements, that no other order of its instructions hides."""
+    """The part of a schedule's exposed time, of its placements, that no other order of its
+    instructions hides.
+    """
     exposed_us = prediction.exposed_us + prediction.timeline.breakdown.exposed_copy_us
-    stuck_us = sum(item.exposed_us for item in placed if item.reason == NOTHING_INDEPENDENT)
-    return min(stuck_us / max(exposed_us, 1e-9), 1.0)  # collectives may overlap each other
+    stuck_us = sum(
+        item.exposed_us for item in placed if item.reason == NOTHING_INDEPENDENT
+    )
+    return min(
+        stuck_us / max(exposed_us, 1e-9), 1.0
+    )  # collectives may overlap each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +291,12 @@ class ExposedGroup:
     """Collectives of one kind that are exposed for the same reason, or hidden."""
 
     kind: str  # ``all-gather`` …
-    why: str  # why they are exposed in the second schedule, else why they were in the first; empty: hidden in both
+    # why they are exposed in the second schedule, else why they were in the first; empty: hidden in
+    # both
+    why: str
     name: str  # of the one with the most exposed time, when LHS ran
-    is_left: bool = True  # whether they are exposed in the second schedule; a few per cent of their time do not count
+    # whether they are exposed in the second schedule; a few per cent of their time do not count
+    is_left: bool = True
     count: int = 0  # their executions in a step
     time_us: float = 0.0  # of all executions
     # before_us, after_us: exposed time of all executions in either schedule
@@ -253,7 +313,12 @@ def groups(moves: Iterable[Move]) -> tuple[ExposedGroup, ...]:
     """Collectives in groups, the most exposed in the second schedule first."""
     found: dict[tuple[str, str, bool], ExposedGroup] = {}
     for move in sorted(
-        moves, key=lambda move: (-_exposed_us(move.after), -_exposed_us(move.before), move.name)
+        moves,
+        key=lambda move: (
+            -_exposed_us(move.after),
+            -_exposed_us(move.before),
+            move.name,
+        ),
     ):
         known = move.after or move.before
         if known is None:
@@ -267,7 +332,8 @@ def groups(moves: Iterable[Move]) -> tuple[ExposedGroup, ...]:
             else ""
         )
         group = found.setdefault(
-            (known.kind, why, is_left), ExposedGroup(known.kind, why, move.name, is_left)
+            (known.kind, why, is_left),
+            ExposedGroup(known.kind, why, move.name, is_left),
         )
         found[known.kind, why, is_left] = replace(
             group,
@@ -276,7 +342,9 @@ def groups(moves: Iterable[Move]) -> tuple[ExposedGroup, ...]:
             before_us=group.before_us + _exposed_us(move.before),
             after_us=group.after_us + _exposed_us(move.after),
         )
-    return tuple(sorted(found.values(), key=lambda group: (-group.after_us, -group.before_us)))
+    return tuple(
+        sorted(found.values(), key=lambda group: (-group.after_us, -group.before_us))
+    )
 
 
 def in_one(placed: Iterable[Placement]) -> tuple[ExposedGroup, ...]:

@@ -1,11 +1,14 @@
-"""What a schedule is worth: one prediction per scheduled module, all with the same costs, and how two compare.
+"""What a schedule is worth: one prediction per scheduled module, all with the same costs, and how
+two compare.
 
-`read_program` says what the runtime does with each instruction, and what it costs: by the profile, else by an estimate.
-Queues model XLA's streams. Asynchronous collectives share one (`kDefaultNumCommunicationStreams` is 2 only with
-``--xla_gpu_experimental_enable_collective_multi_streaming``; openxla/xla `backends/gpu/runtime/execution_stream_id.h`);
-sends and receives have their own, and so has each direction of copies between host and device. XLA runs asynchronous
-compute on other streams too, but these share one GPU: here it takes its turn on the compute stream, since two kernels
-at once get no more done than one after the other.
+`read_program` says what the runtime does with each instruction, and what it costs: by the profile,
+else by an estimate. Queues model XLA's streams. Asynchronous collectives share one
+(`kDefaultNumCommunicationStreams` is 2 only with
+``--xla_gpu_experimental_enable_collective_multi_streaming``; openxla/xla
+`backends/gpu/runtime/execution_stream_id.h`); sends and receives have their own, and so has each
+direction of copies between host and device. XLA runs asynchronous compute on other streams too, but
+these share one GPU: here it takes its turn on the compute stream, since two kernels at once get no
+more done than one after the other.
 """
 
 from __future__ import annotations
@@ -83,13 +86,16 @@ FREE = frozenset(
 MOST_EXECUTED = 300_000  # instructions in one step, loops counted once
 
 ESTIMATE_RANGE = (0.9, 1.4)
-"""What two real jobs took over what was estimated, by kind of kernel: 0.86 to 1.39 and 0.93 to 1.37. Either range holds
-what the other job's compute took, 1.15 and 1.08 (docs/evidence/rehearse.md); no third job has been compared."""
+"""What two real jobs took over what was estimated, by kind of kernel: 0.86 to 1.39 and 0.93 to
+1.37. Either range holds what the other job's compute took, 1.15 and 1.08
+(docs/evidence/rehearse.md); no third job has been compared.
+"""
 
 
 MODEL_ERROR = 0.014
-"""Steps of two real jobs are met within this from their own measured costs: −0.89 to −0.53 % on the one, +1.12 to
-+1.32 % on the other (docs/evidence/simulator.md). No third job has been compared."""
+"""Steps of two real jobs are met within this from their own measured costs: −0.89 to −0.53 % on the
+one, +1.12 to +1.32 % on the other (docs/evidence/simulator.md). No third job has been compared.
+"""
 
 
 class Steps(NamedTuple):
@@ -102,7 +108,8 @@ class Steps(NamedTuple):
     # least_data, most_data: with all costs that data decides at their least and at their most
     least_data: float
     most_data: float
-    # least_network, most_network: with estimated collectives on the fastest and on the slowest network of the GPU
+    # least_network, most_network: with estimated collectives on the fastest and on the slowest
+    # network of the GPU
     least_network: float
     most_network: float
 
@@ -117,8 +124,12 @@ class Uncertain:
     count: int  # executions in the step
 
 
-DIFFERING = 0.1  # share of a measured cost that data decides, from which on its range is shown
-NOTICEABLE = 0.005  # of the step: an effect that is not modelled and may be larger is listed
+DIFFERING = (
+    0.1  # share of a measured cost that data decides, from which on its range is shown
+)
+NOTICEABLE = (
+    0.005  # of the step: an effect that is not modelled and may be larger is listed
+)
 HELD = 0.9  # part of further executions that the range of a measured cost holds
 
 
@@ -128,15 +139,23 @@ class Prediction:
 
     timeline: Timeline  # one step
     ceiling_us: float  # lower bound of any schedule of the same instructions
-    program: Program  # what the runtime does, each op with the cost that the timeline takes
+    program: (
+        Program  # what the runtime does, each op with the cost that the timeline takes
+    )
     costs_are: str  # ``measured``, ``estimated`` or ``mixed``
     estimated_share: float  # of the activity time, the part whose cost was not measured
     launch: LaunchGaps  # the gaps that were used
-    contention: Contention  # how much longer kernels take while a collective runs, measured or assumed; the step has it
-    steps_us: Steps  # the step as it is likely to be and at the ends of each uncertainty
-    uncertain: tuple[Uncertain, ...] = ()  # costs that data decides, the widest range first
+    # how much longer kernels take while a collective runs, measured or assumed; the step has it
+    contention: Contention
+    steps_us: (
+        Steps  # the step as it is likely to be and at the ends of each uncertainty
+    )
+    uncertain: tuple[
+        Uncertain, ...
+    ] = ()  # costs that data decides, the widest range first
     contended_us: float = 0.0  # compute that the step loses to contention
-    skew_us: float = 0.0  # part of the step that is the wait for the slowest rank; 0 where ranks were not compared
+    # part of the step that is the wait for the slowest rank; 0 where ranks were not compared
+    skew_us: float = 0.0
     not_modelled: tuple[
         str, ...
     ] = ()  # what could change this answer and is in no figure, one line each
@@ -153,7 +172,9 @@ class Prediction:
 
     @property
     def lower_bound_why(self) -> str:
-        """Why it is: a loop of unknown length, of which one iteration counts, or a cost of which only a bound is known."""
+        """Why it is: a loop of unknown length, of which one iteration counts, or a cost of which
+        only a bound is known.
+        """
         return self.program.lower_bound_why
 
     @property
@@ -165,13 +186,14 @@ class Prediction:
     def interval_us(self) -> tuple[float, float]:
         """The step's range.
 
-        Four things have nothing to do with each other, so their reaches add up as the sides of a right angle: what
-        estimates were off elsewhere, contention from none to twice the likely, costs that data decides, and a network
-        that is assumed. The model's error comes on top. Never below what the GPU's peaks and links allow; without end
-        if the step is a lower bound.
+        Four things have nothing to do with each other, so their reaches add up as the sides of a
+        right angle: what estimates were off elsewhere, contention from none to twice the likely,
+        costs that data decides, and a network that is assumed. The model's error comes on top.
+        Never below what the GPU's peaks and links allow; without end if the step is a lower bound.
         """
         down, up = (
-            abs(factor - 1) * self.estimated_share * self.step_us for factor in ESTIMATE_RANGE
+            abs(factor - 1) * self.estimated_share * self.step_us
+            for factor in ESTIMATE_RANGE
         )
         likely, *ends = self.steps_us
         pairs = (ends[:2], ends[2:4], ends[4:])
@@ -181,12 +203,15 @@ class Prediction:
         low = math.hypot(down, *shorter) + MODEL_ERROR * self.step_us
         high = math.hypot(up, *longer) + MODEL_ERROR * self.step_us
         most_us = math.inf if self.lower_bound else self.step_us + high
-        return max(self.step_us - low, min(self.program.least_us, self.step_us)), most_us
+        return max(
+            self.step_us - low, min(self.program.least_us, self.step_us)
+        ), most_us
 
 
 LEAST_GAIN = 0.005
-"""Gains below half a per cent of the step are called not worth a job: controlled PGLE gains that users report on tuned
-models are 1 to 2 %, and null results are common (see docs)."""
+"""Gains below half a per cent of the step are called not worth a job: controlled PGLE gains that
+users report on tuned models are 1 to 2 %, and null results are common (see docs).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,19 +219,24 @@ class Gain:
     """What a schedule gains over another, as shares of the other's step; positive is shorter."""
 
     share: float  # with the likely contention
-    # low, high: its range: contention from none to twice the likely, costs that data decides at either end
+    # low, high: its range: contention from none to twice the likely, costs that data decides at
+    # either end
     low: float
     high: float
-    idle_share: (
-        float  # the part in which nothing runs, which is the model's noise rather than overlap
-    )
+    # the part in which nothing runs, which is the model's noise rather than overlap
+    idle_share: float
 
 
 def gain(before: Prediction, after: Prediction) -> Gain:
-    """What `after` gains over `before`: more hidden communication slows the kernels it hides behind."""
+    """What `after` gains over `before`: more hidden communication slows the kernels it hides
+    behind.
+    """
     step = max(before.step_us, 1e-9)
     share = (before.step_us - after.step_us) / step
-    shares = [(a - b) / max(a, 1e-9) for a, b in zip(before.steps_us, after.steps_us, strict=True)]
+    shares = [
+        (a - b) / max(a, 1e-9)
+        for a, b in zip(before.steps_us, after.steps_us, strict=True)
+    ]
     idle = (before.timeline.breakdown.idle_us - after.timeline.breakdown.idle_us) / step
     return Gain(share, min(shares), max(shares), idle)
 
@@ -220,35 +250,49 @@ def predict(
     contention: Contention | None = None,
     expand_loops: bool = False,
 ) -> Prediction:
-    """Predict one step of a scheduled module: measured costs where there are any, estimates elsewhere.
+    """Predict one step of a scheduled module: measured costs where there are any, estimates
+    elsewhere.
 
-    Every rank waits for the slowest: where the profile says what compute takes there, the step is that rank's. Kernels
-    are slowed while a collective runs. Measured costs may hold that already: it is taken out by the share of its time
-    that each kernel ran during collectives when it was measured. Where nobody recorded that share, the costs are taken
-    to be measured on this schedule.
+    Every rank waits for the slowest: where the profile says what compute takes there, the step is
+    that rank's. Kernels are slowed while a collective runs. Measured costs may hold that already:
+    it is taken out by the share of its time that each kernel ran during collectives when it was
+    measured. Where nobody recorded that share, the costs are taken to be measured on this schedule.
 
     Args:
         profile: None: everything is estimated. Costs of another fingerprint are left out.
-        contention: by default as the profile records it, else as on two real jobs. Give the first prediction's
+        contention: by default as the profile records it, else as on two real jobs. Give the first
+        prediction's
             to predictions of other schedules with the same costs.
 
     Raises:
         UserError: the target is unknown.
     """
     hardware = target if isinstance(target, Hardware) else find_hardware(target)
-    launch = launch or (launch_of(profile, module.name) if profile is not None else None) or DEFAULT
+    launch = (
+        launch
+        or (launch_of(profile, module.name) if profile is not None else None)
+        or DEFAULT
+    )
     given = effective_costs(profile, module.fingerprint) if profile is not None else {}
     program = read_program(module, given, hardware, launch.kernels)
     program = replace(program, least_us=gpu_least_us(module, program, hardware))
-    contends = contention or (ASSUMED if profile is None else contention_of(profile, module.name))
+    contends = contention or (
+        ASSUMED if profile is None else contention_of(profile, module.name)
+    )
 
     def costs(times: float, *, slowest: bool = True) -> dict[str, float]:
-        """What ops of the profile take alone, on the slowest rank, if contention was so many times the likely."""
+        """What ops of the profile take alone, on the slowest rank, if contention was so many times
+        the likely.
+        """
         factors, found = contends.at(times), {}
         for op in program.ops:
             if op.cost is not None:
                 alone = contends.alone(module, op.cost, factors)
-                us = alone.slowest_us if slowest and alone.slowest_us is not None else alone.cost_us
+                us = (
+                    alone.slowest_us
+                    if slowest and alone.slowest_us is not None
+                    else alone.cost_us
+                )
                 found[op.name] = max(us, op.least_us)
         return found
 
@@ -256,9 +300,12 @@ def predict(
         beside = _beside(run_program(program, launch, costs=costs(0))) if given else {}
         contends = replace(contends, beside=beside)
     likely, factors = program.at(costs(1)), contends.likely
-    timeline = run_program(likely, launch, factors, name=module.name, expand_loops=expand_loops)
+    timeline = run_program(
+        likely, launch, factors, name=module.name, expand_loops=expand_loops
+    )
     timeline = replace(
-        timeline, warnings=(*timeline.warnings, *too_short(module, likely, timeline, hardware))
+        timeline,
+        warnings=(*timeline.warnings, *too_short(module, likely, timeline, hardware)),
     )
     step_us, share = timeline.step_us, timeline.estimated_share
     ends = (
@@ -268,7 +315,10 @@ def predict(
     skew_us = 0.0
     if any(cost.slowest_us is not None for cost in given.values()):
         skew_us = (
-            step_us - run_program(program, launch, factors, costs=costs(1, slowest=False)).step_us
+            step_us
+            - run_program(
+                program, launch, factors, costs=costs(1, slowest=False)
+            ).step_us
         )
     uncertain = _uncertain(module, likely, timeline, hardware, given)
     by_data = (
@@ -276,18 +326,28 @@ def predict(
         {item.name: item.range.most_us for item in uncertain},
     )
     data = (
-        run_program(likely, launch, factors, costs=end).step_us if uncertain else step_us
+        run_program(likely, launch, factors, costs=end).step_us
+        if uncertain
+        else step_us
         for end in by_data
     )
     network = (
-        run_program(likely, launch, factors, costs=costs_there).step_us if costs_there else step_us
+        run_program(likely, launch, factors, costs=costs_there).step_us
+        if costs_there
+        else step_us
         for costs_there in _on_networks(module, likely, hardware)
     )
     return Prediction(
         timeline=timeline,
-        ceiling_us=ceiling(module, likely, launch, timeline.breakdown, slower=min(factors)),
+        ceiling_us=ceiling(
+            module, likely, launch, timeline.breakdown, slower=min(factors)
+        ),
         program=likely,
-        costs_are="measured" if share < 1e-9 else "estimated" if share > 1 - 1e-9 else "mixed",
+        costs_are="measured"
+        if share < 1e-9
+        else "estimated"
+        if share > 1 - 1e-9
+        else "mixed",
         estimated_share=share,
         launch=launch,
         contention=contends,
@@ -316,7 +376,12 @@ def read_program(
         UserError: its calls run a few instructions millions of times.
     """
     reader = _ProgramReader(
-        module, costs, hardware, kernels, LookupTable(module), estimates(module, hardware)
+        module,
+        costs,
+        hardware,
+        kernels,
+        LookupTable(module),
+        estimates(module, hardware),
     )
     reader.read(module.entry)
     reader.check_size(module.entry)
@@ -362,7 +427,8 @@ class _ProgramReader:
             todo.extend(body for op in ops for body in op.bodies)
 
     def check_size(self, entry: str) -> None:
-        """Refuse calls of calls that run a few instructions millions of times; XLA flattens calls before it schedules.
+        """Refuse calls of calls that run a few instructions millions of times; XLA flattens calls
+        before it schedules.
 
         Raises:
             UserError: more than `MOST_EXECUTED` are run, most of them again and again.
@@ -373,15 +439,15 @@ class _ProgramReader:
             if name not in executed:
                 executed[name] = 0  # a computation that calls itself counts once
                 ops = self.computations.get(name, ())
-                executed[name] = len(ops) + sum(count(body) for op in ops for body in op.bodies)
+                executed[name] = len(ops) + sum(
+                    count(body) for op in ops for body in op.bodies
+                )
             return executed[name]
 
         distinct = sum(map(len, self.computations.values()))
         if count(entry) > max(MOST_EXECUTED, 4 * distinct):
             what = f"its calls run {distinct:,} instructions {executed[entry]:,} times in one step"
-            remedy = (
-                "give the module as XLA scheduled it (*after_optimizations*), where calls are flat"
-            )
+            remedy = "give the module as XLA scheduled it (*after_optimizations*), where calls are flat"
             raise UserError(what, where=self.module.source, remedy=remedy)
 
     def _op(self, instruction: Instruction) -> Op | None:
@@ -397,12 +463,18 @@ class _ProgramReader:
             return self._done(instruction)
         kind = collective_kind(self.module, instruction)
         if kind and is_sync(self.module, instruction):
-            return self._priced(instruction, HostAction.LAUNCH, Stream.COMMUNICATION, "compute")
+            return self._priced(
+                instruction, HostAction.LAUNCH, Stream.COMMUNICATION, "compute"
+            )
         if kind:
             lane = kind if kind in ("send", "recv") else COLLECTIVES
-            return self._priced(instruction, HostAction.START, Stream.COMMUNICATION, lane)
+            return self._priced(
+                instruction, HostAction.START, Stream.COMMUNICATION, lane
+            )
         if is_start(instruction) and is_copy(self.module, instruction):
-            to_host = result_shape(self.module, instruction).memory_space == HOST_MEMORY_SPACE
+            to_host = (
+                result_shape(self.module, instruction).memory_space == HOST_MEMORY_SPACE
+            )
             lane = "copy to host" if to_host or opcode == "send" else "copy to device"
             return self._priced(instruction, HostAction.START, Stream.COPY, lane)
         return self._priced(instruction, HostAction.LAUNCH, Stream.COMPUTE, "compute")
@@ -423,9 +495,13 @@ class _ProgramReader:
     def _loop(self, instruction: Instruction) -> Op:
         trips = trip_count(self.module, instruction)
         # `called` holds condition and body; the condition of a counted loop runs on the host.
-        bodies = tuple(name for name in instruction.called if not self._is_condition(name))[-1:]
+        bodies = tuple(
+            name for name in instruction.called if not self._is_condition(name)
+        )[-1:]
         if trips is None:
-            return Op(instruction.name, HostAction.LOOP, bodies=bodies, is_counted=False)
+            return Op(
+                instruction.name, HostAction.LOOP, bodies=bodies, is_counted=False
+            )
         return Op(instruction.name, HostAction.LOOP, bodies=bodies, trips=trips)
 
     def _is_condition(self, name: str) -> bool:
@@ -433,14 +509,26 @@ class _ProgramReader:
         if computation is None:
             return True
         root = next(
-            (item for item in computation.instructions if item.name == computation.root), None
+            (
+                item
+                for item in computation.instructions
+                if item.name == computation.root
+            ),
+            None,
         )
-        return root is not None and root.shape.dtype == "pred" and not root.shape.dimensions
+        return (
+            root is not None
+            and root.shape.dtype == "pred"
+            and not root.shape.dimensions
+        )
 
     def _priced(
         self, instruction: Instruction, action: HostAction, stream: Stream, lane: str
     ) -> Op:
-        kernels, kind = self.kernels.get(instruction.name, 1.0), kind_of(self.module, instruction)
+        kernels, kind = (
+            self.kernels.get(instruction.name, 1.0),
+            kind_of(self.module, instruction),
+        )
         lhs_name, cost = self._cost(instruction)
         cost = cost if cost is not None and cost.is_valid else None
         origin = Origin.ESTIMATED if cost is None else cost.origin
@@ -467,7 +555,9 @@ class _ProgramReader:
         )
 
     def _cost(self, instruction: Instruction) -> tuple[str, Cost | None]:
-        """The name when LHS ran, and the cost that XLA finds; else the one under the run-time name."""
+        """The name when LHS ran, and the cost that XLA finds; else the one under the run-time
+        name.
+        """
         row = self.table.row_of(instruction.name)
         if row is None:
             return instruction.name, self.costs.get(instruction.name)
@@ -479,22 +569,35 @@ class _ProgramReader:
 
 
 def is_copy(module: Module, start: Instruction) -> bool:
-    """Whether an asynchronous start, of no collective, only moves bytes: another engine than the cores does it."""
-    return start.opcode == "copy-start" or start.is_host_transfer or is_host_copy(module, start)
+    """Whether an asynchronous start, of no collective, only moves bytes: another engine than the
+    cores does it.
+    """
+    return (
+        start.opcode == "copy-start"
+        or start.is_host_transfer
+        or is_host_copy(module, start)
+    )
 
 
 def _beside(timeline: Timeline) -> Mapping[str, float]:
-    """By instruction whose cost was measured, the share of its time during which a collective runs in a schedule."""
+    """By instruction whose cost was measured, the share of its time during which a collective runs
+    in a schedule.
+    """
     given = [ORIGINS.index(origin) for origin in (Origin.MEASURED, Origin.UNKNOWN)]
     rows = np.flatnonzero(
-        (timeline.stream == Stream.COMPUTE) & ~timeline.sync & np.isin(timeline.origin, given)
+        (timeline.stream == Stream.COMPUTE)
+        & ~timeline.sync
+        & np.isin(timeline.origin, given)
     )
     during = covered(
-        timeline.busy(Stream.COMMUNICATION), timeline.start_us[rows], timeline.end_us[rows]
+        timeline.busy(Stream.COMMUNICATION),
+        timeline.start_us[rows],
+        timeline.end_us[rows],
     )
     size, code = len(timeline.names), timeline.instruction[rows]
     total, shared = (
-        np.bincount(code, column, size) for column in (timeline.duration_us[rows], during)
+        np.bincount(code, column, size)
+        for column in (timeline.duration_us[rows], during)
     )
     found = shared / np.maximum(total, 1e-9)
     return {
@@ -504,7 +607,9 @@ def _beside(timeline: Timeline) -> Mapping[str, float]:
 
 
 def _in_flight(ops: Sequence[Op]) -> int:
-    """The most asynchronous collectives that have begun in a computation and that nothing has waited for yet."""
+    """The most asynchronous collectives that have begun in a computation and that nothing has
+    waited for yet.
+    """
     most, begun = 0, set[str]()
     for op in ops:
         if op.action is HostAction.START and op.lane == COLLECTIVES:
@@ -541,7 +646,9 @@ def _not_modelled(program: Program, timeline: Timeline) -> tuple[str, ...]:
 def _on_networks(
     module: Module, program: Program, hardware: Hardware
 ) -> Iterator[Mapping[str, float]]:
-    """Estimated costs of collectives that cross hosts, on the fastest and on the slowest network; none if it is named."""
+    """Estimated costs of collectives that cross hosts, on the fastest and on the slowest network;
+    none if it is named.
+    """
     crossing = [
         module.instructions[op.name]
         for op in program.ops
@@ -561,7 +668,9 @@ def _uncertain(
     hardware: Hardware,
     measured: Mapping[str, Cost],
 ) -> tuple[Uncertain, ...]:
-    """The costs of a program that data decides: estimates by their possible range, measured ones by their samples."""
+    """The costs of a program that data decides: estimates by their possible range, measured ones by
+    their samples.
+    """
     counts = np.bincount(
         timeline.instruction, weights=timeline.count, minlength=len(timeline.names)
     )
@@ -574,16 +683,23 @@ def _uncertain(
         if known is not None and (op.origin in (Origin.ESTIMATED, Origin.MEASURED)):
             found.append(Uncertain(op.name, op.cost_us, known, executions[op.name]))
     return tuple(
-        sorted(found, key=lambda item: (item.range.least_us - item.range.most_us) * item.count)
+        sorted(
+            found,
+            key=lambda item: (item.range.least_us - item.range.most_us) * item.count,
+        )
     )
 
 
 def _of_samples(cost: Cost | None, us: float) -> Range | None:
-    """The interval of one more execution, if the samples of all ranks come from one normal distribution: Student's
-    prediction interval around `us`, the deviation from the samples' deciles. None where they agree."""
+    """The interval of one more execution, if the samples of all ranks come from one normal
+    distribution: Student's prediction interval around `us`, the deviation from the samples'
+    deciles. None where they agree.
+    """
     if cost is None or cost.samples < 3:
         return None
-    from scipy.special import stdtrit  # only here, since its import takes a tenth of a second
+    from scipy.special import (
+        stdtrit,
+    )  # only here, since its import takes a tenth of a second
 
     count, normal = cost.samples, NormalDist()
     decile = normal.inv_cdf(
@@ -600,12 +716,17 @@ def contended_us(timeline: Timeline, slower: Factors) -> float:
     """How much compute a schedule loses to the collectives that run at the same time.
 
     Returns:
-        Microseconds of a step: in the time that a kernel shares with a collective it gets done a part of its work.
+        Microseconds of a step: in the time that a kernel shares with a collective it gets done a
+        part of its work.
     """
     compute = timeline.stream == Stream.COMPUTE
     overlapped = covered(
-        timeline.busy(Stream.COMMUNICATION), timeline.start_us[compute], timeline.end_us[compute]
+        timeline.busy(Stream.COMMUNICATION),
+        timeline.start_us[compute],
+        timeline.end_us[compute],
     )
     is_product = np.array([kind == "matmul" for kind in timeline.kinds], bool)
-    factor = np.where(is_product[timeline.instruction[compute]], slower.product, slower.other)
+    factor = np.where(
+        is_product[timeline.instruction[compute]], slower.product, slower.other
+    )
     return float((overlapped * (1.0 - 1.0 / factor)).sum())

@@ -1,7 +1,7 @@
 """The trace that a profiler would record of a simulated step: several executions on several ranks.
 
-With warm-up, kernel noise, ranks that arrive late at collectives, and pauses of the host between steps. Nothing of it
-was measured: its users label it simulated. The same seed gives the same trace.
+With warm-up, kernel noise, ranks that arrive late at collectives, and pauses of the host between
+steps. Nothing of it was measured: its users label it simulated. The same seed gives the same trace.
 """
 
 from __future__ import annotations
@@ -18,28 +18,39 @@ from pgle.xla.hlo.module import Module
 
 Floats = npt.NDArray[np.float64]
 
-STREAM_IDS: Mapping[Stream, int] = {Stream.COMPUTE: 13, Stream.COMMUNICATION: 22, Stream.COPY: 17}
-"""CUDA stream numbers as a JAX process on one GPU shows them; only their being different matters."""
+STREAM_IDS: Mapping[Stream, int] = {
+    Stream.COMPUTE: 13,
+    Stream.COMMUNICATION: 22,
+    Stream.COPY: 17,
+}
+"""CUDA stream numbers as a JAX process on one GPU shows them; only their being different
+matters.
+"""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """How executions differ. The defaults resemble the real 4 × A100 run in testdata/pax_fsdp4: per instruction, max
-    over min of four executions has median 1.035 and 90th percentile 1.17; the first two executions are 17 and 12 %
-    slower; ranks begin a step of 127 ms some hundred microseconds apart.
+    """How executions differ. The defaults resemble the real 4 × A100 run in testdata/pax_fsdp4: per
+    instruction, max over min of four executions has median 1.035 and 90th percentile 1.17; the
+    first two executions are 17 and 12 % slower; ranks begin a step of 127 ms some hundred
+    microseconds apart.
     """
 
     kernel: float = 0.012  # standard deviation of the logarithm of a kernel's time
     outliers: float = 0.01  # share of kernels that take up to twice their time
-    # the most that they take longer; small kernels of the real run sometimes double, large ones do not
+    # the most that they take longer; small kernels of the real run sometimes double, large ones do
+    # not
     outlier_us: float = 20.0
-    warm_up: tuple[float, ...] = (0.17, 0.12)  # extra share of compute time of the first executions
-    skew: float = 0.002  # standard deviation of the time at which a rank begins a step, as a share of the step
+    warm_up: tuple[float, ...] = (
+        0.17,
+        0.12,
+    )  # extra share of compute time of the first executions
+    # standard deviation of the time at which a rank begins a step, as a share of the step
+    skew: float = 0.002
     # how long the other ranks wait for the last one in the first execution (it compiled last)
     first_wait_us: float = 2e6
-    pause_us: float = (
-        5.0  # host time between steps; no part of the step times, which a trace must not contradict
-    )
+    # host time between steps; no part of the step times, which a trace must not contradict
+    pause_us: float = 5.0
 
 
 def record(
@@ -75,7 +86,9 @@ def record(
         waits = _waits(step, begin, durations)
         for rank in range(ranks):
             start, duration = _place(step, begin[rank], durations[rank], waits[rank])
-            clock[rank] = float((start + duration).max(initial=begin[rank])) + noise.pause_us
+            clock[rank] = (
+                float((start + duration).max(initial=begin[rank])) + noise.pause_us
+            )
             parts.append((rank, execution, start, duration))
     return _trace(module, step, parts, ranks)
 
@@ -100,7 +113,10 @@ class _Step:
         ran = (timeline.duration_us > 0)[row]
         communicates = (timeline.stream == Stream.COMMUNICATION) | timeline.sync
         items = ((name, module.instructions.get(name)) for name in timeline.names)
-        wrapped = ((name, None if item is None else module.wrapped(item)) for name, item in items)
+        wrapped = (
+            (name, None if item is None else module.wrapped(item))
+            for name, item in items
+        )
         names = tuple(
             name if inner is None else inner.name for name, inner in wrapped
         )  # as a profiler shows them
@@ -109,17 +125,28 @@ class _Step:
         # XLA runs a synchronous collective on the stream of its kernels.
         streams = np.where(timeline.sync, np.uint8(Stream.COMPUTE), timeline.stream)
         stream = streams[row][ran]
-        return cls(names, instruction, stream, communicates[row][ran], start[ran], each[row][ran])
+        return cls(
+            names,
+            instruction,
+            stream,
+            communicates[row][ran],
+            start[ran],
+            each[row][ran],
+        )
 
 
-def _draw(step: _Step, execution: int, noise: Noise, random: np.random.Generator) -> Floats:
+def _draw(
+    step: _Step, execution: int, noise: Noise, random: np.random.Generator
+) -> Floats:
     """The time of every launch of one execution on one rank, waiting left out."""
     factor = np.exp(random.normal(0.0, noise.kernel, len(step.duration_us)))
     slow = random.random(len(factor)) < noise.outliers
     if execution < len(noise.warm_up):
         factor *= np.where(step.collective, 1.0, 1.0 + noise.warm_up[execution])
     duration: Floats = step.duration_us * factor
-    duration[slow] += np.minimum(noise.outlier_us, duration[slow]) * random.random(int(slow.sum()))
+    duration[slow] += np.minimum(noise.outlier_us, duration[slow]) * random.random(
+        int(slow.sum())
+    )
     return duration
 
 
@@ -145,8 +172,11 @@ def _waits(step: _Step, begin: Floats, durations: list[Floats]) -> list[Floats]:
     return waits
 
 
-def _place(step: _Step, begin: float, duration: Floats, waits: Floats) -> tuple[Floats, Floats]:
-    """Start and duration of every launch on one rank: later launches move by what earlier ones took longer.
+def _place(
+    step: _Step, begin: float, duration: Floats, waits: Floats
+) -> tuple[Floats, Floats]:
+    """Start and duration of every launch on one rank: later launches move by what earlier ones took
+    longer.
 
     Each stream keeps its order; a wait holds up everything after it.
     """
@@ -165,7 +195,10 @@ def _place(step: _Step, begin: float, duration: Floats, waits: Floats) -> tuple[
 
 
 def _trace(
-    module: Module, step: _Step, parts: Sequence[tuple[int, int, Floats, Floats]], ranks: int
+    module: Module,
+    step: _Step,
+    parts: Sequence[tuple[int, int, Floats, Floats]],
+    ranks: int,
 ) -> Trace:
     """Of parts (rank, execution, start and duration of every launch)."""
     numbers, times = (
@@ -173,23 +206,29 @@ def _trace(
         np.array([part[2:] for part in parts]),
     )
     device, execution = np.repeat(numbers, len(step.stream), axis=0).T
-    start, duration = np.rint(times.transpose(1, 0, 2).reshape(2, -1) * 1e3).astype(np.int64)
+    start, duration = np.rint(times.transpose(1, 0, 2).reshape(2, -1) * 1e3).astype(
+        np.int64
+    )
     order = np.lexsort((start, device))
     stream = np.tile(step.stream, len(parts))
     stream_ids = np.array([STREAM_IDS[item] for item in Stream], np.int32)
     return Trace(
         start_ns=start[order],
         duration_ns=np.maximum(duration, 1)[order],
-        kind=np.where(stream == Stream.COPY, ActivityKind.MEMCPY, ActivityKind.KERNEL).astype(
-            np.uint8
-        )[order],
+        kind=np.where(
+            stream == Stream.COPY, ActivityKind.MEMCPY, ActivityKind.KERNEL
+        ).astype(np.uint8)[order],
         device=device[order],
         stream=stream_ids[stream][order],
         module=np.zeros(len(order), np.int32),
         instruction=np.tile(step.instruction, len(parts))[order],
         execution=execution[order],
         instance=order.astype(np.int32),
-        modules=(ModuleKey(module.name, 1 if module.program_id is None else module.program_id),),
+        modules=(
+            ModuleKey(
+                module.name, 1 if module.program_id is None else module.program_id
+            ),
+        ),
         instructions=step.names,
         devices=tuple(Device("simulated:1", rank, rank) for rank in range(ranks)),
         sources=(Source("simulated", "simulated"),),

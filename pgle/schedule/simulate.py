@@ -1,17 +1,19 @@
-"""A program on a model of the device: when each instruction of a step runs, and where the time goes.
+"""A program on a model of the device: when each instruction of a step runs, and where the time
+goes.
 
-The host issues launches in schedule order, `LaunchGaps.host_us` apart. The compute stream runs them in order with a gap
-before each. An async start puts its work on another queue, where it begins when that queue is free and the compute
-stream has reached the start; its done holds the compute stream until it has ended. Collectives that XLA left
-synchronous run on the compute stream itself, after those under way. The host waits for the device where it needs a
-value from it: which branch to take, whether a loop of unknown length continues (openxla/xla
-`xla/backends/gpu/runtime/while_thunk.cc`; loops of known length run without).
+The host issues launches in schedule order, `LaunchGaps.host_us` apart. The compute stream runs them
+in order with a gap before each. An async start puts its work on another queue, where it begins when
+that queue is free and the compute stream has reached the start; its done holds the compute stream
+until it has ended. Collectives that XLA left synchronous run on the compute stream itself, after
+those under way. The host waits for the device where it needs a value from it: which branch to take,
+whether a loop of unknown length continues (openxla/xla `xla/backends/gpu/runtime/while_thunk.cc`;
+loops of known length run without).
 
-A loop runs iteration by iteration until its state repeats; from then on one iteration is counted for the rest, so time
-and memory are linear in the module, whatever the trip counts.
+A loop runs iteration by iteration until its state repeats; from then on one iteration is counted
+for the rest, so time and memory are linear in the module, whatever the trip counts.
 
-Kernels take what they take alone, times the factors of contention while an asynchronous collective runs. No step is
-shorter than the GPU's peaks and links allow (`Program.least_us`).
+Kernels take what they take alone, times the factors of contention while an asynchronous collective
+runs. No step is shorter than the GPU's peaks and links allow (`Program.least_us`).
 """
 
 from __future__ import annotations
@@ -58,9 +60,18 @@ class Loop:
 
     def moved(self, clock: float, times: int, shift: float = 0.0) -> Loop:
         """The loop with its times stretched away from `clock`, then shifted."""
-        all_times = (self.start_us, self.end_us, self.folded_start_us, self.folded_end_us)
-        start, end, first, last = (clock + (time - clock) * times + shift for time in all_times)
-        return replace(self, start_us=start, end_us=end, folded_start_us=first, folded_end_us=last)
+        all_times = (
+            self.start_us,
+            self.end_us,
+            self.folded_start_us,
+            self.folded_end_us,
+        )
+        start, end, first, last = (
+            clock + (time - clock) * times + shift for time in all_times
+        )
+        return replace(
+            self, start_us=start, end_us=end, folded_start_us=first, folded_end_us=last
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +88,9 @@ class Breakdown:
 
     @property
     def overlap(self) -> float:
-        """Share of the communication time during which something computes; 1 where there is none."""
+        """Share of the communication time during which something computes; 1 where there is
+        none.
+        """
         if self.communication_us <= 0:
             return 1.0
         return 1.0 - self.exposed_communication_us / self.communication_us
@@ -101,8 +114,9 @@ class Exposure:
 class Timeline:
     """One step of one module, n activities in the order in which they were issued.
 
-    A loop in its steady state is *folded*: one iteration represents many, its activities stretched over the time that
-    all of them take, so that `start_us` and `duration_us` are true on the clock of the step and every sum is exact.
+    A loop in its steady state is *folded*: one iteration represents many, its activities stretched
+    over the time that all of them take, so that `start_us` and `duration_us` are true on the clock
+    of the step and every sum is exact.
     """
 
     names: tuple[str, ...]  # instruction names
@@ -113,19 +127,19 @@ class Timeline:
     duration_us: npt.NDArray[np.float64]  # float64[n], of all `count` executions
     count: npt.NDArray[np.int64]  # int64[n], executions that the row represents
     origin: npt.NDArray[np.uint8]  # uint8[n], index into `ORIGINS`
-    step_us: (
-        float  # length of the step, from the start of the first activity to the end of the last
-    )
-    kinds: tuple[str, ...]  # what each of `names` is: ``all-gather``, ``matmul``, else its opcode
+    # length of the step, from the start of the first activity to the end of the last
+    step_us: float
+    kinds: tuple[
+        str, ...
+    ]  # what each of `names` is: ``all-gather``, ``matmul``, else its opcode
     lhs_names: tuple[
         str, ...
     ]  # what each of `names` was called when LHS ran, by which schedules are compared
     module: str = ""  # name of the module
     loops: tuple[Loop, ...] = ()  # the loops, in order of their start
     warnings: tuple[str, ...] = ()  # what the user should know, one line each
-    lower_bound: bool = (
-        False  # whether the step takes at least `step_us`; `Program.lower_bound_why` says why
-    )
+    # whether the step takes at least `step_us`; `Program.lower_bound_why` says why
+    lower_bound: bool = False
 
     def __len__(self) -> int:
         return len(self.instruction)
@@ -163,14 +177,20 @@ class Timeline:
             count = int(self.count[rows[of_name]].sum())
             origin = ORIGINS[int(self.origin[first])]
             names = self.names[code], self.kinds[code], self.lhs_names[code]
-            found.append(Exposure(*names, total, exposed, count, bool(self.sync[first]), origin))
+            found.append(
+                Exposure(*names, total, exposed, count, bool(self.sync[first]), origin)
+            )
         return tuple(
-            sorted(found, key=lambda item: (-item.exposed_us, -item.duration_us, item.name))
+            sorted(
+                found, key=lambda item: (-item.exposed_us, -item.duration_us, item.name)
+            )
         )
 
     @property
     def estimated_share(self) -> float:
-        """Share of the activity time whose cost was not measured; a profile without sidecar is taken at its word."""
+        """Share of the activity time whose cost was not measured; a profile without sidecar is
+        taken at its word.
+        """
         total = float(self.duration_us.sum())
         if total <= 0:
             return 0.0
@@ -223,7 +243,9 @@ class Op:
     cost_us: float = 0.0  # per execution
     origin: Origin = Origin.MEASURED  # where the cost comes from
     kernels: float = 1.0  # launches
-    cost: Cost | None = None  # the profile's cost of it; None where it has none that counts
+    cost: Cost | None = (
+        None  # the profile's cost of it; None where it has none that counts
+    )
     kind: str = ""  # the collective (``all-gather``), ``matmul``, or the opcode
     lhs_name: str = ""  # of a collective, its name when LHS ran; else `name`
     start: str = ""  # of a done, the name of the op it waits for
@@ -231,9 +253,8 @@ class Op:
     trips: int = 1  # of a loop; 1 if unknown
     is_counted: bool = True  # of a loop, whether `trips` is known
     least_us: float = 0.0  # of an estimate, what the GPU's peaks and links allow
-    bound_why: str = (
-        ""  # why `cost_us` is only the least that is known; empty: it is an estimate, or measured
-    )
+    # why `cost_us` is only the least that is known; empty: it is an estimate, or measured
+    bound_why: str = ""
 
     @property
     def is_sync(self) -> bool:
@@ -248,9 +269,8 @@ class Program:
     entry: str  # name of the entry computation
     computations: Mapping[str, tuple[Op, ...]]  # ops by computation name
     warnings: tuple[str, ...]  # one line each
-    least_us: float = (
-        0.0  # no schedule of these instructions can be shorter on the GPU; 0 where nobody asked
-    )
+    # no schedule of these instructions can be shorter on the GPU; 0 where nobody asked
+    least_us: float = 0.0
 
     @property
     def ops(self) -> Iterator[Op]:
@@ -260,7 +280,9 @@ class Program:
 
     @property
     def uncounted(self) -> tuple[str, ...]:
-        """Loops of unknown length. One iteration of each is counted, so a step of the program is a lower bound."""
+        """Loops of unknown length. One iteration of each is counted, so a step of the program is a
+        lower bound.
+        """
         return tuple(op.name for op in self.ops if not op.is_counted)
 
     @property
@@ -274,16 +296,16 @@ class Program:
         """The program with other costs, microseconds by op."""
         computations = {
             name: tuple(
-                replace(op, cost_us=costs[op.name]) if op.name in costs else op for op in ops
+                replace(op, cost_us=costs[op.name]) if op.name in costs else op
+                for op in ops
             )
             for name, ops in self.computations.items()
         }
         return replace(self, computations=computations)
 
 
-MAX_ITERATIONS = (
-    64  # iterations simulated one by one at most, while a loop does not come to a steady state
-)
+# iterations simulated one by one at most, while a loop does not come to a steady state
+MAX_ITERATIONS = 64
 MAX_ROWS = 1_000_000  # rows that unfolding loops may make; beyond it loops stay folded
 
 NO_OTHERS: Mapping[str, float] = {}
@@ -323,7 +345,9 @@ def run_program(
 
 @dataclass(slots=True)
 class _Columns:
-    """The columns of a `Timeline` so far, times in microseconds from some start, and its tables of names."""
+    """The columns of a `Timeline` so far, times in microseconds from some start, and its tables of
+    names.
+    """
 
     code: list[int] = field(default_factory=list)
     start: list[float] = field(default_factory=list)
@@ -376,7 +400,9 @@ class _Columns:
             start_us=start - first,
             duration_us=duration,
             count=np.array(self.count, dtype=np.int64),
-            origin=np.array([ORIGINS.index(op.origin) for op in ops], dtype=np.uint8)[code],
+            origin=np.array([ORIGINS.index(op.origin) for op in ops], dtype=np.uint8)[
+                code
+            ],
             step_us=float((start + duration).max()) - first if len(start) else 0.0,
             module=module,
             kinds=tuple(op.kind for op in ops),
@@ -435,11 +461,14 @@ class _Device:
     def _launch(self, op: Op) -> None:
         self.host += self.launch.host_us * op.kernels
         start = max(
-            self.ready + self.launch.gap_us * (op.kernels - 1), self.host - self.launch.host_us
+            self.ready + self.launch.gap_us * (op.kernels - 1),
+            self.host - self.launch.host_us,
         )
         cost_us, sync = self.costs.get(op.name, op.cost_us), op.is_sync
         if sync:  # it shares the links with asynchronous ones, so it runs after them
-            start = max(start, self.lanes.get(COLLECTIVES, _NEVER)[0] + self.launch.gap_us)
+            start = max(
+                start, self.lanes.get(COLLECTIVES, _NEVER)[0] + self.launch.gap_us
+            )
         self.free = start + cost_us if sync else self._end(op, start, cost_us)
         row = self.rows.add(op, start, self.free - start)
         if sync:
@@ -460,7 +489,9 @@ class _Device:
             self.begins[op.name] = start
 
     def _end(self, op: Op, start: float, left: float) -> float:
-        """When a kernel ends that gets less done while collectives run; later ones wait for the kernel to end."""
+        """When a kernel ends that gets less done while collectives run; later ones wait for the
+        kernel to end.
+        """
         factor, clock = self.slower.of(product=op.kind == "matmul"), start
         if factor == 1.0:
             return clock + left
@@ -509,7 +540,12 @@ class _Device:
         self.depth += 1
         done, before, folded, folded_from, folded_to = 0, None, 0, begin, begin
         while done < op.trips:
-            clock, host, rows, loops = self.free, self.host, len(self.rows), len(self.loops)
+            clock, host, rows, loops = (
+                self.free,
+                self.host,
+                len(self.rows),
+                len(self.loops),
+            )
             if not op.is_counted:
                 self._wait_for_device()
             self.run(body)
@@ -543,27 +579,37 @@ class _Device:
         return max(int((self.free - self.host) / (host_us - period)), 0)
 
     def _until_others_change(self, rows: int, clock: float) -> int:
-        """Iterations like the one since `clock` before something begins or ends that was issued before row `rows`."""
+        """Iterations like the one since `clock` before something begins or ends that was issued
+        before row `rows`.
+        """
         period, outside = (
             self.free - clock,
             [(end, row) for end, row in self.ends.values() if row < rows],
         )
         times = [
-            time for end, row in outside for time in (self.rows.start[row], end) if time > clock
+            time
+            for end, row in outside
+            for time in (self.rows.start[row], end)
+            if time > clock
         ]
         return (
-            max(int((min(times) - self.free) / period), 0) if times and period > 0 else sys.maxsize
+            max(int((min(times) - self.free) / period), 0)
+            if times and period > 0
+            else sys.maxsize
         )
 
     def _state(self, body: str) -> tuple[float, ...]:
         """How far the host and the queues that the body uses are ahead of the compute stream."""
         lanes = self._lanes(body)
         ahead = [
-            max(self.lanes[lane][0] - self.free, 0.0) for lane in sorted(lanes & self.lanes.keys())
+            max(self.lanes[lane][0] - self.free, 0.0)
+            for lane in sorted(lanes & self.lanes.keys())
         ]
         return (max(self.host - self.free, 0.0), self.ready - self.free, *ahead)
 
-    def _repeat(self, rows: int, loops: int, clock: float, host: float, times: int) -> None:
+    def _repeat(
+        self, rows: int, loops: int, clock: float, host: float, times: int
+    ) -> None:
         """Let the iteration that made all from row `rows` on stand for `times` of them."""
         period = self.free - clock
         more = len(self.rows) - rows
@@ -573,7 +619,9 @@ class _Device:
             moved = more * (times - 1)
         else:
             self.rows.stretch(rows, clock, times)
-            self.loops[loops:] = [loop.moved(clock, times) for loop in self.loops[loops:]]
+            self.loops[loops:] = [
+                loop.moved(clock, times) for loop in self.loops[loops:]
+            ]
         extra = period * (times - 1)
         self.host += (self.host - host) * (times - 1)
         self.free += extra
@@ -605,4 +653,6 @@ def _close(state: tuple[float, ...], before: tuple[float, ...], period: float) -
     """Has the iteration ended as the one before did, in the same time?"""
     if len(state) + 1 != len(before):
         return False
-    return all(abs(a - b) <= _STEADY_US for a, b in zip((*state, period), before, strict=True))
+    return all(
+        abs(a - b) <= _STEADY_US for a, b in zip((*state, period), before, strict=True)
+    )

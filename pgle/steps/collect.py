@@ -1,10 +1,11 @@
 """Step times from what programs write: console logs, JSON lines and CSV.
 
 Known lines, as the programs print them:
-    MaxText  ``completed step: 7, seconds: 3.604, TFLOP/s/device: 286.671, loss: 2.014``
-    plain    ``step 7 … 0.2013 s``, ``step=7 time=201.3 ms``, ``iteration 7 | 201.3 ms``, ``step 7 step_time_s=0.2``
-What prints means over many steps (Pax ``steps/sec: 0.485``, Keras ``123ms/step``) prints no step times.
-Other lines between them tell when a profiler ran.
+    MaxText  ``completed step: 7, seconds: 3.604, TFLOP/s/device: 286.671, loss: 2.014`` plain
+    ``step 7 … 0.2013 s``, ``step=7 time=201.3 ms``, ``iteration 7 | 201.3 ms``, ``step 7
+    step_time_s=0.2``
+What prints means over many steps (Pax ``steps/sec: 0.485``, Keras ``123ms/step``) prints no step
+times. Other lines between them tell when a profiler ran.
 """
 
 from __future__ import annotations
@@ -48,7 +49,11 @@ TIME_KEYS: Mapping[str, float] = {
 """Names of a step time and seconds per unit, in order of preference."""
 STEP_KEYS = ("step", "global_step", "iteration", "iter")
 LOSS_KEYS = ("loss", "learning/loss", "train_loss")
-MARKS = {"profiled": Mark.PROFILED, "compiled": Mark.COMPILED, "checkpoint": Mark.CHECKPOINT}
+MARKS = {
+    "profiled": Mark.PROFILED,
+    "compiled": Mark.COMPILED,
+    "checkpoint": Mark.CHECKPOINT,
+}
 
 _Row: TypeAlias = Mapping[str, Any]
 _Rows: TypeAlias = Iterable[tuple[int, str, _Row | str]]
@@ -60,14 +65,16 @@ _Match: TypeAlias = Callable[[str], "_Row | str | None"]
 def read_json_lines(lines: Iterable[str], source: str) -> Series:
     """Steps of JSON lines such as ``{"step": 7, "step_time_s": 0.2013}``.
 
-    Optional keys: ``loss``, ``profiled``, ``compiled``, ``checkpoint`` (true where it happened in this step),
-    ``simulated``.
+    Optional keys: ``loss``, ``profiled``, ``compiled``, ``checkpoint`` (true where it happened in
+    this step), ``simulated``.
     """
     return _series(source, "jsonl", _json_rows(lines))
 
 
 def read_csv(lines: Iterable[str], source: str) -> Series:
-    """Steps of a table with a header; columns are named as the keys of JSON lines, other columns are ignored."""
+    """Steps of a table with a header; columns are named as the keys of JSON lines, other columns
+    are ignored.
+    """
     rest = iter(lines)
     head = next(rest, "")
     delimiter = max(",;\t", key=head.count)
@@ -82,11 +89,16 @@ def read_csv(lines: Iterable[str], source: str) -> Series:
                 remedy=f"name it step_time_s (or {', '.join(list(TIME_KEYS)[3:7])})",
             )
         reader.fieldnames = names
-        rows = ((reader.line_num, delimiter.join(map(str, row.values())), row) for row in reader)
+        rows = (
+            (reader.line_num, delimiter.join(map(str, row.values())), row)
+            for row in reader
+        )
         return _series(source, "csv", rows)
     except csv.Error as error:
         raise UserError(
-            f"not a table of step times ({error})", where=source, remedy="check the file"
+            f"not a table of step times ({error})",
+            where=source,
+            remedy="check the file",
         ) from None
 
 
@@ -108,17 +120,27 @@ def _series(source: str, format: str, rows: _Rows) -> Series:
     simulated = False
     for number, line, row in rows:
         check_count(source, len(steps) + len(malformed))
-        found = row if isinstance(row, str) else _step(row, steps[-1].step + 1 if steps else 0)
+        found = (
+            row
+            if isinstance(row, str)
+            else _step(row, steps[-1].step + 1 if steps else 0)
+        )
         if isinstance(found, Step):
             steps.append(found)
         else:
             malformed.append(Malformed(number, line[:80], found))
-        simulated = simulated or (not isinstance(row, str) and _truth(row.get("simulated")))
-    return make_series(source, format, steps, malformed=tuple(malformed), simulated=simulated)
+        simulated = simulated or (
+            not isinstance(row, str) and _truth(row.get("simulated"))
+        )
+    return make_series(
+        source, format, steps, malformed=tuple(malformed), simulated=simulated
+    )
 
 
 def _step(row: _Row, count: int) -> Step | str:
-    """The step of a record; `count` numbers it if the record does not; a reason if it is malformed."""
+    """The step of a record; `count` numbers it if the record does not; a reason if it is
+    malformed.
+    """
     key = next((name for name in TIME_KEYS if name in row), None)
     if key is None:
         return "no step_time_s"
@@ -130,7 +152,8 @@ def _step(row: _Row, count: int) -> Step | str:
         if _truth(row.get(name)):
             mark |= flag
     number = next(
-        (value for name in STEP_KEYS if (value := _number(row.get(name))) is not None), None
+        (value for name in STEP_KEYS if (value := _number(row.get(name))) is not None),
+        None,
     )
     if number is not None and abs(number) > LARGEST_STEP:
         return "the step number is too large"
@@ -143,7 +166,9 @@ def _step(row: _Row, count: int) -> Step | str:
 
 
 def _loss(row: _Row) -> float:
-    """The loss; infinite where one was recorded that is no finite number, NaN where none was recorded."""
+    """The loss; infinite where one was recorded that is no finite number, NaN where none was
+    recorded.
+    """
     for name in LOSS_KEYS:
         if name in row and row[name] not in (None, ""):
             finite = _number(row[name])
@@ -180,7 +205,9 @@ UNITS = {
     "µs": 1e-6,
 }
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf"
-_GROUPED = r"[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d*)?"  # a number such as ``12,345.6``
+_GROUPED = (
+    r"[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d*)?"  # a number such as ``12,345.6``
+)
 _TIME = rf"{_GROUPED}|(?!\d+,\d)(?:{NUMBER})"
 """A number, or one with separators; none of which a decimal comma would cut a part off."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -220,13 +247,16 @@ _PROFILE_ENDS = re.compile(
 )
 
 
-def read_console(lines: Iterable[str], source: str, *, pattern: str | None = None) -> Series:
+def read_console(
+    lines: Iterable[str], source: str, *, pattern: str | None = None
+) -> Series:
     """The steps of a console log.
 
     Args:
         lines: of the log; gone through twice. Carriage returns end lines too (progress bars).
         source: its name.
-        pattern: regular expression of the user's own step line, with a group ``s``, ``ms`` or ``us`` and, where it
+        pattern: regular expression of the user's own step line, with a group ``s``, ``ms`` or
+        ``us`` and, where it
             has one, ``step``, ``loss``.
     """
     if pattern is not None:
@@ -239,8 +269,14 @@ def read_console(lines: Iterable[str], source: str, *, pattern: str | None = Non
         raise UserError("no line of it holds a step time", where=source, remedy=_REMEDY)
     # no program slows down with each of ten steps, to three times the first
     seconds = series.step_time_s
-    if len(seconds) >= 10 and seconds[-1] > 3 * seconds[0] and (np.diff(seconds) > 0).all():
-        raise UserError("its times only grow: since the start?", where=source, remedy=_REMEDY)
+    if (
+        len(seconds) >= 10
+        and seconds[-1] > 3 * seconds[0]
+        and (np.diff(seconds) > 0).all()
+    ):
+        raise UserError(
+            "its times only grow: since the start?", where=source, remedy=_REMEDY
+        )
     return series
 
 
@@ -251,7 +287,11 @@ def _console_rows(lines: Iterable[str], match: _Match) -> _Rows:
         if found is not None:
             profiled = {"profiled": True} if is_on or was_on else {}
             was_on = False
-            yield number, line.strip(), found if isinstance(found, str) else {**found, **profiled}
+            yield (
+                number,
+                line.strip(),
+                found if isinstance(found, str) else {**found, **profiled},
+            )
         elif (
             "apture range" in line or "rofiler session" in line
         ):  # words are found many times quicker
@@ -261,9 +301,7 @@ def _console_rows(lines: Iterable[str], match: _Match) -> _Rows:
                 is_on, was_on = False, True
 
 
-_REMEDY = (
-    r"print 'step 7: 0.2013 s' per step, or pass --pattern 'step (?P<step>\d+) .* (?P<s>[\d.]+)'"
-)
+_REMEDY = r"print 'step 7: 0.2013 s' per step, or pass --pattern 'step (?P<step>\d+) .* (?P<s>[\d.]+)'"
 
 
 _OTHER_STEP = re.compile(
@@ -276,7 +314,9 @@ _XLA_LINE = re.compile(
 
 
 def step_number(line: str) -> int | None:
-    """The number of the step that a line of output names, in any of the known ways; None where it names none."""
+    """The number of the step that a line of output names, in any of the known ways; None where it
+    names none.
+    """
     if _XLA_LINE.match(line):
         return None
     line = _uncoloured(line)
@@ -302,11 +342,16 @@ def _plain(line: str) -> _Row | str | None:
     if step is None:
         return None
     rest = line[step.end() :]
-    named = next((found for form in _PLAIN_TIMES if (found := form.search(rest)) is not None), None)
+    named = next(
+        (found for form in _PLAIN_TIMES if (found := form.search(rest)) is not None),
+        None,
+    )
     if named is None:
         return None
     parts = named.groupdict()
-    unit = (parts["unit"] or parts.get("paren") or (parts.get("suffix") or "s").lstrip("_")).lower()
+    unit = (
+        parts["unit"] or parts.get("paren") or (parts.get("suffix") or "s").lstrip("_")
+    ).lower()
     return {
         "step": _integer(step["step"]),
         "seconds": _float(named["t"]) * UNITS[unit],
@@ -331,10 +376,14 @@ def _float(text: str) -> float:
 
 def _custom(pattern: str) -> _Match:
     compiled = re.compile(pattern)
-    unit = next((name for name in ("s", "ms", "us") if name in compiled.groupindex), None)
+    unit = next(
+        (name for name in ("s", "ms", "us") if name in compiled.groupindex), None
+    )
     if unit is None:
         raise UserError(
-            "has no group named s, ms or us", where="--pattern", remedy=r"write (?P<s>[\d.]+)"
+            "has no group named s, ms or us",
+            where="--pattern",
+            remedy=r"write (?P<s>[\d.]+)",
         )
 
     def match(line: str) -> _Row | str | None:

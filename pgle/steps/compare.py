@@ -1,4 +1,6 @@
-"""Two sides compared: are the steps of NEW faster than those of BASE, how sure is that, and which limits are kept."""
+"""Two sides compared: are the steps of NEW faster than those of BASE, how sure is that, and which
+limits are kept.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,14 @@ from pgle.steps.estimate import FEW_STEPS, Assumptions, Estimate, estimate
 from pgle.steps.series import Side, StepTimes, check_runs
 
 DEFAULTS = Assumptions()
-TAIL_ERRORS = (
-    4.0  # standard errors from which means of steady steps tell another change than medians
+# standard errors from which means of steady steps tell another change than medians
+TAIL_ERRORS = 4.0
+GRAIN_SHOWN = (
+    0.001  # of a step: step times that are written more coarsely get a warning
 )
-GRAIN_SHOWN = 0.001  # of a step: step times that are written more coarsely get a warning
-STALL_DIFFERENCE = 0.01  # a difference of the share of time lost in stalls that gets a warning
+STALL_DIFFERENCE = (
+    0.01  # a difference of the share of time lost in stalls that gets a warning
+)
 LEAST_STALLS = 0.0005  # a smaller share would be 0.0 % in it
 
 
@@ -53,7 +58,9 @@ class Comparison:
 
     @property
     def unlike(self) -> tuple[str, ...]:
-        """What the records show to be other than on the other side, so that a change is of more than one thing."""
+        """What the records show to be other than on the other side, so that a change is of more
+        than one thing.
+        """
         found = []
         for name, what in UNLIKE.items():
             one, two = (
@@ -61,7 +68,9 @@ class Comparison:
                 for side in (self.base, self.new)
             )
             if "" not in one | two and one != two:
-                found.append(f"{what}: {', '.join(sorted(one))} and {', '.join(sorted(two))}")
+                found.append(
+                    f"{what}: {', '.join(sorted(one))} and {', '.join(sorted(two))}"
+                )
         return tuple(found)
 
     @property
@@ -94,10 +103,15 @@ class Comparison:
 def compare(base: Side, new: Side, assumptions: Assumptions = DEFAULTS) -> Comparison:
     """Compare two sides."""
     check_runs((*base.runs, *new.runs))
-    if len({run.series.format == "trace" for side in (base, new) for run in side.runs}) > 1:
+    if (
+        len({run.series.format == "trace" for side in (base, new) for run in side.runs})
+        > 1
+    ):
         what = "a profiler trace (time on the device) cannot be compared with a log (time of the host's loop)"
         raise UserError(
-            what, where=f"{base.label}, {new.label}", remedy="give both sides in the same form"
+            what,
+            where=f"{base.label}, {new.label}",
+            remedy="give both sides in the same form",
         )
     found = _with_grain(
         _with_means(estimate(base, new, assumptions), base, new, assumptions), base, new
@@ -113,10 +127,14 @@ def compare(base: Side, new: Side, assumptions: Assumptions = DEFAULTS) -> Compa
     )
 
 
-def _with_means(found: Estimate, base: Side, new: Side, assumptions: Assumptions) -> Estimate:
-    """If means tell another change than medians, the interval spans both: a run takes as long as its mean step."""
-    # of each side: by how much the mean of a run exceeds its median, as a logarithm; and standard errors of the means,
-    # relative, as if steps were independent
+def _with_means(
+    found: Estimate, base: Side, new: Side, assumptions: Assumptions
+) -> Estimate:
+    """If means tell another change than medians, the interval spans both: a run takes as long as
+    its mean step.
+    """
+    # of each side: by how much the mean of a run exceeds its median, as a logarithm; and standard
+    # errors of the means, relative, as if steps were independent
     tails = [
         np.mean([np.log(run.step_time_s.mean() / run.median_s) for run in side.runs])
         for side in (base, new)
@@ -126,10 +144,14 @@ def _with_means(found: Estimate, base: Side, new: Side, assumptions: Assumptions
         [run.step_time_s.std() / run.median_s / np.sqrt(len(run)) for run in side.runs]
         for side in (base, new)
     ]
-    error = math.hypot(*(float(np.linalg.norm(values)) / len(values) for values in errors))
+    error = math.hypot(
+        *(float(np.linalg.norm(values)) / len(values) for values in errors)
+    )
     if abs(apart) <= max(assumptions.margin, TAIL_ERRORS * error):
         return found
-    mean, median = (math.expm1(value) for value in (found.difference + apart, found.difference))
+    mean, median = (
+        math.expm1(value) for value in (found.difference + apart, found.difference)
+    )
     note = (
         f"the mean of the steady steps changes by {mean * 100:+.1f} %, their median by {median * 100:+.1f} %; "
         "the interval spans both"
@@ -151,7 +173,11 @@ def _with_grain(found: Estimate, base: Side, new: Side) -> Estimate:
 def _verdict(found: Estimate, assumptions: Assumptions) -> Verdict:
     """The interval decides; the rank test must agree if it has enough units."""
     low, high = (found.difference + side * found.half_width for side in (-1, 1))
-    if found.p is None or found.least_p > assumptions.alpha or found.p <= assumptions.alpha:
+    if (
+        found.p is None
+        or found.least_p > assumptions.alpha
+        or found.p <= assumptions.alpha
+    ):
         if high < 0:
             return Verdict.FASTER
         if low > 0:
@@ -171,7 +197,11 @@ def _warnings(base: Side, new: Side, found: Estimate) -> Iterator[str]:
     for side in (base, new):
         short = [run for run in side.runs if len(run) < FEW_STEPS]
         if short:
-            steps = "1 steady step" if len(short[0]) == 1 else f"{len(short[0])} steady steps"
+            steps = (
+                "1 steady step"
+                if len(short[0]) == 1
+                else f"{len(short[0])} steady steps"
+            )
             where = f" in {short[0].series.source}" if len(side.runs) > 1 else ""
             yield f"{side.label}: only {steps}{where}; record more"
     if abs(new.stall_share - base.stall_share) > STALL_DIFFERENCE:
@@ -201,7 +231,9 @@ class LossChange:
 
     @property
     def change(self) -> float:
-        """Relative change; infinite where a side is no finite number, or where BASE is zero and NEW is not."""
+        """Relative change; infinite where a side is no finite number, or where BASE is zero and NEW
+        is not.
+        """
         if not math.isfinite(self.new) or not math.isfinite(self.base):
             return math.inf
         if self.base == 0:
@@ -210,7 +242,8 @@ class LossChange:
 
 
 def _loss(base: Sequence[StepTimes], new: Sequence[StepTimes]) -> LossChange | None:
-    """Mean loss over the later half of the steps that all runs share; every recorded step counts, steady or not.
+    """Mean loss over the later half of the steps that all runs share; every recorded step counts,
+    steady or not.
 
     A loss of NEW that is no finite number is reported wherever it is, shared or not.
     """
@@ -218,12 +251,15 @@ def _loss(base: Sequence[StepTimes], new: Sequence[StepTimes]) -> LossChange | N
     common = sorted(set(one) & set(two))
     later = common[len(common) // 2 :]
     means = [
-        float(np.mean([side[step] for step in later])) if later else math.nan for side in (one, two)
+        float(np.mean([side[step] for step in later])) if later else math.nan
+        for side in (one, two)
     ]
     broken = [_first_infinite(side) for side in (base, new)]
     if broken[1] is not None:
         as_base = "" if broken[0] is None else f" (of BASE, in step {broken[0]})"
-        return LossChange(means[0], math.inf, f"not a finite number in step {broken[1]}{as_base}")
+        return LossChange(
+            means[0], math.inf, f"not a finite number in step {broken[1]}{as_base}"
+        )
     if not common:
         return None
     return LossChange(means[0], means[1], f"mean of steps {later[0]} to {later[-1]}")
@@ -240,7 +276,13 @@ def _losses(runs: Sequence[StepTimes]) -> dict[int, float]:
     for run in runs:
         known = ~np.isnan(run.series.loss)
         by_run.append(
-            dict(zip(run.series.step[known].tolist(), run.series.loss[known].tolist(), strict=True))
+            dict(
+                zip(
+                    run.series.step[known].tolist(),
+                    run.series.loss[known].tolist(),
+                    strict=True,
+                )
+            )
         )
     shared = set.intersection(*(set(item) for item in by_run)) if by_run else set()
     return {step: float(np.mean([item[step] for item in by_run])) for step in shared}
@@ -283,13 +325,19 @@ class LimitCheck:
     def message(self) -> str:
         """All of it in one line."""
         what = ": ".join(filter(None, (self.found, self.figure)))
-        why = f"{self.advice} With a trace of each: {self.command}" if self.command else self.advice
+        why = (
+            f"{self.advice} With a trace of each: {self.command}"
+            if self.command
+            else self.advice
+        )
         return f"{what}{'' if what.endswith('?') else '.'} {why}" if why else what
 
     @property
     def ok(self) -> bool | None:
         """Whether the limit was kept; None if these runs cannot show it."""
-        return None if self.outcome is Outcome.CANNOT_TELL else self.outcome is Outcome.OK
+        return (
+            None if self.outcome is Outcome.CANNOT_TELL else self.outcome is Outcome.OK
+        )
 
     @property
     def failed(self) -> bool:
@@ -304,7 +352,9 @@ def gate(comparison: Comparison, limits: Limits) -> tuple[LimitCheck, ...]:
     if loss is None:
         if bound is not None:
             what = "not recorded on both sides, cannot be checked"
-            checks.append(LimitCheck("loss", Outcome.FAIL, what, advice='Record "loss" per step.'))
+            checks.append(
+                LimitCheck("loss", Outcome.FAIL, what, advice='Record "loss" per step.')
+            )
     elif math.isinf(loss.new):
         checks.append(
             LimitCheck(
@@ -320,7 +370,10 @@ def gate(comparison: Comparison, limits: Limits) -> tuple[LimitCheck, ...]:
         advice = "Use the same seed and data on both sides; else the program changed, not only its schedule."
         checks.append(
             LimitCheck(
-                "loss", Outcome.OK if kept else Outcome.FAIL, what, advice="" if kept else advice
+                "loss",
+                Outcome.OK if kept else Outcome.FAIL,
+                what,
+                advice="" if kept else advice,
             )
         )
     return tuple(checks)
@@ -330,7 +383,8 @@ def overall(checks: Iterable[LimitCheck]) -> Outcome:
     """The worst outcome: a failure, else an undecided limit."""
     outcomes = {check.outcome for check in checks}
     return next(
-        (worst for worst in (Outcome.FAIL, Outcome.CANNOT_TELL) if worst in outcomes), Outcome.OK
+        (worst for worst in (Outcome.FAIL, Outcome.CANNOT_TELL) if worst in outcomes),
+        Outcome.OK,
     )
 
 
@@ -343,7 +397,9 @@ def parse_share(text: str, where: str) -> float:
     except ValueError:
         value = math.nan
     if not SHARE.least <= value < math.inf:
-        raise UserError(f"'{text}' is not a share", where=where, remedy="write it as 2%")
+        raise UserError(
+            f"'{text}' is not a share", where=where, remedy="write it as 2%"
+        )
     if not percent and value >= SHARE.most:
         raise UserError(
             f"'{text}' is not a share",
@@ -354,11 +410,17 @@ def parse_share(text: str, where: str) -> float:
 
 
 def _step_time(found: Comparison, limits: Limits) -> LimitCheck:
-    """The gate of the step time: fails above the bound, is kept below it, cannot tell if the interval holds it."""
+    """The gate of the step time: fails above the bound, is kept below it, cannot tell if the
+    interval holds it.
+    """
     name, text, bound = "step time", describe(found), limits.fail_slower
     if limits.require_faster and found.verdict is not Verdict.FASTER:
         return LimitCheck(
-            name, Outcome.FAIL, "not shown to be faster", text, _rounds(found, abs(found.change))
+            name,
+            Outcome.FAIL,
+            "not shown to be faster",
+            text,
+            _rounds(found, abs(found.change)),
         )
     if bound is None:
         return LimitCheck(name, Outcome.OK, figure=text)
@@ -374,13 +436,21 @@ def _step_time(found: Comparison, limits: Limits) -> LimitCheck:
     few = min((run for side in (found.base, found.new) for run in side.runs), key=len)
     if math.isinf(found.ci[1]) and len(few) < FEW_STEPS:
         steps = f"{len(few)} steady {'step' if len(few) == 1 else 'steps'}"
-        what = f"cannot be judged, {few.series.source} has {steps}: did the run end early?"
-        return LimitCheck(name, Outcome.FAIL, what, advice=f"Record {FEW_STEPS} or more.")
+        what = (
+            f"cannot be judged, {few.series.source} has {steps}: did the run end early?"
+        )
+        return LimitCheck(
+            name, Outcome.FAIL, what, advice=f"Record {FEW_STEPS} or more."
+        )
     if found.ci[1] < (1 + bound) * (1 - 1e-12):
-        return LimitCheck(name, Outcome.OK, f"a slowdown of {share(bound)} is ruled out", text)
+        return LimitCheck(
+            name, Outcome.OK, f"a slowdown of {share(bound)} is ruled out", text
+        )
     if found.verdict is Verdict.SLOWER and found.ci[0] > 1 + bound:
         what = f"slower by more than {share(bound)} (--fail-slower)"
-        advice = f"Was the profile used ('{CONFIRM}'), does it fit the module ('{VERIFY}'), "
+        advice = (
+            f"Was the profile used ('{CONFIRM}'), does it fit the module ('{VERIFY}'), "
+        )
         advice += "and is anything but the profile different?"
         return LimitCheck(name, Outcome.FAIL, what, text, advice, explanation(found))
     more = _rounds(found, abs(found.change - bound))
@@ -407,22 +477,30 @@ def _rounds(found: Comparison, distance: float) -> str:
 
 
 def explanation(found: Comparison) -> str:
-    """The command that explains a slowdown, by instruction; a console log has no trace that could be named."""
+    """The command that explains a slowdown, by instruction; a console log has no trace that could
+    be named.
+    """
     words = []
     for side, name in ((found.new, "NEW_TRACE"), (found.base, "BASE_TRACE")):
         source = side.runs[0].series.source
-        words.append(PurePath(stage_path(source)) if _TRACED.search(source) else PurePath(name))
+        words.append(
+            PurePath(stage_path(source)) if _TRACED.search(source) else PurePath(name)
+        )
     return str(Next.of("analyze", words[0], "--against", words[1]))
 
 
 def stage_path(source: str) -> str:
-    """The stage of a run directory that a series was read from, which holds the trace too; of others their source."""
+    """The stage of a run directory that a series was read from, which holds the trace too; of
+    others their source.
+    """
     return _STEPS.sub("", source)
 
 
 _STEPS = re.compile(r"/steps[^/]*\.jsonl( and \d+ more ranks)?$")
 
-_TRACED = re.compile(rf"{_STEPS.pattern}|\.xplane\.pb(\.gz|\.xz)?$|\.(nsys-rep|sqlite)$")
+_TRACED = re.compile(
+    rf"{_STEPS.pattern}|\.xplane\.pb(\.gz|\.xz)?$|\.(nsys-rep|sqlite)$"
+)
 
 
 def describe(found: Comparison) -> str:

@@ -9,22 +9,29 @@ import numpy as np
 from pgle.trace.columns import Floats
 
 WINDOW = 5.0
-"""Autocorrelations are summed up to this many times the time found so far (Sokal, "Monte Carlo methods in statistical
-mechanics", 1996, section 3)."""
+"""Autocorrelations are summed up to this many times the time found so far (Sokal, "Monte Carlo
+methods in statistical mechanics", 1996, section 3).
+"""
 BLOCK = 5.0
-"""Length of a block in autocorrelation times: blocks are then nearly independent (benchmarks/compare_power.py)."""
+"""Length of a block in autocorrelation times: blocks are then nearly independent
+(benchmarks/compare_power.py).
+"""
 MOST_BLOCKS = 10
-"""A block is at least the steps divided by this. More blocks would narrow the interval by 7 % at most (t quantile 2.10
-against 1.96), but see less of slow noise (Ibragimov and Müller, "t-statistic based correlation and heterogeneity robust
-inference", Journal of Business & Economic Statistics 28, 2010)."""
+"""A block is at least the steps divided by this. More blocks would narrow the interval by 7 % at
+most (t quantile 2.10 against 1.96), but see less of slow noise (Ibragimov and Müller, "t-statistic
+based correlation and heterogeneity robust inference", Journal of Business & Economic Statistics 28,
+2010).
+"""
 
 
 def autocorrelation_time(values: Floats) -> float:
-    """Integrated autocorrelation time in steps, at least 1: n steps tell as much as n / time independent ones.
+    """Integrated autocorrelation time in steps, at least 1: n steps tell as much as n / time
+    independent ones.
 
-    Taken on normal scores of the ranks, so that spikes do not hide the rest. The larger of the windowed sum and of
-    what the lag-1 autocorrelation means for a first-order process, corrected for its bias in short series (Kendall,
-    "Note on bias in the estimation of autocorrelation", Biometrika 41, 1954).
+    Taken on normal scores of the ranks, so that spikes do not hide the rest. The larger of the
+    windowed sum and of what the lag-1 autocorrelation means for a first-order process, corrected
+    for its bias in short series (Kendall, "Note on bias in the estimation of autocorrelation",
+    Biometrika 41, 1954).
     """
     from scipy.special import ndtri
 
@@ -45,7 +52,9 @@ def autocorrelation_time(values: Floats) -> float:
 
 
 def block_length(values: Floats) -> int:
-    """Steps per block: `BLOCK` autocorrelation times beyond the first, at least n / `MOST_BLOCKS`, and 1."""
+    """Steps per block: `BLOCK` autocorrelation times beyond the first, at least n / `MOST_BLOCKS`,
+    and 1.
+    """
     needed = math.ceil(BLOCK * (autocorrelation_time(values) - 1)) + 1
     return max(needed, len(values) // MOST_BLOCKS, 1)
 
@@ -53,4 +62,6 @@ def block_length(values: Floats) -> int:
 def blocks(values: Floats, length: int) -> Floats:
     """Medians of consecutive blocks of `length`; the incomplete block is left out at the start."""
     count = len(values) // length
-    return np.median(values[len(values) - count * length :].reshape(count, length), axis=1)
+    return np.median(
+        values[len(values) - count * length :].reshape(count, length), axis=1
+    )

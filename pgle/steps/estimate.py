@@ -1,6 +1,8 @@
-"""How far two sides are apart, and how sure that is: one function for each design of the experiment.
+"""How far two sides are apart, and how sure that is: one function for each design of the
+experiment.
 
-The unit is the run where a side has several, else a block of steps. Differences are of logarithms of step times.
+The unit is the run where a side has several, else a block of steps. Differences are of logarithms
+of step times.
 """
 
 from __future__ import annotations
@@ -18,18 +20,31 @@ from msgspec import Meta
 from pgle.errors import UserError
 from pgle.next import HISTORY_ADD
 from pgle.steps.dependence import block_length, blocks
-from pgle.steps.series import FEWEST_STEPS, LONGEST_S, SHORTEST_S, Floats, Series, Side, level_shift
+from pgle.steps.series import (
+    FEWEST_STEPS,
+    LONGEST_S,
+    SHORTEST_S,
+    Floats,
+    Series,
+    Side,
+    level_shift,
+)
 from pgle.trace.columns import distinct
 
-FEWEST_BLOCKS = 2  # blocks below which the steps of a run are too dependent to say anything
+FEWEST_BLOCKS = (
+    2  # blocks below which the steps of a run are too dependent to say anything
+)
 RESAMPLES = 500
-MOST_RESAMPLED = 4000  # longer runs are thinned to medians of so many groups of steps, which makes the error too large
+# longer runs are thinned to medians of so many groups of steps, which makes the error too large
+MOST_RESAMPLED = 4000
 SEED = 20240306
 
 
 @dataclass(frozen=True, slots=True)
 class RunMedian:
-    """The median of a single run, its standard error, and its trend; all in logarithms of seconds."""
+    """The median of a single run, its standard error, and its trend; all in logarithms of
+    seconds.
+    """
 
     median: float
     variance: float
@@ -41,7 +56,9 @@ class RunMedian:
 
 
 def run_median(values: Floats) -> RunMedian | None:
-    """Of the logarithms of the step times of a run; None where they are too few, or too dependent."""
+    """Of the logarithms of the step times of a run; None where they are too few, or too
+    dependent.
+    """
     if len(values) < FEWEST_STEPS:
         return None
     length = block_length(_detrended(values))
@@ -52,10 +69,13 @@ def run_median(values: Floats) -> RunMedian | None:
     draws = bootstrap_medians(values, length)
     place = np.arange(count) - (count - 1) / 2
     slope = float((place * medians).sum() / (place**2).sum())
-    residual = float(((medians - medians.mean() - slope * place) ** 2).sum()) / max(count - 2, 1)
+    residual = float(((medians - medians.mean() - slope * place) ** 2).sum()) / max(
+        count - 2, 1
+    )
     return RunMedian(
         median=float(np.median(values)),
-        # The bootstrap sees the spread about the sample, which is too small by (k - 1) / k for k independent pieces.
+        # The bootstrap sees the spread about the sample, which is too small by (k - 1) / k for k
+        # independent pieces.
         variance=float(draws.var()) * count / (count - 1),
         draws=draws,
         blocks=count,
@@ -71,7 +91,8 @@ def _detrended(values: Floats) -> Floats:
     rest = values - place * float((place * values).sum()) / float((place**2).sum())
     levels = distinct(values)
     if 1 < len(levels) <= len(values) / 2:
-        # Printed with few digits: equal values stay equal, else the fitted line would order them in time.
+        # Printed with few digits: equal values stay equal, else the fitted line would order them in
+        # time.
         grain = max(float(np.diff(levels).min()), 1e-9)
         rest = np.round(rest / grain) * grain
     return rest
@@ -80,14 +101,16 @@ def _detrended(values: Floats) -> Floats:
 def bootstrap_medians(values: Floats, block: int, *, seed: int = SEED) -> Floats:
     """float64[RESAMPLES], medians of series resampled in blocks of `block` steps.
 
-    Circular block bootstrap: Politis and Romano, "A circular block-resampling procedure for stationary data", in
-    Exploring the Limits of Bootstrap, 1992.
+    Circular block bootstrap: Politis and Romano, "A circular block-resampling procedure for
+    stationary data", in Exploring the Limits of Bootstrap, 1992.
     """
     group = -(-len(values) // MOST_RESAMPLED)
     if group > 1:
         values, block = blocks(values, group), max(block // group, 1)
     count = len(values)
-    begin = np.random.default_rng(seed).integers(0, count, (RESAMPLES, -(-count // block), 1))
+    begin = np.random.default_rng(seed).integers(
+        0, count, (RESAMPLES, -(-count // block), 1)
+    )
     chosen = (begin + np.arange(block)).reshape(RESAMPLES, -1)[:, :count] % count
     draws: Floats = np.median(values[chosen], axis=1)
     return draws
@@ -102,8 +125,12 @@ class LaunchSpread:
     source: str  # where it comes from, in words
 
     def half_width(self, confidence: float) -> float:
-        """How far one launch of each side may be apart at this confidence: relative, on each side."""
-        return t_quantile((1 + confidence) / 2, self.freedom) * math.sqrt(2) * self.share
+        """How far one launch of each side may be apart at this confidence: relative, on each
+        side.
+        """
+        return (
+            t_quantile((1 + confidence) / 2, self.freedom) * math.sqrt(2) * self.share
+        )
 
 
 NO_SPREAD = LaunchSpread(0.0, math.inf, "")
@@ -114,32 +141,44 @@ SAME_PLACE = LaunchSpread(
     "five public pairs of control runs, marin-community/marin#7012, #7912, #8277 and #8822",
 )
 """Of launches on the same hosts within hours: the pooled differences of those pairs."""
-UNKNOWN_PLACE = LaunchSpread(0.0015, 1, "control runs of a 64-GPU job, marin-community/marin#7012")
-"""Where the place is not known: those controls differed by 0.03 points of 22.2 % model FLOPs utilisation. It is another
-job's figure, so it counts as one pair of launches: with one degree of freedom."""
+UNKNOWN_PLACE = LaunchSpread(
+    0.0015, 1, "control runs of a 64-GPU job, marin-community/marin#7012"
+)
+"""Where the place is not known: those controls differed by 0.03 points of 22.2 % model FLOPs
+utilisation. It is another job's figure, so it counts as one pair of launches: with one degree of
+freedom.
+"""
 ELSEWHERE = "launches on other nodes or days differ by 1.6 to 3% in public (reframe-hpc/reframe#1345, iree-org/iree#24257)"
 WITHIN_HOURS = 6.0
-"""Between the starts of two runs "within hours". The sources give no exact time: this bound is our reading of them."""
+"""Between the starts of two runs "within hours". The sources give no exact time: this bound is our
+reading of them.
+"""
 PLACE = {"hosts": "hosts", "gpus": "GPUs", "driver": "driver"}
 """What a recording knows of the place, by its name in `Series.about`."""
 
 
 def given_spread(share: float | None) -> LaunchSpread | None:
-    """The standard deviation between launches that a user gives, as a share; None: none is given."""
+    """The standard deviation between launches that a user gives, as a share; None: none is
+    given.
+    """
     if share is None:
         return None
     if not 0 <= share < 1:
         raise UserError(
-            f"{share:g} is no share", where="launch_spread", remedy="write 0.3 % as 0.003"
+            f"{share:g} is no share",
+            where="launch_spread",
+            remedy="write 0.3 % as 0.003",
         )
     return LaunchSpread(share, math.inf, "as given")
 
 
 def _doubts(base: Series, new: Series) -> Iterator[str]:
-    """Why the records do not prove that two runs had the same hosts, GPUs and versions, within hours."""
-    versions = {name: name for name in (*base.about, *new.about) if name.startswith("jax")} or {
-        "jax": "jax version"
-    }
+    """Why the records do not prove that two runs had the same hosts, GPUs and versions, within
+    hours.
+    """
+    versions = {
+        name: name for name in (*base.about, *new.about) if name.startswith("jax")
+    } or {"jax": "jax version"}
     for name, what in {**PLACE, **versions}.items():
         one, two = base.about.get(name), new.about.get(name)
         if one is None or two is None:
@@ -151,7 +190,8 @@ def _doubts(base: Series, new: Series) -> Iterator[str]:
         hours = (
             abs(
                 (
-                    datetime.fromisoformat(started[1]) - datetime.fromisoformat(started[0])
+                    datetime.fromisoformat(started[1])
+                    - datetime.fromisoformat(started[0])
                 ).total_seconds()
             )
             / 3600
@@ -197,7 +237,9 @@ class Trend:
     def present(self) -> tuple[Entry, ...]:
         """The entries since the last clear change of level."""
         entries = self.entries
-        while (shift := level_shift(np.log([entry.median_s for entry in entries]))) is not None:
+        while (
+            shift := level_shift(np.log([entry.median_s for entry in entries]))
+        ) is not None:
             entries = entries[shift[0] :]
         return entries
 
@@ -208,17 +250,19 @@ class Trend:
 
     @property
     def noise(self) -> float | None:
-        """Standard deviation between launches at the present level, relative; None for a single entry.
+        """Standard deviation between launches at the present level, relative; None for a single
+        entry.
 
-        An entry of several runs counts as often. It includes what commits changed, if too little to be a change of
-        level: rather too large than too small.
+        An entry of several runs counts as often. It includes what commits changed, if too little to
+        be a change of level: rather too large than too small.
         """
         if len(self.present) < 2:
             return None
         logs = np.log([entry.median_s for entry in self.present])
         runs = np.array([entry.runs for entry in self.present], float)
         return math.sqrt(
-            float((runs * (logs - np.average(logs, weights=runs)) ** 2).sum()) / (len(logs) - 1)
+            float((runs * (logs - np.average(logs, weights=runs)) ** 2).sum())
+            / (len(logs) - 1)
         )
 
 
@@ -229,7 +273,9 @@ def make_trends(
 
     Entries of one time keep their order.
     """
-    in_order = sorted(entries, key=lambda entry: (entry.name, entry.hardware, entry.time))
+    in_order = sorted(
+        entries, key=lambda entry: (entry.name, entry.hardware, entry.time)
+    )
     groups = groupby(in_order, key=lambda entry: (entry.name, entry.hardware))
     return tuple(Trend(*key, tuple(group)) for key, group in groups)
 
@@ -239,16 +285,21 @@ def measured_spread(
 ) -> LaunchSpread:
     """By how much launches differ, from the trend whose present level is nearest to `median_s`."""
     known = [trend for trend in trends if trend.entries[-1].simulated == simulated]
-    nearest = min(known, key=lambda trend: abs(math.log(median_s / trend.level_s)), default=None)
+    nearest = min(
+        known, key=lambda trend: abs(math.log(median_s / trend.level_s)), default=None
+    )
     if nearest is None or abs(math.log(median_s / nearest.level_s)) > math.log1p(NEAR):
         listed = (
             ", ".join(
-                f"{trend.name} on {trend.hardware} ({trend.level_s:.4g} s)" for trend in known
+                f"{trend.name} on {trend.hardware} ({trend.level_s:.4g} s)"
+                for trend in known
             )
             or "none"
         )
         what = f"no trend has step times near {median_s:.4g} s (it has: {listed})"
-        raise UserError(what, where=source, remedy=f"add runs of this program with {HISTORY_ADD}")
+        raise UserError(
+            what, where=source, remedy=f"add runs of this program with {HISTORY_ADD}"
+        )
     if nearest.noise is None:
         what = f"{nearest.name} has too few entries at one level to show how launches differ"
         raise UserError(what, where=source, remedy=f"add more runs with {HISTORY_ADD}")
@@ -259,7 +310,9 @@ def measured_spread(
 POWER = 0.8  # probability with which the minimum detectable effect would be found
 FEW_STEPS = 10  # steady steps of a run below which a comparison asks for more
 DRIFT_LEVEL = 0.2
-"""Significance at which the two runs are taken to drift apart. Missing a drift costs more than a wider interval."""
+"""Significance at which the two runs are taken to drift apart. Missing a drift costs more than a
+wider interval.
+"""
 MOST_ROUNDS = 12  # of `--abba` that are proposed: 48 runs
 
 
@@ -271,7 +324,8 @@ class Assumptions:
         0.95  # of the interval, two-sided; 1 - confidence is the level of every test
     )
     margin: float = 0.005  # differences below this share count as equality
-    # what launches of one program differ by, used where each side has one run; None: from the records
+    # what launches of one program differ by, used where each side has one run; None: from the
+    # records
     launch_spread: LaunchSpread | None = None
     paired: bool = False  # run i of BASE belongs to run i of NEW
 
@@ -294,7 +348,9 @@ BLOCKS = Design(
     "one run per side, blocks of steps",
     "ratio of medians; Student t with the standard error of a block bootstrap",
 )
-RUNS = Design("runs", "ratio of geometric means of run medians; Welch t", "Mann-Whitney")
+RUNS = Design(
+    "runs", "ratio of geometric means of run medians; Welch t", "Mann-Whitney"
+)
 ONE_AGAINST_RUNS = Design(
     "one run against several",
     "ratio to the geometric mean of run medians; prediction interval, Student t",
@@ -318,11 +374,19 @@ class Estimate:
     detectable: float = (
         math.inf
     )  # smallest true difference found with probability `POWER` at this noise
-    p: float | None = None  # of the rank test, two-sided; None: no test, the interval alone decides
-    least_p: float = 1.0  # the smallest p that this number of units can give; 1 without a test
+    p: float | None = (
+        None  # of the rank test, two-sided; None: no test, the interval alone decides
+    )
+    least_p: float = (
+        1.0  # the smallest p that this number of units can give; 1 without a test
+    )
     n: tuple[int, int] = (1, 1)  # units of base and new
-    pair_variance: float = math.inf  # of the difference of one run of each side; estimated
-    spread: LaunchSpread | None = None  # of launches, as taken where each side has one run
+    pair_variance: float = (
+        math.inf
+    )  # of the difference of one run of each side; estimated
+    spread: LaunchSpread | None = (
+        None  # of launches, as taken where each side has one run
+    )
     warnings: tuple[str, ...] = ()  # what the reader should know, one line each
 
     def widened(self, half: float, *notes: str) -> Estimate:
@@ -335,12 +399,16 @@ class Estimate:
         )
 
     def rounds_for(self, difference: float, alpha: float) -> int | None:
-        """Rounds of `--abba`, two pairs each, that would find `difference` with probability `POWER` at this noise.
+        """Rounds of `--abba`, two pairs each, that would find `difference` with probability `POWER`
+        at this noise.
 
         None: more than `MOST_ROUNDS`, or the noise is not known.
         """
         for rounds in range(1, MOST_ROUNDS + 1):
-            freedom, error = 2 * rounds - 1, math.sqrt(self.pair_variance / (2 * rounds))
+            freedom, error = (
+                2 * rounds - 1,
+                math.sqrt(self.pair_variance / (2 * rounds)),
+            )
             if (
                 t_quantile(1 - alpha / 2, freedom) + t_quantile(POWER, freedom)
             ) * error <= difference:
@@ -364,13 +432,19 @@ def _pairs(base: Side, new: Side, alpha: float) -> Estimate:
     count = len(base.runs)
     if count != len(new.runs) or count < 2:
         what = f"pairs need as many runs on each side, at least 2: there are {count} and {len(new.runs)}"
-        raise UserError(what, where=f"{base.label}, {new.label}", remedy="leave out --paired")
+        raise UserError(
+            what, where=f"{base.label}, {new.label}", remedy="leave out --paired"
+        )
     differences = new.log_medians - base.log_medians
     p = float(wilcoxon(differences).pvalue) if differences.any() else 1.0
     variance = float(differences.var(ddof=1))
     return _of_runs(
         Estimate(
-            PAIRS, float(differences.mean()), n=(count, count), p=p, least_p=2.0 ** (1 - count)
+            PAIRS,
+            float(differences.mean()),
+            n=(count, count),
+            p=p,
+            least_p=2.0 ** (1 - count),
         ),
         variance / count,
         count - 1,
@@ -381,18 +455,26 @@ def _pairs(base: Side, new: Side, alpha: float) -> Estimate:
 
 
 def _runs(base: Side, new: Side, alpha: float) -> Estimate:
-    """The difference of the means of log medians: Welch's t, or the prediction interval of a single run."""
+    """The difference of the means of log medians: Welch's t, or the prediction interval of a single
+    run.
+    """
     from scipy.stats import mannwhitneyu
 
     sides = base.log_medians, new.log_medians
     n = len(sides[0]), len(sides[1])
     if min(n) == 1:
         design, logs = ONE_AGAINST_RUNS, max(sides, key=len)
-        variance, freedom = float(logs.var(ddof=1)) * (1 + 1 / len(logs)), float(len(logs) - 1)
+        variance, freedom = (
+            float(logs.var(ddof=1)) * (1 + 1 / len(logs)),
+            float(len(logs) - 1),
+        )
         pair_variance = 2 * float(logs.var(ddof=1))
     else:
         design, spreads = RUNS, [float(logs.var(ddof=1)) for logs in sides]
-        parts = [(spread / count, count - 1) for spread, count in zip(spreads, n, strict=True)]
+        parts = [
+            (spread / count, count - 1)
+            for spread, count in zip(spreads, n, strict=True)
+        ]
         variance, freedom, pair_variance = (
             parts[0][0] + parts[1][0],
             satterthwaite(*parts),
@@ -427,7 +509,9 @@ def _of_runs(
     *,
     needed: str,
 ) -> Estimate:
-    """With the t interval of a difference, and a warning if there are too few runs for the rank test."""
+    """With the t interval of a difference, and a warning if there are too few runs for the rank
+    test.
+    """
     error = math.sqrt(variance)
     half = t_quantile(1 - alpha / 2, freedom) * error
     few = (
@@ -450,13 +534,15 @@ TOO_DEPENDENT = (
 
 
 def _single(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
-    """The ratio of medians of two runs; without an interval where the steps are too dependent, or too few.
+    """The ratio of medians of two runs; without an interval where the steps are too dependent, or
+    too few.
 
-    The standard error of each median comes from a circular block bootstrap, with the block length from the measured
-    autocorrelation; the quantile is Student's t with as many degrees of freedom as the blocks give, since the plain
-    percentile interval is too narrow for few blocks; the wider of the two is taken. No step of a single launch shows
-    what launches differ by: that is given, measured in a history or taken from the records, and its half-width is added
-    in quadrature (wider than Cochran and Cox's weighted quantile). No rank test of steps sees it: there is none.
+    The standard error of each median comes from a circular block bootstrap, with the block length
+    from the measured autocorrelation; the quantile is Student's t with as many degrees of freedom
+    as the blocks give, since the plain percentile interval is too narrow for few blocks; the wider
+    of the two is taken. No step of a single launch shows what launches differ by: that is given,
+    measured in a history or taken from the records, and its half-width is added in quadrature
+    (wider than Cochran and Cox's weighted quantile). No rank test of steps sees it: there is none.
     If the runs drift apart, the interval spans the ratio at the start and at the end.
     """
     times = [np.log(side.runs[0].step_time_s) for side in (base, new)]
@@ -474,12 +560,13 @@ def _single(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
     variance = one.variance + two.variance
     freedom = satterthwaite(*((run.variance, run.blocks - 1) for run in (one, two)))
     by_launches = spread.half_width(assumptions.confidence)
-    # Medians of steps that come in two kinds jump, and no t sees that: percentiles of the bootstrap do. Draws of one
-    # number are resampled alike, so they are not paired.
+    # Medians of steps that come in two kinds jump, and no t sees that: percentiles of the bootstrap
+    # do. Draws of one number are resampled alike, so they are not paired.
     draws = np.roll(two.draws, 1) - one.draws
     apart = np.quantile(draws, [alpha / 2, 1 - alpha / 2]) - (two.median - one.median)
     by_steps = max(
-        t_quantile(1 - alpha / 2, freedom) * math.sqrt(variance), float(np.abs(apart).max())
+        t_quantile(1 - alpha / 2, freedom) * math.sqrt(variance),
+        float(np.abs(apart).max()),
     )
     half = math.hypot(by_steps, by_launches)
     warnings = [_about_launches(spread, doubt, assumptions.confidence)]
@@ -490,7 +577,8 @@ def _single(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
             "ratio at the start and at the end"
         )
     noise = math.hypot(
-        t_quantile(POWER, freedom) * math.sqrt(variance), t_quantile(POWER, math.inf) * launches
+        t_quantile(POWER, freedom) * math.sqrt(variance),
+        t_quantile(POWER, math.inf) * launches,
     )
     return Estimate(
         BLOCKS,
@@ -504,8 +592,12 @@ def _single(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
     )
 
 
-def _drift(one: RunMedian, two: RunMedian, alpha: float, by_launches: float) -> float | None:
-    """Half-width that spans the ratio at both ends of two runs that drift apart; None where they do not."""
+def _drift(
+    one: RunMedian, two: RunMedian, alpha: float, by_launches: float
+) -> float | None:
+    """Half-width that spans the ratio at both ends of two runs that drift apart; None where they do
+    not.
+    """
     from scipy.special import stdtr
 
     trend, freedom = two.trend - one.trend, one.blocks + two.blocks - 4
@@ -518,7 +610,9 @@ def _drift(one: RunMedian, two: RunMedian, alpha: float, by_launches: float) -> 
         return None
     # The level at either end of a fitted line has twice the standard error of the mean.
     at_end = 2 * math.sqrt(one.residual_variance + two.residual_variance)
-    return abs(trend) / 2 + math.hypot(t_quantile(1 - alpha / 2, freedom) * at_end, by_launches)
+    return abs(trend) / 2 + math.hypot(
+        t_quantile(1 - alpha / 2, freedom) * at_end, by_launches
+    )
 
 
 def _about_launches(spread: LaunchSpread, doubt: str, confidence: float) -> str:
@@ -543,12 +637,21 @@ def _about_launches(spread: LaunchSpread, doubt: str, confidence: float) -> str:
 
 def t_quantile(probability: float, freedom: float) -> float:
     """The quantile of Student's t; `freedom` may be fractional or infinite."""
-    from scipy.special import ndtri, stdtrit  # scipy.stats takes five times as long to import
+    from scipy.special import (
+        ndtri,
+        stdtrit,
+    )  # scipy.stats takes five times as long to import
 
-    return float(ndtri(probability) if math.isinf(freedom) else stdtrit(freedom, probability))
+    return float(
+        ndtri(probability) if math.isinf(freedom) else stdtrit(freedom, probability)
+    )
 
 
 def satterthwaite(*parts: tuple[float, float]) -> float:
-    """Degrees of freedom of a sum of variances (variance, degrees of freedom), after Welch and Satterthwaite."""
+    """Degrees of freedom of a sum of variances (variance, degrees of freedom), after Welch and
+    Satterthwaite.
+    """
     below = sum(variance**2 / freedom for variance, freedom in parts if freedom > 0)
-    return sum(variance for variance, _ in parts) ** 2 / below if below > 0 else math.inf
+    return (
+        sum(variance for variance, _ in parts) ** 2 / below if below > 0 else math.inf
+    )

@@ -1,16 +1,20 @@
 """How the steps of a run change over time: they grow, change level, or every k-th one takes longer.
 
-`compare` and `analyze` use this one rule. Two questions are asked: does the step change in the course of the run
-(growth, another level from some step on, another level for a while), and does every k-th step differ? An answer counts
-if three things hold:
+`compare` and `analyze` use this one rule. Two questions are asked: does the step change in the
+course of the run (growth, another level from some step on, another level for a while), and does
+every k-th step differ? An answer counts if three things hold:
 
-1. Ranks: shuffled steps show a pattern as clear as this in at most `SHUFFLED` of all shuffles. The patterns of one
-   question share this level (the smallest p of several tests: Westfall and Young, "Resampling-Based Multiple Testing",
-   1993).
-2. Size against noise: the F test of the pattern, counted for each place where it could begin, is below `BY_CHANCE`.
-3. It costs a mean step at least `LEAST_LOST`, compared with a run whose steps all are as the shortest ones.
+1. Ranks: shuffled steps show a pattern as clear as this in at most `SHUFFLED` of all shuffles. The
+patterns of one
+   question share this level (the smallest p of several tests: Westfall and Young, "Resampling-Based
+   Multiple Testing", 1993).
+2. Size against noise: the F test of the pattern, counted for each place where it could begin, is
+below `BY_CHANCE`.
+3. It costs a mean step at least `LEAST_LOST`, compared with a run whose steps all are as the
+shortest ones.
 
-Steps of a long run depend on each other. If the steps around a pattern do so significantly, blocks of steps are tested.
+Steps of a long run depend on each other. If the steps around a pattern do so significantly, blocks
+of steps are tested.
 """
 
 from __future__ import annotations
@@ -38,9 +42,8 @@ MOST_POINTS = 60  # that a question looks at; of longer runs, medians of blocks 
 LONGEST_PERIOD = 16  # steps
 PERIODS_SEEN = 3  # times that a period must come to be one
 LEAST_SHOWN = 0.0005  # growth of each step; less would be 0.0 %
-OUTLIER = (
-    5.0  # robust standard deviations from the pattern; a step further off counts as one so far off
-)
+# robust standard deviations from the pattern; a step further off counts as one so far off
+OUTLIER = 5.0
 
 
 class PatternKind(StrEnum):
@@ -57,17 +60,22 @@ class StepPattern:
     """One change of the steps of a run over time."""
 
     kind: PatternKind
-    # logarithm: of growth, of a step compared with the one before; else of the steps that differ, with the others
+    # logarithm: of growth, of a step compared with the one before; else of the steps that differ,
+    # with the others
     change: float
     first: int  # index of the first step that differs; of growth 0
     last: int  # index of the last step that differs
-    period: int  # steps from one that differs to the next; 1 where they follow each other
+    period: (
+        int  # steps from one that differs to the next; 1 where they follow each other
+    )
     p: float  # share of shuffles that show as clear a pattern
     fitted: Floats  # float64[n], logarithms: what the pattern adds to each step
 
     @property
     def lost(self) -> float:
-        """By how much the mean step would be shorter if all were as the shortest: a share of the mean step."""
+        """By how much the mean step would be shorter if all were as the shortest: a share of the
+        mean step.
+        """
         times = np.exp(self.fitted)
         return float(1 - times.min() / times.mean())
 
@@ -94,7 +102,9 @@ class StepPattern:
 
 
 def find_patterns(seconds: Floats) -> tuple[StepPattern, ...]:
-    """The changes over time of the times of a run's steps, at most one for each question; the largest first."""
+    """The changes over time of the times of a run's steps, at most one for each question; the
+    largest first.
+    """
     if len(seconds) < FEWEST or np.ptp(seconds) == 0:
         return ()
     logs = np.log(seconds)
@@ -114,7 +124,10 @@ def _added(pattern: StepPattern | None) -> Floats | float:
 
 def _clearest_first(logs: Floats) -> list[bool]:
     """Both questions, the one whose best pattern explains more first: does it concern periods?"""
-    clear = {is_periodic: _best(_points(logs), is_periodic)[1] for is_periodic in (False, True)}
+    clear = {
+        is_periodic: _best(_points(logs), is_periodic)[1]
+        for is_periodic in (False, True)
+    }
     return sorted(clear, key=lambda is_periodic: -clear[is_periodic])
 
 
@@ -171,9 +184,13 @@ class _Place:
 
 @cache
 def _places(count: int, is_periodic: bool) -> tuple[tuple[_Place, ...], Floats]:
-    """Every pattern of a question, and its shape: float64[k, count], each with mean 0 and length 1."""
+    """Every pattern of a question, and its shape: float64[k, count], each with mean 0 and length
+    1.
+    """
     places = list(_periods(count) if is_periodic else _courses(count))
-    shapes = np.array([_shape(place, count) for place in places]).reshape(len(places), count)
+    shapes = np.array([_shape(place, count) for place in places]).reshape(
+        len(places), count
+    )
     shapes -= shapes.mean(axis=1, keepdims=True)
     shapes /= np.maximum(np.linalg.norm(shapes, axis=1, keepdims=True), 1e-12)
     return tuple(places), shapes
@@ -202,7 +219,9 @@ def _periods(count: int) -> Iterator[_Place]:
 
 
 def _best(values: Floats, is_periodic: bool) -> tuple[_Place | None, float]:
-    """The place of the pattern that explains most of some values, and the share of their squares that it explains."""
+    """The place of the pattern that explains most of some values, and the share of their squares
+    that it explains.
+    """
     places, shapes = _places(len(values), is_periodic)
     if not places:
         return None, 0.0
@@ -225,7 +244,9 @@ def _clipped(rest: Floats) -> Floats:
 
 def _exceeds_noise(values: Floats, explained: float, is_periodic: bool) -> bool:
     """The F test of the best pattern, for as many places as it could have (Bonferroni)."""
-    from scipy.special import fdtrc  # only here: it takes longer to import than all else
+    from scipy.special import (
+        fdtrc,
+    )  # only here: it takes longer to import than all else
 
     if explained >= 1:
         return True
@@ -236,7 +257,9 @@ def _exceeds_noise(values: Floats, explained: float, is_periodic: bool) -> bool:
 
 
 def _shuffled(values: Floats, is_periodic: bool) -> float:
-    """The share of shuffles whose ranks show as clear a pattern of this question as the values do."""
+    """The share of shuffles whose ranks show as clear a pattern of this question as the values
+    do.
+    """
     places, shapes = _places(len(values), is_periodic)
     ranks = _ranks(values)
     random = np.random.default_rng(SEED)
@@ -247,12 +270,16 @@ def _shuffled(values: Floats, is_periodic: bool) -> float:
     for rows in by_kind.values():
         clear = np.round(np.abs(orders @ shapes[rows].T).max(axis=1), 9)
         below = np.searchsorted(np.sort(clear), clear, side="left")
-        ps.append((len(clear) - below) / len(clear))  # of each order, as if it were the real one
+        ps.append(
+            (len(clear) - below) / len(clear)
+        )  # of each order, as if it were the real one
     least = np.min(ps, axis=0)
     return float((least <= least[0]).mean())
 
 
-def _rows_by_kind(places: Sequence[_Place]) -> Mapping[tuple[PatternKind, int], list[int]]:
+def _rows_by_kind(
+    places: Sequence[_Place],
+) -> Mapping[tuple[PatternKind, int], list[int]]:
     """The rows of each test: of each kind, and of each period."""
     found: dict[tuple[PatternKind, int], list[int]] = {}
     for row, place in enumerate(places):
@@ -268,7 +295,9 @@ def _ranks(values: Floats) -> Floats:
 
 
 def _dependent_steps(logs: Floats) -> int:
-    """Steps that make a nearly independent block, 1 if the steps around the best course depend on nothing."""
+    """Steps that make a nearly independent block, 1 if the steps around the best course depend on
+    nothing.
+    """
     length = -(-len(logs) // (2 * MOST_POINTS))
     values = blocks(logs, length)
     rest = values - _fitted(values, False)
@@ -281,8 +310,12 @@ def _dependent_steps(logs: Floats) -> int:
     return steps * length
 
 
-def _pattern(logs: Floats, values: Floats, place: _Place, length: int, p: float) -> StepPattern:
-    """The size of a pattern of `values`, blocks of `length` steps, and what it adds to each step."""
+def _pattern(
+    logs: Floats, values: Floats, place: _Place, length: int, p: float
+) -> StepPattern:
+    """The size of a pattern of `values`, blocks of `length` steps, and what it adds to each
+    step.
+    """
     count, before = len(logs), len(logs) - len(values) * length
     if place.kind == PatternKind.GROWTH:
         change = _slope(values) / length
@@ -298,7 +331,9 @@ def _pattern(logs: Floats, values: Floats, place: _Place, length: int, p: float)
     found = _in_steps(place, logs, before, length)
     differ = found.steps(count)
     change = float(np.median(logs[differ]) - np.median(logs[~differ]))
-    if found.period == 2 and change < 0:  # of two levels that take turns, the longer one is named
+    if (
+        found.period == 2 and change < 0
+    ):  # of two levels that take turns, the longer one is named
         found = _periodic(1 - found.first, 2, count)
         differ = ~differ
         change = -change

@@ -1,4 +1,6 @@
-"""The step times of a run as recorded, its steady steps, and a side of a comparison: several such runs."""
+"""The step times of a run as recorded, its steady steps, and a side of a comparison: several such
+runs.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +22,25 @@ from pgle.trace.table import Trace
 def execution_series(trace: Trace, source: str) -> Series:
     """The executions of the main module, the one with most compute, as the series of one run.
 
-    A step takes from the first start to the last end on the slowest device. Warm-up and truncated executions are marked
-    as `pgle.trace.steady` finds them.
+    A step takes from the first start to the last end on the slowest device. Warm-up and truncated
+    executions are marked as `pgle.trace.steady` finds them.
     """
     known = trace.execution >= 0
     if not known.any():
         where = trace.sources[0].path if trace.sources else None
         raise UserError(
-            "trace without module executions", where=where, remedy="record a window of whole steps"
+            "trace without module executions",
+            where=where,
+            remedy="record a window of whole steps",
         )
     main = int(np.argmax(compute_ns(trace)))
     found = find_executions(trace)
     here = found.module == main
     numbers = distinct(found.execution[here])
     spans = np.zeros(len(numbers), np.int64)
-    np.maximum.at(spans, np.searchsorted(numbers, found.execution[here]), found.span_ns[here])
+    np.maximum.at(
+        spans, np.searchsorted(numbers, found.execution[here]), found.span_ns[here]
+    )
     marks = {
         number: Mark.TRUNCATED if why.startswith("truncated") else Mark.WARM_UP
         for (module, number), why in found.reasons.items()
@@ -47,16 +53,25 @@ def execution_series(trace: Trace, source: str) -> Series:
     ]
     about = {"module": trace.modules[main].name}
     return make_series(
-        source, "trace", steps, simulated=trace.simulated, warnings=trace.warnings, about=about
+        source,
+        "trace",
+        steps,
+        simulated=trace.simulated,
+        warnings=trace.warnings,
+        about=about,
     )
 
 
 Floats = npt.NDArray[np.float64]
 LARGEST_STEP = 2**62  # a larger number is no step number
 SHORTEST_S, LONGEST_S = 1e-9, 1e8
-"""Seconds outside which a number is no step time: a nanosecond, three years (a time stamp is above)."""
+"""Seconds outside which a number is no step time: a nanosecond, three years (a time stamp is
+above).
+"""
 MOST_STEPS = 4_000_000
-"""Of one run, with the lines that could not be read: hours of steps of a millisecond, in half a GiB."""
+"""Of one run, with the lines that could not be read: hours of steps of a millisecond, in half a
+GiB.
+"""
 LARGEST_LOSS = 1e100  # above, a loss counts as infinite: means of such would overflow
 
 
@@ -102,7 +117,9 @@ class Series:
     mark: npt.NDArray[np.uint8]  # uint8[n], `Mark` values
     malformed: tuple[Malformed, ...] = ()  # lines that could not be read
     simulated: bool = False  # True where the times come from the simulated GPU
-    warnings: tuple[str, ...] = field(default=())  # what the user should know, one line each
+    warnings: tuple[str, ...] = field(
+        default=()
+    )  # what the user should know, one line each
     # where and when it ran, by name, such as ``hardware``; unknown ones are left out
     about: Mapping[str, str] = field(default_factory=dict)
 
@@ -116,8 +133,12 @@ COLUMNS = dict.fromkeys(Step._fields, np.float64) | {
 }  # arrays of a `Series`
 
 
-def make_series(source: str, format: str, steps: Sequence[Step], **about: Any) -> Series:
-    """The series of steps, whose times must be positive and finite; `about` has further fields of a `Series`."""
+def make_series(
+    source: str, format: str, steps: Sequence[Step], **about: Any
+) -> Series:
+    """The series of steps, whose times must be positive and finite; `about` has further fields of a
+    `Series`.
+    """
     columns: dict[str, Any] = {
         name: np.array([getattr(step, name) for step in steps], kind)
         for name, kind in COLUMNS.items()
@@ -129,7 +150,9 @@ def check_count(source: str, lines: int) -> None:
     """Raise `UserError` if a run has more steps and unreadable lines than `MOST_STEPS`."""
     if lines > MOST_STEPS:
         raise UserError(
-            f"more than {MOST_STEPS:,} steps", where=source, remedy="give the part that matters"
+            f"more than {MOST_STEPS:,} steps",
+            where=source,
+            remedy="give the part that matters",
         )
 
 
@@ -152,9 +175,14 @@ def slowest_rank(ranks: Sequence[Series]) -> Series:
     if len(ranks) == 1:
         return ranks[0]
     lengths = sorted({len(rank) for rank in ranks})
-    uneven = [f"ranks recorded {lengths[0]} to {lengths[-1]} steps"] if len(lengths) > 1 else []
+    uneven = (
+        [f"ranks recorded {lengths[0]} to {lengths[-1]} steps"]
+        if len(lengths) > 1
+        else []
+    )
     columns: dict[str, Any] = {
-        name: np.concatenate([getattr(rank, name) for rank in ranks]) for name in COLUMNS
+        name: np.concatenate([getattr(rank, name) for rank in ranks])
+        for name in COLUMNS
     }
     whole = Series(
         source=f"{ranks[0].source} and {len(ranks) - 1} more ranks",
@@ -168,9 +196,11 @@ def slowest_rank(ranks: Sequence[Series]) -> Series:
 
 
 def once_per_step(series: Series) -> Series:
-    """One value per step where several ranks wrote into one file: the slowest. Warns of step numbers that start over.
+    """One value per step where several ranks wrote into one file: the slowest. Warns of step
+    numbers that start over.
 
-    Lines of ranks lie side by side; after a restart, or in the next epoch, the numbers go back once.
+    Lines of ranks lie side by side; after a restart, or in the next epoch, the numbers go back
+    once.
     """
     numbers, counts = np.unique(series.step, return_counts=True)
     again = len(series) - len(numbers)
@@ -190,7 +220,9 @@ def _slowest(series: Series) -> Series:
     order = np.argsort(series.step, kind="stable")
     step, loss = series.step[order], series.loss[order]
     first = np.flatnonzero(np.diff(step, prepend=step[0] - 1))
-    known = np.minimum.reduceat(np.where(np.isnan(loss), len(loss), np.arange(len(loss))), first)
+    known = np.minimum.reduceat(
+        np.where(np.isnan(loss), len(loss), np.arange(len(loss))), first
+    )
     return replace(
         series,
         step=step[first],
@@ -201,14 +233,20 @@ def _slowest(series: Series) -> Series:
 
 
 STALL_FACTOR = 1.5
-"""A step this many times the median is a stall: something other than the step ran (checkpoint, compile, evaluation)."""
+"""A step this many times the median is a stall: something other than the step ran (checkpoint,
+compile, evaluation).
+"""
 DISPATCH_FACTOR = 0.5
-"""A step below this share of the median was not waited for (asynchronous dispatch): its time is the launch's."""
+"""A step below this share of the median was not waited for (asynchronous dispatch): its time is the
+launch's.
+"""
 FREQUENT_STALLS = (
     0.2  # above this share of steps, slow steps are how the program runs and no stalls
 )
 WARM_UP_AT_MOST = 0.5  # share of the steps that warm-up can take
-LEADING = 4.0  # robust standard deviations above the steady median from which a leading step is warm-up in any case
+# robust standard deviations above the steady median from which a leading step is warm-up in any
+# case
+LEADING = 4.0
 FEWEST_FOR_WARM_UP = 10  # steps below which warm-up is not looked for
 LEVEL_SHIFT = 0.03  # of the step: a smaller change of level is none
 SHORTEST_LEVEL = 3  # values; fewer are an excursion, no new level
@@ -228,8 +266,8 @@ class Rules:
 class LeftOut:
     """Steps that a rule left out."""
 
-    # ``outside --steps``, ``profiled``, ``compile``, ``checkpoint``, ``stall``, ``not waited for``, ``warm-up`` or
-    # ``truncated``
+    # ``outside --steps``, ``profiled``, ``compile``, ``checkpoint``, ``stall``, ``not waited for``,
+    # ``warm-up`` or ``truncated``
     rule: str
     steps: tuple[int, ...]  # their numbers
     seconds: float  # their total time
@@ -242,8 +280,11 @@ class StepTimes:
     series: Series  # the run as recorded
     step: npt.NDArray[np.int64]  # int64[n], numbers of the steady steps
     step_time_s: Floats  # float64[n], their times
-    left_out: tuple[LeftOut, ...]  # what was left out, by rule, in the order of the rules
-    stall_share: float  # share of the run's time after warm-up that went into stalls; profiled steps do not count
+    left_out: tuple[
+        LeftOut, ...
+    ]  # what was left out, by rule, in the order of the rules
+    # share of the run's time after warm-up that went into stalls; profiled steps do not count
+    stall_share: float
     warnings: tuple[str, ...] = ()  # what the user should know, one line each
 
     def __len__(self) -> int:
@@ -270,10 +311,11 @@ class StepTimes:
 def steady(series: Series, rules: Rules = Rules()) -> StepTimes:
     """Leave out every step that is not steady.
 
-    Steps that the recording marks go first; then steps far above the median (`STALL_FACTOR`) and far below it
-    (`DISPATCH_FACTOR`); then warm-up: the truncation that minimises the marginal standard error of the mean (MSER;
-    White, "An effective truncation heuristic for bias reduction in simulation output", Simulation 69, 1997), taken only
-    where what it drops is slower than what it keeps.
+    Steps that the recording marks go first; then steps far above the median (`STALL_FACTOR`) and
+    far below it (`DISPATCH_FACTOR`); then warm-up: the truncation that minimises the marginal
+    standard error of the mean (MSER; White, "An effective truncation heuristic for bias reduction
+    in simulation output", Simulation 69, 1997), taken only where what it drops is slower than what
+    it keeps.
     """
     chosen = _Chosen(series)
     number, seconds = series.step, series.step_time_s
@@ -288,7 +330,11 @@ def steady(series: Series, rules: Rules = Rules()) -> StepTimes:
     warnings = list(series.warnings)
     if series.malformed:
         item = series.malformed[0]
-        more = f" and {len(series.malformed) - 1} more" if len(series.malformed) > 1 else ""
+        more = (
+            f" and {len(series.malformed) - 1} more"
+            if len(series.malformed) > 1
+            else ""
+        )
         warnings.append(
             f"{series.source}: line {item.line}{more} could not be read ({item.reason})"
         )
@@ -296,10 +342,16 @@ def steady(series: Series, rules: Rules = Rules()) -> StepTimes:
     if rules.warmup is None:
         _warm_up(chosen, warnings)
     kept = np.flatnonzero(chosen.keep)
-    stalled = sum(item.seconds for item in chosen.left_out if item.rule in ("stall", "checkpoint"))
+    stalled = sum(
+        item.seconds for item in chosen.left_out if item.rule in ("stall", "checkpoint")
+    )
     for pattern in find_patterns(seconds[kept]):
-        advice = "" if pattern.period > 1 else "; choose one part with --steps FIRST:LAST"
-        warnings.append(f"{series.source}: {pattern.describe(number[kept].tolist())}{advice}")
+        advice = (
+            "" if pattern.period > 1 else "; choose one part with --steps FIRST:LAST"
+        )
+        warnings.append(
+            f"{series.source}: {pattern.describe(number[kept].tolist())}{advice}"
+        )
     total = float(seconds[kept].sum()) + stalled
     return StepTimes(
         series=series,
@@ -333,7 +385,9 @@ class _Chosen:
         gone = np.flatnonzero(which & self.keep)
         if len(gone):
             steps = tuple(self.series.step[gone].tolist())
-            self.left_out.append(LeftOut(rule, steps, float(self.series.step_time_s[gone].sum())))
+            self.left_out.append(
+                LeftOut(rule, steps, float(self.series.step_time_s[gone].sum()))
+            )
             self.keep[gone] = False
 
 
@@ -357,7 +411,9 @@ def _stalls(chosen: _Chosen, warnings: list[str]) -> None:
             "wait for them; call jax.block_until_ready in it"
         )
     chosen.drop("warm-up", at_start)
-    if later.any() and np.count_nonzero(later) > FREQUENT_STALLS * np.count_nonzero(chosen.keep):
+    if later.any() and np.count_nonzero(later) > FREQUENT_STALLS * np.count_nonzero(
+        chosen.keep
+    ):
         warnings.append(
             f"{series.source}: {np.count_nonzero(later)} of {np.count_nonzero(chosen.keep)} steps take more than "
             f"{STALL_FACTOR} times the median: too many to be stalls, they are kept"
@@ -378,7 +434,8 @@ def _warm_up(chosen: _Chosen, warnings: list[str]) -> None:
     spread = 1.4826 * float(np.median(np.abs(after - np.median(after))))
     level = float(np.median(after))
     if float(np.median(before)) - level <= spread:
-        # Mostly steady steps: what leads without a gap, far beyond the noise, is warm-up all the same.
+        # Mostly steady steps: what leads without a gap, far beyond the noise, is warm-up all the
+        # same.
         count = int(np.argmin(np.append(before > level + LEADING * spread, False)))
         if count == 0:
             return
@@ -392,9 +449,11 @@ def _warm_up(chosen: _Chosen, warnings: list[str]) -> None:
 
 
 def truncation(values: Floats) -> int:
-    """How many leading values to drop by MSER: the d that minimises sum((v[d:] - mean)²) / (n - d)², d ≤ n/2.
+    """How many leading values to drop by MSER: the d that minimises sum((v[d:] - mean)²) / (n -
+    d)², d ≤ n/2.
 
-    Values far from the median count as 5 robust standard deviations, so that one spike does not decide.
+    Values far from the median count as 5 robust standard deviations, so that one spike does not
+    decide.
     """
     median = float(np.median(values))
     bound = 5 * 1.4826 * float(np.median(np.abs(values - median)))
@@ -409,14 +468,16 @@ def truncation(values: Floats) -> int:
 def level_shift(values: Floats, least: float = LEVEL_SHIFT) -> tuple[int, float] | None:
     """The largest lasting change of level: (index, difference of the medians after and before).
 
-    The split into two that leaves the least sum of squares, spikes cut off (Hampel's filter: 4 robust standard
-    deviations from the median of five). None if it is below `least`, or not `CLEAR` of the scatter of the two parts.
+    The split into two that leaves the least sum of squares, spikes cut off (Hampel's filter: 4
+    robust standard deviations from the median of five). None if it is below `least`, or not `CLEAR`
+    of the scatter of the two parts.
     """
     count = len(values)
     if count < 2 * SHORTEST_LEVEL:
         return None
     around = np.median(
-        np.lib.stride_tricks.sliding_window_view(np.pad(values, 2, mode="edge"), 5), axis=1
+        np.lib.stride_tricks.sliding_window_view(np.pad(values, 2, mode="edge"), 5),
+        axis=1,
     )
     sigma = 1.4826 * float(np.median(np.abs(np.diff(values)))) / np.sqrt(2)
     clean = np.where(np.abs(values - around) > 4 * sigma, around, values)
@@ -436,8 +497,11 @@ def level_shift(values: Floats, least: float = LEVEL_SHIFT) -> tuple[int, float]
 
 
 FEWEST_STEPS = 3
-"""Of a single run: two give an interval that covers in 88 % of draws instead of 95 %, three in 97 % (measured)."""
-OTHER_UNIT = 100.0  # runs whose step times differ by more than this factor are not of one unit, or not of one thing
+"""Of a single run: two give an interval that covers in 88 % of draws instead of 95 %, three in 97 %
+(measured).
+"""
+# runs whose step times differ by more than this factor are not of one unit, or not of one thing
+OTHER_UNIT = 100.0
 
 
 @dataclass(frozen=True)
@@ -470,8 +534,12 @@ class Side:
 
     @property
     def spread(self) -> float:
-        """Half the distance of the quartiles, relative to the median: of run medians, or of the steps of one run."""
-        values = np.exp(self.log_medians) if len(self.runs) > 1 else self.runs[0].step_time_s
+        """Half the distance of the quartiles, relative to the median: of run medians, or of the
+        steps of one run.
+        """
+        values = (
+            np.exp(self.log_medians) if len(self.runs) > 1 else self.runs[0].step_time_s
+        )
         low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
         return float((high - low) / 2 / middle)
 
@@ -494,7 +562,9 @@ def check_runs(runs: Sequence[StepTimes]) -> None:
             what = f"no steady step among {len(run.series)} ({gone or 'empty'})"
             outside = any(item.rule == "outside --steps" for item in run.left_out)
             first, last = (
-                (run.series.step.min(), run.series.step.max()) if len(run.series) else (0, 0)
+                (run.series.step.min(), run.series.step.max())
+                if len(run.series)
+                else (0, 0)
             )
             remedy = (
                 f"its steps are {first} to {last}"
@@ -512,5 +582,6 @@ def check_runs(runs: Sequence[StepTimes]) -> None:
             "other units, or one loop does not wait for its steps"
         )
         raise UserError(
-            what, remedy="name the unit: step_time_s, step_time_ms, or --pattern with a group ms"
+            what,
+            remedy="name the unit: step_time_s, step_time_ms, or --pattern with a group ms",
         )

@@ -1,4 +1,6 @@
-"""Columns of numbers: how they grow while a file is read, where equal values begin, and which values are usual."""
+"""Columns of numbers: how they grow while a file is read, where equal values begin, and which
+values are usual.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,17 @@ BLOCK_ROWS = (
 )  # rows that are worked on together: bounds the working memory, whatever the length of a trace
 
 MANY = 1 << 17
-"""A column of so many values is likely to become long. Short ones stay small: new memory is zeroed 2 MiB at a time."""
+"""A column of so many values is likely to become long. Short ones stay small: new memory is zeroed
+2 MiB at a time.
+"""
 
 
-def narrow(values: npt.NDArray[Any], least: npt.DTypeLike = np.int16) -> npt.NDArray[Any]:
-    """Signed integers in the fewest bytes that hold them all, but no fewer than `least`; other values as they are."""
+def narrow(
+    values: npt.NDArray[Any], least: npt.DTypeLike = np.int16
+) -> npt.NDArray[Any]:
+    """Signed integers in the fewest bytes that hold them all, but no fewer than `least`; other
+    values as they are.
+    """
     if values.dtype.kind != "i":
         return values
     low, high = int(values.min(initial=0)), int(values.max(initial=0))
@@ -36,19 +44,23 @@ def narrow(values: npt.NDArray[Any], least: npt.DTypeLike = np.int16) -> npt.NDA
         for size in (2, 4)
         if size >= np.dtype(least).itemsize and -(2 ** (8 * size - 1)) <= low
     ]
-    fewest = next((size for size in sizes if high < 2 ** (8 * size - 1)), values.itemsize)
+    fewest = next(
+        (size for size in sizes if high < 2 ** (8 * size - 1)), values.itemsize
+    )
     return values.astype(f"i{fewest}", copy=False)
 
 
 class GrowingColumn(Generic[Number]):
     """A column that grows by whole batches and is joined once.
 
-    Batches are copied into blocks so large that the C library gives their memory back as soon as they are freed; kept
-    as they come, they would leave holes that add up to a third of the memory of a long trace.
+    Batches are copied into blocks so large that the C library gives their memory back as soon as
+    they are freed; kept as they come, they would leave holes that add up to a third of the memory
+    of a long trace.
 
     Args:
         dtype: of its values; one of signed integers gets wider where a value needs it.
-        most: how many there are at most, where that is known: then it is one block, never copied. What of it is not
+        most: how many there are at most, where that is known: then it is one block, never copied.
+        What of it is not
             filled takes no memory.
     """
 
@@ -64,25 +76,42 @@ class GrowingColumn(Generic[Number]):
     def append(self, values: npt.NDArray[np.generic]) -> None:
         """Add values, as this column's type."""
         values = narrow(values, self._dtype)
-        is_wider = self._dtype.kind == "i" and values.dtype.itemsize > self._dtype.itemsize
+        is_wider = (
+            self._dtype.kind == "i" and values.dtype.itemsize > self._dtype.itemsize
+        )
         if is_wider:
             self._dtype = values.dtype
         while len(values):
             if is_wider or self._used == len(self._block):
-                most = BLOCK_BYTES // self._dtype.itemsize if len(self) >= MANY else 2 * self._used
+                most = (
+                    BLOCK_BYTES // self._dtype.itemsize
+                    if len(self) >= MANY
+                    else 2 * self._used
+                )
                 size = max(len(values), most, self._most - len(self))
                 if self._used:
                     self._full.append(self._block[: self._used])
-                self._block, self._used, is_wider = np.empty(size, self._dtype), 0, False
+                self._block, self._used, is_wider = (
+                    np.empty(size, self._dtype),
+                    0,
+                    False,
+                )
             count = min(len(values), len(self._block) - self._used)
             self._block[self._used : self._used + count] = values[:count]
             self._used += count
             values = values[count:]
 
     def join(self) -> npt.NDArray[Number]:
-        """The whole column; it is empty afterwards, and each block is given back as soon as it is copied."""
+        """The whole column; it is empty afterwards, and each block is given back as soon as it is
+        copied.
+        """
         parts = [*self._full, self._block[: self._used]]
-        self._full, self._block, self._used, self._most = [], np.empty(0, self._dtype), 0, 0
+        self._full, self._block, self._used, self._most = (
+            [],
+            np.empty(0, self._dtype),
+            0,
+            0,
+        )
         if len(parts) == 1:
             return parts[0]
         joined, end = np.empty(sum(map(len, parts)), self._dtype), 0
@@ -96,11 +125,15 @@ class GrowingColumn(Generic[Number]):
 def totals(
     codes: npt.NDArray[np.integer], values: npt.NDArray[np.integer], count: int
 ) -> npt.NDArray[np.float64]:
-    """float64[count], the sum of the values of each code; some rows at a time: `np.bincount` makes doubles of all."""
+    """float64[count], the sum of the values of each code; some rows at a time: `np.bincount` makes
+    doubles of all.
+    """
     found = np.zeros(count)
     for at in range(0, len(codes), BLOCK_ROWS):
         found += np.bincount(
-            codes[at : at + BLOCK_ROWS], weights=values[at : at + BLOCK_ROWS], minlength=count
+            codes[at : at + BLOCK_ROWS],
+            weights=values[at : at + BLOCK_ROWS],
+            minlength=count,
         )
     return found
 
@@ -120,7 +153,9 @@ def heads(*columns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 
 def running_numbers(group: Codes, item: Codes) -> npt.NDArray[np.int32]:
-    """int32[n], the number of each row's item among those of its group: from 0 on, in the order of their first rows."""
+    """int32[n], the number of each row's item among those of its group: from 0 on, in the order of
+    their first rows.
+    """
     _, item = np.unique(item, return_inverse=True)
     width = len(item) + 1
     pairs, first, inverse = np.unique(
@@ -129,15 +164,17 @@ def running_numbers(group: Codes, item: Codes) -> npt.NDArray[np.int32]:
     of_group = pairs // width
     order = np.lexsort((first, of_group))
     number = np.empty(len(pairs), np.int32)
-    number[order] = np.arange(len(pairs)) - np.searchsorted(of_group[order], of_group[order])
+    number[order] = np.arange(len(pairs)) - np.searchsorted(
+        of_group[order], of_group[order]
+    )
     return number[inverse]
 
 
 def distinct(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
     """The distinct values, ascending.
 
-    As `np.unique`, which (like `np.median`) imports `numpy.ma` to ask whether these are masked: a tenth of what a small
-    conversion takes to start.
+    As `np.unique`, which (like `np.median`) imports `numpy.ma` to ask whether these are masked: a
+    tenth of what a small conversion takes to start.
     """
     ordered = np.sort(values)
     return ordered[changes(ordered)]
@@ -149,13 +186,13 @@ def median(values: npt.NDArray[np.number]) -> float:
     return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
 
 
-DEVIATIONS = (
-    3.0  # normal ones, that values differ by from their median without anybody calling them special
-)
+# normal ones, that values differ by from their median without anybody calling them special
+DEVIATIONS = 3.0
 MAD_TO_DEVIATION = (
     1.4826  # median absolute deviation to standard deviation of a normal distribution
 )
-UNUSUAL = 0.25  # of the median; of few values the deviation is not known well enough to call a nearer one unusual
+# of the median; of few values the deviation is not known well enough to call a nearer one unusual
+UNUSUAL = 0.25
 
 
 def noise_of(apart: Floats) -> float:
@@ -164,7 +201,9 @@ def noise_of(apart: Floats) -> float:
 
 
 def usual_values(values: Floats) -> Flags:
-    """bool[n]: as near to their median as `noise_of` says, or as `UNUSUAL`; of fewer than three values, all."""
+    """bool[n]: as near to their median as `noise_of` says, or as `UNUSUAL`; of fewer than three
+    values, all.
+    """
     if len(values) < 3:
         return np.ones(len(values), np.bool_)
     middle = median(values)

@@ -1,6 +1,7 @@
 """Sets of time as arrays of intervals: union, measure, overlap.
 
-An interval set is a pair of float64 arrays (start, end), ordered and disjoint; `union` makes one from any intervals.
+An interval set is a pair of float64 arrays (start, end), ordered and disjoint; `union` makes one
+from any intervals.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ def covered(cover: Intervals, start: npt.ArrayLike, end: npt.ArrayLike) -> Float
         float64[n]; O((n + m) log m).
     """
     first, last = np.asarray(start, dtype=np.float64), np.asarray(end, dtype=np.float64)
-    return np.asarray(np.maximum(_measure_before(cover, last) - _measure_before(cover, first), 0.0))
+    return np.asarray(
+        np.maximum(_measure_before(cover, last) - _measure_before(cover, first), 0.0)
+    )
 
 
 def _measure_before(cover: Intervals, time: Floats) -> Floats:
@@ -88,7 +91,9 @@ def _measure_before(cover: Intervals, time: Floats) -> Floats:
         time - cover.start[np.maximum(index - 1, 0)],
         (cover.end - cover.start)[np.maximum(index - 1, 0)],
     )
-    return np.asarray(np.where(index > 0, total[np.maximum(index - 1, 0)] + inside, 0.0))
+    return np.asarray(
+        np.where(index > 0, total[np.maximum(index - 1, 0)] + inside, 0.0)
+    )
 
 
 def overlap(a: Intervals, b: Intervals) -> float:
@@ -99,7 +104,9 @@ def overlap(a: Intervals, b: Intervals) -> float:
 def complement(a: Intervals, start: float, end: float) -> Intervals:
     """The window [start, end) without `a`."""
     inside = union(np.clip(a.start, start, end), np.clip(a.end, start, end))
-    return union(np.concatenate([[start], inside.end]), np.concatenate([inside.start, [end]]))
+    return union(
+        np.concatenate([[start], inside.end]), np.concatenate([inside.start, [end]])
+    )
 
 
 def without(a: Intervals, b: Intervals) -> Intervals:

@@ -1,10 +1,12 @@
 """Which records of a profiler can be true: one rule for all readers, before anything is measured.
 
-A stream runs one activity at a time, in the order of the launches. So a record that ends behind the start of the next
-one on its stream has a wrong stamp. If many do, the "stream" is something else: a queue of AMD's profiler, or kernels
-with programmatic dependent launch, which overlap by design (CUDA C++ Programming Guide). There nothing is changed.
+A stream runs one activity at a time, in the order of the launches. So a record that ends behind the
+start of the next one on its stream has a wrong stamp. If many do, the "stream" is something else: a
+queue of AMD's profiler, or kernels with programmatic dependent launch, which overlap by design
+(CUDA C++ Programming Guide). There nothing is changed.
 
-What a record says too much is clipped; what cannot be placed is left out. Both are counted and named.
+What a record says too much is clipped; what cannot be placed is left out. Both are counted and
+named.
 """
 
 from __future__ import annotations
@@ -22,12 +24,14 @@ from pgle.trace.columns import BLOCK_ROWS, Codes, Flags, Ints, changes, median
 from pgle.trace.table import LeftOutReason, OtherWork, joined
 
 TOLERANCE_NS = 1000  # stamps of a GPU are no better; a shorter overlap is no fault
-COMMON = 0.05  # of the records of a stream; where more overlap, that is how the stream works
-LONG = 2.0  # times the usual duration of an instruction; a record that is no longer has a likely duration
-FEW = 20  # records; with fewer, nothing tells which one is far away
-FAR = (
-    10.0  # times the rest of its execution; a last record that is further from it has a wrong stamp
+COMMON = (
+    0.05  # of the records of a stream; where more overlap, that is how the stream works
 )
+# times the usual duration of an instruction; a record that is no longer has a likely duration
+LONG = 2.0
+FEW = 20  # records; with fewer, nothing tells which one is far away
+# times the rest of its execution; a last record that is further from it has a wrong stamp
+FAR = 10.0
 SWEEPS = 8  # a mended record can overlap another one
 
 
@@ -44,7 +48,9 @@ class Records:
     run: Codes | None = (
         None  # int[n], equal for activities of one execution; None where nothing tells
     )
-    in_graph: Flags | None = None  # bool[n], nodes of a CUDA graph, whose branches may overlap
+    in_graph: Flags | None = (
+        None  # bool[n], nodes of a CUDA graph, whose branches may overlap
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +59,9 @@ class Mended:
 
     start_ns: Ints  # int64[n]
     duration_ns: Ints  # int64[n]
-    reason: npt.NDArray[np.uint8]  # uint8[n], values of `LeftOutReason`: why one is left out
+    reason: npt.NDArray[
+        np.uint8
+    ]  # uint8[n], values of `LeftOutReason`: why one is left out
     clipped: int  # records that were made shorter
     example: str  # one of these in words; empty without
 
@@ -67,14 +75,17 @@ class Mended:
             if self.clipped == 1
             else f"{self.clipped:,} GPU records cannot be"
         )
-        return [f"{what} as long as recorded, because the stream goes on: clipped; {self.example}"]
+        return [
+            f"{what} as long as recorded, because the stream goes on: clipped; {self.example}"
+        ]
 
 
 def without_time(start: Ints, end: Ints) -> npt.NDArray[np.uint8]:
     """uint8[n]: why a record has no time, as `LeftOutReason`; 0 for records that have one.
 
-    CUPTI gives 0 for both stamps if it could not collect them (CUpti_ActivityKernel). Recorders count from the start of
-    the session, so these zeros need not be 0 afterwards; but every activity of a GPU takes some time.
+    CUPTI gives 0 for both stamps if it could not collect them (CUpti_ActivityKernel). Recorders
+    count from the start of the session, so these zeros need not be 0 afterwards; but every activity
+    of a GPU takes some time.
     """
     reason = np.zeros(len(start), np.uint8)
     if bool((end > start).all()):
@@ -110,7 +121,9 @@ def mend(records: Records) -> Mended | None:
     return mending.result()
 
 
-LOOK_AHEAD = 1 << 12  # rows of the next block in which the next record of a stream is searched
+LOOK_AHEAD = (
+    1 << 12
+)  # rows of the next block in which the next record of a stream is searched
 
 
 def _suspects(records: Records) -> set[tuple[int, int]]:
@@ -135,7 +148,9 @@ def _suspects(records: Records) -> set[tuple[int, int]]:
 
 
 def _by_stream(device: Codes, stream: Codes) -> npt.NDArray[np.intp] | slice:
-    """The order of (device, stream) for rows by device; the rows as they are if all are of one stream."""
+    """The order of (device, stream) for rows by device; the rows as they are if all are of one
+    stream.
+    """
     if not len(stream) or bool((stream == stream[0]).all()):
         return slice(None)
     by_stream = np.argsort(stream, kind="stable")  # two bytes are sorted by counting
@@ -150,7 +165,9 @@ def _is_foreign(run: Codes) -> Flags:
 
 
 def _far_away(records: Records) -> Ints:
-    """First and last records of devices that are further from all others than these reach, in mid-execution."""
+    """First and last records of devices that are further from all others than these reach, in
+    mid-execution.
+    """
     found: list[int] = []
     if records.run is None:
         return np.array(found, np.int64)
@@ -163,7 +180,11 @@ def _far_away(records: Records) -> Ints:
         reach = int(start[-2] - start[1])
         run = records.run[low:high]
         rest = start[:-1][run[:-1] == run[-1]]
-        if start[1] - start[0] > reach and run[0] >= 0 and np.count_nonzero(run == run[0]) > 1:
+        if (
+            start[1] - start[0] > reach
+            and run[0] >= 0
+            and np.count_nonzero(run == run[0]) > 1
+        ):
             found.append(low)
         if run[-1] >= 0 and len(rest) > 1:
             apart, extent = int(start[-1] - rest[-1]), int(rest[-1] - rest[0])
@@ -202,7 +223,11 @@ class _Mending:
         recorded = self.records.duration_ns
         row = max(self.clipped, key=lambda at: int(recorded[at]))
         code = int(self.records.instruction[row])
-        name = self.records.instructions[code] if code >= 0 else "a record without an instruction"
+        name = (
+            self.records.instructions[code]
+            if code >= 0
+            else "a record without an instruction"
+        )
         was, now = int(recorded[row]) / 1e3, int(self.end[row] - self.start[row]) / 1e3
         return f"{name} took {was:,.0f} µs, now {now:,.0f} µs"
 
@@ -220,11 +245,15 @@ class _Mending:
     def _rows(self, device: int, stream: int) -> Ints:
         """The records of a stream by start, each once, without nodes of CUDA graphs."""
         records = self.records
-        here = (records.device == device) & (records.stream == stream) & (self.reason == 0)
+        here = (
+            (records.device == device) & (records.stream == stream) & (self.reason == 0)
+        )
         if records.in_graph is not None:
             here &= ~records.in_graph
         rows = np.flatnonzero(here)
-        return rows[changes(self.start[rows], self.end[rows], records.instruction[rows])]
+        return rows[
+            changes(self.start[rows], self.end[rows], records.instruction[rows])
+        ]
 
     def _in_order(self, rows: Ints) -> Ints:
         left = rows[self.reason[rows] == 0]
@@ -244,7 +273,9 @@ class _Mending:
         return bool(wrong)
 
     def _mend(self, rows: Ints, at: int) -> None:
-        """Mend a record that overlaps the next one: by whose duration is unusual, and where it would have room."""
+        """Mend a record that overlaps the next one: by whose duration is unusual, and where it
+        would have room.
+        """
         row, following = int(rows[at]), int(rows[at + 1])
         is_likely = self._is_likely(row)
         if is_likely and self.end[following] <= self.end[row]:
@@ -259,7 +290,9 @@ class _Mending:
         return usual is not None and self.end[row] - self.start[row] <= LONG * usual
 
     def _room(self, rows: Ints, at: int) -> tuple[int, int]:
-        """Where the record can have run: from its start to the next one, or from the last one before its end."""
+        """Where the record can have run: from its start to the next one, or from the last one
+        before its end.
+        """
         row = int(rows[at])
         start, end, usual = int(self.start[row]), int(self.end[row]), self._usual(row)
         front = int(self.start[rows[at + 1]]) - start
@@ -268,7 +301,9 @@ class _Mending:
         back = end - int(self.end[inside].max())
         if usual is None:
             return start, start + front
-        is_at_end = back > 0 and abs(np.log(back / usual)) < abs(np.log(max(front, 1) / usual))
+        is_at_end = back > 0 and abs(np.log(back / usual)) < abs(
+            np.log(max(front, 1) / usual)
+        )
         if is_at_end:
             return max(end - back, end - int(usual)), end
         return start, start + min(front, int(usual))
@@ -281,7 +316,9 @@ class _Mending:
         self.clipped.add(row)
 
     def _usual(self, row: int) -> float | None:
-        """The median duration of the same instruction; None if it ran once, or the record has none."""
+        """The median duration of the same instruction; None if it ran once, or the record has
+        none.
+        """
         code = int(self.records.instruction[row])
         if code < 0:
             return None
@@ -294,7 +331,9 @@ class _Mending:
         return known or None
 
     def _leave_out_foreign(self, rows: Ints, allowed: float) -> None:
-        """Leave out records of likely length in the middle of another execution while the rest of theirs is elsewhere."""
+        """Leave out records of likely length in the middle of another execution while the rest of
+        theirs is elsewhere.
+        """
         if self.records.run is None or len(rows) < FEW:
             return
         run = self.records.run[rows]
@@ -327,9 +366,11 @@ def believed(
     """Mend the records of one recording, those of instructions and the others together.
 
     Args:
-        columns: of activities of instructions, n rows ordered by (device, start): ``device``, ``stream``, ``start_ns``,
+        columns: of activities of instructions, n rows ordered by (device, start): ``device``,
+        ``stream``, ``start_ns``,
             ``duration_ns``, ``instruction``, ``run`` (as in `Records`), and any more.
-        other: the other activities; whole CUDA graphs among them cover several streams, and stay as they are.
+        other: the other activities; whole CUDA graphs among them cover several streams, and stay as
+        they are.
     """
     count = len(columns["start_ns"])
     loose = np.flatnonzero(other.reason != LeftOutReason.GRAPH_LAUNCH)
@@ -345,7 +386,9 @@ def believed(
     mine = {**columns, "start_ns": start[:count], "duration_ns": duration[:count]}
     mine = {name: column[keep] for name, column in mine.items()}
     order = np.lexsort((mine["start_ns"], mine["device"]))
-    others = replace(other, start_ns=other.start_ns.copy(), duration_ns=other.duration_ns.copy())
+    others = replace(
+        other, start_ns=other.start_ns.copy(), duration_ns=other.duration_ns.copy()
+    )
     others.start_ns[loose], others.duration_ns[loose] = start[count:], duration[count:]
     left = np.ones(len(other), np.bool_)
     left[loose] = reason[count:] == 0
@@ -353,7 +396,9 @@ def believed(
     return Believed(
         columns={name: column[order] for name, column in mine.items()},
         other=joined([others.of_rows(np.flatnonzero(left))]),
-        left_out={why: int(counts[why]) for why in LeftOutReason if why and counts[why]},
+        left_out={
+            why: int(counts[why]) for why in LeftOutReason if why and counts[why]
+        },
         remarks=tuple(found.remarks),
     )
 
@@ -364,7 +409,9 @@ def _records(
     instructions: Sequence[str],
     in_graph: Flags | None,
 ) -> tuple[Records, Ints | None]:
-    """Both kinds of activities in the order of time; and that order, None if there are only those of instructions."""
+    """Both kinds of activities in the order of time; and that order, None if there are only those
+    of instructions.
+    """
     names = ("device", "stream", "start_ns", "duration_ns", "instruction", "run")
     own = {name: columns[name] for name in names}
     if not len(other):
@@ -375,6 +422,8 @@ def _records(
     order = np.lexsort((both["start_ns"], both["device"]))
     in_graphs = None
     if in_graph is not None:
-        in_graphs = np.concatenate([in_graph, other.reason == LeftOutReason.GRAPH_NODE])[order]
+        in_graphs = np.concatenate(
+            [in_graph, other.reason == LeftOutReason.GRAPH_NODE]
+        )[order]
     ordered = {name: column[order] for name, column in both.items()}
     return Records(**ordered, instructions=instructions, in_graph=in_graphs), order

@@ -1,16 +1,22 @@
-"""Which executions of a module are steady: warm-up and truncated ones are found by rule and reported.
+"""Which executions of a module are steady: warm-up and truncated ones are found by rule and
+reported.
 
 Rules, per module:
-1. *truncated*: the first or last execution on a device that has fewer GPU activities than is usual for it was cut by
+1. *truncated*: the first or last execution on a device that has fewer GPU activities than is usual
+for it was cut by
    the edge of the window.
-2. *warm-up*: the leading executions, without a gap, whose compute time (collectives left out, since they wait) exceeds
-   the median of the second half by more than `WARM_UP_EXCESS`, and by more than executions of the second half differ
-   from it by noise on all devices (up to `MAX_WARM_UP_EXCESS`), on the typical device: the median over
-   devices, since one that is slow once tells of that device. Or they take longer than the median, from first start to
-   last end, by more than `LONG_EXCESS` and that noise. Or they exceed what the executions right behind them have, by
-   as much: if these get longer in time, the line through them counts. At least two executions stay.
-3. *lost records*: an execution between others that has fewer activities than usual on a device, though it took as long as
-   usual there, in a program whose executions have one number of activities. A program that did less would be shorter.
+2. *warm-up*: the leading executions, without a gap, whose compute time (collectives left out, since
+they wait) exceeds
+   the median of the second half by more than `WARM_UP_EXCESS`, and by more than executions of the
+   second half differ from it by noise on all devices (up to `MAX_WARM_UP_EXCESS`), on the typical
+   device: the median over devices, since one that is slow once tells of that device. Or they take
+   longer than the median, from first start to last end, by more than `LONG_EXCESS` and that noise.
+   Or they exceed what the executions right behind them have, by as much: if these get longer in
+   time, the line through them counts. At least two executions stay.
+3. *lost records*: an execution between others that has fewer activities than usual on a device,
+though it took as long as
+   usual there, in a program whose executions have one number of activities. A program that did less
+   would be shorter.
 
 An execution dropped on one device is dropped on all: its collectives need every rank.
 """
@@ -25,26 +31,45 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.errors import many
-from pgle.trace.columns import BLOCK_ROWS, Flags, Floats, Ints, distinct, heads, median, noise_of
+from pgle.trace.columns import (
+    BLOCK_ROWS,
+    Flags,
+    Floats,
+    Ints,
+    distinct,
+    heads,
+    median,
+    noise_of,
+)
 from pgle.trace.table import Trace
 from pgle.xla.collectives import guess_kind
 
 WARM_UP_EXCESS = 0.02
-"""A leading execution is warm-up when its compute time exceeds the steady median by this share. Steady executions of
-the real 4 × A100 step in testdata/ differ by 0.4 %; its warm-up executions are 3.6 to 17 % slower."""
+"""A leading execution is warm-up when its compute time exceeds the steady median by this share.
+Steady executions of the real 4 × A100 step in testdata/ differ by 0.4 %; its warm-up executions are
+3.6 to 17 % slower.
+"""
 
 MAX_WARM_UP_EXCESS = 0.1
-"""However much executions differ, a leading one that is slower than this is warm-up: they may all be getting faster."""
+"""However much executions differ, a leading one that is slower than this is warm-up: they may all
+be getting faster.
+"""
 
 LONG_EXCESS = 0.5
-"""A leading execution is warm-up, too, when it takes so much longer than the steady median: libraries are loaded and
-communicators made in it. The first of 4 × H100 (MaxText, NVIDIA/JAX-Toolbox) takes 20 times as long as later ones, with
-no more compute than these have on two of the devices."""
+"""A leading execution is warm-up, too, when it takes so much longer than the steady median:
+libraries are loaded and communicators made in it. The first of 4 × H100 (MaxText,
+NVIDIA/JAX-Toolbox) takes 20 times as long as later ones, with no more compute than these have on
+two of the devices.
+"""
 
 NEXT = 6
-"""Executions behind one that it is compared with: of fewer, no rank test tells growth from noise at 1 %."""
+"""Executions behind one that it is compared with: of fewer, no rank test tells growth from noise at
+1 %.
+"""
 
-GROWS = 2.576  # standard deviations of the rank test of Mann and Kendall: 1 %, two-sided
+GROWS = (
+    2.576  # standard deviations of the rank test of Mann and Kendall: 1 %, two-sided
+)
 
 LOST_SHARE = 0.005  # of the activities; a loss of fewer changes no answer
 LOST_MANY = 10  # activities; fewer are a stretch only if they take long
@@ -69,7 +94,9 @@ class ModuleExecutions:
     end_ns: Ints
     compute_ns: Floats  # float64[n], GPU time of activities that are not collectives
     keep: Flags  # bool[n], False for warm-up and truncated ones
-    reasons: dict[tuple[int, int], str]  # why, for the dropped ones, by (module, execution)
+    reasons: dict[
+        tuple[int, int], str
+    ]  # why, for the dropped ones, by (module, execution)
     # activities that are missing in the middle, by (module, execution) and device
     lost: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
 
@@ -88,10 +115,13 @@ class MeasuredWindow:
 
     used: int  # executions used, summed over devices
     seen: int  # executions in the trace, summed over devices
-    steps_used: int  # executions used of a device, the most on any; what `analyze` calls steps
+    steps_used: (
+        int  # executions used of a device, the most on any; what `analyze` calls steps
+    )
     steps_seen: int  # executions in the trace of a device, the most on any
     dropped: Mapping[int, str]  # reason by execution number
-    span_us: float  # median span of a used execution, first start to last end, in microseconds; NaN where none
+    # median span of a used execution, first start to last end, in microseconds; NaN where none
+    span_us: float
     devices: tuple[int, ...]  # the ones that ran it, as indices into `Trace.devices`
     fewest: int = 0  # executions in the trace on the device with fewest
     # activities that are missing in the middle of it, by execution number and device
@@ -113,7 +143,9 @@ def compute_ns(trace: Trace) -> Floats:
 
 
 def _communicates(trace: Trace) -> Flags:
-    return np.array([guess_kind(name) == "collective" for name in trace.instructions] or [False])
+    return np.array(
+        [guess_kind(name) == "collective" for name in trace.instructions] or [False]
+    )
 
 
 def find_executions(trace: Trace, collective: Flags | None = None) -> ModuleExecutions:
@@ -121,7 +153,8 @@ def find_executions(trace: Trace, collective: Flags | None = None) -> ModuleExec
 
     Args:
         trace: n activities.
-        collective: bool[len(trace.instructions)], True for instructions that communicate; None: by their names.
+        collective: bool[len(trace.instructions)], True for instructions that communicate; None: by
+        their names.
     """
     if collective is None:
         collective = _communicates(trace)
@@ -133,11 +166,15 @@ def find_executions(trace: Trace, collective: Flags | None = None) -> ModuleExec
             rows: slice | Rows = slice(at, at + BLOCK_ROWS)
             if (trace.execution[rows] < 0).any():
                 rows = np.flatnonzero(trace.execution[rows] >= 0) + at
-            of_device = trace.module[rows].astype(np.int64) * devices + trace.device[rows]
+            of_device = (
+                trace.module[rows].astype(np.int64) * devices + trace.device[rows]
+            )
             yield rows, of_device * last + trace.execution[rows]
 
     keys = distinct(
-        np.concatenate([np.empty(0, np.int64), *(key[heads(key)] for _, key in blocks())])
+        np.concatenate(
+            [np.empty(0, np.int64), *(key[heads(key)] for _, key in blocks())]
+        )
     )
     count, compute = np.zeros(len(keys), np.int64), np.zeros(len(keys))
     first = np.full(len(keys), np.iinfo(np.int64).max)
@@ -184,7 +221,11 @@ def measured_window(
     dropped = (
         {}
         if keep_all
-        else {number: why for (of, number), why in executions.reasons.items() if of == module}
+        else {
+            number: why
+            for (of, number), why in executions.reasons.items()
+            if of == module
+        }
     )
     spans = executions.span_ns[keep]
     counts = np.bincount(
@@ -201,7 +242,11 @@ def measured_window(
         span_us=median(spans) / 1e3 if len(spans) else float("nan"),
         devices=tuple(devices.tolist()),
         fewest=min(per_device, default=0),
-        lost={number: counts for (of, number), counts in executions.lost.items() if of == module},
+        lost={
+            number: counts
+            for (of, number), counts in executions.lost.items()
+            if of == module
+        },
     )
 
 
@@ -215,21 +260,29 @@ def _mark(found: ModuleExecutions) -> None:
             _drop_truncated(found, here, dropped)
         whole = of_module[~np.isin(found.execution[of_module], list(dropped))]
         by_device = [
-            whole[found.device[whole] == device] for device in distinct(found.device[whole])
+            whole[found.device[whole] == device]
+            for device in distinct(found.device[whole])
         ]
         for number, counts in _lost(found, by_device).items():
             found.lost[int(module), number] = counts
             missing = many(sum(counts.values()), "activity record")
-            dropped[number] = f"lost records: {missing} missing on {many(len(counts), 'device')}"
+            dropped[number] = (
+                f"lost records: {missing} missing on {many(len(counts), 'device')}"
+            )
         left = whole[~np.isin(found.execution[whole], list(dropped))]
-        by_device = [left[found.device[left] == device] for device in distinct(found.device[left])]
+        by_device = [
+            left[found.device[left] == device]
+            for device in distinct(found.device[left])
+        ]
         dropped |= dict(_warm_up(found, by_device))
         for execution, reason in sorted(dropped.items()):
             found.reasons[int(module), execution] = reason
         found.keep[of_module] = ~np.isin(found.execution[of_module], list(dropped))
 
 
-def _drop_truncated(found: ModuleExecutions, here: Ints, dropped: dict[int, str]) -> None:
+def _drop_truncated(
+    found: ModuleExecutions, here: Ints, dropped: dict[int, str]
+) -> None:
     if len(here) < 3:
         return
     usual = median(found.rows[here])
@@ -240,8 +293,12 @@ def _drop_truncated(found: ModuleExecutions, here: Ints, dropped: dict[int, str]
             )
 
 
-def _lost(found: ModuleExecutions, by_device: Sequence[Rows]) -> dict[int, dict[int, int]]:
-    """Activities that are missing in executions between others, by execution and device; not of all executions."""
+def _lost(
+    found: ModuleExecutions, by_device: Sequence[Rows]
+) -> dict[int, dict[int, int]]:
+    """Activities that are missing in executions between others, by execution and device; not of all
+    executions.
+    """
     lost: dict[int, dict[int, int]] = {}
     numbers: set[int] = set()
     for here in by_device:
@@ -268,11 +325,12 @@ def _lost(found: ModuleExecutions, by_device: Sequence[Rows]) -> dict[int, dict[
 def _above_steady(
     found: ModuleExecutions, values: Floats, by_device: Sequence[Rows]
 ) -> tuple[Mapping[int, list[float]], float]:
-    """How far executions lie above the steady ones, device by device: shares of the median of the second half.
+    """How far executions lie above the steady ones, device by device: shares of the median of the
+    second half.
 
     Returns:
-        By execution, the excess on each device that ran at least three. And by how much those of the second half differ
-        from their median by noise (`noise_of`).
+        By execution, the excess on each device that ran at least three. And by how much those of
+        the second half differ from their median by noise (`noise_of`).
     """
     excess: dict[int, list[float]] = {}
     apart = []
@@ -281,7 +339,9 @@ def _above_steady(
         if steady > 0:
             above = values[here] / steady - 1
             apart.append(np.abs(above[len(here) // 2 :]))
-            for number, share in zip(found.execution[here].tolist(), above.tolist(), strict=True):
+            for number, share in zip(
+                found.execution[here].tolist(), above.tolist(), strict=True
+            ):
                 excess.setdefault(number, []).append(share)
     return excess, noise_of(np.concatenate(apart)) if apart else 0.0
 
@@ -291,8 +351,8 @@ def _above_next(
 ) -> Mapping[int, list[float]]:
     """How far executions lie above the ones right behind them, beyond noise, device by device.
 
-    Steps that grow hide a warm-up from a comparison with the second half of the executions, so this one looks at the
-    next `NEXT` executions only, or half of all.
+    Steps that grow hide a warm-up from a comparison with the second half of the executions, so this
+    one looks at the next `NEXT` executions only, or half of all.
 
     Returns:
         By execution, its excess on each device as a share; 0 where that is within noise.
@@ -311,7 +371,9 @@ def _above_next(
 
 
 def _expected(behind: Floats) -> tuple[float, float]:
-    """What an execution would have if it was as the ones behind it, and how far these differ by noise, as a share."""
+    """What an execution would have if it was as the ones behind it, and how far these differ by
+    noise, as a share.
+    """
     place = np.arange(len(behind))
     one, other = np.triu_indices(len(behind), 1)
     slope = 0.0
@@ -333,13 +395,19 @@ def _grows(values: Floats) -> bool:
 
 
 def _noise_of_changes(values: Floats) -> float:
-    """How far executions differ by noise, of the change from one to the next: growth and levels do not count."""
+    """How far executions differ by noise, of the change from one to the next: growth and levels do
+    not count.
+    """
     change = np.diff(np.log(np.maximum(values, 1)))
     return noise_of(np.abs(change - median(change))) / float(np.sqrt(2))
 
 
-def _warm_up(found: ModuleExecutions, by_device: Sequence[Rows]) -> Iterator[tuple[int, str]]:
-    """The leading executions that are slower than the limits on the typical device, with the reason."""
+def _warm_up(
+    found: ModuleExecutions, by_device: Sequence[Rows]
+) -> Iterator[tuple[int, str]]:
+    """The leading executions that are slower than the limits on the typical device, with the
+    reason.
+    """
     compute, noise = _above_steady(found, found.compute_ns, by_device)
     span, span_noise = _above_steady(found, found.span_ns.astype(np.float64), by_device)
     limit = min(max(WARM_UP_EXCESS, noise), MAX_WARM_UP_EXCESS)
@@ -359,6 +427,9 @@ def _warm_up(found: ModuleExecutions, by_device: Sequence[Rows]) -> Iterator[tup
                 f"warm-up: {1 + longer:.1f} times the steady median from first start to last end",
             )
         elif (above := median(np.array(above_next.get(number, [0.0])))) > 0:
-            yield number, f"warm-up: compute {above * 100:.1f} % above the executions behind it"
+            yield (
+                number,
+                f"warm-up: compute {above * 100:.1f} % above the executions behind it",
+            )
         else:
             return

@@ -1,4 +1,6 @@
-"""What a trace holds, for people: devices, modules with their executions, instructions, and what was left out."""
+"""What a trace holds, for people: devices, modules with their executions, instructions, and what
+was left out.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,9 @@ class TraceSummary:
     @property
     def meanings(self) -> dict[str, str]:
         """Why activities belong to no instruction, in plain words, by reason."""
-        return {item.reason: MEANINGS.get(item.reason, "") for item in self.trace.unresolved}
+        return {
+            item.reason: MEANINGS.get(item.reason, "") for item in self.trace.unresolved
+        }
 
 
 def summarise_trace(trace: Trace) -> TraceSummary:
@@ -117,7 +121,9 @@ def _device(trace: Trace, number: int) -> DeviceSummary:
     )
 
 
-def _modules(trace: Trace, instructions: Sequence[InstructionSummary]) -> tuple[ModuleSummary, ...]:
+def _modules(
+    trace: Trace, instructions: Sequence[InstructionSummary]
+) -> tuple[ModuleSummary, ...]:
     found = find_executions(trace)
     time = totals(trace.module, trace.duration_ns, len(trace.modules))
     total = max(float(time.sum()), 1.0)
@@ -131,7 +137,9 @@ def _modules(trace: Trace, instructions: Sequence[InstructionSummary]) -> tuple[
             summaries.append(
                 ModuleSummary(key, counts[key], *sums, step_us, _executions(found, at))
             )
-    return tuple(sorted(summaries, key=lambda item: (-item.gpu_time_us, item.module.name)))
+    return tuple(
+        sorted(summaries, key=lambda item: (-item.gpu_time_us, item.module.name))
+    )
 
 
 def _executions(found: ModuleExecutions, module: int) -> tuple[ExecutionSummary, ...]:
@@ -139,10 +147,16 @@ def _executions(found: ModuleExecutions, module: int) -> tuple[ExecutionSummary,
     executions = []
     for number in distinct(found.execution[mine]).tolist():
         here = mine[found.execution[mine] == number]
-        reason = "" if bool(found.keep[here].all()) else found.reasons.get((module, number), "")
+        reason = (
+            ""
+            if bool(found.keep[here].all())
+            else found.reasons.get((module, number), "")
+        )
         span = median(found.span_ns[here]) / 1e3
         executions.append(
-            ExecutionSummary(number, len(here), int(found.rows[here].sum()), span, reason)
+            ExecutionSummary(
+                number, len(here), int(found.rows[here].sum()), span, reason
+            )
         )
     return tuple(executions)
 
@@ -155,7 +169,9 @@ def _instructions(trace: Trace) -> tuple[InstructionSummary, ...]:
     time = np.bincount(inverse, weights=trace.duration_ns, minlength=len(pairs))
     activities = np.bincount(inverse, minlength=len(pairs))
     _, first = np.unique(trace.instance, return_index=True)
-    launches = np.bincount(inverse[first[trace.instance[first] >= 0]], minlength=len(pairs))
+    launches = np.bincount(
+        inverse[first[trace.instance[first] >= 0]], minlength=len(pairs)
+    )
     launches += np.bincount(inverse[trace.instance < 0], minlength=len(pairs))
     total = max(float(time.sum()), 1.0)
     summaries = [
@@ -171,5 +187,7 @@ def _instructions(trace: Trace) -> tuple[InstructionSummary, ...]:
         for at, pair in enumerate(pairs.tolist())
     ]
     return tuple(
-        sorted(summaries, key=lambda item: (-item.gpu_time_us, item.name, item.module.name))
+        sorted(
+            summaries, key=lambda item: (-item.gpu_time_us, item.name, item.module.name)
+        )
     )

@@ -1,11 +1,12 @@
-"""The Trace table: what a profiler recorded, one row per GPU activity; and several traces of one job as one table.
+"""The Trace table: what a profiler recorded, one row per GPU activity; and several traces of one
+job as one table.
 
-Every reader makes this one form; every later stage takes it. Strings are dictionary-encoded: a column of codes and a
-tuple of values. Rows are ordered by (device, start).
+Every reader makes this one form; every later stage takes it. Strings are dictionary-encoded: a
+column of codes and a tuple of values. Rows are ordered by (device, start).
 
-Which processes of several traces are one: in containers every job is process 1, and host names may be equal. One
-process runs on the same GPUs in the same process namespace, gives each device one global number, and is not recorded
-twice at the same time.
+Which processes of several traces are one: in containers every job is process 1, and host names may
+be equal. One process runs on the same GPUs in the same process namespace, gives each device one
+global number, and is not recorded twice at the same time.
 """
 
 from __future__ import annotations
@@ -23,11 +24,16 @@ import numpy.typing as npt
 from pgle.errors import many, some
 from pgle.trace.columns import Codes, Ints, changes
 
-SIMULATED = "simulated by pgle, no GPU ran this"  # the warning that a simulated trace carries, in its files too
+# the warning that a simulated trace carries, in its files too
+SIMULATED = "simulated by pgle, no GPU ran this"
 
 
-LIBRARIES = re.compile(r"nvjet|xmma|hmma|gmma|cutlass|(?:\d|[sdhc])gemm|convolve|cudnn|flash_|fmha")
-"""In names of kernels that libraries bring, which say what they compute in; XLA's own are named after instructions."""
+LIBRARIES = re.compile(
+    r"nvjet|xmma|hmma|gmma|cutlass|(?:\d|[sdhc])gemm|convolve|cudnn|flash_|fmha"
+)
+"""In names of kernels that libraries bring, which say what they compute in; XLA's own are named
+after instructions.
+"""
 
 
 class ActivityKind(IntEnum):
@@ -41,7 +47,9 @@ class ActivityKind(IntEnum):
 
 @dataclass(frozen=True)
 class ModuleKey:
-    """An executable as traces name it: HLO module name and program id (None where the trace has none)."""
+    """An executable as traces name it: HLO module name and program id (None where the trace has
+    none).
+    """
 
     name: str
     program_id: int | None = None
@@ -51,9 +59,12 @@ class ModuleKey:
 class Device:
     """One device of one process."""
 
-    process: str  # what tells processes apart in the inputs: ``HOST:PID``, or the input's name and the pid
+    # what tells processes apart in the inputs: ``HOST:PID``, or the input's name and the pid
+    process: str
     ordinal: int  # the device's number inside that process
-    global_id: int | None = None  # JAX's global device id, None where the trace does not say
+    global_id: int | None = (
+        None  # JAX's global device id, None where the trace does not say
+    )
 
 
 class LeftOutReason(IntEnum):
@@ -124,12 +135,16 @@ class Recording:
     gpus: frozenset[str] = frozenset()
     namespace: str = ""  # the container's process namespace; empty where unknown
     vendor: str = ""  # of the GPUs, ``Nvidia`` or ``AMD``; empty where unknown
-    capability: tuple[int, int] | None = None  # compute capability of the GPUs; None where unknown
+    capability: tuple[int, int] | None = (
+        None  # compute capability of the GPUs; None where unknown
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class OtherWork:
-    """GPU activities that belong to no instruction, but keep their device busy: m rows ordered by (device, start)."""
+    """GPU activities that belong to no instruction, but keep their device busy: m rows ordered by
+    (device, start).
+    """
 
     start_ns: Ints  # int64[m], as `Trace.start_ns`
     duration_ns: Ints  # int64[m]
@@ -148,7 +163,9 @@ class OtherWork:
 
     def of_rows(self, rows: npt.NDArray[Any]) -> OtherWork:
         """Some of the rows, in that order."""
-        return OtherWork(**{name: column[rows] for name, column in self.columns.items()})
+        return OtherWork(
+            **{name: column[rows] for name, column in self.columns.items()}
+        )
 
 
 NO_OTHER_WORK = OtherWork(
@@ -170,12 +187,16 @@ def joined(parts: Sequence[OtherWork]) -> OtherWork:
         name: np.concatenate([part.columns[name] for part in some])
         for name in NO_OTHER_WORK.columns
     }
-    return OtherWork(**columns).of_rows(np.lexsort((columns["start_ns"], columns["device"])))
+    return OtherWork(**columns).of_rows(
+        np.lexsort((columns["start_ns"], columns["device"]))
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """GPU activities of one or several inputs, n rows. Integers have up to eight bytes, and fewer where those do."""
+    """GPU activities of one or several inputs, n rows. Integers have up to eight bytes, and fewer
+    where those do.
+    """
 
     start_ns: Ints  # int64[n], since an origin common to the rows of one process
     duration_ns: Codes  # int[n]
@@ -183,33 +204,37 @@ class Trace:
     device: Codes  # int[n], index into `devices`
     stream: Codes  # int[n], as recorded
     module: Codes  # int[n], index into `modules`
-    instruction: (
-        Codes  # int[n], index into `instructions`: the run-time (final) HLO instruction name
-    )
-    execution: Codes  # int[n], running number of the module's execution on that device, from 0 in the window; -1 unknown
-    # int[n], number of the launch (thunk range) that issued the activity; activities of one launch on one device
-    # share it; -1 unknown, then every row is its own launch
+    # int[n], index into `instructions`: the run-time (final) HLO instruction name
+    instruction: Codes
+    # int[n], running number of the module's execution on that device, from 0 in the window; -1
+    # unknown
+    execution: Codes
+    # int[n], number of the launch (thunk range) that issued the activity; activities of one launch
+    # on one device share it; -1 unknown, then every row is its own launch
     instance: Codes
     modules: tuple[ModuleKey, ...]  # the executables
     instructions: tuple[str, ...]  # instruction names
     devices: tuple[Device, ...]  # the devices
-    unresolved: tuple[Unresolved, ...] = ()  # activities that were seen and left out, by reason
+    unresolved: tuple[
+        Unresolved, ...
+    ] = ()  # activities that were seen and left out, by reason
     # of these, the ones with a possible time on one of `devices`
     other: OtherWork = NO_OTHER_WORK
     # serialized HloProto by executable, where the trace embeds them
     hlo: Mapping[ModuleKey, bytes] = field(default_factory=dict)
     sources: tuple[Source, ...] = ()  # the inputs
-    # XLA_FLAGS of the profiled process where the trace tells, else empty. Nothing else of the recorded environment is
-    # kept: it may hold secrets.
+    # XLA_FLAGS of the profiled process where the trace tells, else empty. Nothing else of the
+    # recorded environment is kept: it may hold secrets.
     xla_flags: str = ""
     warnings: tuple[str, ...] = ()  # what the user should know, one line each
     recordings: Mapping[str, Recording] = field(
         default_factory=dict
     )  # by process; one may be missing
-    # int64[n, 2] by process, start and end of the times in which XLA compiled there; a process is missing where none
-    # are recorded
+    # int64[n, 2] by process, start and end of the times in which XLA compiled there; a process is
+    # missing where none are recorded
     compiling: Mapping[str, Ints] = field(default_factory=dict)
-    # names of libraries' kernels (`LIBRARIES`) by module name and instruction; empty where not recorded
+    # names of libraries' kernels (`LIBRARIES`) by module name and instruction; empty where not
+    # recorded
     kernels: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -243,7 +268,8 @@ ROW_COLUMNS = (
 def without_repeats(trace: Trace) -> Trace:
     """The trace with each GPU activity once, and a warning where some were recorded again.
 
-    A stream runs one activity at a time, so rows of one stream, start, duration and instruction are one activity.
+    A stream runs one activity at a time, so rows of one stream, start, duration and instruction are
+    one activity.
     """
     same = (
         (np.diff(trace.start_ns) == 0)
@@ -268,25 +294,38 @@ def without_repeats(trace: Trace) -> Trace:
         return trace
     keep = np.ones(len(trace), np.bool_)
     keep[order[again]] = False
-    twice = f"{many(int(again.sum()), 'event')} of the GPU recorded twice; each counts once"
+    twice = (
+        f"{many(int(again.sum()), 'event')} of the GPU recorded twice; each counts once"
+    )
     return replace(
         trace,
         **{name: getattr(trace, name)[keep] for name in ROW_COLUMNS},
-        warnings=(*trace.warnings, f"{twice}. Record again if the profiler was started twice"),
+        warnings=(
+            *trace.warnings,
+            f"{twice}. Record again if the profiler was started twice",
+        ),
     )
 
 
-OVERLAP = 0.1  # windows that share more of the shorter one are not of one process; less may be the error of the clock
+# windows that share more of the shorter one are not of one process; less may be the error of the
+# clock
+OVERLAP = 0.1
 
 
-def distinguish_processes(traces: Sequence[Trace]) -> tuple[list[Trace], tuple[str, ...]]:
-    """The traces with one name for each process, and windows of one process on one clock, one after the other.
+def distinguish_processes(
+    traces: Sequence[Trace],
+) -> tuple[list[Trace], tuple[str, ...]]:
+    """The traces with one name for each process, and windows of one process on one clock, one after
+    the other.
 
     Returns:
-        The traces in that order without copies, and a line for each copy and for each name under which nothing tells
-        whether it is one process.
+        The traces in that order without copies, and a line for each copy and for each name under
+        which nothing tells whether it is one process.
     """
-    named = [list(dict.fromkeys(device.process for device in trace.devices)) for trace in traces]
+    named = [
+        list(dict.fromkeys(device.process for device in trace.devices))
+        for trace in traces
+    ]
     if sum(map(len, named)) == len({name for names in named for name in names}):
         return list(traces), ()
     known: dict[str, list[_Process]] = {}
@@ -298,7 +337,8 @@ def distinguish_processes(traces: Sequence[Trace]) -> tuple[list[Trace], tuple[s
         moves: dict[str, int] = {}
         windows = {name: _Window.of(trace, name) for name in names}
         if names and all(
-            any(other.has(windows[name]) for other in known.get(name, ())) for name in names
+            any(other.has(windows[name]) for other in known.get(name, ()))
+            for name in names
         ):
             repeated.append(windows[names[0]].source)
             continue
@@ -316,7 +356,10 @@ def distinguish_processes(traces: Sequence[Trace]) -> tuple[list[Trace], tuple[s
         f"{PurePath(source).name}: another copy of a recording that was given; left out"
         for source in repeated
     ]
-    return result, (*lines, *(_nothing_tells(name, sources) for name, sources in guessed.items()))
+    return result, (
+        *lines,
+        *(_nothing_tells(name, sources) for name, sources in guessed.items()),
+    )
 
 
 def _nothing_tells(name: str, sources: Sequence[str]) -> str:
@@ -369,18 +412,26 @@ class _Window:
         if mine.namespace and theirs.namespace and mine.namespace != theirs.namespace:
             return True
         for kind in ("uuid:", "bus:"):
-            gpus = [{gpu for gpu in one.gpus if gpu.startswith(kind)} for one in (mine, theirs)]
+            gpus = [
+                {gpu for gpu in one.gpus if gpu.startswith(kind)}
+                for one in (mine, theirs)
+            ]
             if all(gpus) and not gpus[0] & gpus[1]:
                 return True
         if any(
-            other.numbers.get(ordinal, number) != number for ordinal, number in self.numbers.items()
+            other.numbers.get(ordinal, number) != number
+            for ordinal, number in self.numbers.items()
         ):
             return True
         if mine.utc_ns is None or theirs.utc_ns is None:
             return False
         ahead = theirs.utc_ns - mine.utc_ns
-        common = min(self.end_ns, other.end_ns + ahead) - max(self.start_ns, other.start_ns + ahead)
-        return common > OVERLAP * min(self.end_ns - self.start_ns, other.end_ns - other.start_ns)
+        common = min(self.end_ns, other.end_ns + ahead) - max(
+            self.start_ns, other.start_ns + ahead
+        )
+        return common > OVERLAP * min(
+            self.end_ns - self.start_ns, other.end_ns - other.start_ns
+        )
 
 
 @dataclass
@@ -430,9 +481,12 @@ def _placed(trace: Trace, names: dict[str, str], moves: dict[str, int]) -> Trace
         trace,
         start_ns=start_ns,
         other=other,
-        devices=tuple(replace(device, process=names[device.process]) for device in trace.devices),
+        devices=tuple(
+            replace(device, process=names[device.process]) for device in trace.devices
+        ),
         recordings={
-            names.get(name, name): recording for name, recording in trace.recordings.items()
+            names.get(name, name): recording
+            for name, recording in trace.recordings.items()
         },
         compiling={
             names.get(name, name): times + moves.get(name, 0)
@@ -447,20 +501,30 @@ def _free_name(name: str, window: _Window, taken: Sequence[_Process]) -> str:
         return name
     used = {process.name for process in taken}
     longer = f"{name} ({_distinct(taken[0].windows[0].source, window.source)[1]})"
-    return longer if window.source and longer not in used else f"{name} ({len(taken) + 1})"
+    return (
+        longer if window.source and longer not in used else f"{name} ({len(taken) + 1})"
+    )
 
 
 def _distinct(one: str, other: str) -> tuple[str, str]:
-    """Two paths by their last parts, as many as tell them apart: files of several ranks often have one name."""
+    """Two paths by their last parts, as many as tell them apart: files of several ranks often have
+    one name.
+    """
     parts = PurePath(one).parts, PurePath(other).parts
     ends = (
-        ["/".join(path[-count:]) for path in parts] for count in range(1, max(map(len, parts)) + 1)
+        ["/".join(path[-count:]) for path in parts]
+        for count in range(1, max(map(len, parts)) + 1)
     )
     shown = next((pair for pair in ends if pair[0] != pair[1]), [one, other])
     return shown[0] or "one input", shown[1] or "another"
 
 
-SAME_COLUMNS = ("start_ns", "duration_ns", "kind", "stream")  # that mean the same in every trace
+SAME_COLUMNS = (
+    "start_ns",
+    "duration_ns",
+    "kind",
+    "stream",
+)  # that mean the same in every trace
 
 T = TypeVar("T", bound=Hashable)
 Column = npt.NDArray[np.int32]
@@ -470,7 +534,8 @@ def combine(traces: Sequence[Trace]) -> Trace:
     """One trace with the rows of all; equal executables and instruction names become one.
 
     Args:
-        traces: at least one. Devices of different processes stay apart. What several traces recorded on the same device
+        traces: at least one. Devices of different processes stay apart. What several traces
+        recorded on the same device
             are windows of one process, in the order of time: executions are numbered on.
 
     Returns:
@@ -481,7 +546,8 @@ def combine(traces: Sequence[Trace]) -> Trace:
 
     traces, same_names = distinguish_processes(traces)
     columns = {
-        name: np.concatenate([getattr(trace, name) for trace in traces]) for name in SAME_COLUMNS
+        name: np.concatenate([getattr(trace, name) for trace in traces])
+        for name in SAME_COLUMNS
     }
     modules, of_module = _unite([trace.modules for trace in traces])
     instructions, of_instruction = _unite([trace.instructions for trace in traces])
@@ -491,13 +557,18 @@ def combine(traces: Sequence[Trace]) -> Trace:
         ("instruction", of_instruction),
         ("device", of_device),
     ):
-        codes = [table[getattr(trace, name)] for trace, table in zip(traces, tables, strict=True)]
+        codes = [
+            table[getattr(trace, name)]
+            for trace, table in zip(traces, tables, strict=True)
+        ]
         columns[name] = np.concatenate(codes)
     columns["execution"] = np.concatenate([trace.execution for trace in traces]).astype(
         np.int32
     )  # there are more now
     _number_on(columns["execution"], columns["device"], columns["module"], traces)
-    launches = np.cumsum([0, *(int(trace.instance.max(initial=-1)) + 1 for trace in traces)])
+    launches = np.cumsum(
+        [0, *(int(trace.instance.max(initial=-1)) + 1 for trace in traces)]
+    )
     instance = [
         np.where(t.instance < 0, -1, t.instance + base)
         for t, base in zip(traces, launches[:-1], strict=True)
@@ -520,12 +591,15 @@ def combine(traces: Sequence[Trace]) -> Trace:
         for of, names in trace.kernels.items():
             kernels[of] = kernels.get(of, frozenset()) | names
     return Trace(
-        **{name: columns.pop(name)[order] for name in ROW_COLUMNS},  # one at a time, for memory
+        **{
+            name: columns.pop(name)[order] for name in ROW_COLUMNS
+        },  # one at a time, for memory
         modules=modules,
         instructions=instructions,
         devices=devices,
         unresolved=tuple(
-            Unresolved(reason, count, time) for reason, (count, time) in sorted(unresolved.items())
+            Unresolved(reason, count, time)
+            for reason, (count, time) in sorted(unresolved.items())
         ),
         other=joined(others),
         hlo={key: data for trace in traces for key, data in trace.hlo.items()},
@@ -534,26 +608,38 @@ def combine(traces: Sequence[Trace]) -> Trace:
         warnings=(*_said_once(traces), *same_names),
         # of several windows of one process, all are on the clock of the first
         recordings={
-            name: known for trace in reversed(traces) for name, known in trace.recordings.items()
+            name: known
+            for trace in reversed(traces)
+            for name, known in trace.recordings.items()
         },
-        compiling={process: np.concatenate(parts) for process, parts in compiling.items()},
+        compiling={
+            process: np.concatenate(parts) for process, parts in compiling.items()
+        },
         kernels=kernels,
     )
 
 
 def _said_once(traces: Sequence[Trace]) -> list[str]:
     """The warnings of all traces; one that several files have, as ``FILE and 7 more: …``."""
-    files = {f"{PurePath(source.path).name}: " for trace in traces for source in trace.sources}
+    files = {
+        f"{PurePath(source.path).name}: "
+        for trace in traces
+        for source in trace.sources
+    }
     once: dict[str, dict[str, None]] = {}
     for line in (line for trace in traces for line in trace.warnings):
         file = next((file for file in files if line.startswith(file)), "")
         once.setdefault(line[len(file) :], {}).update(
             {file.removesuffix(": "): None} if file else {}
         )
-    return [f"{some(names, 1)}: {text}" if names else text for text, names in once.items()]
+    return [
+        f"{some(names, 1)}: {text}" if names else text for text, names in once.items()
+    ]
 
 
-def _number_on(execution: Column, device: Column, module: Column, traces: Sequence[Trace]) -> None:
+def _number_on(
+    execution: Column, device: Column, module: Column, traces: Sequence[Trace]
+) -> None:
     """Let executions of a module on a device that an earlier window has too follow that window's.
 
     Args:
@@ -565,7 +651,8 @@ def _number_on(execution: Column, device: Column, module: Column, traces: Sequen
     following = np.zeros((int(device.max(initial=0)) + 1) * modules, np.int32)
     ends = np.cumsum([len(trace) for trace in traces]).tolist()
     for number in sorted(
-        range(len(traces)), key=lambda at: int(traces[at].start_ns.min(initial=2**63 - 1))
+        range(len(traces)),
+        key=lambda at: int(traces[at].start_ns.min(initial=2**63 - 1)),
     ):
         first, last = ends[number] - len(traces[number]), ends[number]
         rows = np.arange(first, last)[execution[first:last] >= 0]
@@ -578,7 +665,10 @@ def _unite(tables: Sequence[tuple[T, ...]]) -> tuple[tuple[T, ...], list[Column]
     """The distinct values of all tables, and per table the new code of each old one."""
     codes: dict[T, int] = {}
     maps = [
-        np.array([codes.setdefault(value, len(codes)) for value in table] or [0], dtype=np.int32)
+        np.array(
+            [codes.setdefault(value, len(codes)) for value in table] or [0],
+            dtype=np.int32,
+        )
         for table in tables
     ]
     return tuple(codes), maps

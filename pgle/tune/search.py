@@ -1,16 +1,19 @@
-"""A search over flags: the axes of a program, coordinate descent along them, and the worlds that judge a trial.
+"""A search over flags: the axes of a program, coordinate descent along them, and the worlds that
+judge a trial.
 
-Axes: the catalogue says which flags decide the scheduled program or its schedule, and which values to try. Which of
-them can do anything follows from the program: combine thresholds where there is something to combine or to split,
-pipelining where a loop holds collectives. What the compiling jaxlib does not know, or does by default, is left out.
+Axes: the catalogue says which flags decide the scheduled program or its schedule, and which values
+to try. Which of them can do anything follows from the program: combine thresholds where there is
+something to combine or to split, pipelining where a loop holds collectives. What the compiling
+jaxlib does not know, or does by default, is left out.
 
 Descent: one axis at a time, the best so far kept.
 
-Worlds: a setting that wins by the likely costs can lose if these are a little different, so it is judged in many
-worlds, drawn with a fixed seed. They differ in costs (kernels of one shape together, collectives of one kind together)
-and in the model itself: how much of a collective's time is fixed and how much grows with its bytes, how far collectives
-slow kernels, how long launches take. Worlds come in opposite pairs: what one draws above the likely value, the other
-draws below it. So the mean over worlds favours no setting.
+Worlds: a setting that wins by the likely costs can lose if these are a little different, so it is
+judged in many worlds, drawn with a fixed seed. They differ in costs (kernels of one shape together,
+collectives of one kind together) and in the model itself: how much of a collective's time is fixed
+and how much grows with its bytes, how far collectives slow kernels, how long launches take. Worlds
+come in opposite pairs: what one draws above the likely value, the other draws below it. So the mean
+over worlds favours no setting.
 """
 
 from __future__ import annotations
@@ -33,23 +36,25 @@ Flags = Mapping[str, str]  # values by flag name, without dashes
 
 MIB = 1 << 20
 START_BYTES = 8 * MIB
-"""Where thresholds start; two to five trials from here find nine tenths of the gain (simulated, five programs)."""
-MOST_UNROLLED = (
-    4_000  # instructions of a loop over all its iterations; 1,900 unrolled took jaxlib 0.12 8 CPU-s
-)
+"""Where thresholds start; two to five trials from here find nine tenths of the gain (simulated,
+five programs).
+"""
+# instructions of a loop over all its iterations; 1,900 unrolled took jaxlib 0.12 8 CPU-s
+MOST_UNROLLED = 4_000
 PART = 0.1  # of all exposed time, from which on a kind that is combined is tried before others
 TIGHT = 0.5  # part of the GPU's memory from which on the scheduler may give up overlap for memory
 STREAMS = "xla_gpu_multi_streamed_windowed_einsum"
 SPLIT = "xla_gpu_threshold_for_windowed_einsum_mib"
 SPLIT_WITHOUT_GPU_SINCE = "0.11.2"
-"""First release found to split matmuls when it compiles without a GPU; 0.7.2, 0.10.2 and 0.11.0 do not."""
+"""First release found to split matmuls when it compiles without a GPU; 0.7.2, 0.10.2 and 0.11.0 do
+not.
+"""
 
 _THRESHOLD = "_combine_threshold_bytes"
 _ON = ("on", "true")
 ALL = "all"  # for `Axis.kind`: what moves every kind of collective at once comes first
-LOOPS = (
-    "loops"  # for `Axis.kind`: what copies bodies of loops that hold collectives, of whatever kind
-)
+# for `Axis.kind`: what copies bodies of loops that hold collectives, of whatever kind
+LOOPS = "loops"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +62,21 @@ class Axis:
     """One thing to change."""
 
     name: str  # in words
-    kind: str  # the collective whose exposed time it is about; `ALL`, `LOOPS`; or empty: none in particular
-    settings: tuple[Flags, ...]  # flag values to try, each on top of the best so far, in this order
-    number: str = (
-        ""  # the flag whose value is halved and doubled, on as long as that helps; empty if absent
-    )
+    # the collective whose exposed time it is about; `ALL`, `LOOPS`; or empty: none in particular
+    kind: str
+    settings: tuple[
+        Flags, ...
+    ]  # flag values to try, each on top of the best so far, in this order
+    # the flag whose value is halved and doubled, on as long as that helps; empty if absent
+    number: str = ""
     parts: bool = False  # whether it splits combined collectives
 
 
 def axes(
     module: Module, jaxlib: str, given: Collection[str], memory_share: float = 0.0
 ) -> tuple[Axis, ...]:
-    """The axes of a program. If a loop holds collectives, what others recommend is a start that the search has to beat.
+    """The axes of a program. If a loop holds collectives, what others recommend is a start that the
+    search has to beat.
 
     Args:
         module: scheduled, without any of these flags.
@@ -81,15 +89,23 @@ def axes(
     together: dict[str, str] = {}
     taken = {*given, *(known[name].use for name in given if name in known)} - {""}
     for setting in known.values():
-        current = setting.use and known_in(setting.use, jaxlib)  # its newer name is tried instead
-        if current or {setting.name, setting.use} & taken or not setting.known_in(jaxlib):
+        current = setting.use and known_in(
+            setting.use, jaxlib
+        )  # its newer name is tried instead
+        if (
+            current
+            or {setting.name, setting.use} & taken
+            or not setting.known_in(jaxlib)
+        ):
             continue
         if setting.fsdp and setting.about in ("", *program.kinds, *program.looped):
             together[setting.name] = setting.fsdp
         values = [value for value in setting.tries if value != setting.default(jaxlib)]
         if values and program.has(setting, jaxlib):
             found.append(program.axis(setting, values, taken))
-    preset = [Axis("preset fsdp", ALL, (together,))] if together and program.looped else []
+    preset = (
+        [Axis("preset fsdp", ALL, (together,))] if together and program.looped else []
+    )
     return (*preset, *_together(found), *found)
 
 
@@ -102,7 +118,9 @@ class _Facts:
     unrolled: float  # instructions over all iterations of the longest loop that holds a collective
     # by kind and computation, bytes and number of tensors of each collective
     sizes: Mapping[tuple[str, str], list[tuple[int, int]]]
-    joined: frozenset[tuple[str, str]]  # of these, where a threshold can join or part something
+    joined: frozenset[
+        tuple[str, str]
+    ]  # of these, where a threshold can join or part something
     opcodes: frozenset[str]  # of all instructions
     memory_share: float  # part of the GPU's memory that it needs
 
@@ -123,7 +141,9 @@ class _Facts:
             if around:
                 looped.add(kind)
                 inside = len(module.computations[item.computation].instructions)
-                unrolled = max(unrolled, inside * prod(count or inf for _, count in around))
+                unrolled = max(
+                    unrolled, inside * prod(count or inf for _, count in around)
+                )
         if (
             "reduce-scatter" in looped
         ):  # XLA pipelines these as all-reduces, before it joins each with its slice
@@ -135,7 +155,9 @@ class _Facts:
             or _are_apart(module.computations[place[1]], those)
         )
         opcodes = frozenset(item.opcode for item in module.walk())
-        return _Facts(kinds, frozenset(looped), unrolled, sizes, joined, opcodes, memory_share)
+        return _Facts(
+            kinds, frozenset(looped), unrolled, sizes, joined, opcodes, memory_share
+        )
 
     def has(self, setting: KnownSetting, jaxlib: str) -> bool:
         """Whether the program has what the setting is about."""
@@ -150,11 +172,14 @@ class _Facts:
             "short loop": 0 < self.unrolled <= MOST_UNROLLED,
             "several": sum(self.kinds.values()) > 1,
             "copies": "copy-start" in self.opcodes,
-            "product": release(jaxlib) >= release(SPLIT_WITHOUT_GPU_SINCE) and bool(self.kinds),
+            "product": release(jaxlib) >= release(SPLIT_WITHOUT_GPU_SINCE)
+            and bool(self.kinds),
             "tight memory": self.memory_share > TIGHT,
         }[setting.where]
 
-    def axis(self, setting: KnownSetting, values: list[str], taken: Collection[str]) -> Axis:
+    def axis(
+        self, setting: KnownSetting, values: list[str], taken: Collection[str]
+    ) -> Axis:
         """The axis of a setting, next to flags that the user has set."""
         if setting.name.endswith(_THRESHOLD):
             start = {setting.name: str(self.start_bytes(setting.about))}
@@ -168,9 +193,13 @@ class _Facts:
         name = setting.name.removeprefix("xla_gpu_")
         name = name.removeprefix("experimental_")
         # On several streams XLA asks its autotuner, which has no GPU here.
-        also = {STREAMS: "false"} if setting.name == SPLIT and STREAMS not in taken else {}
+        also = (
+            {STREAMS: "false"} if setting.name == SPLIT and STREAMS not in taken else {}
+        )
         kind = setting.about or (LOOPS if setting.where.endswith("loop") else "")
-        return Axis(name, kind, tuple({setting.name: value, **also} for value in values))
+        return Axis(
+            name, kind, tuple({setting.name: value, **also} for value in values)
+        )
 
     def is_combined(self, kind: str) -> bool:
         """Whether a collective of a kind carries several tensors."""
@@ -182,13 +211,19 @@ class _Facts:
         )
 
     def start_bytes(self, kind: str) -> int:
-        """The threshold that is tried first; where nothing is combined, the size of two of the smallest together."""
+        """The threshold that is tried first; where nothing is combined, the size of two of the
+        smallest together.
+        """
         groups = [
-            sizes for (other, _), sizes in self.sizes.items() if other == kind and len(sizes) > 1
+            sizes
+            for (other, _), sizes in self.sizes.items()
+            if other == kind and len(sizes) > 1
         ]
         if self.is_combined(kind):
             return START_BYTES
-        pair = min((sum(sorted(size for size, _ in sizes)[:2]) for sizes in groups), default=0)
+        pair = min(
+            (sum(sorted(size for size, _ in sizes)[:2]) for sizes in groups), default=0
+        )
         return max(START_BYTES, 1 << max(pair - 1, 0).bit_length())
 
 
@@ -210,13 +245,19 @@ def _are_apart(computation: Computation, names: Collection[str]) -> bool:
 
 
 def _tensors_of(module: Module, collective: Instruction) -> int:
-    """How many tensors a collective carries: as a tuple, or put behind each other before it (``all-reduce``)."""
+    """How many tensors a collective carries: as a tuple, or put behind each other before it
+    (``all-reduce``).
+    """
     elements = result_shape(module, collective).elements
     source = next((module.instructions.get(name) for name in collective.operands), None)
     if elements or source is None:
         return max(len(elements), 1)
     inner = next(
-        (module.computations[name].root for name in source.called if source.opcode == "fusion"),
+        (
+            module.computations[name].root
+            for name in source.called
+            if source.opcode == "fusion"
+        ),
         source.name,
     )
     root = module.instructions[inner]
@@ -225,7 +266,11 @@ def _tensors_of(module: Module, collective: Instruction) -> int:
 
 def _together(found: Iterable[Axis]) -> Iterable[Axis]:
     """What only helps together: all pipelining, and all of it with two copies of each loop body."""
-    on = [(axis, axis.settings[0]) for axis in found if set(axis.settings[0].values()) <= set(_ON)]
+    on = [
+        (axis, axis.settings[0])
+        for axis in found
+        if set(axis.settings[0].values()) <= set(_ON)
+    ]
     pipelined = {
         name: value
         for axis, setting in on
@@ -242,18 +287,26 @@ def _together(found: Iterable[Axis]) -> Iterable[Axis]:
     }
     if pipelined and double:
         yield Axis(
-            "all pipelining and two copies of the loop body", ALL, ({**pipelined, **double},)
+            "all pipelining and two copies of the loop body",
+            ALL,
+            ({**pipelined, **double},),
         )
 
 
 def by_exposure(found: Iterable[Axis], exposed: Mapping[str, float]) -> list[Axis]:
-    """Axes about all kinds first, then in order of the exposed time, by kind, that they are about; about none last.
+    """Axes about all kinds first, then in order of the exposed time, by kind, that they are about;
+    about none last.
 
-    What takes combined collectives apart, where a good part of that time is theirs, comes before other kinds: they
-    begin when the last of what they carry is there, and nothing of it can be used before all of it is.
+    What takes combined collectives apart, where a good part of that time is theirs, comes before
+    other kinds: they begin when the last of what they carry is there, and nothing of it can be used
+    before all of it is.
     """
     many = PART * sum(exposed.values())
-    apart = {axis.kind for axis in found if axis.parts and exposed.get(axis.kind, 0.0) >= many}
+    apart = {
+        axis.kind
+        for axis in found
+        if axis.parts and exposed.get(axis.kind, 0.0) >= many
+    }
     return sorted(
         found,
         key=lambda axis: (
@@ -264,9 +317,8 @@ def by_exposure(found: Iterable[Axis], exposed: Mapping[str, float]) -> list[Axi
     )
 
 
-LEAST_SAVED = (
-    0.005  # less than half a per cent is not worth a re-profile: it is what a job's own noise hides
-)
+# less than half a per cent is not worth a re-profile: it is what a job's own noise hides
+LEAST_SAVED = 0.005
 WON_SHARE = 0.9
 NEAR_CEILING = 0.01  # within so much of the ceiling there is nothing left to look for
 PROGRESS = 0.001
@@ -279,26 +331,40 @@ class Trial:
 
     flags: Flags  # what differs from the user's own flags
     label: str  # what was tried, in words
-    step_us: float | None = None  # by the costs as they stand; None where it did not compile
+    step_us: float | None = (
+        None  # by the costs as they stand; None where it did not compile
+    )
     exposed_us: float = 0.0  # communication of it that nothing hides
     exposed_by_kind: Mapping[str, float] = field(
         default_factory=dict
     )  # the same by kind of collective
     worlds_us: tuple[float, ...] = ()  # steps in the worlds
-    temp_bytes: int | None = None  # temporary memory that XLA plans for; None if it left no report
+    temp_bytes: int | None = (
+        None  # temporary memory that XLA plans for; None if it left no report
+    )
     memory_bytes: int | None = (
         None  # all device memory that XLA plans for; None if it left no report
     )
     lower_bound: bool = False  # whether the step takes at least `step_us`
-    modelled: int = 0  # collectives that the program did not have before, whose costs are modelled
-    program: str = ""  # fingerprint before scheduling; settings that share it are the same program
-    same_as: str = ""  # label of an earlier trial that compiled to the same program and is scheduled alike; empty: none
+    modelled: int = (
+        0  # collectives that the program did not have before, whose costs are modelled
+    )
+    program: str = (
+        ""  # fingerprint before scheduling; settings that share it are the same program
+    )
+    # label of an earlier trial that compiled to the same program and is scheduled alike; empty:
+    # none
+    same_as: str = ""
     failure: str = ""  # why it did not compile; empty where it did
 
     @property
     def mean_us(self) -> float:
         """Mean step over all worlds; infinite if it did not compile."""
-        return sum(self.worlds_us) / len(self.worlds_us) if self.worlds_us else float("inf")
+        return (
+            sum(self.worlds_us) / len(self.worlds_us)
+            if self.worlds_us
+            else float("inf")
+        )
 
 
 def exposed_by_kind(prediction: Prediction) -> dict[str, float]:
@@ -327,16 +393,28 @@ class OverWorlds:
 
 def judge(after_us: Sequence[float], before_us: Sequence[float]) -> OverWorlds:
     """How steps do against others in the same worlds; nothing is accepted where there are none."""
-    changes = [after / before - 1 for after, before in zip(after_us, before_us, strict=True)]
+    changes = [
+        after / before - 1 for after, before in zip(after_us, before_us, strict=True)
+    ]
     if not changes:
         return OverWorlds(0, 0, 0.0, 0.0, 0.0)
-    won, mean = sum(change < 0 for change in changes), sum(after_us) / sum(before_us) - 1
+    won, mean = (
+        sum(change < 0 for change in changes),
+        sum(after_us) / sum(before_us) - 1,
+    )
     return OverWorlds(won, len(changes), mean, max(changes), min(changes))
 
 
 def holds_up(trial: Trial, pgle: Trial) -> bool:
-    """Whether a trial is accepted against the profile alone: by the likely costs and over the worlds."""
-    if trial.step_us is None or pgle.step_us is None or trial.lower_bound or pgle.lower_bound:
+    """Whether a trial is accepted against the profile alone: by the likely costs and over the
+    worlds.
+    """
+    if (
+        trial.step_us is None
+        or pgle.step_us is None
+        or trial.lower_bound
+        or pgle.lower_bound
+    ):
         return False
     return (
         trial.step_us <= pgle.step_us * (1 - LEAST_SAVED)
@@ -377,13 +455,17 @@ def search(
         ceiling_us: of its program.
         found: the axes.
         attempt: compiles and simulates, at once where there are several.
-        budget: trials at most; flags that leave the program and its scheduling as they were are none.
+        budget: trials at most; flags that leave the program and its scheduling as they were are
+        none.
     """
     trials: list[Trial] = []
     current = pgle
 
     def left() -> int:
-        return min(budget - sum(not trial.same_as for trial in trials), SAME * budget - len(trials))
+        return min(
+            budget - sum(not trial.same_as for trial in trials),
+            SAME * budget - len(trials),
+        )
 
     def tried(settings: Sequence[Setting], number: str) -> bool:
         """Try the new settings; whether one of these is better than the best before."""
@@ -401,7 +483,10 @@ def search(
         return current is not before
 
     def on_top(axis: Axis, settings: Sequence[Flags], start: Trial) -> list[Setting]:
-        return [({**start.flags, **setting}, _label(axis, setting, start)) for setting in settings]
+        return [
+            ({**start.flags, **setting}, _label(axis, setting, start))
+            for setting in settings
+        ]
 
     while left() > 0:
         before = current
@@ -411,17 +496,23 @@ def search(
             )  # presets and the like are starts of their own
             near = _half_and_twice(axis, axis.settings[0])
             tried(
-                [*_without(axis, current.flags), *on_top(axis, [*axis.settings, *near], start)],
+                [
+                    *_without(axis, current.flags),
+                    *on_top(axis, [*axis.settings, *near], start),
+                ],
                 axis.number,
             )
             while (
                 axis.number in current.flags
             ):  # halved and doubled as long as that helps, then three quarters
                 if not tried(
-                    on_top(axis, _half_and_twice(axis, current.flags), current), axis.number
+                    on_top(axis, _half_and_twice(axis, current.flags), current),
+                    axis.number,
                 ):
                     value = int(current.flags[axis.number]) * 3 // 4
-                    tried(on_top(axis, [{axis.number: str(value)}], current), axis.number)
+                    tried(
+                        on_top(axis, [{axis.number: str(value)}], current), axis.number
+                    )
                     break
             if left() <= 0 or _is_at_ceiling(current, ceiling_us):
                 return trials
@@ -431,7 +522,9 @@ def search(
 
 
 def without_one(accepted: Trial) -> dict[str, Setting]:
-    """The accepted setting without each of its flags, by flag, to see what each gives; none where it has only one."""
+    """The accepted setting without each of its flags, by flag, to see what each gives; none where
+    it has only one.
+    """
     flags = accepted.flags
     if len(flags) < 2:
         return {}
@@ -442,7 +535,9 @@ def without_one(accepted: Trial) -> dict[str, Setting]:
 
 
 def _is_at_ceiling(trial: Trial, ceiling_us: float) -> bool:
-    """Whether nothing is left to hide. A step below the ceiling is of another program, whose ceiling is not known."""
+    """Whether nothing is left to hide. A step below the ceiling is of another program, whose
+    ceiling is not known.
+    """
     step_us = trial.step_us or 0.0
     return (
         ceiling_us <= step_us <= ceiling_us * (1 + NEAR_CEILING)
@@ -451,7 +546,9 @@ def _is_at_ceiling(trial: Trial, ceiling_us: float) -> bool:
 
 
 def _is_between_alike(flags: Flags, number: str, made: Sequence[Trial]) -> bool:
-    """If two thresholds give the same program, with the same other flags, so does every value between them."""
+    """If two thresholds give the same program, with the same other flags, so does every value
+    between them.
+    """
     if number not in flags:
         return False
     others = {name: value for name, value in flags.items() if name != number}
@@ -463,7 +560,9 @@ def _is_between_alike(flags: Flags, number: str, made: Sequence[Trial]) -> bool:
             and trial.flags == {**others, number: trial.flags[number]}
         ):
             values.setdefault(trial.program, []).append(int(trial.flags[number]))
-    return any(min(alike) <= int(flags[number]) <= max(alike) for alike in values.values())
+    return any(
+        min(alike) <= int(flags[number]) <= max(alike) for alike in values.values()
+    )
 
 
 def _half_and_twice(axis: Axis, flags: Flags) -> list[Flags]:
@@ -475,7 +574,9 @@ def _half_and_twice(axis: Axis, flags: Flags) -> list[Flags]:
 
 
 def _without(axis: Axis, flags: Flags) -> list[Setting]:
-    """The setting without what a start of several flags brought it of an axis; none where it has nothing else."""
+    """The setting without what a start of several flags brought it of an axis; none where it has
+    nothing else.
+    """
     rest = {
         name: value
         for name, value in flags.items()
@@ -490,7 +591,11 @@ def _label(axis: Axis, setting: Flags, current: Trial) -> str:
     """The tried setting, with a plus where it comes on top of flags of other axes."""
     value = next(iter(setting.values()))
     text = f"{axis.name} {int(value) / (1 << 20):g} MiB" if axis.number else axis.name
-    text = f"{text}={value}" if not axis.number and axis.kind != ALL and len(setting) == 1 else text
+    text = (
+        f"{text}={value}"
+        if not axis.number and axis.kind != ALL and len(setting) == 1
+        else text
+    )
     return f"+ {text}" if any(flag not in setting for flag in current.flags) else text
 
 
@@ -499,10 +604,10 @@ class Spread:
     """How far worlds differ, above and below the likely value."""
 
     compute: float = 0.15  # share by which kernels of one shape differ together
-    collectives: float = (
-        0.3  # share by which the part of a collective that grows with its bytes differs, by kind
-    )
-    fixed_us: float = 30.0  # the fixed part of each collective, from nothing to twice; at most half of what it takes
+    # share by which the part of a collective that grows with its bytes differs, by kind
+    collectives: float = 0.3
+    # the fixed part of each collective, from nothing to twice; at most half of what it takes
+    fixed_us: float = 30.0
     contention: float = (
         1.0  # slowdown of kernels during collectives, from none to twice the likely one
     )
@@ -518,7 +623,9 @@ class World:
     spread: Spread  # how far it may differ
 
     def draw(self, what: str) -> float:
-        """A number from -1 to 1 for something, always the same; minus that in the other world of the pair."""
+        """A number from -1 to 1 for something, always the same; minus that in the other world of
+        the pair.
+        """
         return self.side * (2 * _draw(f"{self.pair}:{what}") - 1)
 
     def cost_us(self, op: Op, shape: str) -> float:
@@ -526,7 +633,9 @@ class World:
         if op.stream is not Stream.COMMUNICATION:
             return op.cost_us * (1 + self.spread.compute * self.draw(shape))
         fixed = min(self.spread.fixed_us, op.cost_us / 2)
-        grows = (op.cost_us - fixed) * (1 + self.spread.collectives * self.draw(op.kind))
+        grows = (op.cost_us - fixed) * (
+            1 + self.spread.collectives * self.draw(op.kind)
+        )
         return fixed * (1 + self.draw("fixed")) + grows
 
     @property
@@ -551,13 +660,17 @@ def _draw(text: str) -> float:
     return Random(text).random()
 
 
-def worlds(count: int, seed: int = 0, spread: Spread | None = None) -> tuple[World, ...]:
+def worlds(
+    count: int, seed: int = 0, spread: Spread | None = None
+) -> tuple[World, ...]:
     """That many worlds, in opposite pairs; if the count is odd, the last is the likely one."""
     sides = [
         (number // 2, 0 if number == count - 1 and count % 2 else 1 - 2 * (number % 2))
         for number in range(count)
     ]
-    return tuple(World(f"{seed}.{pair}", side, spread or Spread()) for pair, side in sides)
+    return tuple(
+        World(f"{seed}.{pair}", side, spread or Spread()) for pair, side in sides
+    )
 
 
 def step_in(
@@ -567,7 +680,9 @@ def step_in(
     launch: LaunchGaps,
     contention: Contention,
 ) -> float:
-    """Microseconds of a step in a world; kernels with the same text in `shapes`, by instruction, differ together."""
+    """Microseconds of a step in a world; kernels with the same text in `shapes`, by instruction,
+    differ together.
+    """
     costs = {
         op.name: world.cost_us(op, shapes.get(op.name, op.kind))
         for ops in program.computations.values()
@@ -579,10 +694,17 @@ def step_in(
     ).step_us
 
 
-def steps_in(among: Iterable[World], module: Module, found: Prediction) -> tuple[float, ...]:
-    """Microseconds of a scheduled module's step in each world, with costs, launch gaps and contention of its
-    prediction."""
-    shapes = {name: f"{item.opcode}:{item.shape}" for name, item in module.instructions.items()}
+def steps_in(
+    among: Iterable[World], module: Module, found: Prediction
+) -> tuple[float, ...]:
+    """Microseconds of a scheduled module's step in each world, with costs, launch gaps and
+    contention of its prediction.
+    """
+    shapes = {
+        name: f"{item.opcode}:{item.shape}"
+        for name, item in module.instructions.items()
+    }
     return tuple(
-        step_in(world, found.program, shapes, found.launch, found.contention) for world in among
+        step_in(world, found.program, shapes, found.launch, found.contention)
+        for world in among
     )

@@ -1,12 +1,14 @@
-"""Collectives of a module and the names of its instructions: kinds, asynchronous pairs, names when LHS ran, owners.
+"""Collectives of a module and the names of its instructions: kinds, asynchronous pairs, names when
+LHS ran, owners.
 
-`guess_kind` is for profiles and traces without HLO, and every result from it is marked as a guess. With HLO, the opcode
-and the called computation tell: names follow JAX primitives since jaxlib 0.8.0 (``psum.14`` may be a gather), and the
-generic ``async-start`` says nothing of what it wraps.
+`guess_kind` is for profiles and traces without HLO, and every result from it is marked as a guess.
+With HLO, the opcode and the called computation tell: names follow JAX primitives since jaxlib 0.8.0
+(``psum.14`` may be a gather), and the generic ``async-start`` says nothing of what it wraps.
 
-XLA looks costs up by the name an instruction had when the latency-hiding scheduler (LHS) ran. Ordinary instructions
-keep it; collectives may not, and the one link back is ``metadata.scheduling_name``, which is there only if LHS ran in
-that compilation. It is used for collectives only: elsewhere simplifications after LHS can leave a neighbour's name.
+XLA looks costs up by the name an instruction had when the latency-hiding scheduler (LHS) ran.
+Ordinary instructions keep it; collectives may not, and the one link back is
+``metadata.scheduling_name``, which is there only if LHS ran in that compilation. It is used for
+collectives only: elsewhere simplifications after LHS can leave a neighbour's name.
 """
 
 from __future__ import annotations
@@ -31,17 +33,17 @@ class CollectiveKind:
 
     name: str  # its opcode; a start, update or done adds a suffix
     primitives: tuple[str, ...] = ()  # what JAX calls it, and so its instructions
-    flag: str = ""  # its name in ``--xla_gpu_disable_async_collectives``; empty if absent
+    flag: str = (
+        ""  # its name in ``--xla_gpu_disable_async_collectives``; empty if absent
+    )
     # what nccl-tests count as its bytes: the ``result``, all ``operands``, or the ``first`` operand
     payload: str = "operands"
-    measured: str = (
-        ""  # the measured table that it takes (`pgle.costs.estimate.communication`); empty: none
-    )
+    # the measured table that it takes (`pgle.costs.estimate.communication`); empty: none
+    measured: str = ""
     rounds: int = 1  # how often each byte goes around a ring
     ends_together: bool = True  # whether no rank can end before the last has begun
-    moves: str = (
-        ""  # what a sharded training step moves with it, where XLA combines its kind by bytes
-    )
+    # what a sharded training step moves with it, where XLA combines its kind by bytes
+    moves: str = ""
 
 
 KINDS: Mapping[str, CollectiveKind] = {
@@ -56,7 +58,12 @@ KINDS: Mapping[str, CollectiveKind] = {
             moves="gradients",
         ),
         CollectiveKind(
-            "all-gather", ("all_gather",), "allgather", "result", "all-gather", moves="weights"
+            "all-gather",
+            ("all_gather",),
+            "allgather",
+            "result",
+            "all-gather",
+            moves="weights",
         ),
         CollectiveKind(
             "reduce-scatter",
@@ -65,12 +72,19 @@ KINDS: Mapping[str, CollectiveKind] = {
             measured="reduce-scatter",
             moves="gradients",
         ),
-        CollectiveKind("all-to-all", ("all_to_all",), "alltoall", measured="all-to-all"),
         CollectiveKind(
-            "ragged-all-to-all", ("ragged_all_to_all",), payload="first", measured="all-to-all"
+            "all-to-all", ("all_to_all",), "alltoall", measured="all-to-all"
         ),
         CollectiveKind(
-            "collective-broadcast", ("collective_broadcast", "pbroadcast"), "collectivebroadcast"
+            "ragged-all-to-all",
+            ("ragged_all_to_all",),
+            payload="first",
+            measured="all-to-all",
+        ),
+        CollectiveKind(
+            "collective-broadcast",
+            ("collective_broadcast", "pbroadcast"),
+            "collectivebroadcast",
         ),
         CollectiveKind(
             "collective-permute",
@@ -89,7 +103,8 @@ COLLECTIVES = tuple(KINDS)  # what `collective_kind` returns
 ASYNC_FLAGS = tuple(kind.flag for kind in KINDS.values() if kind.flag)
 """What ``--xla_gpu_disable_async_collectives`` takes."""
 
-# what passes append: numbers, and the copies made by loop unrolling (while-loop-unroller, double buffering) and remat
+# what passes append: numbers, and the copies made by loop unrolling (while-loop-unroller, double
+# buffering) and remat
 _SUFFIX = r"(\.\d+|\.double_buffer_clone|\.peeled_double_buffer|\.clone|\.remat\d*)*"
 _NAMES = sorted(
     {name for kind in KINDS.values() for name in (kind.name, *kind.primitives)},
@@ -105,12 +120,16 @@ _FROM_RANK_TO_RANK = re.compile(
         for name in (kind.name, *kind.primitives)
     )
 )
-_COPY = re.compile(rf"(copy-(start|done)|(dynamic-slice|dynamic-update-slice)-start){_SUFFIX}")
+_COPY = re.compile(
+    rf"(copy-(start|done)|(dynamic-slice|dynamic-update-slice)-start){_SUFFIX}"
+)
 _LOOP = re.compile(rf"(while|conditional|call){_SUFFIX}")
 
 
 def guess_kind(name: str) -> str:
-    """``collective``, ``copy``, ``loop`` or ``compute``, from the usual names of XLA, JAX and NCCL."""
+    """``collective``, ``copy``, ``loop`` or ``compute``, from the usual names of XLA, JAX and
+    NCCL.
+    """
     if _COLLECTIVE.fullmatch(name) or name.startswith("ncclDevKernel"):
         return "collective"
     if _COPY.fullmatch(name):
@@ -119,7 +138,9 @@ def guess_kind(name: str) -> str:
 
 
 def ends_together(name: str) -> bool:
-    """Whether no rank can end a collective of this opcode, or of this name, before the last has begun."""
+    """Whether no rank can end a collective of this opcode, or of this name, before the last has
+    begun.
+    """
     return _FROM_RANK_TO_RANK.search(name) is None
 
 
@@ -139,8 +160,8 @@ def is_collective_opcode(opcode: str) -> bool:
 def collective_kind(module: Module, instruction: Instruction) -> str | None:
     """Which collective an instruction is, starts, to their dones: one of `COLLECTIVES`, or None.
 
-    An ``async-start`` is what it wraps; a custom fusion that holds one collective (a slice fused into a
-    reduce-scatter) is that collective. Transfers to and from the host are none.
+    An ``async-start`` is what it wraps; a custom fusion that holds one collective (a slice fused
+    into a reduce-scatter) is that collective. Transfers to and from the host are none.
     """
     if instruction.is_host_transfer:
         return None
@@ -153,7 +174,9 @@ def collective_kind(module: Module, instruction: Instruction) -> str | None:
     if instruction.opcode == "fusion" and instruction.fusion_kind == "kCustom":
         for name in instruction.called:
             for inner in (
-                module.computations[name].instructions if name in module.computations else ()
+                module.computations[name].instructions
+                if name in module.computations
+                else ()
             ):
                 if inner.opcode in _KINDS:
                     return _KINDS[inner.opcode]
@@ -162,7 +185,10 @@ def collective_kind(module: Module, instruction: Instruction) -> str | None:
 
 def is_start(instruction: Instruction) -> bool:
     """Whether it begins an asynchronous operation: ``…-start``, ``send`` or ``recv``."""
-    return instruction.opcode.endswith("-start") or instruction.opcode in ("send", "recv")
+    return instruction.opcode.endswith("-start") or instruction.opcode in (
+        "send",
+        "recv",
+    )
 
 
 def is_done(instruction: Instruction) -> bool:
@@ -171,10 +197,11 @@ def is_done(instruction: Instruction) -> bool:
 
 
 def is_sync(module: Module, instruction: Instruction) -> bool:
-    """Whether a collective does not overlap anything: a plain one, or a start whose backend config says ``is_sync``.
+    """Whether a collective does not overlap anything: a plain one, or a start whose backend config
+    says ``is_sync``.
 
-    Through XLA of jaxlib 0.11.0 a synchronous collective stays a start and a done with that attribute; later it is
-    rewritten to the plain operation, with a new name.
+    Through XLA of jaxlib 0.11.0 a synchronous collective stays a start and a done with that
+    attribute; later it is rewritten to the plain operation, with a new name.
     """
     if not is_start(instruction):
         return True
@@ -183,40 +210,58 @@ def is_sync(module: Module, instruction: Instruction) -> bool:
 
 
 def is_attention(instruction: Instruction) -> bool:
-    """Whether it is a fused attention call: of cuDNN, Transformer Engine or a kernel that is called so."""
+    """Whether it is a fused attention call: of cuDNN, Transformer Engine or a kernel that is called
+    so.
+    """
     target = instruction.custom_call_target.lower()
     return "fmha" in target or "attn" in target or "flash_attention" in target
 
 
 def is_convolution(instruction: Instruction) -> bool:
     """Whether it is a convolution, cuDNN's too."""
-    return instruction.opcode == "convolution" or "$conv" in instruction.custom_call_target
+    return (
+        instruction.opcode == "convolution" or "$conv" in instruction.custom_call_target
+    )
 
 
 def is_gemm(instruction: Instruction) -> bool:
     """Whether it is a matrix product, or a call of a library for one."""
     if instruction.opcode != "custom-call":
         return instruction.opcode == "dot"
-    return any(word in instruction.custom_call_target for word in ("cublas", "matmul", "gemm"))
+    return any(
+        word in instruction.custom_call_target for word in ("cublas", "matmul", "gemm")
+    )
 
 
 def is_product(module: Module, instruction: Instruction) -> bool:
-    """Whether an instruction mostly multiplies matrices: dots, fused too, library calls, convolutions, attention."""
+    """Whether an instruction mostly multiplies matrices: dots, fused too, library calls,
+    convolutions, attention.
+    """
     opcode = instruction.opcode
     if opcode in ("fusion", "async-start", "call"):
         called = (
-            module.computations[name] for name in instruction.called if name in module.computations
+            module.computations[name]
+            for name in instruction.called
+            if name in module.computations
         )
         return any(
-            is_product(module, item) for computation in called for item in computation.instructions
+            is_product(module, item)
+            for computation in called
+            for item in computation.instructions
         )
     if opcode == "custom-call":
-        return is_gemm(instruction) or is_convolution(instruction) or is_attention(instruction)
+        return (
+            is_gemm(instruction)
+            or is_convolution(instruction)
+            or is_attention(instruction)
+        )
     return opcode in ("dot", "convolution")
 
 
 def kind_of(module: Module, instruction: Instruction) -> str:
-    """What to call an instruction in a picture: the collective, ``matmul``, or the opcode of what it runs."""
+    """What to call an instruction in a picture: the collective, ``matmul``, or the opcode of what
+    it runs.
+    """
     kind = collective_kind(module, instruction)
     if kind is not None:
         return kind
@@ -232,15 +277,17 @@ class AsyncPair:
     start: str  # name of the instruction that begins it
     done: str  # name of the one that waits for it
     computation: str  # that holds both
-    kind: str  # of a collective one of `COLLECTIVES`; ``copy`` of a copy-start; else the wrapped opcode, ``fusion``
+    # of a collective one of `COLLECTIVES`; ``copy`` of a copy-start; else the wrapped opcode,
+    # ``fusion``
+    kind: str
     is_collective: bool  # whether `kind` is one of `COLLECTIVES`
 
 
 def async_pairs(module: Module) -> tuple[AsyncPair, ...]:
     """All asynchronous operations, computation by computation in the order of their dones.
 
-    A done leads to its start through its operand and any updates. Where a loop carries the handle (pipelined send and
-    receive) the start of the same channel in the same computation is taken.
+    A done leads to its start through its operand and any updates. Where a loop carries the handle
+    (pipelined send and receive) the start of the same channel in the same computation is taken.
     """
     pairs = []
     for computation in module.computations.values():
@@ -252,15 +299,27 @@ def async_pairs(module: Module) -> tuple[AsyncPair, ...]:
             start = start_of(module, done)
             if start is not None:
                 wrapped, kind = module.wrapped(start), collective_kind(module, start)
-                other = start.opcode.removesuffix("-start") if wrapped is None else wrapped.opcode
+                other = (
+                    start.opcode.removesuffix("-start")
+                    if wrapped is None
+                    else wrapped.opcode
+                )
                 pairs.append(
-                    AsyncPair(start.name, done.name, computation.name, kind or other, bool(kind))
+                    AsyncPair(
+                        start.name,
+                        done.name,
+                        computation.name,
+                        kind or other,
+                        bool(kind),
+                    )
                 )
     return tuple(pairs)
 
 
 def followers(module: Module, traced: frozenset[str]) -> dict[str, str]:
-    """By asynchronous start: the first of some instructions after its done in the same computation."""
+    """By asynchronous start: the first of some instructions after its done in the same
+    computation.
+    """
     after: dict[str, str] = {}
     pairs = async_pairs(module)
     for name in dict.fromkeys(pair.computation for pair in pairs):
@@ -296,9 +355,11 @@ def start_of(module: Module, done: Instruction) -> Instruction | None:
 
 
 def result_shape(module: Module, instruction: Instruction) -> Shape:
-    """The shape of what an operation computes: of an asynchronous one the done's, whatever form the start has.
+    """The shape of what an operation computes: of an asynchronous one the done's, whatever form the
+    start has.
 
-    A start's own shape is (operands, results, …). An ``all-reduce-start`` has the shape of the results only.
+    A start's own shape is (operands, results, …). An ``all-reduce-start`` has the shape of the
+    results only.
     """
     wrapped = module.wrapped(instruction)
     if wrapped is not None:
@@ -314,7 +375,9 @@ def result_shape(module: Module, instruction: Instruction) -> Shape:
 
 
 def group_size(module: Module, instruction: Instruction) -> int:
-    """Devices in one replica group of a collective; all devices of the module where it states none."""
+    """Devices in one replica group of a collective; all devices of the module where it states
+    none.
+    """
     wrapped = module.wrapped(instruction) or instruction
     groups = wrapped.replica_groups or instruction.replica_groups
     if groups:
@@ -351,8 +414,15 @@ def _on_host(shape: Shape) -> bool:
 
 
 def walk_collectives(module: Module) -> Iterator[tuple[Instruction, str]]:
-    """Every collective with its kind, each once: starts and plain operations, not what an async-start wraps."""
-    inside = {name for item in module.walk() if item.opcode in _GENERIC for name in item.called}
+    """Every collective with its kind, each once: starts and plain operations, not what an
+    async-start wraps.
+    """
+    inside = {
+        name
+        for item in module.walk()
+        if item.opcode in _GENERIC
+        for name in item.called
+    }
     for computation in module.computations.values():
         if computation.is_fusion or computation.name in inside:
             continue
@@ -372,11 +442,12 @@ def lhs_names(module: Module, lhs_module: Module | None = None) -> dict[str, str
 
     Args:
         module: the final (after optimizations) module.
-        lhs_module: the module as LHS saw it, from a schedule dump of this or of another compilation of the program.
+        lhs_module: the module as LHS saw it, from a schedule dump of this or of another compilation
+        of the program.
 
     Returns:
-        Starts, plain collectives and wrapped operations → the start's name when LHS ran. A name that nothing is known
-        of maps to itself.
+        Starts, plain collectives and wrapped operations → the start's name when LHS ran. A name
+        that nothing is known of maps to itself.
     """
     names: dict[str, str] = {}
     unknown: list[Instruction] = []
@@ -386,7 +457,9 @@ def lhs_names(module: Module, lhs_module: Module | None = None) -> dict[str, str
         name = item.scheduling_name or item.name
         if known is not None:
             key = _key(module, item)
-            candidates = (known[other] for other in _candidates(item, wrapped) if other in known)
+            candidates = (
+                known[other] for other in _candidates(item, wrapped) if other in known
+            )
             found = next((start for start, of in candidates if of == key), "")
             if not found:
                 unknown.append(item)
@@ -400,7 +473,9 @@ def lhs_names(module: Module, lhs_module: Module | None = None) -> dict[str, str
 
 
 def _candidates(item: Instruction, wrapped: Instruction | None) -> list[str]:
-    """What a collective may be called in the module that LHS saw; a plain one's own name is new and says nothing."""
+    """What a collective may be called in the module that LHS saw; a plain one's own name is new and
+    says nothing.
+    """
     if item.scheduling_name:
         return [item.scheduling_name]
     if not is_start(item):
@@ -409,7 +484,9 @@ def _candidates(item: Instruction, wrapped: Instruction | None) -> list[str]:
 
 
 def _starts(module: Module) -> dict[str, tuple[str, Hashable]]:
-    """The name of each collective of a module and what it is otherwise, by its own and by its wrapped name."""
+    """The name of each collective of a module and what it is otherwise, by its own and by its
+    wrapped name.
+    """
     known: dict[str, tuple[str, Hashable]] = {}
     for item, _ in walk_collectives(module):
         wrapped = module.wrapped(item)
@@ -422,10 +499,11 @@ def _starts(module: Module) -> dict[str, tuple[str, Hashable]]:
 def _match(
     module: Module, items: list[Instruction], lhs_module: Module, taken: set[str]
 ) -> dict[str, str]:
-    """Pair collectives of two compilations by kind, channel and shape, in order; only where the counts agree.
+    """Pair collectives of two compilations by kind, channel and shape, in order; only where the
+    counts agree.
 
-    Channel ids are unique in programs that jit partitioned; inside `shard_map` all are 1, so shape, framework name and
-    order decide too.
+    Channel ids are unique in programs that jit partitioned; inside `shard_map` all are 1, so shape,
+    framework name and order decide too.
     """
     names: dict[str, str] = {}
     free = [item for item, _ in walk_collectives(lhs_module) if item.name not in taken]
@@ -441,13 +519,17 @@ def _match(
             for item, partner in (
                 zip(group, partners, strict=True) if len(partners) == len(group) else ()
             ):
-                names[item.name] = names[(module.wrapped(item) or item).name] = partner.name
+                names[item.name] = names[(module.wrapped(item) or item).name] = (
+                    partner.name
+                )
         items = [item for item in items if item.name not in names]
         free = [item for item in free if item.name not in names.values()]
     return names
 
 
-def _key(module: Module, item: Instruction) -> tuple[str, str, tuple[tuple[int, ...], ...]]:
+def _key(
+    module: Module, item: Instruction
+) -> tuple[str, str, tuple[tuple[int, ...], ...]]:
     wrapped = module.wrapped(item) or item
     return (
         collective_kind(module, item) or "",
@@ -458,11 +540,17 @@ def _key(module: Module, item: Instruction) -> tuple[str, str, tuple[tuple[int, 
 
 def _channel(module: Module, item: Instruction) -> int | None:
     wrapped = module.wrapped(item)
-    return item.channel_id if wrapped is None or item.channel_id is not None else wrapped.channel_id
+    return (
+        item.channel_id
+        if wrapped is None or item.channel_id is not None
+        else wrapped.channel_id
+    )
 
 
 def _grouped(
-    module: Module, items: Iterable[Instruction], key: Callable[[Module, Instruction], Hashable]
+    module: Module,
+    items: Iterable[Instruction],
+    key: Callable[[Module, Instruction], Hashable],
 ) -> dict[Hashable, list[Instruction]]:
     groups: dict[Hashable, list[Instruction]] = {}
     for item in items:
@@ -473,24 +561,30 @@ def _grouped(
 def owner(module: Module, name: str) -> str | None:
     """The instruction whose time the time of `name` is.
 
-    Itself, if the entry computation, a loop, a branch or a call holds it; the fusion, for one inside a fusion (its
-    ``reduce.N`` can have a kernel of its own); the start, for one inside an async computation. None if the
-    module has no such name.
+    Itself, if the entry computation, a loop, a branch or a call holds it; the fusion, for one
+    inside a fusion (its ``reduce.N`` can have a kernel of its own); the start, for one inside an
+    async computation. None if the module has no such name.
     """
     instruction = module.instructions.get(name)
     while instruction is not None:
         callers = module.callers.get(instruction.computation, ())
         if not callers or any(caller.opcode in _CONTROL_FLOW for caller in callers):
             return instruction.name
-        instruction = next((caller for caller in callers if is_start(caller)), callers[0])
+        instruction = next(
+            (caller for caller in callers if is_start(caller)), callers[0]
+        )
     return None
 
 
 def loops(module: Module, name: str) -> tuple[tuple[str, int | None], ...]:
-    """The ``while`` instructions around an instruction, outermost first, each with its trip count (None: unknown)."""
+    """The ``while`` instructions around an instruction, outermost first, each with its trip count
+    (None: unknown).
+    """
     found: list[tuple[str, int | None]] = []
     instruction = module.instructions.get(name)
-    while instruction is not None and (callers := module.callers.get(instruction.computation)):
+    while instruction is not None and (
+        callers := module.callers.get(instruction.computation)
+    ):
         instruction = callers[0]
         if instruction.opcode == "while":
             found.append((instruction.name, trip_count(module, instruction)))
@@ -498,6 +592,12 @@ def loops(module: Module, name: str) -> tuple[tuple[str, int | None], ...]:
 
 
 FREE_TARGETS = frozenset(
-    ("AllocateBuffer", "Sharding", "annotate_device_placement", "MoveToHost", "MoveToDevice")
+    (
+        "AllocateBuffer",
+        "Sharding",
+        "annotate_device_placement",
+        "MoveToHost",
+        "MoveToDevice",
+    )
 )
 """Custom calls that launch nothing."""

@@ -1,13 +1,15 @@
-"""GPUs: what each can do at best, and the descriptions by which XLA compiles for one that is not there.
+"""GPUs: what each can do at best, and the descriptions by which XLA compiles for one that is not
+there.
 
-Peaks are dense tensor-core figures of NVIDIA's data sheets (A100: nvidia-a100-datasheet; H100: h100-datasheet; H200:
-h200-datasheet; B200: HGX B200, an eighth of the board's; GB200 and GB300: NVL72, a 72nd of the rack's). Memory
-bandwidth, cores and clock come from XLA's descriptions (`data/targets`). FP32 without tensor cores is under ``f32``;
-XLA uses TF32 tensor cores for f32 dots only where the precision allows it, so dots of f32 take ``tf32``.
+Peaks are dense tensor-core figures of NVIDIA's data sheets (A100: nvidia-a100-datasheet; H100:
+h100-datasheet; H200: h200-datasheet; B200: HGX B200, an eighth of the board's; GB200 and GB300:
+NVL72, a 72nd of the rack's). Memory bandwidth, cores and clock come from XLA's descriptions
+(`data/targets`). FP32 without tensor cores is under ``f32``; XLA uses TF32 tensor cores for f32
+dots only where the precision allows it, so dots of f32 take ``tf32``.
 
-A target is the text of a ``stream_executor.GpuTargetConfigProto``. Some are shipped in ``data/targets`` (figures from
-openxla/xla, as each says at its top); any other is read from the ``*.gpu_target_config.pbtxt`` that each
-``--xla_dump_to`` run leaves.
+A target is the text of a ``stream_executor.GpuTargetConfigProto``. Some are shipped in
+``data/targets`` (figures from openxla/xla, as each says at its top); any other is read from the
+``*.gpu_target_config.pbtxt`` that each ``--xla_dump_to`` run leaves.
 """
 
 from __future__ import annotations
@@ -25,28 +27,37 @@ from pgle.errors import UserError, suggestion
 from pgle.files import as_path, read_bytes
 
 MATMUL_EFFICIENCY = 0.8
-"""Large bf16 matmuls reach 80.3 % of the data-sheet peak on H100 (stas00/ml-engineering at b9e29720eebd,
-`compute/accelerator/README.md`, "Maximum Achievable Matmul FLOPS"). An A100 reaches more."""
+"""Large bf16 matmuls reach 80.3 % of the data-sheet peak on H100 (stas00/ml-engineering at
+b9e29720eebd, `compute/accelerator/README.md`, "Maximum Achievable Matmul FLOPS"). An A100 reaches
+more.
+"""
 
 A100_EFFICIENCY = 0.869  # the same table: A100 SXM
 
 ATTENTION_EFFICIENCY = 0.6
-"""Fused attention reaches 50 to 73 % of the A100's peak (FlashAttention-2, arXiv 2307.08691) and up to 75 % of the
-H100's (FlashAttention-3, arXiv 2407.08608)."""
+"""Fused attention reaches 50 to 73 % of the A100's peak (FlashAttention-2, arXiv 2307.08691) and up
+to 75 % of the H100's (FlashAttention-3, arXiv 2407.08608).
+"""
 
 ATTENTION_RANGE = (0.5, 0.75)  # what these two papers measured, over sizes
 
 MEMORY_EFFICIENCY = 0.9
-"""BabelStream's triad reaches about 0.9 of the data-sheet bandwidth on A100 and H100 (UoB-HPC/BabelStream results)."""
+"""BabelStream's triad reaches about 0.9 of the data-sheet bandwidth on A100 and H100
+(UoB-HPC/BabelStream results).
+"""
 
 KERNEL_US = 1.8
-"""Fixed part of each kernel: XLA's `kKernelLaunchOverhead` of 1 µs (openxla/xla `gpu_performance_model_base.h`) and two
-trips to device memory, one to read and one to write, of about 0.4 µs each (466 and 479 cycles on A100 and H100: Luo et
-al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024)."""
+"""Fixed part of each kernel: XLA's `kKernelLaunchOverhead` of 1 µs (openxla/xla
+`gpu_performance_model_base.h`) and two trips to device memory, one to read and one to write, of
+about 0.4 µs each (466 and 479 cycles on A100 and H100: Luo et al., "Benchmarking and Dissecting the
+Nvidia Hopper GPU Architecture", 2024).
+"""
 
 HOST_LINK_EFFICIENCY = 0.8
-"""Pinned copies reach about 0.8 of the line rate: 25 GB/s of 32 on PCIe 4, 50 of 64 on PCIe 5 (`bandwidthTest` of
-NVIDIA/cuda-samples), 346 of 450 on the NVLink-C2C of a GH200 (NVIDIA/nvbandwidth issue 23)."""
+"""Pinned copies reach about 0.8 of the line rate: 25 GB/s of 32 on PCIe 4, 50 of 64 on PCIe 5
+(`bandwidthTest` of NVIDIA/cuda-samples), 346 of 450 on the NVLink-C2C of a GH200
+(NVIDIA/nvbandwidth issue 23).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +65,31 @@ class Hardware:
     """One GPU and its links."""
 
     name: str  # of the target
-    tflops: Mapping[str, float] = field(hash=False)  # peak by dtype, 10^12 operations per second
+    tflops: Mapping[str, float] = field(
+        hash=False
+    )  # peak by dtype, 10^12 operations per second
     memory_gb_s: float  # device memory bandwidth, 10^9 bytes per second
     cores: int  # streaming multiprocessors
     clock_ghz: float  # of the cores, boosted
-    # bus bandwidth of NCCL's rings inside a host: links times the bandwidth per link that NCCL assumes
-    # (`SM80_NVLINK_BW` 20, capped at 235 for all; `SM90_NVLINK_BW` 20.6; `SM100_NVLINK_BW` 40.1; NVIDIA/nccl
-    # `src/graph/topo.h` and `tuning.cc`)
+    # bus bandwidth of NCCL's rings inside a host: links times the bandwidth per link that NCCL
+    # assumes (`SM80_NVLINK_BW` 20, capped at 235 for all; `SM90_NVLINK_BW` 20.6; `SM100_NVLINK_BW`
+    # 40.1; NVIDIA/nccl `src/graph/topo.h` and `tuning.cc`)
     nvlink_gb_s: float
-    nic_gb_s: float  # network bandwidth per GPU and direction: DGX A100 200 Gbit/s, DGX H100, H200 and B200 400 Gbit/s
-    # line rate of the link to the host per direction: PCIe 4 x16 32, PCIe 5 x16 64; NVLink-C2C 225, since the two GPUs
-    # of a GB200 or GB300 share the 900 GB/s of both directions (NVIDIA, GB200 NVL72)
+    # network bandwidth per GPU and direction: DGX A100 200 Gbit/s, DGX H100, H200 and B200 400
+    # Gbit/s
+    nic_gb_s: float
+    # line rate of the link to the host per direction: PCIe 4 x16 32, PCIe 5 x16 64; NVLink-C2C 225,
+    # since the two GPUs of a GB200 or GB300 share the 900 GB/s of both directions (NVIDIA, GB200
+    # NVL72)
     host_gb_s: float
-    # the GPU of `TABLE` whose measured tables (`costs.estimate.communication`) are nearest: itself where there are some
+    # the GPU of `TABLE` whose measured tables (`costs.estimate.communication`) are nearest: itself
+    # where there are some
     measured_as: str
-    devices_per_host: int = 8  # GPUs that share NVLink: of one host, in a rack of all its hosts
-    # the slowest and the fastest network that is rented or sold with the GPU, as `nic_gb_s`; the same if it is named
+    devices_per_host: int = (
+        8  # GPUs that share NVLink: of one host, in a rack of all its hosts
+    )
+    # the slowest and the fastest network that is rented or sold with the GPU, as `nic_gb_s`; the
+    # same if it is named
     networks_gb_s: tuple[float, float] = (0.0, 0.0)
     is_rack: bool = False  # whether NVLink joins hosts
     nccl: tuple[int, int] = (2, 22)  # release of NCCL whose rules are taken
@@ -82,21 +102,29 @@ class Hardware:
         return self.peak_of(dtype_family(dtype))
 
     def peak_of(self, family: str) -> float:
-        """Peak of dots of a `dtype_family`; a type that the GPU lacks is converted to the next wider one."""
+        """Peak of dots of a `dtype_family`; a type that the GPU lacks is converted to the next
+        wider one.
+        """
         while family not in self.tflops:
             family = _WIDER.get(family, "f32")
         return self.tflops[family]
 
     def on_network(self, gb_s: float | None) -> Hardware:
         """The GPU on a network that the user names; itself if none is named."""
-        return self if not gb_s else replace(self, nic_gb_s=gb_s, networks_gb_s=(gb_s, gb_s))
+        return (
+            self
+            if not gb_s
+            else replace(self, nic_gb_s=gb_s, networks_gb_s=(gb_s, gb_s))
+        )
 
     @property
     def ends(self) -> tuple[Hardware, Hardware]:
         """The GPU on the fastest and on the slowest of its networks."""
         slow, fast = self.networks_gb_s
         fastest = replace(self, nic_gb_s=max(fast, self.nic_gb_s))
-        return fastest, replace(self, nic_gb_s=min(slow or self.nic_gb_s, self.nic_gb_s))
+        return fastest, replace(
+            self, nic_gb_s=min(slow or self.nic_gb_s, self.nic_gb_s)
+        )
 
     def host(self, device: int) -> int:
         """The host of a device id; ids are numbered host by host."""
@@ -125,7 +153,14 @@ def dtype_family(dtype: str) -> str:
 
 
 _A100_TFLOPS = {"f16": 312.0, "tf32": 156.0, "f32": 19.5, "f64": 19.5, "s8": 624.0}
-_H100_TFLOPS = {"f16": 989.0, "tf32": 494.0, "f32": 67.0, "f64": 67.0, "s8": 1979.0, "f8": 1979.0}
+_H100_TFLOPS = {
+    "f16": 989.0,
+    "tf32": 494.0,
+    "f32": 67.0,
+    "f64": 67.0,
+    "s8": 1979.0,
+    "f8": 1979.0,
+}
 _B200_TFLOPS = {
     "f16": 2250.0,
     "tf32": 1125.0,
@@ -183,19 +218,40 @@ _GPUS = (
     Hardware("h200-sxm", _H100_TFLOPS, 4800, 132, 1.98, 18 * 20.6, 50, 64, "h100-sxm"),
     Hardware("b200", _B200_TFLOPS, 7672, 148, 1.965, 18 * 40.1, 50, 64, "b200"),
     Hardware(
-        "gb200", _GB200_TFLOPS, 7928, 152, 2.062, 18 * 40.1, 50, 225, "gb200", 72, is_rack=True
+        "gb200",
+        _GB200_TFLOPS,
+        7928,
+        152,
+        2.062,
+        18 * 40.1,
+        50,
+        225,
+        "gb200",
+        72,
+        is_rack=True,
     ),
     Hardware(
-        "gb300", _GB300_TFLOPS, 7928, 152, 2.07, 18 * 40.1, 100, 225, "gb300", 72, is_rack=True
+        "gb300",
+        _GB300_TFLOPS,
+        7928,
+        152,
+        2.07,
+        18 * 40.1,
+        100,
+        225,
+        "gb300",
+        72,
+        is_rack=True,
     ),
 )
 _NETWORKS_GB_S = {"a100": (1.56, 25.0), "h100": (12.5, 50.0), "h200": (25.0, 50.0)}
-"""Per GPU: of Google's a2-highgpu-8g (100 Gbit/s for 8 GPUs), a3-highgpu-8g (four cards of 200 Gbit/s) and a3-ultragpu
-(cloud.google.com/compute/docs/gpus/gpu-network-bandwidth) to NVIDIA's DGX of the generation."""
+"""Per GPU: of Google's a2-highgpu-8g (100 Gbit/s for 8 GPUs), a3-highgpu-8g (four cards of 200
+Gbit/s) and a3-ultragpu (cloud.google.com/compute/docs/gpus/gpu-network-bandwidth) to NVIDIA's DGX
+of the generation.
+"""
 
-_FASTEST_GB_S = (
-    100.0  # ConnectX-8 (NVIDIA, GB300 NVL72 and DGX B300), which Blackwell hosts may have
-)
+# ConnectX-8 (NVIDIA, GB300 NVL72 and DGX B300), which Blackwell hosts may have
+_FASTEST_GB_S = 100.0
 _SLOWEST_GB_S = 50.0  # ConnectX-7, one a GPU (NVIDIA, DGX B200)
 
 
@@ -205,7 +261,8 @@ def _networks(name: str) -> tuple[float, float]:
 
 
 TABLE: Mapping[str, Hardware] = {
-    hardware.name: replace(hardware, networks_gb_s=_networks(hardware.name)) for hardware in _GPUS
+    hardware.name: replace(hardware, networks_gb_s=_networks(hardware.name))
+    for hardware in _GPUS
 }
 """By the names of `pgle.xla.targets`, and the NVL72 racks."""
 
@@ -228,12 +285,16 @@ def find_hardware(
     """The hardware of a target, of which one answer uses one value.
 
     Args:
-        target: a name of `TABLE` or an alias of it, or a described GPU: memory bandwidth, cores and clock are its own.
-            The rest comes from the same GPU in the table, else from the table's GPU for its compute capability.
-        topology: ``SxHxD``: slices, hosts of each, devices of each host. Devices of one host share NVLink, in a rack
+        target: a name of `TABLE` or an alias of it, or a described GPU: memory bandwidth, cores and
+        clock are its own.
+            The rest comes from the same GPU in the table, else from the table's GPU for its compute
+            capability.
+        topology: ``SxHxD``: slices, hosts of each, devices of each host. Devices of one host share
+        NVLink, in a rack
             the devices of one slice, but never more than the GPU has in one NVLink domain.
         devices_per_host: GPUs that share NVLink; goes before `topology`.
-        network_gb_s: network bandwidth per GPU and direction, 10^9 bytes per second; None: the table's.
+        network_gb_s: network bandwidth per GPU and direction, 10^9 bytes per second; None: the
+        table's.
 
     Raises:
         UserError: nothing is known of it.
@@ -244,7 +305,9 @@ def find_hardware(
             or TABLE.get(shipped_name(target))
             or by_capability(target.compute_capability)
         )
-        found = replace(found, name=target.name, memory_gb_s=target.memory_bandwidth / 1e9)
+        found = replace(
+            found, name=target.name, memory_gb_s=target.memory_bandwidth / 1e9
+        )
         found = replace(found, cores=target.core_count, clock_ghz=target.clock_ghz)
     else:
         name = target.lower()
@@ -267,7 +330,9 @@ def _nvlink_domain(hardware: Hardware, topology: str | None) -> int:
 
 
 def weaker(hardware: Hardware) -> list[Hardware]:
-    """The GPUs of `TABLE` before that which XLA measured in its place, on the same network and with no faster links."""
+    """The GPUs of `TABLE` before that which XLA measured in its place, on the same network and with
+    no faster links.
+    """
     order = list(TABLE)
     return [
         replace(
@@ -283,7 +348,9 @@ def weaker(hardware: Hardware) -> list[Hardware]:
 def by_capability(capability: tuple[int, int] | None) -> Hardware:
     """The GPU of `TABLE` for a compute capability; an H100 if none is known."""
     at_most = [
-        name for lowest, name in _BY_CAPABILITY if capability is not None and lowest <= capability
+        name
+        for lowest, name in _BY_CAPABILITY
+        if capability is not None and lowest <= capability
     ]
     unknown = "h100-sxm" if capability is None else "a100-40gb"
     return TABLE[at_most[-1] if at_most else unknown]
@@ -312,7 +379,9 @@ ALIASES: Mapping[str, str] = {
     for short in (name.split("-")[0], name.removesuffix("gb"))
     if short != name
 }
-"""Shorter names of the shipped targets: ``a100-80`` of a100-80gb; ``a100`` of the first that begins so."""
+"""Shorter names of the shipped targets: ``a100-80`` of a100-80gb; ``a100`` of the first that begins
+so.
+"""
 
 # What releases before 0.10 do not know, and can do without: their models use none of it.
 _RECENT_SCALAR = re.compile(
@@ -320,7 +389,11 @@ _RECENT_SCALAR = re.compile(
     r"|device_address_bits|ecc_enabled|driver_version|runtime_version|compile_time_toolkit_version|dnn_version"
     r'|cub_version)\s*:\s*(?:"[^"]*"|[-\w.]+)'
 )
-_RECENT_BLOCKS = ("scalar_unit_description", "matrix_unit_description", "device_interconnect_info")
+_RECENT_BLOCKS = (
+    "scalar_unit_description",
+    "matrix_unit_description",
+    "device_interconnect_info",
+)
 
 
 @dataclass(frozen=True)
@@ -338,8 +411,10 @@ class Target:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """`text` and what older releases know of it. XLA refuses a description with an unknown field, and understands
-        the first of these that it does not refuse; the last is for releases before 0.6, without ``runtime_version``."""
+        """`text` and what older releases know of it. XLA refuses a description with an unknown
+        field, and understands the first of these that it does not refuse; the last is for releases
+        before 0.6, without ``runtime_version``.
+        """
         portable = _top_level(_RECENT_SCALAR.sub("", self.text))
         return self.text, portable, _without_block(portable, "runtime_version")
 
@@ -348,7 +423,8 @@ def load_target(name_or_path: str) -> Target:
     """The target of that name, or described by that file.
 
     Args:
-        name_or_path: a name of `BUILT_IN` or `ALIASES` in any case, or a ``gpu_target_config.pbtxt``, may be ``.xz``.
+        name_or_path: a name of `BUILT_IN` or `ALIASES` in any case, or a
+        ``gpu_target_config.pbtxt``, may be ``.xz``.
 
     Raises:
         UserError: no such target, or not a GPU description.
@@ -360,16 +436,22 @@ def load_target(name_or_path: str) -> Target:
             _SHIPPED.joinpath(f"{name}{_SUFFIX}").read_text(encoding="utf-8"), name=name
         )
     path = as_path(name_or_path)
-    looks_like_path = not isinstance(path, Path) or len(path.parts) > 1 or bool(path.suffix)
+    looks_like_path = (
+        not isinstance(path, Path) or len(path.parts) > 1 or bool(path.suffix)
+    )
     if not looks_like_path and not path.exists():
         known = f"{suggestion(name, (*BUILT_IN, *ALIASES))} choose {', '.join(BUILT_IN)}".strip()
-        remedy = f"{known}, or give the *.gpu_target_config.pbtxt of an --xla_dump_to run"
+        remedy = (
+            f"{known}, or give the *.gpu_target_config.pbtxt of an --xla_dump_to run"
+        )
         raise UserError(f"no target called {name_or_path!r}", remedy=remedy)
     data = read_bytes(path, max_bytes=MAX_BYTES)
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        raise UserError("not a text description of a GPU", where=path, remedy=_DUMP_HINT) from None
+        raise UserError(
+            "not a text description of a GPU", where=path, remedy=_DUMP_HINT
+        ) from None
     if (
         "runtime_version" not in text
     ):  # of a dump by a release before 0.6; XLA would take CUDA for too old for fp8
@@ -382,14 +464,16 @@ _RUNTIME = "runtime_version { major: 12 minor: 9 }"
 
 
 def target_beside(source: str) -> Target | None:
-    """The GPU that a dump was compiled for, by the description of it that XLA writes for each module.
+    """The GPU that a dump was compiled for, by the description of it that XLA writes for each
+    module.
 
     Args:
-        source: path of the dump, ``module_0042.jit_step.….hlo.pb``; a description in the same folder will do.
+        source: path of the dump, ``module_0042.jit_step.….hlo.pb``; a description in the same
+        folder will do.
 
     Returns:
-        The description, under the name of the shipped target where that is the same GPU by its figures, else under that
-        of the device; None if absent that can be read.
+        The description, under the name of the shipped target where that is the same GPU by its
+        figures, else under that of the device; None if absent that can be read.
     """
     path = as_path(source)
     stem = glob.escape(".".join(path.name.split(".")[:2]))
@@ -439,7 +523,8 @@ def parse_target(text: str, *, name: str) -> Target:
             remedy=_DUMP_HINT,
         )
     parts = {
-        key: int(value) for key, value in re.findall(r"\b(major|minor)\s*:\s*(\d+)", capability[1])
+        key: int(value)
+        for key, value in re.findall(r"\b(major|minor)\s*:\s*(\d+)", capability[1])
     }
     device = re.search(r'\bdevice_description_str\s*:\s*"([^"]*)"', clean)
     return Target(
@@ -449,7 +534,8 @@ def parse_target(text: str, *, name: str) -> Target:
         memory_bytes=int(_figure(clean, "device_memory_size", name)),
         memory_bandwidth=int(_figure(clean, "memory_bandwidth", name)),
         core_count=int(_figure(clean, "core_count", name)),
-        # the unit descriptions have a clock_rate_ghz, too; the device's own is outside of every nested block
+        # the unit descriptions have a clock_rate_ghz, too; the device's own is outside of every
+        # nested block
         clock_ghz=_figure(_top_level(clean), "clock_rate_ghz", name),
         compute_capability=(parts.get("major", 0), parts.get("minor", 0)),
     )
@@ -459,14 +545,18 @@ def _figure(text: str, field: str, name: str) -> float:
     """A figure of the device, which is above zero."""
     found = re.search(rf"\b{field}\s*:\s*([^\s,;}}]+)", text)
     if found is None:
-        raise UserError(f"not a description of a GPU (no {field})", where=name, remedy=_DUMP_HINT)
+        raise UserError(
+            f"not a description of a GPU (no {field})", where=name, remedy=_DUMP_HINT
+        )
     try:
         value = float(found[1])
     except ValueError:
         value = math.nan
     if not 0 < value < _MAX_FIGURE:
         raise UserError(
-            f"not a description of a GPU ({field}: {found[1]})", where=name, remedy=_DUMP_HINT
+            f"not a description of a GPU ({field}: {found[1]})",
+            where=name,
+            remedy=_DUMP_HINT,
         )
     return value
 

@@ -54,7 +54,9 @@ def compile_program(program: str, profiles: list[str]) -> None:
     from jax.sharding import Mesh, NamedSharding
     from jax.sharding import PartitionSpec as P
 
-    target = next((Path(os.environ["TARGETS"])).glob("module_0040*gpu_target_config.pbtxt.xz"))
+    target = next(
+        (Path(os.environ["TARGETS"])).glob("module_0040*gpu_target_config.pbtxt.xz")
+    )
     text = lzma.decompress(target.read_bytes()).decode()
     topology = topologies.get_topology_desc(
         "", platform="cuda", target_config=text, topology="1x1x4"
@@ -62,7 +64,9 @@ def compile_program(program: str, profiles: list[str]) -> None:
     mesh = Mesh(np.array(topology.devices), ("d",))
 
     def struct(shape, *spec, dtype=jnp.bfloat16):
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, P(*spec)))
+        return jax.ShapeDtypeStruct(
+            shape, dtype, sharding=NamedSharding(mesh, P(*spec))
+        )
 
     def step(params, x):
         def loss(params):
@@ -91,15 +95,25 @@ def compile_program(program: str, profiles: list[str]) -> None:
         lowered = jax.jit(step).lower(params, struct((128, 512), "d"))
     else:
         mapped = jax.shard_map(
-            collectives, mesh=mesh, in_specs=P("d"), out_specs=(P("d"), P()), check_vma=False
+            collectives,
+            mesh=mesh,
+            in_specs=P("d"),
+            out_specs=(P("d"), P()),
+            check_vma=False,
         )
         lowered = jax.jit(mapped).lower(struct((64, 64), "d", dtype=jnp.float32))
     for names in profiles or [""]:
-        costs = "".join(f'costs {{ name: "{name}" cost_us: 7 }}\n' for name in names.split())
+        costs = "".join(
+            f'costs {{ name: "{name}" cost_us: 7 }}\n' for name in names.split()
+        )
         print(f"{BEFORE}{names}", file=sys.stderr, flush=True)
         try:
-            lowered.compile(compiler_options={"fdo_profile": costs.encode()} if costs else {})
-        except jax.errors.JaxRuntimeError as error:  # no ptxas: scheduling is finished and dumped
+            lowered.compile(
+                compiler_options={"fdo_profile": costs.encode()} if costs else {}
+            )
+        except (
+            jax.errors.JaxRuntimeError
+        ) as error:  # no ptxas: scheduling is finished and dumped
             print(error, file=sys.stderr)
 
 
@@ -154,9 +168,14 @@ def record_runs(out: Path, runs: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for run in runs:
             program, flags = RUNS[run]
-            for forms in [both, both[1:]] if run in ("async", "collectives") else [both]:
+            for forms in (
+                [both, both[1:]] if run in ("async", "collectives") else [both]
+            ):
                 dump = Path(folder) / f"{run}{len(forms)}"
-                to = [f"--xla_dump_to={dump}", "--xla_dump_latency_hiding_schedule=true"]
+                to = [
+                    f"--xla_dump_to={dump}",
+                    "--xla_dump_latency_hiding_schedule=true",
+                ]
                 jobs.append((program, [*flags, *forms, *to], []))
                 dumps.append((run, dump))
         compiled(jobs)
@@ -180,7 +199,9 @@ def record(out: Path) -> None:
             for line in log.splitlines()
             if "profile_guided_latency_estimator.cc" in line
         ]
-        found = next(int(line.split()[1]) for line in lines if line.startswith("Found "))
+        found = next(
+            int(line.split()[1]) for line in lines if line.startswith("Found ")
+        )
         missing = sorted(line.strip() for line in lines if line.startswith("  "))
         said.append({"names": names.split(), "found": found, "missing": missing})
     (out / "checker.json").write_text(json.dumps(said, indent=1) + "\n")

@@ -30,7 +30,9 @@ class Recorder:
         self.python, self.module, self.out, self.folder = python, module, out, folder
         self.target = load_target("a100-40gb")
 
-    def record(self, case: str, *flags: str, profile: Path | None = None) -> tuple[str, str]:
+    def record(
+        self, case: str, *flags: str, profile: Path | None = None
+    ) -> tuple[str, str]:
         """Compile, keep the log as ``case.log``; returns the whole log and the fingerprint."""
         dump = self.folder / case
         request = CompileRequest(
@@ -46,9 +48,13 @@ class Recorder:
                 str(error),
             )
         log = (dump / LOG).read_text(errors="replace")
-        kept = [line for line in log.splitlines(keepends=True) if not NOISE.search(line)]
+        kept = [
+            line for line in log.splitlines(keepends=True) if not NOISE.search(line)
+        ]
         text = "".join(kept) + (failed if failed.startswith("Xla") else "")
-        text = text.replace(f"{self.folder}/", "").replace(str(Path(sys.prefix)), "/venv")
+        text = text.replace(f"{self.folder}/", "").replace(
+            str(Path(sys.prefix)), "/venv"
+        )
         (self.out / f"{case}.log").write_text(
             re.sub(r"at \S*/(jax_plugins/)", r"at /venv/\1", text)
         )
@@ -64,13 +70,16 @@ def missing_names(log: str) -> list[str]:
             module = event.module
         elif event.kind is LineKind.MISSING_NAME:
             names.setdefault(module, []).append(event.subject)
-    return sorted(names.get("jit_train_step") or names[""])  # no module name before 0.7.0
+    return sorted(
+        names.get("jit_train_step") or names[""]
+    )  # no module name before 0.7.0
 
 
 def costs(names: list[str], prefix: str = "") -> str:
     """A profile that gives each name another cost."""
     return "".join(
-        f'costs {{ name: "{prefix}{name}" cost_us: {10 + i} }}\n' for i, name in enumerate(names)
+        f'costs {{ name: "{prefix}{name}" cost_us: {10 + i} }}\n'
+        for i, name in enumerate(names)
     )
 
 
@@ -102,10 +111,13 @@ def main(python: str, module: str, out: str) -> None:
         recorder.record("wrong_path", profile=profiles / "missing.pbtxt")
         recorder.record("wrong_extension", profile=profile("profile.txt", costs(names)))
         recorder.record(
-            "wrong_fingerprint", profile=profile("wrong.pbtxt", costs(names, "0" * 32 + "::"))
+            "wrong_fingerprint",
+            profile=profile("wrong.pbtxt", costs(names, "0" * 32 + "::")),
         )
         recorder.record("text_in_pb", profile=profile("text.pb", costs(names)))
-        recorder.record("syntax_error", profile=profile("syntax.pbtxt", "costs { name: "))
+        recorder.record(
+            "syntax_error", profile=profile("syntax.pbtxt", "costs { name: ")
+        )
         recorder.record("checker_error", LHS, STRICT, profile=half)
         recorder.record("unknown_flag", LHS, "--xla_gpu_no_such_flag=1", profile=full)
 

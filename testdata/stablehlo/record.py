@@ -26,7 +26,9 @@ def train_step(params, x):
         return jnp.mean(jnp.square(h.astype(jnp.float32)))
 
     value, gradients = jax.value_and_grad(loss)(params)
-    return jax.tree.map(lambda p, g: (p - 0.01 * g).astype(p.dtype), params, gradients), value
+    return jax.tree.map(
+        lambda p, g: (p - 0.01 * g).astype(p.dtype), params, gradients
+    ), value
 
 
 def main(out: str) -> None:
@@ -34,9 +36,14 @@ def main(out: str) -> None:
     mesh = Mesh(np.array(jax.devices()), ("fsdp",))
     sharded = NamedSharding(mesh, PartitionSpec("fsdp", None))
     array = jax.ShapeDtypeStruct
-    params = [(array((WIDTH, HIDDEN), DTYPE), array((HIDDEN, WIDTH), DTYPE)) for _ in range(LAYERS)]
+    params = [
+        (array((WIDTH, HIDDEN), DTYPE), array((HIDDEN, WIDTH), DTYPE))
+        for _ in range(LAYERS)
+    ]
     shardings = jax.tree.map(lambda _: sharded, params)
-    step = jax.jit(train_step, in_shardings=(shardings, sharded), out_shardings=(shardings, None))
+    step = jax.jit(
+        train_step, in_shardings=(shardings, sharded), out_shardings=(shardings, None)
+    )
     Path(out).write_text(step.lower(params, array((BATCH, WIDTH), DTYPE)).as_text())
 
 

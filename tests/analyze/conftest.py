@@ -38,7 +38,9 @@ class Run:
 
 
 def made(steps: Iterable[tuple[int, int, Iterable[Run]]]) -> Trace:
-    """A trace of (device, execution, activities); an execution that has another device's number runs with it."""
+    """A trace of (device, execution, activities); an execution that has another device's number
+    runs with it.
+    """
     rows = sorted(
         ((device, execution, run) for device, execution, runs in steps for run in runs),
         key=lambda row: (row[0], row[2].start),
@@ -68,7 +70,11 @@ def made(steps: Iterable[tuple[int, int, Iterable[Run]]]) -> Trace:
 def repeated(*runs: Run, every: float = 10_000, steps: int = 4) -> Trace:
     """The same steps on two devices."""
     return made(
-        (device, number, [replace(run, start=run.start + number * every) for run in runs])
+        (
+            device,
+            number,
+            [replace(run, start=run.start + number * every) for run in runs],
+        )
         for device in range(2)
         for number in range(steps)
     )
@@ -81,7 +87,10 @@ def measured() -> Callable[..., MeasuredStep]:
     def measure(trace: Trace, *modules: Module, **known: Any) -> MeasuredStep:
         program = find_programs(trace, modules)[0]
         return measure_step(
-            trace, aggregate(trace, [program])[0], TABLE["h100-sxm"] if modules else None, **known
+            trace,
+            aggregate(trace, [program])[0],
+            TABLE["h100-sxm"] if modules else None,
+            **known,
         )
 
     return measure
@@ -91,8 +100,12 @@ def measured() -> Callable[..., MeasuredStep]:
 def pax() -> MeasuredStep:
     """The real 4 × A100 step, of which two ranks are here."""
     trace = combine([read_nsys(PAX / f"{rank}.sqlite") for rank in ("proc0", "proc3")])
-    module = read_module(next((PAX / "proc0/dump").glob("module_0040*after_optimizations*")))
-    program = next(item for item in find_programs(trace, [module]) if item.hlo is not None)
+    module = read_module(
+        next((PAX / "proc0/dump").glob("module_0040*after_optimizations*"))
+    )
+    program = next(
+        item for item in find_programs(trace, [module]) if item.hlo is not None
+    )
     return measure_step(
         trace,
         aggregate(trace, [program])[0],

@@ -1,10 +1,14 @@
-"""What XProf's own converter makes of the same xplanes (extra `xprof`): times, counts, bytes and operations agree.
+"""What XProf's own converter makes of the same xplanes (extra `xprof`): times, counts, bytes and
+operations agree.
 
 Where they differ, and why:
-- XProf counts no operations of library calls for matrix products (`custom-call`), so only fused and plain ones compare.
-- It leaves out what a convolution's window has in the padding, pgle counts the whole window: 12 % more here.
+- XProf counts no operations of library calls for matrix products (`custom-call`), so only fused and
+plain ones compare.
+- It leaves out what a convolution's window has in the padding, pgle counts the whole window: 12 %
+more here.
 - Its GB/s of memory are GiB/s.
-- It counts launches: a call of two kernels is two occurrences here and there; its step times need step markers, which
+- It counts launches: a call of two kernels is two occurrences here and there; its step times need
+step markers, which
   these traces lack, while pgle's steps are executions of the main module.
 """
 
@@ -23,7 +27,9 @@ from pgle.trace.xplane.read import read_xplane
 from pgle.xla.hlo.proto import module_from_bytes
 from tests.analyze.conftest import ROOT
 
-converter = pytest.importorskip("xprof.convert.raw_to_tool_data", reason="needs the xprof extra")
+converter = pytest.importorskip(
+    "xprof.convert.raw_to_tool_data", reason="needs the xprof extra"
+)
 Row = dict[str, object]
 Key = tuple[int | None, str]
 
@@ -40,7 +46,8 @@ def both(
     table = json.loads(converter.xspace_to_tool_data([str(copy)], "hlo_stats", {})[0])
     names = [column["id"] for column in table["cols"]]
     rows = [
-        dict(zip(names, (cell.get("v") for cell in row["c"]), strict=True)) for row in table["rows"]
+        dict(zip(names, (cell.get("v") for cell in row["c"]), strict=True))
+        for row in table["rows"]
     ]
     return read_xplane([Path(path)]), {
         (int(row["program_id"]), row["hlo_op_name"]): row for row in rows
@@ -50,11 +57,15 @@ def both(
 def keys(trace: Trace) -> list[Key]:
     return [
         (trace.modules[module].program_id, trace.instructions[code])
-        for module, code in zip(trace.module.tolist(), trace.instruction.tolist(), strict=True)
+        for module, code in zip(
+            trace.module.tolist(), trace.instruction.tolist(), strict=True
+        )
     ]
 
 
-def test_time_and_count_of_every_instruction(both: tuple[Trace, dict[Key, Row]]) -> None:
+def test_time_and_count_of_every_instruction(
+    both: tuple[Trace, dict[Key, Row]],
+) -> None:
     trace, theirs = both
     counts, times = Counter(keys(trace)), Counter[Key]()
     for key, ns in zip(keys(trace), trace.duration_ns.tolist(), strict=True):
@@ -67,7 +78,10 @@ def test_time_and_count_of_every_instruction(both: tuple[Trace, dict[Key, Row]])
 
 def test_bytes_and_operations(both: tuple[Trace, dict[Key, Row]]) -> None:
     trace, theirs = both
-    modules = {key.program_id: module_from_bytes(data, key.name) for key, data in trace.hlo.items()}
+    modules = {
+        key.program_id: module_from_bytes(data, key.name)
+        for key, data in trace.hlo.items()
+    }
     compared = 0
     for (program, name), row in theirs.items():
         module, each_us = modules[program], float(row["avg_time"])  # type: ignore[arg-type]

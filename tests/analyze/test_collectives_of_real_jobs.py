@@ -1,4 +1,6 @@
-"""Exposed time, waits and bandwidths of the real jobs are those of plain loops over their activities and shapes."""
+"""Exposed time, waits and bandwidths of the real jobs are those of plain loops over their
+activities and shapes.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def uncovered(start: float, end: float, compute: list[tuple[float, float]]) -> f
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_exposed_time_of_each_collective(job: str, request: pytest.FixtureRequest) -> None:
+def test_exposed_time_of_each_collective(
+    job: str, request: pytest.FixtureRequest
+) -> None:
     step: MeasuredStep = request.getfixturevalue(job)
     exposed: dict[str, float] = defaultdict(float)
     for window in step.windows:
@@ -41,15 +45,17 @@ def test_exposed_time_of_each_collective(job: str, request: pytest.FixtureReques
                 strict=True,
             )
         )
-        compute = sorted((start, end) for _, start, end, stream in rows if stream == Stream.COMPUTE)
+        compute = sorted(
+            (start, end) for _, start, end, stream in rows if stream == Stream.COMPUTE
+        )
         for row, start, end, stream in rows:
             if (
                 stream == Stream.COMMUNICATION
                 and step.trace.module[row] == step.costs.program.index
             ):
                 near = [span for span in compute if span[1] > start and span[0] < end]
-                exposed[step.trace.instructions[step.trace.instruction[row]]] += uncovered(
-                    start, end, near
+                exposed[step.trace.instructions[step.trace.instruction[row]]] += (
+                    uncovered(start, end, near)
                 )
     found = {item.trace_name: item.exposed_us for item in step.collectives}
     assert found == pytest.approx(
@@ -58,7 +64,9 @@ def test_exposed_time_of_each_collective(job: str, request: pytest.FixtureReques
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_bus_bandwidth_of_each_collective(job: str, request: pytest.FixtureRequest) -> None:
+def test_bus_bandwidth_of_each_collective(
+    job: str, request: pytest.FixtureRequest
+) -> None:
     step: MeasuredStep = request.getfixturevalue(job)
     module = step.module
     assert module is not None
@@ -67,19 +75,25 @@ def test_bus_bandwidth_of_each_collective(job: str, request: pytest.FixtureReque
         if item.kind not in FACTORS or item.instruction is None:
             continue
         inner = module.wrapped(item.instruction) or item.instruction
-        given = sum(module.instructions[name].shape.size_bytes for name in inner.operands)
+        given = sum(
+            module.instructions[name].shape.size_bytes for name in inner.operands
+        )
         devices = 4
         size = given * devices if item.kind == "all-gather" else given
         assert item.link is not None
         assert item.link.group == devices
-        expected = FACTORS[item.kind] * size * (devices - 1) / devices / item.time_us / 1e3
+        expected = (
+            FACTORS[item.kind] * size * (devices - 1) / devices / item.time_us / 1e3
+        )
         assert item.bus_gb_s == pytest.approx(expected)
         seen.add(item.kind)
     assert seen == set(FACTORS)
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_overlap_is_what_is_not_exposed(job: str, request: pytest.FixtureRequest) -> None:
+def test_overlap_is_what_is_not_exposed(
+    job: str, request: pytest.FixtureRequest
+) -> None:
     step: MeasuredStep = request.getfixturevalue(job)
     hidden = total = 0
     for window in step.windows:
@@ -88,7 +102,10 @@ def test_overlap_is_what_is_not_exposed(job: str, request: pytest.FixtureRequest
             stream: [
                 (s, e)
                 for s, e, kind in zip(
-                    window.start.tolist(), window.end.tolist(), window.stream.tolist(), strict=True
+                    window.start.tolist(),
+                    window.end.tolist(),
+                    window.stream.tolist(),
+                    strict=True,
                 )
                 if kind == stream
             ]

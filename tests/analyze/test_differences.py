@@ -1,4 +1,6 @@
-"""What changed between two steps: planted changes are told by kind and size, whatever instructions are called."""
+"""What changed between two steps: planted changes are told by kind and size, whatever instructions
+are called.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ Measure = Callable[..., MeasuredStep]
 
 
 def module_of(
-    *names: str, op_names: tuple[str, ...] = ("a", "b", "c"), start: str = "all-gather-start.1"
+    *names: str,
+    op_names: tuple[str, ...] = ("a", "b", "c"),
+    start: str = "all-gather-start.1",
 ) -> Module:
     """Three kernels that look alike but for the framework's name, and a collective."""
     kernels = "\n".join(
@@ -42,7 +46,9 @@ ENTRY main {{
 }}
 """  # noqa: E501
     return module_from_text(
-        text.encode(), "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt", program_id=1
+        text.encode(),
+        "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt",
+        program_id=1,
     )
 
 
@@ -54,12 +60,16 @@ def step_of(
     exposed: float = 0.0,
     gather: float = 50,
 ) -> MeasuredStep:
-    """Kernels one after the other, and a gather beside the last of them that ends `exposed` after it."""
+    """Kernels one after the other, and a gather beside the last of them that ends `exposed` after
+    it.
+    """
     runs, clock = [], 0.0
     for name, time in times.items():
         runs.append(Run(name, clock, time))
         clock += time
-    start = next(item.name for item in module.walk() if item.opcode == "all-gather-start")
+    start = next(
+        item.name for item in module.walk() if item.opcode == "all-gather-start"
+    )
     runs.append(Run(start, clock - gather + exposed, gather, SIDE))
     return measured(repeated(*runs, every=10_000), module)
 
@@ -73,8 +83,14 @@ def base(measured: Measure) -> MeasuredStep:
 
 
 def of_instructions(found: Differences) -> list[StepChange]:
-    """Without the pause between steps, which gets shorter as kernels get longer: these steps begin every 10 ms."""
-    return [change for change in found.changes if change.group in ("compute", "communication")]
+    """Without the pause between steps, which gets shorter as kernels get longer: these steps begin
+    every 10 ms.
+    """
+    return [
+        change
+        for change in found.changes
+        if change.group in ("compute", "communication")
+    ]
 
 
 def only(found: Differences) -> tuple[ChangeKind, str, float]:
@@ -93,7 +109,9 @@ def test_a_kernel_that_got_slower_under_another_number(
 ) -> None:
     names = ("fusion.2", "fusion.3", "fusion.1")  # the numbers of other kernels
     after = step_of(
-        measured, module_of(*names), dict(zip(names, (1000.0, 2500.0, 3000.0), strict=True))
+        measured,
+        module_of(*names),
+        dict(zip(names, (1000.0, 2500.0, 3000.0), strict=True)),
     )
     found = find_differences(base, after)
     assert only(found) == (ChangeKind.SLOWER, "fusion.3", pytest.approx(500))
@@ -112,7 +130,9 @@ def test_appeared_and_gone(base: MeasuredStep, measured: Measure) -> None:
     )
     found = find_differences(base, after)
     # of one opcode and shape, but the framework calls them differently: another kernel
-    assert [(change.kind, change.name, change.delta_us) for change in of_instructions(found)] == [
+    assert [
+        (change.kind, change.name, change.delta_us) for change in of_instructions(found)
+    ] == [
         (ChangeKind.GONE, "fusion.3", pytest.approx(-3000)),
         (ChangeKind.APPEARED, "fusion.4", pytest.approx(2500)),
     ]
@@ -122,7 +142,9 @@ def test_appeared_and_gone(base: MeasuredStep, measured: Measure) -> None:
     ("gather", "kind"),
     [
         pytest.param(50, ChangeKind.HIDDEN_LESS, id="as fast as before"),
-        pytest.param(69, ChangeKind.HIDDEN_LESS, id="slower by less than half of what is exposed"),
+        pytest.param(
+            69, ChangeKind.HIDDEN_LESS, id="slower by less than half of what is exposed"
+        ),
         pytest.param(71, ChangeKind.SLOWER, id="slower by more than half of it"),
     ],
 )
@@ -130,7 +152,11 @@ def test_a_collective_of_which_more_is_exposed(
     base: MeasuredStep, measured: Measure, gather: float, kind: ChangeKind
 ) -> None:
     after = step_of(
-        measured, module_of(*BASE, start="all-gather-start.9"), BASE, exposed=40, gather=gather
+        measured,
+        module_of(*BASE, start="all-gather-start.9"),
+        BASE,
+        exposed=40,
+        gather=gather,
     )
     found = find_differences(base, after)
     assert only(found) == (kind, "all-gather-start.9", pytest.approx(40))
@@ -142,15 +168,23 @@ def test_a_collective_of_which_more_is_exposed(
 
 def test_changes_add_up(base: MeasuredStep, measured: Measure) -> None:
     after = step_of(
-        measured, module_of(*BASE), {"fusion.1": 1001.0, "fusion.2": 1500.0, "fusion.3": 3300.0}
+        measured,
+        module_of(*BASE),
+        {"fusion.1": 1001.0, "fusion.2": 1500.0, "fusion.3": 3300.0},
     )
     found = find_differences(base, after)
-    assert sum(change.delta_us for change in found.changes) + found.other_us == pytest.approx(
-        found.delta_us, abs=1e-6
-    )
+    assert sum(
+        change.delta_us for change in found.changes
+    ) + found.other_us == pytest.approx(found.delta_us, abs=1e-6)
     compute_us = sum(change.delta_us for change in of_instructions(found))
-    assert compute_us + 1 == pytest.approx(found.after.compute_us - found.before.compute_us)
-    assert [change.name for change in found.changes] == ["fusion.2", "fusion.3", "between steps"]
+    assert compute_us + 1 == pytest.approx(
+        found.after.compute_us - found.before.compute_us
+    )
+    assert [change.name for change in found.changes] == [
+        "fusion.2",
+        "fusion.3",
+        "between steps",
+    ]
 
 
 def test_without_hlo_by_name(measured: Measure) -> None:
@@ -158,10 +192,16 @@ def test_without_hlo_by_name(measured: Measure) -> None:
         measured(repeated(Run("fusion.1", 0, one), Run("fusion.2", one, 500)))
         for one in (1000.0, 1200.0)
     ]
-    assert only(find_differences(*sides)) == (ChangeKind.SLOWER, "fusion.1", pytest.approx(200))
+    assert only(find_differences(*sides)) == (
+        ChangeKind.SLOWER,
+        "fusion.1",
+        pytest.approx(200),
+    )
 
 
-def test_with_hlo_of_one_side_only_by_name(base: MeasuredStep, measured: Measure) -> None:
+def test_with_hlo_of_one_side_only_by_name(
+    base: MeasuredStep, measured: Measure
+) -> None:
     found = find_differences(base, measured(base.trace))
     assert (found.matched, found.changes) == (4, ())
 
@@ -181,10 +221,23 @@ def test_two_schedules_of_one_program_are_matched_through_renames(
     release: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dumps = ROOT / "testdata" / "hlo" / f"jax-{release}"
-    assert run(["analyze", str(dumps / "sync"), "--against", str(dumps / "async"), "--json"]) == 0
+    assert (
+        run(
+            [
+                "analyze",
+                str(dumps / "sync"),
+                "--against",
+                str(dumps / "async"),
+                "--json",
+            ]
+        )
+        == 0
+    )
     changes = json.loads(capsys.readouterr().out)["against"]["changes"]
     collectives = [
-        change for change in changes if change["opcode"].startswith(("all-", "reduce-scatter"))
+        change
+        for change in changes
+        if change["opcode"].startswith(("all-", "reduce-scatter"))
     ]
     assert {change["kind"] for change in collectives} == {"hidden less"}
     assert (

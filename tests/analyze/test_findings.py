@@ -75,7 +75,9 @@ ENTRY main {
 }
 """  # noqa: E501
     return module_from_text(
-        text.encode(), "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt", program_id=1
+        text.encode(),
+        "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt",
+        program_id=1,
     )
 
 
@@ -92,14 +94,21 @@ def expected_us(name: str) -> float:
 
 
 class Step:
-    """A step as it is written down: compute one after the other, with launch gaps, and what runs beside it."""
+    """A step as it is written down: compute one after the other, with launch gaps, and what runs
+    beside it.
+    """
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
         self.clock = 0.0
 
     def run(
-        self, name: str, time: float, *, gap: float = 1.0, kind: ActivityKind = ActivityKind.KERNEL
+        self,
+        name: str,
+        time: float,
+        *,
+        gap: float = 1.0,
+        kind: ActivityKind = ActivityKind.KERNEL,
     ) -> Step:
         self.clock += gap
         self.runs.append(Run(name, self.clock, time, kind=kind))
@@ -121,7 +130,9 @@ def usual() -> Step:
         .run("dot.1", expected_us("dot.1") * 1.2)
         .run("custom-call.1", 100)
     )
-    step.run("copy.1", 100).beside("all-gather-start.2", expected_us("all-gather-start.2"))
+    step.run("copy.1", 100).beside(
+        "all-gather-start.2", expected_us("all-gather-start.2")
+    )
     return step.run("negate.2", 5000)
 
 
@@ -144,7 +155,11 @@ def skewed() -> Trace:
         .run("negate.2", 4000)
     )
     return made(
-        (device, number, [replace(run, start=run.start + 10_000 * number) for run in step.runs])
+        (
+            device,
+            number,
+            [replace(run, start=run.start + 10_000 * number) for run in step.runs],
+        )
         for device, step in enumerate((fast, slow))
         for number in range(4)
     )
@@ -179,11 +194,15 @@ def recompiling() -> Trace:
     """Between its steps the program runs in another version, as after a change of shapes."""
     step = usual()
     trace = steps_of(step.run("copy.1", 20))
-    last = np.flatnonzero(np.append(np.diff(trace.execution) != 0, True))  # of each execution
+    last = np.flatnonzero(
+        np.append(np.diff(trace.execution) != 0, True)
+    )  # of each execution
     module, execution = trace.module.copy(), trace.execution.copy()
     module[last[:-1]] = 1
     execution[last[:-1]] = 0
-    compiles = np.array([[int(trace.start_ns[last[0]]) - 1000, int(trace.start_ns[last[0]])]])
+    compiles = np.array(
+        [[int(trace.start_ns[last[0]]) - 1000, int(trace.start_ns[last[0]])]]
+    )
     return replace(
         trace, module=module, execution=execution, modules=(ModuleKey("jit_step", 1), ModuleKey("jit_step", 2)),
         compiling={"host:1": compiles},
@@ -195,7 +214,9 @@ def one_slow() -> Trace:
     runs, clock = [], 0.0
     for number in range(6):
         step = Step().run("negate.1", 10_000 if number == 3 else 5000)
-        runs.append((number, [replace(run, start=run.start + clock) for run in step.runs]))
+        runs.append(
+            (number, [replace(run, start=run.start + clock) for run in step.runs])
+        )
         clock += step.clock + 5
     return made((device, number, step) for device in range(2) for number, step in runs)
 
@@ -206,7 +227,9 @@ def growing() -> Trace:
     clock = 0.0
     for number in range(12):
         step = Step().run("negate.1", 5000 * 1.01**number)
-        runs.append((number, [replace(run, start=run.start + clock) for run in step.runs]))
+        runs.append(
+            (number, [replace(run, start=run.start + clock) for run in step.runs])
+        )
         clock += step.clock + 5
     return made((device, number, step) for device in range(2) for number, step in runs)
 
@@ -215,11 +238,15 @@ def with_another_module() -> Trace:
     """Another module runs for 500 µs after each step."""
     step = usual()
     trace = steps_of(step.run("negate.5", 500))
-    last = np.flatnonzero(np.append(np.diff(trace.execution) != 0, True))  # of each execution
+    last = np.flatnonzero(
+        np.append(np.diff(trace.execution) != 0, True)
+    )  # of each execution
     module = trace.module.copy()
     module[last] = 1
     return replace(
-        trace, module=module, modules=(ModuleKey("jit_step", 1), ModuleKey("jit_metrics", 2))
+        trace,
+        module=module,
+        modules=(ModuleKey("jit_step", 1), ModuleKey("jit_metrics", 2)),
     )
 
 
@@ -266,10 +293,14 @@ FAULTS = {
     "launch-gaps": lambda: steps_of(many("negate.3", 60, 20, gap=15)),
     "slow-collective": lambda: steps_of(
         usual()
-        .beside("all-gather-start.1", 3 * expected_us("all-gather-start.1"), exposed=200)
+        .beside(
+            "all-gather-start.1", 3 * expected_us("all-gather-start.1"), exposed=200
+        )
         .run("negate.3", 20)
     ),
-    "exposed-copies": lambda: steps_of(usual().run("copy.1", 300, kind=ActivityKind.MEMCPY)),
+    "exposed-copies": lambda: steps_of(
+        usual().run("copy.1", 300, kind=ActivityKind.MEMCPY)
+    ),
     "needless-rematerialisation": lambda: steps_of(
         usual().run("negate.5", 500).run("negate.4.remat", 300)
     ),
@@ -280,7 +311,9 @@ FAULTS = {
 }
 KNOWN = {
     "needless-rematerialisation": {"memory": memory_of(0.2)},
-    "stale-profile": {"used": Profile((Cost("negate.1", 1000.0), Cost("negate.2", 5000.0)))},
+    "stale-profile": {
+        "used": Profile((Cost("negate.1", 1000.0), Cost("negate.2", 5000.0)))
+    },
 }
 """What else is known of the steps with these faults."""
 
@@ -325,22 +358,28 @@ def test_nothing_is_found_in_a_clean_step(seed, measured):
     trace = steps_of(step, pause=chance.uniform(1, 100))
     costs = measured(trace, MODULE).costs.costs
     used = Profile(
-        tuple(Cost(cost.name, cost.cost_us * chance.uniform(0.95, 1.05)) for cost in costs)
+        tuple(
+            Cost(cost.name, cost.cost_us * chance.uniform(0.95, 1.05)) for cost in costs
+        )
     )
     assert (
         find_findings(
-            measured(trace, MODULE, memory=memory_of(chance.uniform(0.1, 0.9)), used=used)
+            measured(
+                trace, MODULE, memory=memory_of(chance.uniform(0.1, 0.9)), used=used
+            )
         )
         == ()
     )
 
 
-def test_a_profile_run_is_not_blamed_for_collectives_that_pgle_keeps_synchronous(measured):
+def test_a_profile_run_is_not_blamed_for_collectives_that_pgle_keeps_synchronous(
+    measured,
+):
     trace = FAULTS["synchronous-collective"]()
     assert find_findings(measured(trace, MODULE, mode="sync")) == ()
-    assert [finding.id for finding in find_findings(measured(trace, MODULE, mode="async"))] == [
-        "synchronous-collective"
-    ]
+    assert [
+        finding.id for finding in find_findings(measured(trace, MODULE, mode="async"))
+    ] == ["synchronous-collective"]
 
 
 @pytest.mark.parametrize("fault", ["slow-collective", "launch-gaps"])
@@ -353,7 +392,15 @@ def test_a_profile_run_names_a_fault_that_it_may_have_made_itself_and_claims_not
 
 
 @pytest.mark.parametrize(
-    "fault", ["rank-skew", "slow-steps", "other-modules", "input-bound", "recompilation", "window"]
+    "fault",
+    [
+        "rank-skew",
+        "slow-steps",
+        "other-modules",
+        "input-bound",
+        "recompilation",
+        "window",
+    ],
 )
 def test_what_the_simulated_gpu_makes_up_is_no_finding(fault, measured):
     trace = replace(FAULTS[fault](), warnings=(SIMULATED,))
@@ -388,7 +435,9 @@ def test_one_device_that_pauses_costs_the_others_as_much(measured):
         for number in range(4)
     )  # fmt: skip
     found = {finding.id: finding for finding in find_findings(measured(trace, MODULE))}
-    assert found["idle"].share == pytest.approx(0.1, abs=0.005)  # 2 ms of 10 on one of two devices
+    assert found["idle"].share == pytest.approx(
+        0.1, abs=0.005
+    )  # 2 ms of 10 on one of two devices
     assert found["rank-skew"].share == pytest.approx(0.2, abs=0.005)
     assert "device 1 of host:1" in found["rank-skew"].number
     assert [(row.name, row.us) for row in found["rank-skew"].evidence[:2]] == [
@@ -427,9 +476,15 @@ def test_ranked_by_what_they_could_save(maxtext):
 
 def test_even_ranks_save_no_more_than_the_time_without_compute(measured):
     late = Step().beside("all-gather-start.2", 100, exposed=100).run("negate.1", 1000)
-    waits = Step().beside("all-gather-start.2", 6000, exposed=6000).run("negate.1", 1000)
+    waits = (
+        Step().beside("all-gather-start.2", 6000, exposed=6000).run("negate.1", 1000)
+    )
     trace = made(
-        (device, number, [replace(run, start=run.start + every * number) for run in step.runs])
+        (
+            device,
+            number,
+            [replace(run, start=run.start + every * number) for run in step.runs],
+        )
         for device, (step, every) in enumerate(((late, 1_200), (waits, 7_100)))
         for number in range(4)
     )
@@ -444,15 +499,24 @@ def test_even_ranks_save_no_more_than_the_time_without_compute(measured):
 
 def test_the_time_between_steps_is_that_of_the_table_when_one_step_is_slow(measured):
     gaps = (0, 5_000, 10_000, 15_000, 60_000, 65_000)
-    trace = made((0, number, [Run("negate.1", start, 1000)]) for number, start in enumerate(gaps))
+    trace = made(
+        (0, number, [Run("negate.1", start, 1000)]) for number, start in enumerate(gaps)
+    )
     step = measured(trace, MODULE)
-    number = {finding.id: finding for finding in find_findings(step)}["input-bound"].number
-    assert f"between steps for {step.percent(step.idle_us['between steps'])} of the time" in number
+    number = {finding.id: finding for finding in find_findings(step)}[
+        "input-bound"
+    ].number
+    assert (
+        f"between steps for {step.percent(step.idle_us['between steps'])} of the time"
+        in number
+    )
 
 
 def test_the_page_says_every_rule_as_it_is() -> None:
     page = (ROOT / "docs" / "findings.md").read_text()
-    rows = [f"| `{name}` | {limit.rule} | {limit.source} |" for name, limit in RULES.items()]
+    rows = [
+        f"| `{name}` | {limit.rule} | {limit.source} |" for name, limit in RULES.items()
+    ]
     assert [row for row in rows if row not in page] == []
 
 
@@ -463,10 +527,16 @@ def test_a_target_that_is_another_gpu_is_said(
     testdata: Path, monkeypatch: pytest.MonkeyPatch, target: str, said: list[str]
 ) -> None:
     # what a schedule could hide takes seconds, and is not asked here
-    monkeypatch.setattr(analysis, "find_overlap", lambda _, __, found, *___, **____: (None, found))
+    monkeypatch.setattr(
+        analysis, "find_overlap", lambda _, __, found, *___, **____: (None, found)
+    )
     step = measured_step(
         StepInput(
-            (testdata / "pax_fsdp4/proc0.sqlite",), (testdata / "pax_fsdp4/proc0/dump",), target
+            (testdata / "pax_fsdp4/proc0.sqlite",),
+            (testdata / "pax_fsdp4/proc0/dump",),
+            target,
         )
     )
-    assert [line.partition(";")[0] for line in step.trace.warnings if "--target" in line] == said
+    assert [
+        line.partition(";")[0] for line in step.trace.warnings if "--target" in line
+    ] == said

@@ -47,7 +47,9 @@ ENTRY main {
 
 
 def ran(module: Module, **us: float) -> list[MeasuredInstruction]:
-    items = [(module.instructions[name.replace("_", ".")], time) for name, time in us.items()]
+    items = [
+        (module.instructions[name.replace("_", ".")], time) for name, time in us.items()
+    ]
     return [
         MeasuredInstruction(Cost(item.name, us), item, us, 1.0, work_of(module, item))
         for item, us in items
@@ -86,7 +88,9 @@ def test_a_scope_is_what_the_program_named(op_name: str, scope: str) -> None:
 
 
 def test_layers_hold_all_that_ran_once(module: Module) -> None:
-    found = find_layers(module, ran(module, dot_1=10, dot_2=20, dot_3=30, add_1=5), (), 100.0, H100)
+    found = find_layers(
+        module, ran(module, dot_1=10, dot_2=20, dot_3=30, add_1=5), (), 100.0, H100
+    )
     assert {(layer.name, layer.phase): layer.us for layer in found.scopes} == {
         ("Model/layers_0/mlp", "forward"): 10,
         ("Model/layers_0/mlp", "rematerialised"): 20,
@@ -100,7 +104,9 @@ def test_layers_hold_all_that_ran_once(module: Module) -> None:
 
 
 def test_utilisation_leaves_out_what_is_computed_again(module: Module) -> None:
-    found = find_layers(module, ran(module, dot_1=10, dot_2=20, dot_3=30), (), 100.0, H100)
+    found = find_layers(
+        module, ran(module, dot_1=10, dot_2=20, dot_3=30), (), 100.0, H100
+    )
     each = 2 * 1024 * 512 * 256
     assert found.mfu == pytest.approx(2 * each / 989e12 / 100e-6)
     assert found.hfu == pytest.approx(3 * each / 989e12 / 100e-6)
@@ -108,7 +114,9 @@ def test_utilisation_leaves_out_what_is_computed_again(module: Module) -> None:
     assert products.tflops == pytest.approx(3 * each / 60e-6 / 1e12)
 
 
-def test_an_operation_on_an_element_takes_the_place_of_a_multiplication_and_an_addition() -> None:
+def test_an_operation_on_an_element_takes_the_place_of_a_multiplication_and_an_addition() -> (
+    None
+):
     assert Work(0.0, 1e9, 0).roofline_us(H100) == pytest.approx(
         Work(2e9, 0.0, 0, "f32", False).roofline_us(H100)
     )
@@ -118,7 +126,9 @@ def test_a_roofline_is_the_larger_of_arithmetic_and_memory(module: Module) -> No
     work = work_of(module, module.instructions["dot.1"])
     moved = 2 * (1024 * 512 + 512 * 256 + 1024 * 256)
     assert work.bytes == moved
-    assert work.roofline_us(H100) == pytest.approx(max(work.flops / 989e6, moved / 3352e3))
+    assert work.roofline_us(H100) == pytest.approx(
+        max(work.flops / 989e6, moved / 3352e3)
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,7 +140,9 @@ def test_a_roofline_is_the_larger_of_arithmetic_and_memory(module: Module) -> No
         ("f64", "DEFAULT", True),
     ],
 )
-def test_which_products_fit_tensor_cores(dtype: str, precision: str, fits: bool) -> None:
+def test_which_products_fit_tensor_cores(
+    dtype: str, precision: str, fits: bool
+) -> None:
     text = f"""HloModule m
 
 ENTRY main {{
@@ -177,14 +189,24 @@ def test_layers_of_the_real_a100_step_hold_all_its_kernels(pax: MeasuredStep) ->
         sum(item.us for item in pax.compute)
     )
     assert (
-        pax.layers.phase_us(TrainingPhase.BACKWARD) > pax.layers.phase_us(TrainingPhase.FORWARD) > 0
+        pax.layers.phase_us(TrainingPhase.BACKWARD)
+        > pax.layers.phase_us(TrainingPhase.FORWARD)
+        > 0
     )
 
 
-def test_the_real_a100_step_computes_what_its_model_size_says(pax: MeasuredStep) -> None:
-    # 12 layers of width 768 on 4 x 2048 tokens: 6 operations per weight and token, 12 * width * length per layer and
-    # token for attention. Lookups are products with one-hot rows, which need no gradient themselves: 4 per weight.
+def test_the_real_a100_step_computes_what_its_model_size_says(
+    pax: MeasuredStep,
+) -> None:
+    # 12 layers of width 768 on 4 x 2048 tokens: 6 operations per weight and token, 12 * width *
+    # length per layer and token for attention. Lookups are products with one-hot rows, which need
+    # no gradient themselves: 4 per weight.
     tokens, layers, width, length, vocabulary = 4 * 2048, 12, 768, 2048, 50304
-    per_token = layers * (6 * 12 * width**2 + 12 * width * length) + (6 + 4) * vocabulary * width
+    per_token = (
+        layers * (6 * 12 * width**2 + 12 * width * length)
+        + (6 + 4) * vocabulary * width
+    )
     assert pax.layers is not None
-    assert sum(item.flops for item in pax.products) == pytest.approx(tokens * per_token, rel=0.01)
+    assert sum(item.flops for item in pax.products) == pytest.approx(
+        tokens * per_token, rel=0.01
+    )

@@ -1,4 +1,6 @@
-"""What products were computed in: the kernel's name counts, the HLO only where the name says nothing."""
+"""What products were computed in: the kernel's name counts, the HLO only where the name says
+nothing.
+"""
 
 from dataclasses import replace
 
@@ -8,7 +10,10 @@ from pgle.analyze.layers import multiplied, slowest
 from pgle.analyze.rules import find_findings
 from tests.analyze.test_findings import FAULTS, MODULE, expected_us, steps_of, usual
 
-SGEMM, TF32 = "ampere_sgemm_128x64_tn", "cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align4"
+SGEMM, TF32 = (
+    "ampere_sgemm_128x64_tn",
+    "cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align4",
+)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +43,11 @@ SGEMM, TF32 = "ampere_sgemm_128x64_tn", "cutlass_80_tensorop_s1688gemm_128x128_1
         ("nvjet_sm90_hss_64x8_64x16_1x1_h_bz_splitK_NNT", "f16", True),
         ("sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x128x128", "f8", True),
         ("nvjet_qqtst_128x160_128x6_2x1_v_bz_TNN", "f8", True),
-        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128", "", True),
+        (
+            "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128",
+            "",
+            True,
+        ),
     ],
 )
 def test_names_of_library_kernels(kernel: str, dtype: str, tensor_cores: bool) -> None:
@@ -69,13 +78,16 @@ def ran_as(trace, name: str, kernel: str):
     return replace(trace, kernels={("jit_step", name): frozenset([kernel])})
 
 
-def test_a_product_that_was_to_run_on_the_tensor_cores_and_did_not_is_found(measured) -> None:
+def test_a_product_that_was_to_run_on_the_tensor_cores_and_did_not_is_found(
+    measured,
+) -> None:
     trace = steps_of(usual().run("dot.1", expected_us("dot.1")))
     step = measured(ran_as(trace, "dot.1", SGEMM), MODULE)
     (found,) = (item for item in find_findings(step) if item.id == "off-tensor-cores")
     assert found.evidence[0].note == f"the HLO asks for bf16; f32 by {SGEMM}"
     assert [
-        (item.dtype, item.tensor_cores, item.named_us == item.us) for item in step.products
+        (item.dtype, item.tensor_cores, item.named_us == item.us)
+        for item in step.products
     ] == [("f32", False, True)]
 
 
@@ -88,4 +100,8 @@ def test_a_product_that_a_kernel_ran_on_the_tensor_cores_is_none_whatever_the_hl
 
 def test_without_names_the_hlo_says_what_was_asked_for(measured) -> None:
     (products,) = measured(steps_of(usual()), MODULE).products
-    assert (products.dtype, products.tensor_cores, products.named_us) == ("bf16", True, 0.0)
+    assert (products.dtype, products.tensor_cores, products.named_us) == (
+        "bf16",
+        True,
+        0.0,
+    )

@@ -32,7 +32,9 @@ ENTRY main {
 }
 """  # noqa: E501
     return module_from_text(
-        text.encode(), "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt", program_id=1
+        text.encode(),
+        "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt",
+        program_id=1,
     )
 
 
@@ -45,7 +47,9 @@ STEP = (
 )
 
 
-def overlap_of(measured: Callable[..., MeasuredStep], module: Module, **known: object) -> Overlap:
+def overlap_of(
+    measured: Callable[..., MeasuredStep], module: Module, **known: object
+) -> Overlap:
     found = measured(repeated(*STEP, every=1000), module, **known).overlap
     assert found is not None
     return found
@@ -54,7 +58,8 @@ def overlap_of(measured: Callable[..., MeasuredStep], module: Module, **known: o
 def test_only_independent_compute_can_hide_a_collective(measured, module) -> None:
     step = measured(repeated(*STEP, every=1000), module)
     judged = {
-        item.name: (item.transfer_exposed_us, item.hideable_us) for item in step.exposed_collectives
+        item.name: (item.transfer_exposed_us, item.hideable_us)
+        for item in step.exposed_collectives
     }
     # negate.1 is independent of both: it can hide 60 of the first, or of the second
     assert judged["all-gather-start.1"] == pytest.approx((100, 60))
@@ -86,14 +91,17 @@ ENTRY main {
 }
 """  # noqa: E501
     module = module_from_text(
-        text.encode(), "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt", program_id=1
+        text.encode(),
+        "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt",
+        program_id=1,
     )
     of = ((Run("all-reduce-start.1", at, 100, SIDE), Run("negate.1", at + 100, 60), Run("add.1", at + 160, 10))
           for at in (0, 200, 400))  # fmt: skip
     step = measured(repeated(*(run for runs in of for run in runs), every=1000), module)
-    assert [(item.transfer_exposed_us, item.hideable_us) for item in step.exposed_collectives] == [
-        pytest.approx((300, 180))
-    ]
+    assert [
+        (item.transfer_exposed_us, item.hideable_us)
+        for item in step.exposed_collectives
+    ] == [pytest.approx((300, 180))]
 
 
 def test_reasons_are_in_words(measured, module) -> None:
@@ -110,11 +118,17 @@ def test_reasons_are_in_words(measured, module) -> None:
 
 def test_a_profile_is_held_against_what_ran(measured, module) -> None:
     used = Profile(
-        (Cost("negate.1", 60.0), Cost("negate.2", 150.0), Cost("all-gather-start.1", 90.0))
+        (
+            Cost("negate.1", 60.0),
+            Cost("negate.2", 150.0),
+            Cost("all-gather-start.1", 90.0),
+        )
     )
     use = overlap_of(measured, module, used=used).profile
     assert use is not None
-    rows = {row.name: (row.profile_us, row.measured_us, row.error_us) for row in use.rows}
+    rows = {
+        row.name: (row.profile_us, row.measured_us, row.error_us) for row in use.rows
+    }
     assert rows["negate.2"] == pytest.approx((150, 50, -100))
     assert rows["all-gather-start.1"] == pytest.approx((90, 100, 10))
     assert rows["negate.3"][0] is None

@@ -1,4 +1,6 @@
-"""Faults of known size in the real 4 × A100 recording: found by name and size, alone and with --against."""
+"""Faults of known size in the real 4 × A100 recording: found by name and size, alone and with
+--against.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ MANY = 9  # steady executions of the longer recording
 
 @pytest.fixture(scope="module", autouse=True)
 def one_dump() -> Iterator[None]:
-    """The dump is read once, with its buffers, the work and the names of its instructions, which no fault changes.
+    """The dump is read once, with its buffers, the work and the names of its instructions, which no
+    fault changes.
 
     What a schedule could hide, which no fault here is about, is not searched for.
     """
@@ -50,7 +53,9 @@ def one_dump() -> Iterator[None]:
             works[key] = module, work_of(module, instruction)
         return works[key][1]
 
-    def named_once(trace: Trace, codes: Sequence[int], *modules: Module | None) -> Naming:
+    def named_once(
+        trace: Trace, codes: Sequence[int], *modules: Module | None
+    ) -> Naming:
         key = trace.instructions, trace.devices, tuple(codes), *map(id, modules)
         if key not in namings:
             namings[key] = name_instructions(trace, codes, *modules)
@@ -63,7 +68,9 @@ def one_dump() -> Iterator[None]:
         patch.setattr(inputs, "buffers_from_bytes", cache(inputs.buffers_from_bytes))
         patch.setattr(analysis, "work_of", work_once)
         patch.setattr(
-            analysis, "find_overlap", lambda module, costs, found, *_, **__: (None, found)
+            analysis,
+            "find_overlap",
+            lambda module, costs, found, *_, **__: (None, found),
         )
         yield
 
@@ -74,7 +81,9 @@ def exports() -> list[Path]:
 
 @pytest.fixture(scope="module")
 def longer(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The recording with six more executions, each the last one with kernels that differ by 0.05 %."""
+    """The recording with six more executions, each the last one with kernels that differ by 0.05
+    %.
+    """
     files = Faulty(exports(), tmp_path_factory.mktemp("longer"), MAIN).paths
     for path in files:
         repeat(path, MAIN, MANY - len(STEADY), jitter=0.0005)
@@ -92,11 +101,13 @@ class Fault:
     plant: Callable[[Faulty], float]  # plants it; what it adds to a mean step, in ms
     finding: str  # id, empty: none
     names: tuple[str, ...] = ()  # in the finding's words or its evidence
-    row: str = ""  # group or name of the row of ``--against`` that grew by as much; "late": what ranks wait
+    # group or name of the row of ``--against`` that grew by as much; "late": what ranks wait
+    row: str = ""
     base_ms: float = 0.0  # what the finding counts in the clean recording
     is_many: bool = False  # in the longer recording
     verdict: StepVerdict | None = StepVerdict.LONGER
-    is_saved: bool = True  # whether the finding's share is what is planted; else only a part of that can be saved
+    # whether the finding's share is what is planted; else only a part of that can be saved
+    is_saved: bool = True
 
 
 def whole(faulty: Faulty) -> range:
@@ -120,7 +131,9 @@ def late(rank: int, ms: float, *, busy: bool = False) -> Callable[[Faulty], floa
 def in_turn(sizes: Sequence[float]) -> Callable[[Faulty], float]:
     def plant(faulty: Faulty) -> float:
         for execution in every(faulty):
-            faulty.hold(execution % 2, execution, round(sizes[execution % len(sizes)] * MS))
+            faulty.hold(
+                execution % 2, execution, round(sizes[execution % len(sizes)] * MS)
+            )
         used = [sizes[execution % len(sizes)] for execution in every(faulty)]
         return sum(used) / len(used)
 
@@ -170,7 +183,9 @@ def stretched(factor: float, executions: Sequence[int]) -> Callable[[Faulty], fl
 def longer_instruction(name: str, factor: float) -> Callable[[Faulty], float]:
     def plant(faulty: Faulty) -> float:
         faulty.lengthen(
-            name, factor, [number for number in whole(faulty) if number not in every(faulty)]
+            name,
+            factor,
+            [number for number in whole(faulty) if number not in every(faulty)],
         )
         return (
             faulty.lengthen(name, factor, every(faulty)) / MS
@@ -234,12 +249,18 @@ FAULTS: dict[str, Fault] = {
         WAITS_LONGER,
         True,
     ),
-    "a gap of 3 ms in every step": Fault(gap(3), "idle", ("before",), "host gaps", 0.1, True),
+    "a gap of 3 ms in every step": Fault(
+        gap(3), "idle", ("before",), "host gaps", 0.1, True
+    ),
     "a gap of 2 ms early in every step": Fault(
         gap(2, at=0.2), "idle", ("before",), "host gaps", 0.15
     ),
     "a gap of 50 ms in one of three steps": Fault(
-        gap(50, (3,)), "slow-steps", ("execution 3", "host gaps"), "slow steps", verdict=None
+        gap(50, (3,)),
+        "slow-steps",
+        ("execution 3", "host gaps"),
+        "slow steps",
+        verdict=None,
     ),
     "a gap of 30 ms in one of nine steps": Fault(
         gap(30, (6,)),
@@ -251,7 +272,11 @@ FAULTS: dict[str, Fault] = {
         verdict=None,
     ),
     "one of three steps 40 % longer on all ranks": Fault(
-        stretched(1.4, (4,)), "slow-steps", ("execution 4", "compute"), "slow steps", verdict=None
+        stretched(1.4, (4,)),
+        "slow-steps",
+        ("execution 4", "compute"),
+        "slow steps",
+        verdict=None,
     ),
     "one of nine steps 40 % longer on all ranks": Fault(
         stretched(1.4, (7,)),
@@ -262,9 +287,16 @@ FAULTS: dict[str, Fault] = {
         True,
         verdict=None,
     ),
-    "a pause of 12 ms between steps": Fault(pause(12), "input-bound", (), "between steps", PAUSES),
+    "a pause of 12 ms between steps": Fault(
+        pause(12), "input-bound", (), "between steps", PAUSES
+    ),
     "another module of 12 ms between steps": Fault(
-        module("jit_metrics", 12), "other-modules", ("jit_metrics",), "jit_metrics", 0, True
+        module("jit_metrics", 12),
+        "other-modules",
+        ("jit_metrics",),
+        "jit_metrics",
+        0,
+        True,
     ),
     "another module of 2 ms between steps": Fault(
         module("jit_lr", 2), "other-modules", ("jit_lr",), "jit_lr"
@@ -303,7 +335,11 @@ def clean_longer(longer: list[Path]) -> MeasuredStep:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_found_by_name_and_size(
-    name: str, tmp_path: Path, longer: list[Path], clean: MeasuredStep, clean_longer: MeasuredStep
+    name: str,
+    tmp_path: Path,
+    longer: list[Path],
+    clean: MeasuredStep,
+    clean_longer: MeasuredStep,
 ) -> None:
     fault = FAULTS[name]
     faulty = Faulty(longer if fault.is_many else exports(), tmp_path, MAIN)
@@ -322,9 +358,9 @@ def test_a_planted_fault_is_found_by_name_and_size(
                 planted + fault.base_ms, rel=0.1
             )
     assert against.delta_us / 1e3 == pytest.approx(planted, rel=0.1)
-    assert sum(change.delta_us for change in against.changes) + against.other_us == pytest.approx(
-        against.delta_us
-    )
+    assert sum(
+        change.delta_us for change in against.changes
+    ) + against.other_us == pytest.approx(against.delta_us)
     if fault.row == "late":
         grown = against.late_us[1] - against.late_us[0]
     else:
@@ -341,7 +377,10 @@ def test_a_planted_fault_is_found_by_name_and_size(
 def test_nothing_is_found_in_the_clean_recording(
     clean: MeasuredStep, clean_longer: MeasuredStep
 ) -> None:
-    assert {one.id for one in find_findings(clean_longer)} == {"slow-collective", "window"}
+    assert {one.id for one in find_findings(clean_longer)} == {
+        "slow-collective",
+        "window",
+    }
     assert find_differences(clean, clean_longer).verdict == StepVerdict.CANNOT_TELL
 
 
@@ -352,7 +391,9 @@ def test_a_collective_that_is_longer_but_hidden_costs_nothing(
     for rank in faulty.ranks:
         for execution in every(faulty):
             (row,) = (
-                at for at in rank.of(execution).tolist() if rank.name[at] == "all-gather-start.4"
+                at
+                for at in rank.of(execution).tolist()
+                if rank.name[at] == "all-gather-start.4"
             )
             rank.end[row] += 50_000
     against = find_differences(clean, measured_step(side(faulty.write())))
@@ -360,7 +401,9 @@ def test_a_collective_that_is_longer_but_hidden_costs_nothing(
     assert against.verdict == StepVerdict.CANNOT_TELL
 
 
-def test_a_third_step_of_warm_up_is_left_out(tmp_path: Path, clean: MeasuredStep) -> None:
+def test_a_third_step_of_warm_up_is_left_out(
+    tmp_path: Path, clean: MeasuredStep
+) -> None:
     faulty = Faulty(exports(), tmp_path, MAIN)
     faulty.stretch(2, 1.2)
     step = measured_step(side(faulty.write()))
@@ -377,20 +420,30 @@ def test_events_that_are_recorded_twice_count_once(
     faulty.edit(repeated)
     step = measured_step(side(faulty.paths))
     assert step.breakdown == clean.breakdown
-    assert [one.id for one in find_findings(step)] == [one.id for one in find_findings(clean)]
+    assert [one.id for one in find_findings(step)] == [
+        one.id for one in find_findings(clean)
+    ]
     assert any("recorded twice" in line for line in step.trace.warnings)
 
 
 @pytest.mark.parametrize(
     ("factor", "words", "lost"),
     [
-        (lambda place: 1.01**place, "longer from execution 2 to 10 (1.0 % each)", 0.039),
+        (
+            lambda place: 1.01**place,
+            "longer from execution 2 to 10 (1.0 % each)",
+            0.039,
+        ),
         (lambda place: 1 + 0.05 * (place >= 4), "longer from execution 6 on", 0.027),
         (lambda place: 1 + 0.08 * (place % 2), "every second step is", 0.034),
     ],
 )
 def test_steps_that_change_over_time_are_found(
-    factor: Callable[[int], float], words: str, lost: float, tmp_path: Path, longer: list[Path]
+    factor: Callable[[int], float],
+    words: str,
+    lost: float,
+    tmp_path: Path,
+    longer: list[Path],
 ) -> None:
     faulty = Faulty(longer, tmp_path, MAIN)
     for place, execution in enumerate(every(faulty)):
@@ -434,7 +487,9 @@ def test_two_late_ranks_are_two(tmp_path: Path, longer: list[Path]) -> None:
     assert "and device 0 of proc0" in found.number
 
 
-def test_all_compute_that_is_slower_alike_is_one_row(tmp_path: Path, clean: MeasuredStep) -> None:
+def test_all_compute_that_is_slower_alike_is_one_row(
+    tmp_path: Path, clean: MeasuredStep
+) -> None:
     faulty = Faulty(exports(), tmp_path, MAIN)
     for execution in every(faulty):
         faulty.stretch(execution, 1.03)
@@ -445,14 +500,18 @@ def test_all_compute_that_is_slower_alike_is_one_row(tmp_path: Path, clean: Meas
     assert abs(against.other_us) < 0.1 * against.delta_us
 
 
-def test_one_slower_product_is_not_all_compute(tmp_path: Path, clean: MeasuredStep) -> None:
+def test_one_slower_product_is_not_all_compute(
+    tmp_path: Path, clean: MeasuredStep
+) -> None:
     faulty = Faulty(exports(), tmp_path, MAIN)
     faulty.lengthen(PRODUCT, 2, every(faulty))
     against = find_differences(clean, measured_step(side(faulty.write())))
     assert against.changes[0].name == PRODUCT
 
 
-def test_a_warm_up_before_steps_that_grow_is_left_out(tmp_path: Path, longer: list[Path]) -> None:
+def test_a_warm_up_before_steps_that_grow_is_left_out(
+    tmp_path: Path, longer: list[Path]
+) -> None:
     faulty = Faulty(longer, tmp_path, MAIN)
     for place, execution in enumerate(every(faulty)):
         faulty.stretch(execution, 1.04 if place == 0 else 1.01**place)
@@ -460,7 +519,9 @@ def test_a_warm_up_before_steps_that_grow_is_left_out(tmp_path: Path, longer: li
     assert {0, 1, 2} == set(step.costs.window.dropped)
 
 
-def test_the_clock_of_a_rank_does_not_matter(tmp_path: Path, clean: MeasuredStep) -> None:
+def test_the_clock_of_a_rank_does_not_matter(
+    tmp_path: Path, clean: MeasuredStep
+) -> None:
     faulty = Faulty(exports(), tmp_path, MAIN)
     faulty.edit(clock_moved(7_000_000_123), rank=1)
     step = measured_step(side(faulty.paths))
@@ -486,7 +547,10 @@ def test_a_slow_step_is_no_skew_and_the_profile_stays_typical(
     assert step.costs.skew_us is not None
     assert step.costs.skew_us < 500
     before, after = (
-        sum(cost.cost_us * cost.samples / one.costs.window.used for cost in one.costs.costs)
+        sum(
+            cost.cost_us * cost.samples / one.costs.window.used
+            for cost in one.costs.costs
+        )
         for one in (clean, step)
     )
     assert after == pytest.approx(before, rel=0.02)
@@ -498,5 +562,7 @@ def test_more_ranks_than_the_program_has_are_refused(tmp_path: Path) -> None:
         faulty = Faulty(exports(), tmp_path / str(job), MAIN)
         faulty.edit(other_process(job * 16))
         paths += faulty.paths
-    with pytest.raises(UserError, match="traces of 6 devices, but pjit__wrapped_step_fn runs on 4"):
+    with pytest.raises(
+        UserError, match="traces of 6 devices, but pjit__wrapped_step_fn runs on 4"
+    ):
         measured_step(side(paths))

@@ -1,4 +1,6 @@
-"""Records that cannot be true, and work of no instruction, planted into the real recording: named, counted, in no verdict."""
+"""Records that cannot be true, and work of no instruction, planted into the real recording: named,
+counted, in no verdict.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,11 @@ def bad_start(file: sqlite3.Connection, faulty: Faulty) -> None:
 
 
 def no_stamps(file: sqlite3.Connection, faulty: Faulty) -> None:
-    update(file, rows_of(faulty, 3, 700, 2) + rows_of(faulty, 4, 200, 1), "start = 0, end = 0")
+    update(
+        file,
+        rows_of(faulty, 3, 700, 2) + rows_of(faulty, 4, 200, 1),
+        "start = 0, end = 0",
+    )
 
 
 def reversed_stamps(file: sqlite3.Connection, faulty: Faulty) -> None:
@@ -68,7 +74,11 @@ def reversed_stamps(file: sqlite3.Connection, faulty: Faulty) -> None:
 
 
 def moved(file: sqlite3.Connection, faulty: Faulty) -> None:
-    update(file, rows_of(faulty, 4, 700, 1), f"start = start - {140 * MS}, end = end - {140 * MS}")
+    update(
+        file,
+        rows_of(faulty, 4, 700, 1),
+        f"start = start - {140 * MS}, end = end - {140 * MS}",
+    )
 
 
 def far_away(file: sqlite3.Connection, faulty: Faulty) -> None:
@@ -78,7 +88,10 @@ def far_away(file: sqlite3.Connection, faulty: Faulty) -> None:
 
 WRONG: dict[str, tuple[Change, str]] = {
     "an end stamp 1.6 s late": (bad_end, "1 GPU record cannot be as long as recorded"),
-    "a start stamp 200 ms early": (bad_start, "1 GPU record cannot be as long as recorded"),
+    "a start stamp 200 ms early": (
+        bad_start,
+        "1 GPU record cannot be as long as recorded",
+    ),
     "three records without stamps": (no_stamps, "3 GPU records without a time stamp"),
     "two records with stamps in the wrong order": (
         reversed_stamps,
@@ -100,10 +113,14 @@ def test_a_record_that_cannot_be_true_is_named_and_changes_no_verdict(
     assert step.steps == clean.steps
     assert step.step_us == pytest.approx(clean.step_us, rel=0.001)
     assert step.breakdown.idle_us == pytest.approx(clean.breakdown.idle_us, rel=0.02)
-    assert [one.id for one in find_findings(step)] == [one.id for one in find_findings(clean)]
+    assert [one.id for one in find_findings(step)] == [
+        one.id for one in find_findings(clean)
+    ]
 
 
-def test_the_clean_recording_has_no_such_record_and_no_other_work(clean: MeasuredStep) -> None:
+def test_the_clean_recording_has_no_such_record_and_no_other_work(
+    clean: MeasuredStep,
+) -> None:
     assert not [line for line in clean.trace.warnings if "GPU record" in line]
     assert clean.breakdown.other_us == 0
     assert clean.costs.window.lost == {}
@@ -120,7 +137,9 @@ def test_a_lost_stretch_of_one_rank_is_named_and_its_execution_left_out(
     (line,) = (line for line in step.costs.warnings if "lost" in line)
     assert "300 GPU records lost in execution 3, on device 0 of proc3" in line
     assert [item.execution for item in step.parts.steps] == [2]
-    assert step.breakdown.compute_us == pytest.approx(clean.breakdown.compute_us, rel=0.01)
+    assert step.breakdown.compute_us == pytest.approx(
+        clean.breakdown.compute_us, rel=0.01
+    )
 
 
 def test_the_recorders_own_note_on_lost_records_is_a_warning(tmp_path: Path) -> None:
@@ -131,17 +150,23 @@ def test_the_recorders_own_note_on_lost_records_is_a_warning(tmp_path: Path) -> 
         text = "CUPTI dropped 1234 records. Some CUPTI events might be missing."
         file.execute("insert into DIAGNOSTIC_EVENT values (1, 2, ?)", (text,))
 
-    (line,) = (line for line in planted(tmp_path, note).trace.warnings if "nsys lost" in line)
+    (line,) = (
+        line for line in planted(tmp_path, note).trace.warnings if "nsys lost" in line
+    )
     assert "nsys lost 1,234 GPU records" in line
 
 
 def other_library(file: sqlite3.Connection, faulty: Faulty) -> None:
-    """Behind each execution another library runs a kernel of 3 ms, launched outside of XLA's ranges."""
+    """Behind each execution another library runs a kernel of 3 ms, launched outside of XLA's
+    ranges.
+    """
     columns = [row[1] for row in file.execute(f"pragma table_info({KERNELS})")]
     calls = [row[1] for row in file.execute(f"pragma table_info({CALLS})")]
     for execution in (2, 3):
         row = rows_of(faulty, execution, 0, 10**6)[-1]
-        kernel = file.execute(f"select * from {KERNELS} where rowid = ?", (row,)).fetchone()
+        kernel = file.execute(
+            f"select * from {KERNELS} where rowid = ?", (row,)
+        ).fetchone()
         values = dict(zip(columns, kernel, strict=True))
         found = file.execute(
             f"select * from {CALLS} where correlationId = ?", (values["correlationId"],)
@@ -160,7 +185,9 @@ def test_a_kernel_of_another_library_between_steps_is_no_idle_time(
 ) -> None:
     step = planted(tmp_path, other_library)
     other = step.parts.of(RowGroup.OTHER)
-    assert other == pytest.approx({"kernels outside of XLA programs": 3000 / 2}, rel=0.01)
+    assert other == pytest.approx(
+        {"kernels outside of XLA programs": 3000 / 2}, rel=0.01
+    )
     less = clean.breakdown.idle_us - step.breakdown.idle_us
     assert less == pytest.approx(3000 / 2, rel=0.01)
     assert step.step_us == pytest.approx(clean.step_us)

@@ -32,7 +32,9 @@ STEPS = st.lists(st.tuples(st.integers(0, 4000), ACTIVITIES), min_size=1, max_si
 """Executions that follow each other: time between them, and (name, start, time, kind)."""
 
 
-def laid_out(devices: list[list[tuple[int, list[tuple[str, int, int, ActivityKind]]]]]) -> Trace:
+def laid_out(
+    devices: list[list[tuple[int, list[tuple[str, int, int, ActivityKind]]]]],
+) -> Trace:
     """Devices as a trace; each starts its clock somewhere else."""
     steps = []
     for device, executions in enumerate(devices):
@@ -40,14 +42,17 @@ def laid_out(devices: list[list[tuple[int, list[tuple[str, int, int, ActivityKin
         for number, (later, activities) in enumerate(executions):
             clock += later
             runs = [
-                Run(name, clock + start, time, kind=kind) for name, start, time, kind in activities
+                Run(name, clock + start, time, kind=kind)
+                for name, start, time, kind in activities
             ]
             steps.append((device, number, runs))
             clock = int(max(run.start + run.time for run in runs))
     return made(steps)
 
 
-def sweep(step: MeasuredStep, device: int, stream_of: Callable[[int], int]) -> dict[str, int]:
+def sweep(
+    step: MeasuredStep, device: int, stream_of: Callable[[int], int]
+) -> dict[str, int]:
     """The parts by another way: what runs between any two edges of what a device ran.
 
     Args:
@@ -102,7 +107,11 @@ def test_the_parts_add_up_on_any_trace_and_are_those_of_a_sweep(devices):
         name = step.trace.instructions[step.trace.instruction[row]]
         if name.startswith("all-gather"):
             return 1
-        return 2 if name.startswith("copy") or step.trace.kind[row] == ActivityKind.MEMCPY else 0
+        return (
+            2
+            if name.startswith("copy") or step.trace.kind[row] == ActivityKind.MEMCPY
+            else 0
+        )
 
     for window in step.windows:
         assert_adds_up(window)
@@ -113,9 +122,17 @@ def test_the_parts_add_up_on_any_trace_and_are_those_of_a_sweep(devices):
 @pytest.mark.parametrize("job", ["pax", "maxtext"])
 def test_the_parts_of_a_real_step_add_up_and_are_those_of_a_sweep(job, request):
     step = request.getfixturevalue(job)
-    opcodes = {"all-gather", "all-reduce", "reduce-scatter", "collective-permute", "all-to-all"}
+    opcodes = {
+        "all-gather",
+        "all-reduce",
+        "reduce-scatter",
+        "collective-permute",
+        "all-to-all",
+    }
     communicates = {
-        item.name for item in step.module.walk() if opcode_of(step.module, item) in opcodes
+        item.name
+        for item in step.module.walk()
+        if opcode_of(step.module, item) in opcodes
     }
 
     def stream_of(row: int) -> int:
@@ -133,23 +150,33 @@ def opcode_of(module: Module, item: Instruction) -> str:
 
 def test_time_between_steps_is_idle_of_its_own(measured):
     step = measured(repeated(Run("fusion", 0, 8000), every=10_000))
-    assert [window.parts_ns["between_steps_ns"] for window in step.windows] == [3 * 2_000_000] * 2
+    assert [window.parts_ns["between_steps_ns"] for window in step.windows] == [
+        3 * 2_000_000
+    ] * 2
 
 
 def test_a_step_lasts_from_its_start_to_that_of_the_next(measured):
     parts = measured(repeated(Run("fusion", 0, 8000), every=10_000)).breakdown
-    assert (parts.step_us, parts.compute_us, parts.idle_us) == pytest.approx((10_000, 8000, 2000))
+    assert (parts.step_us, parts.compute_us, parts.idle_us) == pytest.approx(
+        (10_000, 8000, 2000)
+    )
 
 
 def test_what_another_program_computes_between_steps_is_compute(measured):
-    """As the learning rate of the 4 × H100 job: 69.44 µs on device 0 that no kernel of the step's takes."""
+    """As the learning rate of the 4 × H100 job: 69.44 µs on device 0 that no kernel of the step's
+    takes.
+    """
     trace = repeated(Run("fusion", 0, 100), Run("cosine", 150, 20), every=200, steps=3)
     other = (trace.instruction == trace.instructions.index("cosine")).astype(np.int32)
     step = measured(
-        replace(trace, module=other, modules=(*trace.modules, ModuleKey("jit_cosine", 2)))
+        replace(
+            trace, module=other, modules=(*trace.modules, ModuleKey("jit_cosine", 2))
+        )
     )
     parts = step.breakdown
-    assert (parts.step_us, parts.compute_us, parts.idle_us) == pytest.approx((200, 120, 80))
+    assert (parts.step_us, parts.compute_us, parts.idle_us) == pytest.approx(
+        (200, 120, 80)
+    )
 
 
 def test_the_pause_after_a_step_alone_is_not_known(measured):
@@ -159,7 +186,9 @@ def test_the_pause_after_a_step_alone_is_not_known(measured):
 
 def test_a_collective_under_compute_is_not_exposed(measured):
     step = measured(
-        repeated(Run("fusion", 0, 100), Run("all-gather-start", 20, 130, SIDE), every=150)
+        repeated(
+            Run("fusion", 0, 100), Run("all-gather-start", 20, 130, SIDE), every=150
+        )
     )
     assert step.breakdown.exposed_communication_us == pytest.approx(50)
     assert step.breakdown.communication_us == pytest.approx(130)
@@ -173,6 +202,9 @@ def test_idle_time_while_xla_compiles_is_known_as_that(
         np.array([[150, 450], [1080, 1180], [9000, 9900]], np.int64) * 1000
     )  # the last is after the window
     step = measured(replace(trace, compiling={"host:1": times}))
-    assert [window.parts_ns["compile_ns"] for window in step.windows] == [380_000, 380_000]
+    assert [window.parts_ns["compile_ns"] for window in step.windows] == [
+        380_000,
+        380_000,
+    ]
     assert step.idle_us["while compiling"] == pytest.approx(380 / 2)
     assert step.idle_us["between steps"] == pytest.approx(900)

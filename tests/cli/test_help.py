@@ -1,4 +1,6 @@
-"""What `--help` says: every command in a group with examples, every option explained, the same one everywhere."""
+"""What `--help` says: every command in a group with examples, every option explained, the same one
+everywhere.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def leaves() -> Iterator[tuple[str, click.Command]]:
         command = main.group.get_command(click.Context(main.group), name)
         assert command is not None
         if isinstance(command, click.Group):
-            yield from ((f"{name} {inner}", found) for inner, found in command.commands.items())
+            yield from (
+                (f"{name} {inner}", found) for inner, found in command.commands.items()
+            )
         else:
             yield name, command
 
@@ -52,7 +56,9 @@ LEAVES = dict(leaves())
 
 def options(command: click.Command) -> dict[str, click.Option]:
     params = (
-        param for param in command.params if isinstance(param, click.Option) and not param.hidden
+        param
+        for param in command.params
+        if isinstance(param, click.Option) and not param.hidden
     )
     return {max(param.opts, key=len).removeprefix("--"): param for param in params}
 
@@ -68,7 +74,9 @@ def test_every_file_of_a_command_is_listed() -> None:
 def test_a_command_has_examples_that_it_takes(name: str) -> None:
     command = LEAVES[name]
     assert isinstance(command, own.Command), "say @click.command(cls=Command)"
-    assert command.examples, "the docstring ends with \\b and lines that begin with pgle"
+    assert command.examples, (
+        "the docstring ends with \\b and lines that begin with pgle"
+    )
     for example in command.examples:
         line = re.findall(r"pgle ([^|)]*)", example)[-1]
         words = shlex.split(line, comments=True)
@@ -80,7 +88,9 @@ def test_a_command_has_examples_that_it_takes(name: str) -> None:
 
 @pytest.mark.parametrize("name", LEAVES)
 def test_every_option_is_explained(name: str) -> None:
-    assert not [option for option, param in options(LEAVES[name]).items() if not param.help]
+    assert not [
+        option for option, param in options(LEAVES[name]).items() if not param.help
+    ]
 
 
 def test_an_option_says_the_same_everywhere() -> None:
@@ -92,7 +102,9 @@ def test_an_option_says_the_same_everywhere() -> None:
 
 
 def test_groups_name_options_that_exist() -> None:
-    known = {name for command in LEAVES.values() for name in options(command)} | {"help"}
+    known = {name for command in LEAVES.values() for name in options(command)} | {
+        "help"
+    }
     assert {name for names in own.SECTIONS.values() for name in names.split()} <= known
 
 
@@ -107,7 +119,9 @@ def test_few_options_stand_without_a_group(name: str) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 140])
-@pytest.mark.parametrize("words", [[], *([*name.split()] for name in LEAVES)], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [[], *([*name.split()] for name in LEAVES)], ids=" ".join
+)
 def test_help_fits(words: list[str], width: int) -> None:
     done = CliRunner().invoke(
         main.group, [*words, "--help"], terminal_width=width, max_content_width=200
@@ -118,7 +132,9 @@ def test_help_fits(words: list[str], width: int) -> None:
         assert len(line) <= width or alone or line.startswith("Usage"), line
 
 
-@pytest.mark.parametrize("words", [[], *([*name.split()] for name in LEAVES)], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [[], *([*name.split()] for name in LEAVES)], ids=" ".join
+)
 def test_brief_help_is_one_screen(words: list[str]) -> None:
     done = CliRunner().invoke(main.group, [*words, "-h"], terminal_width=80)
     assert done.exit_code == 0

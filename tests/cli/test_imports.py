@@ -1,4 +1,6 @@
-"""Commands start fast because they leave out what they do not need; each of these modules costs 5 to 600 ms."""
+"""Commands start fast because they leave out what they do not need; each of these modules costs 5
+to 600 ms.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ OF_HLO = {
 def test_commands_import_only_what_they_need(
     testdata: Path, tmp_path: Path, arguments: list[str], unneeded: set[str]
 ) -> None:
-    words = [str(tmp_path / "out.pbtxt") if word == "OUT" else word for word in arguments]
+    words = [
+        str(tmp_path / "out.pbtxt") if word == "OUT" else word for word in arguments
+    ]
     code = "import sys; from pgle.cli.main import run; run(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
     done = subprocess.run(
         [sys.executable, "-c", code, *words],

@@ -27,7 +27,9 @@ def failing(monkeypatch):
         def command() -> None:
             raise error
 
-        monkeypatch.setattr(main.LazyGroup, "get_command", lambda self, ctx, name: command)
+        monkeypatch.setattr(
+            main.LazyGroup, "get_command", lambda self, ctx, name: command
+        )
 
     return make
 
@@ -43,7 +45,11 @@ def test_every_listed_command_has_help(name):
 def test_every_command_that_reports_has_json(name):
     command = main.group.get_command(click.Context(main.group), name)
     assert command is not None
-    leaves = list(command.commands.values()) if isinstance(command, click.Group) else [command]
+    leaves = (
+        list(command.commands.values())
+        if isinstance(command, click.Group)
+        else [command]
+    )
     for leaf in (leaf for leaf in leaves if not {name, leaf.name} & WITHOUT_JSON):
         assert any("--json" in parameter.opts for parameter in leaf.params), leaf.name
 
@@ -55,29 +61,51 @@ def test_help_lists_every_command():
 
 def test_help_imports_neither_numpy_nor_jax():
     code = "import sys; from pgle.cli.main import run; run(['--help']); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     loaded = set(done.stdout.split())
-    assert not loaded & {"numpy", "jax", "rich", "google.protobuf", "matplotlib", "scipy"}
+    assert not loaded & {
+        "numpy",
+        "jax",
+        "rich",
+        "google.protobuf",
+        "matplotlib",
+        "scipy",
+    }
 
 
 def test_importing_pgle_is_light():
     code = "import sys, pgle; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert not set(done.stdout.split()) & {"numpy", "jax", "click", "rich"}
 
 
 def test_a_user_error_is_one_line_and_exit_code_2(failing, capsys):
-    failing(UserError("not a SQLite database", where="report.sqlite", remedy="export it again"))
+    failing(
+        UserError(
+            "not a SQLite database", where="report.sqlite", remedy="export it again"
+        )
+    )
     assert main.run(["show"]) == 2
     assert (
-        capsys.readouterr().err == "pgle: report.sqlite: not a SQLite database; export it again\n"
+        capsys.readouterr().err
+        == "pgle: report.sqlite: not a SQLite database; export it again\n"
     )
 
 
 def test_a_password_in_an_address_is_not_repeated(failing, capsys):
-    failing(UserError("no such object", where="https://me:hunter2hunter2@example.com/p.pbtxt"))
+    failing(
+        UserError(
+            "no such object", where="https://me:hunter2hunter2@example.com/p.pbtxt"
+        )
+    )
     main.run(["show"])
-    assert capsys.readouterr().err == "pgle: https***example.com/p.pbtxt: no such object\n"
+    assert (
+        capsys.readouterr().err == "pgle: https***example.com/p.pbtxt: no such object\n"
+    )
 
 
 def test_a_multi_line_reason_stays_on_one_line(failing, capsys):
@@ -96,7 +124,9 @@ def test_an_interrupt_is_130(failing, capsys):
     assert main.run(["show"]) == 130
 
 
-def test_a_defect_of_ours_is_one_line_that_says_how_to_see_more(failing, capsys, monkeypatch):
+def test_a_defect_of_ours_is_one_line_that_says_how_to_see_more(
+    failing, capsys, monkeypatch
+):
     monkeypatch.delenv("PGLE_DEBUG", raising=False)
     failing(ZeroDivisionError("division by zero"))
     assert main.run(["show"]) == 2
@@ -114,7 +144,8 @@ def test_with_debug_a_defect_shows_its_traceback(failing, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "words", [["no-such-command"], ["show"], ["show", "--no-such-option", "x"], ["--nonsense"]]
+    "words",
+    [["no-such-command"], ["show"], ["show", "--no-such-option", "x"], ["--nonsense"]],
 )
 def test_bad_usage_is_one_line_and_exit_code_2(words, capsys):
     assert main.run(words) == 2
@@ -135,7 +166,15 @@ def test_a_program_that_is_captured_ends_with_us(tmp_path):
     fifo = tmp_path / "alive"
     os.mkfifo(fifo)
     program = "import sys, time; out = open(sys.argv[1], 'w'); print('ready', file=out, flush=True); time.sleep(600)"
-    command = [sys.executable, "-m", "pgle", "rehearse", "-o", str(tmp_path / "out"), "--"]
+    command = [
+        sys.executable,
+        "-m",
+        "pgle",
+        "rehearse",
+        "-o",
+        str(tmp_path / "out"),
+        "--",
+    ]
     pgle = subprocess.Popen([*command, sys.executable, "-c", program, str(fifo)])
     with fifo.open() as alive:
         assert alive.readline() == "ready\n"

@@ -1,4 +1,6 @@
-"""One rule for all outputs: a name says its form, and what cannot be written is said before the work."""
+"""One rule for all outputs: a name says its form, and what cannot be written is said before the
+work.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ def test_a_folder_is_one_of_this_machine(
             ["compare", "--abba", "1", "--html", "folder.html", "--", "touch", "ran"],
             "folder.html: is a directory",
         ),
-        (["compare", "a", "b", "--html", "taken.html/x.html"], "is a file, not a directory"),
+        (
+            ["compare", "a", "b", "--html", "taken.html/x.html"],
+            "is a file, not a directory",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
@@ -58,17 +63,26 @@ def test_what_cannot_be_written_is_said_before_anything_is_read_or_run(
     Path("folder.html").mkdir()
     assert run(words) == 2
     assert said in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.html", "taken.html"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "folder.html",
+        "taken.html",
+    ]
 
 
 def test_an_experiment_without_a_compiler_is_refused_before_its_program_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("pgle.run.ask.jax_private.PLUGINS", ())
-    monkeypatch.setattr("pgle.run.process.environment.compiler_of", lambda _: (None, ()))
+    monkeypatch.setattr(
+        "pgle.run.process.environment.compiler_of", lambda _: (None, ())
+    )
     monkeypatch.chdir(tmp_path)
     program = ["--", sys.executable, "-c", "open('ran', 'w')"]
-    for words in (["run", "--capture", "simulated"], ["rehearse"], ["tune", "-o", "tuned"]):
+    for words in (
+        ["run", "--capture", "simulated"],
+        ["rehearse"],
+        ["tune", "-o", "tuned"],
+    ):
         assert run([*words, *program]) == 2
         assert "the CUDA plugin of jax is not installed" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())

@@ -1,4 +1,6 @@
-"""The program in odd surroundings: no arguments, typing errors, ASCII terminals, names that are no text, Ctrl-C."""
+"""The program in odd surroundings: no arguments, typing errors, ASCII terminals, names that are no
+text, Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +48,31 @@ def test_a_command_of_several_prints_its_help(
         (["flags", "presett"], "preset"),
         (["flags", "preset", "fsdpp"], "fsdp"),
         (
-            ["verify", PROFILE, "--hlo", "hlo/jax-0.12.0.1/async", "--module", "jit_stepp"],
+            [
+                "verify",
+                PROFILE,
+                "--hlo",
+                "hlo/jax-0.12.0.1/async",
+                "--module",
+                "jit_stepp",
+            ],
             "jit_step",
         ),
         (
-            ["convert", "pax_fsdp4/proc0.sqlite", "-o", "x.pbtxt", "--module", "wraped_step_fn"],
+            [
+                "convert",
+                "pax_fsdp4/proc0.sqlite",
+                "-o",
+                "x.pbtxt",
+                "--module",
+                "wraped_step_fn",
+            ],
             "pjit__wrapped_step_fn",
         ),
-        (["complete", PROFILE, "--hlo", "hlo", "--target", "h10", "-o", "x.pbtxt"], "h100"),
+        (
+            ["complete", PROFILE, "--hlo", "hlo", "--target", "h10", "-o", "x.pbtxt"],
+            "h100",
+        ),
     ],
 )
 def test_a_mistyped_word_gets_a_suggestion(
@@ -71,9 +90,20 @@ def test_a_mistyped_word_gets_a_suggestion(
 
 
 @pytest.mark.parametrize("value", ["x{99999999999}", "(", "(?P<a>x)(?P<a>y)"])
-def test_a_regular_expression_that_cannot_be_is_refused(value: str, testdata: Path) -> None:
+def test_a_regular_expression_that_cannot_be_is_refused(
+    value: str, testdata: Path
+) -> None:
     assert (
-        run(["verify", str(testdata / PROFILE), "--hlo", str(testdata / "hlo"), "--module", value])
+        run(
+            [
+                "verify",
+                str(testdata / PROFILE),
+                "--hlo",
+                str(testdata / "hlo"),
+                "--module",
+                value,
+            ]
+        )
         == 2
     )
 
@@ -95,7 +125,9 @@ def test_devices_per_host_of_none_is_bad_usage(
     assert "'--devices-per-host': 0 is not in the range x>=1" in capsys.readouterr().err
 
 
-def pgle(words: list[str | bytes], **environment: str) -> subprocess.CompletedProcess[bytes]:
+def pgle(
+    words: list[str | bytes], **environment: str
+) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "pgle", *words]
     return subprocess.run(
         command, capture_output=True, env={**os.environ, **environment}, check=False
@@ -118,16 +150,33 @@ def test_a_file_name_that_is_no_text_is_read_and_written(
     folder = os.fsencode(tmp_path) + b"/caf\xe9"
     os.mkdir(folder)  # noqa: PTH102 - no text
     shutil.copy(testdata / PROFILE, folder + b"/a.pbtxt")
-    shutil.copy(testdata / "nsys_synthetic/synthetic_cases.sqlite", folder + b"/a.sqlite")
+    shutil.copy(
+        testdata / "nsys_synthetic/synthetic_cases.sqlite", folder + b"/a.sqlite"
+    )
     done = pgle([b"convert", folder + b"/a.sqlite", b"-o", folder + b"/b.pbtxt", *more])
     assert done.returncode == 0, done.stderr
     done = pgle(
-        [b"convert", folder + b"/a.sqlite", b"--stat", b"max", b"-o", folder + b"/c.pbtxt", *more]
+        [
+            b"convert",
+            folder + b"/a.sqlite",
+            b"--stat",
+            b"max",
+            b"-o",
+            folder + b"/c.pbtxt",
+            *more,
+        ]
     )
     assert done.returncode == 0, done.stderr
     done.stdout.decode()
     assert sorted(os.listdir(folder)) == [  # noqa: PTH208
-        *(b"a.pbtxt", b"a.sqlite", b"b.pbtxt", b"b.pbtxt.json", b"c.pbtxt", b"c.pbtxt.json"),
+        *(
+            b"a.pbtxt",
+            b"a.sqlite",
+            b"b.pbtxt",
+            b"b.pbtxt.json",
+            b"c.pbtxt",
+            b"c.pbtxt.json",
+        ),
     ]
     json.loads(Path(os.fsdecode(folder + b"/c.pbtxt.json")).read_text())
 
@@ -135,7 +184,8 @@ def test_a_file_name_that_is_no_text_is_read_and_written(
 def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:
     code = (
         "import os, signal, sys, types\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
+        # a shell's background jobs ignore it
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "class Slow(types.ModuleType):\n"
         "    def __getattr__(self, name):\n"
         "        os.kill(os.getpid(), signal.SIGINT)\n"
@@ -144,7 +194,9 @@ def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:
         "main()\n"
     )
     before = signal.getsignal(signal.SIGINT)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=False
+    )
     assert (done.returncode, done.stderr) == (130, b"pgle: interrupted\n")
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -177,7 +229,10 @@ def test_a_pipe_that_nothing_writes_to_is_refused(
         if word.startswith("t."):
             Path(word).unlink(missing_ok=True)
             os.mkfifo(word)
-    assert run([str(testdata / PROFILE) if word == "PROFILE" else word for word in words]) == 2
+    assert (
+        run([str(testdata / PROFILE) if word == "PROFILE" else word for word in words])
+        == 2
+    )
     line = capsys.readouterr().err
     assert line.count("\n") == 1
     assert "is a pipe" in line or "is not a file" in line
@@ -198,13 +253,19 @@ def test_an_input_is_never_the_output(
     assert (trace.read_bytes(), profile.read_bytes()) == before
 
 
-@pytest.mark.parametrize("words", [["show"], ["show", "--json"], ["flags", "list"]], ids=" ".join)
-def test_a_reader_that_went_away_is_no_failure(words: list[str], testdata: Path) -> None:
+@pytest.mark.parametrize(
+    "words", [["show"], ["show", "--json"], ["flags", "list"]], ids=" ".join
+)
+def test_a_reader_that_went_away_is_no_failure(
+    words: list[str], testdata: Path
+) -> None:
     profile = [str(testdata / PROFILE)] * (words[0] == "show")
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "pgle", *words, *profile]
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False)
+    done = subprocess.run(
+        command, stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False
+    )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -221,7 +282,14 @@ def test_a_working_directory_that_is_gone_is_one_line(
     monkeypatch.chdir(gone)
     gone.rmdir()
     assert (
-        run(["convert", str(testdata / "nsys_synthetic/synthetic_cases.sqlite"), "-o", "x.pbtxt"])
+        run(
+            [
+                "convert",
+                str(testdata / "nsys_synthetic/synthetic_cases.sqlite"),
+                "-o",
+                "x.pbtxt",
+            ]
+        )
         == 2
     )
     assert (

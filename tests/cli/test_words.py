@@ -23,7 +23,11 @@ def pgle(
 ) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "pgle", *map(str, words)]
     return subprocess.run(
-        command, input=data, capture_output=True, env={**os.environ, **environment}, check=False
+        command,
+        input=data,
+        capture_output=True,
+        env={**os.environ, **environment},
+        check=False,
     )
 
 
@@ -45,10 +49,13 @@ def test_quiet_does_not_hide_what_ends_the_command() -> None:
 
 @pytest.mark.parametrize("words", [["show", "-"], ["predict", "-"], ["report", "-"], ["convert", "a", "-o", "-"],
                                    ["rehearse", "-"], ["tune", "-", "-o", "t"], ["compare", "-", "b"]])  # fmt: skip
-def test_a_file_is_no_pipe(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_is_no_pipe(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(words) == 2
     assert (
-        capsys.readouterr().err == "pgle: -: is stdin or stdout, and a file is needed; name one\n"
+        capsys.readouterr().err
+        == "pgle: -: is stdin or stdout, and a file is needed; name one\n"
     )
 
 
@@ -64,9 +71,17 @@ def test_a_program_is_no_file(
 
 
 @pytest.mark.parametrize(
-    "words", [["show", "nowhere.pbtxt"], ["show", "--nonsense"], ["shwo"], ["compare", "a", "b"]]
+    "words",
+    [
+        ["show", "nowhere.pbtxt"],
+        ["show", "--nonsense"],
+        ["shwo"],
+        ["compare", "a", "b"],
+    ],
 )
-def test_an_error_is_an_object_too(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_an_object_too(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run([*words, "--json"]) == 2
     output = capsys.readouterr()
     found = json.loads(output.out)
@@ -74,7 +89,9 @@ def test_an_error_is_an_object_too(words: list[str], capsys: pytest.CaptureFixtu
     assert found["error"]["what"] in output.err.replace("pgle: ", "", 1)
 
 
-def test_json_behind_the_dashes_is_the_programs_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_behind_the_dashes_is_the_programs_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run(["run", "--nonsense", "--", "prog", "--json"]) == 2
     assert capsys.readouterr().out == ""
 
@@ -100,7 +117,9 @@ def test_completion(shell: str, words: str, found: set[str]) -> None:
 
 def test_completion_after_an_option_without_its_value_says_nothing() -> None:
     done = pgle(
-        _PGLE_COMPLETE="bash_complete", COMP_WORDS="pgle rehearse --profile -- py", COMP_CWORD="4"
+        _PGLE_COMPLETE="bash_complete",
+        COMP_WORDS="pgle rehearse --profile -- py",
+        COMP_CWORD="4",
     )
     assert not done.stderr
 
@@ -109,7 +128,9 @@ def test_completion_imports_no_command(tmp_path: Path) -> None:
     code = "import sys; from pgle.cli.main import run; run([]) if 0 else None\n"
     code += "import os; os.environ.update(_PGLE_COMPLETE='bash_complete', COMP_WORDS='pgle c', COMP_CWORD='1')\n"
     code += "from pgle.cli.main import group\ntry: group.main(prog_name='pgle')\nexcept SystemExit: print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert "plain,convert" in done.stdout
     assert "pgle.cli.profiles" not in done.stdout.split()
 
@@ -119,7 +140,8 @@ AS_THE_DOCS_SAY = {
         'eval "$(pgle completion bash)"; COMP_WORDS=(pgle reh); COMP_CWORD=1\n'
         'f=$(complete -p pgle | sed "s/.*-F //; s/ .*//"); $f pgle reh pgle; printf "%s\\n" "${COMPREPLY[@]}"'
     ),
-    # Its completion works in an interactive shell only: one behind a pseudo-terminal, into which the key is pressed.
+    # Its completion works in an interactive shell only: one behind a pseudo-terminal, into which
+    # the key is pressed.
     "zsh": (
         "zmodload zsh/zpty; zpty shell zsh -f -i\n"
         "zpty -w shell 'PS1=; autoload -U compinit; compinit -D -u; "
@@ -159,11 +181,20 @@ MODULE = "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt"
         ([], "pgle doctor"),
         (["train.py:import jax"], "pgle rehearse --devices 8 -- python train.py"),
         (["a.nsys-rep:x"], "pgle analyze a.nsys-rep"),
-        (["a.nsys-rep:of jit_step", f"dump/{MODULE}:"], "pgle analyze a.nsys-rep --hlo dump"),
-        (["log/plugins/profile/t/h.xplane.pb:"], "pgle analyze log"),
-        (["p.pbtxt:costs", 'p.pbtxt.json:"jit_step"', f"d/{MODULE}:"], "pgle show p.pbtxt"),
         (
-            ["runs/a/manifest.json:pgle.manifest/1", "runs/a/profile/trace/a.nsys-rep:"],
+            ["a.nsys-rep:of jit_step", f"dump/{MODULE}:"],
+            "pgle analyze a.nsys-rep --hlo dump",
+        ),
+        (["log/plugins/profile/t/h.xplane.pb:"], "pgle analyze log"),
+        (
+            ["p.pbtxt:costs", 'p.pbtxt.json:"jit_step"', f"d/{MODULE}:"],
+            "pgle show p.pbtxt",
+        ),
+        (
+            [
+                "runs/a/manifest.json:pgle.manifest/1",
+                "runs/a/profile/trace/a.nsys-rep:",
+            ],
             "pgle convert runs/a",
         ),
         (
@@ -191,7 +222,9 @@ def test_pgle_alone_names_the_next_command(
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1].startswith(("Next: pgle ", "Next: give "))
     assert any(line.split("  ")[0].removeprefix("Next: ") == command for line in lines)
-    assert ("pgle convert" in "".join(lines)) == ("analyze" in command or "convert" in command)
+    assert ("pgle convert" in "".join(lines)) == (
+        "analyze" in command or "convert" in command
+    )
 
 
 def test_the_version_names_jax(capsys: pytest.CaptureFixture[str]) -> None:

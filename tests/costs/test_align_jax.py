@@ -1,4 +1,6 @@
-"""Windows of a real job: three processes, joined by jax.distributed on CPU devices, each begins a step later."""
+"""Windows of a real job: three processes, joined by jax.distributed on CPU devices, each begins a
+step later.
+"""
 
 import os
 import socket
@@ -53,7 +55,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory):
-    """One of six executions per rank, of which rank n began with the n-th; again where the machine was too busy."""
+    """One of six executions per rank, of which rank n began with the n-th; again where the machine
+    was too busy.
+    """
     for _ in range(3):
         found = recorded(tmp_path_factory.mktemp("job"))
         if strays_ns(found) < MAX_SPREAD_NS / 2:
@@ -62,7 +66,9 @@ def traces(tmp_path_factory):
 
 
 def strays_ns(traces):
-    """How far ends of collectives stray that are one by the order in which ranks began: more than GPUs' on CPUs."""
+    """How far ends of collectives stray that are one by the order in which ranks began: more than
+    GPUs' on CPUs.
+    """
     ends = [last_ends_ns(trace) for trace in traces]
     apart = [end[: len(end) - rank] - ends[0][rank:] for rank, end in enumerate(ends)]
     return max(np.median(np.abs(one - np.median(one))) for one in apart)
@@ -74,16 +80,18 @@ def last_ends_ns(trace):
     ]
     rows = reduces & (trace.instruction >= 0)
     end_ns = trace.start_ns + trace.duration_ns
-    return np.array([end_ns[rows & (trace.execution == number)].max() for number in range(6)])
+    return np.array(
+        [end_ns[rows & (trace.execution == number)].max() for number in range(6)]
+    )
 
 
 def recorded(folder):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {
-        "JAX_PLATFORMS": "cpu"
-    }
+    environ = {
+        name: value for name, value in os.environ.items() if name != "XLA_FLAGS"
+    } | {"JAX_PLATFORMS": "cpu"}
     logdirs = [folder / f"rank{rank}" for rank in range(RANKS)]
     children = [
         subprocess.Popen(
@@ -92,7 +100,9 @@ def recorded(folder):
         )
         for rank, logdir in enumerate(logdirs)
     ]  # fmt: skip
-    results = [(child.communicate(timeout=240)[1], child.returncode) for child in children]
+    results = [
+        (child.communicate(timeout=240)[1], child.returncode) for child in children
+    ]
     assert [code for _, code in results] == [0] * RANKS, results
     return [read_xplane(find_xplanes(logdir)) for logdir in logdirs]
 
@@ -101,17 +111,29 @@ def shifts(traces):
     trace = combine(traces)
     trace, programs = unite_programs(trace, find_programs(trace, []))
     step = next(program for program in programs if program.key.name == "jit_step")
-    found = align_program(trace, step.index, name_instructions(trace, step.instructions, step.hlo))
+    found = align_program(
+        trace, step.index, name_instructions(trace, step.instructions, step.hlo)
+    )
     number = {
-        device.process: int(shift) for device, shift in zip(trace.devices, found.shift, strict=True)
+        device.process: int(shift)
+        for device, shift in zip(trace.devices, found.shift, strict=True)
     }
     return [number[one.devices[0].process] for one in traces]
 
 
 def test_every_rank_recorded_six_executions(traces):
     for trace in traces:
-        step = next(number for number, key in enumerate(trace.modules) if key.name == "jit_step")
-        assert np.unique(trace.execution[trace.module == step]).tolist() == [0, 1, 2, 3, 4, 5]
+        step = next(
+            number for number, key in enumerate(trace.modules) if key.name == "jit_step"
+        )
+        assert np.unique(trace.execution[trace.module == step]).tolist() == [
+            0,
+            1,
+            2,
+            3,
+            4,
+            5,
+        ]
 
 
 def test_the_windows_are_laid_on_each_other_as_they_were_recorded(traces):

@@ -1,7 +1,7 @@
 """What gaps in a profile do to the schedule that XLA:GPU itself makes, and what filling them does.
 
-For an A100 a missing cost becomes a constant of 1, 1000 or 5000 µs. The truth is assumed: estimates, each shape off by
-its own factor. All schedules are predicted with that truth.
+For an A100 a missing cost becomes a constant of 1, 1000 or 5000 µs. The truth is assumed:
+estimates, each shape off by its own factor. All schedules are predicted with that truth.
 """
 
 import random
@@ -24,8 +24,17 @@ from pgle.xla.targets import find_hardware, load_target
 
 pytestmark = [pytest.mark.rehearse, pytest.mark.usefixtures("plugin_loaded_once")]
 
-RECORDED = "0.12.0.1" if tuple(map(int, version("jax").split(".")[:2])) >= (0, 12) else "0.10.2"
-PROGRAM = Path(__file__).parents[2] / "testdata" / "stablehlo" / f"fsdp_mlp_jax_{RECORDED}.mlir"
+RECORDED = (
+    "0.12.0.1"
+    if tuple(map(int, version("jax").split(".")[:2])) >= (0, 12)
+    else "0.10.2"
+)
+PROGRAM = (
+    Path(__file__).parents[2]
+    / "testdata"
+    / "stablehlo"
+    / f"fsdp_mlp_jax_{RECORDED}.mlir"
+)
 A100 = load_target("a100")
 HALVES = (0, 1, 2)
 
@@ -56,7 +65,9 @@ def truth() -> Profile:
         off = factors.setdefault((cost.opcode, cost.shape), chance.uniform(0.7, 1.4))
         return cost._replace(cost_us=cost.cost_us * off, origin=Origin.MEASURED)
 
-    return Profile(tuple(map(true, estimate_profile(baseline(), find_hardware(A100)).costs)))
+    return Profile(
+        tuple(map(true, estimate_profile(baseline(), find_hardware(A100)).costs))
+    )
 
 
 def step_us(module: Module) -> float:
@@ -86,7 +97,13 @@ def test_half_a_profile_without_completion_can_be_worse_than_the_whole() -> None
     assert max(step_us(compiled(half(seed))) for seed in HALVES) > 1.01 * full_us()
 
 
-def test_without_costs_of_collectives_completion_makes_a_better_schedule_than_the_gaps() -> None:
-    """Estimates do not know by how much the true collectives differ, so up to 5 % stay (four draws)."""
-    blind = Profile(tuple(cost for cost in truth().costs if cost.kind is not CostKind.COLLECTIVE))
+def test_without_costs_of_collectives_completion_makes_a_better_schedule_than_the_gaps() -> (
+    None
+):
+    """Estimates do not know by how much the true collectives differ, so up to 5 % stay (four
+    draws).
+    """
+    blind = Profile(
+        tuple(cost for cost in truth().costs if cost.kind is not CostKind.COLLECTIVE)
+    )
     assert step_us(completed(blind)) < min(1.05 * full_us(), step_us(compiled(blind)))

@@ -24,8 +24,20 @@ VALUES = {
     "first": [("x", 1.0)],
     "plain": [(A, 11.0), (B, 12.5)],
     "duplicates": [(A, 11.0), (B, 5.0), (A, 3.0)],
-    "remat": [(A, 10.0), (f"{A}.remat", 20.0), (f"{A}.remat3", 60.0), (B, 1.0), (B, 3.0)],
-    "remat_inside": [(A, 10.0), (A, 20.0), (f"{A}.remat.1", 90.0), ("x.rematY", 1.0), (B, 1.0)],
+    "remat": [
+        (A, 10.0),
+        (f"{A}.remat", 20.0),
+        (f"{A}.remat3", 60.0),
+        (B, 1.0),
+        (B, 3.0),
+    ],
+    "remat_inside": [
+        (A, 10.0),
+        (A, 20.0),
+        (f"{A}.remat.1", 90.0),
+        ("x.rematY", 1.0),
+        (B, 1.0),
+    ],
     "prefix": [("FP::" + A, 21.0), (B, 4.0)],
     "prefix_other": [("0" * 32 + "::" + A, 21.0), (A, 6.0), (B, 4.0)],
     "prefix_then_bare": [("FP::" + A, 9.0), (A, 7.0), (B, 4.0)],
@@ -34,8 +46,9 @@ VALUES = {
     "other_remat": [(A, 2.0), (A, 4.0), ("0" * 32 + "::x.remat", 9.0), (B, 4.0)],
     "odd_numbers": [(A, 1e-3), (B, 0.0)],
 }
-"""Profiles whose believed costs are compared, but for the first; FP stands for the module's fingerprint, which the
-first compilation tells."""
+"""Profiles whose believed costs are compared, but for the first; FP stands for the module's
+fingerprint, which the first compilation tells.
+"""
 
 ACCEPTED = {
     "comments.pbtxt": b'# x\ncosts { name: "a" cost_us: 1 } # y\r\n',
@@ -77,7 +90,9 @@ def target(tmp_path_factory) -> Path:
     return text
 
 
-def compile_with(profiles: list[Path], program: str, folder: Path, target: Path) -> dict[str, str]:
+def compile_with(
+    profiles: list[Path], program: str, folder: Path, target: Path
+) -> dict[str, str]:
     """XLA's log by profile name."""
     folder.mkdir()
     flags = [
@@ -113,14 +128,18 @@ def compile_with(profiles: list[Path], program: str, folder: Path, target: Path)
 
 
 @pytest.fixture(scope="module")
-def believed(tmp_path_factory, target) -> dict[str, tuple[Profile, str, dict[str, float]]]:
+def believed(
+    tmp_path_factory, target
+) -> dict[str, tuple[Profile, str, dict[str, float]]]:
     """By case: the profile, the module's fingerprint, and the cost LHS believed for A and B."""
     folder = tmp_path_factory.mktemp("values")
     paths = []
     for case, costs in VALUES.items():
         paths.append(folder / f"{case}.pbtxt")
         paths[-1].write_text(
-            "".join(f'costs {{ name: "{name}" cost_us: {cost} }}\n' for name, cost in costs)
+            "".join(
+                f'costs {{ name: "{name}" cost_us: {cost} }}\n' for name, cost in costs
+            )
         )
     compile_with(paths, "products", folder / "dump", target)
     fingerprint = (folder / "dump/fingerprint").read_text()
@@ -145,7 +164,9 @@ def test_effective_costs_are_what_lhs_believes(case, believed):
     profile, fingerprint, costs = believed[case]
     effective = effective_costs(profile, fingerprint)
     for name in (A, B):
-        assert math.isclose(effective[name].cost_us, costs[name], rel_tol=1e-9, abs_tol=1e-9)
+        assert math.isclose(
+            effective[name].cost_us, costs[name], rel_tol=1e-9, abs_tol=1e-9
+        )
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,5 @@
-"""Whatever an input holds, a command ends with a result or one line, and leaves the user's files alone.
+"""Whatever an input holds, a command ends with a result or one line, and leaves the user's files
+alone.
 
 `make fuzz` runs 20,000 cases; FUZZ_SEED=N runs one again.
 """

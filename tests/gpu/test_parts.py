@@ -59,7 +59,9 @@ def test_about_sixty_kernels_of_every_kind_are_measured() -> None:
 
 @pytest.mark.rehearse
 @pytest.mark.usefixtures("plugin_loaded_once")
-def test_kernels_and_rehearsals_make_rows_that_the_report_compares(bench: Bench) -> None:
+def test_kernels_and_rehearsals_make_rows_that_the_report_compares(
+    bench: Bench,
+) -> None:
     wanted = ("bf16_square", "sum_rows")
     cases = [case for case in kernels(small=True) if case.name in wanted]
     found = results(bench.out, "kernels")
@@ -128,7 +130,12 @@ def test_the_chain_and_the_offloading_step_are_proven(bench: Bench) -> None:
     assert [row.error for row in links.rows] == [""] * 6
     launches = results(bench.out, "offload")
     chain.offload(bench, launches)
-    assert [row.name for row in launches.rows] == ["profile", "convert", "baseline_1", "perf_1"]
+    assert [row.name for row in launches.rows] == [
+        "profile",
+        "convert",
+        "baseline_1",
+        "perf_1",
+    ]
     assert not any(row.error for row in launches.rows)
 
 
@@ -190,7 +197,9 @@ def test_a_budget_is_a_duration(text: str, found: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "m", "-3m", "0s", "8 h"])
-def test_another_budget_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_budget_is_refused(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         run.main(["--out", "x", f"--budget={text}"])
     assert ended.value.code == 2
@@ -227,7 +236,9 @@ def broken(bench, results):
 """
 
 
-def request(tmp_path: Path, *functions: str, limit_s: float, budget_s: float) -> run.Request:
+def request(
+    tmp_path: Path, *functions: str, limit_s: float, budget_s: float
+) -> run.Request:
     parts = tuple(run.Part(name, limit_s, "some_parts", name) for name in functions)
     return run.Request(tmp_path / "out", budget_s, parts, run.Machine("h100"))
 
@@ -236,9 +247,7 @@ def request(tmp_path: Path, *functions: str, limit_s: float, budget_s: float) ->
 def with_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Children of the runner that find the parts of `PART`."""
     code = "from benchmarks.gpu import run\n"
-    code += (
-        "run.PARTS = tuple(run.Part(n, 9, 'some_parts', n) for n in ('quick', 'slow', 'broken'))\n"
-    )
+    code += "run.PARTS = tuple(run.Part(n, 9, 'some_parts', n) for n in ('quick', 'slow', 'broken'))\n"
     (tmp_path / "some_parts.py").write_text(PART)
     (tmp_path / "start.py").write_text(f"{code}raise SystemExit(run.main())\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
@@ -251,14 +260,22 @@ def test_a_part_that_fails_or_takes_too_long_leaves_its_rows_and_the_next_one_ru
 ) -> None:
     asked = request(tmp_path, "broken", "slow", "quick", limit_s=12, budget_s=120)
     outcomes = run.run(asked, lambda line: None)
-    assert [outcome.ended for outcome in outcomes] == ["failed", "out of time", "complete"]
+    assert [outcome.ended for outcome in outcomes] == [
+        "failed",
+        "out of time",
+        "complete",
+    ]
     assert outcomes[0].last_words[-1] == "RuntimeError: no such GPU"
     for outcome in outcomes:
         archive = read_archive(asked.out / f"{outcome.name}.zip")
         assert [row.name for row in archive.rows] == ["one"]
         assert archive.complete == (outcome.ended == "complete")
     summary = json.loads((asked.out / run.SUMMARY).read_text())
-    assert [part["ended"] for part in summary["parts"]] == ["failed", "out of time", "complete"]
+    assert [part["ended"] for part in summary["parts"]] == [
+        "failed",
+        "out of time",
+        "complete",
+    ]
 
 
 @pytest.mark.usefixtures("with_parts")

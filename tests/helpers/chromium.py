@@ -1,4 +1,6 @@
-"""A headless Chromium, driven through the DevTools protocol over a pair of pipes; no package needed."""
+"""A headless Chromium, driven through the DevTools protocol over a pair of pipes; no package
+needed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
+    None,
 )
 
 
@@ -26,16 +29,20 @@ class Page:
         self._session = ""
         self.events: list[dict[str, Any]] = []
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)[
-            "sessionId"
-        ]
+        self._session = self.send(
+            "Target.attachToTarget", targetId=target, flatten=True
+        )["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.send(f"{domain}.enable")
 
     def send(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Call a method of the protocol; events that come meanwhile are kept in `events`."""
         self._number += 1
-        message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
+        message: dict[str, Any] = {
+            "id": self._number,
+            "method": method,
+            "params": parameters,
+        }
         if self._session:
             message["sessionId"] = self._session
         os.write(self._to, json.dumps(message).encode() + b"\0")
@@ -55,7 +62,9 @@ class Page:
         answer: dict[str, Any] = json.loads(data)
         return answer
 
-    def open(self, path: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
+    def open(
+        self, path: Path, *, width: int = 1280, height: int = 900, dark: bool = False
+    ) -> None:
         """Load a file and wait until its timeline, if it has one, is drawn."""
         self.send(
             "Emulation.setDeviceMetricsOverride",
@@ -71,7 +80,9 @@ class Page:
         )
         self.events.clear()
         self.send("Page.navigate", url=path.absolute().as_uri())
-        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+        while not any(
+            event.get("method") == "Page.loadEventFired" for event in self.events
+        ):
             self.events.append(self._next())
         ready = "new Promise(done => { const see = () => !document.getElementById('timeline') || " \
                 "document.querySelector('#timeline.ready') ? requestAnimationFrame(() => done(1)) : setTimeout(see, 5); see(); })"  # fmt: skip # noqa: E501
@@ -84,7 +95,9 @@ class Page:
         )
         if "exceptionDetails" in found:
             raise RuntimeError(
-                found["exceptionDetails"]["exception"].get("description", "script failed")
+                found["exceptionDetails"]["exception"].get(
+                    "description", "script failed"
+                )
             )
         return found["result"].get("value")
 
@@ -96,7 +109,9 @@ class Page:
         self.frame()
 
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
-        """``mouseMoved``, ``mousePressed``, ``mouseReleased`` or ``mouseWheel`` at a place of the window."""
+        """``mouseMoved``, ``mousePressed``, ``mouseReleased`` or ``mouseWheel`` at a place of the
+        window.
+        """
         self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
 
     def click(self, x: float, y: float) -> None:

@@ -14,7 +14,9 @@ from pgle.cli.main import run
 
 ROOT = Path(__file__).parents[2]
 T = "testdata"
-"""The link that `link_testdata` makes where the commands run: no output depends on where the checkout is."""
+"""The link that `link_testdata` makes where the commands run: no output depends on where the
+checkout is.
+"""
 BF16, BIG = (
     f"{T}/maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt",
     f"{T}/maxtext_pgle/llama2_70b_bf16_pgle_128vm.pbtxt",
@@ -54,7 +56,9 @@ for number in range(8):
     with jax.profiler.StepTraceAnnotation("train", step_num=number):
         x = step(x).block_until_ready()
 """
-"""A program for `pgle auto` on CPU devices; their traces give no costs, so with `costs` it puts some in."""
+"""A program for `pgle auto` on CPU devices; their traces give no costs, so with `costs` it puts
+some in.
+"""
 AUTO = ["--", sys.executable, "-c", TRAIN]
 
 # Name of the object → command lines; the last is held against the schema that the others made.
@@ -73,7 +77,11 @@ CHEAP: dict[str, list[list[str]]] = {
         ["show", PAX[1]],
         ["show", PAX[0]],
     ],
-    "diff": [["diff", BF16, BIG], ["diff", "pax.pbtxt", "pax.pbtxt"], ["diff", BIG, BF16]],
+    "diff": [
+        ["diff", BF16, BIG],
+        ["diff", "pax.pbtxt", "pax.pbtxt"],
+        ["diff", BIG, BF16],
+    ],
     "convert": [
         ["convert", *PAX, *DUMP, "-o", "a.pbtxt"],
         ["convert", MADE, "-o", "b.pbtxt"],
@@ -93,7 +101,11 @@ CHEAP: dict[str, list[list[str]]] = {
         ),
         [
             "confirm",
-            str(min((ROOT / "testdata/logs/jax_0.12.0.1").glob("*.log*")).relative_to(ROOT)),
+            str(
+                min((ROOT / "testdata/logs/jax_0.12.0.1").glob("*.log*")).relative_to(
+                    ROOT
+                )
+            ),
         ],
     ],
     "compare": [
@@ -112,7 +124,14 @@ CHEAP: dict[str, list[list[str]]] = {
             "slower.jsonl",
         ],
         ["compare", "steps.jsonl", "slower.jsonl", "--fail-slower", "1%"],
-        ["compare", "slower.jsonl", "steps.jsonl", "--require-faster", "--max-loss-change", "5%"],
+        [
+            "compare",
+            "slower.jsonl",
+            "steps.jsonl",
+            "--require-faster",
+            "--max-loss-change",
+            "5%",
+        ],
     ],
     "predict": [
         ["predict", NEW],
@@ -129,19 +148,62 @@ CHEAP: dict[str, list[list[str]]] = {
     "flags": [
         ["flags", "list", "combine"],
         ["flags", "explain", "xla_gpu_all_gather_combine_threshold_bytes"],
-        ["flags", "lint", "--jaxlib", "0.10.2", "--", "--xla_gpu_no_such=1", "--xla_dump_to=/d"],
+        [
+            "flags",
+            "lint",
+            "--jaxlib",
+            "0.10.2",
+            "--",
+            "--xla_gpu_no_such=1",
+            "--xla_dump_to=/d",
+        ],
         ["flags", "preset"],
         ["flags", "preset", "fsdp", "--jaxlib", "0.10.2"],
         ["flags", "explain", "xla_gpu_enable_latency_hiding_scheduler"],
     ],
     "history": [
-        ["history", "add", "steps.jsonl", "--name", "a", "--commit", "c", "--file", "h.jsonl"],
-        ["history", "add", "slower.jsonl", "--name", "a", "--hardware", "h", "--file", "h.jsonl"],
-        ["history", "add", "steps.jsonl", "--name", "a", "--hardware", "h", "--file", "h.jsonl"],
+        [
+            "history",
+            "add",
+            "steps.jsonl",
+            "--name",
+            "a",
+            "--commit",
+            "c",
+            "--file",
+            "h.jsonl",
+        ],
+        [
+            "history",
+            "add",
+            "slower.jsonl",
+            "--name",
+            "a",
+            "--hardware",
+            "h",
+            "--file",
+            "h.jsonl",
+        ],
+        [
+            "history",
+            "add",
+            "steps.jsonl",
+            "--name",
+            "a",
+            "--hardware",
+            "h",
+            "--file",
+            "h.jsonl",
+        ],
     ],
     "doctor": [["doctor"], ["doctor", "--python", sys.executable]],
     "init": [["init"], ["init", "slurm", "-o", "i"], ["init", "make", "-o", "j"]],
-    "error": [["show", "nowhere"], ["shwo"], ["show", "--nonsense"], ["compare", "a", "b"]],
+    "error": [
+        ["show", "nowhere"],
+        ["shwo"],
+        ["show", "--nonsense"],
+        ["compare", "a", "b"],
+    ],
 }
 COMPILED: dict[str, list[list[str]]] = {
     "auto": [
@@ -150,10 +212,22 @@ COMPILED: dict[str, list[list[str]]] = {
         ["auto", "--run-dir", "auto", "--force", "--then-nsys", *AUTO, "costs"],
     ],
     "rehearse": [
-        ["rehearse", "--target", gpu, "--devices", "4", *OVERLAP] for gpu in ("a100", "b200")
+        ["rehearse", "--target", gpu, "--devices", "4", *OVERLAP]
+        for gpu in ("a100", "b200")
     ],
     "tune": [
-        ["tune", "--devices", "4", "--target", "a100", "--budget", "2", "-o", "tuned", *OVERLAP]
+        [
+            "tune",
+            "--devices",
+            "4",
+            "--target",
+            "a100",
+            "--budget",
+            "2",
+            "-o",
+            "tuned",
+            *OVERLAP,
+        ]
     ],
     "scale": [["scale", "--devices", sizes, *FSDP] for sizes in ("3,8,16", "8,16")],
     "profile": [["profile", "--run-dir", "r", *SIMULATED, *OVERLAP]],
@@ -181,7 +255,11 @@ def write_steps(folder: Path) -> None:
     """The step times of two runs, the second slower by a twentieth."""
     for name, level in (("steps.jsonl", 0.2), ("slower.jsonl", 0.21)):
         lines = [
-            {"step": i, "step_time_s": level * (1 + 0.001 * (i * 7 % 5)), "loss": 3.0 - i / 50}
+            {
+                "step": i,
+                "step_time_s": level * (1 + 0.001 * (i * 7 % 5)),
+                "loss": 3.0 - i / 50,
+            }
             for i in range(60)
         ]
         (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -1,8 +1,9 @@
 """Faults of known size, written into copies of real nsys exports.
 
-A recording is edited as rows of its SQLite tables, with pgle nowhere in between: kernels are moved, made longer, split,
-renamed, doubled; whole executions are repeated. What waits for what is kept by hand: `hold` makes a rank late, and the
-next collective that the other ranks are in ends as much later.
+A recording is edited as rows of its SQLite tables, with pgle nowhere in between: kernels are moved,
+made longer, split, renamed, doubled; whole executions are repeated. What waits for what is kept by
+hand: `hold` makes a rank late, and the next collective that the other ranks are in ends as much
+later.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ from typing import Any
 
 import numpy as np
 
-KERNELS, CALLS, RANGES = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
+KERNELS, CALLS, RANGES = (
+    "CUPTI_ACTIVITY_KIND_KERNEL",
+    "CUPTI_ACTIVITY_KIND_RUNTIME",
+    "NVTX_EVENTS",
+)
 MODULE = re.compile(r"XlaModule:#.*?hlo_module=([^,#]+)")
 THUNK = re.compile(r"Thunk:#.*?hlo_op=([^,#]+)")
 AHEAD = 10**12
@@ -50,7 +55,12 @@ class Rank:
         self.start[late] += by_ns
         self.end[late] += by_ns
         self.added = [
-            (row, start + by_ns * (start >= after_ns), end + by_ns * (start >= after_ns), values)
+            (
+                row,
+                start + by_ns * (start >= after_ns),
+                end + by_ns * (start >= after_ns),
+                values,
+            )
             for row, start, end, values in self.added
         ]
 
@@ -65,7 +75,9 @@ def is_collective(name: str) -> bool:
 
 
 def _is_last(rank: Rank, row: int) -> bool:
-    """Whether nothing that runs when a kernel begins, or begins meanwhile, runs on behind its end."""
+    """Whether nothing that runs when a kernel begins, or begins meanwhile, runs on behind its
+    end.
+    """
     return not ((rank.start < rank.end[row]) & (rank.end > rank.end[row])).any()
 
 
@@ -80,7 +92,9 @@ class Faulty:
             path = folder / export.name
             path.write_bytes(export.read_bytes())
             path.chmod(0o644)
-            self.ranks.append(Rank(path, *(column.copy() for column in _read(export, main))))
+            self.ranks.append(
+                Rank(path, *(column.copy() for column in _read(export, main)))
+            )
 
     @property
     def paths(self) -> list[Path]:
@@ -89,7 +103,8 @@ class Faulty:
     def hold(self, late: int, execution: int, by_ns: int, *, busy: bool = False) -> str:
         """A rank is late at a collective of one execution, for which the others wait.
 
-        The collective is the first at which this rank was the last before, so that the step gets as much longer.
+        The collective is the first at which this rank was the last before, so that the step gets as
+        much longer.
 
         Args:
             late: number of the rank.
@@ -102,17 +117,24 @@ class Faulty:
         rows = rank.of(execution).tolist()
         for row in (row for row in rows[1:] if is_collective(rank.name[row])):
             meets = [
-                int(np.flatnonzero((one.execution == execution) & (one.name == rank.name[row]))[0])
+                int(
+                    np.flatnonzero(
+                        (one.execution == execution) & (one.name == rank.name[row])
+                    )[0]
+                )
                 for one in others
             ]
             waited = (
                 rank.end[row]
                 - rank.start[row]
                 - min(
-                    int(one.end[at] - one.start[at]) for one, at in zip(others, meets, strict=True)
+                    int(one.end[at] - one.start[at])
+                    for one, at in zip(others, meets, strict=True)
                 )
             )
-            exposed = all(_is_last(one, at) for one, at in zip(others, meets, strict=True))
+            exposed = all(
+                _is_last(one, at) for one, at in zip(others, meets, strict=True)
+            )
             before = self._alone_before(rank, row)
             if exposed and before and waited < 0.01 * by_ns:
                 if busy:
@@ -125,7 +147,9 @@ class Faulty:
         raise LookupError("no such collective")
 
     def _alone_before(self, rank: Rank, collective: int) -> int:
-        """The kernel nearest to a collective, none being between, that nothing else runs up to; 0 if there is none."""
+        """The kernel nearest to a collective, none being between, that nothing else runs up to; 0
+        if there is none.
+        """
         reach = np.maximum.accumulate(rank.end)
         for row in range(collective, max(collective - 40, 2), -1):
             if (
@@ -133,7 +157,10 @@ class Faulty:
                 or rank.execution[row - 1] != rank.execution[collective]
             ):
                 return 0
-            if rank.start[row] >= reach[row - 1] and rank.start[row - 1] >= reach[row - 2]:
+            if (
+                rank.start[row] >= reach[row - 1]
+                and rank.start[row - 1] >= reach[row - 2]
+            ):
                 return row
         return 0
 
@@ -147,9 +174,13 @@ class Faulty:
         return name
 
     def _alone(self, rank: Rank, execution: int, at: float) -> int:
-        """The first compute kernel behind a share of an execution that nothing else runs up to, nor its forerunner."""
+        """The first compute kernel behind a share of an execution that nothing else runs up to, nor
+        its forerunner.
+        """
         rows = rank.of(execution)
-        after = int(rank.start[rows[0]] + at * (rank.end[rows].max() - rank.start[rows[0]]))
+        after = int(
+            rank.start[rows[0]] + at * (rank.end[rows].max() - rank.start[rows[0]])
+        )
         reach = np.maximum.accumulate(rank.end)
         for row in rows[1:].tolist():
             free = rank.start[row] >= reach[row - 1] and (
@@ -158,7 +189,9 @@ class Faulty:
             if (
                 rank.start[row] >= after
                 and free
-                and not (is_collective(rank.name[row]) or is_collective(rank.name[row - 1]))
+                and not (
+                    is_collective(rank.name[row]) or is_collective(rank.name[row - 1])
+                )
             ):
                 return row
         raise LookupError("no kernel runs alone there")
@@ -170,13 +203,17 @@ class Faulty:
             begin, end = int(rank.start[rows].min()), int(rank.end[rows].max())
             more = round((end - begin) * (factor - 1))
             rank.shift(end, more)
-            rank.start[rows] = begin + np.round((rank.start[rows] - begin) * factor).astype(
+            rank.start[rows] = begin + np.round(
+                (rank.start[rows] - begin) * factor
+            ).astype(np.int64)
+            rank.end[rows] = begin + np.round((rank.end[rows] - begin) * factor).astype(
                 np.int64
             )
-            rank.end[rows] = begin + np.round((rank.end[rows] - begin) * factor).astype(np.int64)
 
     def lengthen(self, name: str, factor: float, executions: Iterable[int]) -> float:
-        """An instruction takes longer on all ranks; what follows starts later. Returns what a step gains, in ns."""
+        """An instruction takes longer on all ranks; what follows starts later. Returns what a step
+        gains, in ns.
+        """
         total = []
         for rank in self.ranks:
             for execution in executions:
@@ -190,7 +227,9 @@ class Faulty:
         return float(np.mean(total))
 
     def split(self, parts: int, gap_ns: int, executions: Iterable[int]) -> float:
-        """Every compute kernel becomes several with gaps between them. Returns what a step gains, in ns."""
+        """Every compute kernel becomes several with gaps between them. Returns what a step gains,
+        in ns.
+        """
         chosen, gains = list(executions), []
         for rank in self.ranks:
             compute = np.array([not is_collective(name) for name in rank.name])
@@ -198,7 +237,9 @@ class Faulty:
             rows = np.flatnonzero(np.isin(rank.execution, chosen) & compute & long)
             more = (parts - 1) * gap_ns
             length = (rank.end - rank.start) // parts
-            by = more * np.searchsorted(np.sort(rank.end[rows]), rank.start, side="right")
+            by = more * np.searchsorted(
+                np.sort(rank.end[rows]), rank.start, side="right"
+            )
             rank.start += by
             rank.end += by
             rank.end[rows] = rank.start[rows] + length[rows]
@@ -208,7 +249,8 @@ class Faulty:
                     for number in range(1, parts)
                 ]
                 rank.added += [
-                    (int(rank.rows[row]), at, at + int(length[row]), {}) for at in begins
+                    (int(rank.rows[row]), at, at + int(length[row]), {})
+                    for at in begins
                 ]
             gains.append(len(rows) / len(chosen) * more)
         return float(np.mean(gains))
@@ -230,19 +272,24 @@ class Faulty:
                 )
 
     def copy(self, ns: int, at: float, executions: Iterable[int]) -> None:
-        """A copy from the host runs alone at a share of these executions, in the thunk of the kernel before it."""
+        """A copy from the host runs alone at a share of these executions, in the thunk of the
+        kernel before it.
+        """
         for rank in self.ranks:
             for execution in executions:
                 alone = self._alone(rank, execution, at)
                 begin = int(rank.end[alone - 1])
                 rank.shift(begin, ns)
-                rank.added.append((int(rank.rows[alone - 1]), begin, begin + ns, {"copy": True}))
+                rank.added.append(
+                    (int(rank.rows[alone - 1]), begin, begin + ns, {"copy": True})
+                )
 
     def rename(self, name: str, kernel: str) -> None:
         """The kernels of an instruction have another name."""
         for rank in self.ranks:
             rank.renamed |= dict.fromkeys(
-                np.flatnonzero((rank.name == name) & (rank.execution >= 0)).tolist(), kernel
+                np.flatnonzero((rank.name == name) & (rank.execution >= 0)).tolist(),
+                kernel,
             )
 
     def write(self) -> list[Path]:
@@ -251,7 +298,9 @@ class Faulty:
             _write(rank)
         return self.paths
 
-    def edit(self, change: Callable[[sqlite3.Connection], None], rank: int | None = None) -> None:
+    def edit(
+        self, change: Callable[[sqlite3.Connection], None], rank: int | None = None
+    ) -> None:
         """Change the tables themselves, of one rank or all."""
         for one in self.ranks if rank is None else [self.ranks[rank]]:
             with closing(sqlite3.connect(one.path)) as file, file:
@@ -268,8 +317,12 @@ def kernels_twice(file: sqlite3.Connection) -> None:
     file.execute(f"insert into {KERNELS} select * from {KERNELS}")
 
 
-def repeat(path: Path, main: str, times: int, jitter: float = 0.0, seed: int = 0) -> None:
-    """Append copies of the last execution of the main module, each with kernels longer by up to a share."""
+def repeat(
+    path: Path, main: str, times: int, jitter: float = 0.0, seed: int = 0
+) -> None:
+    """Append copies of the last execution of the main module, each with kernels longer by up to a
+    share.
+    """
     chance = np.random.default_rng(seed)
     with closing(sqlite3.connect(path)) as file, file:
         begin, end = max(
@@ -286,7 +339,9 @@ def repeat(path: Path, main: str, times: int, jitter: float = 0.0, seed: int = 0
         columns = [row[1] for row in file.execute(f"pragma table_info({CALLS})")]
         at = columns.index("correlationId")
         ids = {row[at] for row in calls}
-        kernel_columns = [row[1] for row in file.execute(f"pragma table_info({KERNELS})")]
+        kernel_columns = [
+            row[1] for row in file.execute(f"pragma table_info({KERNELS})")
+        ]
         kernels = [
             row
             for row in file.execute(f"select * from {KERNELS} order by start")
@@ -311,12 +366,20 @@ def repeat(path: Path, main: str, times: int, jitter: float = 0.0, seed: int = 0
                 _insert(
                     file,
                     table,
-                    [_moved(row, names, first, by, stretch, AHEAD * number) for row in rows],
+                    [
+                        _moved(row, names, first, by, stretch, AHEAD * number)
+                        for row in rows
+                    ],
                 )
 
 
 def _moved(
-    row: Sequence[Any], names: Sequence[str], first: int, by: int, stretch: float, ids: int
+    row: Sequence[Any],
+    names: Sequence[str],
+    first: int,
+    by: int,
+    stretch: float,
+    ids: int,
 ) -> list[Any]:
     """A row at another time, its distance from `first` stretched, with another correlation id."""
     found = dict(zip(names, row, strict=True))
@@ -328,21 +391,31 @@ def _moved(
     return list(found.values())
 
 
-def _insert(file: sqlite3.Connection, table: str, rows: Sequence[Sequence[object]]) -> None:
+def _insert(
+    file: sqlite3.Connection, table: str, rows: Sequence[Sequence[object]]
+) -> None:
     if rows:
-        file.executemany(f"insert into {table} values ({', '.join('?' * len(rows[0]))})", rows)
+        file.executemany(
+            f"insert into {table} values ({', '.join('?' * len(rows[0]))})", rows
+        )
 
 
 @cache
 def _read(path: Path, main: str) -> tuple[np.ndarray, ...]:
-    """Number, start, end, stream, instruction and execution of each kernel; -1: of none, or of another module's."""
+    """Number, start, end, stream, instruction and execution of each kernel; -1: of none, or of
+    another module's.
+    """
     with closing(sqlite3.connect(path)) as file:
         texts = file.execute(
             f"select n.start, n.end, n.globalTid, coalesce(n.text, s.value) from {RANGES} n "
             "left join StringIds s on s.id = n.textId where n.end is not null order by n.start"
         ).fetchall()
-        modules = [(a, b, m[1]) for a, b, _, text in texts if (m := MODULE.match(text or ""))]
-        thunks = [(a, b, m[1]) for a, b, _, text in texts if (m := THUNK.match(text or ""))]
+        modules = [
+            (a, b, m[1]) for a, b, _, text in texts if (m := MODULE.match(text or ""))
+        ]
+        thunks = [
+            (a, b, m[1]) for a, b, _, text in texts if (m := THUNK.match(text or ""))
+        ]
         runs = [(a, b) for a, b, name in modules if name == main]
         kernels = file.execute(
             f"select k.rowid, k.start, k.end, k.streamId, r.start from {KERNELS} k join {CALLS} r "
@@ -369,12 +442,18 @@ def _write(rank: Rank) -> None:
     with closing(sqlite3.connect(rank.path)) as file, file:
         file.executemany(
             f"update {KERNELS} set start = ?, end = ? where rowid = ?",
-            zip(rank.start.tolist(), rank.end.tolist(), rank.rows.tolist(), strict=True),
+            zip(
+                rank.start.tolist(), rank.end.tolist(), rank.rows.tolist(), strict=True
+            ),
         )
         columns = [row[1] for row in file.execute(f"pragma table_info({KERNELS})")]
         correlation = columns.index("correlationId")
         for number, (like, start, end, values) in enumerate(rank.added):
-            row = list(file.execute(f"select * from {KERNELS} where rowid = ?", (like,)).fetchone())
+            row = list(
+                file.execute(
+                    f"select * from {KERNELS} where rowid = ?", (like,)
+                ).fetchone()
+            )
             row[columns.index("start")], row[columns.index("end")] = start, end
             if "module" in values:
                 row[correlation] = _launch(
@@ -432,7 +511,9 @@ def clock_moved(by_ns: int) -> Callable[[sqlite3.Connection], None]:
 
     def change(file: sqlite3.Connection) -> None:
         for table in (KERNELS, CALLS, RANGES):
-            file.execute(f"update {table} set start = start + {by_ns}, end = end + {by_ns}")
+            file.execute(
+                f"update {table} set start = start + {by_ns}, end = end + {by_ns}"
+            )
 
     return change
 
@@ -451,13 +532,15 @@ def other_process(number: int) -> Callable[[sqlite3.Connection], None]:
 
 def _launch(file: sqlite3.Connection, like: int, module: str, correlation: int) -> int:
     """A module range with one thunk and one call behind the range that a call is in."""
-    call = list(file.execute(f"select * from {CALLS} where correlationId = ?", (like,)).fetchone())
+    call = list(
+        file.execute(
+            f"select * from {CALLS} where correlationId = ?", (like,)
+        ).fetchone()
+    )
     names = [row[1] for row in file.execute(f"pragma table_info({CALLS})")]
     tid = call[names.index("globalTid")]
     range_names = [row[1] for row in file.execute(f"pragma table_info({RANGES})")]
-    text = (
-        "coalesce(n.text, (select value from StringIds s where s.id = n.textId)) like 'XlaModule:%'"
-    )
+    text = "coalesce(n.text, (select value from StringIds s where s.id = n.textId)) like 'XlaModule:%'"
     found = file.execute(
         f"select * from {RANGES} n where {text} and start <= ? order by start desc limit 1",
         (call[0],),

@@ -1,4 +1,6 @@
-"""Training steps of four frameworks on any mesh, abstract or of devices; as a program each runs on eight devices."""
+"""Training steps of four frameworks on any mesh, abstract or of devices; as a program each runs on
+eight devices.
+"""
 
 import sys
 from collections.abc import Callable
@@ -85,11 +87,19 @@ def nnx(mesh: Any) -> tuple[Any, tuple[Any, ...]]:
 
     @nnx.jit
     def train_step(net: Any, x: Any) -> None:
-        gradient, state = nnx.grad(lambda net: jnp.mean((net(x) - x) ** 2))(net), nnx.state(net)
-        nnx.update(net, _held(mesh, jax.tree.map(lambda a, g: a - 1e-3 * g, state, gradient)))
+        gradient, state = (
+            nnx.grad(lambda net: jnp.mean((net(x) - x) ** 2))(net),
+            nnx.state(net),
+        )
+        nnx.update(
+            net, _held(mesh, jax.tree.map(lambda a, g: a - 1e-3 * g, state, gradient))
+        )
 
     graph, state = nnx.split(nnx.eval_shape(lambda: Net(nnx.Rngs(0))))
-    return train_step, (nnx.merge(graph, jax.tree.map(_on(mesh), state)), _on(mesh)(BATCHES))
+    return train_step, (
+        nnx.merge(graph, jax.tree.map(_on(mesh), state)),
+        _on(mesh)(BATCHES),
+    )
 
 
 def equinox(mesh: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -97,10 +107,16 @@ def equinox(mesh: Any) -> tuple[Any, tuple[Any, ...]]:
 
     @eqx.filter_jit
     def train_step(net: Any, x: Any) -> Any:
-        gradient = eqx.filter_grad(lambda net: jnp.mean((jax.vmap(net)(x) - x) ** 2))(net)
-        return _held(mesh, eqx.apply_updates(net, jax.tree.map(lambda g: -1e-3 * g, gradient)))
+        gradient = eqx.filter_grad(lambda net: jnp.mean((jax.vmap(net)(x) - x) ** 2))(
+            net
+        )
+        return _held(
+            mesh, eqx.apply_updates(net, jax.tree.map(lambda g: -1e-3 * g, gradient))
+        )
 
-    net = eqx.filter_eval_shape(eqx.nn.MLP, WIDE, WIDE, HIDDEN, 1, key=jax.random.key(0))
+    net = eqx.filter_eval_shape(
+        eqx.nn.MLP, WIDE, WIDE, HIDDEN, 1, key=jax.random.key(0)
+    )
     return train_step, jax.tree.map(_on(mesh), (net, BATCHES))
 
 
@@ -113,7 +129,11 @@ def main(kind: str) -> None:
 
     def made(leaf: Any) -> Any:
         shape = isinstance(leaf, jax.ShapeDtypeStruct)
-        return jax.device_put(jnp.zeros(leaf.shape, leaf.dtype), leaf.sharding) if shape else leaf
+        return (
+            jax.device_put(jnp.zeros(leaf.shape, leaf.dtype), leaf.sharding)
+            if shape
+            else leaf
+        )
 
     state, x = jax.tree.map(made, args)
     for _ in range(3):

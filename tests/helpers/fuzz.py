@@ -1,7 +1,8 @@
-"""Commands on damaged inputs, in this process: what is damaged, what is run, and what must hold afterwards.
+"""Commands on damaged inputs, in this process: what is damaged, what is run, and what must hold
+afterwards.
 
-Case N is the same on every machine: `random.Random(N)` decides everything. No compiler runs: where a command asks for a
-compilation, it gets a recorded one, whatever the module.
+Case N is the same on every machine: `random.Random(N)` decides everything. No compiler runs: where
+a command asks for a compilation, it gets a recorded one, whatever the module.
 """
 
 from __future__ import annotations
@@ -52,12 +53,20 @@ class Case:
         self.outputs.mkdir()
         self.kind = self.draw.choice(list(KINDS))
         self.words = [str(word) for word in KINDS[self.kind](self)]
-        if self.draw.random() < 0.4 and self.words[0] != "flags" and "plot" not in self.words:
+        if (
+            self.draw.random() < 0.4
+            and self.words[0] != "flags"
+            and "plot" not in self.words
+        ):
             self.words.append("--json")
 
-    def given(self, name: str, data: bytes, how: damage.Damage, times: int | None = None) -> Path:
+    def given(
+        self, name: str, data: bytes, how: damage.Damage, times: int | None = None
+    ) -> Path:
         """An input with this content, damaged some times."""
-        for _ in range(self.draw.choice((0, 1, 1, 1, 2, 4)) if times is None else times):
+        for _ in range(
+            self.draw.choice((0, 1, 1, 1, 2, 4)) if times is None else times
+        ):
             data = how(data, self.draw)
         path = self.inputs / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +95,10 @@ def profile_and_sidecar(folder: str) -> tuple[bytes, bytes, bytes]:
         redirect_stderr(io.StringIO()),
     ):
         for suffix in (".pbtxt", ".pb"):
-            assert run(["convert", str(TESTDATA / folder), "-o", f"{place}/x{suffix}"]) == 0
+            assert (
+                run(["convert", str(TESTDATA / folder), "-o", f"{place}/x{suffix}"])
+                == 0
+            )
         read = Path(place).joinpath
         return (
             read("x.pbtxt").read_bytes(),
@@ -102,7 +114,9 @@ def compiled(
     name = f"{HLO}.hlo.pb"
     (folder / Path(name).name).write_bytes(stored(f"{name}.xz"))
     if "--xla_gpu_enable_latency_hiding_scheduler=true" in request.flags:
-        (folder / Path(f"{SCHEDULE}.txt").name).write_bytes(stored(f"{SCHEDULE}.txt.xz"))
+        (folder / Path(f"{SCHEDULE}.txt").name).write_bytes(
+            stored(f"{SCHEDULE}.txt.xz")
+        )
     (folder / LOG).write_bytes((TESTDATA / "logs/jax_0.12.0.1/half.log").read_bytes())
     return Compiled("jit_collectives", 4, 1.0, "0.12.0.1"), False
 
@@ -116,8 +130,14 @@ def _recorded_schedule() -> Any:
 
 
 def parsed(data: bytes, path: Path) -> Any:
-    """The text of a schedule, in the place of `schedule_dump._parse_text`: that of `compiled` is parsed once."""
-    return _recorded_schedule() if data == stored(f"{SCHEDULE}.txt.xz") else _parse_text(data, path)
+    """The text of a schedule, in the place of `schedule_dump._parse_text`: that of `compiled` is
+    parsed once.
+    """
+    return (
+        _recorded_schedule()
+        if data == stored(f"{SCHEDULE}.txt.xz")
+        else _parse_text(data, path)
+    )
 
 
 def of_trace(case: Case, path: Path, *suffixes: str) -> Words:
@@ -129,7 +149,10 @@ def of_trace(case: Case, path: Path, *suffixes: str) -> Words:
     ]
     words = case.draw.choices(commands, (6, 2, 2, 1))[0]
     if words[0] != "show" and case.draw.random() < 0.2:
-        words += ["--hlo", case.given("d.hlo.pb", stored(f"{HLO}.hlo.pb.xz"), damage.damage_proto)]
+        words += [
+            "--hlo",
+            case.given("d.hlo.pb", stored(f"{HLO}.hlo.pb.xz"), damage.damage_proto),
+        ]
     return words
 
 
@@ -141,7 +164,9 @@ def matching_profile() -> bytes:
         stored(f"{HLO}.txt.xz"),
         re.M,
     )
-    return b"".join(b'costs { name: "%s" cost_us: %d.5 }\n' % (name, len(name)) for name in names)
+    return b"".join(
+        b'costs { name: "%s" cost_us: %d.5 }\n' % (name, len(name)) for name in names
+    )
 
 
 def nsys(case: Case) -> Words:
@@ -156,7 +181,9 @@ def nsys(case: Case) -> Words:
 
 def xplane(case: Case) -> Words:
     name = case.draw.choice(("cpu_4dev_jax_0_12_0", "jax08_gemm"))
-    path = case.given("t.xplane.pb", stored(f"jax_xplane/{name}.xplane.pb"), damage.damage_proto)
+    path = case.given(
+        "t.xplane.pb", stored(f"jax_xplane/{name}.xplane.pb"), damage.damage_proto
+    )
     return of_trace(case, path, ".pbtxt", ".pb")
 
 
@@ -170,11 +197,24 @@ def hlo(case: Case) -> Words:
         data = how(data, case.draw)
     data = lzma.compress(data, preset=0) if packed else data
     times = int(packed and case.draw.random() < 0.3)
-    path = case.given(Path(name).name + ".xz" * packed, data, damage.damage_bytes, times)
-    profile = case.given("p.pbtxt", profile_and_sidecar(SYNTHETIC)[0], damage.damage_text, 0)
+    path = case.given(
+        Path(name).name + ".xz" * packed, data, damage.damage_bytes, times
+    )
+    profile = case.given(
+        "p.pbtxt", profile_and_sidecar(SYNTHETIC)[0], damage.damage_text, 0
+    )
     commands: list[Words] = [
         ["verify", profile, "--hlo", path],
-        ["complete", profile, "--hlo", path, "-o", case.out(".pbtxt", ".pb"), "--target", "a100"],
+        [
+            "complete",
+            profile,
+            "--hlo",
+            path,
+            "-o",
+            case.out(".pbtxt", ".pb"),
+            "--target",
+            "a100",
+        ],
         ["predict", path, "--target", "h100"],
         ["predict", path, "--profile", profile, "--target", target(case)],
     ]
@@ -194,12 +234,23 @@ def rehearsals(case: Case) -> Words:
         "step.mlir", stored("stablehlo/fsdp_mlp_jax_0.12.0.1.mlir"), damage.damage_text
     )
     if case.draw.random() < 0.3:
-        module = case.given("step.hlo.pb", stored(f"{HLO}.hlo.pb.xz"), damage.damage_proto)
+        module = case.given(
+            "step.hlo.pb", stored(f"{HLO}.hlo.pb.xz"), damage.damage_proto
+        )
     profile = case.given("p.pbtxt", matching_profile(), damage.damage_text)
-    words: Words = [module, "--target", target(case), "--no-cache", "-o", case.outputs / "r"]
+    words: Words = [
+        module,
+        "--target",
+        target(case),
+        "--no-cache",
+        "-o",
+        case.outputs / "r",
+    ]
     words += ["--profile", profile] if case.draw.random() < 0.8 else []
     words += (
-        ["--topology", case.draw.choice(damage.NUMBERS)[:20]] if case.draw.random() < 0.1 else []
+        ["--topology", case.draw.choice(damage.NUMBERS)[:20]]
+        if case.draw.random() < 0.1
+        else []
     )
     if case.draw.random() < 0.3:
         return ["tune", *words, "--budget", "4"]
@@ -236,14 +287,22 @@ def logs(case: Case) -> Words:
         for folder in ("jax_0.10.2", "jax_0.12.0.1")
         for path in (TESTDATA / "logs" / folder).iterdir()
     )
-    log = case.given("run.log", case.draw.choice(names).read_bytes(), damage.damage_text)
-    return ["confirm", log, *case.draw.choice((["--module", "jit"], ["--jax", "0.6.2"], [], []))]
+    log = case.given(
+        "run.log", case.draw.choice(names).read_bytes(), damage.damage_text
+    )
+    return [
+        "confirm",
+        log,
+        *case.draw.choice((["--module", "jit"], ["--jax", "0.6.2"], [], [])),
+    ]
 
 
 def steps(case: Case) -> Words:
     paths = []
     for side in ("a", "b"):
-        times = [0.2 + case.draw.gauss(0, 0.002) for _ in range(case.draw.choice((3, 30)))]
+        times = [
+            0.2 + case.draw.gauss(0, 0.002) for _ in range(case.draw.choice((3, 30)))
+        ]
         kind = case.draw.randrange(3)
         if kind == 0:
             lines = [
@@ -263,7 +322,9 @@ def steps(case: Case) -> Words:
                 for number, time in enumerate(times)
             ]
             how, suffix = damage.damage_text, ".log"
-        paths.append(case.given(f"{side}{suffix}", "\n".join(lines).encode() + b"\n", how))
+        paths.append(
+            case.given(f"{side}{suffix}", "\n".join(lines).encode() + b"\n", how)
+        )
     pages: list[Words] = [["--html", case.outputs / "x.html"]]
     return ["compare", *paths, *case.draw.choice([[], ["--fail-slower", "1%"], *pages])]
 
@@ -272,7 +333,8 @@ def history(case: Case) -> Words:
     entry: dict[str, Any] = {"time": "2026-01-31T12:00:00+00:00", "name": "a", "hardware": "h100", "commit": "abc",
                              "spread": 0.01, "runs": 1, "steps": 30}  # fmt: skip
     lines = "".join(
-        json.dumps({**entry, "median_s": 0.2 + case.draw.gauss(0, 0.01)}) + "\n" for _ in range(12)
+        json.dumps({**entry, "median_s": 0.2 + case.draw.gauss(0, 0.01)}) + "\n"
+        for _ in range(12)
     )
     path = case.given("h.jsonl", lines.encode(), damage.damage_json_lines)
     log = TESTDATA / "maxtext_pgle/llama2_7b_pgle_run.log"
@@ -286,10 +348,15 @@ def manifests(case: Case) -> Words:
     record = {"stage": "profile", "argv": ["python", "t.py"], "exit_code": 0, "started": "2026-01-31T12:00:00+00:00",
               "ended": "2026-01-31T12:01:00+00:00", "facts": {"module": "jit_f"}, "outputs": [
                   {"path": "profile/trace/r.sqlite", "sha256": "0" * 64, "size_bytes": 1}]}  # fmt: skip
-    document = {"schema": "pgle.manifest/1", "stages": [record, {**record, "stage": "perf"}]}
+    document = {
+        "schema": "pgle.manifest/1",
+        "stages": [record, {**record, "stage": "perf"}],
+    }
     case.given("run/manifest.json", json.dumps(document).encode(), damage.damage_json)
     case.given(
-        "run/perf/steps.jsonl", b'{"step": 1, "step_time_s": 0.2}\n' * 9, damage.damage_json_lines
+        "run/perf/steps.jsonl",
+        b'{"step": 1, "step_time_s": 0.2}\n' * 9,
+        damage.damage_json_lines,
     )
     log = TESTDATA / "logs/jax_0.12.0.1/half.log"
     case.given("run/perf/output.log", log.read_bytes(), damage.damage_text)
@@ -325,14 +392,21 @@ def page() -> bytes:
 
 def pages(case: Case) -> Words:
     path = case.given("page.json", page(), damage.damage_json)
-    return ["report", path, *case.draw.choice([[], ["-o", case.out(".html", ".md", ".json")]])]
+    return [
+        "report",
+        path,
+        *case.draw.choice([[], ["-o", case.out(".html", ".md", ".json")]]),
+    ]
 
 
 def captured(case: Case) -> Words:
     """A program that was captured before."""
     module = "jax_ir0000_jit_train_step_compile.mlir"
     case.given(
-        f"run/{module}", stored("stablehlo/fsdp_mlp_jax_0.12.0.1.mlir"), damage.damage_text, 0
+        f"run/{module}",
+        stored("stablehlo/fsdp_mlp_jax_0.12.0.1.mlir"),
+        damage.damage_text,
+        0,
     )
     known = {"python": sys.executable, "version": [3, 12, 1], "jaxlib": "0.12.0.1", "plugin": True, "error": "",
              "executed": {module: 3}, "options": {module: [["xla_gpu_autotune_level", "0"]]}}  # fmt: skip
@@ -351,7 +425,10 @@ def captured(case: Case) -> Words:
 def named(case: Case) -> Words:
     """A file whose name is odd."""
     name = case.draw.choice(damage.NAMES).replace("/", "").replace("\0", "")[:60] or "-"
-    name = case.draw.choice(("", "-x", "--top=", 'it\'s "a"', "$(id) ", "\udcff", "a  b")) + name
+    name = (
+        case.draw.choice(("", "-x", "--top=", 'it\'s "a"', "$(id) ", "\udcff", "a  b"))
+        + name
+    )
     kind, data = case.draw.choice(
         [
             (".pbtxt", profile_and_sidecar(SYNTHETIC)[0]),
@@ -359,7 +436,9 @@ def named(case: Case) -> Words:
             (".hlo.pb", stored(f"{HLO}.hlo.pb.xz")),
         ]
     )
-    path = case.given(name + kind, data, damage.damage_bytes, case.draw.choice((0, 0, 1)))
+    path = case.given(
+        name + kind, data, damage.damage_bytes, case.draw.choice((0, 0, 1))
+    )
     commands: list[Words] = [
         ["show", path],
         ["analyze", path],
@@ -380,23 +459,41 @@ def named(case: Case) -> Words:
 def asked(case: Case) -> Words:
     """Values of options that are numbers, or nearly."""
     value = case.draw.choice(
-        (*damage.NUMBERS, "100%", "150%", "99.999%", "1", "1e-300%", "%", "2 %", "50%", "3")
+        (
+            *damage.NUMBERS,
+            "100%",
+            "150%",
+            "99.999%",
+            "1",
+            "1e-300%",
+            "%",
+            "2 %",
+            "50%",
+            "3",
+        )
     )[:40]
     times = b"".join(
-        b'{"step": %d, "step_time_s": 0.%d}\n' % (step, 200 + step % 7) for step in range(30)
+        b'{"step": %d, "step_time_s": 0.%d}\n' % (step, 200 + step % 7)
+        for step in range(30)
     )
     slower = b"".join(
-        b'{"step": %d, "step_time_s": 0.%d}\n' % (step, 420 + step % 9) for step in range(30)
+        b'{"step": %d, "step_time_s": 0.%d}\n' % (step, 420 + step % 9)
+        for step in range(30)
     )
     sides = [
         case.given(f"{side}.jsonl", data, damage.damage_bytes, 0)
         for side, data in (("a", times), ("b", slower))
     ]
-    profile = case.given("p.pbtxt", profile_and_sidecar(SYNTHETIC)[0], damage.damage_text, 0)
+    profile = case.given(
+        "p.pbtxt", profile_and_sidecar(SYNTHETIC)[0], damage.damage_text, 0
+    )
     module = case.given("m.hlo.pb", stored(f"{HLO}.hlo.pb.xz"), damage.damage_proto, 0)
     compared = ("same-within", "fail-slower", "launch-spread", "confidence", "warmup")
     commands: list[Words] = [
-        *(["compare", *case.draw.sample(sides, 2), f"--{option}={value}"] for option in compared),
+        *(
+            ["compare", *case.draw.sample(sides, 2), f"--{option}={value}"]
+            for option in compared
+        ),
         ["verify", profile, "--hlo", module, f"--min-time-coverage={value}"],
         ["verify", profile, "--hlo", module, f"--min-collectives={value}"],
         ["convert", TESTDATA / SYNTHETIC, "-o", case.out(".pbtxt"), f"--stat={value}"],
@@ -432,14 +529,23 @@ def asked(case: Case) -> Words:
             "-o",
             case.outputs / "r",
         ],
-        ["history", "add", sides[0], "--file", case.outputs / "h.jsonl", f"--name={value}"],
+        [
+            "history",
+            "add",
+            sides[0],
+            "--file",
+            case.outputs / "h.jsonl",
+            f"--name={value}",
+        ],
     ]
     return case.draw.choice(commands)
 
 
 def options(case: Case) -> Words:
     """Options of convert."""
-    return case.draw.choice([[], [], ["--module", "all"], ["--stat", "p90"], ["--all-executions"]])
+    return case.draw.choice(
+        [[], [], ["--module", "all"], ["--stat", "p90"], ["--all-executions"]]
+    )
 
 
 KINDS: dict[str, Callable[[Case], Words]] = {
@@ -474,9 +580,7 @@ def check(seed: int, folder: Path) -> None:
         _check(case)
     except BaseException as error:
         words = " ".join(case.words)
-        again = (
-            f"again: FUZZ_SEED={seed} python -m pytest tests/fuzz; its files are kept in {folder}"
-        )
+        again = f"again: FUZZ_SEED={seed} python -m pytest tests/fuzz; its files are kept in {folder}"
         raise AssertionError(
             f"case {seed} ({case.kind}): {error!r}\npgle {words}\n{again}"
         ) from error
@@ -485,14 +589,23 @@ def check(seed: int, folder: Path) -> None:
 
 def _check(case: Case) -> None:
     before = _files(case.inputs)
-    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace"), io.StringIO()
+    out, err = (
+        io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace"),
+        io.StringIO(),
+    )
     signal.signal(signal.SIGALRM, _too_long)
     signal.alarm(LONGEST_S)
     try:
         kept = patch.object(Compiler, "_kept_or_compiled", compiled)
         once = patch.object(schedule_dump, "_parse_text", parsed)
         # a report goes to the folder of the outputs by default
-        with redirect_stdout(out), redirect_stderr(err), kept, once, chdir(case.outputs):
+        with (
+            redirect_stdout(out),
+            redirect_stderr(err),
+            kept,
+            once,
+            chdir(case.outputs),
+        ):
             code = run(case.words)
     finally:
         signal.alarm(0)
@@ -501,7 +614,9 @@ def _check(case: Case) -> None:
     assert code in (0, 1, 2), code
     assert "internal error" not in said, said
     assert code != 2 or said.startswith("pgle: "), said
-    assert all(line.isprintable() for line in (printed + said).split("\n")), repr(printed + said)
+    assert all(line.isprintable() for line in (printed + said).split("\n")), repr(
+        printed + said
+    )
     assert _files(case.inputs) == before, "an input is changed"
     written = sorted(path.name for path in case.outputs.rglob("*") if path.is_file())
     assert code != 2 or not written, f"files left behind: {written}"
@@ -519,7 +634,11 @@ def _check(case: Case) -> None:
 
 
 def _files(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def _no_number(name: str) -> None:

@@ -1,7 +1,8 @@
-"""How lines of pgle read: `python tests/helpers/house_style.py [PATH...]` lists what breaks a rule, by file and line.
+"""How lines of pgle read: `python tests/helpers/house_style.py [PATH...]` lists what breaks a rule,
+by file and line.
 
-The rules are measured on Python's syntax tree, since a limit on lines is met by packing them. A node is an expression or
-a statement; annotations do not count.
+The rules are measured on Python's syntax tree, since a limit on lines is met by packing them. A
+node is an expression or a statement; annotations do not count.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from pathlib import Path
 
 MOST_NODES_OF_A_STATEMENT = 40
 MOST_POSITIONAL = 5
-SIMPLE = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr, ast.Raise, ast.Assert)
+SIMPLE = (
+    ast.Assign,
+    ast.AugAssign,
+    ast.AnnAssign,
+    ast.Return,
+    ast.Expr,
+    ast.Raise,
+    ast.Assert,
+)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 DISPLAYS = (ast.Tuple, ast.List, ast.Dict, ast.Set)
 TRUTH_VALUES = (ast.Compare, ast.BoolOp)
@@ -78,10 +87,15 @@ def breaks(path: Path) -> Iterator[Break]:
 
 def _tables(tree: ast.Module) -> Iterator[ast.stmt]:
     """The constants of a module or class that list values: a table is as long as it is."""
-    places = [tree, *(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))]
+    places = [
+        tree,
+        *(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)),
+    ]
     for place in places:
         for statement in place.body:
-            if isinstance(statement, ast.Assign | ast.AnnAssign) and _lists(statement.value):
+            if isinstance(statement, ast.Assign | ast.AnnAssign) and _lists(
+                statement.value
+            ):
                 yield statement
 
 
@@ -107,13 +121,17 @@ def _broken(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.BinOp) and _is_conditional_repetition(node):
         yield "text or list times a truth value"
     if isinstance(node, ast.Call):
-        positional = [value for value in node.args if not isinstance(value, ast.Starred)]
+        positional = [
+            value for value in node.args if not isinstance(value, ast.Starred)
+        ]
         if len(positional) > MOST_POSITIONAL:
             yield "call with more than five positional arguments"
 
 
 def _is_parallel(node: ast.Assign) -> bool:
-    if not isinstance(node.value, ast.Tuple) or not isinstance(node.targets[0], ast.Tuple):
+    if not isinstance(node.value, ast.Tuple) or not isinstance(
+        node.targets[0], ast.Tuple
+    ):
         return False
     return any(isinstance(child, ast.Call) for child in ast.walk(node.value))
 
@@ -121,7 +139,9 @@ def _is_parallel(node: ast.Assign) -> bool:
 def _is_conditional_repetition(node: ast.BinOp) -> bool:
     if not isinstance(node.op, ast.Mult):
         return False
-    return _is_repetition(node.left, node.right) or _is_repetition(node.right, node.left)
+    return _is_repetition(node.left, node.right) or _is_repetition(
+        node.right, node.left
+    )
 
 
 def _is_repetition(repeated: ast.expr, times: ast.expr) -> bool:
@@ -141,12 +161,19 @@ def sources(folder: Path) -> list[Path]:
 def main() -> None:
     """List the breaks of the files and folders that are named, then their number by rule."""
     places = [Path(word) for word in sys.argv[1:]] or [Path("pgle")]
-    files = [file for place in places for file in ([place] if place.is_file() else sources(place))]
+    files = [
+        file
+        for place in places
+        for file in ([place] if place.is_file() else sources(place))
+    ]
     found = [one for file in files for one in breaks(file)]
     for one in sorted(found, key=lambda one: (one.path, one.line)):
         print(f"{one.path}:{one.line}: {one.rule}")
     print(
-        *(f"{count:5} {rule}" for rule, count in Counter(one.rule for one in found).most_common()),
+        *(
+            f"{count:5} {rule}"
+            for rule, count in Counter(one.rule for one in found).most_common()
+        ),
         sep="\n",
     )
 

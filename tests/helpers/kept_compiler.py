@@ -1,4 +1,6 @@
-"""XLA's plugin is loaded once for all tests of a process that compile, not once for each of their commands."""
+"""XLA's plugin is loaded once for all tests of a process that compile, not once for each of their
+commands.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ OURS = {"PYTEST_CURRENT_TEST", "XDG_CACHE_HOME", "PGLE_CACHE_MIB", "COLUMNS"}
 
 
 class KeptCompilers:
-    """Processes that run; each is lent to one `Compiler` at a time, and is back when that is closed."""
+    """Processes that run; each is lent to one `Compiler` at a time, and is back when that is
+    closed.
+    """
 
     def __init__(self) -> None:
         self.idle: dict[Kind, list[CompilerProcess]] = {}
@@ -32,13 +36,19 @@ class KeptCompilers:
         self.lock = Lock()
 
     def ask(
-        self, borrower: Compiler, request: CompileRequest, folder: Path, there: Unscheduled
+        self,
+        borrower: Compiler,
+        request: CompileRequest,
+        folder: Path,
+        there: Unscheduled,
     ) -> dict[str, Any]:
         """In the place of `Compiler._ask`."""
         with self.lock:
             if borrower not in self.lent and not borrower.process.is_closed:
                 kept = {
-                    name: text for name, text in worker.environment().items() if name not in OURS
+                    name: text
+                    for name, text in worker.environment().items()
+                    if name not in OURS
                 }
                 kind = self.lent[borrower] = borrower.python, frozenset(kept.items())
                 if idle := self.idle.get(kind):

@@ -1,4 +1,6 @@
-"""Machines that are made up, for tests of `pgle doctor`: nothing in them comes from the one that runs the tests."""
+"""Machines that are made up, for tests of `pgle doctor`: nothing in them comes from the one that
+runs the tests.
+"""
 
 from dataclasses import replace
 from pathlib import Path

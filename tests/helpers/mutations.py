@@ -1,4 +1,6 @@
-"""Structured damage to inputs: each function takes content and a source of chance, and gives content back."""
+"""Structured damage to inputs: each function takes content and a source of chance, and gives
+content back.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,20 @@ BYTES = (
     b"{" * 3000,
 )
 VALUES: tuple[Any, ...] = (
-    *(None, True, 5, -1, 0, 2**64, -(2**63), 1e308, -1e308, 1e-320, float("nan"), float("inf")),
+    *(
+        None,
+        True,
+        5,
+        -1,
+        0,
+        2**64,
+        -(2**63),
+        1e308,
+        -1e308,
+        1e-320,
+        float("nan"),
+        float("inf"),
+    ),
     *(
         "",
         "\x1b[31m",
@@ -72,20 +87,28 @@ def damage_text(data: bytes, draw: random.Random) -> bytes:
         pattern, choices = (_NUMBER, NUMBERS) if kind < 2 else (_NAME, NAMES)
         if found := list(pattern.finditer(data)):
             match = draw.choice(found)
-            return data[: match.start()] + draw.choice(choices).encode() + data[match.end() :]
+            return (
+                data[: match.start()]
+                + draw.choice(choices).encode()
+                + data[match.end() :]
+            )
     lines = data.splitlines(keepends=True)
     if kind < 6 and lines:
         first, second = draw.randrange(len(lines)), draw.randrange(len(lines))
         if draw.random() < 0.5:
             lines[first], lines[second] = lines[second], lines[first]
         else:
-            lines[first : first + draw.randrange(3)] = [lines[second]] * draw.randrange(3)
+            lines[first : first + draw.randrange(3)] = [lines[second]] * draw.randrange(
+                3
+            )
         return b"".join(lines)
     return damage_bytes(data, draw)
 
 
 def damage_json(data: bytes, draw: random.Random) -> bytes:
-    """One node of a JSON document replaced, lost or nested without end; sometimes its text damaged."""
+    """One node of a JSON document replaced, lost or nested without end; sometimes its text
+    damaged.
+    """
     if draw.random() < 0.2:
         return damage_text(data, draw)
     try:
@@ -95,7 +118,9 @@ def damage_json(data: bytes, draw: random.Random) -> bytes:
     places: list[tuple[Any, Any]] = []
 
     def walk(node: Any) -> None:
-        for key, item in list(node.items() if isinstance(node, dict) else enumerate(node)):
+        for key, item in list(
+            node.items() if isinstance(node, dict) else enumerate(node)
+        ):
             places.append((node, key))
             if isinstance(item, dict | list):
                 walk(item)
@@ -103,7 +128,9 @@ def damage_json(data: bytes, draw: random.Random) -> bytes:
     if isinstance(document, dict | list):
         walk(document)
     if not places or draw.random() < 0.05:
-        return draw.choice([b"[" * 100_000, b"null", b"{}", b"[]", b'"x"', b'{"a":' * 50_000])
+        return draw.choice(
+            [b"[" * 100_000, b"null", b"{}", b"[]", b'"x"', b'{"a":' * 50_000]
+        )
     node, key = draw.choice(places)
     if draw.random() < 0.2:
         del node[key]
@@ -116,7 +143,10 @@ def damage_json_lines(data: bytes, draw: random.Random) -> bytes:
     """One line of JSON damaged."""
     lines = data.splitlines()
     at = draw.randrange(len(lines))
-    return b"\n".join([*lines[:at], damage_json(lines[at], draw), *lines[at + 1 :]]) + b"\n"
+    return (
+        b"\n".join([*lines[:at], damage_json(lines[at], draw), *lines[at + 1 :]])
+        + b"\n"
+    )
 
 
 def damage_sqlite(path: Path, draw: random.Random) -> None:
@@ -132,7 +162,9 @@ def damage_sqlite(path: Path, draw: random.Random) -> None:
     ):
         tables = [
             name
-            for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            for (name,) in database.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'table'"
+            )
         ]
         table = draw.choice(tables or ["t"])
         columns = [row[1] for row in database.execute(f'PRAGMA table_info("{table}")')]
@@ -142,20 +174,31 @@ def damage_sqlite(path: Path, draw: random.Random) -> None:
         elif kind == 1:
             database.execute(f'ALTER TABLE "{table}" DROP COLUMN "{column}"')
         elif kind == 2:
-            database.execute(f'DELETE FROM "{table}" WHERE rowid % ? = 0', (draw.randrange(1, 4),))
+            database.execute(
+                f'DELETE FROM "{table}" WHERE rowid % ? = 0', (draw.randrange(1, 4),)
+            )
         elif kind == 3:
             database.execute(f'INSERT INTO "{table}" SELECT * FROM "{table}"')
         else:
-            value = draw.choice((*VALUES[2:12], *NAMES[:20], *range(-2, 3), b"\xff\xfe", None))
-            value = float(value) if isinstance(value, int) and abs(value) >= 2**63 else value
+            value = draw.choice(
+                (*VALUES[2:12], *NAMES[:20], *range(-2, 3), b"\xff\xfe", None)
+            )
+            value = (
+                float(value)
+                if isinstance(value, int) and abs(value) >= 2**63
+                else value
+            )
             every = draw.choice((1, 2, 10, 1000))
             database.execute(
-                f'UPDATE "{table}" SET "{column}" = ? WHERE rowid % ? = 0', (value, every)
+                f'UPDATE "{table}" SET "{column}" = ? WHERE rowid % ? = 0',
+                (value, every),
             )
 
 
 def damage_proto(data: bytes, draw: random.Random, depth: int = 0) -> bytes:
-    """One field of a protocol buffer, at any depth, changed, lost or repeated; sometimes its bytes damaged."""
+    """One field of a protocol buffer, at any depth, changed, lost or repeated; sometimes its bytes
+    damaged.
+    """
     fields = _fields(data) if depth or draw.random() < 0.8 else None
     if not fields:
         return damage_bytes(data, draw)
@@ -175,13 +218,17 @@ def damage_proto(data: bytes, draw: random.Random, depth: int = 0) -> bytes:
     if kind == 1:
         return data[:end] + data[start:end] * draw.randrange(1, 4) + data[end:]
     if wire == 0:
-        value = draw.choice((0, 1, 2, 255, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1))
+        value = draw.choice(
+            (0, 1, 2, 255, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1)
+        )
         return data[:body] + _encoded(value) + data[end:]
     return data[:body] + draw.randbytes(end - body) + data[end:]
 
 
 def _fields(data: bytes) -> list[tuple[int, int, int, int]]:
-    """(start, start of the value, end, wire type) of each field; empty where `data` is no message."""
+    """(start, start of the value, end, wire type) of each field; empty where `data` is no
+    message.
+    """
     found, at = [], 0
     try:
         while at < len(data):

@@ -1,8 +1,9 @@
 """Trace → Nsight Systems' SQLite export, so that generated traces take the path of real ones.
 
-The tables are those of schema 3.7.2, nsys 2023.4, read off its exports (User Guide, "SQLite Schema Reference"). GPU
-times are those of the trace. CPU times are made up: one thread per device launches its activities in order, one every
-`LAUNCH_NS`, all before they start on the GPU. Ranges, API calls and activities refer to each other as in nsys.
+The tables are those of schema 3.7.2, nsys 2023.4, read off its exports (User Guide, "SQLite Schema
+Reference"). GPU times are those of the trace. CPU times are made up: one thread per device launches
+its activities in order, one every `LAUNCH_NS`, all before they start on the GPU. Ranges, API calls
+and activities refer to each other as in nsys.
 """
 
 from __future__ import annotations
@@ -121,12 +122,14 @@ class _Threads:
 def write_nsys_sqlite(trace: Trace, path: Path, *, product: str = "") -> None:
     """Write a trace as nsys's SQLite export; what stands at `path` is replaced.
 
-    Reading it back gives the trace, with executions and launches numbered anew and without what was not resolved.
+    Reading it back gives the trace, with executions and launches numbered anew and without what was
+    not resolved.
 
     Args:
         trace: GPU activities of one machine.
         path: the file.
-        product: what the export's meta data name as its maker; by default pgle, and whether the trace is simulated.
+        product: what the export's meta data name as its maker; by default pgle, and whether the
+        trace is simulated.
 
     Raises:
         ValueError: the trace holds host work or processes of several machines.
@@ -139,29 +142,46 @@ def write_nsys_sqlite(trace: Trace, path: Path, *, product: str = "") -> None:
         database.execute("PRAGMA journal_mode = OFF")
         database.execute("PRAGMA synchronous = OFF")
         database.execute("BEGIN")
-        _write(database, trace, threads, product or (SIMULATED if trace.simulated else "pgle"))
+        _write(
+            database,
+            trace,
+            threads,
+            product or (SIMULATED if trace.simulated else "pgle"),
+        )
         database.execute("COMMIT")
 
 
-def _write(database: sqlite3.Connection, trace: Trace, threads: _Threads, product: str) -> None:
+def _write(
+    database: sqlite3.Connection, trace: Trace, threads: _Threads, product: str
+) -> None:
     strings = _Strings()
     # as nsys does, only tables that have rows are made
     _write_meta(database, trace, threads, product, strings)
     order, execution, launch = _launch_order(trace)
-    process_of = np.unique(threads.pid, return_inverse=True)[1].reshape(-1)[trace.device[order]]
+    process_of = np.unique(threads.pid, return_inverse=True)[1].reshape(-1)[
+        trace.device[order]
+    ]
     correlation = np.empty(len(order), np.int64)
     for process in np.unique(process_of).tolist():
         mine = process_of == process
         correlation[mine] = np.arange(1, int(mine.sum()) + 1)
     cpu = _cpu_times(trace, order)
     _write_ranges(database, trace, threads, strings, order, execution, launch, cpu)
-    names = np.array([strings.number(LAUNCH_NAMES[kind]) for kind in LAUNCH_NAMES], np.int64)
+    names = np.array(
+        [strings.number(LAUNCH_NAMES[kind]) for kind in LAUNCH_NAMES], np.int64
+    )
     row = "start, end, eventClass, globalTid, correlationId, nameId, returnValue"
-    calls = (cpu, threads.tid[trace.device[order]], correlation, names[trace.kind[order]])
+    calls = (
+        cpu,
+        threads.tid[trace.device[order]],
+        correlation,
+        names[trace.kind[order]],
+    )
     placed = f"c1 + {LAUNCH_NS // 5}, c1 + {LAUNCH_NS // 2}, 1, c2, c3, c4, 0"
     _insert(database, "CUPTI_ACTIVITY_KIND_RUNTIME", row, placed, calls)
     kernels = np.array(
-        [strings.number(re.sub(r"[.-]", "_", name)) for name in trace.instructions], np.int64
+        [strings.number(re.sub(r"[.-]", "_", name)) for name in trace.instructions],
+        np.int64,
     )
     # in the order of GPU starts, like nsys
     by_row = np.empty(len(order), np.int64)
@@ -205,7 +225,9 @@ def _threads(devices: Sequence[Device]) -> _Threads:
     }
     hosts = {match[1] if match else "" for match in parts.values()}
     if len(hosts) > 1:
-        raise ValueError(f"an nsys export is of one machine, not of {', '.join(sorted(hosts))}")
+        raise ValueError(
+            f"an nsys export is of one machine, not of {', '.join(sorted(hosts))}"
+        )
     pids = {
         name: VIRTUAL_MACHINE | (int(match[2]) if match else number) << 24
         for number, (name, match) in enumerate(parts.items(), start=1)
@@ -216,16 +238,26 @@ def _threads(devices: Sequence[Device]) -> _Threads:
 
 
 def _launch_order(trace: Trace) -> tuple[npt.NDArray[np.intp], Ints, Ints]:
-    """Rows in the order of launching, and for each, in that order, its module execution and its launch, numbered."""
+    """Rows in the order of launching, and for each, in that order, its module execution and its
+    launch, numbered.
+    """
     size = len(trace)
-    wide = (trace.device.astype(np.int64) * max(len(trace.modules), 1) + trace.module) << 31
+    wide = (
+        trace.device.astype(np.int64) * max(len(trace.modules), 1) + trace.module
+    ) << 31
     execution = _by_first(wide | np.maximum(trace.execution, 0))
     # a row of an unknown launch is its own
-    own = np.where(trace.instance < 0, np.arange(size) + (1 << 31), trace.instance.astype(np.int64))
+    own = np.where(
+        trace.instance < 0, np.arange(size) + (1 << 31), trace.instance.astype(np.int64)
+    )
     launch = _by_first((trace.device.astype(np.int64) << 40) | own)
     order = np.lexsort((np.arange(size), launch, execution, trace.device))
     # launches of one number in two executions, or of two instructions, are two
-    columns = (execution[order], launch[order], trace.instruction[order].astype(np.int64))
+    columns = (
+        execution[order],
+        launch[order],
+        trace.instruction[order].astype(np.int64),
+    )
     changes = np.any([np.diff(column, prepend=-1) != 0 for column in columns], axis=0)
     return order, execution[order], np.cumsum(changes) - 1
 
@@ -246,7 +278,9 @@ def _cpu_times(trace: Trace, order: npt.NDArray[np.intp]) -> Ints:
         mine = np.flatnonzero(device == number)
         steps = np.arange(len(mine)) * LAUNCH_NS
         if len(mine):
-            cpu[mine] = steps + int((trace.start_ns[order[mine]] - steps).min()) - 5 * LAUNCH_NS
+            cpu[mine] = (
+                steps + int((trace.start_ns[order[mine]] - steps).min()) - 5 * LAUNCH_NS
+            )
     return cpu
 
 
@@ -255,9 +289,12 @@ def _write_ranges(
     order: npt.NDArray[np.intp], execution: Ints, launch: Ints, cpu: Ints,
 ) -> None:  # fmt: skip
     """Module and thunk ranges, ordered by start."""
-    modules = np.array([strings.number(_module_text(key)) for key in trace.modules], np.int64)
+    modules = np.array(
+        [strings.number(_module_text(key)) for key in trace.modules], np.int64
+    )
     thunks = np.array(
-        [strings.number(f"Thunk:#hlo_op={name}#") for name in trace.instructions], np.int64
+        [strings.number(f"Thunk:#hlo_op={name}#") for name in trace.instructions],
+        np.int64,
     )
     tid = threads.tid[trace.device[order]]
     parts = []
@@ -265,7 +302,11 @@ def _write_ranges(
         (execution, modules[trace.module[order]], 0, LAUNCH_NS - 100),
         (launch, thunks[trace.instruction[order]], LAUNCH_NS // 10, LAUNCH_NS - 200),
     ):
-        edges = np.flatnonzero(np.diff(group, prepend=-1)) if len(group) else np.zeros(0, np.int64)
+        edges = (
+            np.flatnonzero(np.diff(group, prepend=-1))
+            if len(group)
+            else np.zeros(0, np.int64)
+        )
         last = np.append(edges[1:], len(group)) - 1
         parts.append((cpu[edges] + before, cpu[last] + after, tid[edges], text[edges]))
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
@@ -293,7 +334,11 @@ def _module_text(key: ModuleKey) -> str:
 
 
 def _write_meta(
-    database: sqlite3.Connection, trace: Trace, threads: _Threads, product: str, strings: _Strings
+    database: sqlite3.Connection,
+    trace: Trace,
+    threads: _Threads,
+    product: str,
+    strings: _Strings,
 ) -> None:
     """Versions, the host, XLA's names of devices and threads, XLA_FLAGS."""
     export = {"EXPORT_PRODUCT_NAME": product, "EXPORT_SCHEMA_VERSION": SCHEMA_VERSION}
@@ -314,24 +359,36 @@ def _write_meta(
             "TARGET_INFO_SYSTEM_ENV",
             [(VIRTUAL_MACHINE, "Local (CLI)", "Hostname", 0, threads.host)],
         )
-    clocks = {known.utc_ns for known in trace.recordings.values() if known.utc_ns is not None}
+    clocks = {
+        known.utc_ns for known in trace.recordings.values() if known.utc_ns is not None
+    }
     if len(clocks) == 1:  # all times of an export count from the start of one session
         _rows(database, "TARGET_INFO_SESSION_START_TIME", [(clocks.pop(), None, None)])
     names = []
     launchers = []
     for number, device in enumerate(trace.devices):
         if device.global_id is not None:
-            text = f"#global={device.global_id},local={device.ordinal},process=0,slice=0#"
-            names.append((f"Xla:{text}", device.ordinal, VIRTUAL_MACHINE, device.ordinal))
-            launchers.append((strings.number(f"XlaLauncher:{text}"), 0, int(threads.tid[number])))
+            text = (
+                f"#global={device.global_id},local={device.ordinal},process=0,slice=0#"
+            )
+            names.append(
+                (f"Xla:{text}", device.ordinal, VIRTUAL_MACHINE, device.ordinal)
+            )
+            launchers.append(
+                (strings.number(f"XlaLauncher:{text}"), 0, int(threads.tid[number]))
+            )
     _rows(database, "TARGET_INFO_NVTX_CUDA_DEVICE", names)
     _rows(database, "ThreadNames", launchers)
 
 
-def _rows(database: sqlite3.Connection, table: str, rows: Sequence[tuple[object, ...]]) -> None:
+def _rows(
+    database: sqlite3.Connection, table: str, rows: Sequence[tuple[object, ...]]
+) -> None:
     if rows:
         database.execute(create(table))
-        database.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(rows[0]))})", rows)
+        database.executemany(
+            f"INSERT INTO {table} VALUES ({', '.join('?' * len(rows[0]))})", rows
+        )
 
 
 def _insert(
@@ -341,14 +398,19 @@ def _insert(
     placed: str,
     columns: Sequence[npt.NDArray[np.integer]],
 ) -> None:
-    """Insert whole columns, called c1, c2 … in `placed`, a chunk at a time; the table is made where there are rows."""
+    """Insert whole columns, called c1, c2 … in `placed`, a chunk at a time; the table is made where
+    there are rows.
+    """
     if not len(columns[0]):
         return
-    if not database.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
+    if not database.execute(
+        "SELECT 1 FROM sqlite_master WHERE name = ?", (table,)
+    ).fetchone():
         database.execute(create(table))
     named = ", ".join(f"? AS c{number}" for number in range(1, len(columns) + 1))
     query = f"INSERT INTO {table} ({row}) SELECT {placed} FROM (SELECT {named})"
     for at in range(0, len(columns[0]), CHUNK):
         database.executemany(
-            query, zip(*(column[at : at + CHUNK].tolist() for column in columns), strict=True)
+            query,
+            zip(*(column[at : at + CHUNK].tolist() for column in columns), strict=True),
         )

@@ -1,4 +1,6 @@
-"""What many tests read of testdata is read once in a process: its modules and its measured steps, which are frozen."""
+"""What many tests read of testdata is read once in a process: its modules and its measured steps,
+which are frozen.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _measure = analyze.measured_step
 
 
 _steps: dict[tuple[object, ...], MeasuredStep] = {}
-"""By what is measured, wherever it was measured from: a path and one relative to it are the same recording."""
+"""By what is measured, wherever it was measured from: a path and one relative to it are the same
+recording.
+"""
 
 
 def _module_of(data: bytes, source: str) -> Module:
@@ -33,7 +37,9 @@ def _module_of(data: bytes, source: str) -> Module:
 
 def _step_of(side: StepInput, progress: Progress | None = None) -> MeasuredStep:
     places = tuple(Path(str(path)).resolve() for path in (*side.inputs, *side.hlo))
-    is_ours = side.profile is None and all(place.is_relative_to(TESTDATA) for place in places)
+    is_ours = side.profile is None and all(
+        place.is_relative_to(TESTDATA) for place in places
+    )
     if not is_ours:
         return _measure(side, progress)
     what = side.target, len(side.inputs), places

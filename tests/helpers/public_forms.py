@@ -1,8 +1,10 @@
-"""Forms of credentials by the rule that finds them: lines of logs, command lines, variables. Every value is made up.
+"""Forms of credentials by the rule that finds them: lines of logs, command lines, variables. Every
+value is made up.
 
-The forms follow public documentation: how programs take a credential (manual pages of curl, mysql, redis-cli, docker,
-kubectl, tailscale, …), how libraries do (requests, boto3, huggingface_hub, wandb, kaggle), how issuers say that their
-tokens begin, and the facts in the rules of gitleaks and trufflehog (what begins a token, how long it is).
+The forms follow public documentation: how programs take a credential (manual pages of curl, mysql,
+redis-cli, docker, kubectl, tailscale, …), how libraries do (requests, boto3, huggingface_hub,
+wandb, kaggle), how issuers say that their tokens begin, and the facts in the rules of gitleaks and
+trufflehog (what begins a token, how long it is).
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,11 +1,19 @@
-"""Scheduled modules drawn at random, with what they have to compute and to move, counted as they are made."""
+"""Scheduled modules drawn at random, with what they have to compute and to move, counted as they
+are made.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from random import Random
 
-from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Computation, Instruction, Module, Shape
+from pgle.xla.hlo.module import (
+    HOST_MEMORY_SPACE,
+    Computation,
+    Instruction,
+    Module,
+    Shape,
+)
 
 DEVICES = 8
 
@@ -33,7 +41,13 @@ class RandomModule:
         self.count = 0
         self._computation("entry", self.random.randint(4, 14), times=1, depth=0)
         self.module = Module(
-            f"m{self.seed}", 1, "", "entry", self.computations, True, num_partitions=DEVICES
+            f"m{self.seed}",
+            1,
+            "",
+            "entry",
+            self.computations,
+            True,
+            num_partitions=DEVICES,
         )
 
     def _name(self, stem: str) -> str:
@@ -79,7 +93,9 @@ class RandomModule:
             shape, name = Shape("bf16", (m, n)), self._name("dot")
             if kind == "product":
                 items.append(
-                    Instruction(name, "dot", shape, where, (x, y), dot_lhs_contracting=(1,))
+                    Instruction(
+                        name, "dot", shape, where, (x, y), dot_lhs_contracting=(1,)
+                    )
                 )
                 return
             inner = [
@@ -105,18 +121,27 @@ class RandomModule:
             )
             whole, body = Shape("tuple", elements=(shape,)), (f"{name}.body",)
             items.append(
-                Instruction(f"{name}.start", "async-start", whole, where, (x, y), called=body)
+                Instruction(
+                    f"{name}.start", "async-start", whole, where, (x, y), called=body
+                )
             )
             pending.append(
                 Instruction(
-                    f"{name}.done", "async-done", shape, where, (f"{name}.start",), called=body
+                    f"{name}.done",
+                    "async-done",
+                    shape,
+                    where,
+                    (f"{name}.start",),
+                    called=body,
                 )
             )
         elif kind == "loop fusion":
             size = self.random.choice((1 << 16, 1 << 22, 1 << 26))
             x = self._given((size,), where, items)
             items.append(
-                Instruction(self._name("add"), "add", Shape("bf16", (size,)), where, (x, x))
+                Instruction(
+                    self._name("add"), "add", Shape("bf16", (size,)), where, (x, x)
+                )
             )
         elif kind in ("gather", "reduce", "sync"):
             size = self.random.choice((1 << 14, 1 << 20, 1 << 26))
@@ -130,9 +155,13 @@ class RandomModule:
                 items.append(Instruction(name, opcode, result, where, (x,)))
                 return
             start = Shape("tuple", elements=(given, result)) if gathers else result
-            items.append(Instruction(f"{name}.start", f"{opcode}-start", start, where, (x,)))
+            items.append(
+                Instruction(f"{name}.start", f"{opcode}-start", start, where, (x,))
+            )
             pending.append(
-                Instruction(f"{name}.done", f"{opcode}-done", result, where, (f"{name}.start",))
+                Instruction(
+                    f"{name}.done", f"{opcode}-done", result, where, (f"{name}.start",)
+                )
             )
         elif kind in ("copy out", "copy in"):
             size = self.random.choice((1 << 14, 1 << 20, 1 << 26))
@@ -144,9 +173,13 @@ class RandomModule:
             name = self._name("copy")
             items.append(Instruction(f"{name}.x", "parameter", given, where))
             start = Shape("tuple", elements=(result, given))
-            items.append(Instruction(f"{name}.start", "copy-start", start, where, (f"{name}.x",)))
+            items.append(
+                Instruction(f"{name}.start", "copy-start", start, where, (f"{name}.x",))
+            )
             pending.append(
-                Instruction(f"{name}.done", "copy-done", result, where, (f"{name}.start",))
+                Instruction(
+                    f"{name}.done", "copy-done", result, where, (f"{name}.start",)
+                )
             )
             moved = times * 2.0 * size
             self.work.out_bytes += moved if kind == "copy out" else 0.0
@@ -171,11 +204,17 @@ class RandomModule:
                 self._computation(body, 2, 0, depth + 1)
             items.append(
                 Instruction(
-                    self._name("conditional"), "conditional", Shape("tuple"), where, called=bodies
+                    self._name("conditional"),
+                    "conditional",
+                    Shape("tuple"),
+                    where,
+                    called=bodies,
                 )
             )
 
-    def _given(self, dimensions: tuple[int, ...], where: str, items: list[Instruction]) -> str:
+    def _given(
+        self, dimensions: tuple[int, ...], where: str, items: list[Instruction]
+    ) -> str:
         name = self._name("x")
         items.append(Instruction(name, "parameter", Shape("bf16", dimensions), where))
         return name

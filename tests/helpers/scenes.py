@@ -9,7 +9,9 @@ from pgle.schedule.simulate import Loop, Stream, Timeline
 Row = tuple[str, str, Stream, float, float]
 
 
-def timeline(*rows: Row, loops: tuple[Loop, ...] = (), counts: tuple[int, ...] = ()) -> Timeline:
+def timeline(
+    *rows: Row, loops: tuple[Loop, ...] = (), counts: tuple[int, ...] = ()
+) -> Timeline:
     """One step: a row is (instruction, kind, stream, start, end), times in microseconds."""
     n, names = len(rows), tuple(dict.fromkeys(row[0] for row in rows))
     kinds = {row[0]: row[1] for row in rows}

@@ -1,4 +1,6 @@
-"""Forms in which programs print credentials. Every value is made up; `S` is the part that must not be kept."""
+"""Forms in which programs print credentials. Every value is made up; `S` is the part that must not
+be kept.
+"""
 
 S = "hunter22x"
 _D = "48151623"  # a credential of digits
@@ -82,7 +84,10 @@ NAMED = (
             "wandb-key",
         )
     ),
-    *(f"--{name}={_D}" for name in ("password", "pass", "pw", "pin", "secret", "passphrase")),
+    *(
+        f"--{name}={_D}"
+        for name in ("password", "pass", "pw", "pin", "secret", "passphrase")
+    ),
     *(
         f"--{name} {S}"
         for name in (
@@ -235,7 +240,16 @@ TOKENS = (
     ),
     *(
         f"{begin}{_T}"
-        for begin in ("lin_api_", "PMAK-", "shpat_", "dop_v1_", "ntn_", "LTAI", "sntryu_", "dp.pt.")
+        for begin in (
+            "lin_api_",
+            "PMAK-",
+            "shpat_",
+            "dop_v1_",
+            "ntn_",
+            "LTAI",
+            "sntryu_",
+            "dp.pt.",
+        )
     ),
     "AKIAFAKEFAKEFAKEFAKE",
     "ASIAFAKEFAKEFAKEFAKE",
@@ -256,7 +270,9 @@ def secret_of(form: str) -> str:
 
 BODY = tuple("MIIFAKE" + chr(65 + number) * 57 for number in range(3))
 KEYS = tuple(
-    "\n".join([f"-----BEGIN {label}-----", *head, *BODY, "abc=", f"-----END {label}-----"])
+    "\n".join(
+        [f"-----BEGIN {label}-----", *head, *BODY, "abc=", f"-----END {label}-----"]
+    )
     for label, head in (
         ("PRIVATE KEY", ()),
         ("RSA PRIVATE KEY", ("Proc-Type: 4,ENCRYPTED", "DEK-Info: AES-256-CBC,00", "")),

@@ -21,4 +21,6 @@ def simulate(
 ) -> Timeline:
     """What has no cost is estimated."""
     program = read_program(module, costs, hardware, launch.kernels)
-    return run_program(program, launch, slower, name=module.name, expand_loops=expand_loops)
+    return run_program(
+        program, launch, slower, name=module.name, expand_loops=expand_loops
+    )

@@ -1,7 +1,9 @@
-"""Ten training steps as people write them, lowered for GPUs that are not there: ``python wild_programs.py NAME OUT``.
+"""Ten training steps as people write them, lowered for GPUs that are not there: ``python
+wild_programs.py NAME OUT``.
 
-Each is a small model in jax, flax or equinox, for eight devices. Nothing is allocated or compiled: jax lowers each step
-for CUDA from abstract arrays, and its StableHLO goes to OUT. Not a part of pgle; run in a process of its own.
+Each is a small model in jax, flax or equinox, for eight devices. Nothing is allocated or compiled:
+jax lowers each step for CUDA from abstract arrays, and its StableHLO goes to OUT. Not a part of
+pgle; run in a process of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-os.environ |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+os.environ |= {
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+}
 
 import jax
 import jax.numpy as jnp
@@ -28,10 +33,14 @@ Step = tuple[Callable[..., Any], tuple[Any, ...]]
 
 def grid(**axes: int) -> Any:
     """A mesh of eight devices."""
-    return jax.sharding.Mesh(np.array(jax.devices()).reshape(*axes.values()), tuple(axes))
+    return jax.sharding.Mesh(
+        np.array(jax.devices()).reshape(*axes.values()), tuple(axes)
+    )
 
 
-def array(mesh: Any, shape: tuple[int, ...], *spec: Any, dtype: Any = jnp.bfloat16) -> Any:
+def array(
+    mesh: Any, shape: tuple[int, ...], *spec: Any, dtype: Any = jnp.bfloat16
+) -> Any:
     """An abstract sharded array."""
     return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, P(*spec)))
 
@@ -41,7 +50,9 @@ def descend(loss: Callable[..., Any]) -> Callable[..., Any]:
 
     def train_step(weights: Any, x: Any) -> Any:
         value, gradients = jax.value_and_grad(loss)(weights, x)
-        return jax.tree.map(lambda w, g: (w - 1e-3 * g).astype(w.dtype), weights, gradients), value
+        return jax.tree.map(
+            lambda w, g: (w - 1e-3 * g).astype(w.dtype), weights, gradients
+        ), value
 
     return train_step
 
@@ -97,7 +108,10 @@ def fsdp_unrolled() -> Step:
     spread = lambda leaf: array(
         mesh, leaf.shape, "data" if leaf.shape[0] % 8 == 0 else None, dtype=leaf.dtype
     )
-    return descend(lambda w, x: mean_square(model.apply(w, x))), (jax.tree.map(spread, shapes), x)
+    return descend(lambda w, x: mean_square(model.apply(w, x))), (
+        jax.tree.map(spread, shapes),
+        x,
+    )
 
 
 def tensor_parallel() -> Step:
@@ -105,9 +119,13 @@ def tensor_parallel() -> Step:
     import equinox as eqx
 
     mesh = grid(data=2, model=4)
-    make = lambda: eqx.nn.MLP(DIM, DIM, WIDE, LAYERS, key=jax.random.key(0), dtype=jnp.bfloat16)
+    make = lambda: eqx.nn.MLP(
+        DIM, DIM, WIDE, LAYERS, key=jax.random.key(0), dtype=jnp.bfloat16
+    )
     shapes = eqx.filter_eval_shape(make)
-    arrays, static = eqx.partition(shapes, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
+    arrays, static = eqx.partition(
+        shapes, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct)
+    )
     spread = lambda leaf: array(mesh, leaf.shape, "model", dtype=leaf.dtype)
     x = array(mesh, (BATCH * LENGTH, DIM), "data")
     loss = lambda w, x: mean_square(jax.vmap(eqx.combine(w, static))(x))
@@ -122,7 +140,10 @@ def fsdp_scan() -> Step:
         body = jax.checkpoint(lambda x, w: (block(w, x), None))
         return mean_square(jax.lax.scan(body, x, weights)[0])
 
-    return descend(loss), (weights_of(mesh, (12,)), array(mesh, (BATCH, LENGTH, DIM), "data"))
+    return descend(loss), (
+        weights_of(mesh, (12,)),
+        array(mesh, (BATCH, LENGTH, DIM), "data"),
+    )
 
 
 def pipeline() -> Step:
@@ -136,7 +157,10 @@ def pipeline() -> Step:
         out_specs=P("stage", None, "data"),
     )
     def run(weights: Any, x: Any) -> Any:
-        w, stage = jax.tree.map(lambda leaf: leaf[0], weights), jax.lax.axis_index("stage")
+        w, stage = (
+            jax.tree.map(lambda leaf: leaf[0], weights),
+            jax.lax.axis_index("stage"),
+        )
 
         def tick(carry: Any, number: Any) -> Any:
             here = jnp.where(stage == 0, x[jnp.minimum(number, micro - 1)], carry)
@@ -170,13 +194,17 @@ def experts() -> Step:
         room = 2 * x.shape[0] // count
         chosen = jax.nn.softmax(x @ w["gate"])
         expert = jnp.argmax(chosen, axis=-1)
-        place = jnp.cumsum(jax.nn.one_hot(expert, count, dtype=jnp.int32), axis=0) * jax.nn.one_hot(
-            expert, count, dtype=jnp.int32
-        )
+        place = jnp.cumsum(
+            jax.nn.one_hot(expert, count, dtype=jnp.int32), axis=0
+        ) * jax.nn.one_hot(expert, count, dtype=jnp.int32)
         sent = jax.nn.one_hot(place - 1, room, dtype=x.dtype)
-        tokens = jax.lax.all_to_all(jnp.einsum("tec,td->ecd", sent, x), "expert", 0, 0, tiled=True)
+        tokens = jax.lax.all_to_all(
+            jnp.einsum("tec,td->ecd", sent, x), "expert", 0, 0, tiled=True
+        )
         done = jax.nn.gelu(tokens.reshape(-1, DIM) @ w["up"][0]) @ w["down"][0]
-        back = jax.lax.all_to_all(done.reshape(tokens.shape), "expert", 0, 0, tiled=True)
+        back = jax.lax.all_to_all(
+            done.reshape(tokens.shape), "expert", 0, 0, tiled=True
+        )
         return x + jnp.einsum("tec,ecd,te->td", sent, back, chosen)
 
     def loss(weights: Any, x: Any) -> Any:
@@ -188,21 +216,36 @@ def experts() -> Step:
         "gate": array(mesh, (DIM, count)), "up": array(mesh, (count, DIM, WIDE), "expert"),
         "down": array(mesh, (count, WIDE, DIM), "expert"),
     }  # fmt: skip
-    return descend(loss), ([one() for _ in range(2)], array(mesh, (BATCH * LENGTH, DIM), "expert"))
+    return descend(loss), (
+        [one() for _ in range(2)],
+        array(mesh, (BATCH * LENGTH, DIM), "expert"),
+    )
 
 
 def ring_attention() -> Step:
-    """Context parallel: keys and values go round a ring by ppermute while each device attends to what it has."""
+    """Context parallel: keys and values go round a ring by ppermute while each device attends to
+    what it has.
+    """
     mesh, size = grid(context=8), 8
 
-    @partial(jax.shard_map, mesh=mesh, in_specs=P(None, "context"), out_specs=P(None, "context"))
+    @partial(
+        jax.shard_map,
+        mesh=mesh,
+        in_specs=P(None, "context"),
+        out_specs=P(None, "context"),
+    )
     def attend(q: Any, k: Any, v: Any) -> Any:
         def turn(carry: Any, _: Any) -> Any:
             k, v, top, weight, out = carry
-            scores = jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32) * q.shape[-1] ** -0.5
+            scores = (
+                jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32)
+                * q.shape[-1] ** -0.5
+            )
             highest = jnp.maximum(top, scores.max(-1))
             shares, kept = jnp.exp(scores - highest[..., None]), jnp.exp(top - highest)
-            out = out * kept[..., None] + jnp.einsum("bhqk,bkhd->bhqd", shares.astype(v.dtype), v)
+            out = out * kept[..., None] + jnp.einsum(
+                "bhqk,bkhd->bhqd", shares.astype(v.dtype), v
+            )
             ring = [(i, (i + 1) % size) for i in range(size)]
             k, v = jax.lax.ppermute((k, v), "context", ring)
             return (k, v, highest, weight * kept + shares.sum(-1), out), None
@@ -241,10 +284,15 @@ def host_offload() -> Step:
     )  # fmt: skip
 
     def loss(weights: Any, x: Any) -> Any:
-        body = jax.checkpoint(lambda x, w: (block(w, checkpoint_name(x, "x")), None), policy=keep)
+        body = jax.checkpoint(
+            lambda x, w: (block(w, checkpoint_name(x, "x")), None), policy=keep
+        )
         return mean_square(jax.lax.scan(body, x, weights)[0])
 
-    return descend(loss), (weights_of(mesh, (12,)), array(mesh, (BATCH, LENGTH, DIM), "data"))
+    return descend(loss), (
+        weights_of(mesh, (12,)),
+        array(mesh, (BATCH, LENGTH, DIM), "data"),
+    )
 
 
 def pallas_kernel() -> Step:
@@ -255,17 +303,25 @@ def pallas_kernel() -> Step:
     with suppress(ImportError):  # from 0.12 on jax asks which GPU it lowers for
         from jax._src.pallas.triton import gpu_info
 
-        gpu_info.get_gpu_info = lambda: gpu_info._get_gpu_info_impl(gpu_info.GpuVersion.H100)
+        gpu_info.get_gpu_info = lambda: gpu_info._get_gpu_info_impl(
+            gpu_info.GpuVersion.H100
+        )
     mesh = grid(data=8)
 
     def kernel(x: Any, out: Any) -> None:
         row = x[...].astype(jnp.float32)
-        out[...] = (row * jax.lax.rsqrt(jnp.mean(row * row, axis=-1, keepdims=True) + 1e-6)).astype(
-            out.dtype
-        )
+        out[...] = (
+            row * jax.lax.rsqrt(jnp.mean(row * row, axis=-1, keepdims=True) + 1e-6)
+        ).astype(out.dtype)
 
     @jax.custom_jvp
-    @partial(jax.shard_map, mesh=mesh, in_specs=P("data"), out_specs=P("data"), check_vma=False)
+    @partial(
+        jax.shard_map,
+        mesh=mesh,
+        in_specs=P("data"),
+        out_specs=P("data"),
+        check_vma=False,
+    )
     def norm(x: Any) -> Any:
         tile = pl.BlockSpec((1, 16, DIM), lambda i, j: (i, j, 0))
         shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
@@ -299,7 +355,9 @@ def cudnn_attention() -> Step:
     )  # jax asks the GPU's libraries, of which there are none here
     fused.check_compute_capability = lambda *_: True
     mesh = grid(data=2, model=4)
-    attend = partial(jax.nn.dot_product_attention, implementation="cudnn", is_causal=True)
+    attend = partial(
+        jax.nn.dot_product_attention, implementation="cudnn", is_causal=True
+    )
 
     def loss(weights: Any, x: Any) -> Any:
         for w in weights:
@@ -315,11 +373,17 @@ def foreign_call() -> Step:
     mesh = grid(data=8)
 
     @jax.custom_jvp
-    @partial(jax.shard_map, mesh=mesh, in_specs=P("data"), out_specs=P("data"), check_vma=False)
+    @partial(
+        jax.shard_map,
+        mesh=mesh,
+        in_specs=P("data"),
+        out_specs=P("data"),
+        check_vma=False,
+    )
     def mine(x: Any) -> Any:
-        return jax.ffi.ffi_call("my_fused_norm", jax.ShapeDtypeStruct(x.shape, x.dtype))(
-            x, epsilon=1e-6
-        )
+        return jax.ffi.ffi_call(
+            "my_fused_norm", jax.ShapeDtypeStruct(x.shape, x.dtype)
+        )(x, epsilon=1e-6)
 
     mine.defjvp(lambda at, along: (mine(*at), along[0]))
 
@@ -338,8 +402,14 @@ PROGRAMS = (fsdp_unrolled, fsdp_scan, tensor_parallel, pipeline, experts, ring_a
 
 def main(name: str, out: str) -> None:
     """Lower one program."""
-    step, arguments = next(program for program in PROGRAMS if program.__name__ == name)()
-    lowered = jax.jit(step, donate_argnums=0).trace(*arguments).lower(lowering_platforms=("cuda",))
+    step, arguments = next(
+        program for program in PROGRAMS if program.__name__ == name
+    )()
+    lowered = (
+        jax.jit(step, donate_argnums=0)
+        .trace(*arguments)
+        .lower(lowering_platforms=("cuda",))
+    )
     Path(out).write_text(lowered.as_text())
 
 

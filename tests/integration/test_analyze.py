@@ -1,4 +1,6 @@
-"""`pgle analyze` on real recordings: the numbers add up, the text fits, and what cannot be known is said."""
+"""`pgle analyze` on real recordings: the numbers add up, the text fits, and what cannot be known is
+said.
+"""
 
 import json
 import shutil
@@ -37,7 +39,9 @@ def test_the_parts_of_the_step_add_up(capsys: pytest.CaptureFixture[str]) -> Non
         assert sum(parts) == rank["window_ns"]
 
 
-def test_a_finding_says_its_rule_and_its_source(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finding_says_its_rule_and_its_source(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     findings = analysed(capsys, *RANKS, *HLO)["findings"]
     assert findings
     assert all(
@@ -48,7 +52,9 @@ def test_a_finding_says_its_rule_and_its_source(capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize("inputs", [[*RANKS, *HLO], RANKS])
 def test_the_text_fits_80_columns_and_ends_in_what_to_do(
-    inputs: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    inputs: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("COLUMNS", "80")
@@ -59,11 +65,14 @@ def test_the_text_fits_80_columns_and_ends_in_what_to_do(
     assert (
         "pgle report" in last
         if HLO[0] in inputs
-        else "--hlo=testdata/pax_fsdp4/proc0/dump" in " ".join(lines[lines.index(last) :])
+        else "--hlo=testdata/pax_fsdp4/proc0/dump"
+        in " ".join(lines[lines.index(last) :])
     )
 
 
-def test_a_recording_without_xla_ranges_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recording_without_xla_ranges_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run(["analyze", str(PYTORCH)]) == 2
     assert "record a JAX program" in capsys.readouterr().err
 
@@ -71,16 +80,25 @@ def test_a_recording_without_xla_ranges_is_refused(capsys: pytest.CaptureFixture
 def test_what_is_no_export_is_refused_with_its_own_reason(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run(["analyze", str(ROOT / "testdata" / "nsys_exports" / "healthy_1pct.sqlite")]) == 2
+    assert (
+        run(
+            ["analyze", str(ROOT / "testdata" / "nsys_exports" / "healthy_1pct.sqlite")]
+        )
+        == 2
+    )
     assert "lacks the column" in capsys.readouterr().err
 
 
-def test_cpu_times_are_not_held_against_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cpu_times_are_not_held_against_a_gpu(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     found = analysed(
         capsys, str(ROOT / "testdata" / "jax_xplane" / "cpu_4dev_jax_0_12_0.xplane.pb")
     )
     assert found["hardware"] is None
-    assert not {"slow-matmul", "slow-collective"} & {finding["id"] for finding in found["findings"]}
+    assert not {"slow-matmul", "slow-collective"} & {
+        finding["id"] for finding in found["findings"]
+    }
     assert any("CPU devices" in line for line in found["warnings"])
 
 
@@ -117,10 +135,16 @@ def test_the_gpu_that_recorded_a_trace_is_what_it_is_held_against(
     )
 
 
-def test_layers_memory_and_overlap_of_a_step(capsys: pytest.CaptureFixture[str]) -> None:
+def test_layers_memory_and_overlap_of_a_step(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     found = analysed(capsys, *RANKS, *HLO)
     forward, backward = (
-        sum(layer["us"] for layer in found["layers"]["scopes"] if layer["phase"] == phase)
+        sum(
+            layer["us"]
+            for layer in found["layers"]["scopes"]
+            if layer["phase"] == phase
+        )
         for phase in ("forward", "backward")
     )
     assert backward > forward > 0.3 * found["step_us"]
@@ -133,7 +157,10 @@ def test_layers_memory_and_overlap_of_a_step(capsys: pytest.CaptureFixture[str])
         < memory["limit_bytes"]
         < memory["device_bytes"]
     )
-    assert found["overlap"]["hideable_us"] <= found["breakdown"]["exposed_communication_us"]
+    assert (
+        found["overlap"]["hideable_us"]
+        <= found["breakdown"]["exposed_communication_us"]
+    )
     assert all(item["why_exposed"] for item in found["collectives"][:5])
     shown = {item["name"]: item["transfer_exposed_us"] for item in found["collectives"]}
     assert {
@@ -152,7 +179,9 @@ def test_a_schedule_without_a_trace_is_simulated_and_says_so(
     predicted = json.loads(capsys.readouterr().out)
     assert found["step_us"] == pytest.approx(predicted["step_us"], rel=1e-3)
     exposed = found["breakdown"]["exposed_communication_us"]
-    assert exposed == pytest.approx(predicted["breakdown"]["exposed_communication_us"], rel=1e-3)
+    assert exposed == pytest.approx(
+        predicted["breakdown"]["exposed_communication_us"], rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("release", ["jax-0.10.2", "jax-0.12.0.1"])
@@ -166,9 +195,9 @@ def test_collectives_have_the_names_of_profile_and_prediction(
     }
     assert any(name != traced for name, traced in found.items())
     assert run(["predict", dump, "--target", "a100", "--json"]) == 0
-    assert {item["name"] for item in json.loads(capsys.readouterr().out)["collectives"]} == set(
-        found
-    )
+    assert {
+        item["name"] for item in json.loads(capsys.readouterr().out)["collectives"]
+    } == set(found)
 
 
 @pytest.fixture
@@ -182,7 +211,8 @@ def profile_run(tmp_path: Path) -> Path:
         stage.path / "trace" / "rank0000",
     )
     extend_manifest(
-        run_dir, StageRecord("profile", mode="sync", started="2026-01-01T00:00:00", exit_code=0)
+        run_dir,
+        StageRecord("profile", mode="sync", started="2026-01-01T00:00:00", exit_code=0),
     )
     return run_dir
 
@@ -192,7 +222,9 @@ def test_of_a_profile_run_no_saving_is_claimed(
 ) -> None:
     assert run(["analyze", str(profile_run)]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "This is a profile run" in text and "Make collectives asynchronous" not in text
+    assert (
+        "This is a profile run" in text and "Make collectives asynchronous" not in text
+    )
     assert (
         "pgle tune" not in text
     )  # the room for flags is that of the performance run, which is not there yet
@@ -204,7 +236,8 @@ def test_of_a_run_directory_the_traced_performance_run_is_looked_at(
 ) -> None:
     (profile_run / "perf").symlink_to(profile_run / "profile")
     extend_manifest(
-        profile_run, StageRecord("perf", mode="perf", started="2026-01-01T00:01:00", exit_code=0)
+        profile_run,
+        StageRecord("perf", mode="perf", started="2026-01-01T00:01:00", exit_code=0),
     )
     assert run(["analyze", str(profile_run)]) == 0
     assert "profile run" not in capsys.readouterr().out
@@ -224,7 +257,9 @@ def test_the_largest_loss_is_named_first_and_groups_explain_what_is_exposed(
     assert len(saved) == 3 and saved == sorted(saved, reverse=True)
     assert lines[1].startswith(f"You could save up to {saved[0]} %")
     exposed = next(
-        float(line.split()[2]) for line in lines if line.startswith("exposed communication")
+        float(line.split()[2])
+        for line in lines
+        if line.startswith("exposed communication")
     )
     groups = [
         float(line.split("×")[1].split()[1])
@@ -253,7 +288,9 @@ def test_the_rows_of_a_comparison_add_up_to_the_change(
         == 0
     )
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    first = next(at for at, words in enumerate(lines) if words[:2] == ["change", "what"])
+    first = next(
+        at for at, words in enumerate(lines) if words[:2] == ["change", "what"]
+    )
     last = next(at for at, words in enumerate(lines) if words[:1] == ["step"])
     changes = [float(next(word for word in words if word[0] in "+−" and word[1:].isdigit()).replace("−", "-"))
                for words in lines[first + 1 : last + 1]]  # fmt: skip
@@ -264,13 +301,20 @@ def test_stages_that_were_not_traced_are_simulated_with_the_costs_of_their_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     extend_manifest(
-        tmp_path, StageRecord("perf", mode="perf", started="2026-01-01T00:01:00", exit_code=0)
+        tmp_path,
+        StageRecord("perf", mode="perf", started="2026-01-01T00:01:00", exit_code=0),
     )
-    (tmp_path / "profile.pbtxt").write_text('costs { name: "all-gather-start" cost_us: 500 }\n')
+    (tmp_path / "profile.pbtxt").write_text(
+        'costs { name: "all-gather-start" cost_us: 500 }\n'
+    )
     for name in ("baseline", "perf"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "hlo").symlink_to(ROOT / "testdata" / "hlo" / "jax-0.10.2" / "async")
-    found = analysed(capsys, str(tmp_path / "perf"), "--against", str(tmp_path / "baseline"))
+        (tmp_path / name / "hlo").symlink_to(
+            ROOT / "testdata" / "hlo" / "jax-0.10.2" / "async"
+        )
+    found = analysed(
+        capsys, str(tmp_path / "perf"), "--against", str(tmp_path / "baseline")
+    )
     assert found["against"]["delta_us"] == 0
     assert max(item["time_us"] for item in found["collectives"]) == pytest.approx(500)
     assert any("perf was not traced" in line for line in found["warnings"])
@@ -282,7 +326,9 @@ def test_steps_that_take_no_time_are_refused(
     space = xplane_pb2.XSpace.FromString(
         (ROOT / "testdata/jax_xplane/jax08_gemm.xplane.pb").read_bytes()
     )
-    for event in (event for plane in space.planes for line in plane.lines for event in line.events):
+    for event in (
+        event for plane in space.planes for line in plane.lines for event in line.events
+    ):
         event.duration_ps, event.offset_ps = 0, 0
     (tmp_path / "a.xplane.pb").write_bytes(space.SerializeToString())
     assert run(["analyze", str(tmp_path / "a.xplane.pb")]) == 2

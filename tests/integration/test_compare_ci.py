@@ -32,7 +32,8 @@ FILES = [
 def write_run(folder: Path, level: float) -> str:
     folder.mkdir(parents=True)
     lines = [
-        json.dumps({"step": i, "step_time_s": level * (1 + 0.001 * (i * 7 % 5))}) for i in range(60)
+        json.dumps({"step": i, "step_time_s": level * (1 + 0.001 * (i * 7 % 5))})
+        for i in range(60)
     ]
     (folder / "steps.jsonl").write_text("\n".join(lines) + "\n")
     return str(folder)
@@ -53,7 +54,9 @@ def steps_of(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("path", [ACTION, *WORKFLOWS], ids=lambda path: path.name)
 def test_foreign_actions_are_pinned_by_commit(path: Path) -> None:
     used = [step["uses"] for step in steps_of(path) if "uses" in step]
-    assert all(re.fullmatch(r"\./.*|[\w-]+/[\w/-]+@[0-9a-f]{40}", name) for name in used), used
+    assert all(
+        re.fullmatch(r"\./.*|[\w-]+/[\w/-]+@[0-9a-f]{40}", name) for name in used
+    ), used
 
 
 @pytest.mark.parametrize("path", [ACTION, *WORKFLOWS], ids=lambda path: path.name)
@@ -67,25 +70,40 @@ def test_workflows_may_only_read(path: Path) -> None:
     assert found["permissions"] == {"contents": "read"}
     assert not any("permissions" in job for job in found["jobs"].values())
     assert "pull_request_target" not in (found.get("on") or found[True])
-    checkouts = [step for step in steps_of(path) if "actions/checkout@" in step.get("uses", "")]
+    checkouts = [
+        step for step in steps_of(path) if "actions/checkout@" in step.get("uses", "")
+    ]
     assert all(step["with"]["persist-credentials"] is False for step in checkouts)
 
 
 def test_a_pull_request_never_writes_the_baseline() -> None:
-    saving = [step for step in steps_of(ACTION) if "cache/save@" in step.get("uses", "")]
+    saving = [
+        step for step in steps_of(ACTION) if "cache/save@" in step.get("uses", "")
+    ]
     assert [step["if"] for step in saving] == [
         "inputs.save-baseline == 'true' && github.event_name != 'pull_request'"
     ]
 
 
 def test_each_hardware_job_and_use_has_its_own_baseline_and_report() -> None:
-    keys = [step["with"]["key"] for step in steps_of(ACTION) if "cache/" in step.get("uses", "")]
+    keys = [
+        step["with"]["key"]
+        for step in steps_of(ACTION)
+        if "cache/" in step.get("uses", "")
+    ]
     assert len(set(keys)) == 1
     assert all(
         word in keys[0]
-        for word in ("hardware.outputs.hardware", "github.job", "github.action", "run_id")
+        for word in (
+            "hardware.outputs.hardware",
+            "github.job",
+            "github.action",
+            "run_id",
+        )
     )
-    report = next(step["env"]["REPORT"] for step in steps_of(ACTION) if step["name"] == "Compare")
+    report = next(
+        step["env"]["REPORT"] for step in steps_of(ACTION) if step["name"] == "Compare"
+    )
     assert report == next(
         step["with"]["path"]
         for step in steps_of(ACTION)
@@ -108,7 +126,9 @@ def test_workflows_give_the_action_only_inputs_that_it_has() -> None:
 def test_outputs_of_the_action_are_those_that_the_command_writes() -> None:
     action = yaml.safe_load(ACTION.read_text())
     names = {
-        re.fullmatch(r"\$\{\{ steps\.(?:compare|hardware)\.outputs\.(\S+) \}\}", item["value"])[1]
+        re.fullmatch(
+            r"\$\{\{ steps\.(?:compare|hardware)\.outputs\.(\S+) \}\}", item["value"]
+        )[1]
         for item in action["outputs"].values()
     }  # type: ignore[index]
     assert names == set(action["outputs"])
@@ -117,7 +137,8 @@ def test_outputs_of_the_action_are_those_that_the_command_writes() -> None:
     from pgle.steps.series import Side, Step, make_series, steady
 
     side = Side(
-        "a", (steady(make_series("a", "jsonl", [Step(i, 1.0 + i % 3) for i in range(30)])),)
+        "a",
+        (steady(make_series("a", "jsonl", [Step(i, 1.0 + i % 3) for i in range(30)])),),
     )
     assert names - {"hardware"} <= set(outputs(compare(side, side), ()))
 
@@ -145,10 +166,14 @@ def filled(text: str, inputs: dict[str, str], folder: Path) -> str:
 def run_action(folder: Path, **inputs: str) -> tuple[int, dict[str, str], str]:
     """Run the shell steps of the action as a runner would; exit code, outputs, summary."""
     action: dict[str, Any] = yaml.safe_load(ACTION.read_text())
-    values = {name: str(item.get("default", "")) for name, item in action["inputs"].items()}
+    values = {
+        name: str(item.get("default", "")) for name, item in action["inputs"].items()
+    }
     values |= {name.replace("_", "-"): value for name, value in inputs.items()}
     values["pgle"] = "./pgle"
-    (folder / "pgle").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m pgle "$@"\n')
+    (folder / "pgle").write_text(
+        f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m pgle "$@"\n'
+    )
     (folder / "pgle").chmod(0o755)
     code = 0
     for step in action["runs"]["steps"]:
@@ -164,23 +189,43 @@ def run_action(folder: Path, **inputs: str) -> tuple[int, dict[str, str], str]:
             "GITHUB_STEP_SUMMARY": str(folder / "summary"),
         }
         done = subprocess.run(
-            ["bash", "-e", "-c", step["run"]], cwd=folder, env=environment, capture_output=True
+            ["bash", "-e", "-c", step["run"]],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
         )
         code = code or done.returncode
-    written = (folder / "output").read_text().splitlines() if (folder / "output").exists() else []
+    written = (
+        (folder / "output").read_text().splitlines()
+        if (folder / "output").exists()
+        else []
+    )
     outputs = dict(line.split("=", 1) for line in written)
-    return code, outputs, (folder / "summary").read_text() if (folder / "summary").exists() else ""
+    return (
+        code,
+        outputs,
+        (folder / "summary").read_text() if (folder / "summary").exists() else "",
+    )
 
 
 def test_the_action_fails_on_a_slowdown(tmp_path: Path) -> None:
-    base, new = write_run(tmp_path / "baseline", 0.2), write_run(tmp_path / "perf", 0.206)
+    base, new = (
+        write_run(tmp_path / "baseline", 0.2),
+        write_run(tmp_path / "perf", 0.206),
+    )
     code, outputs, summary = run_action(
         tmp_path, base=base, new=new, hardware="h100", launch_spread="0.15%"
     )
     assert code == 1
-    assert (outputs["verdict"], outputs["ok"], outputs["hardware"]) == ("slower", "false", "h100")
+    assert (outputs["verdict"], outputs["ok"], outputs["hardware"]) == (
+        "slower",
+        "false",
+        "h100",
+    )
     assert "🔴" in summary
-    found = json.loads((tmp_path / "pgle-report/step-time-pgle/compare.json").read_text())
+    found = json.loads(
+        (tmp_path / "pgle-report/step-time-pgle/compare.json").read_text()
+    )
     assert found["verdict"] == "slower"
     assert f"pgle analyze {new} --against {base}" in found["checks"][0]["message"]
     assert (tmp_path / "pgle-report/step-time-pgle/report.html").exists()
@@ -188,7 +233,9 @@ def test_the_action_fails_on_a_slowdown(tmp_path: Path) -> None:
 
 def test_the_action_keeps_a_baseline_per_hardware(tmp_path: Path) -> None:
     good, bad = write_run(tmp_path / "good", 0.2), write_run(tmp_path / "bad", 0.21)
-    code, outputs, summary = run_action(tmp_path, new=good, hardware="h100", save_baseline="true")
+    code, outputs, summary = run_action(
+        tmp_path, new=good, hardware="h100", save_baseline="true"
+    )
     assert (code, outputs["verdict"]) == (0, "undecided")
     assert "No baseline for h100" in summary
     assert run_action(tmp_path, new=bad, hardware="h100", save_baseline="true")[0] == 1
@@ -197,15 +244,30 @@ def test_the_action_keeps_a_baseline_per_hardware(tmp_path: Path) -> None:
     assert stored.read_text() == (Path(good) / "steps.jsonl").read_text()
 
 
-HOSTILE = """x"; touch pwned; $(touch pwned) `touch pwned` '\ntouch pwned\nverdict=faster"""
+HOSTILE = (
+    """x"; touch pwned; $(touch pwned) `touch pwned` '\ntouch pwned\nverdict=faster"""
+)
 
 
 @pytest.mark.parametrize(
-    "given", [("base", "new"), ("options", "launch_spread"), ("command", "profile"), ("hardware",)]
+    "given",
+    [
+        ("base", "new"),
+        ("options", "launch_spread"),
+        ("command", "profile"),
+        ("hardware",),
+    ],
 )
-def test_inputs_are_words_and_never_code(given: tuple[str, ...], tmp_path: Path) -> None:
+def test_inputs_are_words_and_never_code(
+    given: tuple[str, ...], tmp_path: Path
+) -> None:
     good = write_run(tmp_path / "good", 0.2)
-    inputs = {"base": good, "new": good, "hardware": "h100", **dict.fromkeys(given, HOSTILE)}
+    inputs = {
+        "base": good,
+        "new": good,
+        "hardware": "h100",
+        **dict.fromkeys(given, HOSTILE),
+    }
     code, outputs, _ = run_action(tmp_path, **inputs)
     assert code == 2
     assert not list(tmp_path.rglob("pwned"))
@@ -215,7 +277,9 @@ def test_inputs_are_words_and_never_code(given: tuple[str, ...], tmp_path: Path)
 def test_hardware_is_no_path(tmp_path: Path) -> None:
     environment = {**os.environ, "NEW": "x", "HARDWARE": "../h100"}
     script = ["sh", str(COMPARE)]
-    done = subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        script, cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 2
 
 
@@ -229,7 +293,9 @@ def test_the_slurm_script_runs_both_sides_with_their_flags(tmp_path: Path) -> No
         "for i in range(30): print(f'step {i}: {(1.02 if slow else 1.0) * (1 + 0.001 * (i * 7 % 5)):.6f} s')\n"
     )
     srun = tmp_path / "srun"
-    srun.write_text('#!/bin/sh\n[ "$1" = --container-image=i ] || exit 9\nshift 2\nexec "$@"\n')
+    srun.write_text(
+        '#!/bin/sh\n[ "$1" = --container-image=i ] || exit 9\nshift 2\nexec "$@"\n'
+    )
     srun.chmod(0o755)
     pgle = tmp_path / "pgle"
     pgle.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m pgle "$@"\n')
@@ -266,7 +332,9 @@ REAL = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m pgle "$@"\n'
 ECHO = "#!/bin/sh\nfor word; do printf '%s\\n' \"[$word]\"; done\n"
 
 
-def test_a_folder_without_step_times_does_not_become_the_baseline(tmp_path: Path) -> None:
+def test_a_folder_without_step_times_does_not_become_the_baseline(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "empty").mkdir()
     done = run_script(tmp_path, pgle=REAL, NEW="empty", SAVE_BASELINE="true")
     assert done.returncode == 2
@@ -276,7 +344,9 @@ def test_a_folder_without_step_times_does_not_become_the_baseline(tmp_path: Path
 
 def test_a_log_whose_name_has_spaces_becomes_the_baseline(tmp_path: Path) -> None:
     run_folder = write_run(tmp_path / "good", 0.2)
-    (tmp_path / "a run.jsonl").write_bytes((Path(run_folder) / "steps.jsonl").read_bytes())
+    (tmp_path / "a run.jsonl").write_bytes(
+        (Path(run_folder) / "steps.jsonl").read_bytes()
+    )
     done = run_script(tmp_path, pgle=REAL, NEW="a run.jsonl", SAVE_BASELINE="true")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / ".pgle" / "baselines" / "h100" / "a run.jsonl").exists()
@@ -294,14 +364,22 @@ def test_a_run_of_which_the_gate_cannot_tell_does_not_become_the_baseline(
         assert done.returncode == 0, done.stderr
     stored = tmp_path / ".pgle" / "baselines" / "h100" / "steps.jsonl"
     assert stored.read_text() == (tmp_path / kept / "steps.jsonl").read_text()
-    assert ("The baseline stays: the gate cannot tell." in done.stdout) == (kept == "0.2")
+    assert ("The baseline stays: the gate cannot tell." in done.stdout) == (
+        kept == "0.2"
+    )
 
 
-def test_words_of_the_command_keep_their_quotes_and_are_not_expanded(tmp_path: Path) -> None:
+def test_words_of_the_command_keep_their_quotes_and_are_not_expanded(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "file").write_text("")
     command = """echo * "two words" $HOME $(id) 'a "b"'"""
     done = run_script(
-        tmp_path, pgle=ECHO, COMMAND=command, PROFILE="p", OPTIONS='--label "the base" new'
+        tmp_path,
+        pgle=ECHO,
+        COMMAND=command,
+        PROFILE="p",
+        OPTIONS='--label "the base" new',
     )
     words = done.stdout.splitlines()
     assert words[words.index("[--]") + 1 :] == [
@@ -322,9 +400,14 @@ def test_a_quote_without_end_is_one_line(tmp_path: Path) -> None:
 
 
 def run_steps(
-    folder: Path, steps: list[dict[str, Any]], fill: Callable[[object], str], **shared: str
+    folder: Path,
+    steps: list[dict[str, Any]],
+    fill: Callable[[object], str],
+    **shared: str,
 ) -> None:
-    """Run the steps of a job, the action among them; in the place of GPUs is a program that only prints step times."""
+    """Run the steps of a job, the action among them; in the place of GPUs is a program that only
+    prints step times.
+    """
     fake = (
         'case "$1" in run) mkdir -p runs/ci/baseline runs/ci/perf; printf "%s\\n" "$@" > words; '
         "for side in baseline perf; do for i in $(seq 40); do "
@@ -341,7 +424,10 @@ def run_steps(
         (folder / "bin" / name).chmod(0o755)
     for step in steps:
         if step.get("uses") == "./.pgle/code":
-            inputs = {name.replace("-", "_"): fill(value) for name, value in step["with"].items()}
+            inputs = {
+                name.replace("-", "_"): fill(value)
+                for name, value in step["with"].items()
+            }
             assert run_action(folder, **inputs, hardware="1-nvidia-h100")[0] == 0
         if "run" not in step:
             continue
@@ -351,7 +437,10 @@ def run_steps(
             "GITHUB_STEP_SUMMARY": str(folder / "summary"), "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
         }  # fmt: skip
         done = subprocess.run(
-            ["bash", "-e", "-c", step["run"]], cwd=folder, env=environment, capture_output=True
+            ["bash", "-e", "-c", step["run"]],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
         )
         assert done.returncode == 0, (step, done.stderr)
     assert (folder / "words").read_text().splitlines()[-4:] == [
@@ -385,8 +474,12 @@ def test_the_workflow_of_init_runs_in_a_repository_of_its_own(tmp_path: Path) ->
 
 def test_the_reusable_workflow_runs_its_steps(tmp_path: Path) -> None:
     workflow = yaml.safe_load((ROOT / ".github/workflows/step-time.yml").read_text())
-    given = workflow[True]["workflow_call"]["inputs"]  # what YAML 1.1 takes for true is "on"
-    inputs = {f"inputs.{name}": str(item.get("default", "")) for name, item in given.items()}
+    given = workflow[True]["workflow_call"][
+        "inputs"
+    ]  # what YAML 1.1 takes for true is "on"
+    inputs = {
+        f"inputs.{name}": str(item.get("default", "")) for name, item in given.items()
+    }
     inputs |= {
         "inputs.command": COMMAND,
         "inputs.setup": "setup.sh",

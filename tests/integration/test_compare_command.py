@@ -26,7 +26,12 @@ def write_run(
     folder.mkdir(parents=True)
     lines = [
         json.dumps(
-            {"step": i, "step_time_s": round(t, 6), "loss": 3 - i / 100, "checkpoint": i == 50}
+            {
+                "step": i,
+                "step_time_s": round(t, 6),
+                "loss": 3 - i / 100,
+                "checkpoint": i == 50,
+            }
         )
         for i, t in enumerate(times.tolist())
     ]
@@ -42,12 +47,20 @@ def base(tmp_path: Path) -> str:
 def test_a_job_two_percent_worse_fails_and_says_what_to_do(
     tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["compare", base, write_run(tmp_path / "perf", 0.204, 2), "--launch-spread", "0.15%"]
+    words = [
+        "compare",
+        base,
+        write_run(tmp_path / "perf", 0.204, 2),
+        "--launch-spread",
+        "0.15%",
+    ]
     assert run([*words, "--fail-slower", "1%"]) == 1
     out = capsys.readouterr().out
     assert "% slower (" in out.splitlines()[1]
     assert "FAIL step time: slower by more than 1 % (--fail-slower)" in out
-    assert out.splitlines()[-1] == f"Next: pgle analyze {tmp_path}/perf --against {base}"
+    assert (
+        out.splitlines()[-1] == f"Next: pgle analyze {tmp_path}/perf --against {base}"
+    )
 
 
 def test_a_console_log_is_not_offered_as_a_trace(
@@ -58,7 +71,15 @@ def test_a_console_log_is_not_offered_as_a_trace(
             "".join(f"step {i}: {level + i % 3 / 1000} s\n" for i in range(40))
         )
     assert (
-        run(["compare", str(tmp_path / "a.log"), str(tmp_path / "b.log"), "--fail-slower", "1%"])
+        run(
+            [
+                "compare",
+                str(tmp_path / "a.log"),
+                str(tmp_path / "b.log"),
+                "--fail-slower",
+                "1%",
+            ]
+        )
         == 1
     )
     assert "Next: give the trace of each side: pgle analyze … --against …" in " ".join(
@@ -70,21 +91,44 @@ def test_one_launch_of_each_side_cannot_tell_a_third_of_a_percent_from_one(
     tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (
-        run(["compare", base, write_run(tmp_path / "perf", 0.2006, 2), "--fail-slower", "1%"]) == 0
+        run(
+            [
+                "compare",
+                base,
+                write_run(tmp_path / "perf", 0.2006, 2),
+                "--fail-slower",
+                "1%",
+            ]
+        )
+        == 0
     )
     out = capsys.readouterr().out
     assert "~ +" in out
-    assert "cannot tell step time: a slowdown of 1 % is neither shown nor ruled out" in out
+    assert (
+        "cannot tell step time: a slowdown of 1 % is neither shown nor ruled out" in out
+    )
     assert "ok " not in out
     assert (
-        run(["compare", base, str(tmp_path / "perf"), "--fail-slower", "1%", "--fail-undecided"])
+        run(
+            [
+                "compare",
+                base,
+                str(tmp_path / "perf"),
+                "--fail-slower",
+                "1%",
+                "--fail-undecided",
+            ]
+        )
         == 1
     )
 
 
 def test_a_gate_has_a_bound(base: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["compare", base, base, "--fail-undecided"]) == 2
-    assert "--fail-undecided: needs a bound; add --fail-slower 2%" in capsys.readouterr().err
+    assert (
+        "--fail-undecided: needs a bound; add --fail-slower 2%"
+        in capsys.readouterr().err
+    )
 
 
 def test_everything_may_count_as_the_same(base: str) -> None:
@@ -92,7 +136,10 @@ def test_everything_may_count_as_the_same(base: str) -> None:
 
 
 def test_a_table_of_too_many_steps_is_refused_before_it_is_parsed(
-    tmp_path: Path, base: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    base: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from pgle.run.inputs import step_times
     from pgle.steps import series
@@ -111,10 +158,24 @@ def test_a_history_shows_how_launches_differ(
 ) -> None:
     history = str(tmp_path / "h.jsonl")
     new = write_run(tmp_path / "perf", 0.204, 2)
-    words = ["--name", "llama", "--hardware", "h100", "--file", history, "--commit", "c"]
+    words = [
+        "--name",
+        "llama",
+        "--hardware",
+        "h100",
+        "--file",
+        history,
+        "--commit",
+        "c",
+    ]
     for day, level in enumerate((0.2, 0.2003, 0.1998, 0.2001, 0.1997, 0.2002), 1):
         log = write_run(tmp_path / f"{day}", level, 10 + day, noise=0.0)
-        assert run(["history", "add", log, *words, "--time", f"2026-01-{day:02d}T00:00:00"]) == 0
+        assert (
+            run(
+                ["history", "add", log, *words, "--time", f"2026-01-{day:02d}T00:00:00"]
+            )
+            == 0
+        )
     assert run(["compare", base, new, "--require-faster"]) == 1
     assert "Undecided: " in capsys.readouterr().out
     assert run(["compare", base, new, "--history", history, "--json"]) == 0
@@ -160,18 +221,24 @@ def test_a_run_that_ended_after_a_step_or_two_does_not_pass(
 ) -> None:
     new = tmp_path / "cut.jsonl"
     new.write_text(
-        "".join(json.dumps({"step": step, "step_time_s": 0.2}) + "\n" for step in range(count))
+        "".join(
+            json.dumps({"step": step, "step_time_s": 0.2}) + "\n"
+            for step in range(count)
+        )
     )
     assert run(["compare", base, str(new)]) == 0
     assert run(["compare", base, str(new), "--fail-slower", "2%"]) == 1
     message = " ".join(capsys.readouterr().out.split())
     steps = "1 steady step" if count == 1 else "2 steady steps"
     assert (
-        f"cannot be judged, {new} has {steps}: did the run end early? Record 10 or more" in message
+        f"cannot be judged, {new} has {steps}: did the run end early? Record 10 or more"
+        in message
     )
 
 
-def test_the_json_contract(tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_json_contract(
+    tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert (
         run(
             [
@@ -208,7 +275,9 @@ def test_the_text_fits_a_page_and_lists_what_was_left_out(
     assert max(map(len, out.splitlines())) <= 100
 
 
-def test_the_real_log_against_itself(testdata: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_real_log_against_itself(
+    testdata: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = str(testdata / "maxtext_pgle" / "llama2_7b_pgle_run.log")
     assert run(["compare", log, log, "--steps", "9:29"]) == 0
     assert "21" in capsys.readouterr().out
@@ -222,7 +291,9 @@ def test_one_experiment_folder_is_enough(
     assert "baseline" in capsys.readouterr().out
 
 
-def test_only_the_command_records_that_a_run_was_compared(tmp_path: Path, base: str) -> None:
+def test_only_the_command_records_that_a_run_was_compared(
+    tmp_path: Path, base: str
+) -> None:
     write_run(tmp_path / "perf", 0.19, 2)
     record(tmp_path, "baseline", "10:00")
     record(tmp_path, "perf", "11:00")
@@ -241,11 +312,15 @@ def test_only_the_command_records_that_a_run_was_compared(tmp_path: Path, base: 
     assert len(read_manifest(tmp_path).stages) == 3
 
 
-def test_several_runs_per_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_runs_per_side(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for i in range(4):
         write_run(tmp_path / "a" / f"{i}", 0.2, i)
         write_run(tmp_path / "b" / f"{i}", 0.21, i + 9)
-    assert run(["compare", str(tmp_path / "a"), str(tmp_path / "b" / "*"), "--json"]) == 0
+    assert (
+        run(["compare", str(tmp_path / "a"), str(tmp_path / "b" / "*"), "--json"]) == 0
+    )
     assert json.loads(capsys.readouterr().out)["n"] == {"base": 4, "new": 4}
 
 
@@ -258,7 +333,10 @@ def test_reports_are_written_and_not_overwritten(
     assert run(words) == 1
     page = (tmp_path / "r.html").read_text()
     assert "slower by more than 1 % (--fail-slower)" in page
-    assert "http:" not in page.replace("http://www.w3.org/2000/svg", "") and "https:" not in page
+    assert (
+        "http:" not in page.replace("http://www.w3.org/2000/svg", "")
+        and "https:" not in page
+    )
     written = (tmp_path / "r.html").read_bytes()
     assert run(words) == 2
     assert "already exists" in capsys.readouterr().err
@@ -267,16 +345,23 @@ def test_reports_are_written_and_not_overwritten(
 
 
 def test_github_summary_and_outputs(
-    tmp_path: Path, base: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    base: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     new = write_run(tmp_path / "perf", 0.21, 2)
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
     assert run(["compare", base, new, "--fail-slower", "1%", "--github"]) == 1
-    outputs = dict(line.split("=", 1) for line in (tmp_path / "output").read_text().splitlines())
+    outputs = dict(
+        line.split("=", 1) for line in (tmp_path / "output").read_text().splitlines()
+    )
     assert outputs["verdict"] == "slower"
     assert outputs["ok"] == "false"
-    assert float(outputs["ci-low"]) < float(outputs["ratio"]) < float(outputs["ci-high"])
+    assert (
+        float(outputs["ci-low"]) < float(outputs["ratio"]) < float(outputs["ci-high"])
+    )
     summary = (tmp_path / "summary.md").read_text()
     assert re.match(r"# 🔴 pgle compare: [\d.]+ % slower", summary)
     assert "| step \\(ms\\) |" in summary or "| step (ms) |" in summary
@@ -303,7 +388,10 @@ def test_github_outside_of_actions(
         ([".", ".", "--steps", "5"], "write FIRST:LAST"),
         (["--abba", "2", "--", "true"], "--abba: needs two commands"),
         (["--abba", "2", "--", "-"], "--abba: needs two commands"),
-        (["--abba", "--", "-"], "Option '--abba' requires an argument, and -- begins the program"),
+        (
+            ["--abba", "--", "-"],
+            "Option '--abba' requires an argument, and -- begins the program",
+        ),
         (["-", "x"], "-: is stdin or stdout, and a file is needed"),
         ([".", ".", "--pattern", "("], "not a regular expression"),
     ],
@@ -323,7 +411,8 @@ def test_bad_usage_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("content", "name"), [("", "a.log"), ("\x00\xff", "a.log"), ("[]", "a.jsonl"), ("a,b", "a.csv")]
+    ("content", "name"),
+    [("", "a.log"), ("\x00\xff", "a.log"), ("[]", "a.jsonl"), ("a,b", "a.csv")],
 )
 def test_bad_files_are_one_line(
     content: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -340,7 +429,10 @@ def test_a_protocol_buffer_of_another_name_is_refused_as_a_trace(
     path = tmp_path / "host.pb"
     path.write_bytes(b"\n\x01a")
     assert run(["compare", str(path), str(path)]) == 2
-    assert "host.pb: not a trace that pgle knows; give .nsys-rep" in capsys.readouterr().err
+    assert (
+        "host.pb: not a trace that pgle knows; give .nsys-rep"
+        in capsys.readouterr().err
+    )
 
 
 PROGRAM = """
@@ -406,7 +498,9 @@ def test_abba_passes_a_failure_on_and_goes_on_where_it_stopped(
     assert names == ["01-A", "02-B", "02-B.2", "03-B", "04-A"]
 
 
-def test_abba_does_not_mix_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_abba_does_not_mix_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     command = [sys.executable, str(program)]
@@ -441,7 +535,8 @@ def test_two_abba_at_once_in_one_folder_are_refused(
 
 
 @pytest.mark.parametrize(
-    "finished", ["[3, 4]", '"ab"', "null", '["../../x-A", "02-B"]', '["01-A", "02-A"]', '{"a": 1}']
+    "finished",
+    ["[3, 4]", '"ab"', "null", '["../../x-A", "02-B"]', '["01-A", "02-A"]', '{"a": 1}'],
 )
 def test_a_damaged_plan_is_one_line(
     finished: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -473,10 +568,21 @@ def test_abba_does_not_mix_states_of_a_program(
 def test_abba_ends_after_the_first_run_that_tells_no_step_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--run-dir", str(tmp_path / "abba"), "--", "echo", "a", "--vs", "echo", "b"]
+    words = [
+        "--run-dir",
+        str(tmp_path / "abba"),
+        "--",
+        "echo",
+        "a",
+        "--vs",
+        "echo",
+        "b",
+    ]
     assert run(["compare", "--abba", "3", *words]) == 2
     assert "01-A/output.log: no line of it holds a step time" in capsys.readouterr().err
-    assert [path.name for path in (tmp_path / "abba").iterdir() if path.is_dir()] == ["01-A"]
+    assert [path.name for path in (tmp_path / "abba").iterdir() if path.is_dir()] == [
+        "01-A"
+    ]
 
 
 def test_a_pipe_is_refused_and_not_waited_for(
@@ -509,7 +615,9 @@ def test_the_page_says_where_the_runs_come_from(tmp_path: Path, base: str) -> No
 
 def record(folder: Path, stage: str, started: str, **place: object) -> None:
     """A manifest's record of a stage of four GPUs on one host."""
-    gpus = tuple(Gpu("NVIDIA H100", "580.65", uuid=f"GPU-{number}") for number in range(4))
+    gpus = tuple(
+        Gpu("NVIDIA H100", "580.65", uuid=f"GPU-{number}") for number in range(4)
+    )
     known: dict[str, Any] = {
         "host": "node1",
         "gpus": gpus,
@@ -518,7 +626,9 @@ def record(folder: Path, stage: str, started: str, **place: object) -> None:
     }
     extend_manifest(
         folder,
-        StageRecord(stage, started=f"2026-01-02T{started}:00.000000+00:00", exit_code=0, **known),
+        StageRecord(
+            stage, started=f"2026-01-02T{started}:00.000000+00:00", exit_code=0, **known
+        ),
     )
 
 
@@ -542,20 +652,31 @@ def test_records_of_one_place_within_hours_prove_a_small_spread(
     ("place", "why"),
     [
         ({"host": "node2"}, "the two runs had different hosts"),
-        ({"environment": {"CUDA_VISIBLE_DEVICES": "0,1"}}, "the two runs had different GPUs"),
+        (
+            {"environment": {"CUDA_VISIBLE_DEVICES": "0,1"}},
+            "the two runs had different GPUs",
+        ),
         ({"gpus": (Gpu("NVIDIA H100", "580.65"),) * 4}, "records no GPUs"),
         ({"ranks": 2}, "records no hosts"),
     ],
 )
 def test_another_place_or_an_unknown_one_is_named(
-    place: dict[str, Any], why: str, tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]
+    place: dict[str, Any],
+    why: str,
+    tmp_path: Path,
+    base: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     new = write_run(tmp_path / "perf", 0.204, 2, noise=0.001)
     record(tmp_path, "baseline", "03:04")
     record(tmp_path, "perf", "08:00", **place)
     assert run(["compare", base, new, "--fail-slower", "0.5%", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["verdict"], found["outcome"], found["ok"]) == ("undecided", "cannot-tell", None)
+    assert (found["verdict"], found["outcome"], found["ok"]) == (
+        "undecided",
+        "cannot-tell",
+        None,
+    )
     assert why in found["footnotes"][0]
 
 

@@ -41,7 +41,9 @@ def test_json_tells_what_was_filled(
     assert found["schema"] == "pgle.complete/1"
     assert (module["name"], module["measured"]) == ("pjit__wrapped_step_fn", 2)
     assert (
-        module["same_shape"] + module["estimated"] == module["wanted"] - 2 == len(module["filled"])
+        module["same_shape"] + module["estimated"]
+        == module["wanted"] - 2
+        == len(module["filled"])
     )
     assert found["written"]["names"] == module["wanted"]
 
@@ -73,7 +75,10 @@ def test_the_text_says_where_costs_come_from(
 def test_an_existing_file_is_not_overwritten(
     half: Path, testdata: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["complete", str(half), "--hlo", str(testdata / DUMP), "-o", str(half)]) == 2
+    assert (
+        run(["complete", str(half), "--hlo", str(testdata / DUMP), "-o", str(half)])
+        == 2
+    )
     assert "--force" in capsys.readouterr().err
     assert half.read_text() == HALF
 

@@ -44,10 +44,15 @@ def test_exit_code(log: str, code: int) -> None:
 
 @pytest.mark.parametrize("piped", [False, True])
 def test_a_log_as_windows_writes_it(
-    piped: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    piped: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = tmp_path / "used.log"
-    path.write_bytes(Path(f"{LOGS}/used.log").read_text().replace("\n", "\r\n").encode("utf-8-sig"))
+    path.write_bytes(
+        Path(f"{LOGS}/used.log").read_text().replace("\n", "\r\n").encode("utf-8-sig")
+    )
     with path.open("rb") as file:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))
         assert run(["confirm", "-" if piped else str(path), "--json"]) == 0
@@ -55,7 +60,14 @@ def test_a_log_as_windows_writes_it(
 
 
 def test_real_run_of_2024(capsys: pytest.CaptureFixture[str]) -> None:
-    run(["confirm", "testdata/maxtext_pgle/llama2_7b_pgle_run.log", "--section", "modules"])
+    run(
+        [
+            "confirm",
+            "testdata/maxtext_pgle/llama2_7b_pgle_run.log",
+            "--section",
+            "modules",
+        ]
+    )
     text = capsys.readouterr().out
     assert "profile.pbtxt was read for 17 modules" in text
     assert "! jit_train_step: cannot tell whether the profile was used\n" in text
@@ -83,7 +95,11 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     run(["confirm", f"{LOGS}/half.log", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert (found["schema"], found["used"]) == ("pgle.confirm/1", False)
-    assert (found["main"]["module"], found["main"]["found"], found["main"]["missing"]) == (
+    assert (
+        found["main"]["module"],
+        found["main"]["found"],
+        found["main"]["missing"],
+    ) == (
         "jit_train_step",
         18,
         18,
@@ -113,7 +129,9 @@ def test_log_from_a_pipe(monkeypatch: pytest.MonkeyPatch, testdata: Path) -> Non
 
 def test_compressed_log(tmp_path: Path, testdata: Path) -> None:
     packed = tmp_path / "run.log.gz"
-    packed.write_bytes(gzip.compress((testdata / "logs/jax_0.10.2/used.log").read_bytes()))
+    packed.write_bytes(
+        gzip.compress((testdata / "logs/jax_0.10.2/used.log").read_bytes())
+    )
     assert run(["confirm", str(packed)]) == 0
 
 
@@ -122,8 +140,14 @@ def test_compressed_log(tmp_path: Path, testdata: Path) -> None:
     [
         (["nowhere.log"], "nowhere.log: no such file"),
         (["testdata"], "testdata: a directory without the log of a perf stage"),
-        ([f"{LOGS}/used.log", "--module", "("], "'--module': '(' is not a regular expression"),
-        ([f"{LOGS}/used.log", "--schedule", "nowhere"], "nowhere: no such file or directory"),
+        (
+            [f"{LOGS}/used.log", "--module", "("],
+            "'--module': '(' is not a regular expression",
+        ),
+        (
+            [f"{LOGS}/used.log", "--schedule", "nowhere"],
+            "nowhere: no such file or directory",
+        ),
         (
             [f"{LOGS}/used.log", "--jax", "new"],
             "--jax 'new' is not a version of jax; write it like 0.6.2",
@@ -131,7 +155,9 @@ def test_compressed_log(tmp_path: Path, testdata: Path) -> None:
         ([f"{LOGS}/used.log", "--profile", "nowhere.pbtxt"], "nowhere.pbtxt"),
     ],
 )
-def test_bad_input(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["confirm", *arguments]) == 2
     error = capsys.readouterr().err
     assert message in error
@@ -146,7 +172,16 @@ def test_which_stage_of_a_run_directory_is_asked(
     profile = tmp_path / "x.pbtxt"
     profile.write_text('costs { name: "a" cost_us: 1 }')
     assert (
-        run(["confirm", f"{LOGS}/used.log", "--profile", str(profile), "--schedule", str(tmp_path)])
+        run(
+            [
+                "confirm",
+                f"{LOGS}/used.log",
+                "--profile",
+                str(profile),
+                "--schedule",
+                str(tmp_path),
+            ]
+        )
         == 2
     )
     assert (
@@ -170,7 +205,11 @@ def test_which_stage_of_a_run_directory_is_asked(
     ],
 )
 def test_what_is_no_log(
-    name: str, content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str,
+    content: bytes,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / name).write_bytes(content)
     assert run(["confirm", str(tmp_path / name)]) == 2
@@ -184,14 +223,21 @@ DUMPS = "testdata/hlo/jax-0.12.0.1/sync"
 
 
 @pytest.mark.parametrize(
-    "profile", ["", "not a profile", "costs { nothing: 1 }"], ids=["empty", "text", "other fields"]
+    "profile",
+    ["", "not a profile", "costs { nothing: 1 }"],
+    ids=["empty", "text", "other fields"],
 )
 def test_a_profile_that_cannot_be_read_is_refused(
     profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "profile.pbtxt"
     path.write_text(profile)
-    assert run(["confirm", f"{LOGS}/used.log", "--schedule", DUMPS, "--profile", str(path)]) == 2
+    assert (
+        run(
+            ["confirm", f"{LOGS}/used.log", "--schedule", DUMPS, "--profile", str(path)]
+        )
+        == 2
+    )
     error = capsys.readouterr().err
     assert error.startswith(f"pgle: {path}: ")
     assert error.count("\n") == 1
@@ -201,8 +247,9 @@ def test_a_profile_that_is_gone_leaves_the_verdict_of_the_log(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["confirm", f"{LOGS}/used.log", "--schedule", DUMPS]) == 0
-    assert "the schedule dump was not looked at: it proves nothing without the profile" in (
-        " ".join(capsys.readouterr().out.split())
+    assert (
+        "the schedule dump was not looked at: it proves nothing without the profile"
+        in (" ".join(capsys.readouterr().out.split()))
     )
 
 
@@ -243,7 +290,9 @@ def test_silence_of_a_rank_that_ended_early_proves_nothing_though_another_ended_
     files.path.mkdir()
     lines = Path(f"{LOGS}/used.log").read_text().splitlines(keepends=True)
     scheduled = next(
-        at for at, line in enumerate(lines) if "Found profile for module jit_train_step" in line
+        at
+        for at, line in enumerate(lines)
+        if "Found profile for module jit_train_step" in line
     )
     files.rank(0).log.write_text("".join(lines))
     files.rank(3).log.write_text("".join(lines[: scheduled + 1]))
@@ -253,7 +302,9 @@ def test_silence_of_a_rank_that_ended_early_proves_nothing_though_another_ended_
     assert confirm(ConfirmRequest(tmp_path)).main.verdict is ProfileUse.USED
 
 
-def test_ranks_in_json(tmp_path: Path, testdata: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ranks_in_json(
+    tmp_path: Path, testdata: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = (testdata / "logs/jax_0.12.0.1/used.log").read_text().splitlines()
     log = tmp_path / "run.log"
     log.write_text("".join(f"{rank}: {line}\n" for line in lines for rank in (0, 1)))
@@ -268,7 +319,16 @@ def test_control_characters_in_the_name_of_a_dump_never_reach_the_terminal(
     profile.write_text('costs { name: "a" cost_us: 1 }')
     (tmp_path / "m.schedule.txt").write_text('hlo_module {\n  name: "a\x1b[31mb"\n}\n')
     assert (
-        run(["confirm", f"{LOGS}/used.log", "--profile", str(profile), "--schedule", str(tmp_path)])
+        run(
+            [
+                "confirm",
+                f"{LOGS}/used.log",
+                "--profile",
+                str(profile),
+                "--schedule",
+                str(tmp_path),
+            ]
+        )
         == 0
     )
     said = capsys.readouterr()
@@ -304,7 +364,8 @@ ENTRY %main (a: f32[8]) -> f32[8] {
 
 
 @pytest.mark.parametrize(
-    ("names", "verdict"), [(("sine.1", "negate.7"), "used"), (("sine.9",), "partly used")]
+    ("names", "verdict"),
+    [(("sine.1", "negate.7"), "used"), (("sine.9",), "partly used")],
 )
 def test_the_final_module_tells_what_a_log_of_old_xla_leaves_open(
     names: tuple[str, ...],
@@ -318,12 +379,18 @@ def test_the_final_module_tells_what_a_log_of_old_xla_leaves_open(
         (testdata / "logs/jax_0.4.38/empty.log").read_bytes()
     )
     (
-        tmp_path / "perf/hlo/module_0001.jit_train_step.sm_9.0_gpu_after_optimizations.txt"
+        tmp_path
+        / "perf/hlo/module_0001.jit_train_step.sm_9.0_gpu_after_optimizations.txt"
     ).write_text(OLD_HLO)
     profile = tmp_path / "p.pbtxt"
-    profile.write_text("".join(f'costs {{ name: "{name}" cost_us: 5 }}\n' for name in names))
+    profile.write_text(
+        "".join(f'costs {{ name: "{name}" cost_us: 5 }}\n' for name in names)
+    )
     code = run(["confirm", str(tmp_path), "--profile", str(profile)])
-    assert (code, f"jit_train_step: profile {verdict} (" in capsys.readouterr().out) == (
+    assert (
+        code,
+        f"jit_train_step: profile {verdict} (" in capsys.readouterr().out,
+    ) == (
         int(verdict != "used"),
         True,
     )
@@ -332,7 +399,9 @@ def test_the_final_module_tells_what_a_log_of_old_xla_leaves_open(
 def test_a_baseline_has_no_profile_to_confirm(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "manifest.json").write_text('{"schema": "pgle.manifest/1", "stages": []}')
+    (tmp_path / "manifest.json").write_text(
+        '{"schema": "pgle.manifest/1", "stages": []}'
+    )
     (tmp_path / "baseline").mkdir()
     (tmp_path / "baseline" / "output.log").write_text("step 1\n")
     assert run(["confirm", str(tmp_path / "baseline")]) == 2
@@ -386,7 +455,9 @@ def test_logs_whose_names_have_no_numbers_keep_their_names(
     tmp_path: Path, testdata: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for log in two_ranks(tmp_path, testdata):
-        Path(log).rename(tmp_path / ("alpha.log" if log.endswith("0.log") else "beta.log"))
+        Path(log).rename(
+            tmp_path / ("alpha.log" if log.endswith("0.log") else "beta.log")
+        )
     assert ranks_of(capsys, str(tmp_path)) == {"alpha": "used", "beta": "used"}
 
 

@@ -42,7 +42,9 @@ def convert(tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory):
-    """The real step's conversion, for tests that only look at it: (exit code, profile path, stdout, stderr)."""
+    """The real step's conversion, for tests that only look at it: (exit code, profile path, stdout,
+    stderr).
+    """
     path = tmp_path_factory.mktemp("step") / "step.pbtxt"
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -62,12 +64,16 @@ def pax_arguments(pax: Path) -> list[object]:
 
 
 def truth(pax: Path) -> dict[str, float]:
-    """What nsys's own projection gives: per execution the faster rank, the median of executions 2 to 4."""
+    """What nsys's own projection gives: per execution the faster rank, the median of executions 2
+    to 4.
+    """
     times: dict[str, dict[int, list[int]]] = {}
     with (pax / "collectives.csv").open() as file:
         for row in csv.DictReader(file):
             executions = times.setdefault(row["instruction"], {})
-            executions.setdefault(int(row["execution"]), []).append(int(row["duration_ns"]))
+            executions.setdefault(int(row["execution"]), []).append(
+                int(row["duration_ns"])
+            )
     return {
         name: statistics.median(min(executions[number]) for number in (2, 3, 4)) / 1e3
         for name, executions in times.items()
@@ -88,7 +94,9 @@ def test_collectives_of_the_real_step_cost_what_the_last_rank_measured(converted
 def test_every_name_is_one_of_the_step_module_and_only_once(converted, pax):
     _, path, _, _ = converted
     names = [cost.name for cost in read_profile(path).costs]
-    (step,) = [m for m in read_modules(pax / "proc0/dump") if m.name == "pjit__wrapped_step_fn"]
+    (step,) = [
+        m for m in read_modules(pax / "proc0/dump") if m.name == "pjit__wrapped_step_fn"
+    ]
     assert len(names) == len(set(names))
     assert set(names) <= step.instructions.keys()
 
@@ -96,7 +104,9 @@ def test_every_name_is_one_of_the_step_module_and_only_once(converted, pax):
 def test_no_name_of_another_module_or_of_the_autotuner_is_written(converted, pax):
     _, path, _, _ = converted
     step_only = {cost.name for cost in read_profile(path).costs}
-    (step,) = [m for m in read_modules(pax / "proc0/dump") if m.name == "pjit__wrapped_step_fn"]
+    (step,) = [
+        m for m in read_modules(pax / "proc0/dump") if m.name == "pjit__wrapped_step_fn"
+    ]
     tuned = {
         "gemm_fusion_dot.261",
         "gemm_fusion_dot.262",
@@ -153,7 +163,8 @@ def test_all_modules_in_one_file_carry_their_fingerprints(convert, pax):
     assert len({cost.fingerprint for cost in profile.costs}) > 10
 
 
-# What JAX's own converter gets wrong in nearly every case: testdata/nsys_synthetic, known by construction.
+# What JAX's own converter gets wrong in nearly every case: testdata/nsys_synthetic, known by
+# construction.
 TRUE_COSTS = {
     "cudnn-conv.2": 450,  # three kernels of one launch
     "cub-sort.3": 80,  # the same kernel four times
@@ -172,16 +183,18 @@ TRUE_COSTS = {
 def test_every_synthetic_case_has_its_true_cost(convert, testdata):
     code, path, _, _ = convert(testdata / "nsys_synthetic/synthetic_cases.sqlite")
     assert code == 0
-    assert {cost.name: cost.cost_us for cost in read_profile(path).costs} == pytest.approx(
-        TRUE_COSTS
-    )
+    assert {
+        cost.name: cost.cost_us for cost in read_profile(path).costs
+    } == pytest.approx(TRUE_COSTS)
 
 
 def test_the_same_name_in_the_other_module_has_its_own_cost(convert, testdata):
-    _, path, _, _ = convert(testdata / "nsys_synthetic/synthetic_cases.sqlite", "--module", "jit_g")
-    assert {cost.name: cost.cost_us for cost in read_profile(path).costs} == pytest.approx(
-        {"loop_add_fusion.1": 900}
+    _, path, _, _ = convert(
+        testdata / "nsys_synthetic/synthetic_cases.sqlite", "--module", "jit_g"
     )
+    assert {
+        cost.name: cost.cost_us for cost in read_profile(path).costs
+    } == pytest.approx({"loop_add_fusion.1": 900})
 
 
 def refused(result) -> str:
@@ -217,7 +230,14 @@ def test_something_else_entirely_is_refused_with_what_would_do(convert, tmp_path
 
 def test_what_cannot_hold_a_profile_and_its_sidecar_is_refused(capsys, testdata):
     assert (
-        run(["convert", str(testdata / "nsys_synthetic/synthetic_cases.sqlite"), "-o", "/dev/null"])
+        run(
+            [
+                "convert",
+                str(testdata / "nsys_synthetic/synthetic_cases.sqlite"),
+                "-o",
+                "/dev/null",
+            ]
+        )
         == 2
     )
     assert "not a .pbtxt or .pb file" in capsys.readouterr().err
@@ -231,14 +251,20 @@ def test_traces_without_jax_ranges_are_refused(convert, testdata):
 
 def test_an_unknown_module_lists_what_there_is(convert, testdata):
     err = refused(
-        convert(testdata / "nsys_synthetic/synthetic_cases.sqlite", "--module", "jit_train")
+        convert(
+            testdata / "nsys_synthetic/synthetic_cases.sqlite", "--module", "jit_train"
+        )
     )
     assert "jit_f" in err
 
 
 def test_the_dump_of_another_program_is_refused(convert, pax, testdata):
     err = refused(
-        convert(testdata / "nsys_synthetic/synthetic_cases.sqlite", "--hlo", pax / "proc0/dump")
+        convert(
+            testdata / "nsys_synthetic/synthetic_cases.sqlite",
+            "--hlo",
+            pax / "proc0/dump",
+        )
     )
     assert "no module of the dump is jit_f" in err
 
@@ -264,13 +290,18 @@ def test_the_input_is_not_touched(convert, testdata, tmp_path):
     shutil.copy(testdata / "nsys_synthetic/synthetic_cases.sqlite", source)
     before = (source.read_bytes(), sorted(tmp_path.iterdir()))
     convert(source, out="out/profile.pbtxt")
-    assert (source.read_bytes(), sorted(p for p in tmp_path.iterdir() if p.name != "out")) == before
+    assert (
+        source.read_bytes(),
+        sorted(p for p in tmp_path.iterdir() if p.name != "out"),
+    ) == before
 
 
 def test_an_input_given_twice_counts_once(convert, pax, tmp_path):
     (tmp_path / "link.sqlite").symlink_to((pax / "proc0.sqlite").resolve())
     _, once, _, _ = convert(pax / "proc0.sqlite", out="once.pbtxt")
-    code, twice, out, _ = convert(pax / "proc0.sqlite", tmp_path / "link.sqlite", out="twice.pbtxt")
+    code, twice, out, _ = convert(
+        pax / "proc0.sqlite", tmp_path / "link.sqlite", out="twice.pbtxt"
+    )
     assert code == 0
     assert "given twice" in out
     assert twice.read_bytes() == once.read_bytes()
@@ -283,8 +314,12 @@ def test_ranks_that_number_their_modules_differently_are_one_program(
     other = tmp_path / "proc3.sqlite"
     shutil.copy(pax / "proc3.sqlite", other)
     with contextlib.closing(sqlite3.connect(other)) as database, database:
-        old, new = (f"pjit__wrapped_step_fn,program_id={number}#" for number in (40, 44))
-        database.execute("update StringIds set value = replace(value, ?, ?)", (old, new))
+        old, new = (
+            f"pjit__wrapped_step_fn,program_id={number}#" for number in (40, 44)
+        )
+        database.execute(
+            "update StringIds set value = replace(value, ?, ?)", (old, new)
+        )
     code, path, _, _ = convert(
         pax / "proc0.sqlite", other, "--hlo", pax / "proc0/dump", out="other.pbtxt"
     )
@@ -293,6 +328,8 @@ def test_ranks_that_number_their_modules_differently_are_one_program(
 
 
 def test_all_modules_in_one_profile_have_each_name_once(convert, pax):
-    _, path, _, _ = convert(pax / "proc0.sqlite", "--hlo", pax / "proc0/dump", "--module", "all")
+    _, path, _, _ = convert(
+        pax / "proc0.sqlite", "--hlo", pax / "proc0/dump", "--module", "all"
+    )
     names = [cost.full_name for cost in read_profile(path).costs]
     assert len(names) == len(set(names))

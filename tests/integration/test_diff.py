@@ -12,9 +12,13 @@ OLD, NEW = (
 
 def test_costs_that_are_no_time_do_not_break_the_totals(tmp_path, capsys):
     path = tmp_path / "huge.pbtxt"
-    path.write_text("".join(f'costs {{ name: "x{at}" cost_us: 1e308 }}\n' for at in range(2)))
+    path.write_text(
+        "".join(f'costs {{ name: "x{at}" cost_us: 1e308 }}\n' for at in range(2))
+    )
     assert run(["diff", str(path), str(path)]) == 0
-    assert "over 30 years, and not in the totals" in capsys.readouterr().out.replace("\n", " ")
+    assert "over 30 years, and not in the totals" in capsys.readouterr().out.replace(
+        "\n", " "
+    )
 
 
 def test_a_profile_does_not_differ_from_itself(testdata, capsys):

@@ -27,7 +27,9 @@ def test_good_flags_pass(capsys):
 
 def test_a_fatal_flag_fails_the_lint(capsys):
     assert run(["flags", "lint", "--xla_gpu_enable_async_collectives=true"]) == 1
-    assert "use xla_gpu_disable_async_collectives" in " ".join(capsys.readouterr().out.split())
+    assert "use xla_gpu_disable_async_collectives" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_the_environment_is_linted_by_default(monkeypatch, capsys):
@@ -45,7 +47,15 @@ def test_a_file_of_flags_is_linted(tmp_path, capsys):
 
 def test_another_release_is_held_against_the_catalogue(capsys):
     assert (
-        run(["flags", "lint", "--jaxlib", "0.5.3", "--xla_gpu_enable_pipelined_collectives=false"])
+        run(
+            [
+                "flags",
+                "lint",
+                "--jaxlib",
+                "0.5.3",
+                "--xla_gpu_enable_pipelined_collectives=false",
+            ]
+        )
         == 0
     )
     assert "jaxlib 0.5.3 (catalogue)" in capsys.readouterr().out
@@ -89,7 +99,10 @@ def test_every_line_of_the_list_fits_100_columns(capsys):
 
 
 def test_a_preset_can_be_evaluated_by_a_shell_and_the_users_flags_win(capsys):
-    assert run(["flags", "preset", "pgle-profile-sync", "--jaxlib", "0.12.0.1", "--shell"]) == 0
+    assert (
+        run(["flags", "preset", "pgle-profile-sync", "--jaxlib", "0.12.0.1", "--shell"])
+        == 0
+    )
     script = capsys.readouterr().out + 'printf %s "$XLA_FLAGS"'
     environ = {**os.environ, "XLA_FLAGS": "--xla_gpu_enable_command_buffer=FUSION"}
     shell = subprocess.run(
@@ -120,7 +133,12 @@ ESCAPE = "\x1b[31mX"
     "arguments",
     [
         ["lint", "--jaxlib", "0.12.0.1", f"--xla_gpu_{ESCAPE}=1"],
-        ["lint", "--jaxlib", "0.12.0.1", f"--xla_gpu_enable_latency_hiding_scheduler={ESCAPE}"],
+        [
+            "lint",
+            "--jaxlib",
+            "0.12.0.1",
+            f"--xla_gpu_enable_latency_hiding_scheduler={ESCAPE}",
+        ],
         ["explain", ESCAPE],
         ["preset", ESCAPE],
     ],

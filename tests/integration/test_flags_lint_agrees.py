@@ -16,7 +16,9 @@ def trials():
             yield from (Flag(setting.name, value) for value in VALUES)
             yield from (Flag(setting.name, value) for value in setting.values)
             yield from (
-                Flag(setting.name, value) for _, value in setting.defaults if value != "unset"
+                Flag(setting.name, value)
+                for _, value in setting.defaults
+                if value != "unset"
             )
 
 
@@ -28,7 +30,9 @@ def asked(tmp_path_factory):
 
 
 def is_fatal(flag, jaxlib):
-    return any(finding.code in FATAL for finding in lint(FlagList((flag,)), jaxlib).findings)
+    return any(
+        finding.code in FATAL for finding in lint(FlagList((flag,)), jaxlib).findings
+    )
 
 
 def test_the_catalogue_raises_no_false_alarm(asked):
@@ -44,6 +48,7 @@ def test_all_that_is_fatal_is_caught_but_an_item_of_a_later_release(asked):
     missed = [
         flag
         for flag in trials()
-        if asked.verdicts[flag.text].status != "known" and not is_fatal(flag, asked.jaxlib)
+        if asked.verdicts[flag.text].status != "known"
+        and not is_fatal(flag, asked.jaxlib)
     ]
     assert all("COLLECTIVES_KERNEL" in (flag.value or "") for flag in missed), missed

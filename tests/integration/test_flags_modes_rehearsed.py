@@ -1,4 +1,6 @@
-"""The modes held against the compiler: how many collectives of a profile run lead to the names PGLE looks for."""
+"""The modes held against the compiler: how many collectives of a profile run lead to the names PGLE
+looks for.
+"""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +21,11 @@ JAXLIB = version("jaxlib")
 PROGRAM = Path(__file__).parents[2] / f"testdata/stablehlo/fsdp_mlp_jax_{JAXLIB}.mlir"
 RENAMES = release(JAXLIB) >= release("0.11.1")  # openxla/xla#46463
 
-OFF = (f"--{LHS}=false", f"--{SOL}=false", "--xla_gpu_disable_async_collectives=allcollectives")
+OFF = (
+    f"--{LHS}=false",
+    f"--{SOL}=false",
+    "--xla_gpu_disable_async_collectives=allcollectives",
+)
 """LHS off, as in the profile run of the JAX-Toolbox guide."""
 
 
@@ -33,10 +39,14 @@ def rehearsed(tmp_path_factory):
     def compiled(mode):
         if mode not in done:
             flags = (
-                OFF if mode == OFF else tuple(flag.text for flag in flags_for(mode, JAXLIB).flags)
+                OFF
+                if mode == OFF
+                else tuple(flag.text for flag in flags_for(mode, JAXLIB).flags)
             )
             folder = tmp_path_factory.mktemp("off" if mode == OFF else mode)
-            request = CompileRequest(PROGRAM, target.texts, folder, topology="1x1x4", flags=flags)
+            request = CompileRequest(
+                PROGRAM, target.texts, folder, topology="1x1x4", flags=flags
+            )
             done[mode] = compile_once(request)
         return done[mode]
 

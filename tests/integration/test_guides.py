@@ -1,4 +1,5 @@
-"""Each guide followed literally in a clean folder: its `sh` blocks are run in order, its Python files written first.
+"""Each guide followed literally in a clean folder: its `sh` blocks are run in order, its Python
+files written first.
 
 What needs a cluster, GPUs or a registry stands in `bash` blocks, which are not run.
 """
@@ -29,7 +30,9 @@ BLOCK = re.compile(r"^```(\w+)(?: title=\"(.+?)\")?\n(.*?)^```$", re.M | re.S)
 
 
 def follow(text: str, folder: Path, *, in_shell: bool = True) -> None:
-    """Run the blocks of a guide in a folder; unless `in_shell`, commands of `pgle` alone run in this process."""
+    """Run the blocks of a guide in a folder; unless `in_shell`, commands of `pgle` alone run in
+    this process.
+    """
     bin_folder = folder / ".bin"
     bin_folder.mkdir()
     for name, words in {"pgle": "-m pgle", "python": ""}.items():
@@ -53,7 +56,9 @@ def follow(text: str, folder: Path, *, in_shell: bool = True) -> None:
                 if not in_shell and re.match(r"pgle\b[^|;<>$&*`]*$", line):
                     with chdir(folder), pytest.MonkeyPatch.context() as patch:
                         patch.setenv("XDG_CACHE_HOME", environment["XDG_CACHE_HOME"])
-                        assert run(shlex.split(line, comments=True)[1:]) == expected, line
+                        assert run(shlex.split(line, comments=True)[1:]) == expected, (
+                            line
+                        )
                     continue
                 done = subprocess.run(
                     ["bash", "-c", line],
@@ -83,9 +88,13 @@ def test_a_guide_is_followed_literally(guide: Path, tmp_path: Path) -> None:
 @pytest.mark.rehearse
 @pytest.mark.minutes
 @pytest.mark.parametrize(
-    "guide", [path for path in GUIDES if path.stem in COMPILE], ids=lambda path: path.stem
+    "guide",
+    [path for path in GUIDES if path.stem in COMPILE],
+    ids=lambda path: path.stem,
 )
-def test_a_guide_that_compiles_is_followed_literally(guide: Path, tmp_path: Path) -> None:
+def test_a_guide_that_compiles_is_followed_literally(
+    guide: Path, tmp_path: Path
+) -> None:
     follow(guide.read_text(), tmp_path)
 
 
@@ -97,7 +106,9 @@ def test_a_program_of_a_framework_runs_as_it_is(framework: str, tmp_path: Path) 
     if not all(map(importlib.util.find_spec, (framework, "optax"))):
         pytest.skip(f"needs {framework} and optax")
     section = next(
-        part for part in FRAMEWORKS.read_text().split("\n## ") if part.lower().startswith(framework)
+        part
+        for part in FRAMEWORKS.read_text().split("\n## ")
+        if part.lower().startswith(framework)
     )
     follow(section, tmp_path)
     page = (tmp_path / f"rehearsal-{framework}/rehearsal/timeline.html").read_text()
@@ -113,17 +124,21 @@ def test_there_are_guides_and_each_runs_something() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name
+    "page",
+    [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))],
+    ids=lambda p: p.name,
 )
 def test_links_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
-    assert not [to for to in targets if "://" not in to and not (page.parent / to).exists()]
+    assert not [
+        to for to in targets if "://" not in to and not (page.parent / to).exists()
+    ]
 
 
 def test_the_site_has_every_page() -> None:
-    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")} - {
-        "README.md"
-    }
+    pages = {
+        str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")
+    } - {"README.md"}
     assert pages <= set(re.findall(r"\S+\.md", (ROOT / "mkdocs.yml").read_text())), (
         "add it to nav in mkdocs.yml"
     )

@@ -12,7 +12,9 @@ from pgle.run.directory.manifest import StageRecord, extend_manifest
 
 def write_log(path: Path, level: float) -> str:
     path.write_text(
-        "".join(f"step {i}: {level * (1 + 0.001 * (i * 7 % 5)):.6f} s\n" for i in range(30))
+        "".join(
+            f"step {i}: {level * (1 + 0.001 * (i * 7 % 5)):.6f} s\n" for i in range(30)
+        )
     )
     return str(path)
 
@@ -28,7 +30,10 @@ def fill(path: Path, levels: list[float], *more: str, hardware: str = "h100") ->
     days = len(levels)
     for day, level in enumerate(levels, 1):
         log = write_log(path.with_name(f"{day}.log"), level)
-        assert add(path, log, day, *(more if day == days else ("-q",)), hardware=hardware) == 0
+        assert (
+            add(path, log, day, *(more if day == days else ("-q",)), hardware=hardware)
+            == 0
+        )
 
 
 LEVELS = [1.0, 1.001, 0.999, 1.0, 1.001, 1.0, 1.041, 1.04, 1.039, 1.04, 1.041]
@@ -46,7 +51,9 @@ def test_entries_are_listed_and_the_spread_is_that_since_the_level_changed(
         "when the level changed)." in " ".join(out.split())
     )
     assert f"Next: give both runs: pgle compare … … --history {path}" in out
-    assert max(map(len, out.splitlines()[1:-1])) <= 100  # the first line has the file's path
+    assert (
+        max(map(len, out.splitlines()[1:-1])) <= 100
+    )  # the first line has the file's path
 
 
 def test_the_newest_entries_come_first_and_fit_a_screen(
@@ -75,11 +82,15 @@ def test_json_of_a_trend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert trend["noise"] == pytest.approx(np.std(np.log(LEVELS[6:]), ddof=1), rel=0.01)
 
 
-def test_hardware_is_never_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hardware_is_never_mixed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "h.jsonl"
     fill(path, [1.0] * 4, "-q")
     capsys.readouterr()
-    assert add(path, write_log(tmp_path / "b.log", 0.5), 9, "--json", hardware="b200") == 0
+    assert (
+        add(path, write_log(tmp_path / "b.log", 0.5), 9, "--json", hardware="b200") == 0
+    )
     trend = json.loads(capsys.readouterr().out)["trend"]
     assert (trend["hardware"], len(trend["entries"])) == ("b200", 1)
 
@@ -88,11 +99,16 @@ def test_the_commit_of_a_recorded_run_is_that_of_its_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "perf").mkdir()
-    steps = (f'{{"step": {step}, "step_time_s": {0.2 + step % 3 / 1e3}}}\n' for step in range(20))
+    steps = (
+        f'{{"step": {step}, "step_time_s": {0.2 + step % 3 / 1e3}}}\n'
+        for step in range(20)
+    )
     (tmp_path / "perf" / "steps.jsonl").write_text("".join(steps))
     extend_manifest(
         tmp_path,
-        StageRecord("perf", started="2026-01-01T00:00:00", commit="c0ffee123456+", exit_code=0),
+        StageRecord(
+            "perf", started="2026-01-01T00:00:00", commit="c0ffee123456+", exit_code=0
+        ),
     )
     path = tmp_path / "h.jsonl"
     assert (
@@ -121,12 +137,15 @@ def test_a_damaged_line_is_said_and_skipped(
     fill(path, [1.0], "-q")
     path.write_text(path.read_text() + '{"time": "x", "name": "n", "hardware": "h"}\n')
     assert add(path, write_log(tmp_path / "b.log", 1.0), 2) == 0
-    assert "entry 2 could not be read (Object missing required field `median_s`)" in " ".join(
-        capsys.readouterr().out.split()
+    assert (
+        "entry 2 could not be read (Object missing required field `median_s`)"
+        in " ".join(capsys.readouterr().out.split())
     )
 
 
-def test_no_history_names_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_history_names_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = write_log(tmp_path / "a.log", 1.0)
     assert run(["compare", log, log, "--history", str(tmp_path / "none.jsonl")]) == 2
     assert "pgle history add RUN" in capsys.readouterr().err
@@ -141,7 +160,10 @@ def test_a_file_of_another_kind_is_refused(
         assert "is not a history of pgle" in capsys.readouterr().err
     (tmp_path / "b.sqlite").write_bytes(b"SQLite format 3\0" + bytes(999))
     assert add(tmp_path / "b.sqlite", write_log(tmp_path / "a.log", 1.0), 1) == 2
-    assert "is not text; a history is JSON lines; choose another --file" in capsys.readouterr().err
+    assert (
+        "is not text; a history is JSON lines; choose another --file"
+        in capsys.readouterr().err
+    )
 
 
 def test_runs_in_other_units_and_runs_without_steady_steps_are_not_kept(

@@ -1,4 +1,6 @@
-"""What pip would install beside a jax that is there, and what wheel and source package hold. Asks the registry."""
+"""What pip would install beside a jax that is there, and what wheel and source package hold. Asks
+the registry.
+"""
 
 from __future__ import annotations
 
@@ -110,10 +112,17 @@ def test_a_wheel_in_a_clean_environment_brings_its_files_with_it(
     assert not [name for name in names if not name.startswith("pgle")]
     assert uv("venv", "-q", tmp_path / "venv").returncode == 0
     done = uv(
-        "pip", "install", "-q", "--python", tmp_path / "venv/bin/python", f"pgle @ {wheel.as_uri()}"
+        "pip",
+        "install",
+        "-q",
+        "--python",
+        tmp_path / "venv/bin/python",
+        f"pgle @ {wheel.as_uri()}",
     )
     assert done.returncode == 0, done.stderr
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+    }
     for words in (
         ["--help"],
         ["--version"],
@@ -124,7 +133,12 @@ def test_a_wheel_in_a_clean_environment_brings_its_files_with_it(
     ):
         command = [tmp_path / "venv/bin/pgle", *words]
         done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+            command,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "pgle.sbatch").exists()

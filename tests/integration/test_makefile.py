@@ -17,10 +17,17 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make
 def make(*words: str) -> subprocess.CompletedProcess[str]:
     """As a person types it, though `make test` runs this."""
     environ = {
-        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MAKE", "MFLAGS"))
     }
     return subprocess.run(
-        ["make", "-n", *words], cwd=ROOT, capture_output=True, text=True, check=False, env=environ
+        ["make", "-n", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environ,
     )
 
 
@@ -56,7 +63,11 @@ def test_a_command_with_blanks_reaches_pgle_as_its_words(tmp_path):
     command = "'/an env/bin/python' train.py --name 'a b'"
     environ = {**os.environ, "PGLE": str(program), "RUN": "runs/a", "CMD": command}
     done = subprocess.run(
-        [ROOT / "scripts" / "demo.sh"], capture_output=True, text=True, check=True, env=environ
+        [ROOT / "scripts" / "demo.sh"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environ,
     )
     words = done.stdout.splitlines()
     last = words[words.index("<-->") + 1 :]

@@ -1,4 +1,6 @@
-"""Every command that pgle names as a next step can be typed: its options exist, and what it needs is there."""
+"""Every command that pgle names as a next step can be typed: its options exist, and what it needs
+is there.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,13 @@ from pgle.run.compare import compared_run, record_comparison
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import StageRecord, extend_manifest
 from pgle.run.inputs import next_command
-from pgle.run.rehearse_program import RehearseCommand, launch, measure, of_run, tune_line
+from pgle.run.rehearse_program import (
+    RehearseCommand,
+    launch,
+    measure,
+    of_run,
+    tune_line,
+)
 from pgle.run.stages.stage import StageRequest
 from pgle.steps.compare import Verdict
 
@@ -55,7 +63,11 @@ def parse(line: str) -> None:
     words = shlex.split(line)
     words = words[1:] if words[0].startswith("XLA_FLAGS=") else words
     assert words[0] == "pgle", line
-    command, name, rest = group.get_command(click.Context(group), words[1]), words[1], words[2:]
+    command, name, rest = (
+        group.get_command(click.Context(group), words[1]),
+        words[1],
+        words[2:],
+    )
     if isinstance(command, click.Group):
         command, name, rest = (
             command.get_command(click.Context(command), rest[0]),
@@ -72,7 +84,9 @@ def named_in(text: str) -> list[str]:
 
 
 def run_directory(folder: Path, files: list[str]) -> RunDirectory:
-    """One that holds these files, each younger than the one before, of a profile stage that was asked for `ASKED`."""
+    """One that holds these files, each younger than the one before, of a profile stage that was
+    asked for `ASKED`.
+    """
     for age, name in enumerate(files):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("")
@@ -108,9 +122,14 @@ def test_a_run_directory_goes_on_as_it_was_begun(
 def test_a_run_directory_that_began_with_another_stage_is_profiled_as_by_default(
     tmp_path: Path, stage: str
 ) -> None:
-    extend_manifest(tmp_path, StageRecord(stage, started="1", asked={**ASKED, "mode": stage}))
+    extend_manifest(
+        tmp_path, StageRecord(stage, started="1", asked={**ASKED, "mode": stage})
+    )
     line = next_command.following(RunDirectory(tmp_path))
-    assert line == f"pgle profile --run-dir {tmp_path} {AS_IT_WAS} -- {shlex.join(PROGRAM)}"
+    assert (
+        line
+        == f"pgle profile --run-dir {tmp_path} {AS_IT_WAS} -- {shlex.join(PROGRAM)}"
+    )
     parse(line)
 
 
@@ -121,7 +140,10 @@ def test_what_was_compared_is_looked_at(tmp_path: Path, ranks: str) -> None:
     found = compared("faster", False, *sides)
     assert compared_run(found) == run
     record_comparison(run, found)
-    assert next_command.following(run) == f"pgle report {run.path} -o {run.path}/report.html"
+    assert (
+        next_command.following(run)
+        == f"pgle report {run.path} -o {run.path}/report.html"
+    )
     (run.path / "report.html").touch()
     assert next_command.following(run) == f"pgle analyze {run.path}"
 
@@ -179,7 +201,11 @@ def after_results(run: RunDirectory) -> Iterator[str]:
         yield from report.after_confirmation(run.path / "perf", use)
     yield from report.after_entry(Path("perf/a history.jsonl"))
     yield from report.after_lint(("--xla_a=1 2",), None, clean=True)
-    for folder, traces in ((run.path, ()), (run.path, (Path("a trace"),)), (Path("new run"), ())):
+    for folder, traces in (
+        (run.path, ()),
+        (run.path, (Path("a trace"),)),
+        (Path("new run"), ()),
+    ):
         for outcome in ("recompiled", "no-gpu", "too-few-runs"):
             request = StageRequest(
                 "auto", PROGRAM, RunDirectory(folder), "baseline", flags=("--xla_a=1",)
@@ -194,12 +220,20 @@ def after_results(run: RunDirectory) -> Iterator[str]:
 
 
 def rehearsed(*words: str, **options: Any) -> RehearseCommand:
-    given = {"profile": None, "target": "", "topology": "2x1x8", "flags": (), "choose": "a|b"}
+    given = {
+        "profile": None,
+        "target": "",
+        "topology": "2x1x8",
+        "flags": (),
+        "choose": "a|b",
+    }
     return of_run(RehearseCommand(words, **{**given, **options}))
 
 
 def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
-    """The advice of `rehearse` and `tune` for every kind of thing that they take, over a variety of results."""
+    """The advice of `rehearse` and `tune` for every kind of thing that they take, over a variety of
+    results.
+    """
     flags = ("--xla_a=1", "--xla_b=2 3")
     for command in (
         rehearsed(*PROGRAM), rehearsed(*PROGRAM, profile="p.pbtxt", flags=flags), rehearsed(str(module)),
@@ -207,7 +241,9 @@ def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
     ):  # fmt: skip
         for new_us, ceiling_us in RESULTS:
             parts = SimpleNamespace(
-                breakdown=SimpleNamespace(communication_us=max(0, new_us - ceiling_us), copy_us=0)
+                breakdown=SimpleNamespace(
+                    communication_us=max(0, new_us - ceiling_us), copy_us=0
+                )
             )
             sides = [
                 SimpleNamespace(step_us=step, ceiling_us=ceiling_us, timeline=parts)
@@ -227,7 +263,9 @@ def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
             yield from (f"  {line}" for line in tuning.commands(found, Path("tuned")))  # type: ignore[arg-type]
 
 
-def test_every_next_step_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_next_step_can_be_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
 
     def gain(before: Any, after: Any) -> Any:
@@ -235,7 +273,9 @@ def test_every_next_step_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monkey
         return SimpleNamespace(share=share, low=share, idle_share=0.0)
 
     monkeypatch.setattr(rehearsal, "gain", gain)
-    monkeypatch.setattr(rehearsal, "stuck_share", lambda prediction, placed: float(bool(placed)))
+    monkeypatch.setattr(
+        rehearsal, "stuck_share", lambda prediction, placed: float(bool(placed))
+    )
     run, module = (
         run_directory(tmp_path / "a run", WHOLE),
         tmp_path / "captured/jax_ir0000_jit_f_compile.mlir",
@@ -251,7 +291,9 @@ def test_every_next_step_can_be_typed(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def literals(path: Path) -> Iterator[str]:
-    """The texts in a source file except docstrings and titles of pages, with X for what is filled in."""
+    """The texts in a source file except docstrings and titles of pages, with X for what is filled
+    in.
+    """
     tree = ast.parse(path.read_text())
     inside: set[ast.AST] = set()
     for node in ast.walk(tree):
@@ -266,7 +308,11 @@ def literals(path: Path) -> Iterator[str]:
                 )
         elif isinstance(node, ast.Expr):
             inside.add(node.value)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in inside:
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and node not in inside
+        ):
             yield node.value
 
 
@@ -276,7 +322,9 @@ def test_every_command_in_a_message_has_the_options_it_names() -> None:
         for item in vars(pgle.next).values()
         if isinstance(item, Next) and len(item.argv) > 2
     }
-    named = [path for path in (ROOT / "pgle").rglob("*.py") if "pgle " in path.read_text()]
+    named = [
+        path for path in (ROOT / "pgle").rglob("*.py") if "pgle " in path.read_text()
+    ]
     for path in named:
         for text in literals(path):
             for line in re.findall(r"['`](pgle [^'`]+)['`]", text) + re.findall(

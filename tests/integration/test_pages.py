@@ -1,4 +1,6 @@
-"""Pages of real answers in a browser, all details open: axe-core finds nothing, no error, no dead link, no overflow."""
+"""Pages of real answers in a browser, all details open: axe-core finds nothing, no error, no dead
+link, no overflow.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
-    pytest.mark.skipif(shutil.which("npm") is None, reason="needs npm, which brings axe-core"),
+    pytest.mark.skipif(
+        shutil.which("npm") is None, reason="needs npm, which brings axe-core"
+    ),
 ]
 COMPILED = [recorded.PROGRAM, "--no-cache", "--target", "a100"]
 PAGES = {
@@ -31,7 +35,13 @@ PAGES = {
     "against.html": ["report", NEW, "--against", OLD, "-o", "against.html"],
     "rehearsal/timeline.html": ["rehearse", *COMPILED, "-o", "rehearsal"],
     "tuned/timeline.html": ["tune", *COMPILED, "--budget", "1", "-o", "tuned"],
-    "compare.html": ["compare", "steps.jsonl", "slower.jsonl", "--html", "compare.html"],
+    "compare.html": [
+        "compare",
+        "steps.jsonl",
+        "slower.jsonl",
+        "--html",
+        "compare.html",
+    ],
 }
 AXE = """axe.run().then(found => found.violations.map(
     ({id, nodes}) => `${id}: ${nodes.slice(0, 3).map(node => node.html.slice(0, 200)).join(' ')}`))"""
@@ -77,9 +87,15 @@ def chromium() -> Iterator[Page]:
 def test_a_page_is_for_everybody_at_every_width(
     name: str, folder: Path, axe: str, chromium: Page
 ) -> None:
-    for width, dark, is_asked in ((1400, False, True), (1000, False, False), (420, True, True)):
+    for width, dark, is_asked in (
+        (1400, False, True),
+        (1000, False, False),
+        (420, True, True),
+    ):
         chromium.open(folder / name, width=width, dark=dark)
-        chromium.run("document.querySelectorAll('details').forEach(item => { item.open = true; })")
+        chromium.run(
+            "document.querySelectorAll('details').forEach(item => { item.open = true; })"
+        )
         chromium.frame()
         assert chromium.run("document.documentElement.scrollWidth <= innerWidth"), (
             f"{width} px: too wide"

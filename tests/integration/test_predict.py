@@ -30,7 +30,9 @@ def answer(
     return ANSWERS[words]
 
 
-def predicted(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, object]:
+def predicted(
+    capsys: pytest.CaptureFixture[str], *arguments: object
+) -> dict[str, object]:
     return answer(capsys, ("predict", *map(str, arguments)))
 
 
@@ -40,9 +42,13 @@ def converted(folder: Path, *arguments: object) -> Path:
     return profile
 
 
-def measured_us(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: object) -> float:
+def measured_us(
+    folder: Path, capsys: pytest.CaptureFixture[str], *arguments: object
+) -> float:
     """Median span of the steady executions in a trace."""
-    found = answer(capsys, ("convert", *map(str, arguments)), "-o", str(folder / "other.pbtxt"))
+    found = answer(
+        capsys, ("convert", *map(str, arguments)), "-o", str(folder / "other.pbtxt")
+    )
     return found["modules"][0]["step_us"]
 
 
@@ -57,7 +63,9 @@ def test_the_step_of_a_real_job_is_met_by_the_costs_of_another_process(
     assert found["step_us"] == pytest.approx(measured, rel=0.01)
 
 
-def test_the_parts_add_up_and_the_range_holds_the_step(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_parts_add_up_and_the_range_holds_the_step(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     found = predicted(capsys, PAX / "proc0" / "dump", "--target", "a100")
     parts = found["breakdown"]
     assert found["costs_are"] == "estimated"
@@ -72,11 +80,16 @@ def test_the_parts_add_up_and_the_range_holds_the_step(capsys: pytest.CaptureFix
 def test_the_estimated_range_holds_what_the_real_job_took(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # The range was made from this job and one other: this shows that it is applied, not that it holds elsewhere.
-    low, high = predicted(capsys, PAX / "proc0" / "dump", "--target", "a100")["interval_us"]
+    # The range was made from this job and one other: this shows that it is applied, not that it
+    # holds elsewhere.
+    low, high = predicted(capsys, PAX / "proc0" / "dump", "--target", "a100")[
+        "interval_us"
+    ]
     assert (
         low
-        < measured_us(tmp_path, capsys, PAX / "proc0.sqlite", "--hlo", PAX / "proc0" / "dump")
+        < measured_us(
+            tmp_path, capsys, PAX / "proc0.sqlite", "--hlo", PAX / "proc0" / "dump"
+        )
         < high
     )
 
@@ -87,7 +100,9 @@ def test_a_job_whose_ranks_differ_is_met_by_its_slowest(
 ) -> None:
     profile = converted(tmp_path, MAXTEXT / "rebuilt.sqlite", "--hlo", MAXTEXT / "dump")
     found = predicted(capsys, MAXTEXT / "dump", "--profile", profile)
-    measured = measured_us(tmp_path, capsys, MAXTEXT / "rebuilt.sqlite", "--hlo", MAXTEXT / "dump")
+    measured = measured_us(
+        tmp_path, capsys, MAXTEXT / "rebuilt.sqlite", "--hlo", MAXTEXT / "dump"
+    )
     assert found["step_us"] == pytest.approx(measured, rel=0.02)
     assert found["skew_us"] > 0.07 * measured
 
@@ -103,7 +118,10 @@ def test_a_module_that_is_not_scheduled_is_sent_to_the_compiler(
 
 def test_the_answer_ends_in_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["predict", str(PAX / "proc0" / "dump"), "--target", "a100"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "Next: give your program: pgle profile -- …"
+    assert (
+        capsys.readouterr().out.splitlines()[-1]
+        == "Next: give your program: pgle profile -- …"
+    )
     dump = shlex.quote(str(PAX / "proc0" / "dump"))
     rehearse = f"pgle rehearse {dump} --target a100 --devices 4"
     assert (
@@ -119,7 +137,11 @@ def test_the_answer_ends_in_what_to_do_next(capsys: pytest.CaptureFixture[str]) 
     [
         (PAX / "proc0/dump", "a100-40gb", "description"),
         (ROOT / "testdata/hlo/jax-0.12.0.1/async", "a100-40gb", "file name"),
-        (ROOT / "testdata/hlo/jax-0.12.0.1/async/jit_step.schedule.pb.xz", "h100-sxm", "nothing"),
+        (
+            ROOT / "testdata/hlo/jax-0.12.0.1/async/jit_step.schedule.pb.xz",
+            "h100-sxm",
+            "nothing",
+        ),
     ],
 )
 def test_the_gpu_is_that_of_the_dump(
@@ -133,9 +155,18 @@ def test_a_gpu_that_the_dump_does_not_tell_is_said_to_be_assumed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert (
-        run(["predict", str(ROOT / "testdata/hlo/jax-0.12.0.1/async/jit_step.schedule.pb.xz")]) == 0
+        run(
+            [
+                "predict",
+                str(ROOT / "testdata/hlo/jax-0.12.0.1/async/jit_step.schedule.pb.xz"),
+            ]
+        )
+        == 0
     )
-    assert "h100-sxm (GPU assumed, the dump does not say: --target)" in capsys.readouterr().out
+    assert (
+        "h100-sxm (GPU assumed, the dump does not say: --target)"
+        in capsys.readouterr().out
+    )
 
 
 def test_what_is_not_scheduled_yet_names_the_command_that_does_it(

@@ -1,6 +1,8 @@
-"""`pgle auto` with JAX's own machinery on CPU devices; their traces give no costs, so the program puts some in.
+"""`pgle auto` with JAX's own machinery on CPU devices; their traces give no costs, so the program
+puts some in.
 
-Everything else is jax: tracing each run, aggregation, recompilation, both keys of the compilation cache.
+Everything else is jax: tracing each run, aggregation, recompilation, both keys of the compilation
+cache.
 """
 
 from __future__ import annotations
@@ -19,9 +21,21 @@ def auto(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.delenv("XLA_FLAGS", raising=False)
 
-    def start(*options: str, costs: bool = True, ahead: bool = False) -> tuple[int, dict]:
+    def start(
+        *options: str, costs: bool = True, ahead: bool = False
+    ) -> tuple[int, dict]:
         how = ["costs"] * costs + ["ahead"] * ahead
-        code = run(["auto", "--run-dir", str(tmp_path / "run"), "--json", *options, *AUTO, *how])
+        code = run(
+            [
+                "auto",
+                "--run-dir",
+                str(tmp_path / "run"),
+                "--json",
+                *options,
+                *AUTO,
+                *how,
+            ]
+        )
         captured = capfd.readouterr()
         assert captured.out, captured.err
         return code, json.loads(captured.out)
@@ -71,4 +85,6 @@ def test_the_optimised_program_is_handed_over_to_nsys(auto, tmp_path):
     record = read_manifest(tmp_path / "run").last("auto-nsys")
     assert record is not None
     assert record.environment["JAX_COMPILATION_CACHE_EXPECT_PGLE"] == "true"
-    assert any("no trace: " in line for line in result["warnings"])  # there is no GPU here to trace
+    assert any(
+        "no trace: " in line for line in result["warnings"]
+    )  # there is no GPU here to trace

@@ -1,4 +1,6 @@
-"""`pgle run` with a real program on CPU devices: ended after every stage, and resumed where it was."""
+"""`pgle run` with a real program on CPU devices: ended after every stage, and resumed where it
+was.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,18 @@ from pgle.run.directory.manifest import read_manifest
 STAGES = ("profile", "convert", "baseline", "perf")
 
 WORKLOAD = [sys.executable, "-m", "pgle.workloads", "overlap", "--steps", "40"]
-SMALL = ["--devices", "2", "--big-rows", "64", "--small-rows", "8", "--width", "32", "--dim", "64"]
+SMALL = [
+    "--devices",
+    "2",
+    "--big-rows",
+    "64",
+    "--small-rows",
+    "8",
+    "--width",
+    "32",
+    "--dim",
+    "64",
+]
 
 
 def words(run_dir, *options: str) -> list[str]:
@@ -35,13 +48,15 @@ def words(run_dir, *options: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def environ():
-    return {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {
-        "JAX_PLATFORMS": "cpu"
-    }
+    return {
+        name: value for name, value in os.environ.items() if name != "XLA_FLAGS"
+    } | {"JAX_PLATFORMS": "cpu"}
 
 
 def run_until_killed(run_dir, environ, announced: str) -> str:
-    """Start `pgle run`; kill it and what it started, without a chance to tidy up, when it announces a stage."""
+    """Start `pgle run`; kill it and what it started, without a chance to tidy up, when it announces
+    a stage.
+    """
     child = subprocess.Popen(
         words(run_dir, "--json"), env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
@@ -67,14 +82,24 @@ def test_killed_after_each_stage_and_resumed(tmp_path, environ):
         for stage in STAGES[:done]:
             assert f"pgle: {stage}: unchanged, skipped" in seen
     finished = subprocess.run(
-        words(run_dir, "--json"), env=environ, capture_output=True, timeout=120, check=False
+        words(run_dir, "--json"),
+        env=environ,
+        capture_output=True,
+        timeout=120,
+        check=False,
     )
     result = json.loads(finished.stdout)
-    assert result["skipped"] == ["profile", "convert", "baseline"], finished.stderr.decode()[-2000:]
+    assert result["skipped"] == ["profile", "convert", "baseline"], (
+        finished.stderr.decode()[-2000:]
+    )
     assert result["ran"] == ["perf"]
     assert finished.returncode == 1  # a CPU compiler uses no profile
     again = subprocess.run(
-        words(run_dir, "--json"), env=environ, capture_output=True, timeout=120, check=False
+        words(run_dir, "--json"),
+        env=environ,
+        capture_output=True,
+        timeout=120,
+        check=False,
     )
     assert json.loads(again.stdout)["skipped"] == list(STAGES)
     records = read_manifest(run_dir)

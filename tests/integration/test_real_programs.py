@@ -1,4 +1,6 @@
-"""Programs that know nothing of pgle, on CPU devices: under it they behave as alone, and leave a run directory."""
+"""Programs that know nothing of pgle, on CPU devices: under it they behave as alone, and leave a
+run directory.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def launch(tmp_path, monkeypatch, capfdbinary):
     profile = ["profile", "--run-dir", str(tmp_path / "run"), "--capture", "jax"]
 
     def alone(*words: str, **options) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(words, capture_output=True, timeout=120, check=False, **options)
+        return subprocess.run(
+            words, capture_output=True, timeout=120, check=False, **options
+        )
 
     def as_process(*words: str, **options) -> subprocess.CompletedProcess[bytes]:
         return alone(sys.executable, "-m", "pgle", *profile, "--", *words, **options)
@@ -87,7 +91,10 @@ def launch(tmp_path, monkeypatch, capfdbinary):
 
 
 def steps_of(folder) -> list[dict]:
-    return [json.loads(line) for line in (folder / "profile/steps.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)
+        for line in (folder / "profile/steps.jsonl").read_text().splitlines()
+    ]
 
 
 def assert_same(
@@ -96,10 +103,15 @@ def assert_same(
     run_dir,
     traced: bool = True,
 ) -> None:
-    """Under pgle a command prints the same bytes to stdout and ends with the same code; with 1 where that is 0 and
-    there is no trace."""
-    assert found.returncode == (expected.returncode or int(not traced)), found.stderr.decode()
-    assert (b"profile failed: no trace: " in found.stderr) is not traced or expected.returncode
+    """Under pgle a command prints the same bytes to stdout and ends with the same code; with 1
+    where that is 0 and there is no trace.
+    """
+    assert found.returncode == (expected.returncode or int(not traced)), (
+        found.stderr.decode()
+    )
+    assert (
+        b"profile failed: no trace: " in found.stderr
+    ) is not traced or expected.returncode
     assert found.stdout == expected.stdout
     record = read_manifest(run_dir).last("profile")
     assert record is not None
@@ -138,8 +150,14 @@ def test_a_window_is_what_was_asked_for_and_helpers_that_only_import_jax_leave_n
 ):
     helper = "import subprocess; subprocess.run([sys.executable, '-c', 'import jax'], check=True)"
     words = (sys.executable, program(TRAIN.format(before=helper, after="")))
-    assert_same(printing(LOSSES), launch(*words, options=("--window", "steps:6-7")), launch.run_dir)
-    assert [step["step"] for step in steps_of(launch.run_dir) if step.get("profiled")] == [6, 7]
+    assert_same(
+        printing(LOSSES),
+        launch(*words, options=("--window", "steps:6-7")),
+        launch.run_dir,
+    )
+    assert [
+        step["step"] for step in steps_of(launch.run_dir) if step.get("profiled")
+    ] == [6, 7]
     kept = sorted(
         path.name
         for path in (launch.run_dir / "profile").iterdir()
@@ -153,7 +171,9 @@ def test_a_bash_wrapper_and_its_exit_code_are_passed_through(launch, program):
         f'cd /\nexport MODE=x\n"{sys.executable}" "$1" | sed s/loss/LOSS/\nexit ${{PIPESTATUS[0]}}\n',
         "train.sh",
     )
-    found = launch("bash", script, program(TRAIN.format(before="", after="sys.exit(3)")))
+    found = launch(
+        "bash", script, program(TRAIN.format(before="", after="sys.exit(3)"))
+    )
     assert_same(printing(LOSSES.upper(), 3), found, launch.run_dir)
     assert found.returncode == 3
     assert b"exit code 3" in found.stderr
@@ -172,7 +192,8 @@ def test_a_program_that_ends_itself_by_a_signal(launch, program):
 def test_sigterm_reaches_the_program_once_and_its_answer_decides(launch, program):
     handler = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: (print('asked to stop', flush=True), sys.exit(7)))"
     text = TRAIN.format(
-        before=handler, after="print('ready', flush=True)\nimport time\nwhile True: time.sleep(0.1)"
+        before=handler,
+        after="print('ready', flush=True)\nimport time\nwhile True: time.sleep(0.1)",
     )
     pgle = [
         sys.executable,
@@ -186,7 +207,9 @@ def test_sigterm_reaches_the_program_once_and_its_answer_decides(launch, program
         "--",
     ]
     child = subprocess.Popen(
-        [*pgle, sys.executable, program(text)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [*pgle, sys.executable, program(text)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     )
     assert child.stdout is not None
     for line in child.stdout:
@@ -203,7 +226,8 @@ def test_sigterm_reaches_the_program_once_and_its_answer_decides(launch, program
 
 def test_a_program_killed_by_sigterm_leaves_a_complete_directory(launch, program):
     text = TRAIN.format(
-        before="", after="import time; time.sleep(0.5); print('ready', flush=True); time.sleep(100)"
+        before="",
+        after="import time; time.sleep(0.5); print('ready', flush=True); time.sleep(100)",
     )
     pgle = [
         sys.executable,
@@ -217,7 +241,9 @@ def test_a_program_killed_by_sigterm_leaves_a_complete_directory(launch, program
         "--",
     ]
     child = subprocess.Popen(
-        [*pgle, sys.executable, program(text)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [*pgle, sys.executable, program(text)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     )
     assert child.stdout is not None
     for line in child.stdout:
@@ -248,7 +274,9 @@ def test_a_program_that_replaces_xla_flags_keeps_its_own_and_gets_ours(launch, p
         "--flag=--xla_gpu_memory_limit_slop_factor=93",
         "--flag=--xla_force_host_platform_device_count=5",
     )
-    found = launch(sys.executable, program(TRAIN.format(before=before, after=after)), options=flags)
+    found = launch(
+        sys.executable, program(TRAIN.format(before=before, after=after)), options=flags
+    )
     assert found.stdout.endswith(b"3\n")
     assert (
         b"--flag --xla_force_host_platform_device_count=5 has no effect: the program sets"
@@ -272,7 +300,9 @@ def test_a_program_without_jax_has_its_stdin_and_an_existing_sitecustomize(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"), prepend=os.pathsep)
     words = (
         sys.executable,
-        program("import sys, sitecustomize; print(input(), sys.ran, sitecustomize.__file__)"),
+        program(
+            "import sys, sitecustomize; print(input(), sys.ran, sitecustomize.__file__)"
+        ),
     )
     given = {"input": b"from outside\n"}
     found = launch.as_process(*words, **given)
@@ -295,7 +325,9 @@ def test_an_interpreter_that_loads_no_hook(launch, program, switch):
     assert b"the capture hook was not loaded" in found.stderr
 
 
-def test_steps_that_are_only_printed_are_timed_and_executions_open_the_window(launch, program):
+def test_steps_that_are_only_printed_are_timed_and_executions_open_the_window(
+    launch, program
+):
     expected = printing("".join(f"step {number} loss 1.0\n" for number in range(14)))
     assert_same(expected, launch(sys.executable, program(PLAIN)), launch.run_dir)
     steps = steps_of(launch.run_dir)
@@ -330,8 +362,12 @@ def test_one_too_short_is_told_a_remedy_and_that_works(launch, program):
     failed = launch(*words)
     assert failed.returncode == 1
     assert b"no trace: the program ended" in failed.stderr
-    assert b"no trace" not in launch(*words, options=("--force", "--window", "all")).stderr
-    assert "jit__lambda" in {module.name for module in read_traces([launch.run_dir]).modules}
+    assert (
+        b"no trace" not in launch(*words, options=("--force", "--window", "all")).stderr
+    )
+    assert "jit__lambda" in {
+        module.name for module in read_traces([launch.run_dir]).modules
+    }
 
 
 def test_a_command_that_does_not_exist_is_said_before_anything_is_made(launch):

@@ -1,4 +1,6 @@
-"""Three processes of one job, joined by jax.distributed on CPU devices, each under pgle with its rank's variables."""
+"""Three processes of one job, joined by jax.distributed on CPU devices, each under pgle with its
+rank's variables.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def start_all(words_of, stage_words, run_dir):
             "--",
         ]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        children.append(subprocess.Popen([*words, *words_of(rank)], env=environ | mine, **pipes))
+        children.append(
+            subprocess.Popen([*words, *words_of(rank)], env=environ | mine, **pipes)
+        )
     return [(*child.communicate(timeout=240), child.returncode) for child in children]
 
 
@@ -90,7 +94,9 @@ def profiled(tmp_path_factory, program):
     results = start_all(program, lambda rank: ["profile"], run_dir)
     assert [code for _, _, code in results] == [0] * RANKS, results
     for rank, (stdout, _, _) in enumerate(results):
-        assert stdout.endswith(f"rank {rank} of {RANKS}\n".encode())  # Gloo prints before
+        assert stdout.endswith(
+            f"rank {rank} of {RANKS}\n".encode()
+        )  # Gloo prints before
     return run_dir
 
 
@@ -123,7 +129,9 @@ def test_step_times_are_those_of_the_slowest_rank(profiled):
     assert len(series) == 12
 
 
-def test_ranks_that_are_given_different_profiles_are_refused(profiled, program, tmp_path):
+def test_ranks_that_are_given_different_profiles_are_refused(
+    profiled, program, tmp_path
+):
     def stage(rank: int) -> list[str]:
         own = tmp_path / f"given{rank}.pbtxt"
         own.write_text(f'costs {{ name: "dot.1" cost_us: {rank}.5 }}\n')
@@ -136,11 +144,15 @@ def test_ranks_that_are_given_different_profiles_are_refused(profiled, program, 
 
 
 @pytest.mark.minutes
-def test_a_performance_run_on_cpu_devices_cannot_be_confirmed(profiled, program, tmp_path):
+def test_a_performance_run_on_cpu_devices_cannot_be_confirmed(
+    profiled, program, tmp_path
+):
     profile = tmp_path / "profile.pbtxt"
     profile.write_text('costs { name: "dot.1" cost_us: 1.5 }\n')
     program.new_port()
-    results = start_all(program, lambda rank: ["perf", "--profile", str(profile)], tmp_path / "run")
+    results = start_all(
+        program, lambda rank: ["perf", "--profile", str(profile)], tmp_path / "run"
+    )
     assert [code for _, _, code in results] == [1] * RANKS, results
     assert b"CPU devices" in results[0][1]
     records = read_manifest(tmp_path / "run").of("perf")
@@ -171,7 +183,15 @@ def pgle(*words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
 
 def test_one_launcher_over_all_ranks_finds_each_by_itself(launcher, tmp_path):
     """`pgle profile -- mpirun python train.py`: the hooks find their ranks."""
-    done = pgle("profile", "--run-dir", str(tmp_path / "run"), "--capture", "jax", "--", *launcher)
+    done = pgle(
+        "profile",
+        "--run-dir",
+        str(tmp_path / "run"),
+        "--capture",
+        "jax",
+        "--",
+        *launcher,
+    )
     assert done.returncode == 0, done.stderr
     traces = sorted(path.name for path in (tmp_path / "run/profile/trace").iterdir())
     assert traces == [f"rank{rank:04d}" for rank in range(RANKS)]
@@ -182,7 +202,14 @@ def test_one_launcher_over_all_ranks_finds_each_by_itself(launcher, tmp_path):
 def test_all_stages_with_the_launcher_inside(launcher, tmp_path):
     """`pgle run -- srun python train.py`: one pgle, the ranks below it."""
     done = pgle(
-        "run", "--run-dir", str(tmp_path / "run"), "--capture", "jax", "--json", "--", *launcher
+        "run",
+        "--run-dir",
+        str(tmp_path / "run"),
+        "--capture",
+        "jax",
+        "--json",
+        "--",
+        *launcher,
     )
     assert done.returncode == 1, done.stderr  # CPU devices use no profile
     assert len(read_traces([tmp_path / "run"]).devices) == RANKS
@@ -195,7 +222,15 @@ def test_all_stages_with_the_launcher_inside(launcher, tmp_path):
 
 
 def test_all_stages_started_by_every_rank_are_refused(tmp_path):
-    words = ["run", "--run-dir", str(tmp_path / "run"), "--capture", "jax", "--", "true"]
+    words = [
+        "run",
+        "--run-dir",
+        str(tmp_path / "run"),
+        "--capture",
+        "jax",
+        "--",
+        "true",
+    ]
     done = pgle(*words, SLURM_PROCID="2", SLURM_STEP_NUM_TASKS="4")
     assert done.returncode == 2
     assert (

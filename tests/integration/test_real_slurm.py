@@ -1,4 +1,6 @@
-"""The Slurm scripts on a one-node Slurm: one that answers, else one started here (Debian's slurm-wlm, as root)."""
+"""The Slurm scripts on a one-node Slurm: one that answers, else one started here (Debian's
+slurm-wlm, as root).
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,11 @@ for number in range(30):
 
 def answers(environ) -> bool:
     done = subprocess.run(
-        ["sinfo", "-h", "-o", "%T"], env=environ, capture_output=True, text=True, check=False
+        ["sinfo", "-h", "-o", "%T"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return done.returncode == 0 and any(
         state in done.stdout for state in ("idle", "mixed", "allocated")
@@ -66,18 +72,34 @@ def answers(environ) -> bool:
 
 
 def start(environ, folder: Path) -> None:
-    """One-node Slurm with a munged of its own, both below the folder and clear of what else runs here."""
+    """One-node Slurm with a munged of its own, both below the folder and clear of what else runs
+    here.
+    """
     for name in ("state", "spool"):
         (folder / name).mkdir()
     key = folder / "munge.key"
     key.write_bytes(os.urandom(128))
     key.chmod(0o600)
-    words = ["--socket", folder / "munge", "--key-file", key, "--pid-file", folder / "munged.pid"]
-    words += ["--log-file", folder / "munged.log", "--seed-file", folder / "munged.seed"]
+    words = [
+        "--socket",
+        folder / "munge",
+        "--key-file",
+        key,
+        "--pid-file",
+        folder / "munged.pid",
+    ]
+    words += [
+        "--log-file",
+        folder / "munged.log",
+        "--seed-file",
+        folder / "munged.seed",
+    ]
     subprocess.run(["munged", "--force", *words], env=environ, check=True, timeout=60)
     subprocess.run(["slurmctld"], env=environ, check=True, timeout=60)
     subprocess.run(["slurmd"], env=environ, check=True, timeout=60)
-    subprocess.run(["srun", "--immediate=30", "true"], env=environ, check=True, timeout=60)
+    subprocess.run(
+        ["srun", "--immediate=30", "true"], env=environ, check=True, timeout=60
+    )
 
 
 def stop(environ, folder: Path) -> None:
@@ -102,7 +124,9 @@ def slurm(tmp_path_factory):
         )
     folder = tmp_path_factory.mktemp("slurm")
     config = folder / "slurm.conf"
-    config.write_text(CONFIG.format(host=socket.gethostname().split(".")[0], folder=folder))
+    config.write_text(
+        CONFIG.format(host=socket.gethostname().split(".")[0], folder=folder)
+    )
     environ["SLURM_CONF"] = str(config)
     try:
         start(environ, folder)
@@ -157,16 +181,22 @@ def test_the_job_ends_with_1_since_cpu_devices_use_no_profile(submitted):
 
 def test_every_rank_was_profiled_and_reduced(submitted):
     run_dir, output, _ = submitted
-    assert [record.rank for record in read_manifest(run_dir).of("profile")] == [0, 1, 2, 3], output[
-        -3000:
-    ]
+    assert [record.rank for record in read_manifest(run_dir).of("profile")] == [
+        0,
+        1,
+        2,
+        3,
+    ], output[-3000:]
     assert len(list((run_dir / "ranks").glob("rank*.pbtxt"))) == 4
     assert read_profile(run_dir / "profile.pbtxt").costs
 
 
 def test_every_rank_was_given_the_same_profile(submitted):
     run_dir, _, _ = submitted
-    assert len({record.inputs[0].sha256 for record in read_manifest(run_dir).of("perf")}) == 1
+    assert (
+        len({record.inputs[0].sha256 for record in read_manifest(run_dir).of("perf")})
+        == 1
+    )
 
 
 def test_the_stages_are_compared(submitted):

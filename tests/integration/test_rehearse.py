@@ -1,4 +1,6 @@
-"""`pgle rehearse` with the real compiler: a program that a profile helps, and one that it cannot."""
+"""`pgle rehearse` with the real compiler: a program that a profile helps, and one that it
+cannot.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,16 @@ def programs(tmp_path_factory):
             from pgle.xla.targets import load_target
 
             program = Path(__file__).parents[2] / f"benchmarks/programs/{name}.py"
-            where = [str(program)] if program.exists() else ["-m", "pgle.workloads", name]
+            where = (
+                [str(program)] if program.exists() else ["-m", "pgle.workloads", name]
+            )
             words = [sys.executable, *where, "--compile-only"]
             capture_modules(
-                words, folder / name, target=load_target("h100"), devices=Devices(4), quiet_s=60
+                words,
+                folder / name,
+                target=load_target("h100"),
+                devices=Devices(4),
+                quiet_s=60,
             )
         return next((folder / name).glob("*.mlir"))
 
@@ -43,7 +51,9 @@ def programs(tmp_path_factory):
 @pytest.fixture
 def rehearse(capsys, tmp_path):
     def call(*arguments: object) -> dict:
-        code = run(["rehearse", "-o", str(tmp_path / "out"), "--json", *map(str, arguments)])
+        code = run(
+            ["rehearse", "-o", str(tmp_path / "out"), "--json", *map(str, arguments)]
+        )
         captured = capsys.readouterr()
         assert code == 0, captured.err
         return json.loads(captured.out)
@@ -62,7 +72,9 @@ def test_the_overlap_workload_gets_better_and_its_gathers_move(programs, rehears
     assert "shortens the step" in result["verdict"]
 
 
-def test_where_xla_runs_no_lhs_by_itself_its_own_schedule_is_shown_too(programs, rehearse):
+def test_where_xla_runs_no_lhs_by_itself_its_own_schedule_is_shown_too(
+    programs, rehearse
+):
     result = rehearse(programs("overlap"), "--target", "a100")
     assert result["default"]["schedule"] is None  # LHS leaves a dump where it runs
     assert result["default"]["step_us"] > result["baseline"]["step_us"]
@@ -120,7 +132,9 @@ def test_a_missing_module_is_named(capsys, tmp_path):
 
 
 def test_a_file_of_another_kind_is_named_as_it_was_typed(capsys, testdata, tmp_path):
-    (tmp_path / "link.sqlite").symlink_to(testdata / "nsys_synthetic" / "synthetic_cases.sqlite")
+    (tmp_path / "link.sqlite").symlink_to(
+        testdata / "nsys_synthetic" / "synthetic_cases.sqlite"
+    )
     said = refused(capsys, tmp_path / "link.sqlite")
     assert said.endswith(
         "link.sqlite: neither StableHLO nor HLO; dump modules with JAX_DUMP_IR_TO=DIR\n"
@@ -150,7 +164,9 @@ def test_an_unknown_target_lists_the_known(capsys, testdata):
 
 
 def test_a_program_that_compiles_nothing_says_so(capsys):
-    assert "compiled no jax module" in refused(capsys, "--", sys.executable, "-c", "print(1)")
+    assert "compiled no jax module" in refused(
+        capsys, "--", sys.executable, "-c", "print(1)"
+    )
 
 
 def test_a_program_that_fails_passes_its_exit_code_on(capsys):
@@ -169,10 +185,20 @@ def test_help_needs_no_plugin():
     assert "without" in done.stdout
 
 
-def test_with_a_profile_of_another_program_nothing_is_said_about_pgle(programs, capsys, tmp_path):
+def test_with_a_profile_of_another_program_nothing_is_said_about_pgle(
+    programs, capsys, tmp_path
+):
     profile = tmp_path / "other.pbtxt"
     profile.write_text('costs { name: "not.there" cost_us: 5.0 }\n')
-    words = ["--target", "a100", "--profile", str(profile), "-o", str(tmp_path / "out"), "--json"]
+    words = [
+        "--target",
+        "a100",
+        "--profile",
+        str(profile),
+        "-o",
+        str(tmp_path / "out"),
+        "--json",
+    ]
     assert run(["rehearse", str(programs("overlap")), *words]) == 1
     assert json.loads(capsys.readouterr().out)["verdict"].startswith(
         "Cannot tell: XLA's use of the profile is"
@@ -181,12 +207,20 @@ def test_with_a_profile_of_another_program_nothing_is_said_about_pgle(programs, 
 
 def test_a_flag_that_makes_collectives_synchronous_is_the_reason(programs, rehearse):
     flag = "--xla_gpu_disable_async_collectives"
-    result = rehearse(programs("overlap"), "--target", "a100", "--flag", f"{flag}=allcollectives")
-    assert {move["after"]["reason"] for move in result["stayed"]} == {f"synchronous by {flag}"}
+    result = rehearse(
+        programs("overlap"), "--target", "a100", "--flag", f"{flag}=allcollectives"
+    )
+    assert {move["after"]["reason"] for move in result["stayed"]} == {
+        f"synchronous by {flag}"
+    }
 
 
 @pytest.mark.parametrize(
-    "flag", ["--xla_dump_to=/tmp/x", "--xla_gpu_pgle_profile_file_or_directory_path=/tmp/x.pbtxt"]
+    "flag",
+    [
+        "--xla_dump_to=/tmp/x",
+        "--xla_gpu_pgle_profile_file_or_directory_path=/tmp/x.pbtxt",
+    ],
 )
 def test_flags_that_rehearse_sets_itself_are_refused(capsys, testdata, tmp_path, flag):
     module = next((testdata / "stablehlo").glob("*.mlir"))
@@ -217,8 +251,12 @@ def test_calls_that_xla_does_not_know_are_scheduled_and_named(rehearse, tmp_path
     result = rehearse(module, "--target", "h100")
     assert result["devices"] == 4
     unpriced, gathered = result["warnings"]
-    assert unpriced.startswith("no cost is known of custom calls (their_kernel_ffi × 1)")
-    assert gathered.startswith("how the program partitions its CustomSPMDPartitioning calls")
+    assert unpriced.startswith(
+        "no cost is known of custom calls (their_kernel_ffi × 1)"
+    )
+    assert gathered.startswith(
+        "how the program partitions its CustomSPMDPartitioning calls"
+    )
 
 
 def test_the_flags_of_the_pipeline_recipe_hide_the_back_edge(programs, rehearse):
@@ -227,7 +265,9 @@ def test_the_flags_of_the_pipeline_recipe_hide_the_back_edge(programs, rehearse)
         "--xla_disable_hlo_passes=collective-permute-motion",
         "--xla_gpu_experimental_pipeline_parallelism_opt_level=PIPELINE_PARALLELISM_OPT_LEVEL_ENABLE",
     )
-    result = rehearse(programs("ring"), *(word for flag in flags for word in ("--flag", flag)))
+    result = rehearse(
+        programs("ring"), *(word for flag in flags for word in ("--flag", flag))
+    )
     transfers = [move["after"] for move in (*result["moved"], *result["stayed"])]
     (back,) = [item for item in transfers if item["kind"] == "collective-permute"]
     assert back["exposed_us"] < 0.01 * back["cost_us"] * back["executions"]

@@ -1,4 +1,6 @@
-"""`pgle report`: one page on a run, in every form, from traces, run directories and stored pages."""
+"""`pgle report`: one page on a run, in every form, from traces, run directories and stored
+pages.
+"""
 
 import base64
 import json
@@ -26,7 +28,11 @@ TRACE = [str(PAX / "proc0.sqlite"), "--hlo", str(PAX / "proc0/dump")]
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
-    forms = [word for name in ("html", "md", "json") for word in ("-o", str(folder / f"r.{name}"))]
+    forms = [
+        word
+        for name in ("html", "md", "json")
+        for word in ("-o", str(folder / f"r.{name}"))
+    ]
     assert run(["report", *TRACE, *forms]) == 0
     return folder
 
@@ -54,20 +60,30 @@ def test_every_action_has_its_place_in_the_timeline(written: Path) -> None:
 def test_ranks_and_streams_have_names_of_the_field(written: Path) -> None:
     data = values(written / "r.html")[0]
     scene = zlib.decompress(base64.b64decode(data)).decode()
-    assert all(name in scene for name in ("rank 0 · GPU 0", "compute (stream 7)", "NCCL (stream "))
+    assert all(
+        name in scene
+        for name in ("rank 0 · GPU 0", "compute (stream 7)", "NCCL (stream ")
+    )
     assert "proc0:" not in scene
 
 
 def test_the_steps_of_the_window_are_listed(written: Path) -> None:
     page = read_page(written / "r.json")
     steps = next(section for section in page.sections if section.key == "steps")
-    assert isinstance(steps.parts[0], Table) and len(steps.parts[0].rows) == 3  # executions 2 to 4
+    assert (
+        isinstance(steps.parts[0], Table) and len(steps.parts[0].rows) == 3
+    )  # executions 2 to 4
 
 
 def test_two_steps_are_two_panels_on_one_axis(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = ["--against", str(PAX / "proc3.sqlite"), "--against-hlo", str(PAX / "proc3/dump")]
+    other = [
+        "--against",
+        str(PAX / "proc3.sqlite"),
+        "--against-hlo",
+        str(PAX / "proc3/dump"),
+    ]
     assert (
         run(
             [
@@ -89,7 +105,9 @@ def test_two_steps_are_two_panels_on_one_axis(
         "before: rank 3 · GPU 0" in page.timeline.text
         and "after: rank 0 · GPU 0" in page.timeline.text
     )
-    changes = next(section for section in page.sections if section.key == "changes").parts[0]
+    changes = next(
+        section for section in page.sections if section.key == "changes"
+    ).parts[0]
     for row in changes.rows[:-1]:
         assert row[0].tone == ("bad" if row[4] > 0 else "good")
 
@@ -113,14 +131,21 @@ def test_the_parts_of_every_device_are_those_that_analyze_counts() -> None:
 
 
 def values(path: Path) -> tuple[str, str]:
-    """What a page shows: its data for the timeline, and its texts; pictures of a stored page are not trusted."""
+    """What a page shows: its data for the timeline, and its texts; pictures of a stored page are
+    not trusted.
+    """
     html = path.read_text()
     found = re.findall(r"<h1[^>]*>(.*?)</h1>|<td[^>]*>(.*?)</td>|<p>(.*?)</p>", html)
     return html.partition('id="timeline-data">')[2].partition("<")[0], str(found)
 
 
-def test_a_stored_report_gives_the_same_page_again(written: Path, tmp_path: Path) -> None:
-    assert run(["report", str(written / "r.json"), "-o", str(tmp_path / "again.html")]) == 0
+def test_a_stored_report_gives_the_same_page_again(
+    written: Path, tmp_path: Path
+) -> None:
+    assert (
+        run(["report", str(written / "r.json"), "-o", str(tmp_path / "again.html")])
+        == 0
+    )
     data, texts = values(tmp_path / "again.html")
     assert data and data == values(written / "r.html")[0]
     assert set(re.findall(r"'([^']+)'", values(written / "r.html")[1])) <= set(
@@ -157,10 +182,15 @@ def test_an_unknown_form_is_refused_before_anything_is_read(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["report", "nothing.sqlite", "-o", "report.docx"]) == 2
-    assert "report.docx: is of no known form; choose a name that ends in" in capsys.readouterr().err
+    assert (
+        "report.docx: is of no known form; choose a name that ends in"
+        in capsys.readouterr().err
+    )
 
 
-def test_nothing_is_overwritten(capsys: pytest.CaptureFixture[str], written: Path) -> None:
+def test_nothing_is_overwritten(
+    capsys: pytest.CaptureFixture[str], written: Path
+) -> None:
     assert run(["report", str(written / "r.json"), "-o", str(written / "r.html")]) == 2
     assert "already exists" in capsys.readouterr().err
 
@@ -170,18 +200,24 @@ def damaged_schema(page: dict[str, object]) -> None:
 
 
 def damaged_rows(page: dict[str, object]) -> None:
-    page["page"]["sections"][0]["parts"] = [{"type": "table", "columns": [], "rows": "none"}]
+    page["page"]["sections"][0]["parts"] = [
+        {"type": "table", "columns": [], "rows": "none"}
+    ]
 
 
 def damaged_script(page: dict[str, object]) -> None:
-    page["page"]["sections"][0]["parts"] = [{"type": "timeline", "data": "</script>", "text": ""}]
+    page["page"]["sections"][0]["parts"] = [
+        {"type": "timeline", "data": "</script>", "text": ""}
+    ]
 
 
 def damaged_tone(page: dict[str, object]) -> None:
     page["page"]["tone"] = '"><script>'
 
 
-@pytest.mark.parametrize("damage", [damaged_schema, damaged_rows, damaged_script, damaged_tone])
+@pytest.mark.parametrize(
+    "damage", [damaged_schema, damaged_rows, damaged_script, damaged_tone]
+)
 def test_a_damaged_or_hostile_stored_report_is_refused_in_one_line(
     capsys: pytest.CaptureFixture[str],
     written: Path,
@@ -199,7 +235,9 @@ def test_a_damaged_or_hostile_stored_report_is_refused_in_one_line(
 def test_an_empty_run_directory_says_what_is_missing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    (tmp_path / "manifest.json").write_text('{"schema": "pgle.manifest/1", "stages": []}')
+    (tmp_path / "manifest.json").write_text(
+        '{"schema": "pgle.manifest/1", "stages": []}'
+    )
     assert run(["report", str(tmp_path)]) == 2
     assert "nothing to report on yet" in capsys.readouterr().err
 

@@ -25,7 +25,9 @@ PROGRAM = [
 ]
 
 
-def scaled(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, object]:
+def scaled(
+    capsys: pytest.CaptureFixture[str], *words: str, code: int = 0
+) -> dict[str, object]:
     assert run(["scale", "--json", *words]) == code
     found: dict[str, object] = json.loads(capsys.readouterr().out)
     assert violations(found) == []
@@ -37,7 +39,9 @@ def test_sizes_variants_a_refusal_and_the_same_again(
 ) -> None:
     out = ["-o", str(tmp_path / "out")]
     batch = ["--batch", "{n*devices}"]
-    first = scaled(capsys, "--devices", "3,8,16", "--vary", "n=1", *out, *PROGRAM, *batch)
+    first = scaled(
+        capsys, "--devices", "3,8,16", "--vary", "n=1", *out, *PROGRAM, *batch
+    )
     refused, eight, sixteen = first["rows"]
     assert "IndivisibleError" in refused["failure"]
     assert [item["fabric"] for item in eight["by_collective"]] == ["NVLink"] * len(
@@ -61,7 +65,9 @@ def test_sizes_variants_a_refusal_and_the_same_again(
     )  # all costs estimated
 
 
-def test_the_largest_batch_that_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_largest_batch_that_fits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = [
         "--devices",
         "4",
@@ -81,7 +87,10 @@ def test_the_largest_batch_that_fits(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--devices", "8", "--vary", "mesh=a", *PROGRAM], "--vary mesh: is not in the command"),
+        (
+            ["--devices", "8", "--vary", "mesh=a", *PROGRAM],
+            "--vary mesh: is not in the command",
+        ),
         (["--devices", "eight", *PROGRAM], "--devices eight: is no list of sizes"),
         (["--devices", "8", "--measured", "8s", *PROGRAM], "say 8=1.56s"),
         (

@@ -34,7 +34,8 @@ def test_every_printed_object_has_a_schema() -> None:
     code = "\n".join(path.read_text() for path in (ROOT / "pgle").rglob("*.py"))
     named = set(re.findall(r'"pgle\.([a-z-]+)/\d"', code)) - NOT_PRINTED
     assert named <= {
-        path.name.removeprefix("pgle.")[: -len("-1.json")] for path in SCHEMAS.glob("*.json")
+        path.name.removeprefix("pgle.")[: -len("-1.json")]
+        for path in SCHEMAS.glob("*.json")
     }
 
 
@@ -47,4 +48,6 @@ def test_a_rate_is_not_in_seconds() -> None:
 def test_a_schema_refuses_what_is_not_its_object() -> None:
     for path in SCHEMAS.glob("*.json"):
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate({"schema": "pgle.other/1"}, json.loads(path.read_text()))
+            jsonschema.validate(
+                {"schema": "pgle.other/1"}, json.loads(path.read_text())
+            )

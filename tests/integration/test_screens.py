@@ -1,4 +1,6 @@
-"""An answer on real data fits a screen of 100 columns: the verdict first, the command to type next last."""
+"""An answer on real data fits a screen of 100 columns: the verdict first, the command to type next
+last.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ pytestmark = pytest.mark.usefixtures("read_once")
 LOG = "run.log"
 COMPILED = [recorded.PROGRAM, "--no-cache", "--target", "a100"]
 SCREENS: list[tuple[list[str], int, str]] = [
-    (["compare", "steps.jsonl", "slower.jsonl"], 12, "5.0 % slower (2.2 … 7.9 %, 95 % CI)"),
+    (
+        ["compare", "steps.jsonl", "slower.jsonl"],
+        12,
+        "5.0 % slower (2.2 … 7.9 %, 95 % CI)",
+    ),
     (["compare", *PAX], 12, "Undecided: −0.1 % (−2.9 … +2.7 %, 95 % CI)"),
     (["compare", LOG, "steps.jsonl"], 12, "95.2 % faster (94.4 … 96.0 %, 95 % CI)"),
     (
@@ -34,7 +40,17 @@ SCREENS: list[tuple[list[str], int, str]] = [
         "5.0 % slower",
     ),
     (
-        ["history", "add", "steps.jsonl", "--name", "a", "--hardware", "h", "--file", "h.jsonl"],
+        [
+            "history",
+            "add",
+            "steps.jsonl",
+            "--name",
+            "a",
+            "--hardware",
+            "h",
+            "--file",
+            "h.jsonl",
+        ],
         12,
         "Added: 200.4 ms ± ",
     ),
@@ -49,33 +65,61 @@ SCREENS: list[tuple[list[str], int, str]] = [
         "Use the latency-hiding scheduler",
     ),
     (
-        ["flags", "lint", "--jaxlib", "0.10.2", "--", "--xla_gpu_no_such=1", "--xla_dump_to=/d"],
+        [
+            "flags",
+            "lint",
+            "--jaxlib",
+            "0.10.2",
+            "--",
+            "--xla_gpu_no_such=1",
+            "--xla_dump_to=/d",
+        ],
         10,
         "1 error, ",
     ),
     (["flags", "preset"], 20, "presets"),
-    (["analyze", *PAX, *DUMP], 26, "You could save up to 2.9 %: keep the GPU busy between steps"),
+    (
+        ["analyze", *PAX, *DUMP],
+        26,
+        "You could save up to 2.9 %: keep the GPU busy between steps",
+    ),
     (
         ["analyze", PAX[0], "--against", PAX[1], *DUMP],
         26,
         "Cannot tell whether steps changed: both sides are",
     ),
-    (["report", *PAX, *DUMP], 8, "You could save up to 2.9 %: keep the GPU busy between steps"),
+    (
+        ["report", *PAX, *DUMP],
+        8,
+        "You could save up to 2.9 %: keep the GPU busy between steps",
+    ),
     (["show", PAX[0]], 26, ""),
     (
         ["convert", *PAX, *DUMP, "--force", "-o", "a.pbtxt"],
         8,
         "✓ wrote a.pbtxt: 2,514 costs (2,491 compute",
     ),
-    (["verify", "pax.pbtxt", *DUMP], 4, "✓ the profile covers 100.0 % of the step's time"),
+    (
+        ["verify", "pax.pbtxt", *DUMP],
+        4,
+        "✓ the profile covers 100.0 % of the step's time",
+    ),
     (["verify", BF16, *DUMP], 16, "✗ FAILED: 5 of 23 collectives lack a cost"),
     (["verify", BF16, "--hlo", NEW], 16, "✗ FAILED: 4 of 10 collectives lack a cost"),
     (["confirm", LOG], 8, "! jit_train_step: cannot tell whether the profile was used"),
     (["init"], 16, "6 starters"),
     ([], 8, "Newest: "),
     (["diff", BF16, BIG], 22, "Sum of costs"),
-    (["rehearse", *COMPILED, "-o", "rehearsal"], 24, "The profile shortens the step by 6.5 %"),
-    (["tune", *COMPILED, "--budget", "1", "-o", "tuned"], 22, "These flags shorten the step by "),
+    (
+        ["rehearse", *COMPILED, "-o", "rehearsal"],
+        24,
+        "The profile shortens the step by 6.5 %",
+    ),
+    (
+        ["tune", *COMPILED, "--budget", "1", "-o", "tuned"],
+        22,
+        "These flags shorten the step by ",
+    ),
     (["predict", *DUMP[1:]], 18, "A step takes "),
 ]
 """Command, lines at most, and how its verdict begins."""

@@ -1,4 +1,6 @@
-"""Whatever an export holds of the recorded environment, nothing that is not a flag of XLA leaves `pgle`."""
+"""Whatever an export holds of the recorded environment, nothing that is not a flag of XLA leaves
+`pgle`.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ def planted(source: Path, path: Path, draw: random.Random) -> None:
         value = value[value.index("XLA_FLAGS") :]
     with closing(sqlite3.connect(path)) as database, database:
         database.execute(f"CREATE TABLE IF NOT EXISTS {table} (name TEXT, value TEXT)")
-        database.execute(f"INSERT INTO {table} (name, value) VALUES (?, ?)", (name, value))
+        database.execute(
+            f"INSERT INTO {table} (name, value) VALUES (?, ?)", (name, value)
+        )
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -86,7 +90,9 @@ def test_no_secret_of_the_recorded_environment_leaves(
     testdata: Path, tmp_path: Path, seed: int, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     trace, profile = tmp_path / "trace.sqlite", tmp_path / "out" / "profile.pbtxt"
-    planted(testdata / "nsys_synthetic/synthetic_cases.sqlite", trace, random.Random(seed))
+    planted(
+        testdata / "nsys_synthetic/synthetic_cases.sqlite", trace, random.Random(seed)
+    )
     assert run(["convert", str(trace), "-o", str(profile), "--json"]) == 0
     assert run(["show", str(profile), "--json"]) == 0
     printed = capfdbinary.readouterr()
@@ -105,7 +111,11 @@ class OneRow:
     ) -> list[tuple[str, ...]]:
         if table != self._table:
             return []
-        return [(self._value,)] if columns == ("value",) else [("DeviceEnvironment", self._value)]
+        return (
+            [(self._value,)]
+            if columns == ("value",)
+            else [("DeviceEnvironment", self._value)]
+        )
 
 
 @pytest.mark.parametrize("table", ["META_DATA_CAPTURE", "TARGET_INFO_SYSTEM_ENV"])
@@ -114,5 +124,8 @@ def test_nothing_but_flags_of_xla_is_taken_from_a_recorded_environment(
     table: str, separator: str
 ) -> None:
     for before, flags, after in itertools.product(BEFORE, FLAGS, AFTER):
-        for parts in ((before, f"XLA_FLAGS={flags}", after), (f"XLA_FLAGS={flags}", after)):
+        for parts in (
+            (before, f"XLA_FLAGS={flags}", after),
+            (f"XLA_FLAGS={flags}", after),
+        ):
             assert SECRET not in xla_flags(OneRow(table, separator.join(parts)))  # type: ignore[arg-type]

@@ -29,7 +29,12 @@ def described(tmp_path):
             spread=0.02,
         ),
         Cost(
-            "loop_fusion", 200.0, kind=CostKind.COMPUTE, opcode="fusion", shape="f32[8]", samples=18
+            "loop_fusion",
+            200.0,
+            kind=CostKind.COMPUTE,
+            opcode="fusion",
+            shape="f32[8]",
+            samples=18,
         ),
         Cost("loop_fusion.1", 5.0, kind=CostKind.COMPUTE, origin=Origin.ESTIMATED),
     )
@@ -40,7 +45,9 @@ def described(tmp_path):
                 costs,
                 {
                     "tool": "pgle 1",
-                    "inputs": [{"name": "rank0.sqlite", "format": "nsys", "version": "1"}],
+                    "inputs": [
+                        {"name": "rank0.sqlite", "format": "nsys", "version": "1"}
+                    ],
                 },
             ),
         )
@@ -108,7 +115,11 @@ def test_json_holds_all_instructions_and_findings(testdata, capsys):
     assert run(["show", str(testdata / PUBLISHED), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["schema"] == "pgle.show/1"
-    assert (result["entries"], result["names"], len(result["instructions"])) == (717, 602, 602)
+    assert (result["entries"], result["names"], len(result["instructions"])) == (
+        717,
+        602,
+        602,
+    )
     assert result["origins"] == {"unknown": 602}
     assert [item["name"] for item in result["findings"] if item["fault"] == "loop"] == [
         "while.6.0",
@@ -189,4 +200,6 @@ def test_a_name_that_nobody_reads_to_its_end_is_cut_with_its_length(tmp_path, ca
         text.count("… (1,000,000 characters)") == 2
     )  # the cost, and the finding of a name with several
     assert run(["show", str(path), "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["instructions"][0]["name"]) == 1_000_000
+    assert (
+        len(json.loads(capsys.readouterr().out)["instructions"][0]["name"]) == 1_000_000
+    )

@@ -17,7 +17,9 @@ def shown(capsys, *arguments):
     return capsys.readouterr().out
 
 
-def test_modules_come_with_steady_executions_and_why_others_are_left_out(testdata, capsys):
+def test_modules_come_with_steady_executions_and_why_others_are_left_out(
+    testdata, capsys
+):
     out = shown(capsys, testdata / SYNTHETIC)
     row = next(line for line in out.splitlines() if line.startswith("jit_f (3)"))
     assert row.split()[2:5] == ["3", "of", "4"]
@@ -29,18 +31,25 @@ def test_modules_come_with_steady_executions_and_why_others_are_left_out(testdat
 
 def test_executions_are_those_that_convert_uses(testdata, tmp_path, capsys):
     trace = json.loads(shown(capsys, testdata / CPU, "--json"))["trace"]
-    assert run(["convert", str(testdata / CPU), "-o", str(tmp_path / "p.pbtxt"), "--json"]) == 0
+    assert (
+        run(["convert", str(testdata / CPU), "-o", str(tmp_path / "p.pbtxt"), "--json"])
+        == 0
+    )
     (module,) = json.loads(capsys.readouterr().out)["modules"]
     (mine,) = trace["modules"]
     dropped = {
-        str(item["number"]): item["left_out"] for item in mine["executions"] if item["left_out"]
+        str(item["number"]): item["left_out"]
+        for item in mine["executions"]
+        if item["left_out"]
     }
     assert dropped == module["executions_dropped"]
     assert mine["step_us"] == pytest.approx(module["step_us"])
 
 
 def test_activities_of_no_instruction_are_explained(testdata, capsys):
-    lines = shown(capsys, testdata / "pax_fsdp4/proc0.sqlite", "--section", "left-out").splitlines()
+    lines = shown(
+        capsys, testdata / "pax_fsdp4/proc0.sqlite", "--section", "left-out"
+    ).splitlines()
     assert any(
         re.match(r"312 +959\.9 +run while compiling, to tune kernels", line.strip())
         for line in lines
@@ -52,7 +61,9 @@ def test_times_of_instructions_add_up_to_the_trace(testdata, capsys):
     assert sum(item["gpu_time_us"] for item in trace["instructions"]) == pytest.approx(
         trace["gpu_time_us"]
     )
-    assert sum(item["activities"] for item in trace["instructions"]) == sum(trace["kinds"].values())
+    assert sum(item["activities"] for item in trace["instructions"]) == sum(
+        trace["kinds"].values()
+    )
 
 
 @pytest.mark.parametrize("file", [SYNTHETIC, CPU, "pax_fsdp4/proc0.sqlite"])
@@ -70,14 +81,16 @@ def test_a_log_directory_and_a_run_directory_are_traces(testdata, tmp_path, caps
 
 def test_the_next_command_is_named(testdata, capsys, monkeypatch):
     monkeypatch.chdir(testdata)
-    assert f"Next: give the HLO dump: pgle convert {SYNTHETIC} -o profile.pbtxt --hlo …" in shown(
-        capsys, SYNTHETIC
+    assert (
+        f"Next: give the HLO dump: pgle convert {SYNTHETIC} -o profile.pbtxt --hlo …"
+        in shown(capsys, SYNTHETIC)
     )
 
 
 def test_names_cannot_move_the_cursor(make_trace, tmp_path, capsys):
     write_nsys_sqlite(
-        make_trace([(0, 0, "a\x1b[2J", 0, 1, 1), (0, 0, "b", 1, 3, 1)]), tmp_path / "x.sqlite"
+        make_trace([(0, 0, "a\x1b[2J", 0, 1, 1), (0, 0, "b", 1, 3, 1)]),
+        tmp_path / "x.sqlite",
     )
     out = shown(capsys, tmp_path / "x.sqlite", "--all")
     assert "\x1b" not in out

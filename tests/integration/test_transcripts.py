@@ -1,4 +1,6 @@
-"""The `console` transcripts of the README and the docs are what the commands print, run in order in one folder."""
+"""The `console` transcripts of the README and the docs are what the commands print, run in order in
+one folder.
+"""
 
 import os
 import re
@@ -70,27 +72,38 @@ def check(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Run one command; its output is the expected one, and so are those of its warnings that are shown."""
+    """Run one command; its output is the expected one, and so are those of its warnings that are
+    shown.
+    """
     monkeypatch.chdir(folder)
     # `python` in a transcript is that of the environment that pgle is installed in
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))  # compilations kept there say so
+    monkeypatch.setenv(
+        "XDG_CACHE_HOME", str(folder / "cache")
+    )  # compilations kept there say so
     if not (folder / "testdata").exists():
         (folder / "testdata").symlink_to(ROOT / "testdata")
     capsys.readouterr()
     assert run(words[1:]) in (0, 1)
     printed = capsys.readouterr()
     notes = [line for line in expected.splitlines() if line.startswith("pgle: ")]
-    shown = "\n".join(line for line in expected.splitlines() if not line.startswith("pgle: "))
+    shown = "\n".join(
+        line for line in expected.splitlines() if not line.startswith("pgle: ")
+    )
     assert_printed(same_but_for_time(printed.out), same_but_for_time(shown))
     assert not set(notes) - set(printed.err.splitlines())
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if commands(page, CHEAP)], ids=lambda page: page.name
+    "page",
+    [page for page in PAGES if commands(page, CHEAP)],
+    ids=lambda page: page.name,
 )
 def test_what_needs_no_compiler(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_steps(tmp_path)
     for words, expected in commands(page, CHEAP):
@@ -122,7 +135,9 @@ def test_every_transcript_is_run() -> None:
             for words, _ in transcripts(page)
             if words[0] != "pgle" or words[1] not in CHEAP + COMPILES
         ]
-        assert not re.findall(r"^    \$ ", page.read_text(), re.M), "make it a console block"
+        assert not re.findall(r"^    \$ ", page.read_text(), re.M), (
+            "make it a console block"
+        )
 
 
 def test_the_readme_has_both_kinds() -> None:

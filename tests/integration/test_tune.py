@@ -9,11 +9,16 @@ import pytest
 from pgle.cli.main import run
 from pgle.run.ask.jaxlib import installed
 
-PROGRAM = Path(__file__).parents[2] / f"testdata/stablehlo/fsdp_mlp_jax_{installed().jaxlib}.mlir"
+PROGRAM = (
+    Path(__file__).parents[2]
+    / f"testdata/stablehlo/fsdp_mlp_jax_{installed().jaxlib}.mlir"
+)
 pytestmark = [
     pytest.mark.rehearse,
     pytest.mark.usefixtures("plugin_loaded_once"),
-    pytest.mark.skipif(not PROGRAM.exists(), reason="no program recorded with this jax"),
+    pytest.mark.skipif(
+        not PROGRAM.exists(), reason="no program recorded with this jax"
+    ),
 ]
 
 
@@ -27,7 +32,10 @@ for _ in range(3):
 
 
 def tuned(
-    capsys: pytest.CaptureFixture[str], out: Path, *more: str, program: str = str(PROGRAM)
+    capsys: pytest.CaptureFixture[str],
+    out: Path,
+    *more: str,
+    program: str = str(PROGRAM),
 ) -> dict[str, object]:
     assert run(["tune", program, "-o", str(out), "--json", *more]) == 0
     return json.loads(capsys.readouterr().out)
@@ -69,8 +77,13 @@ def test_the_folder_of_another_search_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tuned(capsys, tmp_path / "out", "--budget", "1")
-    assert run(["tune", str(PROGRAM), "-o", str(tmp_path / "out"), "--target", "a100"]) == 2
-    assert "holds the trials of another search (target differs)" in capsys.readouterr().err
+    assert (
+        run(["tune", str(PROGRAM), "-o", str(tmp_path / "out"), "--target", "a100"])
+        == 2
+    )
+    assert (
+        "holds the trials of another search (target differs)" in capsys.readouterr().err
+    )
     assert (tmp_path / "out" / "search.json").exists()
 
 
@@ -94,7 +107,10 @@ def test_the_folder_of_another_program_is_refused(
     assert run(words) == 0
     script.write_text(STEP.replace("256", "128"))
     assert run(words) == 2
-    assert "holds the trials of another search (program differs)" in capsys.readouterr().err
+    assert (
+        "holds the trials of another search (program differs)"
+        in capsys.readouterr().err
+    )
     script.write_text(STEP)
     assert run(words) == 0
 
@@ -106,9 +122,23 @@ def test_the_folder_of_a_modules_search_is_refused_before_a_program_runs(
     tuned(capsys, out, "--budget", "1")
     before = sorted(out.iterdir())
     assert (
-        run(["tune", "-o", str(out), "--", sys.executable, "-c", f"open({str(ran)!r}, 'w')"]) == 2
+        run(
+            [
+                "tune",
+                "-o",
+                str(out),
+                "--",
+                sys.executable,
+                "-c",
+                f"open({str(ran)!r}, 'w')",
+            ]
+        )
+        == 2
     )
-    assert "holds the trials of another search (program differs)" in capsys.readouterr().err
+    assert (
+        "holds the trials of another search (program differs)"
+        in capsys.readouterr().err
+    )
     assert not ran.exists()
     assert sorted(out.iterdir()) == before
 

@@ -34,15 +34,24 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_profile_of_the_same_program_passes(
     profile: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["verify", str(profile), "--hlo", str(DUMP), "--min-time-coverage", "1"]) == 0
+    assert (
+        run(["verify", str(profile), "--hlo", str(DUMP), "--min-time-coverage", "1"])
+        == 0
+    )
     said = capsys.readouterr().out
     assert "the profile covers 100.0 % of the step's time" in said
 
 
-def test_json_has_the_promised_keys(profile: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_promised_keys(
+    profile: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["verify", str(profile), "--hlo", str(DUMP), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["schema"], found["ok"], found["unused"]) == ("pgle.verify/1", True, [])
+    assert (found["schema"], found["ok"], found["unused"]) == (
+        "pgle.verify/1",
+        True,
+        [],
+    )
     main = found["modules"][0]
     assert main["name"] == "pjit__wrapped_step_fn"
     assert main["fingerprint"] == "25fa0b3e673a92036f22550cd7bcb068"
@@ -59,7 +68,10 @@ def test_a_profile_of_another_program_fails(capsys: pytest.CaptureFixture[str]) 
     assert run(["verify", str(MAXTEXT), "--hlo", str(DUMP)]) == 1
     output = capsys.readouterr()
     assert "FAILED" in output.out
-    assert "To do: this profile was made by another program, flags or jax version" in output.out
+    assert (
+        "To do: this profile was made by another program, flags or jax version"
+        in output.out
+    )
     assert "by accident" in output.out
     assert max(map(len, output.out.replace(str(MAXTEXT), "").splitlines())) <= 100
     assert "pgle profile" in output.out
@@ -110,9 +122,13 @@ def test_a_profile_without_collectives_fails_however_much_time_it_covers(
         == 1
     )
     text = capsys.readouterr().out
-    assert "FAILED: 23 of 23 collectives lack a cost: 115.0 ms (as XLA assumes) of" in text
+    assert (
+        "FAILED: 23 of 23 collectives lack a cost: 115.0 ms (as XLA assumes) of" in text
+    )
     dump = shlex.quote(str(DUMP))
-    assert f"'pgle complete {blind} --hlo {dump} -o OUT.pbtxt'" in " ".join(text.split())
+    assert f"'pgle complete {blind} --hlo {dump} -o OUT.pbtxt'" in " ".join(
+        text.split()
+    )
 
 
 def test_lost_collectives_whose_gaps_xla_models_weigh_what_is_estimated(
@@ -122,7 +138,10 @@ def test_lost_collectives_whose_gaps_xla_models_weigh_what_is_estimated(
     dump = tmp_path / "module_0001.jit_step.sm_9.0_gpu_after_optimizations.hlo.pb.xz"
     dump.write_bytes(found.read_bytes())
     costs = estimate_profile(read_module(dump), find_hardware("h100")).costs
-    lost = max((cost for cost in costs if cost.kind == "collective"), key=lambda cost: cost.cost_us)
+    lost = max(
+        (cost for cost in costs if cost.kind == "collective"),
+        key=lambda cost: cost.cost_us,
+    )
     text = "".join(
         f'costs {{ name: "{cost.name}" cost_us: {cost.cost_us} }}\n'
         for cost in costs
@@ -140,7 +159,11 @@ def test_json_has_the_cost_of_a_gap_and_what_xla_takes_it_for(
     blind = without_collectives(profile, tmp_path / "blind.pbtxt")
     assert run(["verify", str(blind), "--hlo", str(DUMP), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    (gap,) = [gap for gap in found["modules"][0]["gaps"] if gap["name"] == "all-gather-start.7"]
+    (gap,) = [
+        gap
+        for gap in found["modules"][0]["gaps"]
+        if gap["name"] == "all-gather-start.7"
+    ]
     assert gap["cost_us"] < 300 < gap["assumed_us"] == gap["weight_us"] == 5000
     assert any("23 of 23 collectives" in line for line in found["failed"])
 
@@ -151,7 +174,11 @@ def test_a_cost_that_is_no_time_fails_and_is_named(
 ) -> None:
     bad = tmp_path / "bad.pbtxt"
     bad.write_text(
-        re.sub(r'("all-gather-start.7" cost_us: )\S+', rf"\g<1>{value}", profile.read_text())
+        re.sub(
+            r'("all-gather-start.7" cost_us: )\S+',
+            rf"\g<1>{value}",
+            profile.read_text(),
+        )
     )
     assert (
         run(
@@ -180,12 +207,21 @@ def test_a_cost_far_off_its_estimate_is_a_warning(
     assert run(["verify", str(tmp_path / "p.pbtxt"), "--hlo", str(DUMP)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("!")
-    assert any("custom-call.219.0 costs 200.0 ms, the estimate is" in line for line in lines)
+    assert any(
+        "custom-call.219.0 costs 200.0 ms, the estimate is" in line for line in lines
+    )
 
 
-def test_one_module_can_be_chosen(profile: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["verify", str(profile), "--hlo", str(DUMP), "--module", "_psum", "--json"]) == 1
-    names = {module["name"] for module in json.loads(capsys.readouterr().out)["modules"]}
+def test_one_module_can_be_chosen(
+    profile: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        run(["verify", str(profile), "--hlo", str(DUMP), "--module", "_psum", "--json"])
+        == 1
+    )
+    names = {
+        module["name"] for module in json.loads(capsys.readouterr().out)["modules"]
+    }
     assert names == {"jit__psum"}
 
 
@@ -197,7 +233,16 @@ def test_schedule_dumps_beside_the_hlo_are_used(
         "".join(f'costs {{ name: "{name}" cost_us: 7 }}\n' for name in names)
     )
     assert (
-        run(["verify", str(tmp_path / "few.pbtxt"), "--hlo", str(TWELVE / "async"), "--json"]) == 1
+        run(
+            [
+                "verify",
+                str(tmp_path / "few.pbtxt"),
+                "--hlo",
+                str(TWELVE / "async"),
+                "--json",
+            ]
+        )
+        == 1
     )
     found = json.loads(capsys.readouterr().out)
     assert found["modules"][0]["names_from"] == "schedule dump"
@@ -205,10 +250,16 @@ def test_schedule_dumps_beside_the_hlo_are_used(
     assert found["unused"] == ["no-such-name"]
 
 
-def test_a_schedule_dump_alone_will_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_schedule_dump_alone_will_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     packed = TWELVE / "async/jit_step.schedule.txt.xz"
-    (tmp_path / "jit_step.schedule.txt").write_bytes(lzma.decompress(packed.read_bytes()))
-    (tmp_path / "few.pbtxt").write_text('costs { name: "all-gather-start" cost_us: 7 }\n')
+    (tmp_path / "jit_step.schedule.txt").write_bytes(
+        lzma.decompress(packed.read_bytes())
+    )
+    (tmp_path / "few.pbtxt").write_text(
+        'costs { name: "all-gather-start" cost_us: 7 }\n'
+    )
     for where in (
         ["--hlo", str(tmp_path / "jit_step.schedule.txt")],
         ["--hlo", str(tmp_path)],
@@ -227,9 +278,13 @@ def test_a_schedule_dump_of_another_module_may_be_cut_short(
     (tmp_path / "jit_step.schedule.pb.xz").write_bytes(
         (TWELVE / "async/jit_step.schedule.pb.xz").read_bytes()
     )
-    other = lzma.decompress((TWELVE / "collectives/jit_collectives.schedule.pb.xz").read_bytes())
+    other = lzma.decompress(
+        (TWELVE / "collectives/jit_collectives.schedule.pb.xz").read_bytes()
+    )
     (tmp_path / "jit_collectives.schedule.pb").write_bytes(other[: len(other) // 2])
-    (tmp_path / "few.pbtxt").write_text('costs { name: "all-gather-start" cost_us: 7 }\n')
+    (tmp_path / "few.pbtxt").write_text(
+        'costs { name: "all-gather-start" cost_us: 7 }\n'
+    )
     command = ["verify", str(tmp_path / "few.pbtxt"), "--hlo", str(tmp_path)]
     assert run(command) == 2
     assert (
@@ -241,7 +296,8 @@ def test_a_schedule_dump_of_another_module_may_be_cut_short(
     assert (module["name"], module["names_from"]) == ("jit_step", "schedule dump")
     assert run([*command, "--module", "nope"]) == 2
     assert (
-        "no module of the dump matches; it has jit_collectives, jit_step" in capsys.readouterr().err
+        "no module of the dump matches; it has jit_collectives, jit_step"
+        in capsys.readouterr().err
     )
 
 
@@ -253,10 +309,19 @@ def test_a_schedule_dump_of_another_module_may_be_cut_short(
         ([str(MAXTEXT), "--hlo", "nowhere"], "no such file"),
         ([str(MAXTEXT), "--hlo", str(MAXTEXT)], "a cost profile, not HLO"),
         ([str(MAXTEXT), "--hlo", str(MAXTEXT.parent)], "no HLO dump"),
-        ([str(MAXTEXT), "--hlo", str(DUMP), "--module", "nope"], "no module of the dump matches"),
-        ([str(MAXTEXT), "--hlo", str(DUMP), "--module", "("], "not a regular expression"),
+        (
+            [str(MAXTEXT), "--hlo", str(DUMP), "--module", "nope"],
+            "no module of the dump matches",
+        ),
+        (
+            [str(MAXTEXT), "--hlo", str(DUMP), "--module", "("],
+            "not a regular expression",
+        ),
         (["no-such-profile", "--hlo", str(DUMP)], "no such file"),
-        ([str(MAXTEXT), "--hlo", str(DUMP), "--min-time-coverage", "95"], "not in the range"),
+        (
+            [str(MAXTEXT), "--hlo", str(DUMP), "--min-time-coverage", "95"],
+            "not in the range",
+        ),
     ],
 )
 def test_bad_input_is_one_line(
@@ -280,9 +345,20 @@ def test_names_of_another_fingerprint_can_be_read(
     assert "0123456789ab…::input_reduce_fusion.322" in capsys.readouterr().out
 
 
-def test_no_column_of_numbers_is_broken(capsys: pytest.CaptureFixture[str], testdata: Path) -> None:
+def test_no_column_of_numbers_is_broken(
+    capsys: pytest.CaptureFixture[str], testdata: Path
+) -> None:
     profile = testdata / "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"
-    run(["verify", str(profile), "--hlo", str(TWELVE / "async"), "--section", "coverage"])
+    run(
+        [
+            "verify",
+            str(profile),
+            "--hlo",
+            str(TWELVE / "async"),
+            "--section",
+            "coverage",
+        ]
+    )
     text = capsys.readouterr().out
     assert re.search(r"sum of costs +[\d.]+ +[\d.]+ +[\d.]+ %", text)
 

@@ -1,4 +1,6 @@
-"""What `pgle verify` says of a profile, and what the installed XLA says when it compiles with it. No GPU."""
+"""What `pgle verify` says of a profile, and what the installed XLA says when it compiles with it.
+No GPU.
+"""
 
 import io
 import re
@@ -22,14 +24,21 @@ def test_costs_of_a_synchronous_profile_run_are_found_as_foretold(
     record: ModuleType, live_dumps: Path
 ) -> None:
     (profiled,) = read_modules(live_dumps / "sync")
-    modules = [module for module in read_modules(live_dumps / "async") if module.name == "jit_step"]
+    modules = [
+        module
+        for module in read_modules(live_dumps / "async")
+        if module.name == "jit_step"
+    ]
     lhs_modules = {
-        name: read_module(path) for name, path in find_schedule_dumps(live_dumps / "async").items()
+        name: read_module(path)
+        for name, path in find_schedule_dumps(live_dumps / "async").items()
     }
     profile = estimate_profile(profiled, find_hardware("a100-40gb"))
 
     main = cover(profile, modules, lhs_modules).modules[0]
-    log = record.child("step", [record.LHS], [" ".join(cost.name for cost in profile.costs)])
+    log = record.child(
+        "step", [record.LHS], [" ".join(cost.name for cost in profile.costs)]
+    )
 
     assert (main.count.value, main.collectives.value) == (1, 1)
     assert main.gaps == ()
@@ -38,8 +47,15 @@ def test_costs_of_a_synchronous_profile_run_are_found_as_foretold(
 
 
 def test_confirm_counts_as_verify_does(record: ModuleType, tmp_path: Path) -> None:
-    """XLA counts otherwise; one asynchronous fusion (of newer XLA) has a cost, and so has a loop condition."""
-    names = ["gemm_fusion_dot.9", "all-gather-start", "fusion-start", "loop_compare_fusion"]
+    """XLA counts otherwise; one asynchronous fusion (of newer XLA) has a cost, and so has a loop
+    condition.
+    """
+    names = [
+        "gemm_fusion_dot.9",
+        "all-gather-start",
+        "fusion-start",
+        "loop_compare_fusion",
+    ]
     dump = [
         "--xla_dump_hlo_as_proto",
         "--xla_dump_latency_hiding_schedule=true",
@@ -49,7 +65,11 @@ def test_confirm_counts_as_verify_does(record: ModuleType, tmp_path: Path) -> No
     schedule = read_schedule_dump(find_schedule_dumps(tmp_path)["jit_step"])
     profile = Profile(tuple(Cost(name, 7.0) for name in names))
 
-    count = cover(profile, [schedule.module], {"jit_step": schedule.module}).modules[0].count
+    count = (
+        cover(profile, [schedule.module], {"jit_step": schedule.module})
+        .modules[0]
+        .count
+    )
     main = judge(collect(read_events(io.BytesIO(log.encode())))).main
 
     assert main.covered == count.covered
@@ -63,7 +83,8 @@ def test_the_done_of_an_asynchronous_fusion_takes_what_the_profile_says(
 ) -> None:
     """1 µs without a cost; so it needs none, and must not have one."""
     if not any(
-        item.name.startswith("fusion-done") for item in read_modules(live_dumps / "async")[0].walk()
+        item.name.startswith("fusion-done")
+        for item in read_modules(live_dumps / "async")[0].walk()
     ):
         pytest.skip("this XLA makes no asynchronous fusion of the program")
 

@@ -1,4 +1,6 @@
-"""Commands in narrow windows: no line is wider, no word is broken, nothing that 200 columns show is missing."""
+"""Commands in narrow windows: no line is wider, no word is broken, nothing that 200 columns show is
+missing.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,15 @@ COMMANDS = {
     "here": [],
 }
 RECORDED = {
-    "rehearse": ["rehearse", recorded.PROGRAM, "--no-cache", "--target", "a100", "-o", "rehearsal"],
+    "rehearse": [
+        "rehearse",
+        recorded.PROGRAM,
+        "--no-cache",
+        "--target",
+        "a100",
+        "-o",
+        "rehearsal",
+    ],
     "tune": [
         "tune",
         recorded.PROGRAM,
@@ -121,7 +131,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("widths")
     prepare(place)
     produce(
-        ["history", "add", "steps.jsonl", "--name", "a", "--commit", "c", "--file", "h.jsonl"],
+        [
+            "history",
+            "add",
+            "steps.jsonl",
+            "--name",
+            "a",
+            "--commit",
+            "c",
+            "--file",
+            "h.jsonl",
+        ],
         place,
     )
     produce(
@@ -143,11 +163,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def answers(folder: Path) -> dict[str, Answer]:
-    """Each command is run once, then its answer is shown at each width; what prints in another way is run again."""
+    """Each command is run once, then its answer is shown at each width; what prints in another way
+    is run again.
+    """
     found: dict[str, Answer] = {}
     shown: list[Any] = []
 
-    def show(function: Callable[..., object], *words: object, **options: object) -> None:
+    def show(
+        function: Callable[..., object], *words: object, **options: object
+    ) -> None:
         shown.append(partial(function, *words, **options))
 
     with pytest.MonkeyPatch.context() as patch, chdir(folder):
@@ -196,7 +220,9 @@ def words(lines: list[str]) -> set[str]:
 
 
 def lanes(lines: list[str]) -> list[str]:
-    """What begins each line of shades and marks; it has nothing but these where it goes on a line before."""
+    """What begins each line of shades and marks; it has nothing but these where it goes on a line
+    before.
+    """
     return [line[:15] for line in lines if re.search(r"[░▒▓]|\^\^|'\^|\^'", line)]
 
 

@@ -19,7 +19,12 @@ def test_a_long_scope_is_named_by_its_last_part() -> None:
     )
     rows = (EvidenceRow(scope, 3740.0), EvidenceRow("other", 1.0))
     finding = StepFinding(
-        7e3, "7.4 % of the step", rows, "keep", id="needless-rematerialisation", share=0.07
+        7e3,
+        "7.4 % of the step",
+        rows,
+        "keep",
+        id="needless-rematerialisation",
+        share=0.07,
     )
     step = SimpleNamespace(
         trace=SimpleNamespace(simulated=True),

@@ -68,7 +68,9 @@ def test_the_verdict_has_one_number_and_its_interval(
 ) -> None:
     spread = LaunchSpread(0.0015, math.inf, "--launch-spread")
     found = compare(
-        side("a", levels[0]), side("b", levels[1]), Assumptions(0.95, same_within, spread, False)
+        side("a", levels[0]),
+        side("b", levels[1]),
+        Assumptions(0.95, same_within, spread, False),
     )
     assert headline(found) == said
 
@@ -114,9 +116,14 @@ def test_what_cannot_be_told_is_ok_in_no_form() -> None:
     assert outputs(found, checks)["message"].startswith(
         "step time: a slowdown of 3 % is neither shown nor ruled out: +5.00 %"
     )
-    assert "cannot tell step time: a slowdown of 3 % is neither shown" in summary(found, checks)
+    assert "cannot tell step time: a slowdown of 3 % is neither shown" in summary(
+        found, checks
+    )
     page = render(comparison_page(found, checks))
-    assert "cannot tell step time: a slowdown of 3 % is neither shown nor ruled out" in page
+    assert (
+        "cannot tell step time: a slowdown of 3 % is neither shown nor ruled out"
+        in page
+    )
 
 
 def test_p_is_shown_only_for_a_test_of_whole_runs() -> None:
@@ -140,4 +147,6 @@ def test_outputs_are_single_lines() -> None:
 
 
 def test_the_document_has_the_promised_keys() -> None:
-    assert {"verdict", "ratio", "ci", "p", "n", "minimum_detectable"} <= set(document(slower(), ()))
+    assert {"verdict", "ratio", "ci", "p", "n", "minimum_detectable"} <= set(
+        document(slower(), ())
+    )

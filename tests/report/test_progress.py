@@ -9,8 +9,13 @@ from pgle.run.compiler.compile import CompileRequest, CompilerPhase
 
 
 def test_a_line_counts_says_the_best_and_the_rest() -> None:
-    line = progress.Line("compiling", done=5, total=20, noun="trial", best="−4.4 %", since=0.0)
-    assert line.text(18.0) == "trial 5 of 20 · best −4.4 % · compiling · 18 s, about 54 s left"
+    line = progress.Line(
+        "compiling", done=5, total=20, noun="trial", best="−4.4 %", since=0.0
+    )
+    assert (
+        line.text(18.0)
+        == "trial 5 of 20 · best −4.4 % · compiling · 18 s, about 54 s left"
+    )
 
 
 def test_work_that_is_not_counted_is_named() -> None:
@@ -38,7 +43,9 @@ def test_phases_are_told_in_words() -> None:
     request = CompileRequest(Path("m.mlir"), (), Path("out/baseline"))
     with progress.phases(line) as note:
         note(CompilerPhase(request, "optimising", "jit_step", 8))
-    assert line.what == "compiling jit_step, the schedule without a profile (optimising)"
+    assert (
+        line.what == "compiling jit_step, the schedule without a profile (optimising)"
+    )
 
 
 def test_control_characters_do_not_reach_the_terminal() -> None:

@@ -19,7 +19,11 @@ GIB = 1 << 30
 
 
 def row(
-    devices: int, step_us: float, exposed_us: float = 0.0, weights: float = 1.0, **more: object
+    devices: int,
+    step_us: float,
+    exposed_us: float = 0.0,
+    weights: float = 1.0,
+    **more: object,
 ) -> ScaleRow:
     reduced = Exposed(
         "all-reduce",
@@ -41,7 +45,10 @@ def row(
 
 
 def found(
-    *rows: ScaleRow, measured: dict[int, float] | None = None, fit: str = "", vary: str = ""
+    *rows: ScaleRow,
+    measured: dict[int, float] | None = None,
+    fit: str = "",
+    vary: str = "",
 ) -> Scaling:
     request = ScaleRequest(
         ("python", "train.py", "{devices}"), tuple(item.devices for item in rows), Path("out"), fit=fit,
@@ -65,7 +72,9 @@ def test_the_verdict_names_what_breaks_and_where() -> None:
 
 
 def test_what_scales_says_how_far() -> None:
-    assert scale_page(found(*BROKEN[:2])).verdict == "Scales to 64 GPUs (efficiency 96 %)"
+    assert (
+        scale_page(found(*BROKEN[:2])).verdict == "Scales to 64 GPUs (efficiency 96 %)"
+    )
 
 
 def test_what_breaks_at_the_second_size_does_not_scale() -> None:
@@ -74,7 +83,10 @@ def test_what_breaks_at_the_second_size_does_not_scale() -> None:
         "Does not scale beyond 8 GPUs; at 64 gradients' all-reduce over 8 hosts is exposed for"
     )
     verdict = scale_page(found(row(8, 1e5, 1.0), row(64, 1.5e5, 2.0))).verdict
-    assert verdict == "Does not scale beyond 8 GPUs; at 64 efficiency is 67 %: compute grows most"
+    assert (
+        verdict
+        == "Does not scale beyond 8 GPUs; at 64 efficiency is 67 %: compute grows most"
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,7 +96,8 @@ def test_a_batch_that_cannot_be_divided_should_grow(word: str, is_said: bool) ->
     refused = ScaleRow(48, failure="ValueError: the batch, 32, is not divisible by 48")
     scaled = found(*BROKEN, refused)
     scaled = replace(
-        scaled, request=replace(scaled.request, words=("python", "train.py", "--batch", word))
+        scaled,
+        request=replace(scaled.request, words=("python", "train.py", "--batch", word)),
     )
     assert (
         any(
@@ -125,7 +138,8 @@ def test_gradients_are_shared_by_more_work_and_activations_are_not() -> None:
     assert any("accumulate gradients" in title for title in titles)
     activations = (BROKEN[0], row(512, 1.25e5, 2.5e4, weights=0.0))
     assert not any(
-        "accumulate" in action.title for action in scale_page(found(*activations)).actions
+        "accumulate" in action.title
+        for action in scale_page(found(*activations)).actions
     )
 
 
@@ -139,7 +153,9 @@ def test_a_size_that_the_program_refuses_is_a_line() -> None:
     page = scale_page(
         found(
             row(8, 1e5),
-            ScaleRow(12, failure="IndivisibleError: 8 by 12 (full shape (8, (1)), axis"),
+            ScaleRow(
+                12, failure="IndivisibleError: 8 by 12 (full shape (8, (1)), axis"
+            ),
         )
     )
     assert page.table is not None
@@ -154,18 +170,28 @@ def test_what_does_not_fit_is_to_be_made_to_fit() -> None:
     said = "Does not fit: 78.00 GiB on 64 GPUs, where jax's allocator has 59.00 GiB"
     assert (page.verdict, page.tone) == (said, "bad")
     assert page.actions[0].title == "Make it fit at 64 GPUs"
-    assert page.next == ("write {batch} in the command, and give --vary batch=1,2,4,8 --fit batch",)
+    assert page.next == (
+        "write {batch} in the command, and give --vary batch=1,2,4,8 --fit batch",
+    )
 
 
 def test_what_fits_if_jax_gets_more_of_the_memory_says_so() -> None:
     page = scale_page(found(row(8, 1e5, memory_bytes=70 * GIB)))
-    assert page.actions[0].why == "11.00 GiB are missing; set XLA_PYTHON_CLIENT_MEM_FRACTION=0.94"
-    assert page.next == ("repeat with XLA_PYTHON_CLIENT_MEM_FRACTION=0.94 in the environment",)
+    assert (
+        page.actions[0].why
+        == "11.00 GiB are missing; set XLA_PYTHON_CLIENT_MEM_FRACTION=0.94"
+    )
+    assert page.next == (
+        "repeat with XLA_PYTHON_CLIENT_MEM_FRACTION=0.94 in the environment",
+    )
 
 
 def test_a_fitted_value_that_was_the_largest_given_says_so() -> None:
     said = "8 GPUs, n tried: 4: 2.00 GiB; larger values may fit, too"
-    assert said in scale_page(found(row(8, 1e5, tried={"4": 2 * GIB}), fit="n", vary="n")).notes
+    assert (
+        said
+        in scale_page(found(row(8, 1e5, tried={"4": 2 * GIB}), fit="n", vary="n")).notes
+    )
     assert (
         said
         not in scale_page(
@@ -175,7 +201,9 @@ def test_a_fitted_value_that_was_the_largest_given_says_so() -> None:
 
 
 def test_tensor_parallel_across_hosts_is_to_stay_inside_one() -> None:
-    page = scale_page(found(row(8, 1e5), row(16, 1.25e5, 2.5e4, weights=0.4, ceiling_us=1.25e5)))
+    page = scale_page(
+        found(row(8, 1e5), row(16, 1.25e5, 2.5e4, weights=0.4, ceiling_us=1.25e5))
+    )
     first, second = (action.title for action in page.actions)
     assert first == "Keep the mesh axis of the all-reduce inside a host"
     assert second.startswith("Give each of 16 GPUs more work")
@@ -198,14 +226,22 @@ def test_a_size_without_a_step_is_in_the_verdict() -> None:
 
 
 def test_all_that_have_a_step_fit_is_not_all_fit() -> None:
-    page = scale_page(found(row(8, 1e5), row(64, 1e5), ScaleRow(48, failure="ValueError: no")))
+    page = scale_page(
+        found(row(8, 1e5), row(64, 1e5), ScaleRow(48, failure="ValueError: no"))
+    )
     assert any(str(note).startswith("All 2 with a step fit: ") for note in page.notes)
-    assert any(str(note).startswith("All fit: ") for note in scale_page(found(*BROKEN)).notes)
+    assert any(
+        str(note).startswith("All fit: ") for note in scale_page(found(*BROKEN)).notes
+    )
 
 
 def test_a_program_that_fails_at_every_size_says_where() -> None:
     page = scale_page(
-        found(ScaleRow(8, failure="NameError: name 'T' is not defined (train.py, line 12)"))
+        found(
+            ScaleRow(
+                8, failure="NameError: name 'T' is not defined (train.py, line 12)"
+            )
+        )
     )
     assert (
         page.verdict
@@ -222,13 +258,16 @@ def test_the_next_command_writes_into_a_free_folder(
     (tmp_path / "tuned").mkdir()
     page = scale_page(found(*BROKEN))
     assert "-o tuned-2 " in page.next[0]
-    assert page.next[0] == next(action.command for action in page.actions if action.command)
+    assert page.next[0] == next(
+        action.command for action in page.actions if action.command
+    )
 
 
 def test_a_measured_step_says_how_it_moves_the_others() -> None:
     page = scale_page(found(*BROKEN, measured={8: 1.1e5}))
     assert any(
-        "every step is multiplied by 1.100. The range also holds the 10.00 ms added" in str(n)
+        "every step is multiplied by 1.100. The range also holds the 10.00 ms added"
+        in str(n)
         for n in page.notes
     )
     doubt = "That is far from the prediction: was it measured with this program, batch and GPU?"
@@ -239,7 +278,10 @@ def test_a_measured_step_says_how_it_moves_the_others() -> None:
 def test_the_charts_say_in_words_what_they_show() -> None:
     page = scale_page(found(*BROKEN))
     chart = next(
-        part for section in page.sections for part in section.parts if isinstance(part, Chart)
+        part
+        for section in page.sections
+        for part in section.parts
+        if isinstance(part, Chart)
     )
     assert chart.alt.startswith("8 GPUs 100.0 ms, efficiency 100 %")
     assert chart.svg.count("stack exposed") == 2
@@ -292,10 +334,15 @@ def test_a_size_where_only_one_compilation_breaks_is_not_a_verdict() -> None:
 def test_the_control_is_a_note_with_the_flag_and_how_far_compilation_went() -> None:
     page = scale_page(found(checked(8, 1e5, 1.1e5)))
     notes = [str(note) for note in page.notes]
-    assert f"Control ({FLAG}): 110.0 ms at 8 GPUs; scheduled, kernels not compiled." in notes
+    assert (
+        f"Control ({FLAG}): 110.0 ms at 8 GPUs; scheduled, kernels not compiled."
+        in notes
+    )
 
 
 def test_a_second_compilation_that_failed_is_named() -> None:
     control = RowControl(FLAG, failure="XLA ended")
-    notes = [str(note) for note in scale_page(found(row(8, 1e5, control=control))).notes]
+    notes = [
+        str(note) for note in scale_page(found(row(8, 1e5, control=control))).notes
+    ]
     assert "Not checked by a second compilation: 1 row; XLA ended" in notes

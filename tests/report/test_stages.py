@@ -20,7 +20,9 @@ def test_a_quiet_run_prints_no_stages(
     assert capsys.readouterr().out == ""
 
 
-def test_a_stage_that_fails_keeps_the_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stage_that_fails_keeps_the_warnings(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     stages = Stages(simulated=False)
     stages.warnings["4 devices (assumed)"] = None
     with pytest.raises(KeyError), stages:

@@ -37,12 +37,15 @@ def test_a_command_is_never_broken_inside_quotes(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     console().print(
-        "next: pgle run --run-dir runs/a -- python train.py --name 'two words'", soft_wrap=True
+        "next: pgle run --run-dir runs/a -- python train.py --name 'two words'",
+        soft_wrap=True,
     )
     assert "'two words'" in capsys.readouterr().out
 
 
-def test_lines_of_a_table_end_where_their_text_ends(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_a_table_end_where_their_text_ends(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     console().print(grid(("name", "why"), [("a", "x"), ("b", "longer")]))
     assert capsys.readouterr().out == "name  why\na     x\nb     longer\n"
 

@@ -21,7 +21,9 @@ def lines(width: int) -> list[str]:
     rows = [("collective-permute-start.12", "nothing is independent of it")]
     return [
         line.rstrip()
-        for line in printed(width, grid(("collective", "why"), rows, whole={0})).splitlines()
+        for line in printed(
+            width, grid(("collective", "why"), rows, whole={0})
+        ).splitlines()
     ]
 
 
@@ -35,7 +37,10 @@ def test_a_name_stays_on_one_line() -> None:
 
 
 def test_a_sentence_without_room_stands_below() -> None:
-    assert lines(45)[1:] == ["collective-permute-start.12", "    why: nothing is independent of it"]
+    assert lines(45)[1:] == [
+        "collective-permute-start.12",
+        "    why: nothing is independent of it",
+    ]
 
 
 @pytest.mark.parametrize("width", range(20, 200, 7))
@@ -50,14 +55,24 @@ def test_no_word_is_broken_at_any_width(width: int) -> None:
     ]
     text = printed(width, grid(("instruction name", "kind", "total", "why"), rows))
     words = set(re.sub("[,:]", " ", text).split())
-    assert words == {"instruction", "name", "kind", "total", "why", *" ".join(rows[0]).split()}
+    assert words == {
+        "instruction",
+        "name",
+        "kind",
+        "total",
+        "why",
+        *" ".join(rows[0]).split(),
+    }
 
 
 @pytest.mark.parametrize("width", [40, 66, 100])
 def test_columns_without_room_stand_below_their_row(width: int) -> None:
-    rows = [("all-gather-start.1", "1.5 ms", "0.2 ms", "the scheduler put nothing", "yes")]
+    rows = [
+        ("all-gather-start.1", "1.5 ms", "0.2 ms", "the scheduler put nothing", "yes")
+    ]
     found = printed(
-        width, grid(("collective", "time", "exposed", "why", "moved"), rows, right={1, 2})
+        width,
+        grid(("collective", "time", "exposed", "why", "moved"), rows, right={1, 2}),
     )
     text = " ".join(found.replace(",", " ").split())
     assert set(" ".join(rows[0]).split()) <= set(text.split())
@@ -65,7 +80,9 @@ def test_columns_without_room_stand_below_their_row(width: int) -> None:
 
 
 def test_a_number_keeps_its_unit() -> None:
-    text = printed(24, grid(("name", "what"), [("a", "it took 12.3 ms in all, and 4 GiB")]))
+    text = printed(
+        24, grid(("name", "what"), [("a", "it took 12.3 ms in all, and 4 GiB")])
+    )
     assert not any(line.rstrip().endswith(("12.3", " 4")) for line in text.splitlines())
 
 
@@ -74,9 +91,7 @@ def test_a_long_command_can_be_copied(
     width: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", width)
-    command = (
-        "  pgle convert runs/a-long-name/trace.nsys-rep --hlo runs/a-long-name/hlo -o profile.pbtxt"
-    )
+    command = "  pgle convert runs/a-long-name/trace.nsys-rep --hlo runs/a-long-name/hlo -o profile.pbtxt"
     console().print(command, soft_wrap=True)
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= int(width)
@@ -89,7 +104,10 @@ def test_a_long_sentence_wraps_where_the_width_is_known(
     sentence = "some words that need more than forty columns and must not be broken"
     monkeypatch.setenv("COLUMNS", "40")
     console().print(sentence, soft_wrap=True)
-    assert [len(line) <= 40 for line in capsys.readouterr().out.splitlines()] == [True, True]
+    assert [len(line) <= 40 for line in capsys.readouterr().out.splitlines()] == [
+        True,
+        True,
+    ]
 
 
 def test_a_pipe_is_as_wide_as_columns_says(
@@ -105,9 +123,20 @@ def test_a_pipe_is_as_wide_as_columns_says(
 
 @pytest.mark.parametrize(
     "text",
-    ["\x1b[31mred", "a\x07b", "\u202egnp.exe", "\x9b2J", "a\rb", "a\x08b", "\ud800", "\u0379"],
+    [
+        "\x1b[31mred",
+        "a\x07b",
+        "\u202egnp.exe",
+        "\x9b2J",
+        "a\rb",
+        "a\x08b",
+        "\ud800",
+        "\u0379",
+    ],
 )
-def test_no_name_controls_the_terminal(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_name_controls_the_terminal(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     console().print(text)
     console().print(Text(text))
     console().print(grid((text,), [(text,)]))

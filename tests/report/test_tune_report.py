@@ -18,7 +18,11 @@ BEFORE = (100.0,) * 20
 
 
 def tuning(
-    flags: dict[str, str], after: tuple[float, ...], *, used: bool = True, own: tuple[str, ...] = ()
+    flags: dict[str, str],
+    after: tuple[float, ...],
+    *,
+    used: bool = True,
+    own: tuple[str, ...] = (),
 ) -> Any:
     trial = Trial(flags, "a", after[0], worlds_us=after)
     judged = judge(after, BEFORE)
@@ -35,7 +39,10 @@ def tuning(
 def test_the_line_to_paste_sets_the_flags_and_runs_nothing(value: str) -> None:
     found = tuning({"xla_a": value}, (95.0,) * 20, own=("--xla_own=1",))
     command, assignment = shlex.split(exported(found))
-    assert (command, assignment) == ("export", f"XLA_FLAGS={LHS_ON} --xla_own=1 --xla_a={value}")
+    assert (command, assignment) == (
+        "export",
+        f"XLA_FLAGS={LHS_ON} --xla_own=1 --xla_a={value}",
+    )
     quoted = exported(found).partition("=")[2]
     assert quoted.startswith("'") or not set("$`\\!") & set(quoted)
 

@@ -1,4 +1,6 @@
-"""A profile that covers too little of a module is carried over if its run directory has the module it is of."""
+"""A profile that covers too little of a module is carried over if its run directory has the module
+it is of.
+"""
 
 from pathlib import Path
 
@@ -30,16 +32,23 @@ def in_run(
     """A profile of the old release in a run directory whose stage compiled a release."""
     hlo = RunDirectory(run).stage(stage).rank().hlo  # type: ignore[arg-type]
     hlo.mkdir(parents=True)
-    (hlo / dump(testdata, release).name).write_bytes(dump(testdata, release).read_bytes())
+    (hlo / dump(testdata, release).name).write_bytes(
+        dump(testdata, release).read_bytes()
+    )
     RunDirectory(run).manifest().write_text("{}")
     profile = run / path
     write_files(
-        profile_files(profile, estimate_profile(read_module(dump(testdata, OLD)), H100)), force=True
+        profile_files(
+            profile, estimate_profile(read_module(dump(testdata, OLD)), H100)
+        ),
+        force=True,
     )
     return profile
 
 
-@pytest.mark.parametrize("place", ["profile.pbtxt", "profiles/profile-0123456789ab.pbtxt"])
+@pytest.mark.parametrize(
+    "place", ["profile.pbtxt", "profiles/profile-0123456789ab.pbtxt"]
+)
 def test_a_profile_of_another_release_is_carried_and_says_so(
     testdata: Path, tmp_path: Path, place: str
 ) -> None:
@@ -54,32 +63,45 @@ def test_a_profile_of_another_release_is_carried_and_says_so(
     assert len(new.costs(found)) > len(new.costs(given))
 
 
-def test_a_profile_of_another_program_is_left_as_it_is(testdata: Path, tmp_path: Path) -> None:
+def test_a_profile_of_another_program_is_left_as_it_is(
+    testdata: Path, tmp_path: Path
+) -> None:
     (tmp_path / "run").mkdir()
     profile = in_run(tmp_path / "run", testdata, "profile.pbtxt")
     given = Profile((*read_profile(profile).costs, Cost("fusion.of_another", 1e9)))
-    found = carried_over(profile, given, LookupTable(read_module(dump(testdata, NEW))), H100)
+    found = carried_over(
+        profile, given, LookupTable(read_module(dump(testdata, NEW))), H100
+    )
     assert found == (given, "")
 
 
 def test_a_profile_that_fits_is_left_as_it_is(testdata: Path, tmp_path: Path) -> None:
     profile = in_run(tmp_path / "run", testdata, "profile.pbtxt")
     given = read_profile(profile)
-    found = carried_over(profile, given, LookupTable(read_module(dump(testdata, OLD))), H100)
+    found = carried_over(
+        profile, given, LookupTable(read_module(dump(testdata, OLD))), H100
+    )
     assert found == (given, "")
 
 
 def test_without_the_module_that_it_was_measured_on_nothing_is_carried(
     testdata: Path, tmp_path: Path
 ) -> None:
-    profile = in_run(tmp_path / "run", testdata, "profile.pbtxt").rename(tmp_path / "alone.pbtxt")
+    profile = in_run(tmp_path / "run", testdata, "profile.pbtxt").rename(
+        tmp_path / "alone.pbtxt"
+    )
     given = read_profile(profile)
     assert (
-        carried_over(profile, given, LookupTable(read_module(dump(testdata, NEW))), H100)[1] == ""
+        carried_over(
+            profile, given, LookupTable(read_module(dump(testdata, NEW))), H100
+        )[1]
+        == ""
     )
 
 
-def test_the_pipeline_carries_to_what_the_baseline_compiled(testdata: Path, tmp_path: Path) -> None:
+def test_the_pipeline_carries_to_what_the_baseline_compiled(
+    testdata: Path, tmp_path: Path
+) -> None:
     in_run(tmp_path / "run", testdata, "profile.pbtxt")
     in_run(tmp_path / "run", testdata, "profile.pbtxt", "baseline", NEW)
     run = RunDirectory(tmp_path / "run")

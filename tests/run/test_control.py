@@ -18,13 +18,17 @@ def module(*items: Instruction) -> Module:
     )
 
 
-def item(name: str, opcode: str, dtype: str, *operands: str, **more: str) -> Instruction:
+def item(
+    name: str, opcode: str, dtype: str, *operands: str, **more: str
+) -> Instruction:
     return Instruction(name, opcode, Shape(dtype, (8, 8)), "main", operands, **more)
 
 
 def test_cublas_multiplies_fp8_where_triton_got_wider_arrays() -> None:
     small, wide = item("a", "parameter", "f8e4m3fn"), item("b", "convert", "bf16", "a")
-    by_cublas = item("c", "custom-call", "bf16", "a", "a", custom_call_target=CUBLAS_FP8)
+    by_cublas = item(
+        "c", "custom-call", "bf16", "a", "a", custom_call_target=CUBLAS_FP8
+    )
     assert fp8_products(module(small, by_cublas)) == 1
     assert fp8_products(module(small, item("d", "dot", "bf16", "a", "a"))) == 1
     assert fp8_products(module(small, wide, item("d", "dot", "bf16", "b", "b"))) == 0
@@ -35,11 +39,17 @@ def schedules(step_us: float, products: int) -> Schedules:
     return Schedules(step, step, fp8_products=products)
 
 
-def test_products_that_are_fp8_in_one_compilation_only_are_named_with_both_steps() -> None:
-    line = fp8_warning(schedules(886.0, 0), Control("--flag=false", schedules(441.0, 4)))
+def test_products_that_are_fp8_in_one_compilation_only_are_named_with_both_steps() -> (
+    None
+):
+    line = fp8_warning(
+        schedules(886.0, 0), Control("--flag=false", schedules(441.0, 4))
+    )
     assert "4 products of fp8 arrays with --flag=false, 0 without" in line
     assert "0.44 ms with that flag, 0.89 without" in line
 
 
 def test_equal_products_need_no_word() -> None:
-    assert fp8_warning(schedules(9.0, 2), Control("--flag=false", schedules(9.0, 2))) == ""
+    assert (
+        fp8_warning(schedules(9.0, 2), Control("--flag=false", schedules(9.0, 2))) == ""
+    )

@@ -28,7 +28,15 @@ def entry(commit: str) -> Entry:
         "median_s": 0.2,
     }
     return msgspec.convert(
-        {**record, "spread": 0.01, "runs": 1, "steps": 60, "note": "", "simulated": False}, Entry
+        {
+            **record,
+            "spread": 0.01,
+            "runs": 1,
+            "steps": 60,
+            "note": "",
+            "simulated": False,
+        },
+        Entry,
     )
 
 
@@ -43,10 +51,16 @@ def test_a_name_that_is_no_text_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("runs", 10**400), ("runs", -1), ("steps", -1), ("steps", 10**400)]
+    ("name", "count"),
+    [("runs", 10**400), ("runs", -1), ("steps", -1), ("steps", 10**400)],
 )
 def test_an_impossible_count_is_no_entry(name: str, count: int) -> None:
-    record = {"time": "2026-01-01T00:00:00", "name": "n", "hardware": "h", "median_s": 0.2}
+    record = {
+        "time": "2026-01-01T00:00:00",
+        "name": "n",
+        "hardware": "h",
+        "median_s": 0.2,
+    }
     with pytest.raises(ValueError, match=rf"at `\$\.{name}`"):
         msgspec.convert({**record, name: count}, Entry)
 
@@ -57,7 +71,9 @@ def test_nothing_of_eight_writers_is_lost_or_torn(tmp_path: Path) -> None:
         "forkserver"
     )  # from a process without threads, which imports once for all
     forked.set_forkserver_preload([__name__, "numpy", "pgle.run.compare"])
-    writers = [forked.Process(target=write, args=(path, writer)) for writer in range(WRITERS)]
+    writers = [
+        forked.Process(target=write, args=(path, writer)) for writer in range(WRITERS)
+    ]
     for process in writers:
         process.start()
     for process in writers:
@@ -79,13 +95,18 @@ def test_a_last_line_without_an_end_is_kept_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"\x7fELF\xff\x00 not ours\n", b'{"step": 1, "step_time_s": 0.2}\n', b"notes\n"]
+    "content",
+    [b"\x7fELF\xff\x00 not ours\n", b'{"step": 1, "step_time_s": 0.2}\n', b"notes\n"],
 )
-def test_a_file_of_another_kind_is_left_as_it_is(content: bytes, tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_left_as_it_is(
+    content: bytes, tmp_path: Path
+) -> None:
     path = tmp_path / "tool"
     path.write_bytes(content)
     path.chmod(0o755)
-    with pytest.raises(UserError, match="is not a history of pgle; choose another --file"):
+    with pytest.raises(
+        UserError, match="is not a history of pgle; choose another --file"
+    ):
         add_entry(path, entry("a"))
     assert path.read_bytes() == content
     assert path.stat().st_mode & 0o777 == 0o755
@@ -115,7 +136,9 @@ def test_the_mode_of_a_history_stays(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_no_empty_file(tmp_path: Path) -> None:
-    """A limit on the size of files stands for the full disk: the process may create the file, and not fill it."""
+    """A limit on the size of files stands for the full disk: the process may create the file, and
+    not fill it.
+    """
     script = (
         "import resource, signal, sys; from pathlib import Path; from pgle.errors import UserError; "
         "from pgle.run.compare import add_entry; from tests_entry import entry; "

@@ -34,7 +34,9 @@ def test_what_exists_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert [path.name for path in tmp_path.iterdir()] == ["pgle.sbatch"]
 
 
-def test_a_mistyped_starter_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistyped_starter_gets_a_suggestion(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run(["init", "slrum"]) == 2
     assert "did you mean 'slurm'?" in capsys.readouterr().err
 
@@ -48,19 +50,26 @@ def test_without_a_name_all_are_listed(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize("name", ["slurm", "github", "gitlab"])
 def test_scripts_are_sound_to_the_shell(name: str, tmp_path: Path) -> None:
     run(["init", name, "-o", str(tmp_path)])
-    scripts = [path for path in tmp_path.rglob("*") if path.suffix in (".sh", ".sbatch")]
+    scripts = [
+        path for path in tmp_path.rglob("*") if path.suffix in (".sh", ".sbatch")
+    ]
     assert scripts
     for script in scripts:
         assert script.stat().st_mode & 0o111
         assert (
-            subprocess.run(["bash", "-n", script], capture_output=True, check=False).returncode == 0
+            subprocess.run(
+                ["bash", "-n", script], capture_output=True, check=False
+            ).returncode
+            == 0
         )
 
 
 def test_the_makefile_runs_each_stage_once_and_in_order(tmp_path: Path) -> None:
     run(["init", "make", "-o", str(tmp_path)])
     words = ["make", "-n", "-f", "Makefile.pgle", "compare", "CMD=python x.py", "RUN=r"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        words, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     assert [line.split()[1] for line in done.stdout.splitlines()] == [
         *("profile", "convert", "perf", "verify", "perf", "compare"),
     ]
@@ -115,10 +124,14 @@ def test_the_job_ends_before_the_performance_run_if_the_profile_does_not_fit(
 
 
 @pytest.mark.parametrize("script", ["pgle", "profile", "compare"])
-def test_a_job_has_whole_nodes_and_the_cores_of_each_gpu(script: str, tmp_path: Path) -> None:
+def test_a_job_has_whole_nodes_and_the_cores_of_each_gpu(
+    script: str, tmp_path: Path
+) -> None:
     run(["init", "slurm", "-o", str(tmp_path)])
     text = (tmp_path / f"{script}.sbatch").read_text()
-    assert {"#SBATCH --exclusive", "#SBATCH --cpus-per-task=8"} <= set(text.splitlines())
+    assert {"#SBATCH --exclusive", "#SBATCH --cpus-per-task=8"} <= set(
+        text.splitlines()
+    )
     assert {"##SBATCH --account=ACCOUNT", "##SBATCH --partition=PARTITION"} <= set(
         text.splitlines()
     )

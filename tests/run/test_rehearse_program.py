@@ -38,7 +38,9 @@ def test_a_temporary_folder_goes_with_the_failure(
     assert not any(tmp_path.iterdir())
 
 
-def test_a_script_is_run_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_is_run_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("job.sh").write_text("#!/bin/sh\nexit 3\n")
     Path("job.sh").chmod(0o755)
@@ -89,7 +91,9 @@ def test_a_search_that_continues_deletes_what_it_made_and_nothing_of_the_users(
             made.parent.mkdir()
             made.touch()
     assert made.exists()
-    (tmp_path / ".unfinished").unlink()  # as if somebody had put the folder next to a record
+    (
+        tmp_path / ".unfinished"
+    ).unlink()  # as if somebody had put the folder next to a record
     wrong = pytest.raises(UserError, match=f"{name}: was not made by pgle")
     with opened(str(tmp_path), record.name), wrong:
         emptied(made.parent)
@@ -97,16 +101,23 @@ def test_a_search_that_continues_deletes_what_it_made_and_nothing_of_the_users(
 
 
 @pytest.mark.parametrize("name", ["proof", "baseline", "manifest.json"])
-def test_nothing_is_deleted_beside_what_somebody_else_put_there(tmp_path: Path, name: str) -> None:
+def test_nothing_is_deleted_beside_what_somebody_else_put_there(
+    tmp_path: Path, name: str
+) -> None:
     killed(tmp_path)
     (tmp_path / name).mkdir()
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UserError, match="is not an empty directory"), opened(str(tmp_path)):
+    with (
+        pytest.raises(UserError, match="is not an empty directory"),
+        opened(str(tmp_path)),
+    ):
         pass
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_list_that_was_tampered_with_deletes_nothing_elsewhere(tmp_path: Path) -> None:
+def test_a_list_that_was_tampered_with_deletes_nothing_elsewhere(
+    tmp_path: Path,
+) -> None:
     precious, out = tmp_path / "precious", tmp_path / "out"
     for folder in (precious, out):
         folder.mkdir()
@@ -126,7 +137,10 @@ def test_after_a_failure_that_names_a_log_the_same_command_goes(tmp_path: Path) 
                 claim(folder)
                 folder.mkdir()
             raise UserError("crashed", remedy=f"see {out}/all-passes9/xla.log")
-        assert sorted(path.name for path in tmp_path.iterdir()) == [".unfinished", "all-passes9"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == [
+            ".unfinished",
+            "all-passes9",
+        ]
 
 
 def test_what_the_program_wrote_there_stays(
@@ -140,9 +154,12 @@ def test_what_the_program_wrote_there_stays(
 
 
 @pytest.mark.parametrize(
-    "record", ['{"trial": 1}', '{"schema": "pgle.tune/1"}', '{"schema": "pgle.search/1"']
+    "record",
+    ['{"trial": 1}', '{"schema": "pgle.tune/1"}', '{"schema": "pgle.search/1"'],
 )
-def test_a_folder_with_another_record_is_left_as_it_is(record: str, tmp_path: Path) -> None:
+def test_a_folder_with_another_record_is_left_as_it_is(
+    record: str, tmp_path: Path
+) -> None:
     for name in ("search.json", "trials/1.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(record)
@@ -151,7 +168,11 @@ def test_a_folder_with_another_record_is_left_as_it_is(record: str, tmp_path: Pa
         prepared(rehearsal_of(*COMPILES_NOTHING, out=tmp_path), question=NAME),
     ):
         pass
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["1.txt", "search.json", "trials"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [
+        "1.txt",
+        "search.json",
+        "trials",
+    ]
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
@@ -166,7 +187,8 @@ def test_a_program_instead_of_a_module_gets_the_command_to_type(tmp_path: Path) 
     script = tmp_path / "train.py"
     script.touch()
     with pytest.raises(
-        UserError, match=r"train.py: cannot be started .* have it run: -- python .*train.py"
+        UserError,
+        match=r"train.py: cannot be started .* have it run: -- python .*train.py",
     ):
         rehearse(rehearsal_of(str(script)))
 
@@ -177,7 +199,9 @@ def test_a_path_to_nothing_is_no_program(word: str) -> None:
         rehearse(rehearsal_of(word))
 
 
-def test_a_topology_that_is_too_large_is_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_a_topology_that_is_too_large_is_refused_before_anything_runs(
+    tmp_path: Path,
+) -> None:
     words = (sys.executable, "-c", f"open({str(tmp_path / 'ran')!r}, 'w')")
     with pytest.raises(UserError, match=r"more than a rehearsal takes"):
         rehearse(replace(rehearsal_of(*words), topology="99999x99999x99999"))
@@ -188,7 +212,8 @@ OWN = "--xla_gpu_memory_limit_slop_factor=95"
 
 
 @pytest.mark.parametrize(
-    ("hook", "own"), [({"xla_flags": ""}, OWN), ({}, "--xla_gpu_enable_triton_gemm=false")]
+    ("hook", "own"),
+    [({"xla_flags": ""}, OWN), ({}, "--xla_gpu_enable_triton_gemm=false")],
 )
 def test_of_a_real_run_count_the_flags_that_its_program_had(
     hook: dict[str, str], own: str, tmp_path: Path
@@ -208,7 +233,9 @@ def test_of_a_real_run_count_the_flags_that_its_program_had(
         assert any("is not known" in line for line in asked.warnings) == (not hook)
 
 
-@pytest.mark.parametrize("wrong", [{"profile": "bad.pbtxt"}, {"flags": ("--xla_gpu_foo_bar=1",)}])
+@pytest.mark.parametrize(
+    "wrong", [{"profile": "bad.pbtxt"}, {"flags": ("--xla_gpu_foo_bar=1",)}]
+)
 def test_a_bad_profile_or_flag_is_refused_before_the_program_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, object]
 ) -> None:

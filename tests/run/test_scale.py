@@ -1,4 +1,6 @@
-"""What is asked for becomes rows, a refusal too. Rows on disk are taken again where nothing changed."""
+"""What is asked for becomes rows, a refusal too. Rows on disk are taken again where nothing
+changed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.run.directory.directory import asked_in
-from pgle.run.scale import NAME, ROW, KeptRows, ScaleRequest, _about, _of_files, make_row
+from pgle.run.scale import (
+    NAME,
+    ROW,
+    KeptRows,
+    ScaleRequest,
+    _about,
+    _of_files,
+    make_row,
+)
 from pgle.scale.answer import Exposed, ScaleRow
 from pgle.scale.plan import SizeTrial
 
@@ -25,7 +35,11 @@ def row(folder: Path) -> ScaleRow:
     (folder / "module.pb").touch()
     reduced = Exposed("all-reduce", 8, 1, "NVLink", 2.0, 1.0, 3)
     return ScaleRow(
-        8, step_us=1.5, scheduled="module.pb", by_collective=(reduced,), tried={"4": None}
+        8,
+        step_us=1.5,
+        scheduled="module.pb",
+        by_collective=(reduced,),
+        tried={"4": None},
     )
 
 
@@ -42,8 +56,12 @@ def test_a_size_without_a_step_is_tried_again(tmp_path: Path) -> None:
     assert kept(tmp_path).resumed == 0
 
 
-def test_a_row_whose_folder_has_the_same_name_is_of_another_value(tmp_path: Path) -> None:
-    one, other = (SizeTrial(8, 8, (("config", value),)) for value in ("a/b.yml", "a_b.yml"))
+def test_a_row_whose_folder_has_the_same_name_is_of_another_value(
+    tmp_path: Path,
+) -> None:
+    one, other = (
+        SizeTrial(8, 8, (("config", value),)) for value in ("a/b.yml", "a_b.yml")
+    )
     kept(tmp_path).add(one, replace(row(tmp_path), values={"config": "a/b.yml"}))
     assert one.name == other.name
     assert kept(tmp_path).known(one)
@@ -57,7 +75,9 @@ def test_a_row_without_its_module_is_made_again(tmp_path: Path) -> None:
 
 def test_rows_of_another_program_are_refused(tmp_path: Path) -> None:
     kept(tmp_path, target="a")
-    with pytest.raises(UserError, match=r"another program or setting \(target differs\)"):
+    with pytest.raises(
+        UserError, match=r"another program or setting \(target differs\)"
+    ):
         kept(tmp_path, target="b")
 
 
@@ -82,10 +102,17 @@ def test_a_script_that_was_edited_is_another_program(tmp_path: Path) -> None:
     assert before != _about(request)
 
 
-def test_a_program_may_be_longer_than_a_name_and_no_credential_is_kept(tmp_path: Path) -> None:
+def test_a_program_may_be_longer_than_a_name_and_no_credential_is_kept(
+    tmp_path: Path,
+) -> None:
     code = f"import jax  # {'x' * 300}"
-    about = _about(ScaleRequest(("python", "-c", code, "--api-key=hunter2"), (8,), tmp_path))
-    assert (about["command"], about["files"]) == (["python", "-c", code, "--api-key=***"], {})
+    about = _about(
+        ScaleRequest(("python", "-c", code, "--api-key=hunter2"), (8,), tmp_path)
+    )
+    assert (about["command"], about["files"]) == (
+        ["python", "-c", code, "--api-key=***"],
+        {},
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,7 +125,11 @@ def test_a_program_may_be_longer_than_a_name_and_no_credential_is_kept(tmp_path:
         ),
         ("print(1)", 8, "the program compiled no jax module; it does not import jax"),
         ("import jax; raise ValueError('no')", 8, "ValueError: no"),
-        ("import jax; raise ValueError('no')", 4096, "ValueError: no"),  # captured at 512 first
+        (
+            "import jax; raise ValueError('no')",
+            4096,
+            "ValueError: no",
+        ),  # captured at 512 first
     ],
 )
 def test_a_program_that_fails_is_a_row_with_its_reason_first(
@@ -109,10 +140,14 @@ def test_a_program_that_fails_is_a_row_with_its_reason_first(
     assert row.failure.startswith(said)
 
 
-def test_hlo_text_of_which_only_shardings_say_for_how_many_it_is(tmp_path: Path) -> None:
+def test_hlo_text_of_which_only_shardings_say_for_how_many_it_is(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "step.hlo"
     path.write_text(
         "HloModule jit_step\n\nENTRY main {\n  p = f32[64]{0} parameter(0), sharding={devices=[16]<=[16]}\n"
         "  ROOT n = f32[64]{0} negate(p)\n}\n"
     )
-    assert [trial.devices for trial in _of_files(ScaleRequest((str(path),), (), tmp_path))] == [16]
+    assert [
+        trial.devices for trial in _of_files(ScaleRequest((str(path),), (), tmp_path))
+    ] == [16]

@@ -47,7 +47,9 @@ def _pair(start: str, done: str) -> AsyncPair:
     from dataclasses import fields
 
     given = {"start": start, "done": done, "computation": "main"}
-    return AsyncPair(**{field.name: given.get(field.name, "") for field in fields(AsyncPair)})  # type: ignore[arg-type]
+    return AsyncPair(
+        **{field.name: given.get(field.name, "") for field in fields(AsyncPair)}
+    )  # type: ignore[arg-type]
 
 
 def test_an_instruction_occupies_its_cost() -> None:
@@ -67,7 +69,9 @@ def test_an_exposed_collective_shows_its_latency() -> None:
     assert (found.compared, found.equal) == (1, 1)
 
 
-def test_the_start_of_an_asynchronous_fusion_occupies_its_cost_before_its_latency() -> None:
+def test_the_start_of_an_asynchronous_fusion_occupies_its_cost_before_its_latency() -> (
+    None
+):
     found = evidence({"all-gather-start": 20.0}, start=20.0)
     assert (found.compared, found.equal, found.instructions) == (1, 1, 2)
 
@@ -78,8 +82,13 @@ def test_what_takes_no_time_is_not_counted() -> None:
 
 
 def test_the_sentence_counts() -> None:
-    assert evidence({"gemm": 30.0}).sentence == "the schedule dump shows that XLA took them"
-    assert "took none of the 1 costs that can be seen" in evidence({"gemm": 31.0}).sentence
+    assert (
+        evidence({"gemm": 30.0}).sentence
+        == "the schedule dump shows that XLA took them"
+    )
+    assert (
+        "took none of the 1 costs that can be seen" in evidence({"gemm": 31.0}).sentence
+    )
     assert evidence({"other": 1.0}).sentence.startswith(
         "none of the 2 instructions in the schedule dump has a cost"
     )
@@ -88,28 +97,43 @@ def test_the_sentence_counts() -> None:
 def test_matrix_products_without_a_cost_weigh_what_they_take_not_the_constant_that_xla_assumes(
     testdata: Path,
 ) -> None:
-    """XLA takes a custom fusion for 1 µs: by that alone the rest of the profile would cover 97 % of the step."""
-    schedule = read_schedule_dump(testdata / "hlo/jax-0.10.2/async/jit_step.schedule.pb.xz")
+    """XLA takes a custom fusion for 1 µs: by that alone the rest of the profile would cover 97 % of
+    the step.
+    """
+    schedule = read_schedule_dump(
+        testdata / "hlo/jax-0.10.2/async/jit_step.schedule.pb.xz"
+    )
     rows = LookupTable(schedule.module, schedule.module).rows
     products = {
         row.filed_as
         for row in rows.values()
-        if row.instruction.fusion_kind == "kCustom" or row.instruction.opcode == "custom-call"
+        if row.instruction.fusion_kind == "kCustom"
+        or row.instruction.opcode == "custom-call"
     }
     full = estimate_profile(schedule.module, find_hardware("a100-40gb"))
-    profile = replace(full, costs=tuple(cost for cost in full.costs if cost.name not in products))
+    profile = replace(
+        full, costs=tuple(cost for cost in full.costs if cost.name not in products)
+    )
     known = _compare(schedule, profile).coverage
     assert known is not None and known.time_coverage is not None
     assert known.time_coverage < BOUNDS.time
     finals = read_modules(testdata / "hlo/jax-0.10.2/async")
     whole = cover(profile, finals, {"jit_step": schedule.module}).main[0]
-    assert (known.time_coverage, known.kept_share) == (whole.time.value, whole.kept_share)
+    assert (known.time_coverage, known.kept_share) == (
+        whole.time.value,
+        whole.kept_share,
+    )
 
 
 def test_a_profile_without_a_gap_covers_all_of_the_step(testdata: Path) -> None:
-    schedule = read_schedule_dump(testdata / "hlo/jax-0.10.2/async/jit_step.schedule.pb.xz")
+    schedule = read_schedule_dump(
+        testdata / "hlo/jax-0.10.2/async/jit_step.schedule.pb.xz"
+    )
     full = estimate_profile(schedule.module, find_hardware("a100-40gb"))
-    known, whole = _compare(schedule, full).coverage, cover(full, [schedule.module]).main[0]
+    known, whole = (
+        _compare(schedule, full).coverage,
+        cover(full, [schedule.module]).main[0],
+    )
     assert known is not None
     assert (known.covered, known.wanted) == (whole.count.covered, whole.count.total)
     assert (
@@ -118,7 +142,12 @@ def test_a_profile_without_a_gap_covers_all_of_the_step(testdata: Path) -> None:
         == (1.0, 1.0)
     )
     idle = _compare(
-        schedule, replace(full, costs=tuple(cost._replace(cost_us=0.0) for cost in full.costs))
+        schedule,
+        replace(full, costs=tuple(cost._replace(cost_us=0.0) for cost in full.costs)),
     ).coverage
     assert idle is not None
-    assert (idle.covered, idle.wanted, idle.time_coverage) == (known.covered, known.wanted, None)
+    assert (idle.covered, idle.wanted, idle.time_coverage) == (
+        known.covered,
+        known.wanted,
+        None,
+    )

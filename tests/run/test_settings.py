@@ -15,7 +15,9 @@ from pgle.run.process.environment import memory_fraction
 from pgle.run.rehearse_program import RehearseRequest, settle, told_of_hosts
 from pgle.xla.targets import load_target
 
-OURS = CapturedProgram(sys.executable, sys.version_info[:3], installed().jaxlib, plugin=True)
+OURS = CapturedProgram(
+    sys.executable, sys.version_info[:3], installed().jaxlib, plugin=True
+)
 
 
 @pytest.fixture
@@ -28,18 +30,27 @@ def settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         environment: str = "", *flags: str, program: CapturedProgram = OURS
     ) -> RehearseRequest:
         monkeypatch.setenv("XLA_FLAGS", environment)
-        return settle([module], None, program, flags, target=load_target("h100"), out=tmp_path)
+        return settle(
+            [module], None, program, flags, target=load_target("h100"), out=tmp_path
+        )
 
     return settled
 
 
-def test_flags_of_the_environment_come_before_those_of_the_command_line(settled) -> None:
+def test_flags_of_the_environment_come_before_those_of_the_command_line(
+    settled,
+) -> None:
     slop = "--xla_gpu_memory_limit_slop_factor"
     assert settled(f"{slop}=90", f"{slop}=95").flags == (f"{slop}=90", f"{slop}=95")
 
 
-def test_flags_that_the_program_sets_come_after_those_of_the_environment(settled) -> None:
-    slop, cpu = "--xla_gpu_memory_limit_slop_factor", "--xla_force_host_platform_device_count=2"
+def test_flags_that_the_program_sets_come_after_those_of_the_environment(
+    settled,
+) -> None:
+    slop, cpu = (
+        "--xla_gpu_memory_limit_slop_factor",
+        "--xla_force_host_platform_device_count=2",
+    )
     program = replace(OURS, xla_flags=f"{slop}=95 {cpu} --xla_gpu_no_such_flag=1")
     setting = settled(f"{slop}=90", program=program)
     assert setting.flags == (f"{slop}=90", f"{slop}=95")
@@ -55,11 +66,20 @@ def test_levels_of_effort_and_options_of_the_compilation_count_as_flags(
 ) -> None:
     monkeypatch.setenv("JAX_OPTIMIZATION_LEVEL", "O2")
     options = {
-        "step.mlir": [["jax_optimization_level", "O1"], ["xla_gpu_enable_triton_gemm", "false"]]
+        "step.mlir": [
+            ["jax_optimization_level", "O1"],
+            ["xla_gpu_enable_triton_gemm", "false"],
+        ]
     }
     asked = ("--jax_optimization_level=O1", "--xla_gpu_enable_triton_gemm=false")
-    setting = settled("", "--jax_optimization_level=O3", program=replace(OURS, options=options))
-    assert setting.flags == ("--jax_optimization_level=O2", *asked, "--jax_optimization_level=O3")
+    setting = settled(
+        "", "--jax_optimization_level=O3", program=replace(OURS, options=options)
+    )
+    assert setting.flags == (
+        "--jax_optimization_level=O2",
+        *asked,
+        "--jax_optimization_level=O3",
+    )
     assert setting.warnings == ()
 
 
@@ -79,8 +99,16 @@ def test_a_profile_in_the_environment_gives_way(settled) -> None:
 @pytest.mark.parametrize(
     ("environment", "flags", "where"),
     [
-        ("--xla_gpu_no_such_flag=1", (), "XLA_FLAGS: --xla_gpu_no_such_flag: .* does not know it"),
-        ("", ("--xla_gpu_no_such_flag=1",), "--flag --xla_gpu_no_such_flag: .* does not know it"),
+        (
+            "--xla_gpu_no_such_flag=1",
+            (),
+            "XLA_FLAGS: --xla_gpu_no_such_flag: .* does not know it",
+        ),
+        (
+            "",
+            ("--xla_gpu_no_such_flag=1",),
+            "--flag --xla_gpu_no_such_flag: .* does not know it",
+        ),
         (
             "",
             ("--xla_dump_to=/tmp/x",),
@@ -128,11 +156,25 @@ def test_a_program_of_our_jaxlib_needs_no_word(settled) -> None:
     [
         ({}, 0.75),
         ({"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9"}, 0.9),
-        ({"XLA_CLIENT_MEM_FRACTION": "0.92", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9"}, 0.92),
-        ({"XLA_PYTHON_CLIENT_ALLOCATOR": "platform", "XLA_CLIENT_MEM_FRACTION": "0.92"}, 0.0),
+        (
+            {
+                "XLA_CLIENT_MEM_FRACTION": "0.92",
+                "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9",
+            },
+            0.92,
+        ),
+        (
+            {
+                "XLA_PYTHON_CLIENT_ALLOCATOR": "platform",
+                "XLA_CLIENT_MEM_FRACTION": "0.92",
+            },
+            0.0,
+        ),
     ],
 )
-def test_the_allocators_part_of_the_memory(environment: dict[str, str], fraction: float) -> None:
+def test_the_allocators_part_of_the_memory(
+    environment: dict[str, str], fraction: float
+) -> None:
     assert memory_fraction(environment) == fraction
 
 
@@ -156,9 +198,16 @@ def test_what_is_no_part_of_a_memory(value: str) -> None:
         ("gb200", "2x16x4", 12.5, "gpus_per_node=64,nic_speed_gbps=12.5"),
     ],
 )
-def test_xlas_own_model_gets_hosts_and_network(settled, target, topology, network, options) -> None:
+def test_xlas_own_model_gets_hosts_and_network(
+    settled, target, topology, network, options
+) -> None:
     setting = told_of_hosts(
-        replace(settled(), target=load_target(target), topology=topology, network_gb_s=network)
+        replace(
+            settled(),
+            target=load_target(target),
+            topology=topology,
+            network_gb_s=network,
+        )
     )
     flag = f"--xla_gpu_analytical_latency_estimator_options={options}"
     assert setting.flags == ((flag,) if options else ())

@@ -58,13 +58,17 @@ class Bench:
         is_side = tried in (self.baseline, self.pgle)
         self.done += ["whole"] * is_side
         made = scheduled(98.0, 1000) if is_side else scheduled(*self.by_all)
-        return made, SimpleNamespace(scheduled=SimpleNamespace(name="m"), lhs=None, log=Path())
+        return made, SimpleNamespace(
+            scheduled=SimpleNamespace(name="m"), lhs=None, log=Path()
+        )
 
     def options(self, _: Any) -> tuple[str, ...]:
         return ()
 
 
-def test_what_a_search_wrote_is_written_anew_when_it_is_gone_on_with(tmp_path: Path) -> None:
+def test_what_a_search_wrote_is_written_anew_when_it_is_gone_on_with(
+    tmp_path: Path,
+) -> None:
     search = tune._Search(Bench((95.0, 1), (95.0, 1), tmp_path), lambda *_: None)  # type: ignore[arg-type]
     proof: Any = SimpleNamespace(scheduled=scheduled(95.0, 1))
     assert search.write(proof) == search.write(proof)
@@ -72,9 +76,13 @@ def test_what_a_search_wrote_is_written_anew_when_it_is_gone_on_with(tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["flags.txt", "profile.pbtxt.json", "timeline.html"])
-def test_what_cannot_be_written_is_said_before_the_search(tmp_path: Path, name: str) -> None:
+def test_what_cannot_be_written_is_said_before_the_search(
+    tmp_path: Path, name: str
+) -> None:
     (tmp_path / name).mkdir()
-    with pytest.raises(UserError, match=f"{name}: is a directory, a file is to be written"):
+    with pytest.raises(
+        UserError, match=f"{name}: is a directory, a file is to be written"
+    ):
         tune.tune(SimpleNamespace(out=tmp_path))  # type: ignore[arg-type]
 
 
@@ -85,10 +93,13 @@ def test_a_full_device_ends_the_search_and_is_no_fault_of_a_setting(
     def without_profile(*_: Any) -> None:
         raise UserError("empty file")
 
-    monkeypatch.setattr("pgle.run.tune.shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    monkeypatch.setattr(
+        "pgle.run.tune.shutil.disk_usage", lambda _: SimpleNamespace(free=free)
+    )
     bench: Any = RealBench.__new__(RealBench)
     bench.session = SimpleNamespace(
-        base=SimpleNamespace(flags=(), dump_dir=tmp_path), without_profile=without_profile
+        base=SimpleNamespace(flags=(), dump_dir=tmp_path),
+        without_profile=without_profile,
     )
     with nullcontext() if free else pytest.raises(UserError, match="empty file"):
         assert bench.trial((FLAGS, "a")).failure == "empty file"
@@ -119,7 +130,11 @@ def test_where_a_whole_compilation_differs_the_proof_is_of_whole_compilations(
     assert proof.scheduled.trial.step_us == 95.0
     assert proof.judged.mean == pytest.approx(95 / 98 - 1)
     prove(bench, tmp_path, monkeypatch)
-    assert bench.done == ["distrust", "whole", "whole"]  # once, however many settings differ
+    assert bench.done == [
+        "distrust",
+        "whole",
+        "whole",
+    ]  # once, however many settings differ
 
 
 def test_where_both_agree_the_sides_stay_as_they_are(
@@ -135,7 +150,10 @@ def test_where_both_agree_the_sides_stay_as_they_are(
 def test_the_line_counts_trials_and_names_the_best_and_what_the_rest_takes() -> None:
     line = Line("compiling", since=0.0)
     pgle = scheduled(100.0, 1).trial
-    better, worse = replace(scheduled(95.0, 1).trial, label="b"), scheduled(105.0, 1).trial
+    better, worse = (
+        replace(scheduled(95.0, 1).trial, label="b"),
+        scheduled(105.0, 1).trial,
+    )
     with announced(line, 20) as announce:
         for done in (
             pgle,
@@ -145,11 +163,15 @@ def test_the_line_counts_trials_and_names_the_best_and_what_the_rest_takes() -> 
             replace(worse, label="without b"),
         ):
             announce(done, pgle)
-    assert line.text(30.0) == "trial 2 of 20 · best −5.0 % (b) · compiling · 30 s, about 270 s left"
+    assert (
+        line.text(30.0)
+        == "trial 2 of 20 · best −5.0 % (b) · compiling · 30 s, about 270 s left"
+    )
 
 
 @pytest.mark.parametrize(
-    ("needs", "less_us", "accepted"), [(80, None, True), (95, 104.0, False), (95, 94.0, True)]
+    ("needs", "less_us", "accepted"),
+    [(80, None, True), (95, 104.0, False), (95, 94.0, True)],
 )
 def test_near_the_memory_limit_a_setting_must_gain_with_less_memory_too(
     needs: int,
@@ -173,7 +195,9 @@ def test_near_the_memory_limit_a_setting_must_gain_with_less_memory_too(
 
         def whole(self, *given: Any, **how: Any) -> tuple[Any, Any]:
             found, result = super().whole(*given, **how)
-            return replace(found, trial=replace(found.trial, memory_bytes=needs)), result
+            return replace(
+                found, trial=replace(found.trial, memory_bytes=needs)
+            ), result
 
     limits: list[int] = []
     bench = Near()
@@ -189,18 +213,24 @@ def test_a_link_in_the_folder_is_not_followed(tmp_path: Path, name: str) -> None
     out.mkdir()
     (out / name).symlink_to(precious)
     with pytest.raises(
-        UserError, match=f"{name}: was not made by pgle, which would replace it; move it away"
+        UserError,
+        match=f"{name}: was not made by pgle, which would replace it; move it away",
     ):
         check(SimpleNamespace(out=out))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    "error", [SystemExit(143), KeyboardInterrupt()], ids=lambda error: type(error).__name__
+    "error",
+    [SystemExit(143), KeyboardInterrupt()],
+    ids=lambda error: type(error).__name__,
 )
 def test_a_search_that_a_signal_ends_says_what_is_best_so_far(
     error: BaseException, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pgle, trial = scheduled(100.0, 1).trial, replace(scheduled(90.0, 1).trial, flags={"xla_f": "7"})
+    pgle, trial = (
+        scheduled(100.0, 1).trial,
+        replace(scheduled(90.0, 1).trial, flags={"xla_f": "7"}),
+    )
     with pytest.raises(type(error)), announced(Line("compiling"), 20) as announce:
         for done in (pgle, replace(trial, worlds_us=pgle.worlds_us), trial):
             announce(done, pgle)

@@ -21,7 +21,9 @@ SCHEDULER = "latency_hiding_scheduler.cc:4325] LatencyHidingScheduler current me
 def compiled(tmp_path: Path) -> CompileResult:
     log = tmp_path / "xla.log"
     log.write_text(SCHEDULER.format(20 * GIB, 40 * GIB))
-    return CompileResult("jit_step", 8, tmp_path, None, log, "", 1.0, {"total": 30 * GIB}, "0.10.2")
+    return CompileResult(
+        "jit_step", 8, tmp_path, None, log, "", 1.0, {"total": 30 * GIB}, "0.10.2"
+    )
 
 
 def test_enough_memory_is_nothing_to_say(compiled: CompileResult) -> None:
@@ -47,11 +49,17 @@ def test_a_scheduler_that_is_short_of_memory(compiled: CompileResult) -> None:
 
 
 @pytest.mark.parametrize(("need", "said"), [(58, False), (58.5, True), (60, True)])
-def test_a_step_near_the_memory_limit(compiled: CompileResult, need: float, said: bool) -> None:
+def test_a_step_near_the_memory_limit(
+    compiled: CompileResult, need: float, said: bool
+) -> None:
     line = memory_warning(
-        replace(compiled, memory={"total": int(need * GIB)}), 60 * GIB, load_target("h100")
+        replace(compiled, memory={"total": int(need * GIB)}),
+        60 * GIB,
+        load_target("h100"),
     )
-    assert line.partition(", within")[0] == f"{need:.1f} GiB of 60.0 GiB are needed" * said
+    assert (
+        line.partition(", within")[0] == f"{need:.1f} GiB of 60.0 GiB are needed" * said
+    )
     assert ("within 3% of the memory limit: the gain may turn" in line) == said
 
 
@@ -59,7 +67,9 @@ def test_host_memory_is_not_counted_as_the_gpus(tmp_path: Path) -> None:
     """Colours of allocations are memory spaces; 5 is the host's."""
     proto = hlo_pb2.HloBuffersProto()
     for size, colour, is_argument in ((10, 0, True), (90, 0, False), (60, 5, False)):
-        allocation = proto.buffer_assignment.buffer_allocations.add(size=size, color=colour)
+        allocation = proto.buffer_assignment.buffer_allocations.add(
+            size=size, color=colour
+        )
         allocation.is_entry_computation_parameter = is_argument
     dump = tmp_path / "m.hlo.pb"
     dump.write_bytes(proto.SerializeToString())
@@ -75,7 +85,8 @@ def test_lhs_that_runs_though_it_is_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "runs"), [([OFF], False), ([], True), ([OFF, OFF.replace("false", "true")], True)]
+    ("flags", "runs"),
+    [([OFF], False), ([], True), ([OFF, OFF.replace("false", "true")], True)],
 )
 def test_lhs_as_its_flag_says(flags: list[str], runs: bool) -> None:
     assert lhs_warning(flags, runs=runs) == ""
@@ -83,5 +94,8 @@ def test_lhs_as_its_flag_says(flags: list[str], runs: bool) -> None:
 
 def test_lhs_that_expects_more_than_the_step() -> None:
     line = belief_warning(57_000.0, 451.0)
-    assert "LHS expects 57.0 ms of exposed time, more than the predicted step of 0.5 ms" in line
+    assert (
+        "LHS expects 57.0 ms of exposed time, more than the predicted step of 0.5 ms"
+        in line
+    )
     assert belief_warning(400.0, 451.0) == belief_warning(None, 451.0) == ""

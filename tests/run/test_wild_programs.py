@@ -13,7 +13,8 @@ from pgle.run.rehearse import Rehearsal, rehearse
 from pgle.run.rehearse_program import RehearseCommand
 
 JAX = importlib.util.find_spec("jax_plugins") and any(
-    importlib.util.find_spec(f"jax_plugins.{name}") for name in ("xla_cuda13", "xla_cuda12")
+    importlib.util.find_spec(f"jax_plugins.{name}")
+    for name in ("xla_cuda13", "xla_cuda12")
 )
 pytestmark = [
     pytest.mark.rehearse,
@@ -25,7 +26,9 @@ WILD = Path(__file__).parents[1] / "helpers" / "wild_programs.py"
 
 def rehearsed(name: str, folder: Path) -> Rehearsal:
     module = folder / f"{name}.mlir"
-    subprocess.run([sys.executable, str(WILD), name, str(module)], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, str(WILD), name, str(module)], check=True, capture_output=True
+    )
     command = RehearseCommand(
         words=(str(module),), target="h100", out=str(folder / "out"), cached=False
     )
@@ -53,5 +56,6 @@ def test_a_kernel_behind_the_ffi_is_named_as_of_unknown_cost(tmp_path: Path) -> 
     found = rehearsed("foreign_call", tmp_path)
     assert found.used
     assert any(
-        "no cost is known of custom calls (my_fused_norm × 4)" in line for line in found.warnings
+        "no cost is known of custom calls (my_fused_norm × 4)" in line
+        for line in found.warnings
     )

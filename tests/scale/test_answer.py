@@ -1,4 +1,6 @@
-"""Efficiency, where a program breaks and what breaks it, ranges, a measured step: on rows a person can read."""
+"""Efficiency, where a program breaks and what breaks it, ranges, a measured step: on rows a person
+can read.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,17 @@ import pytest
 from pgle.scale.answer import Exposed, ScaleRow, answer
 
 
-def row(devices: int, step_us: float, exposed_us: float = 0.0, **more: object) -> ScaleRow:
+def row(
+    devices: int, step_us: float, exposed_us: float = 0.0, **more: object
+) -> ScaleRow:
     reduced = Exposed(
-        "all-reduce", devices, max(devices // 8, 1), "network", exposed_us, exposed_us, 1
+        "all-reduce",
+        devices,
+        max(devices // 8, 1),
+        "network",
+        exposed_us,
+        exposed_us,
+        1,
     )
     plain = ScaleRow(
         devices, step_us=step_us, least_us=0.95 * step_us, most_us=1.2 * step_us, compute_us=step_us - exposed_us,
@@ -20,11 +30,16 @@ def row(devices: int, step_us: float, exposed_us: float = 0.0, **more: object) -
     return replace(plain, **more)
 
 
-def test_it_breaks_where_a_tenth_of_the_work_is_lost_and_the_collective_is_named() -> None:
+def test_it_breaks_where_a_tenth_of_the_work_is_lost_and_the_collective_is_named() -> (
+    None
+):
     found = answer([row(8, 100), row(64, 104, 4), row(512, 125, 25)])
     assert found.scales_to == 64
     assert found.breaks is not None
-    assert (found.breaks.row.devices, found.breaks.efficiency) == (512, pytest.approx(0.8))
+    assert (found.breaks.row.devices, found.breaks.efficiency) == (
+        512,
+        pytest.approx(0.8),
+    )
     assert found.culprit is not None
     assert (found.culprit.kind, found.culprit.hosts, found.culprit_share) == (
         "all-reduce",
@@ -49,7 +64,10 @@ def test_ranges_widen_with_size() -> None:
 
 def test_a_measured_step_multiplies_and_the_range_holds_the_sum_too() -> None:
     found = answer([row(8, 100), row(64, 150)], {8: 120})
-    assert [item.step_us for item in found.rows] == [pytest.approx(120), pytest.approx(180)]
+    assert [item.step_us for item in found.rows] == [
+        pytest.approx(120),
+        pytest.approx(180),
+    ]
     assert found.rows[1].interval_us[0] < 150 + 20 < found.rows[1].interval_us[1]
     assert found.rows[0].interval_us == (pytest.approx(120), pytest.approx(120))
 
@@ -72,7 +90,11 @@ def test_what_grew_most_is_not_always_communication() -> None:
 
 def test_a_size_without_a_step_is_a_row_and_not_the_end() -> None:
     found = answer(
-        [ScaleRow(3, failure="batch 8 is not divisible by 3"), row(8, 100), row(16, 101)]
+        [
+            ScaleRow(3, failure="batch 8 is not divisible by 3"),
+            row(8, 100),
+            row(16, 101),
+        ]
     )
     assert found.rows[0].efficiency is None
     assert found.first is found.rows[1]

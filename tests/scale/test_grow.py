@@ -10,7 +10,9 @@ from pgle.scale.plan import UnfitError, bases, grown
 
 
 def lowered(devices: int, *, batch: int = 2) -> str:
-    """A step over two axes of a mesh, as jax lowers it for so many devices, of which none exists."""
+    """A step over two axes of a mesh, as jax lowers it for so many devices, of which none
+    exists.
+    """
     import jax
     import jax.numpy as jnp
     from jax.sharding import AbstractMesh, NamedSharding
@@ -26,10 +28,17 @@ def lowered(devices: int, *, batch: int = 2) -> str:
         return weights - gradient, value
 
     def shape(spec: P, *sizes: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(sizes, jnp.bfloat16, sharding=NamedSharding(mesh, spec))
+        return jax.ShapeDtypeStruct(
+            sizes, jnp.bfloat16, sharding=NamedSharding(mesh, spec)
+        )
 
-    weights, x = shape(P("model", None), 64, 32), shape(P("data", "model"), batch * devices, 64)
-    text: str = jax.jit(step).trace(weights, x).lower(lowering_platforms=("cuda",)).as_text()
+    weights, x = (
+        shape(P("model", None), 64, 32),
+        shape(P("data", "model"), batch * devices, 64),
+    )
+    text: str = (
+        jax.jit(step).trace(weights, x).lower(lowering_platforms=("cuda",)).as_text()
+    )
     return text
 
 
@@ -39,7 +48,9 @@ def test_a_grown_module_is_what_jax_lowers_at_that_size() -> None:
     constants = re.compile(r"dense<[^>]*>")
     assert "tensor<16384x64xbf16>" in found
     assert constants.sub("", found) == constants.sub("", expected)
-    assert [float(item) for item in re.findall(r"dense<([\d.eE+-]+)>", found)] == pytest.approx(
+    assert [
+        float(item) for item in re.findall(r"dense<([\d.eE+-]+)>", found)
+    ] == pytest.approx(
         [float(item) for item in re.findall(r"dense<([\d.eE+-]+)>", expected)], rel=0.01
     )
 
@@ -65,7 +76,9 @@ def test_numbers_that_grow_shrink_and_stay() -> None:
         n: f"tensor<{4 * n}x7x{1024 // n}xf32> last {n - 1} scale {1 / n:E} %arg07"
         for n in (8, 16, 32)
     }
-    assert grown(texts, 64) == "tensor<256x7x16xf32> last 63 scale 1.562500000E-02 %arg07"
+    assert (
+        grown(texts, 64) == "tensor<256x7x16xf32> last 63 scale 1.562500000E-02 %arg07"
+    )
 
 
 def test_constants_that_are_printed_by_their_bits() -> None:
@@ -74,7 +87,10 @@ def test_constants_that_are_printed_by_their_bits() -> None:
         n: f"dense<{text}> : tensor<f32> dense<0xFF80> : tensor<bf16>"
         for n, text in printed.items()
     }
-    assert grown(texts, 8192) == "dense<2.097152000E+06> : tensor<f32> dense<0xFF80> : tensor<bf16>"
+    assert (
+        grown(texts, 8192)
+        == "dense<2.097152000E+06> : tensor<f32> dense<0xFF80> : tensor<bf16>"
+    )
 
 
 def test_sizes_to_capture_are_halves_with_full_hosts() -> None:
@@ -82,6 +98,7 @@ def test_sizes_to_capture_are_halves_with_full_hosts() -> None:
     assert bases(6144, 2048, 8) == (384, 768, 1536)
     assert bases(4608, 2048, 72) == (288, 576, 1152)
     with pytest.raises(
-        UnfitError, match=r"^4104 GPUs are more than the 2048 of a capture, and halves of them"
+        UnfitError,
+        match=r"^4104 GPUs are more than the 2048 of a capture, and halves of them",
     ):
         bases(4104, 2048, 8)

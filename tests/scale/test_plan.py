@@ -18,11 +18,18 @@ def test_every_size_comes_with_every_combination() -> None:
         (64, "a"),
         (64, "b"),
     ]
-    assert [trial.name for trial in found][:2] == ["8-mesh=a-batch=1", "8-mesh=b-batch=1"]
+    assert [trial.name for trial in found][:2] == [
+        "8-mesh=a-batch=1",
+        "8-mesh=b-batch=1",
+    ]
 
 
 def test_hosts_are_slices_of_a_topology() -> None:
-    assert [SizeTrial(devices, 8).topology for devices in (4, 8, 64)] == ["1x1x4", "1x1x8", "8x1x8"]
+    assert [SizeTrial(devices, 8).topology for devices in (4, 8, 64)] == [
+        "1x1x4",
+        "1x1x8",
+        "8x1x8",
+    ]
 
 
 def test_half_a_host_is_refused() -> None:
@@ -40,7 +47,14 @@ def test_placeholders_are_replaced_and_worked_out() -> None:
         '{{"a": 1}}',
         "{devices}",
     )
-    assert filled(words, trial) == ("--batch=256", "--per", "8", "fsdp8tp8", '{"a": 1}', "64")
+    assert filled(words, trial) == (
+        "--batch=256",
+        "--per",
+        "8",
+        "fsdp8tp8",
+        '{"a": 1}',
+        "64",
+    )
 
 
 def test_a_division_that_leaves_a_rest_is_a_size_the_program_cannot_take() -> None:
@@ -51,10 +65,18 @@ def test_a_division_that_leaves_a_rest_is_a_size_the_program_cannot_take() -> No
 @pytest.mark.parametrize(
     ("words", "vary", "said"),
     [
-        (["train.py"], {"mesh": ["a"]}, "--vary mesh: is not in the command; write {mesh} in it"),
+        (
+            ["train.py"],
+            {"mesh": ["a"]},
+            "--vary mesh: is not in the command; write {mesh} in it",
+        ),
         (["{mash}"], {"mesh": ["a"]}, "{mash}: has no value; did you mean 'mesh'"),
         (["--n={device}"], {}, "{device}: has no value; did you mean 'devices'"),
-        (["{mesh}"], {"batch": ["1"], "mesh": ["fsdp{batch}"]}, "{batch}: has no value"),
+        (
+            ["{mesh}"],
+            {"batch": ["1"], "mesh": ["fsdp{batch}"]},
+            "{batch}: has no value",
+        ),
         (["{devices//8}"], {}, "{devices//8}: is no placeholder; only"),
         (["{devices + 1}"], {}, "{devices + 1}: is no placeholder; only"),
         (["{mash}"], {}, "{mash}: has no value"),

@@ -8,9 +8,7 @@ from pgle.xla.hlo.text import module_from_text
 from pgle.xla.targets import find_hardware
 
 HEAD = "HloModule jit_step, is_scheduled=true, num_partitions=8\n"
-SUM = (
-    "add {\n  a = bf16[] parameter(0)\n  b = bf16[] parameter(1)\n  ROOT s = bf16[] add(a, b)\n}\n"
-)
+SUM = "add {\n  a = bf16[] parameter(0)\n  b = bf16[] parameter(1)\n  ROOT s = bf16[] add(a, b)\n}\n"
 ALL = "replica_groups={{0,1,2,3,4,5,6,7}}, channel_id=1"
 SCATTER = f"{ALL}, dimensions={{0}}, to_apply=add, use_global_device_ids=true"
 DOT = "lhs_contracting_dims={1}, rhs_contracting_dims={0}"
@@ -47,9 +45,13 @@ def weights_shares(text: str) -> dict[str, float]:
     return {item.kind: item.weights_us / item.exposed_us for item in found}
 
 
-def test_weights_are_gathered_from_no_product_and_gradients_are_scattered_into_none() -> None:
+def test_weights_are_gathered_from_no_product_and_gradients_are_scattered_into_none() -> (
+    None
+):
     assert weights_shares(FSDP) == {"all-gather": 1, "reduce-scatter": 1}
 
 
-def test_activations_of_tensor_parallelism_are_no_weights_even_if_they_are_as_large() -> None:
+def test_activations_of_tensor_parallelism_are_no_weights_even_if_they_are_as_large() -> (
+    None
+):
     assert weights_shares(TENSOR) == {"all-gather": 0, "reduce-scatter": 0}

@@ -1,4 +1,6 @@
-"""A second compilation of each row, with other kernels for products: what it turns, on rows a person can read."""
+"""A second compilation of each row, with other kernels for products: what it turns, on rows a
+person can read.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,17 @@ from pgle.scale.control import ScaleControl, answer_of_both
 FLAG = "--xla_gpu_enable_triton_gemm=false"
 
 
-def row(devices: int, step_us: float, other_us: float | None = None, mesh: str = "") -> ScaleRow:
+def row(
+    devices: int, step_us: float, other_us: float | None = None, mesh: str = ""
+) -> ScaleRow:
     """A row whose second compilation takes `other_us`; None: it makes the same program."""
     second = None if other_us is None else plain(devices, other_us, mesh)
     return plain(devices, step_us, mesh, RowControl(FLAG, second))
 
 
-def plain(devices: int, step_us: float, mesh: str, control: RowControl | None = None) -> ScaleRow:
+def plain(
+    devices: int, step_us: float, mesh: str, control: RowControl | None = None
+) -> ScaleRow:
     values = {"mesh": mesh} if mesh else {}
     return ScaleRow(
         devices,
@@ -48,11 +54,15 @@ def test_both_compilations_that_break_at_one_size_agree() -> None:
 def test_the_best_variant_of_one_compilation_only_depends_on_the_kernels() -> None:
     control = controlled(row(8, 100, 110, mesh="a"), row(8, 104, 105, mesh="b"))
     assert control.is_other_best
-    assert [[one.values["mesh"] for one in pair] for pair in control.swapped] == [["a", "b"]]
+    assert [[one.values["mesh"] for one in pair] for pair in control.swapped] == [
+        ["a", "b"]
+    ]
 
 
 def test_variants_that_no_compilation_tells_apart_keep_the_verdict() -> None:
-    assert not controlled(row(8, 100, 100.01, mesh="a"), row(8, 100.01, 100, mesh="b")).depends
+    assert not controlled(
+        row(8, 100, 100.01, mesh="a"), row(8, 100.01, 100, mesh="b")
+    ).depends
 
 
 def test_ranges_hold_those_of_both_compilations() -> None:

@@ -23,7 +23,9 @@ def timeline(*rows: tuple[str, Stream, float, float]) -> Timeline:
         duration_us=np.array(durations, float),
         count=np.ones(n, np.int64),
         origin=np.zeros(n, np.uint8),
-        step_us=max(start + duration for start, duration in zip(starts, durations, strict=True)),
+        step_us=max(
+            start + duration for start, duration in zip(starts, durations, strict=True)
+        ),
         kinds=tuple(kinds),
         lhs_names=tuple(f"i{number}" for number in range(n)),
     )
@@ -31,19 +33,23 @@ def timeline(*rows: tuple[str, Stream, float, float]) -> Timeline:
 
 def test_a_product_half_beside_a_collective_loses_half_of_that_half() -> None:
     found = timeline(
-        ("matmul", Stream.COMPUTE, 0, 100), ("all-gather", Stream.COMMUNICATION, 50, 100)
+        ("matmul", Stream.COMPUTE, 0, 100),
+        ("all-gather", Stream.COMMUNICATION, 50, 100),
     )
     assert contended_us(found, Factors(product=2.0, other=1.5)) == pytest.approx(25)
 
 
 def test_other_kernels_lose_by_their_own_factor() -> None:
-    found = timeline(("fusion", Stream.COMPUTE, 0, 90), ("all-gather", Stream.COMMUNICATION, 0, 90))
+    found = timeline(
+        ("fusion", Stream.COMPUTE, 0, 90), ("all-gather", Stream.COMMUNICATION, 0, 90)
+    )
     assert contended_us(found, Factors(product=2.0, other=1.5)) == pytest.approx(30)
 
 
 def test_without_overlap_nothing_is_lost() -> None:
     found = timeline(
-        ("matmul", Stream.COMPUTE, 0, 100), ("all-gather", Stream.COMMUNICATION, 100, 100)
+        ("matmul", Stream.COMPUTE, 0, 100),
+        ("all-gather", Stream.COMMUNICATION, 100, 100),
     )
     assert contended_us(found, Factors(2.0, 2.0)) == 0
 
@@ -79,9 +85,13 @@ COSTS = Profile((Cost("gemm", 500.0), Cost("start", 400.0)))
 
 
 def both(profile: Profile) -> tuple[Prediction, Prediction]:
-    """The exposed gather and the hidden one, with costs of kernels as the first schedule shows them."""
+    """The exposed gather and the hidden one, with costs of kernels as the first schedule shows
+    them.
+    """
     before = predict(step("start done gemm"), profile, "h100")
-    return before, predict(step("start gemm done"), profile, "h100", contention=before.contention)
+    return before, predict(
+        step("start gemm done"), profile, "h100", contention=before.contention
+    )
 
 
 def test_a_gain_holds_the_contention_of_two_real_jobs_and_its_range_runs_from_none_to_twice_that() -> (
@@ -91,21 +101,36 @@ def test_a_gain_holds_the_contention_of_two_real_jobs_and_its_range_runs_from_no
     factor = ASSUMED.product.likely
     assert found.share == pytest.approx((400 - 400 * (1 - 1 / factor)) / 900, abs=0.01)
     assert found.high == pytest.approx(400 / 900, abs=0.01)
-    assert found.low == pytest.approx((400 - 400 * (1 - 1 / (2 * factor - 1))) / 900, abs=0.01)
+    assert found.low == pytest.approx(
+        (400 - 400 * (1 - 1 / (2 * factor - 1))) / 900, abs=0.01
+    )
 
 
-def test_costs_whose_overlap_nobody_recorded_are_those_of_the_schedule_at_hand() -> None:
-    assert predict(step("start gemm done"), COSTS, "h100").step_us == pytest.approx(500, abs=1e-6)
+def test_costs_whose_overlap_nobody_recorded_are_those_of_the_schedule_at_hand() -> (
+    None
+):
+    assert predict(step("start gemm done"), COSTS, "h100").step_us == pytest.approx(
+        500, abs=1e-6
+    )
 
 
 def measured(share: float) -> Profile:
-    """A trace in which products beside collectives took twice as long, and `gemm` was beside one for a share."""
-    slowdown = {"likely": 2.0, "low": 1.8, "high": 2.2, "samples": 60}  # low and high are quartiles
+    """A trace in which products beside collectives took twice as long, and `gemm` was beside one
+    for a share.
+    """
+    slowdown = {
+        "likely": 2.0,
+        "low": 1.8,
+        "high": 2.2,
+        "samples": 60,
+    }  # low and high are quartiles
     contention = {"product": slowdown, "other": slowdown, "beside": {"gemm": share}}
     return Profile(COSTS.costs, {"modules": [{"name": "m", "contention": contention}]})
 
 
-def test_a_kernel_beside_a_collective_takes_as_many_times_longer_as_was_measured() -> None:
+def test_a_kernel_beside_a_collective_takes_as_many_times_longer_as_was_measured() -> (
+    None
+):
     found = predict(step("start gemm done"), measured(0.0), "h100")
     assert found.step_us == pytest.approx(
         500 + 400 / 2, abs=5
@@ -143,7 +168,9 @@ def test_perfect_overlap_saves_no_more_than_what_is_exposed(order: str) -> None:
     assert found.ceiling_us >= found.step_us - found.exposed_us - 1e-6
 
 
-def test_perfect_overlap_has_the_contention_of_the_kernels_that_it_slows_least() -> None:
+def test_perfect_overlap_has_the_contention_of_the_kernels_that_it_slows_least() -> (
+    None
+):
     found = predict(
         step("start done gemm"), measured(0.0), "h100"
     )  # 400 µs exposed; a product takes twice as long
@@ -158,7 +185,9 @@ def test_a_step_without_collectives_has_nothing_to_save() -> None:
         for n in range(20)
     ]
     module = Module("m", 1, "", "e", {"e": Computation("e", tuple(items), "k19")}, True)
-    found = predict(module, Profile(tuple(Cost(f"k{n}", 2.0) for n in range(20))), "h100")
+    found = predict(
+        module, Profile(tuple(Cost(f"k{n}", 2.0) for n in range(20))), "h100"
+    )
     assert found.ceiling_us == pytest.approx(found.step_us)
 
 
@@ -170,7 +199,10 @@ def test_a_gain_of_idle_time_is_known() -> None:
     from dataclasses import replace
 
     idle = replace(
-        slow, timeline=replace(slow.timeline, start_us=slow.timeline.start_us + 200, step_us=700.0)
+        slow,
+        timeline=replace(
+            slow.timeline, start_us=slow.timeline.start_us + 200, step_us=700.0
+        ),
     )
     found = gain(idle, replace(slow, timeline=fast))
     assert found.idle_share > found.share / 2

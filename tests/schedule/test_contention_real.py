@@ -1,7 +1,8 @@
-"""Kernels beside collectives on two real jobs: predicted from other executions on other ranks than they are judged on.
+"""Kernels beside collectives on two real jobs: predicted from other executions on other ranks than
+they are judged on.
 
-Each kernel that ran beside a collective is given what the same work took alone; it must then be predicted slower by
-what the trace of the others shows.
+Each kernel that ran beside a collective is given what the same work took alone; it must then be
+predicted slower by what the trace of the others shows.
 """
 
 from collections import defaultdict
@@ -15,8 +16,20 @@ import numpy as np
 import pytest
 from simulated import simulate
 
-from pgle.costs.measure.contention import ASSUMED, DEFAULT, NONE, Contention, Factors, Slowdown
-from pgle.costs.measure.measured import AggregateOptions, ProgramCosts, aggregate, find_programs
+from pgle.costs.measure.contention import (
+    ASSUMED,
+    DEFAULT,
+    NONE,
+    Contention,
+    Factors,
+    Slowdown,
+)
+from pgle.costs.measure.measured import (
+    AggregateOptions,
+    ProgramCosts,
+    aggregate,
+    find_programs,
+)
 from pgle.costs.profile.value import Cost, Profile
 from pgle.schedule.predict import predict
 from pgle.trace.nsys.read import read_nsys
@@ -30,7 +43,10 @@ MAXTEXT = ROOT.parent / "shared" / "data" / "maxtext_fsdp4_h100"
 DEVICES = {"pax": (0, 1), "maxtext": (0, 1, 2, 3)}
 EXECUTIONS = {"pax": (2, 3, 4), "maxtext": (2, 3, 4)}
 GPUS = {"pax": "a100-40gb", "maxtext": "h100"}
-OF_JOBS = {"pax": Factors(1.85, 1.35), "maxtext": Factors(2.08, 1.34)}  # `benchmarks/contention.py`
+OF_JOBS = {
+    "pax": Factors(1.85, 1.35),
+    "maxtext": Factors(2.08, 1.34),
+}  # `benchmarks/contention.py`
 MOSTLY_ALONE = 0.05
 COLUMNS = [
     "start_ns",
@@ -48,7 +64,9 @@ COLUMNS = [
 @cache
 def job(name: str) -> tuple[Trace, Module]:
     if name == "pax":
-        trace = combine([read_nsys(PAX / f"{rank}.sqlite") for rank in ("proc0", "proc3")])
+        trace = combine(
+            [read_nsys(PAX / f"{rank}.sqlite") for rank in ("proc0", "proc3")]
+        )
         return trace, read_module(
             next((PAX / "proc0/dump").glob("module_0040*after_optimizations*"))
         )
@@ -60,11 +78,17 @@ def job(name: str) -> tuple[Trace, Module]:
 
 
 @cache
-def costs_of(name: str, devices: tuple[int, ...], executions: tuple[int, ...]) -> ProgramCosts:
+def costs_of(
+    name: str, devices: tuple[int, ...], executions: tuple[int, ...]
+) -> ProgramCosts:
     trace, module = job(name)
     rows = np.isin(trace.execution, executions) & np.isin(trace.device, devices)
-    trace = replace(trace, **{column: getattr(trace, column)[rows] for column in COLUMNS})
-    program = next(item for item in find_programs(trace, [module]) if item.hlo is not None)
+    trace = replace(
+        trace, **{column: getattr(trace, column)[rows] for column in COLUMNS}
+    )
+    program = next(
+        item for item in find_programs(trace, [module]) if item.hlo is not None
+    )
     return aggregate(trace, [program], AggregateOptions(keep_all=True))[0]
 
 
@@ -93,7 +117,8 @@ def predicted_us(
 ) -> float:
     """An execution of each of `alone` in the simulated step, together."""
     table = {
-        cost.name: cost._replace(cost_us=alone.get(cost.name, cost.cost_us)) for cost in seen.costs
+        cost.name: cost._replace(cost_us=alone.get(cost.name, cost.cost_us))
+        for cost in seen.costs
     }
     found = simulate(module, table, launch=seen.launch or DEFAULT, slower=slower)
     time, count = (
@@ -101,7 +126,9 @@ def predicted_us(
         for column in (found.duration_us, found.count)
     )
     return sum(
-        float(time[code] / count[code]) for code, name in enumerate(found.names) if name in alone
+        float(time[code] / count[code])
+        for code, name in enumerate(found.names)
+        if name in alone
     )
 
 
@@ -121,18 +148,24 @@ def test_kernels_beside_collectives_are_predicted_slower_by_what_other_ranks_and
     assert costs.contention is not None
     alone = costs_alone(costs, module)
     measured = sum(
-        cost.cost_us for cost in costs_of(name, unseen, (3, 4)).costs if cost.name in alone
+        cost.cost_us
+        for cost in costs_of(name, unseen, (3, 4)).costs
+        if cost.name in alone
     )
-    assert measured / predicted_us(costs, module, alone, NONE) == pytest.approx(slower, rel=0.02)
-    assert measured / predicted_us(costs, module, alone, costs.contention.likely) == pytest.approx(
-        1, rel=0.04
+    assert measured / predicted_us(costs, module, alone, NONE) == pytest.approx(
+        slower, rel=0.02
     )
+    assert measured / predicted_us(
+        costs, module, alone, costs.contention.likely
+    ) == pytest.approx(1, rel=0.04)
 
 
 def step_error(name: str, slower: Factors) -> float:
-    """Of the step predicted from kernels alone: each that ran during a collective takes what the same work took alone.
+    """Of the step predicted from kernels alone: each that ran during a collective takes what the
+    same work took alone.
 
-    Factors are those of `slower`, and the error is a share of the measured step of the same executions.
+    Factors are those of `slower`, and the error is a share of the measured step of the same
+    executions.
     """
     module, measured = job(name)[1], costs_of(name, DEVICES[name], EXECUTIONS[name])
     beside, alone = measured.contention.beside or {}, defaultdict(list)
@@ -154,7 +187,9 @@ def step_error(name: str, slower: Factors) -> float:
         if not twins:
             return cost
         slowest = median(twin.slowest_us or twin.cost_us for twin in twins)
-        return cost._replace(cost_us=median(twin.cost_us for twin in twins), slowest_us=slowest)
+        return cost._replace(
+            cost_us=median(twin.cost_us for twin in twins), slowest_us=slowest
+        )
 
     product, other = (Slowdown(factor, factor, factor, samples=9) for factor in slower)
     profile = Profile(tuple(map(without_contention, measured.costs)))
@@ -172,7 +207,9 @@ def step_error(name: str, slower: Factors) -> float:
 
 
 @pytest.mark.parametrize(("name", "other"), [("pax", "maxtext"), ("maxtext", "pax")])
-def test_the_contention_of_one_job_predicts_the_step_of_the_other(name: str, other: str) -> None:
+def test_the_contention_of_one_job_predicts_the_step_of_the_other(
+    name: str, other: str
+) -> None:
     """Neither of the two figures was made with the job that it is judged on."""
     without = step_error(name, NONE)
     assert without < -0.009

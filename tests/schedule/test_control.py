@@ -45,5 +45,7 @@ def test_one_compilation_is_its_own_answer() -> None:
         (("--xla_gpu_enable_triton_gemm=false",), "--xla_gpu_enable_triton_gemm=true"),
     ],
 )
-def test_the_second_compilation_takes_the_other_kernels(flags: tuple[str, ...], other: str) -> None:
+def test_the_second_compilation_takes_the_other_kernels(
+    flags: tuple[str, ...], other: str
+) -> None:
     assert other_choice(flags) == other

@@ -9,7 +9,13 @@ from pgle.costs.profile.value import Cost
 from pgle.schedule.placements import DISABLE_ASYNC, compare_placements, placements
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
-COSTS = {"all-gather-start": 300.0, "dot.1": 200.0, "dot.2": 200.0, "tanh": 10.0, "use": 5.0}
+COSTS = {
+    "all-gather-start": 300.0,
+    "dot.1": 200.0,
+    "dot.2": 200.0,
+    "tanh": 10.0,
+    "use": 5.0,
+}
 INSTRUCTIONS = {
     "x": ("parameter", ()),
     "dot.1": ("custom-call", ("x",)),
@@ -23,13 +29,26 @@ INSTRUCTIONS = {
 
 def place(*order: str):
     entry = tuple(
-        Instruction(name, INSTRUCTIONS[name][0], Shape("f32", (8,)), "main", INSTRUCTIONS[name][1])
+        Instruction(
+            name,
+            INSTRUCTIONS[name][0],
+            Shape("f32", (8,)),
+            "main",
+            INSTRUCTIONS[name][1],
+        )
         for name in order
     )
     module = Module(
-        "jit_step", 1, "", "main", {"main": Computation("main", entry, "use")}, is_scheduled=True
+        "jit_step",
+        1,
+        "",
+        "main",
+        {"main": Computation("main", entry, "use")},
+        is_scheduled=True,
     )
-    timeline = simulate(module, {name: Cost(name, cost) for name, cost in COSTS.items()})
+    timeline = simulate(
+        module, {name: Cost(name, cost) for name, cost in COSTS.items()}
+    )
     return placements(module, timeline)
 
 
@@ -60,9 +79,9 @@ def test_the_reason_names_what_the_scheduler_left_undone():
 
 def test_a_collective_that_everything_needs_cannot_be_hidden(monkeypatch):
     monkeypatch.setitem(INSTRUCTIONS, "dot.1", ("custom-call", ("all-gather-done",)))
-    gather = place("x", "tanh", "all-gather-start", "all-gather-done", "dot.1", "dot.2", "use")[
-        "all-gather-start"
-    ]
+    gather = place(
+        "x", "tanh", "all-gather-start", "all-gather-done", "dot.1", "dot.2", "use"
+    )["all-gather-start"]
     assert gather.independent_us == 0
     assert gather.reason == "nothing is independent of it"
 
@@ -81,7 +100,13 @@ def test_a_collective_of_only_one_schedule_has_moved():
 
 def flagged(*flags: str) -> str:
     module_order = tuple(
-        Instruction(name, INSTRUCTIONS[name][0], Shape("f32", (8,)), "main", INSTRUCTIONS[name][1])
+        Instruction(
+            name,
+            INSTRUCTIONS[name][0],
+            Shape("f32", (8,)),
+            "main",
+            INSTRUCTIONS[name][1],
+        )
         for name in LATE
     )
     module = Module(
@@ -92,13 +117,20 @@ def flagged(*flags: str) -> str:
         {"main": Computation("main", module_order, "use")},
         is_scheduled=True,
     )
-    timeline = simulate(module, {name: Cost(name, cost) for name, cost in COSTS.items()})
+    timeline = simulate(
+        module, {name: Cost(name, cost) for name, cost in COSTS.items()}
+    )
     return placements(module, timeline, flags)["all-gather-start"].reason
 
 
 def test_a_flag_that_keeps_a_kind_synchronous_is_the_reason():
-    assert flagged(f"{DISABLE_ASYNC}=allcollectives") == f"synchronous by {DISABLE_ASYNC}"
-    assert flagged(f"{DISABLE_ASYNC}=ALLREDUCE,ALLGATHER") == f"synchronous by {DISABLE_ASYNC}"
+    assert (
+        flagged(f"{DISABLE_ASYNC}=allcollectives") == f"synchronous by {DISABLE_ASYNC}"
+    )
+    assert (
+        flagged(f"{DISABLE_ASYNC}=ALLREDUCE,ALLGATHER")
+        == f"synchronous by {DISABLE_ASYNC}"
+    )
 
 
 def test_a_flag_for_another_kind_is_not():

@@ -1,7 +1,8 @@
-"""No step is below what the GPU can do, and what must be monotonic is: on 200 modules drawn at random.
+"""No step is below what the GPU can do, and what must be monotonic is: on 200 modules drawn at
+random.
 
-The bounds are counted from the shapes as they are drawn, with figures of the data sheet of NVIDIA's H100 SXM, and not
-by the functions under test.
+The bounds are counted from the shapes as they are drawn, with figures of the data sheet of NVIDIA's
+H100 SXM, and not by the functions under test.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ from pgle.xla.targets import TABLE, Hardware
 from tests.helpers.random_modules import RandomModule, Work
 
 H100 = TABLE["h100-sxm"]
-BF16_FLOPS, NVLINK_BYTES, PCIE_BYTES = 989e12, 450e9, 64e9  # per second; of the links per direction
+BF16_FLOPS, NVLINK_BYTES, PCIE_BYTES = (
+    989e12,
+    450e9,
+    64e9,
+)  # per second; of the links per direction
 ROUNDING = 1e-6
 SEEDS = range(200)
 
@@ -73,7 +78,12 @@ def two_products() -> Module:
     entry = (
         x,
         Instruction(
-            "start", "async-start", Shape("tuple", elements=(shape,)), "e", ("x",), called=("b",)
+            "start",
+            "async-start",
+            Shape("tuple", elements=(shape,)),
+            "e",
+            ("x",),
+            called=("b",),
         ),
         Instruction("dot", "dot", shape, "e", ("x", "x"), dot_lhs_contracting=(1,)),
         Instruction("done", "async-done", shape, "e", ("start",), called=("b",)),
@@ -95,10 +105,15 @@ def test_two_products_at_once_share_the_gpu() -> None:
 
 
 def test_costs_below_the_peak_are_named_with_what_to_check() -> None:
-    found = predict(two_products(), Profile((Cost("start", 1.0), Cost("dot", 2.0))), H100)
+    found = predict(
+        two_products(), Profile((Cost("start", 1.0), Cost("dot", 2.0))), H100
+    )
     assert found.step_us == pytest.approx(2 * PRODUCT_US)
     (line,) = found.timeline.warnings
-    assert "a step of 6 µs, but the GPU needs at least 2,223 (start has 1 and needs 1,112)" in line
+    assert (
+        "a step of 6 µs, but the GPU needs at least 2,223 (start has 1 and needs 1,112)"
+        in line
+    )
     assert "--target" in line
 
 
@@ -119,7 +134,8 @@ def test_costs_that_are_too_small_do_not_either() -> None:
 
 
 def test_without_contention_more_cost_is_never_a_shorter_step() -> None:
-    # Every start is the latest of some ends, and order and queues do not change: a system of maxima and sums.
+    # Every start is the latest of some ends, and order and queues do not change: a system of maxima
+    # and sums.
     launch = LaunchGaps()
     for seed in SEEDS:
         random, module = Random(seed), drawn(seed).module
@@ -127,7 +143,9 @@ def test_without_contention_more_cost_is_never_a_shorter_step() -> None:
         before = simulate(module, costs, launch=launch).step_us
         name = random.choice(list(costs))
         more = {**costs, name: Cost(name, costs[name].cost_us + random.uniform(0, 200))}
-        assert simulate(module, more, launch=launch).step_us >= before * (1 - ROUNDING), seed
+        assert simulate(module, more, launch=launch).step_us >= before * (
+            1 - ROUNDING
+        ), seed
 
 
 def test_a_step_is_no_shorter_than_any_of_its_queues() -> None:
@@ -157,10 +175,14 @@ def faster(gpu: Hardware, times: float) -> Hardware:
 def test_a_gpu_with_more_of_everything_is_never_slower(times: float) -> None:
     for seed in SEEDS:
         fast = predict(drawn(seed).module, None, faster(H100, times))
-        assert fast.step_us <= estimated(seed, "h100-sxm").step_us * (1 + ROUNDING), seed
+        assert fast.step_us <= estimated(seed, "h100-sxm").step_us * (1 + ROUNDING), (
+            seed
+        )
 
 
 def test_each_gpu_of_the_table_is_no_slower_than_the_one_before() -> None:
     for seed in SEEDS[::5]:  # all 200 hold, and take seconds for each GPU
         steps = [estimated(seed, name).step_us for name in TABLE]
-        assert all(after <= before * (1 + ROUNDING) for before, after in pairwise(steps)), seed
+        assert all(
+            after <= before * (1 + ROUNDING) for before, after in pairwise(steps)
+        ), seed

@@ -45,7 +45,9 @@ def test_without_a_profile_everything_is_estimated() -> None:
 
 
 def test_costs_of_another_fingerprint_do_not_count() -> None:
-    other = Profile((Cost("a", 3.0, fingerprint="0" * 32), Cost("b", 3.0, fingerprint="0" * 32)))
+    other = Profile(
+        (Cost("a", 3.0, fingerprint="0" * 32), Cost("b", 3.0, fingerprint="0" * 32))
+    )
     assert predict(MODULE, other, "h100").costs_are == "estimated"
 
 
@@ -57,18 +59,28 @@ def test_a_cost_that_is_no_time_counts_as_a_gap(cost_us: float) -> None:
 
 def test_launch_gaps_come_from_the_sidecar_of_the_profile() -> None:
     provenance = {
-        "modules": [{"name": "jit_init", "launch": None}, {"name": "jit_step", "launch": RECORDED}]
+        "modules": [
+            {"name": "jit_init", "launch": None},
+            {"name": "jit_step", "launch": RECORDED},
+        ]
     }
-    found = predict(MODULE, Profile((Cost("a", 3.0), Cost("b", 4.0)), provenance), "a100")
+    found = predict(
+        MODULE, Profile((Cost("a", 3.0), Cost("b", 4.0)), provenance), "a100"
+    )
     assert found.launch.origin is Origin.MEASURED
     assert found.step_us == 3 + 7 + 4
 
 
 def test_damaged_launch_gaps_are_left_aside() -> None:
     provenance = {
-        "modules": [{"name": "jit_step", "launch": {"gap_us": "7 µs", "origin": "measured"}}]
+        "modules": [
+            {"name": "jit_step", "launch": {"gap_us": "7 µs", "origin": "measured"}}
+        ]
     }
-    assert predict(MODULE, Profile((Cost("a", 3.0),), provenance), "a100").launch == DEFAULT
+    assert (
+        predict(MODULE, Profile((Cost("a", 3.0),), provenance), "a100").launch
+        == DEFAULT
+    )
 
 
 def test_an_unknown_target_is_a_user_error() -> None:
@@ -77,21 +89,29 @@ def test_an_unknown_target_is_a_user_error() -> None:
 
 
 def test_a_profile_without_sidecar_is_taken_at_its_word() -> None:
-    given = Profile((Cost("a", 3.0, origin=Origin.UNKNOWN), Cost("b", 4.0, origin=Origin.UNKNOWN)))
+    given = Profile(
+        (Cost("a", 3.0, origin=Origin.UNKNOWN), Cost("b", 4.0, origin=Origin.UNKNOWN))
+    )
     assert predict(MODULE, given, "a100").costs_are == "measured"
 
 
 def test_costs_of_other_shapes_are_left_out_and_said() -> None:
     found = predict(
-        MODULE, Profile((Cost("a", 3.0, opcode="fusion", shape="f32[7]"), Cost("b", 4.0))), "a100"
+        MODULE,
+        Profile((Cost("a", 3.0, opcode="fusion", shape="f32[7]"), Cost("b", 4.0))),
+        "a100",
     )
     assert found.costs_are == "mixed"
     assert "another opcode or shape here: 1 (first a)" in found.timeline.warnings[0]
 
 
-def test_a_step_with_a_loop_of_unknown_length_is_a_lower_bound_without_an_upper_end() -> None:
+def test_a_step_with_a_loop_of_unknown_length_is_a_lower_bound_without_an_upper_end() -> (
+    None
+):
     loop = Instruction("w", "while", Shape("tuple"), "e", called=("body",))
-    body = Computation("body", (Instruction("x", "add", Shape("f32", (8,)), "body"),), "x")
+    body = Computation(
+        "body", (Instruction("x", "add", Shape("f32", (8,)), "body"),), "x"
+    )
     module = Module(
         "jit_step",
         1,
@@ -103,7 +123,9 @@ def test_a_step_with_a_loop_of_unknown_length_is_a_lower_bound_without_an_upper_
     found = predict(module, Profile((Cost("x", 500.0),)), "h100")
     assert found.lower_bound
     assert (found.step_us, found.interval_us[1]) == (500, math.inf)
-    assert found.not_modelled == ("all but one iteration of loops of unknown length (w)",)
+    assert found.not_modelled == (
+        "all but one iteration of loops of unknown length (w)",
+    )
     assert found.lower_bound
 
 

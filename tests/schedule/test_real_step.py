@@ -1,6 +1,8 @@
-"""The real 4 × A100 step of testdata/pax_fsdp4: predicted from other executions, other ranks and public figures.
+"""The real 4 × A100 step of testdata/pax_fsdp4: predicted from other executions, other ranks and
+public figures.
 
-Each test states how far the prediction may be from the measured step. Nothing in the simulation was fitted to it.
+Each test states how far the prediction may be from the measured step. Nothing in the simulation was
+fitted to it.
 """
 
 from dataclasses import replace
@@ -12,7 +14,12 @@ import pytest
 from simulated import simulate
 
 from pgle.costs.measure.contention import DEFAULT, LaunchGaps
-from pgle.costs.measure.measured import AggregateOptions, ProgramCosts, aggregate, find_programs
+from pgle.costs.measure.measured import (
+    AggregateOptions,
+    ProgramCosts,
+    aggregate,
+    find_programs,
+)
 from pgle.costs.profile.value import Origin
 from pgle.schedule.simulate import ORIGINS, Timeline
 from pgle.trace.intervals import join, union
@@ -35,20 +42,30 @@ def trace_of(rank: str) -> Trace:
 
 @cache
 def module_of(rank: str, number: str) -> Module:
-    return read_module(next((DATA / rank / "dump").glob(f"module_{number}*after_optimizations*")))
+    return read_module(
+        next((DATA / rank / "dump").glob(f"module_{number}*after_optimizations*"))
+    )
 
 
 @cache
-def costs_of(rank: str, executions: tuple[int, ...] = (), number: str = STEP) -> ProgramCosts:
-    """The costs of some executions of a module on a rank; of the steady ones where none are named."""
+def costs_of(
+    rank: str, executions: tuple[int, ...] = (), number: str = STEP
+) -> ProgramCosts:
+    """The costs of some executions of a module on a rank; of the steady ones where none are
+    named.
+    """
     trace = trace_of(rank)
     options = AggregateOptions(keep_all=bool(executions))
     if executions:
         rows = np.isin(trace.execution, executions)
         names = "start_ns duration_ns kind device stream module instruction execution instance"
-        trace = replace(trace, **{name: getattr(trace, name)[rows] for name in names.split()})
+        trace = replace(
+            trace, **{name: getattr(trace, name)[rows] for name in names.split()}
+        )
     program = next(
-        item for item in find_programs(trace, [module_of(rank, number)]) if item.hlo is not None
+        item
+        for item in find_programs(trace, [module_of(rank, number)])
+        if item.hlo is not None
     )
     return aggregate(trace, [program], options)[0]
 
@@ -86,7 +103,10 @@ def test_one_execution_predicts_the_next_two(rank: str) -> None:
 
 def test_launch_gaps_of_one_rank_predict_another() -> None:
     assert (
-        error(predicted(costs_of("proc3"), costs_of("proc0").launch, "proc3"), costs_of("proc3"))
+        error(
+            predicted(costs_of("proc3"), costs_of("proc0").launch, "proc3"),
+            costs_of("proc3"),
+        )
         < 0.01
     )
 
@@ -104,10 +124,13 @@ def exposed_us(execution: int) -> float:
     """Measured: collectives that run while no kernel of anything else does."""
     trace, module = trace_of("proc0"), module_of("proc0", STEP)
     rows = np.flatnonzero(
-        (trace.execution == execution) & (trace.module == trace.modules.index(step_key(trace)))
+        (trace.execution == execution)
+        & (trace.module == trace.modules.index(step_key(trace)))
     )
     kinds = [
-        collective_kind(module, module.instructions[owner(module, trace.instructions[code]) or ""])
+        collective_kind(
+            module, module.instructions[owner(module, trace.instructions[code]) or ""]
+        )
         is not None
         for code in trace.instruction[rows].tolist()
     ]
@@ -133,9 +156,12 @@ def test_the_launch_gaps_are_those_of_the_trace() -> None:
 
 
 def test_the_init_module_which_the_host_bounds_is_predicted_from_another_rank() -> None:
-    # 433 kernels of 4 µs: under the profiler the host needs longer to launch one than the device to run it, so its gaps
-    # are three times those of the step. They come from rank 0, the costs from rank 3.
-    seen, unseen = (costs_of(rank, number=INIT, executions=(0,)) for rank in ("proc0", "proc3"))
+    # 433 kernels of 4 µs: under the profiler the host needs longer to launch one than the device to
+    # run it, so its gaps are three times those of the step. They come from rank 0, the costs from
+    # rank 3.
+    seen, unseen = (
+        costs_of(rank, number=INIT, executions=(0,)) for rank in ("proc0", "proc3")
+    )
     assert seen.launch is not None
     assert seen.launch.gap_us > 3
     assert error(predicted(unseen, seen.launch, "proc3", INIT), unseen) < 0.06

@@ -1,4 +1,6 @@
-"""What the simulated GPU records is what a profiler would have: the costs come back through every reader."""
+"""What the simulated GPU records is what a profiler would have: the costs come back through every
+reader.
+"""
 
 from dataclasses import replace
 
@@ -7,7 +9,12 @@ import pytest
 from nsys_export import write_nsys_sqlite
 from simulated import simulate
 
-from pgle.costs.measure.measured import aggregate, find_programs, measure, measured_profile
+from pgle.costs.measure.measured import (
+    aggregate,
+    find_programs,
+    measure,
+    measured_profile,
+)
 from pgle.costs.profile.value import Cost, Origin
 from pgle.schedule.predict import predict
 from pgle.schedule.record import Noise, record
@@ -24,12 +31,16 @@ QUIET = Noise(kernel=0.0, outliers=0.0, warm_up=(), skew=0.0, first_wait_us=0.0)
 
 
 def instruction(name, opcode, *operands, computation="main", **fields):
-    return Instruction(name, opcode, Shape("f32", (8,)), computation, operands, **fields)
+    return Instruction(
+        name, opcode, Shape("f32", (8,)), computation, operands, **fields
+    )
 
 
 @pytest.fixture
 def module():
-    body = Computation("loop", (instruction("body", "fusion", computation="loop"),), "body")
+    body = Computation(
+        "loop", (instruction("body", "fusion", computation="loop"),), "body"
+    )
     entry = (
         instruction("x", "parameter"),
         instruction("all-gather-start", "all-gather-start", "x"),
@@ -51,7 +62,9 @@ def module():
 @pytest.fixture
 def timeline(module):
     return simulate(
-        module, {name: Cost(name, cost) for name, cost in TRUTH.items()}, expand_loops=True
+        module,
+        {name: Cost(name, cost) for name, cost in TRUTH.items()},
+        expand_loops=True,
     )
 
 
@@ -62,12 +75,16 @@ def costs(trace, module):
 
 def test_without_noise_the_costs_come_back(module, timeline):
     found = costs(record(module, timeline, ranks=2, noise=QUIET), module)
-    assert {name: found[name].cost_us for name in TRUTH} == pytest.approx(TRUTH, rel=1e-4)
+    assert {name: found[name].cost_us for name in TRUTH} == pytest.approx(
+        TRUTH, rel=1e-4
+    )
 
 
 def test_costs_survive_noise_warm_up_and_late_ranks(module, timeline):
     found = costs(record(module, timeline, ranks=4, executions=10), module)
-    assert {name: found[name].cost_us for name in TRUTH} == pytest.approx(TRUTH, rel=0.03)
+    assert {name: found[name].cost_us for name in TRUTH} == pytest.approx(
+        TRUTH, rel=0.03
+    )
 
 
 def test_simulated_costs_are_labelled(module, timeline):
@@ -78,7 +95,9 @@ def test_simulated_costs_are_labelled(module, timeline):
 def test_collectives_of_early_ranks_wait(module, timeline):
     trace = record(module, timeline, ranks=2, noise=Noise(skew=0.8), executions=6)
     gathers = trace.instruction == trace.instructions.index("all-gather-start")
-    by_rank = [trace.duration_ns[gathers & (trace.device == rank)] / 1e3 for rank in range(2)]
+    by_rank = [
+        trace.duration_ns[gathers & (trace.device == rank)] / 1e3 for rank in range(2)
+    ]
     assert np.maximum(*by_rank).max() > 350
     assert np.minimum(*by_rank) == pytest.approx(np.full(6, 300.0), rel=0.2)
 
@@ -111,7 +130,9 @@ def test_the_same_seed_gives_the_same_trace(module, timeline):
     one, two = (record(module, timeline, ranks=2, seed=3) for _ in range(2))
     assert (one.start_ns == two.start_ns).all()
     assert (one.duration_ns == two.duration_ns).all()
-    assert (record(module, timeline, ranks=2, seed=4).duration_ns != one.duration_ns).any()
+    assert (
+        record(module, timeline, ranks=2, seed=4).duration_ns != one.duration_ns
+    ).any()
 
 
 def test_an_nsys_export_of_it_reads_back_with_its_label(module, timeline, tmp_path):
@@ -141,14 +162,20 @@ def test_jaxlibs_own_converter_returns_the_same_costs(module, timeline, tmp_path
 
     trace = record(module, timeline, ranks=2, noise=QUIET)
     (tmp_path / "host.xplane.pb").write_bytes(write_xplane(trace))
-    theirs = ProfiledInstructionsProto.FromString(get_profiled_instructions_proto(str(tmp_path)))
-    assert {cost.name: cost.cost_us for cost in theirs.costs} == pytest.approx(TRUTH, rel=1e-4)
+    theirs = ProfiledInstructionsProto.FromString(
+        get_profiled_instructions_proto(str(tmp_path))
+    )
+    assert {cost.name: cost.cost_us for cost in theirs.costs} == pytest.approx(
+        TRUTH, rel=1e-4
+    )
 
 
 def test_a_synchronous_collective_runs_on_the_stream_of_the_kernels(module):
     costs_us = {name: Cost(name, cost) for name, cost in TRUTH.items()}
     start = module.instructions["all-gather-start"]
-    sync = replace(start, backend_config='{"collective_backend_config":{"is_sync":true}}')
+    sync = replace(
+        start, backend_config='{"collective_backend_config":{"is_sync":true}}'
+    )
     entry = module.computations["main"]
     items = tuple(sync if item is start else item for item in entry.instructions)
     computations = {**module.computations, "main": replace(entry, instructions=items)}
@@ -158,7 +185,9 @@ def test_a_synchronous_collective_runs_on_the_stream_of_the_kernels(module):
 
 
 def test_all_ranks_see_one_transfer_take_the_same_time(module, timeline):
-    trace = record(module, timeline, ranks=4, noise=replace(QUIET, kernel=0.2), executions=4)
+    trace = record(
+        module, timeline, ranks=4, noise=replace(QUIET, kernel=0.2), executions=4
+    )
     gathers = trace.instruction == trace.instructions.index("all-gather-start")
     ends = [(trace.end_ns[gathers & (trace.device == rank)]) for rank in range(4)]
     assert np.ptp(ends, axis=0).max() <= 2

@@ -1,7 +1,9 @@
-"""jaxlib's own converter on what the simulated GPU records of real schedules: the same costs, and why not where not.
+"""jaxlib's own converter on what the simulated GPU records of real schedules: the same costs, and
+why not where not.
 
-jaxlib averages every kernel in the file. We leave out warm-up, take the median, and of a collective what the last rank
-to arrive measured. So both agree where executions do not differ, and differ by what made them differ.
+jaxlib averages every kernel in the file. We leave out warm-up, take the median, and of a collective
+what the last rank to arrive measured. So both agree where executions do not differ, and differ by
+what made them differ.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ from pgle.xla.targets import TABLE
 
 EXECUTIONS = 8
 QUIET = Noise(kernel=0.0, outliers=0.0, warm_up=(), skew=0.0, first_wait_us=0.0)
-WARM_UP = Noise(kernel=0.0, outliers=0.0, warm_up=(0.17, 0.12), skew=0.0, first_wait_us=0.0)
+WARM_UP = Noise(
+    kernel=0.0, outliers=0.0, warm_up=(0.17, 0.12), skew=0.0, first_wait_us=0.0
+)
 LATE = Noise(kernel=0.0, outliers=0.0, warm_up=(), skew=0.0, first_wait_us=3000.0)
 
 PROGRAMS = [
@@ -65,7 +69,9 @@ def jaxlib_costs(folder: Path) -> dict[str, float]:
     return {cost.name: cost.cost_us for cost in proto.costs}
 
 
-def our_costs(trace: Trace, module: Module, options: AggregateOptions | None = None) -> list[Cost]:
+def our_costs(
+    trace: Trace, module: Module, options: AggregateOptions | None = None
+) -> list[Cost]:
     """Ours without those of whole loops, which jaxlib does not have."""
     (result,) = aggregate(trace, find_programs(trace, [module]), options)
     return [cost for cost in result.costs if cost.kind != CostKind.LOOP]
@@ -77,7 +83,9 @@ def by_run_time_name(costs: list[Cost]) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_executions_that_do_not_differ_cost_the_same(testdata: Path, tmp_path: Path, program: str):
+def test_executions_that_do_not_differ_cost_the_same(
+    testdata: Path, tmp_path: Path, program: str
+):
     module = hlo(testdata, program)
     ours = by_run_time_name(our_costs(recorded(module, QUIET, tmp_path), module))
     assert ours == pytest.approx(jaxlib_costs(tmp_path), rel=1e-3)
@@ -99,13 +107,16 @@ def test_warm_up_is_in_jaxlibs_mean_by_its_share_of_the_executions(
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_waits_for_late_ranks_are_in_jaxlibs_mean(testdata: Path, tmp_path: Path, program: str):
+def test_waits_for_late_ranks_are_in_jaxlibs_mean(
+    testdata: Path, tmp_path: Path, program: str
+):
     module = hlo(testdata, program)
     trace = recorded(module, LATE, tmp_path)
     ours, theirs = by_run_time_name(our_costs(trace, module)), jaxlib_costs(tmp_path)
     (waits,) = [name for name, cost in ours.items() if theirs[name] > cost * 1.001]
     launches = np.count_nonzero(trace.instruction == trace.instructions.index(waits))
-    # The ranks begin 0, 1, 2 and 3 ms late: the first collective waits 3, 2, 1 and 0 ms in their first execution.
+    # The ranks begin 0, 1, 2 and 3 ms late: the first collective waits 3, 2, 1 and 0 ms in their
+    # first execution.
     assert (theirs[waits] - ours[waits]) * launches == pytest.approx(6000, rel=1e-3)
 
 
@@ -116,9 +127,13 @@ def test_with_all_noise_jaxlib_has_our_mean_over_all_executions(
     module = hlo(testdata, program)
     mean = parse_statistic("mean")
     costs = our_costs(
-        recorded(module, Noise(), tmp_path), module, AggregateOptions(mean, mean, keep_all=True)
+        recorded(module, Noise(), tmp_path),
+        module,
+        AggregateOptions(mean, mean, keep_all=True),
     )
-    compute = by_run_time_name([cost for cost in costs if cost.kind != CostKind.COLLECTIVE])
+    compute = by_run_time_name(
+        [cost for cost in costs if cost.kind != CostKind.COLLECTIVE]
+    )
     theirs = jaxlib_costs(tmp_path)
     assert compute == pytest.approx({name: theirs[name] for name in compute}, rel=1e-3)
 

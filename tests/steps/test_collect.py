@@ -15,7 +15,9 @@ from pgle.steps.series import Mark, Series, once_per_step, slowest_rank
 
 
 def times(series: Series) -> dict[int, float]:
-    return dict(zip(series.step.tolist(), np.round(series.step_time_s, 9).tolist(), strict=True))
+    return dict(
+        zip(series.step.tolist(), np.round(series.step_time_s, 9).tolist(), strict=True)
+    )
 
 
 def test_json_lines_with_optional_keys() -> None:
@@ -36,7 +38,9 @@ def test_json_lines_with_optional_keys() -> None:
     ],
 )
 def test_a_malformed_line_is_a_record(line: str, reason: str) -> None:
-    series = read_json_lines(f'{{"step": 0, "step_time_s": 0.2}}\n{line}\n'.splitlines(), "a")
+    series = read_json_lines(
+        f'{{"step": 0, "step_time_s": 0.2}}\n{line}\n'.splitlines(), "a"
+    )
     assert times(series) == {0: 0.2}
     assert series.malformed[0].line == 2
     assert reason in series.malformed[0].reason
@@ -52,14 +56,18 @@ def test_a_loss_that_is_no_number_is_infinite_not_missing() -> None:
 
 
 def test_metrics_file_of_maxtext() -> None:
-    line = json.dumps({"step": 3.0, "perf/step_time_seconds": 3.604, "learning/loss": 2.014})
+    line = json.dumps(
+        {"step": 3.0, "perf/step_time_seconds": 3.604, "learning/loss": 2.014}
+    )
     series = read_json_lines(line.splitlines(), "a")
     assert times(series) == {3: 3.604}
     assert series.loss[0] == 2.014
 
 
 def test_csv_with_milliseconds_and_semicolons() -> None:
-    assert times(read_csv("step;step_time_ms;other\n1;200;x\n2;210.5;y\n".splitlines(), "a")) == {
+    assert times(
+        read_csv("step;step_time_ms;other\n1;200;x\n2;210.5;y\n".splitlines(), "a")
+    ) == {
         1: 0.2,
         2: 0.2105,
     }
@@ -104,10 +112,15 @@ def test_console_lines(text: str, format: str, expected: dict[int, float]) -> No
     ("text", "step"),
     [
         ("step_i: 700, training loss: 3.64\nI0306 steps/sec: 0.5\n", 700),
-        ("8/10 [==>] - ETA: 0s 90ms/step\r10/10 [===] - 2s 123ms/step - loss: 1.2\n", 8),
+        (
+            "8/10 [==>] - ETA: 0s 90ms/step\r10/10 [===] - 2s 123ms/step - loss: 1.2\n",
+            8,
+        ),
     ],
 )
-def test_means_over_many_steps_are_no_step_times_and_name_their_step(text: str, step: int) -> None:
+def test_means_over_many_steps_are_no_step_times_and_name_their_step(
+    text: str, step: int
+) -> None:
     with pytest.raises(UserError, match="no line of it holds a step time"):
         read_console(text.splitlines(), "log")
     assert step_number(text.splitlines()[0]) == step
@@ -115,7 +128,8 @@ def test_means_over_many_steps_are_no_step_times_and_name_their_step(text: str, 
 
 def test_a_step_line_that_is_cut_short_is_a_record() -> None:
     series = read_console(
-        "completed step: 1, seconds: 2.0, loss: 1\ncompleted step: 2, sec".splitlines(), "log"
+        "completed step: 1, seconds: 2.0, loss: 1\ncompleted step: 2, sec".splitlines(),
+        "log",
     )
     assert times(series) == {1: 2.0}
     assert series.malformed[0].line == 2
@@ -123,7 +137,9 @@ def test_a_step_line_that_is_cut_short_is_a_record() -> None:
 
 def test_own_pattern() -> None:
     series = read_console(
-        "t 5 took#0.3#".splitlines(), "log", pattern=r"t (?P<step>\d+) took#(?P<s>[\d.]+)#"
+        "t 5 took#0.3#".splitlines(),
+        "log",
+        pattern=r"t (?P<step>\d+) took#(?P<s>[\d.]+)#",
     )
     assert times(series) == {5: 0.3}
 
@@ -134,14 +150,22 @@ def test_a_pattern_without_a_time_is_refused() -> None:
 
 
 def test_a_log_without_steps_says_what_to_print() -> None:
-    with pytest.raises(UserError, match="no line of it holds a step time; print 'step 7"):
+    with pytest.raises(
+        UserError, match="no line of it holds a step time; print 'step 7"
+    ):
         read_console("hello\nworld\n".splitlines(), "log")
 
 
 def test_steps_while_a_profiler_runs_are_marked() -> None:
     log = "step 1: 1 s\nCapture range started in the application.\nstep 2: 1 s\nCapture range ended\nstep 3: 1 s\n"
     marks = read_console((log + "step 4: 1 s\nstep 5: 1 s\n").splitlines(), "log").mark
-    assert [bool(mark & Mark.PROFILED) for mark in marks] == [False, True, True, False, False]
+    assert [bool(mark & Mark.PROFILED) for mark in marks] == [
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_the_slowest_rank_counts() -> None:
@@ -150,7 +174,8 @@ def test_the_slowest_rank_counts() -> None:
         "r0",
     )
     two = read_json_lines(
-        '{"step": 0, "step_time_s": 3}\n{"step": 1, "step_time_s": 2}'.splitlines(), "r1"
+        '{"step": 0, "step_time_s": 3}\n{"step": 1, "step_time_s": 2}'.splitlines(),
+        "r1",
     )
     merged = slowest_rank([one, two])
     assert times(merged) == {0: 3.0, 1: 4.0}
@@ -184,7 +209,9 @@ def test_an_experiment_is_not_one_side(tmp_path: Path) -> None:
     for name in ("baseline", "perf"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "steps.jsonl").write_text(line(0, 1))
-    with pytest.raises(UserError, match=r"several stages.*pgle compare .*/baseline .*/perf"):
+    with pytest.raises(
+        UserError, match=r"several stages.*pgle compare .*/baseline .*/perf"
+    ):
         read_runs(str(tmp_path))
 
 
@@ -195,7 +222,9 @@ def test_a_compressed_log(tmp_path: Path) -> None:
 
 def test_readings_of_a_clock_are_no_step_times() -> None:
     with pytest.raises(UserError, match="only grow"):
-        read_console([f"step {i}: elapsed {0.2 * (i + 1):.3f} s" for i in range(20)], "log")
+        read_console(
+            [f"step {i}: elapsed {0.2 * (i + 1):.3f} s" for i in range(20)], "log"
+        )
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.log"])
@@ -212,7 +241,10 @@ def test_a_step_number_beyond_all_bounds_is_a_record(name: str, tmp_path: Path) 
 
 
 def test_a_step_number_beyond_every_float_is_none(tmp_path: Path) -> None:
-    lines = ['{"step": 1%s, "step_time_s": 0.2}' % ("0" * 400), '{"step": 1, "step_time_s": 0.2}']
+    lines = [
+        '{"step": 1%s, "step_time_s": 0.2}' % ("0" * 400),
+        '{"step": 1, "step_time_s": 0.2}',
+    ]
     (tmp_path / "steps.jsonl").write_text("\n".join(lines))
     (series,) = read_runs(str(tmp_path / "steps.jsonl"))
     assert series.step_time_s.tolist() == [0.2, 0.2]
@@ -231,7 +263,10 @@ def test_a_field_longer_than_any_number_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("a.jsonl", '{"step": 3, "step_time_s": 0.25}\r\n{"step": 4, "step_time_s": 0.5}\r\n'),
+        (
+            "a.jsonl",
+            '{"step": 3, "step_time_s": 0.25}\r\n{"step": 4, "step_time_s": 0.5}\r\n',
+        ),
         ("a.csv", "step,step_time_s\r\n3,0.25\r\n4,0.5\r\n"),
         ("a.log", "step 3: 0.25 s\r\nstep 4: 0.5 s\r\n"),
     ],
@@ -241,19 +276,23 @@ def test_text_as_windows_writes_it(name: str, text: str, tmp_path: Path) -> None
     assert times(read_runs(str(tmp_path / name))[0]) == {3: 0.25, 4: 0.5}
 
 
-@pytest.mark.parametrize("number", ["1e308", "1e-320", "1722945600.123", "inf", "nan", "0", "-1"])
+@pytest.mark.parametrize(
+    "number", ["1e308", "1e-320", "1722945600.123", "inf", "nan", "0", "-1"]
+)
 def test_a_number_that_is_no_step_time_is_a_record(number: str) -> None:
     series = read_csv(f"step,step_time_s\n0,0.2\n1,{number}\n".splitlines(), "a")
     assert times(series) == {0: 0.2}
     assert len(series.malformed) == 1
-    assert times(read_console(f"step 0: 0.2 s\nstep 1: time={number} s\n".splitlines(), "a")) == {
-        0: 0.2
-    }
+    assert times(
+        read_console(f"step 0: 0.2 s\nstep 1: time={number} s\n".splitlines(), "a")
+    ) == {0: 0.2}
 
 
 def test_a_loss_too_large_for_a_mean_is_infinite() -> None:
     assert np.isinf(
-        read_json_lines('{"step": 0, "step_time_s": 1, "loss": 1e308}\n'.splitlines(), "a").loss[0]
+        read_json_lines(
+            '{"step": 0, "step_time_s": 1, "loss": 1e308}\n'.splitlines(), "a"
+        ).loss[0]
     )
 
 
@@ -291,8 +330,14 @@ def test_a_decimal_comma_is_not_cut_off(line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("\x1b[32mINFO\x1b[0m step \x1b[1m7\x1b[0m: time=\x1b[33m0.25\x1b[0m s", {7: 0.25}),
-        ("[rank0] \x1b[34mcompleted step: \x1b[1m7\x1b[0m, seconds: 0.250, loss: 2.0", {7: 0.25}),
+        (
+            "\x1b[32mINFO\x1b[0m step \x1b[1m7\x1b[0m: time=\x1b[33m0.25\x1b[0m s",
+            {7: 0.25},
+        ),
+        (
+            "[rank0] \x1b[34mcompleted step: \x1b[1m7\x1b[0m, seconds: 0.250, loss: 2.0",
+            {7: 0.25},
+        ),
     ],
 )
 def test_colours_are_no_part_of_a_line(line: str, expected: dict[int, float]) -> None:
@@ -345,14 +390,18 @@ def test_of_a_line_without_end_only_the_beginning_counts(tmp_path: Path) -> None
     assert times(read_runs(str(tmp_path / "a.log"))[0]) == {0: 0.25, 1: 0.5}
 
 
-def test_more_steps_than_any_run_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_steps_than_any_run_has_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("pgle.steps.series.MOST_STEPS", 2)
     read_json_lines(line(1, 0.2).splitlines() * 2, "a")
     with pytest.raises(UserError, match="more than 2 steps"):
         read_json_lines(line(1, 0.2).splitlines() * 4, "a")
 
 
-def test_a_step_that_ranks_wrote_often_has_the_slowest_time_and_all_that_is_known_of_it() -> None:
+def test_a_step_that_ranks_wrote_often_has_the_slowest_time_and_all_that_is_known_of_it() -> (
+    None
+):
     rows = [
         {"step": 1, "step_time_s": 2.0, "checkpoint": True},
         {"step": 0, "step_time_s": 1.0},

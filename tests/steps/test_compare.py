@@ -58,7 +58,9 @@ def launches(share: float, freedom: float = math.inf) -> Assumptions:
 def against(ratio: float, *, spread: float = 0.0015, **options: float) -> Comparison:
     """One run per side, launches known to differ by 0.15 %."""
     return compare(
-        side(run(0.2, 1, **options)), side(run(0.2 * ratio, 2, **options)), launches(spread)
+        side(run(0.2, 1, **options)),
+        side(run(0.2 * ratio, 2, **options)),
+        launches(spread),
     )
 
 
@@ -122,11 +124,16 @@ def test_dependent_steps_leave_it_undecided() -> None:
     assert any("autocorrelation" in line for line in found.warnings)
 
 
-def test_one_launch_of_each_side_is_undecided_where_their_spread_is_not_known_and_says_so() -> None:
-    found = compare(side(run(0.2, 1, noise=0.001)), side(run(0.2 * 1.02, 2, noise=0.001)))
+def test_one_launch_of_each_side_is_undecided_where_their_spread_is_not_known_and_says_so() -> (
+    None
+):
+    found = compare(
+        side(run(0.2, 1, noise=0.001)), side(run(0.2 * 1.02, 2, noise=0.001))
+    )
     assert found.verdict is Verdict.UNDECIDED
     assert (
-        "±2.70 % between launches (0.15 % standard deviation of a single pair" in found.warnings[0]
+        "±2.70 % between launches (0.15 % standard deviation of a single pair"
+        in found.warnings[0]
     )
     assert found.estimate.half_width >= 0.0269  # as the sentence says
     assert "because mem records no hosts" in found.warnings[0]
@@ -151,9 +158,17 @@ def test_simulated_runs_assume_none_and_are_labelled() -> None:
 
 
 def test_runs_are_the_unit_where_there_are_several() -> None:
-    base = side(*(run(0.2 * level, seed) for seed, level in enumerate((1.0, 1.004, 0.997, 1.001))))
+    base = side(
+        *(
+            run(0.2 * level, seed)
+            for seed, level in enumerate((1.0, 1.004, 0.997, 1.001))
+        )
+    )
     new = side(
-        *(run(0.2 * level, seed) for seed, level in enumerate((1.05, 1.052, 1.049, 1.055), 9))
+        *(
+            run(0.2 * level, seed)
+            for seed, level in enumerate((1.05, 1.052, 1.049, 1.055), 9)
+        )
     )
     found = compare(base, new)
     reference = scipy.stats.ttest_ind(
@@ -161,14 +176,21 @@ def test_runs_are_the_unit_where_there_are_several() -> None:
     ).confidence_interval(0.95)
     assert found.estimate.design.unit == "runs"
     assert found.estimate.n == (4, 4)
-    assert found.ci == pytest.approx((math.exp(reference.low), math.exp(reference.high)), rel=4e-16)
+    assert found.ci == pytest.approx(
+        (math.exp(reference.low), math.exp(reference.high)), rel=4e-16
+    )
 
 
 def test_pairs_take_what_both_have_in_common_out() -> None:
     levels = (1.0, 1.03, 0.97, 1.02, 0.99, 1.01)
-    base = side(*(run(0.2 * level, seed, noise=0.001) for seed, level in enumerate(levels)))
+    base = side(
+        *(run(0.2 * level, seed, noise=0.001) for seed, level in enumerate(levels))
+    )
     new = side(
-        *(run(0.2 * level * 1.01, seed, noise=0.001) for seed, level in enumerate(levels, 20))
+        *(
+            run(0.2 * level * 1.01, seed, noise=0.001)
+            for seed, level in enumerate(levels, 20)
+        )
     )
     paired = compare(base, new, Assumptions(paired=True))
     assert paired.verdict is Verdict.SLOWER
@@ -194,7 +216,9 @@ def test_pairs_agree_with_scipy() -> None:
     base, new = one.log_medians, two.log_medians
     found = compare(one, two, Assumptions(paired=True)).estimate
     reference = scipy.stats.ttest_rel(new, base).confidence_interval(0.95)
-    assert found.difference - found.half_width == pytest.approx(reference.low, rel=1e-14)
+    assert found.difference - found.half_width == pytest.approx(
+        reference.low, rel=1e-14
+    )
     assert found.p == pytest.approx(scipy.stats.wilcoxon(new - base).pvalue, abs=2e-16)
 
 
@@ -216,7 +240,8 @@ def test_too_few_runs_for_the_rank_test_is_said() -> None:
 
 def test_runs_that_drift_apart_widen_the_interval() -> None:
     times = 0.2 * np.exp(
-        0.005 * np.random.default_rng(5).standard_normal(200) + np.linspace(0, 0.004, 200)
+        0.005 * np.random.default_rng(5).standard_normal(200)
+        + np.linspace(0, 0.004, 200)
     )
     drifting = steady(
         make_series("mem", "jsonl", [Step(i, t) for i, t in enumerate(times.tolist())])
@@ -227,12 +252,15 @@ def test_runs_that_drift_apart_widen_the_interval() -> None:
 
 
 def test_intervals_cover_where_steps_come_at_two_levels() -> None:
-    """Half of the steps are slower by 3 %: without the bootstrap's percentiles one interval in twelve missed."""
+    """Half of the steps are slower by 3 %: without the bootstrap's percentiles one interval in
+    twelve missed.
+    """
     missed = 0
     for seed in range(100):
         random = np.random.default_rng(seed)
         times = 0.2 * np.exp(
-            0.003 * random.standard_normal((2, 200)) + 0.03 * (random.random((2, 200)) < 0.5)
+            0.003 * random.standard_normal((2, 200))
+            + 0.03 * (random.random((2, 200)) < 0.5)
         )
         runs = [
             steady(make_series("m", "jsonl", [Step(i, t) for i, t in enumerate(row)]))
@@ -249,7 +277,9 @@ PLACE = {
 
 
 def placed(ratio: float, **about: str) -> Comparison:
-    """One run per side in one place; `about` is recorded of NEW instead, and left out where empty."""
+    """One run per side in one place; `about` is recorded of NEW instead, and left out where
+    empty.
+    """
     there = {name: value for name, value in {**PLACE, **about}.items() if value}
     one, two = run(0.2, 1, noise=0.001), run(0.2 * ratio, 2, noise=0.001)
     return compare(
@@ -269,8 +299,14 @@ def placed(ratio: float, **about: str) -> Comparison:
         ({"command": "python train.py --batch 8"}, ""),
     ],
 )
-def test_no_slowdown_is_ruled_out_between_other_things(about: dict[str, str], unlike: str) -> None:
-    before = {"hardware": "4 × H100", "module": "jit_train_step", "command": "python train.py"}
+def test_no_slowdown_is_ruled_out_between_other_things(
+    about: dict[str, str], unlike: str
+) -> None:
+    before = {
+        "hardware": "4 × H100",
+        "module": "jit_train_step",
+        "command": "python train.py",
+    }
     sides = [
         side(replace(one, series=replace(one.series, about=known)))
         for one, known in ((run(0.2, 1), before), (run(0.1, 2), before | about))
@@ -282,7 +318,9 @@ def test_no_slowdown_is_ruled_out_between_other_things(about: dict[str, str], un
     assert unlike in headline(found)
 
 
-def test_launches_in_one_place_within_hours_differ_by_what_the_public_record_says() -> None:
+def test_launches_in_one_place_within_hours_differ_by_what_the_public_record_says() -> (
+    None
+):
     found = placed(1.01, started="2026-01-02T08:00")
     assert found.estimate.spread is SAME_PLACE
     assert found.verdict is Verdict.SLOWER
@@ -298,7 +336,11 @@ def test_only_sides_with_stalls_are_named_in_the_warning_about_them() -> None:
     def stalled(*at: int) -> Side:
         return side(
             steady(
-                make_series("mem", "jsonl", [Step(i, 1.0 if i in at else 0.2) for i in range(200)])
+                make_series(
+                    "mem",
+                    "jsonl",
+                    [Step(i, 1.0 if i in at else 0.2) for i in range(200)],
+                )
             )
         )
 
@@ -341,7 +383,9 @@ def test_a_place_that_is_not_proven_leaves_one_degree_of_freedom(
 
 @pytest.mark.parametrize("freedom", [1, 3.3, 9, math.inf])
 def test_quantiles_of_t(freedom: float) -> None:
-    assert t_quantile(0.975, freedom) == pytest.approx(scipy.stats.t.ppf(0.975, freedom), rel=1e-9)
+    assert t_quantile(0.975, freedom) == pytest.approx(
+        scipy.stats.t.ppf(0.975, freedom), rel=1e-9
+    )
 
 
 def test_one_run_per_side_has_no_p_that_ignores_launches() -> None:
@@ -350,7 +394,10 @@ def test_one_run_per_side_has_no_p_that_ignores_launches() -> None:
 
 def test_a_margin_of_a_hundred_percent_is_one() -> None:
     one = side(run(0.2, 1))
-    assert compare(one, side(run(0.3, 2)), Assumptions(margin=1.0)).verdict is Verdict.SLOWER
+    assert (
+        compare(one, side(run(0.3, 2)), Assumptions(margin=1.0)).verdict
+        is Verdict.SLOWER
+    )
     assert compare(one, one, Assumptions(margin=1.0)).verdict is Verdict.SAME
 
 
@@ -359,8 +406,12 @@ def test_autocorrelation_time_of_a_first_order_process() -> None:
     values = np.zeros(20_000)
     for i in range(1, len(values)):
         values[i] = 0.8 * values[i - 1] + random.standard_normal()
-    assert autocorrelation_time(values) == pytest.approx((1 + 0.8) / (1 - 0.8), rel=0.15)
-    assert autocorrelation_time(random.standard_normal(20_000)) == pytest.approx(1, abs=0.1)
+    assert autocorrelation_time(values) == pytest.approx(
+        (1 + 0.8) / (1 - 0.8), rel=0.15
+    )
+    assert autocorrelation_time(random.standard_normal(20_000)) == pytest.approx(
+        1, abs=0.1
+    )
 
 
 def test_blocks_leave_the_rest_out_at_the_start() -> None:
@@ -405,13 +456,17 @@ def test_the_gate_fails_two_percent_and_passes_none() -> None:
 
 
 @pytest.mark.parametrize("ratio", [1.0134, 1.0234])
-def test_an_interval_that_holds_the_bound_cannot_tell_and_fails_on_request(ratio: float) -> None:
+def test_an_interval_that_holds_the_bound_cannot_tell_and_fails_on_request(
+    ratio: float,
+) -> None:
     """±1.0 % about +1.34 %, or about +2.34 %, is not shown to be above 2 %, nor to be below it."""
     found = against(ratio, spread=0.003)
     assert found.verdict is Verdict.SLOWER
     assert found.ci[0] < 1.02 < found.ci[1]
     assert outcomes(found, fail_slower=0.02) == {"step time": "cannot-tell"}
-    assert outcomes(found, fail_slower=0.02, fail_undecided=True) == {"step time": "fail"}
+    assert outcomes(found, fail_slower=0.02, fail_undecided=True) == {
+        "step time": "fail"
+    }
 
 
 def test_what_cannot_be_told_is_neither_ok_nor_failed() -> None:
@@ -421,16 +476,24 @@ def test_what_cannot_be_told_is_neither_ok_nor_failed() -> None:
 
 
 def test_a_gate_that_cannot_fail_at_its_bound_says_below_what_and_what_could() -> None:
-    """A measured +2.67 % of two single launches whose spread is not known, against a bound of 1 %."""
-    found = compare(side(run(0.2, 1, noise=1e-4)), side(run(0.2 * 1.0267, 2, noise=1e-4)))
+    """A measured +2.67 % of two single launches whose spread is not known, against a bound of 1
+    %.
+    """
+    found = compare(
+        side(run(0.2, 1, noise=1e-4)), side(run(0.2 * 1.0267, 2, noise=1e-4))
+    )
     check = gate(found, Limits(fail_slower=0.01))[0]
     assert check.outcome is Outcome.CANNOT_TELL
     assert "show a slowdown from 3.8 % on. `--abba 2` could" in check.message
 
 
 def test_the_rounds_that_could_tell_do_tell() -> None:
-    """Noise as assumed: in more than half of the draws as many rounds decide what one run per side could not."""
-    single = compare(side(run(0.2, 1, noise=0.002)), side(run(0.2 * 1.02, 2, noise=0.002)))
+    """Noise as assumed: in more than half of the draws as many rounds decide what one run per side
+    could not.
+    """
+    single = compare(
+        side(run(0.2, 1, noise=0.002)), side(run(0.2 * 1.02, 2, noise=0.002))
+    )
     rounds = single.estimate.rounds_for(math.log(1.02 / 1.01), 0.05)
     assert rounds is not None
     failed = 0
@@ -440,7 +503,10 @@ def test_the_rounds_that_could_tell_do_tell() -> None:
         ) * [[0.2], [0.204]]
         base, new = (
             side(
-                *(run(level, 1000 * seed + i, noise=0.002, count=60) for i, level in enumerate(row))
+                *(
+                    run(level, 1000 * seed + i, noise=0.002, count=60)
+                    for i, level in enumerate(row)
+                )
             )
             for row in levels.tolist()
         )
@@ -485,9 +551,14 @@ def with_loss(new: float) -> Comparison:
     return compare(side(run(0.2, 1, loss=2.0)), side(run(0.2, 2, loss=new)))
 
 
-@pytest.mark.parametrize(("loss", "outcome"), [(2.01, "ok"), (2.1, "fail"), (1.9, "fail")])
+@pytest.mark.parametrize(
+    ("loss", "outcome"), [(2.01, "ok"), (2.1, "fail"), (1.9, "fail")]
+)
 def test_the_loss_within_and_outside_its_band(loss: float, outcome: str) -> None:
-    assert outcomes(with_loss(loss), max_loss_change=0.01) == {"step time": "ok", "loss": outcome}
+    assert outcomes(with_loss(loss), max_loss_change=0.01) == {
+        "step time": "ok",
+        "loss": outcome,
+    }
 
 
 def test_a_loss_that_is_not_finite_always_fails() -> None:
@@ -495,11 +566,15 @@ def test_a_loss_that_is_not_finite_always_fails() -> None:
 
 
 def test_a_limit_of_the_loss_without_data_fails() -> None:
-    assert outcomes(against(1.0), max_loss_change=0.05) == {"step time": "ok", "loss": "fail"}
+    assert outcomes(against(1.0), max_loss_change=0.05) == {
+        "step time": "ok",
+        "loss": "fail",
+    }
 
 
 @pytest.mark.parametrize(
-    ("text", "share"), [("2%", 0.02), ("0.5 %", 0.005), ("0.02", 0.02), ("0", 0.0), ("150%", 1.5)]
+    ("text", "share"),
+    [("2%", 0.02), ("0.5 %", 0.005), ("0.02", 0.02), ("0", 0.0), ("150%", 1.5)],
 )
 def test_shares(text: str, share: float) -> None:
     assert parse_share(text, "--x") == pytest.approx(share)
@@ -524,7 +599,9 @@ def test_runs_of_one_side_in_other_units_are_refused() -> None:
 
 
 def test_a_job_that_ended_after_its_compile_is_not_of_another_unit() -> None:
-    check = gate(compare(side(run(0.2, 1)), side(run(60, 2, count=1))), Limits(fail_slower=0.02))[0]
+    check = gate(
+        compare(side(run(0.2, 1)), side(run(60, 2, count=1))), Limits(fail_slower=0.02)
+    )[0]
     assert check.failed
     assert "did the run end early" in check.message
 
@@ -533,21 +610,31 @@ def test_times_printed_with_few_digits_have_an_interval() -> None:
     times = np.full(60, 1.235)
     times[[7, 30, 52]] = 1.236
     one = side(
-        steady(make_series("m", "maxtext", [Step(i, t) for i, t in enumerate(times.tolist())]))
+        steady(
+            make_series(
+                "m", "maxtext", [Step(i, t) for i, t in enumerate(times.tolist())]
+            )
+        )
     )
     assert compare(one, one, launches(0.0)).verdict is Verdict.SAME
 
 
 def lossy(losses: list[float]) -> Side:
     return side(
-        steady(make_series("m", "jsonl", [Step(i, 0.2, loss) for i, loss in enumerate(losses)]))
+        steady(
+            make_series(
+                "m", "jsonl", [Step(i, 0.2, loss) for i, loss in enumerate(losses)]
+            )
+        )
     )
 
 
 @pytest.mark.parametrize(
     "base", [[2.0] * 20, [math.nan] * 20, [2.0] * 15 + [math.inf] * 5, [2.0] * 10]
 )
-def test_a_loss_of_new_that_breaks_fails_whatever_base_recorded(base: list[float]) -> None:
+def test_a_loss_of_new_that_breaks_fails_whatever_base_recorded(
+    base: list[float],
+) -> None:
     found = compare(lossy(base), lossy([2.0] * 15 + [math.inf] * 5))
     check = gate(found, Limits())[-1]
     assert (check.name, check.failed) == ("loss", True)

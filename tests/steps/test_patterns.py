@@ -37,14 +37,21 @@ def test_steps_that_take_turns_are_found(period: int, first: int) -> None:
     times = noisy(24)
     times[first::period] *= 1.08
     found = only(times)
-    assert (found.kind, found.period, found.first) == (PatternKind.PERIOD, period, first)
+    assert (found.kind, found.period, found.first) == (
+        PatternKind.PERIOD,
+        period,
+        first,
+    )
     assert found.change == pytest.approx(np.log(1.08), rel=0.1)
 
 
 def test_levels_that_take_turns_while_steps_grow_are_two_patterns() -> None:
     times = 1.01 ** np.arange(12) * noisy(12)
     times[1::2] *= 1.08
-    assert {item.kind for item in find_patterns(times)} == {PatternKind.GROWTH, PatternKind.PERIOD}
+    assert {item.kind for item in find_patterns(times)} == {
+        PatternKind.GROWTH,
+        PatternKind.PERIOD,
+    }
 
 
 def test_one_slow_step_is_no_pattern() -> None:
@@ -70,4 +77,7 @@ def test_shuffled_steps_seldom_show_a_pattern(deviation: float) -> None:
 def test_a_pattern_in_words() -> None:
     times = np.ones(12)
     times[7:] = 1.05
-    assert only(times).describe(range(100, 112)) == "steps are 5.0 % longer from step 107 on"
+    assert (
+        only(times).describe(range(100, 112))
+        == "steps are 5.0 % longer from step 107 on"
+    )

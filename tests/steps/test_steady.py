@@ -6,13 +6,24 @@ import numpy as np
 import pytest
 
 from pgle.run.inputs.step_times import read_runs
-from pgle.steps.series import Mark, Rules, Step, StepTimes, make_series, steady, truncation
+from pgle.steps.series import (
+    Mark,
+    Rules,
+    Step,
+    StepTimes,
+    make_series,
+    steady,
+    truncation,
+)
 
 
 def run(
     times: list[float], marks: dict[int, Mark] | None = None, rules: Rules | None = None
 ) -> StepTimes:
-    steps = [Step(i, value, mark=(marks or {}).get(i, Mark.NONE)) for i, value in enumerate(times)]
+    steps = [
+        Step(i, value, mark=(marks or {}).get(i, Mark.NONE))
+        for i, value in enumerate(times)
+    ]
     return steady(make_series("mem", "jsonl", steps), rules or Rules())
 
 
@@ -24,8 +35,12 @@ def left_out(times: StepTimes) -> dict[str, list[int]]:
 
 
 def test_the_real_maxtext_log(testdata: Path) -> None:
-    """A profiled run of 30 steps: nsys ran in steps 5 and 6, was stopped before 7, and wrote its report in 8."""
-    times = steady(read_runs(str(testdata / "maxtext_pgle" / "llama2_7b_pgle_run.log"))[0])
+    """A profiled run of 30 steps: nsys ran in steps 5 and 6, was stopped before 7, and wrote its
+    report in 8.
+    """
+    times = steady(
+        read_runs(str(testdata / "maxtext_pgle" / "llama2_7b_pgle_run.log"))[0]
+    )
     assert left_out(times) == {"profiled": [5, 6, 7], "warm-up": [0, 1], "stall": [8]}
     assert times.step.tolist() == [2, 3, 4, *range(9, 30)]
     assert times.median_s == pytest.approx(4.202)

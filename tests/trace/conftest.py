@@ -25,10 +25,13 @@ class Export:
     def __init__(self, path: Path, tables: dict[str, list[str]] | None = None) -> None:
         self.path = path
         self.tables = tables or {
-            name: [part.split()[0] for part in sql.split(", ")] for name, sql in TABLES.items()
+            name: [part.split()[0] for part in sql.split(", ")]
+            for name, sql in TABLES.items()
         }
         self.database = sqlite3.connect(path, isolation_level=None)
-        self.database.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")
+        self.database.executescript(
+            "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF"
+        )
         self.strings: dict[str, int] = {}
         self.correlation = 0
         self.row("META_DATA_EXPORT", name="EXPORT_SCHEMA_VERSION", value="3.7.2")
@@ -40,7 +43,8 @@ class Export:
         )
         marks = ", ".join("?" * len(columns))
         self.database.execute(
-            f'INSERT INTO "{table}" VALUES ({marks})', [values.get(name) for name in columns]
+            f'INSERT INTO "{table}" VALUES ({marks})',
+            [values.get(name) for name in columns],
         )
 
     def string(self, text: str) -> int:
@@ -70,7 +74,12 @@ class Export:
         )
 
     def call(
-        self, at: int, *, process: int = pid(1), name: str = "cuLaunchKernel", correlation: int = 0
+        self,
+        at: int,
+        *,
+        process: int = pid(1),
+        name: str = "cuLaunchKernel",
+        correlation: int = 0,
     ) -> int:
         self.correlation = correlation or self.correlation + 1
         self.row(
@@ -103,7 +112,9 @@ class Export:
         return read_nsys(self.path)
 
     def step_with(self, *thunks: str) -> None:
-        """One execution of jit_step from 0 to 1000 whose thunks, one every 100, launch a kernel each."""
+        """One execution of jit_step from 0 to 1000 whose thunks, one every 100, launch a kernel
+        each.
+        """
         self.range(STEP, 0, 1000)
         for number, name in enumerate(thunks):
             self.range(f"Thunk:#hlo_op={name}#", number * 100 + 10, number * 100 + 90)

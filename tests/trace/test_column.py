@@ -9,9 +9,13 @@ from pgle.trace import columns
 from pgle.trace.columns import GrowingColumn, distinct, median, narrow
 
 
-@given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-(2**16), 2**16))))
+@given(
+    st.lists(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-(2**16), 2**16)))
+)
 def test_a_column_is_its_batches_one_after_the_other(batches: list[list[int]]) -> None:
-    with pytest.MonkeyPatch.context() as patch:  # blocks of four values, so that batches cross them
+    with (
+        pytest.MonkeyPatch.context() as patch
+    ):  # blocks of four values, so that batches cross them
         patch.setattr(columns, "BLOCK_BYTES", 16)
         patch.setattr(columns, "MANY", 3)
         grown = GrowingColumn(np.int16)

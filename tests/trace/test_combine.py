@@ -10,7 +10,8 @@ from pgle.trace.table import Device, Source, combine
 def window(make_trace, process, executions, *, first_start=0):
     """One device that ran a step of one kernel some times."""
     rows = [
-        (0, number, "gemm", number, first_start + 100 * number, 10) for number in range(executions)
+        (0, number, "gemm", number, first_start + 100 * number, 10)
+        for number in range(executions)
     ]
     return dataclasses.replace(make_trace(rows), devices=(Device(process, 0),))
 
@@ -22,7 +23,9 @@ def test_ranks_stay_apart(make_trace):
 
 
 def test_a_second_window_of_one_process_is_numbered_on(make_trace):
-    trace = combine([window(make_trace, "a:1", 3), window(make_trace, "a:1", 2, first_start=5_000)])
+    trace = combine(
+        [window(make_trace, "a:1", 3), window(make_trace, "a:1", 2, first_start=5_000)]
+    )
     assert len(trace.devices) == 1
     assert trace.execution.tolist() == [0, 1, 2, 3, 4]
 
@@ -33,7 +36,9 @@ def test_times_of_compilation_move_with_the_window_of_their_process(make_trace):
         dataclasses.replace(window(make_trace, "a:1", 2), compiling={"a:1": times})
         for _ in range(2)
     )
-    found = combine([first, dataclasses.replace(second, duration_ns=second.duration_ns + 1)])
+    found = combine(
+        [first, dataclasses.replace(second, duration_ns=second.duration_ns + 1)]
+    )
     assert found.compiling["a:1"].tolist() == [[10, 20], [110_010, 110_020]]
 
 

@@ -18,7 +18,8 @@ SECOND = 1_000_000_000
 def window(make_trace, source, *, number=None, executions=3, **known):
     """300 µs of one device whose process has the same name in every input."""
     rows = [
-        (0, execution, "gemm", execution, 100 * execution, 100) for execution in range(executions)
+        (0, execution, "gemm", execution, 100 * execution, 100)
+        for execution in range(executions)
     ]
     return dataclasses.replace(
         make_trace(rows),
@@ -35,18 +36,29 @@ def processes(trace):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        pytest.param({"utc_ns": NOON}, {"utc_ns": NOON + 50_000}, id="at the same time"),
-        pytest.param({"gpus": frozenset({"uuid:a"})}, {"gpus": frozenset({"uuid:b"})}, id="GPUs"),
         pytest.param(
-            {"gpus": frozenset({"bus:1"})}, {"gpus": frozenset({"bus:2"})}, id="GPUs by bus"
+            {"utc_ns": NOON}, {"utc_ns": NOON + 50_000}, id="at the same time"
         ),
-        pytest.param({"namespace": "pid:[7]"}, {"namespace": "pid:[8]"}, id="containers"),
+        pytest.param(
+            {"gpus": frozenset({"uuid:a"})}, {"gpus": frozenset({"uuid:b"})}, id="GPUs"
+        ),
+        pytest.param(
+            {"gpus": frozenset({"bus:1"})},
+            {"gpus": frozenset({"bus:2"})},
+            id="GPUs by bus",
+        ),
+        pytest.param(
+            {"namespace": "pid:[7]"}, {"namespace": "pid:[8]"}, id="containers"
+        ),
         pytest.param({"number": 0}, {"number": 1}, id="JAX's device numbers"),
     ],
 )
 def test_two_ranks_are_told_apart_by(make_trace, one, other):
     trace = combine(
-        [window(make_trace, "a/x.sqlite", **one), window(make_trace, "b/x.sqlite", **other)]
+        [
+            window(make_trace, "a/x.sqlite", **one),
+            window(make_trace, "b/x.sqlite", **other),
+        ]
     )
     assert processes(trace) == [NAME, f"{NAME} (b/x.sqlite)"]
     assert trace.execution.tolist() == [0, 1, 2, 0, 1, 2]
@@ -71,8 +83,15 @@ def test_windows_given_in_the_wrong_order_are_numbered_in_the_right_one(make_tra
 
 
 def test_three_pods_are_three_processes(make_trace):
-    pods = [window(make_trace, f"rank{number}.sqlite", utc_ns=NOON + number) for number in range(3)]
-    assert processes(combine(pods)) == [NAME, f"{NAME} (rank1.sqlite)", f"{NAME} (rank2.sqlite)"]
+    pods = [
+        window(make_trace, f"rank{number}.sqlite", utc_ns=NOON + number)
+        for number in range(3)
+    ]
+    assert processes(combine(pods)) == [
+        NAME,
+        f"{NAME} (rank1.sqlite)",
+        f"{NAME} (rank2.sqlite)",
+    ]
 
 
 def test_two_windows_of_each_of_two_pods_are_two_processes(make_trace):
@@ -89,16 +108,23 @@ def test_two_windows_of_each_of_two_pods_are_two_processes(make_trace):
 
 def test_the_same_gpu_tells_that_it_is_one_process(make_trace):
     gpu = frozenset({"uuid:a"})
-    trace = combine([window(make_trace, "a", gpus=gpu), window(make_trace, "b", gpus=gpu)])
+    trace = combine(
+        [window(make_trace, "a", gpus=gpu), window(make_trace, "b", gpus=gpu)]
+    )
     assert (processes(trace), trace.warnings) == ([NAME], ())
 
 
 def test_a_second_copy_of_a_recording_is_left_out(make_trace):
     trace = combine(
-        [window(make_trace, "a.nsys-rep", utc_ns=NOON), window(make_trace, "a.sqlite", utc_ns=NOON)]
+        [
+            window(make_trace, "a.nsys-rep", utc_ns=NOON),
+            window(make_trace, "a.sqlite", utc_ns=NOON),
+        ]
     )
     assert (processes(trace), len(trace)) == ([NAME], 3)
-    assert trace.warnings == ("a.sqlite: another copy of a recording that was given; left out",)
+    assert trace.warnings == (
+        "a.sqlite: another copy of a recording that was given; left out",
+    )
 
 
 def test_two_inputs_of_which_nothing_tells_are_both_named(make_trace):

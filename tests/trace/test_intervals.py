@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgle.trace.intervals import Intervals, complement, covered, join, overlap, union, without
+from pgle.trace.intervals import (
+    Intervals,
+    complement,
+    covered,
+    join,
+    overlap,
+    union,
+    without,
+)
 
 SIZE = 40
 PAIRS = st.lists(st.tuples(st.integers(0, SIZE), st.integers(0, SIZE)), max_size=12)
@@ -43,14 +51,21 @@ def test_overlap_and_join_count_the_same_bits(
 
 
 @given(PAIRS, PAIRS)
-def test_covered_is_per_interval(cover: list[tuple[int, int]], some: list[tuple[int, int]]) -> None:
+def test_covered_is_per_interval(
+    cover: list[tuple[int, int]], some: list[tuple[int, int]]
+) -> None:
     some = [(a, b) for a, b in some if a <= b]
     expected = [bitmap(cover)[a:b].sum() for a, b in some]
-    assert covered(make(cover), [a for a, _ in some], [b for _, b in some]).tolist() == expected
+    assert (
+        covered(make(cover), [a for a, _ in some], [b for _, b in some]).tolist()
+        == expected
+    )
 
 
 @given(PAIRS, PAIRS)
-def test_without_takes_bits_away(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
+def test_without_takes_bits_away(
+    a: list[tuple[int, int]], b: list[tuple[int, int]]
+) -> None:
     rest = without(make(a), make(b))
     assert rest.length == (bitmap(a) & ~bitmap(b)).sum()
     assert overlap(rest, make(b)) == 0

@@ -45,7 +45,10 @@ def test_nothing_resolved_is_an_error_that_says_why(export: Any) -> None:
         (None, "no such file"),
         (b"", "is empty"),
         (b"hello", "not a SQLite database"),
-        (b"NVIDIA Tegra Profiler Report 2024@1@1@59-1v0.", "is a report, not an export"),
+        (
+            b"NVIDIA Tegra Profiler Report 2024@1@1@59-1v0.",
+            "is a report, not an export",
+        ),
         (b"SQLite format 3\0", "truncated"),
     ],
 )
@@ -88,7 +91,10 @@ def test_another_database_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("healthy_1pct.sqlite", "CUPTI_ACTIVITY_KIND_KERNEL lacks the column globalPid"),
+        (
+            "healthy_1pct.sqlite",
+            "CUPTI_ACTIVITY_KIND_KERNEL lacks the column globalPid",
+        ),
         ("mock.sqlite", "no NVTX ranges"),
         ("h100_2gpu_1s.sqlite", "no `Thunk:` ranges"),
     ],
@@ -115,8 +121,12 @@ def test_a_value_that_fills_the_memory_is_an_error(export: Any) -> None:
 def test_a_view_in_place_of_a_table_is_an_error(export: Any) -> None:
     export.step_with("dot.2")
     export.database.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME TO kernels")
-    export.database.execute("CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS SELECT * FROM kernels")
-    with pytest.raises(UserError, match="CUPTI_ACTIVITY_KIND_KERNEL is a view, no table"):
+    export.database.execute(
+        "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS SELECT * FROM kernels"
+    )
+    with pytest.raises(
+        UserError, match="CUPTI_ACTIVITY_KIND_KERNEL is a view, no table"
+    ):
         export.read()
 
 
@@ -127,13 +137,17 @@ def test_a_table_without_row_numbers_is_read(export: Any) -> None:
     )
     names = [
         name
-        for _, name, *_ in export.database.execute("PRAGMA table_info(CUPTI_ACTIVITY_KIND_KERNEL)")
+        for _, name, *_ in export.database.execute(
+            "PRAGMA table_info(CUPTI_ACTIVITY_KIND_KERNEL)"
+        )
     ]
     export.database.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME TO kernels")
     export.database.execute(
         f"{sql.rstrip().removesuffix(')')}, PRIMARY KEY ({names[0]})) WITHOUT ROWID"
     )
-    export.database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL SELECT * FROM kernels")
+    export.database.execute(
+        "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL SELECT * FROM kernels"
+    )
     assert len(export.read()) == 1
 
 
@@ -141,7 +155,14 @@ def test_absurd_numbers_cost_no_memory(export: Any) -> None:
     export.step_with("dot.2")
     huge = 2**62
     export.row("StringIds", id=huge, value="Thunk:#hlo_op=far.1#")
-    export.row("NVTX_EVENTS", start=200, end=300, eventType=59, globalTid=PROCESS | 1, textId=huge)
+    export.row(
+        "NVTX_EVENTS",
+        start=200,
+        end=300,
+        eventType=59,
+        globalTid=PROCESS | 1,
+        textId=huge,
+    )
     export.work(3000, export.call(250, correlation=huge), device=huge)
     export.work(-(2**63), huge, duration=0)
     export.row(
@@ -149,12 +170,15 @@ def test_absurd_numbers_cost_no_memory(export: Any) -> None:
         globalPid=PROCESS,
     )  # fmt: skip
     export.database.execute(
-        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET rowid = ? WHERE deviceId = ?", (huge, huge)
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET rowid = ? WHERE deviceId = ?",
+        (huge, huge),
     )
     trace = export.read()
     assert [trace.instructions[at] for at in trace.instruction] == ["dot.2", "far.1"]
     assert [device.ordinal for device in trace.devices] == [0, huge]
-    assert [(entry.reason, entry.count) for entry in trace.unresolved] == [("bad-time", 2)]
+    assert [(entry.reason, entry.count) for entry in trace.unresolved] == [
+        ("bad-time", 2)
+    ]
 
 
 def test_absurd_nesting_is_an_error(export: Any) -> None:
@@ -175,7 +199,9 @@ def test_a_database_whose_last_changes_lie_in_a_log_beside_it_is_an_error(
     testdata: Path, tmp_path: Path
 ) -> None:
     copy = tmp_path / "report.sqlite"
-    copy.write_bytes((testdata / "nsys_synthetic" / "synthetic_cases.sqlite").read_bytes())
+    copy.write_bytes(
+        (testdata / "nsys_synthetic" / "synthetic_cases.sqlite").read_bytes()
+    )
     connection = sqlite3.connect(copy)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("CREATE TABLE later (x INTEGER)")

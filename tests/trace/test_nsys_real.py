@@ -24,17 +24,25 @@ def pax() -> dict[int, Trace]:
 @pytest.fixture(scope="module")
 def synthetic() -> Trace:
     return read_nsys(
-        Path(__file__).parents[2] / "testdata" / "nsys_synthetic" / "synthetic_cases.sqlite"
+        Path(__file__).parents[2]
+        / "testdata"
+        / "nsys_synthetic"
+        / "synthetic_cases.sqlite"
     )
 
 
 def spans(trace: Trace, instruction: str, module: ModuleKey) -> list[int]:
     """First start to last end of each launch of an instruction, in ns."""
     number = trace.instructions.index(instruction)
-    chosen = (trace.instruction == number) & (trace.module == trace.modules.index(module))
+    chosen = (trace.instruction == number) & (
+        trace.module == trace.modules.index(module)
+    )
     found: dict[int, list[int]] = defaultdict(list)
     for at in np.flatnonzero(chosen):
-        found[int(trace.instance[at])] += [int(trace.start_ns[at]), int(trace.end_ns[at])]
+        found[int(trace.instance[at])] += [
+            int(trace.start_ns[at]),
+            int(trace.end_ns[at]),
+        ]
     return [max(ends) - min(ends) for ends in found.values()]
 
 
@@ -53,14 +61,17 @@ def test_five_executions_of_the_step_of_2661_activities_each(
     step = trace.module == trace.modules.index(STEP)
     assert Counter(trace.execution[step].tolist()) == dict.fromkeys(range(5), 2661)
     thunks = [
-        len(set(trace.instance[step & (trace.execution == number)].tolist())) for number in range(5)
+        len(set(trace.instance[step & (trace.execution == number)].tolist()))
+        for number in range(5)
     ]
     assert thunks == [2610] * 5
 
 
 @pytest.mark.parametrize("rank", [0, 3])
 def test_autotuning_is_all_that_is_left_out(pax: dict[int, Trace], rank: int) -> None:
-    assert {entry.reason: entry.count for entry in pax[rank].unresolved} == {"autotuner": 312}
+    assert {entry.reason: entry.count for entry in pax[rank].unresolved} == {
+        "autotuner": 312
+    }
 
 
 def test_the_ranks_are_told_apart(pax: dict[int, Trace]) -> None:
@@ -68,7 +79,9 @@ def test_the_ranks_are_told_apart(pax: dict[int, Trace]) -> None:
     assert pax[3].devices == (Device("proc3:215670", 0, 3),)
 
 
-def test_the_mean_over_all_executions_is_that_of_the_readme(pax: dict[int, Trace]) -> None:
+def test_the_mean_over_all_executions_is_that_of_the_readme(
+    pax: dict[int, Trace],
+) -> None:
     assert np.mean(spans(pax[3], "all-gather-start.2", STEP)) / 1000 == pytest.approx(
         1_172_483, abs=1
     )
@@ -91,13 +104,21 @@ def test_the_mean_over_all_executions_is_that_of_the_readme(pax: dict[int, Trace
     ],
 )
 def test_known_costs(synthetic: Trace, instruction: str, cost_us: list[float]) -> None:
-    found = [span / 1000 for span in spans(synthetic, instruction, ModuleKey("jit_f", 3))]
+    found = [
+        span / 1000 for span in spans(synthetic, instruction, ModuleKey("jit_f", 3))
+    ]
     # the very first kernel of each device is a slow one
-    assert sorted(set(found) - ({100} if instruction == "loop_add_fusion.1" else set())) == cost_us
+    assert (
+        sorted(set(found) - ({100} if instruction == "loop_add_fusion.1" else set()))
+        == cost_us
+    )
 
 
 def test_an_instruction_of_two_modules_is_two(synthetic: Trace) -> None:
-    assert spans(synthetic, "loop_add_fusion.1", ModuleKey("jit_g", 5)) == [900_000, 900_000]
+    assert spans(synthetic, "loop_add_fusion.1", ModuleKey("jit_g", 5)) == [
+        900_000,
+        900_000,
+    ]
 
 
 def test_projected_ranges_agree_with_nsys(synthetic: Trace, testdata: Path) -> None:
@@ -105,7 +126,12 @@ def test_projected_ranges_agree_with_nsys(synthetic: Trace, testdata: Path) -> N
     expected: Counter[tuple[str, int, int, int]] = Counter()
     with (testdata / "nsys_synthetic/nvtx_gpu_proj_trace.csv").open() as file:
         for row in csv.DictReader(file):
-            name = row["Name"].removeprefix("TSL:Thunk:#hlo_op=").partition(",")[0].rstrip("#")
+            name = (
+                row["Name"]
+                .removeprefix("TSL:Thunk:#hlo_op=")
+                .partition(",")[0]
+                .rstrip("#")
+            )
             if (
                 row["Name"].startswith("TSL:Thunk")
                 and row["NumChild"] == "0"
@@ -123,6 +149,10 @@ def test_projected_ranges_agree_with_nsys(synthetic: Trace, testdata: Path) -> N
     for members in launches.values():
         name = synthetic.instructions[synthetic.instruction[members[0]]]
         start = int(synthetic.start_ns[members].min())
-        found[name, start, int(synthetic.end_ns[members].max()) - start, len(members)] += 1
+        found[
+            name, start, int(synthetic.end_ns[members].max()) - start, len(members)
+        ] += 1
     graph = {"loop_mul_fusion.20", "loop_sub_fusion.21"}
-    assert {key: count for key, count in found.items() if key[0] not in graph} == expected
+    assert {
+        key: count for key, count in found.items() if key[0] not in graph
+    } == expected

@@ -13,7 +13,9 @@ Row = tuple[int, int, str]
 """(start, end, name) in µs."""
 
 
-def records(rows: list[Row], *, stream: int = 7, runs: list[int] | None = None) -> Records:
+def records(
+    rows: list[Row], *, stream: int = 7, runs: list[int] | None = None
+) -> Records:
     rows = sorted(rows)
     start = np.array([row[0] for row in rows], np.int64) * 1000
     end = np.array([row[1] for row in rows], np.int64) * 1000
@@ -51,7 +53,9 @@ def test_a_stream_that_runs_one_after_the_other_stays_as_it_is() -> None:
     assert mend(records(steady())) is None
 
 
-def test_an_end_behind_the_next_start_is_clipped_to_what_the_instruction_usually_takes() -> None:
+def test_an_end_behind_the_next_start_is_clipped_to_what_the_instruction_usually_takes() -> (
+    None
+):
     rows = steady()
     rows[20] = (1000, 1_601_000, "a")
     found = mended(rows)

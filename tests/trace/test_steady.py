@@ -6,7 +6,14 @@ from pgle.trace.steady import find_executions
 def executions(make_trace, durations, *others, devices=1, missing=()):
     every = [durations] * devices if not others else [durations, *others]
     rows = [
-        (device, number, name, number, 1000 * number + 10 * offset, time if name == "gemm" else 1)
+        (
+            device,
+            number,
+            name,
+            number,
+            1000 * number + 10 * offset,
+            time if name == "gemm" else 1,
+        )
         for device, of_device in enumerate(every)
         for number, time in enumerate(of_device)
         for offset, name in enumerate(["gemm", "add", "mul"])
@@ -32,19 +39,27 @@ def test_slow_leading_executions_are_warm_up(make_trace):
 
 def test_an_execution_that_is_slow_on_few_devices_is_no_warm_up(make_trace):
     steady = [120, 120, 120, 121, 120]
-    assert kept(executions(make_trace, [148, *steady[1:]], steady, steady)) == [0, 1, 2, 3, 4] * 3
     assert (
-        kept(executions(make_trace, [148, *steady[1:]], [90, *steady[1:]])) == [0, 1, 2, 3, 4] * 2
+        kept(executions(make_trace, [148, *steady[1:]], steady, steady))
+        == [0, 1, 2, 3, 4] * 3
+    )
+    assert (
+        kept(executions(make_trace, [148, *steady[1:]], [90, *steady[1:]]))
+        == [0, 1, 2, 3, 4] * 2
     )
 
 
 def test_warm_up_that_most_devices_show_says_how_many(make_trace):
     found = executions(
-        make_trace, [148, 120, 120, 121, 120], [144, 120, 120, 121, 120], [120, 120, 120, 121, 120]
+        make_trace,
+        [148, 120, 120, 121, 120],
+        [144, 120, 120, 121, 120],
+        [120, 120, 120, 121, 120],
     )
     assert kept(found) == [1, 2, 3, 4] * 3
     assert (
-        found.reasons[0, 0] == "warm-up: compute 19.7 % above the steady median on 2 of 3 devices"
+        found.reasons[0, 0]
+        == "warm-up: compute 19.7 % above the steady median on 2 of 3 devices"
     )
 
 
@@ -66,9 +81,9 @@ def test_at_most_half_is_dropped_when_everything_gets_faster(make_trace):
 
 
 def test_only_what_leads_without_a_gap_is_warm_up(make_trace):
-    assert kept(executions(make_trace, [140, 100, 100, 100, 130, 100, 100, 100, 100, 100])) == list(
-        range(1, 10)
-    )
+    assert kept(
+        executions(make_trace, [140, 100, 100, 100, 130, 100, 100, 100, 100, 100])
+    ) == list(range(1, 10))
 
 
 def test_a_faster_first_execution_is_kept(make_trace):

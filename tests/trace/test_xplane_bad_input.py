@@ -56,7 +56,10 @@ def test_another_kind_of_file(file: Path, content: bytes):
 def test_an_hlo_dump(testdata: Path, file: Path):
     file.write_bytes(
         (
-            testdata / "jax_xplane" / "hlo_proto" / "jit_forward_3d_conv(15).hlo_proto.pb"
+            testdata
+            / "jax_xplane"
+            / "hlo_proto"
+            / "jit_forward_3d_conv(15).hlo_proto.pb"
         ).read_bytes()
     )
     assert "is not an xplane" in error_of(file)
@@ -64,7 +67,9 @@ def test_an_hlo_dump(testdata: Path, file: Path):
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.999])
 def test_truncated_anywhere(testdata: Path, file: Path, share: float):
-    whole = (testdata / "jax_xplane" / "jax_conv_minimal_08_tw003.xplane.pb").read_bytes()
+    whole = (
+        testdata / "jax_xplane" / "jax_conv_minimal_08_tw003.xplane.pb"
+    ).read_bytes()
     file.write_bytes(whole[: int(len(whole) * share)])
     assert "cut short or damaged" in error_of(file)
 
@@ -84,7 +89,11 @@ def test_one_byte_overwritten_is_never_a_traceback(testdata: Path, file: Path):
 
 @pytest.mark.parametrize(
     "length",
-    [b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f", b"\xff" * 9 + b"\x01"],
+    [
+        b"\xff\xff\xff\xff\x07",
+        b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f",
+        b"\xff" * 9 + b"\x01",
+    ],
 )
 def test_huge_claimed_length_of_an_event(file: Path, length: bytes):
     line = b"\x12\x09Stream #1" + b"\x22" + length + b"\x08\x01"
@@ -96,21 +105,27 @@ def test_huge_claimed_length_of_an_event(file: Path, length: bytes):
 def test_huge_metadata_number(file: Path):
     plane = xplane_pb2.XPlane(name="/device:GPU:0")
     plane.stat_metadata[1 << 60].name = "hlo_op"
-    plane.lines.add(name="Stream #1").events.add().stats.add(metadata_id=1 << 60, str_value="a")
+    plane.lines.add(name="Stream #1").events.add().stats.add(
+        metadata_id=1 << 60, str_value="a"
+    )
     file.write_bytes(xplane_pb2.XSpace(planes=[plane]).SerializeToString())
     assert "stat metadata number" in error_of(file)
 
 
 def test_only_host_planes(file: Path):
     file.write_bytes(
-        xplane_pb2.XSpace(planes=[xplane_pb2.XPlane(name="/host:CPU")]).SerializeToString()
+        xplane_pb2.XSpace(
+            planes=[xplane_pb2.XPlane(name="/host:CPU")]
+        ).SerializeToString()
     )
     assert "holds no GPU activity (planes: /host:CPU)" in error_of(file)
 
 
 def test_gpu_planes_without_events(file: Path):
     file.write_bytes(
-        xplane_pb2.XSpace(planes=[xplane_pb2.XPlane(name="/device:GPU:0")]).SerializeToString()
+        xplane_pb2.XSpace(
+            planes=[xplane_pb2.XPlane(name="/device:GPU:0")]
+        ).SerializeToString()
     )
     assert "its GPU planes hold no events" in error_of(file)
 
@@ -119,8 +134,9 @@ def test_kernels_of_no_instruction(file: Path):
     plane = xplane_pb2.XPlane(name="/device:GPU:0")
     plane.lines.add(name="Stream #1").events.add(duration_ps=1000)
     file.write_bytes(xplane_pb2.XSpace(planes=[plane]).SerializeToString())
-    assert "none of its 1 GPU activities is tied to an HLO instruction (no-range 1)" in error_of(
-        file
+    assert (
+        "none of its 1 GPU activities is tied to an HLO instruction (no-range 1)"
+        in error_of(file)
     )
 
 
@@ -130,10 +146,14 @@ def changed_host_event(testdata: Path, file: Path, **values: int) -> None:
         (testdata / "jax_xplane" / "cpu_4dev_jax_0_10_2.xplane.pb").read_bytes()
     )
     (plane,) = (plane for plane in space.planes if plane.name == "/host:CPU")
-    hlo_op = next(number for number, item in plane.stat_metadata.items() if item.name == "hlo_op")
+    hlo_op = next(
+        number for number, item in plane.stat_metadata.items() if item.name == "hlo_op"
+    )
     thunks = ((line, event) for line in plane.lines for event in line.events)
     line, event = next(
-        pair for pair in thunks if any(stat.metadata_id == hlo_op for stat in pair[1].stats)
+        pair
+        for pair in thunks
+        if any(stat.metadata_id == hlo_op for stat in pair[1].stats)
     )
     for name, value in values.items():
         setattr(line if name == "timestamp_ns" else event, name, value)
@@ -146,7 +166,9 @@ def test_a_negative_duration_on_the_host_plane_is_damage(testdata: Path, file: P
 
 
 @pytest.mark.parametrize("origin", [2**63 - 1, -(2**63)])
-def test_times_that_64_bits_cannot_add_are_damage(testdata: Path, file: Path, origin: int):
+def test_times_that_64_bits_cannot_add_are_damage(
+    testdata: Path, file: Path, origin: int
+):
     changed_host_event(testdata, file, timestamp_ns=origin)
     assert "impossible time" in error_of(file)
 

@@ -1,7 +1,9 @@
-"""Real traces: means over kernels agree with jaxlib's converter; means over launches differ where it is wrong.
+"""Real traces: means over kernels agree with jaxlib's converter; means over launches differ where
+it is wrong.
 
-`jax.experimental.profiler.get_profiled_instructions_proto` averages kernels over all modules, devices and executions.
-That equals the cost of an instruction where each launch is one kernel and no other module uses the name.
+`jax.experimental.profiler.get_profiled_instructions_proto` averages kernels over all modules,
+devices and executions. That equals the cost of an instruction where each launch is one kernel and
+no other module uses the name.
 """
 
 from __future__ import annotations
@@ -34,7 +36,11 @@ def jaxlib_costs(path: Path, folder: Path) -> dict[str, float]:
 def per_launch(trace: Trace, name: str) -> float:
     """Mean GPU time of the launches of an instruction, µs."""
     rows = trace.instruction == trace.instructions.index(name)
-    return float(trace.duration_ns[rows].sum()) / len(np.unique(trace.instance[rows])) / 1000
+    return (
+        float(trace.duration_ns[rows].sum())
+        / len(np.unique(trace.instance[rows]))
+        / 1000
+    )
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -50,13 +56,20 @@ def test_means_over_kernels_agree(testdata: Path, tmp_path: Path, name: str):
 def test_launches_of_one_kernel_agree(testdata: Path, tmp_path: Path):
     path = testdata / "jax_xplane" / "jax_conv_minimal_08_tw003.xplane.pb"
     theirs, trace = jaxlib_costs(path, tmp_path), read_xplane([path])
-    for name in ("input_transpose_fusion", "input_transpose_fusion.1", "loop_transpose_fusion"):
+    for name in (
+        "input_transpose_fusion",
+        "input_transpose_fusion.1",
+        "loop_transpose_fusion",
+    ):
         assert per_launch(trace, name) == pytest.approx(theirs[name], abs=ROUNDING_US)
 
 
 @pytest.mark.parametrize(
     ("file", "name"),
-    [("jax_conv_minimal_08_tw003", "cudnn-conv.1"), ("jax_conv_minimal_legacy", "cudnn-conv.1.0")],
+    [
+        ("jax_conv_minimal_08_tw003", "cudnn-conv.1"),
+        ("jax_conv_minimal_legacy", "cudnn-conv.1.0"),
+    ],
 )
 def test_an_instruction_of_two_kernels_costs_twice_what_jaxlib_says(
     testdata: Path, tmp_path: Path, file: str, name: str
@@ -66,7 +79,9 @@ def test_an_instruction_of_two_kernels_costs_twice_what_jaxlib_says(
     assert ratio == pytest.approx(2, rel=0.02)  # the 8-GPU trace lost one kernel of 80
 
 
-def test_equal_names_of_several_modules_are_one_mean_in_jaxlib(testdata: Path, tmp_path: Path):
+def test_equal_names_of_several_modules_are_one_mean_in_jaxlib(
+    testdata: Path, tmp_path: Path
+):
     path = testdata / "jax_xplane" / "jax08_gemm.xplane.pb"
     trace = read_xplane([path])
     rows = trace.instruction == trace.instructions.index("custom-call.1")
@@ -76,16 +91,22 @@ def test_equal_names_of_several_modules_are_one_mean_in_jaxlib(testdata: Path, t
     ]
     assert len(of_module) == 5
     assert max(of_module) > 10 * min(of_module)
-    assert min(of_module) < jaxlib_costs(path, tmp_path)["custom-call.1"] < max(of_module)
+    assert (
+        min(of_module) < jaxlib_costs(path, tmp_path)["custom-call.1"] < max(of_module)
+    )
 
 
 def hand_made(folder: Path, planes: dict[str, dict[str, tuple[int, int]]]) -> Path:
-    """A file of planes and lines with one event (start µs, duration µs) of instruction ``fusion`` each."""
+    """A file of planes and lines with one event (start µs, duration µs) of instruction ``fusion``
+    each.
+    """
     space = xplane_pb2.XSpace()
     for plane_name, lines in planes.items():
         plane = space.planes.add(name=plane_name)
         for key, stat_name in enumerate(("", "hlo_op", "hlo_module")):
-            plane.stat_metadata[key].CopyFrom(xplane_pb2.XStatMetadata(id=key, name=stat_name))
+            plane.stat_metadata[key].CopyFrom(
+                xplane_pb2.XStatMetadata(id=key, name=stat_name)
+            )
         plane.event_metadata[1].id = 1
         for line_name, (start, duration) in lines.items():
             event = plane.lines.add(name=line_name).events.add(metadata_id=1)
@@ -100,7 +121,8 @@ def hand_made(folder: Path, planes: dict[str, dict[str, tuple[int, int]]]) -> Pa
 def test_lines_that_repeat_the_streams_count_double_in_jaxlib(tmp_path: Path):
     (tmp_path / "run").mkdir()
     path = hand_made(
-        tmp_path, {"/device:GPU:0": {"Stream #1(Kernel)": (0, 10), "XLA Modules": (50, 100)}}
+        tmp_path,
+        {"/device:GPU:0": {"Stream #1(Kernel)": (0, 10), "XLA Modules": (50, 100)}},
     )
     assert jaxlib_costs(path, tmp_path / "run") == pytest.approx({"fusion": 55.0})
     assert read_xplane([path]).duration_ns.tolist() == [10_000]
@@ -109,7 +131,8 @@ def test_lines_that_repeat_the_streams_count_double_in_jaxlib(tmp_path: Path):
 def test_equal_starts_of_two_devices_are_one_span_in_jaxlib_from_0_12(tmp_path: Path):
     (tmp_path / "run").mkdir()
     path = hand_made(
-        tmp_path, {f"/device:GPU:{i}": {"Stream #1(Kernel)": (5, 10 + 20 * i)} for i in range(2)}
+        tmp_path,
+        {f"/device:GPU:{i}": {"Stream #1(Kernel)": (5, 10 + 20 * i)} for i in range(2)},
     )
     merged = tuple(map(int, jaxlib.__version__.split(".")[:2])) >= (0, 12)
     assert jaxlib_costs(path, tmp_path / "run") == pytest.approx(

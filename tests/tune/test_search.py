@@ -1,4 +1,6 @@
-"""The search for flags, on schedules that are made up: what is tried, what is kept, what is accepted."""
+"""The search for flags, on schedules that are made up: what is tried, what is kept, what is
+accepted.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,7 +28,12 @@ from pgle.xla.flags.presets import preset
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 THRESHOLD = "xla_gpu_reduce_scatter_combine_threshold_bytes"
-AXIS = Axis("reduce-scatter combined to", "reduce-scatter", ({THRESHOLD: str(8 * MIB)},), THRESHOLD)
+AXIS = Axis(
+    "reduce-scatter combined to",
+    "reduce-scatter",
+    ({THRESHOLD: str(8 * MIB)},),
+    THRESHOLD,
+)
 
 
 def step(exposed_us: float) -> Prediction:
@@ -36,12 +43,20 @@ def step(exposed_us: float) -> Prediction:
     gather = Instruction("g", "all-gather", shape, "e", ("x",))
     gemm = Instruction("d", "dot", shape, "e", ("x", "x"))
     module = Module(
-        "m", 1, "", "e", {"e": Computation("e", (x, gather, gemm), "d")}, True, num_partitions=4
+        "m",
+        1,
+        "",
+        "e",
+        {"e": Computation("e", (x, gather, gemm), "d")},
+        True,
+        num_partitions=4,
     )
     return predict(module, Profile((Cost("d", 1000.0), Cost("g", exposed_us))), "h100")
 
 
-def trial(flags: Flags, mean_us: float, temp_bytes: int = 1, exposed_us: float = 300.0) -> Trial:
+def trial(
+    flags: Flags, mean_us: float, temp_bytes: int = 1, exposed_us: float = 300.0
+) -> Trial:
     made = step(exposed_us)
     worlds = tuple(mean_us + number for number in range(10))
     return Trial(
@@ -73,10 +88,16 @@ def bench(
     return attempt
 
 
-def test_a_threshold_is_halved_and_doubled_while_that_helps_then_taken_at_three_quarters() -> None:
+def test_a_threshold_is_halved_and_doubled_while_that_helps_then_taken_at_three_quarters() -> (
+    None
+):
     seen: list[int] = []
     found = search(
-        PGLE, CEILING_US, [AXIS], bench(lambda mib: 1000 + 50 * abs(mib - 2), seen), budget=20
+        PGLE,
+        CEILING_US,
+        [AXIS],
+        bench(lambda mib: 1000 + 50 * abs(mib - 2), seen),
+        budget=20,
     )
     assert seen[:3] == [8, 16, 4]
     assert 2 in seen
@@ -90,12 +111,16 @@ def test_no_setting_is_tried_twice_and_the_budget_holds() -> None:
 
 
 @pytest.mark.parametrize(("ceiling_us", "goes_on"), [(1299.0, False), (2000.0, True)])
-def test_the_search_ends_at_the_ceiling_and_not_below_it(ceiling_us: float, goes_on: bool) -> None:
+def test_the_search_ends_at_the_ceiling_and_not_below_it(
+    ceiling_us: float, goes_on: bool
+) -> None:
     seen: list[Flags] = []
 
     def attempt(settings: Sequence[tuple[Flags, str]]) -> list[Trial]:
         seen.extend(flags for flags, _ in settings)
-        return [trial(flags, 1200.0) for flags, _ in settings]  # each takes 1300 µs as costs stand
+        return [
+            trial(flags, 1200.0) for flags, _ in settings
+        ]  # each takes 1300 µs as costs stand
 
     two = [Axis(name, "", ({name: "on"},)) for name in "ab"]
     search(PGLE, ceiling_us, two, attempt, budget=20)
@@ -135,7 +160,8 @@ def test_accepted_is_what_wins_in_nine_of_ten_worlds_and_by_half_a_per_cent(
 
 
 @pytest.mark.parametrize(
-    ("nominal_us", "accepted"), [(1200.0, True), (1293.4, True), (1294.0, False), (1310.0, False)]
+    ("nominal_us", "accepted"),
+    [(1200.0, True), (1293.4, True), (1294.0, False), (1310.0, False)],
 )
 def test_half_a_per_cent_is_asked_for_by_the_likely_costs_too(
     nominal_us: float, accepted: bool
@@ -147,10 +173,14 @@ def test_half_a_per_cent_is_asked_for_by_the_likely_costs_too(
     assert holds_up(after, before) is accepted
 
 
-def test_what_wins_by_the_likely_costs_and_loses_in_the_worlds_is_not_accepted() -> None:
+def test_what_wins_by_the_likely_costs_and_loses_in_the_worlds_is_not_accepted() -> (
+    None
+):
     after = replace(trial({"a": "1"}, 1200.0), step_us=1000.0)
     assert holds_up(after, PGLE)
-    assert not holds_up(replace(after, worlds_us=tuple(us + 200 for us in after.worlds_us)), PGLE)
+    assert not holds_up(
+        replace(after, worlds_us=tuple(us + 200 for us in after.worlds_us)), PGLE
+    )
 
 
 def test_a_lower_bound_is_never_accepted() -> None:
@@ -166,7 +196,10 @@ def test_a_step_at_its_ceiling_has_nothing_to_gain() -> None:
 
 
 def test_what_each_of_two_flags_gives_is_seen_without_it() -> None:
-    assert [dict(flags) for flags, _ in without_one(trial({"a": "1", "b": "2"}, 1.0)).values()] == [
+    assert [
+        dict(flags)
+        for flags, _ in without_one(trial({"a": "1", "b": "2"}, 1.0)).values()
+    ] == [
         {"b": "2"},
         {"a": "1"},
     ]
@@ -207,9 +240,15 @@ def flags_of(found: Sequence[Axis]) -> set[str]:
     return {flag for axis in found for setting in axis.settings for flag in setting}
 
 
-def test_thresholds_are_those_of_the_kinds_that_the_program_has_more_than_one_of() -> None:
+def test_thresholds_are_those_of_the_kinds_that_the_program_has_more_than_one_of() -> (
+    None
+):
     found = flags_of(
-        axes(program("all-gather", "all-gather", "reduce-scatter", "all-to-all"), "0.10.2", ())
+        axes(
+            program("all-gather", "all-gather", "reduce-scatter", "all-to-all"),
+            "0.10.2",
+            (),
+        )
     )
     assert "xla_gpu_all_gather_combine_threshold_bytes" in found
     assert THRESHOLD not in found
@@ -218,21 +257,36 @@ def test_thresholds_are_those_of_the_kinds_that_the_program_has_more_than_one_of
 def test_collectives_that_wait_for_each_other_have_no_threshold() -> None:
     shape = Shape("bf16", (64, 64))
     items = [Instruction("c0", "parameter", shape, "e")]
-    items += [Instruction(f"c{n}", "reduce-scatter", shape, "e", (f"c{n - 1}",)) for n in (1, 2, 3)]
+    items += [
+        Instruction(f"c{n}", "reduce-scatter", shape, "e", (f"c{n - 1}",))
+        for n in (1, 2, 3)
+    ]
     chain = Module(
-        "m", 1, "", "e", {"e": Computation("e", tuple(items), "c3")}, True, num_partitions=8
+        "m",
+        1,
+        "",
+        "e",
+        {"e": Computation("e", tuple(items), "c3")},
+        True,
+        num_partitions=8,
     )
     assert THRESHOLD not in flags_of(axes(chain, "0.10.2", ()))
 
 
 def test_a_threshold_starts_where_it_joins_two_of_the_smallest() -> None:
     (axis,) = [
-        a for a in axes(program("all-gather", "all-gather", size=4096), "0.10.2", ()) if a.number
+        a
+        for a in axes(program("all-gather", "all-gather", size=4096), "0.10.2", ())
+        if a.number
     ]
-    assert axis.settings == ({"xla_gpu_all_gather_combine_threshold_bytes": str(64 * MIB)},)
+    assert axis.settings == (
+        {"xla_gpu_all_gather_combine_threshold_bytes": str(64 * MIB)},
+    )
 
 
-def test_a_threshold_starts_at_its_usual_size_where_tensors_travel_in_one_buffer() -> None:
+def test_a_threshold_starts_at_its_usual_size_where_tensors_travel_in_one_buffer() -> (
+    None
+):
     part, whole = Shape("bf16", (4096, 4096)), Shape("bf16", (8192, 4096))
     inside = [Instruction(name, "parameter", part, "f") for name in "pq"]
     items = [Instruction(name, "parameter", part, "e") for name in "xy"]
@@ -249,11 +303,19 @@ def test_a_threshold_starts_at_its_usual_size_where_tensors_travel_in_one_buffer
     }
     joined = Module("m", 1, "", "e", computations, True, num_partitions=8)
     (axis,) = [a for a in axes(joined, "0.10.2", ()) if a.number]
-    assert axis.settings == ({"xla_gpu_all_reduce_combine_threshold_bytes": str(8 * MIB)},)
+    assert axis.settings == (
+        {"xla_gpu_all_reduce_combine_threshold_bytes": str(8 * MIB)},
+    )
 
 
-def test_a_program_that_fills_the_memory_is_tried_with_a_larger_limit_of_the_scheduler() -> None:
-    settings = [dict(s) for a in axes(program("all-gather"), "0.10.2", (), 0.9) for s in a.settings]
+def test_a_program_that_fills_the_memory_is_tried_with_a_larger_limit_of_the_scheduler() -> (
+    None
+):
+    settings = [
+        dict(s)
+        for a in axes(program("all-gather"), "0.10.2", (), 0.9)
+        for s in a.settings
+    ]
     values = [
         s["xla_gpu_memory_limit_slop_factor"]
         for s in settings
@@ -267,14 +329,18 @@ def test_a_program_that_fills_the_memory_is_tried_with_a_larger_limit_of_the_sch
 
 def test_collectives_are_pipelined_only_where_a_loop_holds_them() -> None:
     assert not [
-        flag for flag in flags_of(axes(program("all-gather"), "0.10.2", ())) if "pipeline" in flag
+        flag
+        for flag in flags_of(axes(program("all-gather"), "0.10.2", ()))
+        if "pipeline" in flag
     ]
     assert "xla_gpu_enable_pipelined_all_gather" in flags_of(
         axes(program("all-gather", looped=True), "0.10.2", ())
     )
 
 
-def test_reduce_scatters_of_a_loop_are_pipelined_as_the_all_reduces_that_they_come_from() -> None:
+def test_reduce_scatters_of_a_loop_are_pipelined_as_the_all_reduces_that_they_come_from() -> (
+    None
+):
     found = axes(program("reduce-scatter", looped=True), "0.10.2", ())
     assert {"xla_gpu_enable_pipelined_all_reduce": "true"} in [
         dict(s) for axis in found for s in axis.settings
@@ -290,7 +356,9 @@ def test_flags_are_spelled_as_the_release_knows_them() -> None:
 
 def test_what_a_release_does_by_default_is_tried_the_other_way() -> None:
     settings = [
-        s for a in axes(program("reduce-scatter", looped=True), "0.12.0.1", ()) for s in a.settings
+        s
+        for a in axes(program("reduce-scatter", looped=True), "0.12.0.1", ())
+        for s in a.settings
     ]
     assert {"xla_gpu_pipeline_reduce_scatter": "off"} in settings
     assert {"xla_gpu_pipeline_reduce_scatter": "on"} not in settings
@@ -308,7 +376,10 @@ def test_pipelining_is_tried_together_with_two_copies_of_the_loop_body() -> None
 def test_matmuls_are_split_on_one_stream_which_needs_no_gpu_to_compile() -> None:
     splits = "xla_gpu_threshold_for_windowed_einsum_mib"
     found = [
-        s for a in axes(program("all-gather"), "0.12.0.1", ()) for s in a.settings if splits in s
+        s
+        for a in axes(program("all-gather"), "0.12.0.1", ())
+        for s in a.settings
+        if splits in s
     ]
     assert found == [{splits: "0", "xla_gpu_multi_streamed_windowed_einsum": "false"}]
 
@@ -323,14 +394,18 @@ def test_what_the_user_has_set_by_its_older_name_stays() -> None:
     older = ("xla_gpu_enable_pipelined_all_gather",)
     found = flags_of(axes(program("all-gather", looped=True), "0.12.0.1", older))
     assert not [
-        flag for flag in found if flag.endswith(("pipelined_all_gather", "pipeline_all_gather"))
+        flag
+        for flag in found
+        if flag.endswith(("pipelined_all_gather", "pipeline_all_gather"))
     ]
 
 
 @pytest.mark.parametrize(
     "given", ["xla_gpu_enable_latency_hiding_scheduler", "xla_gpu_unknown_to_pgle"]
 )
-def test_a_flag_of_the_user_leaves_what_it_does_not_set_to_the_search(given: str) -> None:
+def test_a_flag_of_the_user_leaves_what_it_does_not_set_to_the_search(
+    given: str,
+) -> None:
     looped = program("all-gather", "reduce-scatter", looped=True)
     assert axes(looped, "0.12.0.1", (given,)) == axes(looped, "0.12.0.1", ())
 
@@ -339,7 +414,8 @@ def test_the_preset_leaves_out_what_the_user_has_set() -> None:
     double = "xla_gpu_enable_while_loop_double_buffering"
     looped = program("all-gather", "reduce-scatter", looped=True)
     without, whole = (
-        dict(axes(looped, "0.12.0.1", given)[0].settings[0]) for given in ((double,), ())
+        dict(axes(looped, "0.12.0.1", given)[0].settings[0])
+        for given in ((double,), ())
     )
     assert {**without, double: "true"} == whole
     assert double not in without
@@ -351,16 +427,22 @@ def test_where_a_loop_holds_collectives_a_preset_comes_first() -> None:
     assert first.name == "preset fsdp"
     assert first.settings[0]["xla_gpu_pipeline_all_gather"] == "on"
     assert not [
-        axis for axis in axes(program("all-gather"), "0.12.0.1", ()) if axis.name == "preset fsdp"
+        axis
+        for axis in axes(program("all-gather"), "0.12.0.1", ())
+        if axis.name == "preset fsdp"
     ]
 
 
 @pytest.mark.parametrize("version", ["0.4.38", "0.10.2", "0.11.2", "0.12.0.1"])
-def test_the_preset_that_is_tried_is_the_one_that_is_printed_but_for_lhs(version: str) -> None:
+def test_the_preset_that_is_tried_is_the_one_that_is_printed_but_for_lhs(
+    version: str,
+) -> None:
     (first,) = [
         axis
         for axis in axes(
-            program("all-gather", "reduce-scatter", "all-reduce", looped=True), version, ()
+            program("all-gather", "reduce-scatter", "all-reduce", looped=True),
+            version,
+            (),
         )
         if axis.name == "preset fsdp"
     ]
@@ -389,7 +471,9 @@ def test_a_preset_is_tried_without_flags_of_kinds_that_the_program_lacks() -> No
     ]
     assert "xla_gpu_pipeline_all_reduce" in first.settings[0]
     assert not [
-        flag for flag in first.settings[0] if "all_gather" in flag or "reduce_scatter" in flag
+        flag
+        for flag in first.settings[0]
+        if "all_gather" in flag or "reduce_scatter" in flag
     ]
 
 
@@ -404,7 +488,9 @@ def test_a_number_between_two_that_made_the_same_program_is_not_tried() -> None:
     assert seen == [8, 16, 4]
 
 
-@pytest.mark.parametrize(("exposed", "first"), [(20.0, "all-reduce"), (5.0, "all-gather")])
+@pytest.mark.parametrize(
+    ("exposed", "first"), [(20.0, "all-reduce"), (5.0, "all-gather")]
+)
 def test_combined_collectives_are_taken_apart_first_where_a_good_part_of_the_exposed_time_is_theirs(
     exposed: float, first: str
 ) -> None:
@@ -412,4 +498,7 @@ def test_combined_collectives_are_taken_apart_first_where_a_good_part_of_the_exp
         Axis(kind, kind, ({kind: "8"},), kind, kind == "all-reduce")
         for kind in ("all-gather", "all-reduce")
     )
-    assert by_exposure([joins, parts], {"all-gather": 80.0, "all-reduce": exposed})[0].kind == first
+    assert (
+        by_exposure([joins, parts], {"all-gather": 80.0, "all-reduce": exposed})[0].kind
+        == first
+    )

@@ -56,7 +56,9 @@ def start(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     folder = tmp_path_factory.mktemp("workloads")
-    words = {str(folder / workload): command(workload, "--steps", "2") for workload in SMALL}
+    words = {
+        str(folder / workload): command(workload, "--steps", "2") for workload in SMALL
+    }
     start("-c", TOGETHER, input=json.dumps(words))
     return folder
 

@@ -1,7 +1,9 @@
-"""Compile two loops for four GPUs, without a GPU, each with profiles that differ in one cost. Run as a child process.
+"""Compile two loops for four GPUs, without a GPU, each with profiles that differ in one cost. Run
+as a child process.
 
-Arguments: dump folder, target text file. `plain` has a condition that computes, `meeting` one that reduces over the
-GPUs. The schedule with a cost of N µs for the condition's last fusion is left as ``PROGRAM.N.schedule.pb``.
+Arguments: dump folder, target text file. `plain` has a condition that computes, `meeting` one that
+reduces over the GPUs. The schedule with a cost of N µs for the condition's last fusion is left as
+``PROGRAM.N.schedule.pb``.
 """
 
 import sys
@@ -33,18 +35,27 @@ def main(folder: Path, target: Path) -> None:
 
         return jax.jit(
             jax.shard_map(
-                program, mesh=mesh, in_specs=(sharded, whole), out_specs=sharded, check_vma=False
+                program,
+                mesh=mesh,
+                in_specs=(sharded, whole),
+                out_specs=sharded,
+                check_vma=False,
             )
         )
 
     programs = {
         "plain": lambda state: (state[0] < 100) & (jnp.max(jnp.abs(state[3])) > 1e-3),
         "meeting": lambda state: (
-            (state[0] < 100) & (jnp.abs(jax.lax.psum(state[1].sum(0), "d")).max() > 1e-3)
+            (state[0] < 100)
+            & (jnp.abs(jax.lax.psum(state[1].sum(0), "d")).max() > 1e-3)
         ),
     }
-    x = jax.ShapeDtypeStruct((512, 512), jnp.float32, sharding=NamedSharding(mesh, sharded))
-    w = jax.ShapeDtypeStruct((512, 512), jnp.float32, sharding=NamedSharding(mesh, whole))
+    x = jax.ShapeDtypeStruct(
+        (512, 512), jnp.float32, sharding=NamedSharding(mesh, sharded)
+    )
+    w = jax.ShapeDtypeStruct(
+        (512, 512), jnp.float32, sharding=NamedSharding(mesh, whole)
+    )
     for name, condition in programs.items():
         lowered = run(condition).lower(x, w)
         for cost in ("1", "90000"):
@@ -56,7 +67,9 @@ def main(folder: Path, target: Path) -> None:
             ) as error:  # no ptxas: scheduling is done and dumped by then
                 if "PTX" not in str(error) and "libdevice" not in str(error):
                     raise
-            (folder / "jit_program.schedule.pb").rename(folder / f"{name}.{cost}.schedule.pb")
+            (folder / "jit_program.schedule.pb").rename(
+                folder / f"{name}.{cost}.schedule.pb"
+            )
 
 
 main(Path(sys.argv[1]), Path(sys.argv[2]))

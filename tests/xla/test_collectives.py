@@ -1,4 +1,6 @@
-"""Collectives are told by opcode and wrapped computation: real dumps of two generations, where names mislead."""
+"""Collectives are told by opcode and wrapped computation: real dumps of two generations, where
+names mislead.
+"""
 
 from pathlib import Path
 
@@ -23,7 +25,9 @@ PAX = Path(__file__).parents[2] / "testdata" / "pax_fsdp4" / "proc0" / "dump"
 
 def operand_bytes(module: Module, instruction: Instruction) -> int:
     """Bytes of all operands of an operation."""
-    return sum(module.instructions[name].shape.size_bytes for name in instruction.operands)
+    return sum(
+        module.instructions[name].shape.size_bytes for name in instruction.operands
+    )
 
 
 @pytest.fixture
@@ -47,7 +51,10 @@ def test_every_kind_is_found_once_whatever_its_name(one_of_each: Module) -> None
 def test_bytes_and_groups_are_those_of_the_program(one_of_each: Module) -> None:
     """16 x 64 floats per device, gathered over 4 devices and scattered again."""
     found = {
-        kind: (operand_bytes(one_of_each, item), result_shape(one_of_each, item).size_bytes)
+        kind: (
+            operand_bytes(one_of_each, item),
+            result_shape(one_of_each, item).size_bytes,
+        )
         for item, kind in walk_collectives(one_of_each)
     }
     assert found["all-gather"] == (4096, 16384) or found["all-gather"] == (
@@ -55,8 +62,15 @@ def test_bytes_and_groups_are_those_of_the_program(one_of_each: Module) -> None:
         32768,
     )  # one gather, or two combined
     assert found["reduce-scatter"] == (16384, 4096)
-    assert found["all-to-all"] == found["collective-permute"] == found["all-reduce"] == (4096, 4096)
-    assert {group_size(one_of_each, item) for item, _ in walk_collectives(one_of_each)} == {4}
+    assert (
+        found["all-to-all"]
+        == found["collective-permute"]
+        == found["all-reduce"]
+        == (4096, 4096)
+    )
+    assert {
+        group_size(one_of_each, item) for item, _ in walk_collectives(one_of_each)
+    } == {4}
 
 
 def test_a_start_and_its_done_are_one_operation(dumps: Path) -> None:
@@ -71,7 +85,9 @@ def test_synchronous_collectives_are_marked_or_plain(dumps: Path) -> None:
     (module,) = read_modules(dumps / "sync")
     assert all(is_sync(module, item) for item, _ in walk_collectives(module))
     (module,) = read_modules(dumps / "async")
-    assert [is_sync(module, item) for item, _ in walk_collectives(module)].count(True) == 1
+    assert [is_sync(module, item) for item, _ in walk_collectives(module)].count(
+        True
+    ) == 1
 
 
 def test_both_forms_of_a_program_have_the_same_collectives(dumps: Path) -> None:
@@ -93,9 +109,12 @@ def test_both_forms_of_a_program_have_the_same_collectives(dumps: Path) -> None:
 
 def test_the_real_step_has_its_twenty_three_collectives() -> None:
     module = read_module(
-        PAX / "module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
+        PAX
+        / "module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
     )
-    found = {item.name: operand_bytes(module, item) for item, _ in walk_collectives(module)}
+    found = {
+        item.name: operand_bytes(module, item) for item, _ in walk_collectives(module)
+    }
     assert len(found) == 23
     # as in testdata/pax_fsdp4/README.md
     assert found["all-gather-start"] == 19316736
@@ -105,14 +124,21 @@ def test_the_real_step_has_its_twenty_three_collectives() -> None:
 
 def module_of(*instructions: Instruction) -> Module:
     return Module(
-        "m", 0, "", "main", {"main": Computation("main", instructions, instructions[-1].name)}, True
+        "m",
+        0,
+        "",
+        "main",
+        {"main": Computation("main", instructions, instructions[-1].name)},
+        True,
     )
 
 
 def make(
     name: str, opcode: str, *operands: str, shape: Shape | None = None, **fields: object
 ) -> Instruction:
-    return Instruction(name, opcode, shape or Shape("f32", (4,)), "main", operands, **fields)  # type: ignore[arg-type]
+    return Instruction(
+        name, opcode, shape or Shape("f32", (4,)), "main", operands, **fields
+    )  # type: ignore[arg-type]
 
 
 def test_a_send_to_the_host_is_no_collective() -> None:
@@ -136,7 +162,9 @@ def test_a_done_whose_handle_a_loop_carries_finds_its_start_by_channel() -> None
 
 def test_an_all_reduce_of_two_arrays_keeps_both_results() -> None:
     both = Shape("tuple", (), (Shape("f32", (4,)), Shape("f32", (8,))))
-    module = module_of(make("p", "parameter"), make("s", "all-reduce-start", "p", "p", shape=both))
+    module = module_of(
+        make("p", "parameter"), make("s", "all-reduce-start", "p", "p", shape=both)
+    )
     assert result_shape(module, module.instructions["s"]) == both
 
 

@@ -23,7 +23,10 @@ from pgle.xla.targets import find_hardware, load_target
 def test_the_topology_says_which_devices_share_nvlink(
     target: str, topology: str | None, share_nvlink: int
 ) -> None:
-    assert find_hardware(load_target(target), topology=topology).devices_per_host == share_nvlink
+    assert (
+        find_hardware(load_target(target), topology=topology).devices_per_host
+        == share_nvlink
+    )
 
 
 def test_the_users_network_replaces_the_tables() -> None:

@@ -1,4 +1,6 @@
-"""The proto subsets read what XLA and the profiler write, skip what they do not know, and agree with the originals."""
+"""The proto subsets read what XLA and the profiler write, skip what they do not know, and agree
+with the originals.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ def test_hlo_dump_is_read():
     opcodes = {i.opcode for c in module.computations for i in c.instructions}
     assert module.name == "pjit__wrapped_step_fn"
     assert "all-gather-start" in opcodes
-    assert len(module.schedule.sequences[module.entry_computation_id].instruction_ids) > 1000
+    assert (
+        len(module.schedule.sequences[module.entry_computation_id].instruction_ids)
+        > 1000
+    )
 
 
 @pytest.mark.parametrize("path", XPLANES, ids=lambda path: path.name)
@@ -35,7 +40,9 @@ def test_xplane_survives_reading_and_writing(path: Path):
 
 
 def test_unknown_fields_are_kept_through_reading_and_writing():
-    data = b"\x0a\x03abc" + b"\xf2\x3f\x02hi"  # entry of HloModuleProto: name, then field 1022
+    data = (
+        b"\x0a\x03abc" + b"\xf2\x3f\x02hi"
+    )  # entry of HloModuleProto: name, then field 1022
     module = hlo_pb2.HloModuleProto.FromString(data)
     assert module.name == "abc"
     assert module.SerializeToString() == data
@@ -51,18 +58,24 @@ def test_schedule_dump_text_with_unknown_fields_is_read():
         cycles_per_microsecond: 1
       }
     """
-    schedule = text_format.Parse(text, schedule_pb2.ScheduleProto(), allow_unknown_field=True)
+    schedule = text_format.Parse(
+        text, schedule_pb2.ScheduleProto(), allow_unknown_field=True
+    )
     (computation,) = schedule.computation_schedules
     assert computation.scheduler_statistics.all_gather_wasted_cycles == 12.5
     assert computation.instructions[0].end_timestamp_cycles == 301
 
 
 def test_schedule_dump_of_jaxlib_0_5_0_is_read():
-    text = (
-        'instructions { id: 3 end_timestamp_cycles: 7 } computation_id: 2 hlo_module { name: "m" }'
+    text = 'instructions { id: 3 end_timestamp_cycles: 7 } computation_id: 2 hlo_module { name: "m" }'
+    schedule = text_format.Parse(
+        text, schedule_pb2.EntryScheduleProto(), allow_unknown_field=True
     )
-    schedule = text_format.Parse(text, schedule_pb2.EntryScheduleProto(), allow_unknown_field=True)
-    assert (schedule.computation_id, schedule.instructions[0].id, schedule.hlo_module.name) == (
+    assert (
+        schedule.computation_id,
+        schedule.instructions[0].id,
+        schedule.hlo_module.name,
+    ) == (
         2,
         3,
         "m",
@@ -71,7 +84,9 @@ def test_schedule_dump_of_jaxlib_0_5_0_is_read():
 
 def test_profile_text_is_read():
     text = (TESTDATA / "maxtext_pgle" / "llama2_70b_bf16_pgle_16vm.pbtxt").read_text()
-    profile = text_format.Parse(text, profiled_instructions_pb2.ProfiledInstructionsProto())
+    profile = text_format.Parse(
+        text, profiled_instructions_pb2.ProfiledInstructionsProto()
+    )
     assert len(profile.costs) > 500
 
 
@@ -89,11 +104,17 @@ def test_xplane_agrees_with_the_original(path: Path):
 @pytest.mark.parametrize("path", [*HLO, STEP], ids=lambda path: path.name[:40])
 def test_hlo_agrees_with_the_original(path: Path):
     original = pytest.importorskip("tensorflow.compiler.xla.service.hlo_pb2").HloProto
-    data = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+    data = (
+        lzma.decompress(path.read_bytes())
+        if path.suffix == ".xz"
+        else path.read_bytes()
+    )
     theirs, ours = original.FromString(data), hlo_pb2.HloProto.FromString(data)
     assert original.FromString(ours.SerializeToString()) == theirs
     their_text = text_format.MessageToString(theirs)
-    from_text = text_format.Parse(their_text, hlo_pb2.HloProto(), allow_unknown_field=True)
+    from_text = text_format.Parse(
+        their_text, hlo_pb2.HloProto(), allow_unknown_field=True
+    )
     ours.DiscardUnknownFields()
     assert from_text == ours
 

@@ -25,7 +25,11 @@ from pgle.xla.targets import ALIASES, BUILT_IN, load_target, parse_target
     ],
 )
 def test_shipped_targets_agree_with_data_sheets(
-    name: str, cores: int, memory_gb: float, bandwidth_tb_s: float, capability: tuple[int, int]
+    name: str,
+    cores: int,
+    memory_gb: float,
+    bandwidth_tb_s: float,
+    capability: tuple[int, int],
 ) -> None:
     target = load_target(name)
     assert (target.core_count, target.compute_capability) == (cores, capability)
@@ -77,12 +81,18 @@ def test_portable_text_drops_what_old_xla_does_not_know() -> None:
     ):
         assert field in target.text
         assert field not in target.texts[1]
-    assert (portable.clock_ghz, portable.core_count, portable.device) == (1.98, 132, target.device)
+    assert (portable.clock_ghz, portable.core_count, portable.device) == (
+        1.98,
+        132,
+        target.device,
+    )
 
 
 def test_the_clock_is_the_devices_own() -> None:
     text = load_target("h100-sxm").text.replace("  clock_rate_ghz: 1.98\n", "", 1)
-    moved = text.replace('platform_name: "CUDA"', 'clock_rate_ghz: 1.5\nplatform_name: "CUDA"')
+    moved = text.replace(
+        'platform_name: "CUDA"', 'clock_rate_ghz: 1.5\nplatform_name: "CUDA"'
+    )
     assert parse_target(moved, name="moved").clock_ghz == 1.5
 
 
@@ -116,7 +126,9 @@ def test_a_binary_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("figure", ["-", "0", "nan", "1e999", "many"])
 def test_a_figure_that_no_gpu_has(tmp_path: Path, figure: str) -> None:
     path = tmp_path / "gpu_target_config.pbtxt"
-    path.write_text(load_target("h100").text.replace("core_count: 132", f"core_count: {figure}"))
+    path.write_text(
+        load_target("h100").text.replace("core_count: 132", f"core_count: {figure}")
+    )
     with pytest.raises(UserError, match=f"core_count: {figure}"):
         load_target(str(path))
 

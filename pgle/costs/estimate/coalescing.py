@@ -1,10 +1,11 @@
 """How the threads of a fusion's kernel read memory: in whole sectors, or one element of each.
 
-The 32 threads of a warp compute neighbouring elements, and their reads become transactions of whole sectors (NVIDIA,
-"CUDA C++ Best Practices Guide", coalesced access). XLA's loop emitter gives a thread an element of the result. Its
-emitters of reductions and of tiled transpositions read operands in their own order, through shared memory (openxla/xla
-`xla/backends/gpu/codegen/emitters`, `xla/service/gpu/ir_emission_utils.cc`). Here the addresses of some warps are worked
-out by following the elements back through the fusion, and their sectors are counted.
+The 32 threads of a warp compute neighbouring elements, and their reads become transactions of whole
+sectors (NVIDIA, "CUDA C++ Best Practices Guide", coalesced access). XLA's loop emitter gives a
+thread an element of the result. Its emitters of reductions and of tiled transpositions read
+operands in their own order, through shared memory (openxla/xla `xla/backends/gpu/codegen/emitters`,
+`xla/service/gpu/ir_emission_utils.cc`). Here the addresses of some warps are worked out by
+following the elements back through the fusion, and their sectors are counted.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ _Places: TypeAlias = npt.NDArray[np.int64]
 
 WARP = 32  # threads
 SECTOR_BYTES = 32
-"""What one transaction moves at least (NVIDIA, "CUDA C++ Best Practices Guide", coalesced access)."""
+"""What one transaction moves at least (NVIDIA, "CUDA C++ Best Practices Guide", coalesced
+access).
+"""
 FETCH_BYTES = 64
-"""What device memory moves to the second-level cache at once (``dram_to_l2_transaction_size_bytes`` of openxla/xla
-`xla/stream_executor/device_description.h`, by which XLA prices uncoalesced reads)."""
+"""What device memory moves to the second-level cache at once (``dram_to_l2_transaction_size_bytes``
+of openxla/xla `xla/stream_executor/device_description.h`, by which XLA prices uncoalesced reads).
+"""
 LINE_BYTES = 128
 """A line of a cache (the same guide): the most that one element can bring along."""
 L2_BYTES = (
@@ -37,8 +41,9 @@ L2_SPEED = 2.5
 `xla/service/gpu/model/gpu_performance_model_base.cc`)."""
 
 LEAST_TILED = 16
-"""Size of both swapped dimensions from which on XLA transposes through shared memory (``kMinDimensionToTransposeTiled``
-in openxla/xla `xla/service/gpu/ir_emission_utils.h`)."""
+"""Size of both swapped dimensions from which on XLA transposes through shared memory
+(``kMinDimensionToTransposeTiled`` in openxla/xla `xla/service/gpu/ir_emission_utils.h`).
+"""
 
 _SAMPLES = 8  # warps looked at
 _MOST_STEPS = 2_000  # instructions followed
@@ -61,16 +66,24 @@ _STOPS = frozenset(
 """Opcodes whose reads are not followed: their own models price them, or data decides."""
 
 
-_NO_PATH = _STOPS | {"broadcast", "concatenate", "dynamic-slice", "pad", "slice", "transpose"}
+_NO_PATH = _STOPS | {
+    "broadcast",
+    "concatenate",
+    "dynamic-slice",
+    "pad",
+    "slice",
+    "transpose",
+}
 """Opcodes through which XLA does not look for the instruction that decides on an emitter."""
 
 
 class Reads(NamedTuple):
-    """Bytes that reads of one operand bring along, as multiples of the bytes that are needed; 1 is coalesced."""
+    """Bytes that reads of one operand bring along, as multiples of the bytes that are needed; 1 is
+    coalesced.
+    """
 
-    sectors: float = (
-        1.0  # if every other element of a fetched sector is still in a cache when its turn comes
-    )
+    # if every other element of a fetched sector is still in a cache when its turn comes
+    sectors: float = 1.0
     fetches: float = 1.0  # if nothing is reused
     lines: float = 1.0  # if nothing is reused, and whole lines are fetched
 
@@ -83,7 +96,9 @@ def reads_of(module: Module, instruction: Instruction) -> Mapping[int, Reads]:
     fused = module.fused(instruction)
     if fused is not None and instruction.fusion_kind not in ("kLoop", "kInput"):
         return {}
-    items = {item.name: item for item in fused.instructions} if fused is not None else {}
+    items = (
+        {item.name: item for item in fused.instructions} if fused is not None else {}
+    )
     walk = _Walk(items)
     if fused is None:
         if instruction.opcode not in ("copy", "transpose", "slice"):
@@ -91,7 +106,9 @@ def reads_of(module: Module, instruction: Instruction) -> Mapping[int, Reads]:
         operand = module.instructions.get(instruction.operands[0])
         if operand is None or _is_tiled(instruction, operand.shape):
             return {}
-        parameter = Instruction("operand", "parameter", operand.shape, "", parameter_number=0)
+        parameter = Instruction(
+            "operand", "parameter", operand.shape, "", parameter_number=0
+        )
         walk.items = {"operand": parameter}
         walk.operand(instruction, 0, "operand", _threads(instruction.shape))
     else:
@@ -118,13 +135,19 @@ class _Walk:
         self.follow(first, _threads(first.shape))
 
     def hero(self, root: Instruction) -> Instruction | None:
-        """The reduction or tiled transposition behind element-wise instructions whose operand XLA reads in its order."""
+        """The reduction or tiled transposition behind element-wise instructions whose operand XLA
+        reads in its order.
+        """
         found: list[Instruction] = []
         todo, seen = [root], {root.name}
         while todo:
             item = todo.pop()
-            operands = [self.items[name] for name in item.operands if name in self.items]
-            if operands and (item.opcode == "reduce" or _is_tiled(item, operands[0].shape)):
+            operands = [
+                self.items[name] for name in item.operands if name in self.items
+            ]
+            if operands and (
+                item.opcode == "reduce" or _is_tiled(item, operands[0].shape)
+            ):
                 found.append(item)
                 continue
             for operand in operands:
@@ -148,7 +171,9 @@ class _Walk:
             if name in self.items:
                 self.operand(item, number, name, places)
 
-    def operand(self, item: Instruction, number: int, name: str, places: Sequence[_Places]) -> None:
+    def operand(
+        self, item: Instruction, number: int, name: str, places: Sequence[_Places]
+    ) -> None:
         """Follow elements of a result into one operand."""
         operand = self.items[name]
         found = _places_in(item, number, operand.shape, places)
@@ -194,7 +219,9 @@ def _ravelled(shape: Shape, places: Sequence[_Places]) -> _Places:
 def _places_in(
     item: Instruction, number: int, operand: Shape, places: Sequence[_Places]
 ) -> list[_Places] | None:
-    """Indices in an operand of the elements that a result's elements are made of; None where data decides them."""
+    """Indices in an operand of the elements that a result's elements are made of; None where data
+    decides them.
+    """
     opcode = item.opcode
     if opcode in ("bitcast", "reshape"):
         whole = item.shape if opcode == "bitcast" else Shape("", item.shape.dimensions)
@@ -210,7 +237,8 @@ def _places_in(
         return [places[at] for at in item.dimensions] if full else None
     if opcode == "slice" and len(item.slices) == len(places):
         return [
-            start + at * stride for at, (start, _, stride) in zip(places, item.slices, strict=True)
+            start + at * stride
+            for at, (start, _, stride) in zip(places, item.slices, strict=True)
         ]
     if opcode in ("dynamic-slice", "dynamic-update-slice", "pad"):
         inside = number == 0 and len(operand.dimensions) == len(places)
@@ -221,7 +249,10 @@ def _places_in(
             for at, size in zip(places, operand.dimensions, strict=True)
         ]
     if opcode == "concatenate":
-        return [at % max(size, 1) for at, size in zip(places, operand.dimensions, strict=True)]
+        return [
+            at % max(size, 1)
+            for at, size in zip(places, operand.dimensions, strict=True)
+        ]
     if opcode == "reduce":
         return None  # each thread goes along its own row, and takes all of a sector in turn
     same_rank = operand.dimensions == item.shape.dimensions
@@ -241,7 +272,9 @@ def _counted(shape: Shape, places: Sequence[_Places]) -> Reads:
         for unit in (SECTOR_BYTES, FETCH_BYTES, LINE_BYTES)
     ]
     fewest = sum(-(-len(own) * size // SECTOR_BYTES) for own in warps)
-    if touched[0] < 2 * fewest:  # ends of a row, or elements that do not begin at a sector
+    if (
+        touched[0] < 2 * fewest
+    ):  # ends of a row, or elements that do not begin at a sector
         return COALESCED
     needed = sum(len(own) * size for own in warps)
     sectors, fetches, lines = touched
@@ -261,7 +294,8 @@ def _is_moved(item: Instruction, operand: Shape) -> bool:
 def _is_tiled(item: Instruction, operand: Shape) -> bool:
     """Whether XLA transposes through shared memory, so that reads and writes are coalesced.
 
-    After neighbours that stay together are merged, two dimensions change places, or three are turned around.
+    After neighbours that stay together are merged, two dimensions change places, or three are
+    turned around.
     """
     if item.opcode not in ("copy", "transpose") or not _is_moved(item, operand):
         return False
@@ -276,11 +310,19 @@ def _permutation(item: Instruction, operand: Shape) -> tuple[list[int], list[int
 
     Neighbours that stay neighbours are one dimension, and dimensions of size 1 are none.
     """
-    of = item.dimensions if item.opcode == "transpose" else tuple(range(len(operand.dimensions)))
+    of = (
+        item.dimensions
+        if item.opcode == "transpose"
+        else tuple(range(len(operand.dimensions)))
+    )
     if len(of) != len(operand.dimensions) or len(of) != len(item.shape.dimensions):
         return [], []
     known = [at for at in _order(operand) if operand.dimensions[at] > 1]
-    moved = [known.index(of[at]) for at in _order(item.shape) if operand.dimensions[of[at]] > 1]
+    moved = [
+        known.index(of[at])
+        for at in _order(item.shape)
+        if operand.dimensions[of[at]] > 1
+    ]
     runs: list[list[int]] = []
     for at in moved:
         if runs and at == runs[-1][-1] + 1:
@@ -289,5 +331,8 @@ def _permutation(item: Instruction, operand: Shape) -> tuple[list[int], list[int
             runs.append([at])
     begins = sorted(run[0] for run in runs)
     by_begin = {run[0]: run for run in runs}
-    sizes = [prod(operand.dimensions[known[at]] for at in by_begin[begin]) for begin in begins]
+    sizes = [
+        prod(operand.dimensions[known[at]] for at in by_begin[begin])
+        for begin in begins
+    ]
     return [begins.index(run[0]) for run in runs], sizes

@@ -1,16 +1,18 @@
 """How long a collective takes: XLA's own measurements, and NCCL's model for what they do not cover.
 
-Measured: the tables in `pgle/xla/data/perf_tables`, one NVLink domain of H100, B200, GB200 and GB300 (their README
-names the sources), read between neighbouring points on logarithmic scales. Another GPU or group takes the nearest
-measured group, and what NCCL's model says that the difference costs. Two rules hold for all of them: more bytes never
-take less time, and no GPU takes longer than a weaker one that XLA measured on the same network. Not modelled here:
-contention with compute.
+Measured: the tables in `pgle/xla/data/perf_tables`, one NVLink domain of H100, B200, GB200 and
+GB300 (their README names the sources), read between neighbouring points on logarithmic scales.
+Another GPU or group takes the nearest measured group, and what NCCL's model says that the
+difference costs. Two rules hold for all of them: more bytes never take less time, and no GPU takes
+longer than a weaker one that XLA measured on the same network. Not modelled here: contention with
+compute.
 
-A collective of NCCL takes a latency and its bytes over a bandwidth; NCCL takes the algorithm and protocol with the
-least sum. Small messages so get LL or LL128, large ones Simple, whose steps between hosts take five times as long.
-Latencies and shares of bandwidth: NVIDIA/nccl `src/graph/tuning.cc`, 2.18 and later. Bus bandwidths are as nccl-tests
-defines them (NVIDIA/nccl-tests `doc/PERFORMANCE.md`). The law of hosts is `1 / bandwidth = a + b * log2(hosts)`. It is
-fitted on one public series and judged on others: docs/evidence/estimates.md.
+A collective of NCCL takes a latency and its bytes over a bandwidth; NCCL takes the algorithm and
+protocol with the least sum. Small messages so get LL or LL128, large ones Simple, whose steps
+between hosts take five times as long. Latencies and shares of bandwidth: NVIDIA/nccl
+`src/graph/tuning.cc`, 2.18 and later. Bus bandwidths are as nccl-tests defines them
+(NVIDIA/nccl-tests `doc/PERFORMANCE.md`). The law of hosts is `1 / bandwidth = a + b * log2(hosts)`.
+It is fitted on one public series and judged on others: docs/evidence/estimates.md.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ Curve = tuple[
 
 
 def inside_us(kind: str, group: int, size_bytes: float, hardware: Hardware) -> float:
-    """What a collective takes inside one NVLink domain, by the table of the nearest GPU; KeyError without one.
+    """What a collective takes inside one NVLink domain, by the table of the nearest GPU; KeyError
+    without one.
 
     Slower links make the bytes take that much longer, without the latency.
 
@@ -43,8 +46,8 @@ def inside_us(kind: str, group: int, size_bytes: float, hardware: Hardware) -> f
         size_bytes: as nccl-tests count them.
 
     Returns:
-        Microseconds; below the smallest size of the table the smallest size's time, above the largest in proportion to
-        the bytes.
+        Microseconds; below the smallest size of the table the smallest size's time, above the
+        largest in proportion to the bytes.
     """
     base, x = TABLE[hardware.measured_as], log(max(size_bytes, 1.0))
     curves = _curves(base.name, kind, base.nvlink_gb_s / hardware.nvlink_gb_s)
@@ -74,7 +77,9 @@ def _points() -> Mapping[tuple[str, str], Mapping[int, list[tuple[float, float]]
 
 @lru_cache(maxsize=256)
 def _curves(gpu: str, kind: str, slower: float) -> Mapping[int, Curve]:
-    """Curves by group, ascending, of which a larger group never takes less; all have the sizes of all."""
+    """Curves by group, ascending, of which a larger group never takes less; all have the sizes of
+    all.
+    """
     groups = _points()[gpu, kind]
     sizes = sorted({size for points in groups.values() for size, _ in points})
     found: dict[int, Curve] = {}
@@ -83,18 +88,21 @@ def _curves(gpu: str, kind: str, slower: float) -> Mapping[int, Curve]:
         places, times = curve(groups[group])
         least = exp(times[0])  # links that are slower only slow the levels above
         own = places, [log(least + (exp(time) - least) * slower) for time in times]
-        beyond = [min(_at(own, size), more) for size, more in zip(sizes, beyond, strict=True)]
+        beyond = [
+            min(_at(own, size), more) for size, more in zip(sizes, beyond, strict=True)
+        ]
         found[group] = sizes, beyond
     return dict(sorted(found.items()))
 
 
 def curve(points: Sequence[tuple[float, float]]) -> Curve:
-    """Points as a curve that never falls: each takes the least time of all that move as many bytes or more.
+    """Points as a curve that never falls: each takes the least time of all that move as many bytes
+    or more.
 
-    More bytes take no less time, and what disturbs a measurement only adds to it. The tables of H100 and B200 have
-    123 µs for an all-reduce of a kilobyte between two GPUs, 15 µs for one of 64; up to 1 MiB this curve is a fifth
-    below their median. XLA's later and quieter tables (GB200) and real jobs agree with the curve, not with the median
-    (docs/evidence/estimates.md).
+    More bytes take no less time, and what disturbs a measurement only adds to it. The tables of
+    H100 and B200 have 123 µs for an all-reduce of a kilobyte between two GPUs, 15 µs for one of 64;
+    up to 1 MiB this curve is a fifth below their median. XLA's later and quieter tables (GB200) and
+    real jobs agree with the curve, not with the median (docs/evidence/estimates.md).
     """
     sizes, times = zip(*sorted(points), strict=True)
     return sizes, tuple(accumulate(reversed(times), min))[::-1]
@@ -112,24 +120,31 @@ def _between(x: float, places: Sequence[float], values: Sequence[float]) -> floa
 def rows(name: str) -> list[list[str]]:
     """The rows of a shipped table, ``collectives.tsv`` or ``matmuls.tsv``, as text."""
     text = (
-        resources.files("pgle.xla").joinpath(f"data/perf_tables/{name}").read_text(encoding="utf-8")
+        resources.files("pgle.xla")
+        .joinpath(f"data/perf_tables/{name}")
+        .read_text(encoding="utf-8")
     )
     return [line.split("\t") for line in text.splitlines()[1:]]
 
 
 HOSTS_A, HOSTS_B = 0.9089, 0.0546
-"""The law of hosts, relative to NCCL's bandwidth inside an H100 host (370.8 GB/s): least squares of the reduce-scatter
-on 4, 8 and 16 hosts of 8 H100 in NVIDIA/nccl issue 1229 (360, 345 and 320 GB/s), less the latency of a ring, which the
-model counts by itself. The size of its messages is not published; 8 GiB is taken (`benchmarks/hosts.py` repeats it)."""
+"""The law of hosts, relative to NCCL's bandwidth inside an H100 host (370.8 GB/s): least squares of
+the reduce-scatter on 4, 8 and 16 hosts of 8 H100 in NVIDIA/nccl issue 1229 (360, 345 and 320 GB/s),
+less the latency of a ring, which the model counts by itself. The size of its messages is not
+published; 8 GiB is taken (`benchmarks/hosts.py` repeats it).
+"""
 
 LAUNCH_US = 5.0
-"""XLA's `kNcclKernelLaunchOverhead` (openxla/xla `gpu_performance_model_base.h`), for transfers that NCCL's table of
-latencies does not cover."""
+"""XLA's `kNcclKernelLaunchOverhead` (openxla/xla `gpu_performance_model_base.h`), for transfers
+that NCCL's table of latencies does not cover.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """One of NCCL's protocols on one algorithm: latencies in microseconds, share of the bus bandwidth it reaches."""
+    """One of NCCL's protocols on one algorithm: latencies in microseconds, share of the bus
+    bandwidth it reaches.
+    """
 
     base_us: float
     nvlink_us: float
@@ -164,32 +179,49 @@ class DeviceGroup:
 
 
 def bus_bandwidth_gb_s(group: DeviceGroup, hardware: Hardware) -> float:
-    """Bus bandwidth of a ring: NVLink inside a host; across hosts the network cards of its devices, by the law."""
+    """Bus bandwidth of a ring: NVLink inside a host; across hosts the network cards of its devices,
+    by the law.
+    """
     if group.hosts <= 1:
         return hardware.nvlink_gb_s
     line = min(hardware.nvlink_gb_s, hardware.nic_gb_s * group.per_host)
     return line / max(HOSTS_A + HOSTS_B * log2(group.hosts), 1.0)
 
 
-def between_hosts_us(kind: str, size: float, group: DeviceGroup, hardware: Hardware) -> float:
-    """What the network cards take at least for what must cross hosts, however the algorithm orders it."""
+def between_hosts_us(
+    kind: str, size: float, group: DeviceGroup, hardware: Hardware
+) -> float:
+    """What the network cards take at least for what must cross hosts, however the algorithm orders
+    it.
+    """
     if group.hosts <= 1:
         return 0.0
     if kind.startswith("all-to-all"):
-        return size * (group.size - group.per_host) / group.size / (hardware.nic_gb_s * 1e3)
+        return (
+            size
+            * (group.size - group.per_host)
+            / group.size
+            / (hardware.nic_gb_s * 1e3)
+        )
     rounds = KINDS[kind].rounds if kind in KINDS else 1
-    share = 1.0 if kind.startswith("permute") else rounds * (group.hosts - 1) / group.hosts
+    share = (
+        1.0 if kind.startswith("permute") else rounds * (group.hosts - 1) / group.hosts
+    )
     return size * share / (hardware.nic_gb_s * group.per_host * 1e3)
 
 
-def nccl_us(kind: str, size: float, group: DeviceGroup, hardware: Hardware) -> tuple[float, float]:
+def nccl_us(
+    kind: str, size: float, group: DeviceGroup, hardware: Hardware
+) -> tuple[float, float]:
     """Microseconds by NCCL's model, and how much of them is latency.
 
     Args:
         size: bytes, as nccl-tests count them.
     """
     if kind in ("all-to-all", "ragged-all-to-all"):
-        latency = LAUNCH_US + (RING[2].network_us if group.hosts > 1 else RING[2].nvlink_us)
+        latency = LAUNCH_US + (
+            RING[2].network_us if group.hosts > 1 else RING[2].nvlink_us
+        )
         inside = size * (group.per_host - 1) / group.size / hardware.nvlink_gb_s
         outside = size * (group.size - group.per_host) / group.size / hardware.nic_gb_s
         return latency + max(inside, outside) / 1e3, latency
@@ -227,22 +259,34 @@ def nccl_us(kind: str, size: float, group: DeviceGroup, hardware: Hardware) -> t
 def _tree_bytes(size: float, group: DeviceGroup, hardware: Hardware) -> float:
     """Bytes that a tree moves over the slowest link: up and down.
 
-    Between two hosts both halves of the sum cross at once, each in its own direction (NVIDIA/nccl `tuning.cc` takes the
-    bandwidth inside a host there, too): what they then take inside the hosts bounds it.
+    Between two hosts both halves of the sum cross at once, each in its own direction (NVIDIA/nccl
+    `tuning.cc` takes the bandwidth inside a host there, too): what they then take inside the hosts
+    bounds it.
     """
     if group.hosts != 2:
         return 2 * size
-    return max(size, 2 * size * bus_bandwidth_gb_s(group, hardware) / hardware.nvlink_gb_s)
+    return max(
+        size, 2 * size * bus_bandwidth_gb_s(group, hardware) / hardware.nvlink_gb_s
+    )
 
 
 CHANNELS = 24  # of NCCL between NVSwitches (24 on A100)
-BINNED = (2, 22)  # release of NCCL from which calls of one group have protocols by their size
-SAME_PROTOCOL = 4  # calls of one group whose bytes differ by less than this factor get one protocol, by all their bytes
+BINNED = (
+    2,
+    22,
+)  # release of NCCL from which calls of one group have protocols by their size
+# calls of one group whose bytes differ by less than this factor get one protocol, by all their
+# bytes
+SAME_PROTOCOL = 4
 _RACK = TABLE["gb200"]  # whose table has groups of more than one host of others
-_SIZES = [2.0**bits for bits in range(41)]  # bytes at which a curve is worked out: up to a tebibyte
+_SIZES = [
+    2.0**bits for bits in range(41)
+]  # bytes at which a curve is worked out: up to a tebibyte
 
 
-def group_of(module: Module, instruction: Instruction, hardware: Hardware) -> DeviceGroup:
+def group_of(
+    module: Module, instruction: Instruction, hardware: Hardware
+) -> DeviceGroup:
     """The largest replica group of a collective; all devices where it names none."""
     devices = max(module.num_devices, 1)
     groups = instruction.replica_groups or (tuple(range(devices)),)
@@ -251,12 +295,20 @@ def group_of(module: Module, instruction: Instruction, hardware: Hardware) -> De
         hosts = Counter(map(hardware.host, group))
         most = max(hosts.values())
         found.append(
-            DeviceGroup(len(group), len(hosts), most if most * len(hosts) > len(group) else 0)
+            DeviceGroup(
+                len(group), len(hosts), most if most * len(hosts) > len(group) else 0
+            )
         )
-    return max(found, key=lambda group: (group.hosts, group.size), default=DeviceGroup(devices, 1))
+    return max(
+        found,
+        key=lambda group: (group.hosts, group.size),
+        default=DeviceGroup(devices, 1),
+    )
 
 
-def collective_us(module: Module, kind: str, instruction: Instruction, hardware: Hardware) -> float:
+def collective_us(
+    module: Module, kind: str, instruction: Instruction, hardware: Hardware
+) -> float:
     """Microseconds of one collective with all ranks arriving together.
 
     Args:
@@ -280,12 +332,14 @@ def collective_us(module: Module, kind: str, instruction: Instruction, hardware:
 def _queued_us(
     kind: str, calls: Collection[int], size: int, group: DeviceGroup, hardware: Hardware
 ) -> float:
-    """What the calls of one group add to one call with all their bytes: calls that share a channel run one by one.
+    """What the calls of one group add to one call with all their bytes: calls that share a channel
+    run one by one.
 
-    A collective of many operands is one group of calls and one kernel. NCCL gives each channel the same number of
-    bytes, call after call in order of their bytes (NVIDIA/nccl `src/enqueue.cc`, 2.21 and later), so that small calls
-    all stand on one channel, and each adds its latency there. To 2.21 the whole group has one protocol, and small
-    calls that overlap large ones wait longest; 2.22 and later choose one for calls of about a size (`SAME_PROTOCOL`).
+    A collective of many operands is one group of calls and one kernel. NCCL gives each channel the
+    same number of bytes, call after call in order of their bytes (NVIDIA/nccl `src/enqueue.cc`,
+    2.21 and later), so that small calls all stand on one channel, and each adds its latency there.
+    To 2.21 the whole group has one protocol, and small calls that overlap large ones wait longest;
+    2.22 and later choose one for calls of about a size (`SAME_PROTOCOL`).
 
     Args:
         calls: bytes of each operand.
@@ -299,7 +353,9 @@ def _queued_us(
         ordered, _latencies_us(kind, ordered, size, group, hardware), strict=True
     ):
         end = begin + each
-        for at in range(int(begin / share), min(int((end - 1) / share), CHANNELS - 1) + 1):
+        for at in range(
+            int(begin / share), min(int((end - 1) / share), CHANNELS - 1) + 1
+        ):
             queued[at] += latency
             longest[at] = max(longest[at], latency)
         begin = end
@@ -309,7 +365,9 @@ def _queued_us(
 def _latencies_us(
     kind: str, ordered: Sequence[int], size: int, group: DeviceGroup, hardware: Hardware
 ) -> list[float]:
-    """Of each call of a group, in order of bytes, the latency of the protocol that NCCL chooses for those like it."""
+    """Of each call of a group, in order of bytes, the latency of the protocol that NCCL chooses for
+    those like it.
+    """
     scale = size / sum(ordered)
     latency: list[float] = []
     while len(latency) < len(ordered):
@@ -327,17 +385,22 @@ def group_us(kind: str, group: DeviceGroup, size: float, hardware: Hardware) -> 
     """Microseconds of a collective of a group, by the tables where they hold it.
 
     Args:
-        kind: with a measured table its name there (``all-gather``, ``permute-ring``), else the collective's kind.
+        kind: with a measured table its name there (``all-gather``, ``permute-ring``), else the
+        collective's kind.
         size: bytes, as nccl-tests count them.
     """
     is_covered = group.per_host <= _widest(kind, hardware)
     known = [
-        each for each in weaker(hardware) if group.per_host <= _widest(kind, each) or not is_covered
+        each
+        for each in weaker(hardware)
+        if group.per_host <= _widest(kind, each) or not is_covered
     ]
     least = min(_by_table(kind, group, size, each) for each in (*known, hardware))
     if is_covered:
         return least
-    rack = replace(_RACK, nic_gb_s=hardware.nic_gb_s, devices_per_host=hardware.devices_per_host)
+    rack = replace(
+        _RACK, nic_gb_s=hardware.nic_gb_s, devices_per_host=hardware.devices_per_host
+    )
     return max(least, _by_table(kind, group, size, rack))
 
 
@@ -359,11 +422,13 @@ def _by_table(kind: str, group: DeviceGroup, size: float, hardware: Hardware) ->
 
 @lru_cache(maxsize=4096)
 def _curve(kind: str, group: DeviceGroup, near: int, hardware: Hardware) -> Curve:
-    """Times over sizes: times of `near` devices in one domain, and what NCCL's model says that hosts add.
+    """Times over sizes: times of `near` devices in one domain, and what NCCL's model says that
+    hosts add.
 
-    Two readings of that; the lesser counts. Either the difference of the model's times is added, so that switches
-    which reduce inside a host keep their gain. Or its latency is added, and the whole takes no less than the model
-    says, so that a table slower inside a host than NCCL across hosts does not count twice. The curve never falls.
+    Two readings of that; the lesser counts. Either the difference of the model's times is added, so
+    that switches which reduce inside a host keep their gain. Or its latency is added, and the whole
+    takes no less than the model says, so that a table slower inside a host than NCCL across hosts
+    does not count twice. The curve never falls.
     """
     points = _points()[hardware.measured_as, kind].values()
     inside, sizes = (
@@ -388,7 +453,9 @@ def _curve(kind: str, group: DeviceGroup, near: int, hardware: Hardware) -> Curv
 
 
 def _model_us(kind: str, size: float, group: DeviceGroup, hardware: Hardware) -> float:
-    """Without a table: latency and bytes over bandwidth, by NCCL's model; a permute has one link per device."""
+    """Without a table: latency and bytes over bandwidth, by NCCL's model; a permute has one link
+    per device.
+    """
     if not kind.startswith("permute"):
         return nccl_us(kind, size, group, hardware)[0]
     link, latency = (
@@ -420,7 +487,9 @@ def payload_bytes(module: Module, kind: str, instruction: Instruction) -> int:
     return given or instruction.shape.size_bytes
 
 
-def _pairs(module: Module, instruction: Instruction, hardware: Hardware) -> tuple[str, DeviceGroup]:
+def _pairs(
+    module: Module, instruction: Instruction, hardware: Hardware
+) -> tuple[str, DeviceGroup]:
     """Which table of permutes, pairs that swap or a ring, and whether a pair crosses hosts.
 
     One direction is as fast as a ring.
@@ -431,5 +500,9 @@ def _pairs(module: Module, instruction: Instruction, hardware: Hardware) -> tupl
         if pairs
         else module.num_devices > hardware.devices_per_host
     )
-    kind = "permute-swap" if pairs and all((b, a) in pairs for a, b in pairs) else "permute-ring"
+    kind = (
+        "permute-swap"
+        if pairs and all((b, a) in pairs for a, b in pairs)
+        else "permute-ring"
+    )
     return kind, DeviceGroup(2, 1 + crosses)

@@ -1,11 +1,14 @@
-"""Costs that nobody measured: what an instruction takes on a given GPU, and the least that is possible.
+"""Costs that nobody measured: what an instruction takes on a given GPU, and the least that is
+possible.
 
-Collectives (`communication`) and matrix products come from XLA's measured tables, scaled for a GPU that has no table,
-or a fabric; the rest is a roofline of shapes. All that comes out is `Origin.ESTIMATED`. How far it is from two real
-jobs: docs/evidence/rehearse.md and `benchmarks/estimate.py`.
+Collectives (`communication`) and matrix products come from XLA's measured tables, scaled for a GPU
+that has no table, or a fabric; the rest is a roofline of shapes. All that comes out is
+`Origin.ESTIMATED`. How far it is from two real jobs: docs/evidence/rehearse.md and
+`benchmarks/estimate.py`.
 
-The least is a bound and no estimate, so it leaves out what a cache or another algorithm may save: bytes of device
-memory, convolutions (Winograd), attention (masks) and transfers whose size data decides.
+The least is a bound and no estimate, so it leaves out what a cache or another algorithm may save:
+bytes of device memory, convolutions (Winograd), attention (masks) and transfers whose size data
+decides.
 """
 
 from __future__ import annotations
@@ -56,8 +59,9 @@ from pgle.xla.targets import (
 )
 
 NVLINK_OVER_NCCL = 300 / 235
-"""The data sheets' bandwidth per direction over what NCCL's tuner assumes, the largest ratio of the table's GPUs: A100
-300 GB/s over 235 (H100 450 over 371, B200 900 over 722)."""
+"""The data sheets' bandwidth per direction over what NCCL's tuner assumes, the largest ratio of the
+table's GPUs: A100 300 GB/s over 235 (H100 450 over 371, B200 900 over 722).
+"""
 
 
 def least_us(
@@ -80,15 +84,21 @@ def least_us(
     if is_convolution(inner):
         return 0.0
     algebra = least_algebra_us(module, inner, hardware)
-    if algebra or (inner.opcode == "custom-call" and "__cublas" not in inner.custom_call_target):
+    if algebra or (
+        inner.opcode == "custom-call" and "__cublas" not in inner.custom_call_target
+    ):
         return algebra
-    return sum(least_product_us(item, hardware) for item in matmuls(module, instruction))
+    return sum(
+        least_product_us(item, hardware) for item in matmuls(module, instruction)
+    )
 
 
 def _transfer_us(
     module: Module, kind: str, inner: Instruction, hardware: Hardware, *, hosts: bool
 ) -> float:
-    """What has to enter a device, or a host, at the links' peak; a switch may reduce and copy on the way."""
+    """What has to enter a device, or a host, at the links' peak; a switch may reduce and copy on
+    the way.
+    """
     if kind == "ragged-all-to-all":
         return 0.0
     nvlink = hardware.nvlink_gb_s * NVLINK_OVER_NCCL * 1e3
@@ -105,20 +115,29 @@ def _transfer_us(
     inside = size * (1 - 1 / group.size) / nvlink
     if not hosts or group.hosts <= 1:
         return inside
-    # Of an all-to-all each device has bytes of its own for the other hosts; of the rest a host needs each byte once.
+    # Of an all-to-all each device has bytes of its own for the other hosts; of the rest a host
+    # needs each byte once.
     senders = group.per_host if kind == "all-to-all" else 1
     return max(
-        inside, size * senders * (1 - 1 / group.hosts) / (hardware.nic_gb_s * group.per_host * 1e3)
+        inside,
+        size
+        * senders
+        * (1 - 1 / group.hosts)
+        / (hardware.nic_gb_s * group.per_host * 1e3),
     )
 
 
 def hardware_of(module: Module) -> Hardware:
-    """The GPU that a module was compiled for, by the file name of its dump; an H100 where that does not tell."""
+    """The GPU that a module was compiled for, by the file name of its dump; an H100 where that does
+    not tell.
+    """
     return by_capability(module.compute_capability)
 
 
 def estimator(module: Module, hardware: Hardware) -> Callable[[Instruction], float]:
-    """A function from an instruction of `module` to its microseconds per execution on `hardware`."""
+    """A function from an instruction of `module` to its microseconds per execution on
+    `hardware`.
+    """
 
     def estimate(instruction: Instruction) -> float:
         if instruction.custom_call_target in FREE_TARGETS:
@@ -148,11 +167,21 @@ def transferred_bytes(module: Module, instruction: Instruction) -> int:
 
 
 ELEMENTS_PER_CLOCK = 1.0
-"""Elements that a streaming multiprocessor finishes per clock if each thread computes the place of one: some hundred
-instructions, of which it issues 128 lanes a clock. Two jobs have 1.10 and 0.82 (docs/evidence/rehearse.md)."""
+"""Elements that a streaming multiprocessor finishes per clock if each thread computes the place of
+one: some hundred instructions, of which it issues 128 lanes a clock. Two jobs have 1.10 and 0.82
+(docs/evidence/rehearse.md).
+"""
 
 _SLICES = ("dynamic-slice", "slice", "gather")
-_WHOLE = ("dot", "convolution", "fusion", "custom-call", "sort", "scatter", "reduce-window")
+_WHOLE = (
+    "dot",
+    "convolution",
+    "fusion",
+    "custom-call",
+    "sort",
+    "scatter",
+    "reduce-window",
+)
 _MOVES = frozenset(
     (
         "parameter",
@@ -179,13 +208,17 @@ _MOVES = frozenset(
 
 
 def compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> float:
-    """Microseconds of one execution of a compute instruction: the larger of arithmetic and memory time."""
+    """Microseconds of one execution of a compute instruction: the larger of arithmetic and memory
+    time.
+    """
     products = sum(matmul_us(item, hardware) for item in matmuls(module, instruction))
     if attention := attention_operations(module, instruction):
         eight = instruction.custom_call_target.upper().endswith("F8")
         peak = hardware.tflops.get("f8" if eight else "f16", hardware.tflops["f16"])
         products += attention / (peak * ATTENTION_EFFICIENCY * 1e6)
-    pointwise = pointwise_operations(module, instruction) / (hardware.tflops["f32"] / 2 * 1e6)
+    pointwise = pointwise_operations(module, instruction) / (
+        hardware.tflops["f32"] / 2 * 1e6
+    )
     needed = _needed(module, instruction)
     device, host = _bytes(module, instruction, needed)
     moved = device_bytes_of_passes(module, instruction, device)
@@ -196,18 +229,25 @@ def compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> 
         hardware.cores * hardware.clock_ghz * ELEMENTS_PER_CLOCK * 1e3
     )
     waits = _waits_us(module, instruction)
-    return max(products + pointwise, KERNEL_US + max(pointwise, memory, link, threads, waits))
+    return max(
+        products + pointwise, KERNEL_US + max(pointwise, memory, link, threads, waits)
+    )
 
 
 def _waits_us(module: Module, instruction: Instruction) -> float:
     """What scatters of a kernel wait if they write to all places equally often."""
     fused = module.fused(instruction)
     items = (instruction,) if fused is None else fused.instructions
-    return max((even_us(module, item) for item in items if item.opcode == "scatter"), default=0.0)
+    return max(
+        (even_us(module, item) for item in items if item.opcode == "scatter"),
+        default=0.0,
+    )
 
 
 def pointwise_operations(module: Module, instruction: Instruction) -> int:
-    """Elements that the ops of a fusion compute one by one; each counts as one operation, transcendental or not."""
+    """Elements that the ops of a fusion compute one by one; each counts as one operation,
+    transcendental or not.
+    """
     fused = module.fused(instruction)
     return sum(
         prod(_widest(module, item))
@@ -218,21 +258,28 @@ def pointwise_operations(module: Module, instruction: Instruction) -> int:
 
 def _widest(module: Module, item: Instruction) -> tuple[int, ...]:
     """The dimensions that an op loops over; of a reduction, its operand's dimensions."""
-    shape = operand_shape(module, item, 0) if item.opcode in ("reduce", "reduce-window") else None
+    shape = (
+        operand_shape(module, item, 0)
+        if item.opcode in ("reduce", "reduce-window")
+        else None
+    )
     return (shape or item.shape).dimensions
 
 
 def bytes_accessed(module: Module, instruction: Instruction) -> tuple[int, int]:
     """Bytes that an instruction must move: (device memory, host memory).
 
-    Each operand counts once. If only slices of it are read, the slices count; an update in place counts the update.
+    Each operand counts once. If only slices of it are read, the slices count; an update in place
+    counts the update.
     """
     return _bytes(module, instruction, _needed(module, instruction))
 
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """Bytes of device memory that a kernel moves beside those that it needs, since it takes parts of sectors."""
+    """Bytes of device memory that a kernel moves beside those that it needs, since it takes parts
+    of sectors.
+    """
 
     least: float = 0.0
     likely: float = 0.0
@@ -240,7 +287,9 @@ class Extra:
 
 
 def uncoalesced_bytes(module: Module, instruction: Instruction) -> Extra:
-    """What a kernel's reads bring along; reads that the second-level cache answers count by its speed."""
+    """What a kernel's reads bring along; reads that the second-level cache answers count by its
+    speed.
+    """
     found = reads_of(module, instruction)
     if not found:
         return Extra()
@@ -266,13 +315,17 @@ def uncoalesced_bytes(module: Module, instruction: Instruction) -> Extra:
     return Extra(least, likely, most)
 
 
-def _bytes(module: Module, instruction: Instruction, needed: _Needed | None) -> tuple[int, int]:
+def _bytes(
+    module: Module, instruction: Instruction, needed: _Needed | None
+) -> tuple[int, int]:
     sizes: list[tuple[int, Shape]] = []
     if instruction.opcode in _SLICES:
         sizes += [(2 * instruction.shape.size_bytes, instruction.shape)]
     elif instruction.opcode == "dynamic-update-slice":
         update = operand_shape(module, instruction, 1)
-        sizes += [(2 * update.size_bytes, instruction.shape)] if update is not None else []
+        sizes += (
+            [(2 * update.size_bytes, instruction.shape)] if update is not None else []
+        )
     else:
         written = _result_bytes(instruction) if needed is None else needed.written_bytes
         sizes += [(written, first_array(instruction.shape) or instruction.shape)]
@@ -283,33 +336,48 @@ def _bytes(module: Module, instruction: Instruction, needed: _Needed | None) -> 
                 whole = operand.shape.size_bytes
                 part = whole if needed is None else needed.read_bytes(index, whole)
                 read[name] = min(read.get(name, 0) + part, whole)
-        sizes += [(size, module.instructions[name].shape) for name, size in read.items()]
-    device = sum(size for size, shape in sizes if shape.memory_space != HOST_MEMORY_SPACE)
+        sizes += [
+            (size, module.instructions[name].shape) for name, size in read.items()
+        ]
+    device = sum(
+        size for size, shape in sizes if shape.memory_space != HOST_MEMORY_SPACE
+    )
     host = sum(size for size, shape in sizes if shape.memory_space == HOST_MEMORY_SPACE)
     return device, host
 
 
 def _result_bytes(instruction: Instruction) -> int:
     """Bytes of a result, without the workspace that a library's call returns last."""
-    workspace = instruction.shape.elements[-1].size_bytes if has_workspace(instruction) else 0
+    workspace = (
+        instruction.shape.elements[-1].size_bytes if has_workspace(instruction) else 0
+    )
     return instruction.shape.size_bytes - workspace
 
 
 def _unvectorized(instruction: Instruction, needed: _Needed | None) -> int:
-    """Elements that a kernel works on one thread each: updates in place, gathers, transpositions in a loop fusion."""
+    """Elements that a kernel works on one thread each: updates in place, gathers, transpositions in
+    a loop fusion.
+    """
     if needed is None:
-        return prod(instruction.shape.dimensions) if instruction.opcode == "gather" else 0
+        return (
+            prod(instruction.shape.dimensions) if instruction.opcode == "gather" else 0
+        )
     opcodes = {item.opcode for item in needed.items.values()}
-    loop = instruction.fusion_kind == "kLoop" and not opcodes.isdisjoint(("transpose", "gather"))
+    loop = instruction.fusion_kind == "kLoop" and not opcodes.isdisjoint(
+        ("transpose", "gather")
+    )
     elements = sum(
-        needed.elements[root] for root in needed.roots if loop or needed.update_of(root) is not None
+        needed.elements[root]
+        for root in needed.roots
+        if loop or needed.update_of(root) is not None
     )
     return ceil(elements / UNROLLED) if _gathers_rows(needed, opcodes) else elements
 
 
 UNROLLED = 4
-"""Neighbouring elements that one thread of a loop fusion works on at most (openxla/xla `hlo_fusion_analysis.cc` and
-`launch_dimensions.cc`, ``MaxUnrollFactor``)."""
+"""Neighbouring elements that one thread of a loop fusion works on at most (openxla/xla
+`hlo_fusion_analysis.cc` and `launch_dimensions.cc`, ``MaxUnrollFactor``).
+"""
 
 
 def _gathers_rows(needed: _Needed, opcodes: Collection[str]) -> bool:
@@ -333,7 +401,9 @@ def _needed(module: Module, instruction: Instruction) -> _Needed | None:
 
 
 class _Needed:
-    """How many elements of each instruction of a fusion its results need: only the slices of a sliced operand."""
+    """How many elements of each instruction of a fusion its results need: only the slices of a
+    sliced operand.
+    """
 
     def __init__(self, module: Module, fused: Computation) -> None:
         self.module = module
@@ -346,10 +416,16 @@ class _Needed:
         self.elements = dict.fromkeys(self.items, 0)
         root = self.items.get(fused.root)
         self.roots = (
-            () if root is None else root.operands if root.opcode == "tuple" else (root.name,)
+            ()
+            if root is None
+            else root.operands
+            if root.opcode == "tuple"
+            else (root.name,)
         )
         for name in self.roots:
-            self._need(name, prod((self.update_of(name) or self.items[name]).shape.dimensions))
+            self._need(
+                name, prod((self.update_of(name) or self.items[name]).shape.dimensions)
+            )
         for item in reversed(fused.instructions):
             if self.elements[item.name] and item.operands and item.opcode != "tuple":
                 self._operands(item, self.elements[item.name])
@@ -358,7 +434,8 @@ class _Needed:
     def written_bytes(self) -> int:
         """Bytes of the results; of an update in place only the update."""
         return sum(
-            (self.update_of(name) or self.items[name]).shape.size_bytes for name in self.roots
+            (self.update_of(name) or self.items[name]).shape.size_bytes
+            for name in self.roots
         )
 
     def read_bytes(self, number: int, whole: int) -> int:
@@ -370,7 +447,11 @@ class _Needed:
     def update_of(self, name: str) -> Instruction | None:
         """What a root writes into an operand in place; None of any other root."""
         item = self.items[name]
-        while item.opcode == "bitcast" and item.operands and item.operands[0] in self.items:
+        while (
+            item.opcode == "bitcast"
+            and item.operands
+            and item.operands[0] in self.items
+        ):
             item = self.items[item.operands[0]]
         if item.opcode != "dynamic-update-slice" or len(item.operands) < 2:
             return None
@@ -379,7 +460,9 @@ class _Needed:
     def _need(self, name: str, count: float) -> None:
         if name in self.items:
             self.elements[name] = ceil(
-                min(self.elements[name] + count, prod(self.items[name].shape.dimensions))
+                min(
+                    self.elements[name] + count, prod(self.items[name].shape.dimensions)
+                )
             )
 
     def _operands(self, item: Instruction, count: int) -> None:
@@ -392,14 +475,18 @@ class _Needed:
                 self._need(name, inf)
         elif item.opcode == "dynamic-update-slice":
             update = (
-                prod(self.items[rest[0]].shape.dimensions) if rest and rest[0] in self.items else 0
+                prod(self.items[rest[0]].shape.dimensions)
+                if rest and rest[0] in self.items
+                else 0
             )
             self._need(first, max(count - update, 0))
             for name in rest:
                 self._need(name, count)
         elif (nested := _needed(self.module, item)) is not None:
             for number, name in enumerate(item.operands):
-                self._need(name, nested.elements.get(nested.numbers.get(number, ""), inf))
+                self._need(
+                    name, nested.elements.get(nested.numbers.get(number, ""), inf)
+                )
         elif item.opcode in _WHOLE:
             for name in item.operands:
                 self._need(name, inf)
@@ -407,7 +494,9 @@ class _Needed:
             for name in item.operands:
                 self._need(
                     name,
-                    share * prod(self.items[name].shape.dimensions) if name in self.items else 0,
+                    share * prod(self.items[name].shape.dimensions)
+                    if name in self.items
+                    else 0,
                 )
         else:
             for name in item.operands:

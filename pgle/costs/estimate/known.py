@@ -1,4 +1,6 @@
-"""What is known of the cost of each instruction: a model, a bound only, or nothing. Decided here and nowhere else."""
+"""What is known of the cost of each instruction: a model, a bound only, or nothing. Decided here
+and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,24 @@ from pgle.costs.estimate.estimate import estimator, least_us
 from pgle.costs.estimate.linear_algebra import routine_of
 from pgle.costs.estimate.products import attention_operations
 from pgle.costs.estimate.unknown import Range, range_of
-from pgle.xla.collectives import FREE_TARGETS, collective_kind, is_attention, is_host_copy
+from pgle.xla.collectives import (
+    FREE_TARGETS,
+    collective_kind,
+    is_attention,
+    is_host_copy,
+)
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.targets import Hardware
 
 PARTITIONED_LATER = "CustomSPMDPartitioning"
-_PRICED = ("__cublas", "__cudnn$conv", "__cub$", "xla.gpu.ext.cub_", "__triton", "__gpu$TopK")
+_PRICED = (
+    "__cublas",
+    "__cudnn$conv",
+    "__cub$",
+    "xla.gpu.ext.cub_",
+    "__triton",
+    "__gpu$TopK",
+)
 """Custom calls of XLA's own libraries, whose estimates stand on their shapes."""
 
 
@@ -55,7 +69,9 @@ class Estimate:
 def estimates(module: Module, hardware: Hardware) -> Callable[[Instruction], Estimate]:
     """A function from an instruction of `module` to what is known of its cost on `hardware`."""
     cost_us = estimator(module, hardware)
-    fastest, _ = hardware.ends  # what is possible does not depend on the network that is assumed
+    fastest, _ = (
+        hardware.ends
+    )  # what is possible does not depend on the network that is assumed
 
     def estimate(instruction: Instruction) -> Estimate:
         least = least_us(module, instruction, fastest)
@@ -63,21 +79,29 @@ def estimates(module: Module, hardware: Hardware) -> Callable[[Instruction], Est
         basis = basis_of(module, instruction)
         if not basis.is_model:
             return Estimate(us, least, basis, bound_why=_bound_why(module, instruction))
-        known = range_of(module, instruction, hardware, us) if basis is Basis.MODEL else None
+        known = (
+            range_of(module, instruction, hardware, us)
+            if basis is Basis.MODEL
+            else None
+        )
         return Estimate(us, least, basis, known)
 
     return estimate
 
 
 def basis_of(module: Module, instruction: Instruction) -> Basis:
-    """What an estimate of an instruction stands on; of a fusion or an asynchronous call, the worst of what it holds."""
+    """What an estimate of an instruction stands on; of a fusion or an asynchronous call, the worst
+    of what it holds.
+    """
     if instruction.latency_ns is not None:
         return Basis.STATED
     is_transfer = is_host_copy(module, instruction) or instruction.is_host_transfer
     if is_transfer or collective_kind(module, instruction) is not None:
         return Basis.MODEL
     found = {_own_basis(module, item) for item in _held(module, instruction)}
-    return next((basis for basis in (Basis.UNKNOWN, Basis.BOUND) if basis in found), Basis.MODEL)
+    return next(
+        (basis for basis in (Basis.UNKNOWN, Basis.BOUND) if basis in found), Basis.MODEL
+    )
 
 
 def _bound_why(module: Module, instruction: Instruction) -> str:
@@ -112,13 +136,19 @@ def _own_basis(module: Module, item: Instruction) -> Basis:
     return Basis.MODEL if target.startswith(_PRICED) else Basis.UNKNOWN
 
 
-def unmodelled(module: Module, measured: Collection[str]) -> Mapping[Basis, Mapping[str, int]]:
-    """Instructions whose cost has no upper end: how often each target is called, by what is known of it.
+def unmodelled(
+    module: Module, measured: Collection[str]
+) -> Mapping[Basis, Mapping[str, int]]:
+    """Instructions whose cost has no upper end: how often each target is called, by what is known
+    of it.
 
     Args:
         measured: names of instructions whose cost is given.
     """
-    found: dict[Basis, Counter[str]] = {Basis.UNKNOWN: Counter(), Basis.BOUND: Counter()}
+    found: dict[Basis, Counter[str]] = {
+        Basis.UNKNOWN: Counter(),
+        Basis.BOUND: Counter(),
+    }
     for item in module.walk():
         basis = _own_basis(module, item)
         if basis in found and item.name not in measured:

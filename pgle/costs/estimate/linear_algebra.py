@@ -1,9 +1,11 @@
-"""Dense linear algebra of libraries: the least operations that it takes. No more is known of it than this bound.
+"""Dense linear algebra of libraries: the least operations that it takes. No more is known of it
+than this bound.
 
-Published times of cuSOLVER differ between releases, algorithms and sizes by more than an order of magnitude, so there
-is no estimate. Operations: LAPACK Working Note 41 (Blackford and Dongarra), Appendix C; of a singular value
-decomposition the fewer of direct bidiagonalization and a QR factorization before it (Chan, 1982). Singular vectors and
-eigenvectors are left out: how many have to be computed anew is a matter of the data (deflation).
+Published times of cuSOLVER differ between releases, algorithms and sizes by more than an order of
+magnitude, so there is no estimate. Operations: LAPACK Working Note 41 (Blackford and Dongarra),
+Appendix C; of a singular value decomposition the fewer of direct bidiagonalization and a QR
+factorization before it (Chan, 1982). Singular vectors and eigenvectors are left out: how many have
+to be computed anew is a matter of the data (deflation).
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ _ROUTINE = re.compile(
 
 
 def routine_of(instruction: Instruction) -> str:
-    """The LAPACK routine that an instruction calls (``potrf``, ``trsm`` …); empty if none is known."""
+    """The LAPACK routine that an instruction calls (``potrf``, ``trsm`` …); empty if none is
+    known.
+    """
     if is_triangular_solve(instruction):
         return "trsm"
     if instruction.opcode == "cholesky":
@@ -32,7 +36,9 @@ def routine_of(instruction: Instruction) -> str:
     return "" if found is None else found[1].replace("cholesky", "potrf")
 
 
-def least_algebra_us(module: Module, instruction: Instruction, hardware: Hardware) -> float:
+def least_algebra_us(
+    module: Module, instruction: Instruction, hardware: Hardware
+) -> float:
     """Microseconds of a routine's least operations at the data sheet's peak; 0 for anything else.
 
     Libraries compute f32 in FP32 without tensor cores, and f64 with them.
@@ -47,7 +53,9 @@ def least_algebra_us(module: Module, instruction: Instruction, hardware: Hardwar
 
 
 def _least_operations(module: Module, instruction: Instruction) -> float:
-    """Real operations of a routine on its first operand; of a triangular solve also on the second one."""
+    """Real operations of a routine on its first operand; of a triangular solve also on the second
+    one.
+    """
     routine = routine_of(instruction)
     matrix = operand_shape(module, instruction, 0)
     if not routine or matrix is None or len(matrix.dimensions) < 2:

@@ -10,25 +10,33 @@ from pgle.xla.hlo.module import BITS, Instruction, Module, Shape
 BLOCK_STAGES = 11  # two elements for each of the 1,024 threads of a block
 
 SHARED_BYTES = 163 << 10
-"""Shared memory of one block: 163 KB of an A100; 227 KB of Hopper and Blackwell hold the same power of two (NVIDIA,
-"CUDA C++ Programming Guide", technical specifications per compute capability)."""
+"""Shared memory of one block: 163 KB of an A100; 227 KB of Hopper and Blackwell hold the same power
+of two (NVIDIA, "CUDA C++ Programming Guide", technical specifications per compute capability).
+"""
 
 LARGEST_FACTOR = 127
-"""The largest prime factor for which cuFFT has a Cooley-Tukey kernel; beyond it takes Bluestein's algorithm (NVIDIA,
-"cuFFT", accuracy and performance)."""
+"""The largest prime factor for which cuFFT has a Cooley-Tukey kernel; beyond it takes Bluestein's
+algorithm (NVIDIA, "cuFFT", accuracy and performance).
+"""
 
 BLUESTEIN = 4
-"""Passes of Bluestein's algorithm over those of a length that factors: two transforms of at least twice the length."""
+"""Passes of Bluestein's algorithm over those of a length that factors: two transforms of at least
+twice the length.
+"""
 
 
-def device_bytes_of_passes(module: Module, instruction: Instruction, once: int) -> float:
+def device_bytes_of_passes(
+    module: Module, instruction: Instruction, once: int
+) -> float:
     """Bytes of device memory with all passes.
 
     Args:
         once: bytes that one pass reads and writes.
     """
     if instruction.opcode == "fft":
-        between = 2 * _complex_bytes(module, instruction)  # of a pass that neither begins nor ends
+        between = 2 * _complex_bytes(
+            module, instruction
+        )  # of a pass that neither begins nor ends
         return once + between * (fft_passes(module, instruction) - 1)
     if is_radix_sort(instruction):
         return once * sort_passes(instruction)[0]
@@ -45,9 +53,10 @@ def device_bytes_of_passes(module: Module, instruction: Instruction, once: int) 
 def fft_passes(module: Module, instruction: Instruction) -> int:
     """How often a Fourier transform reads and writes all.
 
-    One kernel transforms what fits into the shared memory of a block: some of the last dimensions together, or a part
-    of a long one, whose length is then split into factors that fit (NVIDIA, "cuFFT"; Govindaraju et al., "High
-    performance discrete Fourier transforms on graphics processors", 2008). Each further kernel is a pass.
+    One kernel transforms what fits into the shared memory of a block: some of the last dimensions
+    together, or a part of a long one, whose length is then split into factors that fit (NVIDIA,
+    "cuFFT"; Govindaraju et al., "High performance discrete Fourier transforms on graphics
+    processors", 2008). Each further kernel is a pass.
     """
     points = _points(module, instruction)
     passes = 0
@@ -64,7 +73,9 @@ def fft_passes(module: Module, instruction: Instruction) -> int:
 
 
 def fewest_fft_passes(module: Module, instruction: Instruction) -> int:
-    """As few passes as shared memory allows, whichever way all lengths are split; 1 of anything but a transform."""
+    """As few passes as shared memory allows, whichever way all lengths are split; 1 of anything but
+    a transform.
+    """
     points = log2(_points(module, instruction))
     stages = sum(map(log2, filter(None, instruction.fft_length)))
     return max(ceil(stages / points - 1e-9), 1)
@@ -100,7 +111,9 @@ def _complex_bytes(module: Module, instruction: Instruction) -> int:
 
 
 def _largest_factor(length: int) -> int:
-    """The largest prime factor; for lengths that have none up to `LARGEST_FACTOR` left, what remains."""
+    """The largest prime factor; for lengths that have none up to `LARGEST_FACTOR` left, what
+    remains.
+    """
     rest, largest = max(length, 1), 1
     for factor in range(2, LARGEST_FACTOR + 1):
         while rest % factor == 0:
@@ -109,17 +122,21 @@ def _largest_factor(length: int) -> int:
 
 
 def is_radix_sort(instruction: Instruction) -> bool:
-    """Whether it sorts by bits with CUB: ``__cub$DeviceRadixSort``, from jaxlib 0.10 ``xla.gpu.ext.cub_sort_pairs``."""
+    """Whether it sorts by bits with CUB: ``__cub$DeviceRadixSort``, from jaxlib 0.10
+    ``xla.gpu.ext.cub_sort_pairs``.
+    """
     return any(
-        name in instruction.custom_call_target for name in ("cub$DeviceRadixSort", "cub_sort")
+        name in instruction.custom_call_target
+        for name in ("cub$DeviceRadixSort", "cub_sort")
     )
 
 
 def sort_passes(instruction: Instruction) -> tuple[int, int]:
-    """How often a sort reads and writes all: by bits, eight a pass, and by comparing pairs, as XLA's own kernels do.
+    """How often a sort reads and writes all: by bits, eight a pass, and by comparing pairs, as
+    XLA's own kernels do.
 
-    Bitonic: of k = log2(n) stages those within a block's shared memory are one pass, a later stage has one for each of
-    its distances beyond it (Batcher, 1968).
+    Bitonic: of k = log2(n) stages those within a block's shared memory are one pass, a later stage
+    has one for each of its distances beyond it (Batcher, 1968).
     """
     key = first_array(instruction.shape) or instruction.shape
     stages = ceil(log2(max(*key.dimensions, 2))) if key.dimensions else 1

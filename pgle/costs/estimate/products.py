@@ -1,7 +1,8 @@
-"""Matrix products: which ones an instruction computes, in which arithmetic, and what they take on a GPU.
+"""Matrix products: which ones an instruction computes, in which arithmetic, and what they take on a
+GPU.
 
-Times come from XLA's measured table of products. Another GPU, size or type takes the time of the nearest product of the
-table, times how much longer its roofline is.
+Times come from XLA's measured table of products. Another GPU, size or type takes the time of the
+nearest product of the table, times how much longer its roofline is.
 """
 
 from __future__ import annotations
@@ -19,11 +20,22 @@ import numpy.typing as npt
 from pgle.costs.estimate.communication import rows
 from pgle.xla.collectives import is_attention, is_convolution, is_gemm
 from pgle.xla.hlo.module import BITS, Instruction, Module, Shape, backend_config
-from pgle.xla.targets import KERNEL_US, MEMORY_EFFICIENCY, TABLE, Hardware, dtype_family, weaker
+from pgle.xla.targets import (
+    KERNEL_US,
+    MEMORY_EFFICIENCY,
+    TABLE,
+    Hardware,
+    dtype_family,
+    weaker,
+)
 
 _Array: TypeAlias = npt.NDArray[np.float64]
 
-_FASTER = ("f8", "f4", "s8")  # families whose products can beat the peak of 16-bit floats
+_FASTER = (
+    "f8",
+    "f4",
+    "s8",
+)  # families whose products can beat the peak of 16-bit floats
 
 GRID_K = (256, 512, 1024, 2048, 4096)
 GRID_B = (1, 2, 4)
@@ -31,15 +43,19 @@ MATMULS_OF = {"h100-sxm": "h100-sxm", "b200": "b200", "gb200": "b200", "gb300": 
 """By `Hardware.measured_as`: the GPU with the nearest table of matrix products."""
 
 TILE = 128
-"""Rows and columns of the output tile that one streaming multiprocessor computes (NVIDIA, "Matrix Multiplication
-Background User's Guide": tile and wave quantization)."""
+"""Rows and columns of the output tile that one streaming multiprocessor computes (NVIDIA, "Matrix
+Multiplication Background User's Guide": tile and wave quantization).
+"""
 
-SPLIT_K = 1024  # depth at which a matmul with few tiles is split over more multiprocessors
+SPLIT_K = (
+    1024  # depth at which a matmul with few tiles is split over more multiprocessors
+)
 
 
 @cache
 def measured_products(gpu: str, dtype: str) -> npt.NDArray[np.float64]:
-    """Microseconds of matrix products, over `GRID_B` and three times `GRID_K` (m, n, k); nan where none was kept.
+    """Microseconds of matrix products, over `GRID_B` and three times `GRID_K` (m, n, k); nan where
+    none was kept.
 
     Args:
         dtype: ``bf16``, ``f32`` (on TF32 tensor cores) or ``f8``.
@@ -61,14 +77,18 @@ _BATCHES, _SIDES = (
 
 
 def _place(value: int, points: int) -> tuple[int, float]:
-    """The power of two below a value, and how far it is to the next; beyond the last by more than one."""
+    """The power of two below a value, and how far it is to the next; beyond the last by more than
+    one.
+    """
     place = log2(max(value, 1))
     index = min(int(place), points - 2)
     return index, place - index
 
 
 def _between(surface: npt.NDArray[np.float64], x: Sequence[tuple[int, float]]) -> float:
-    """A value between the 16 points around it, on logarithmic scales; beyond the last as between the last two."""
+    """A value between the 16 points around it, on logarithmic scales; beyond the last as between
+    the last two.
+    """
     corner = surface[tuple(slice(index, index + 2) for index, _ in x)]
     for _, part in x:
         corner = corner[0] * (1 - part) + corner[1] * part
@@ -76,12 +96,15 @@ def _between(surface: npt.NDArray[np.float64], x: Sequence[tuple[int, float]]) -
 
 
 @lru_cache(maxsize=64)
-def _surface(family: str, item_bytes: float, hardware: Hardware) -> npt.NDArray[np.float64]:
+def _surface(
+    family: str, item_bytes: float, hardware: Hardware
+) -> npt.NDArray[np.float64]:
     """Logarithms of microseconds over logarithms of batch, m, n and k.
 
-    The table's own GPU takes the measured time. Another GPU, size or type takes the time of the nearest product of the
-    table, times how much longer its roofline is. What falls with a larger product is levelled:
-    half way, on a logarithmic scale, between the most of all that are smaller and the least of all that are larger.
+    The table's own GPU takes the measured time. Another GPU, size or type takes the time of the
+    nearest product of the table, times how much longer its roofline is. What falls with a larger
+    product is levelled: half way, on a logarithmic scale, between the most of all that are smaller
+    and the least of all that are larger.
     """
     base = TABLE[MATMULS_OF[hardware.measured_as]]
     table = {"f16": "bf16", "f8": "f8", "tf32": "f32"}.get(family, "bf16")
@@ -102,7 +125,10 @@ def _surface(family: str, item_bytes: float, hardware: Hardware) -> npt.NDArray[
     times = np.log(np.where(np.isnan(measured), nearest, measured) * roofline / nearest)
     most, least = times, times[::-1, ::-1, ::-1, ::-1]
     for axis in range(times.ndim):
-        most, least = np.maximum.accumulate(most, axis), np.minimum.accumulate(least, axis)
+        most, least = (
+            np.maximum.accumulate(most, axis),
+            np.minimum.accumulate(least, axis),
+        )
     middle = (most + least[::-1, ::-1, ::-1, ::-1]) / 2
     return np.maximum(middle, np.log(own.least_us(b, m, n, k)))
 
@@ -116,15 +142,23 @@ class _Roofline:
     hardware: Hardware
 
     def us(self, b: _Array, m: _Array, n: _Array, k: _Array) -> _Array:
-        """With the multiprocessors that too few tiles leave idle; few deep tiles are split over more.
+        """With the multiprocessors that too few tiles leave idle; few deep tiles are split over
+        more.
 
-        A last wave of tiles that leaves some idle does not count: libraries choose other tiles then.
+        A last wave of tiles that leaves some idle does not count: libraries choose other tiles
+        then.
         """
         cores, tiles = self.hardware.cores, b * np.ceil(m / TILE) * np.ceil(n / TILE)
         depth = np.maximum(np.minimum(k, SPLIT_K), tiles * k / cores)
         operations = 2.0 * np.minimum(m, TILE) * np.minimum(n, TILE) * depth
-        arithmetic = operations * cores / (self.peak_tflops * self.hardware.matmul_efficiency * 1e6)
-        return KERNEL_US + np.maximum(arithmetic, self._memory_us(b, m, n, k) / MEMORY_EFFICIENCY)
+        arithmetic = (
+            operations
+            * cores
+            / (self.peak_tflops * self.hardware.matmul_efficiency * 1e6)
+        )
+        return KERNEL_US + np.maximum(
+            arithmetic, self._memory_us(b, m, n, k) / MEMORY_EFFICIENCY
+        )
 
     def least_us(self, b: _Array, m: _Array, n: _Array, k: _Array) -> _Array:
         """At the peaks of the data sheet."""
@@ -133,11 +167,18 @@ class _Roofline:
         )
 
     def _memory_us(self, b: _Array, m: _Array, n: _Array, k: _Array) -> _Array:
-        return b * (m * k + k * n + m * n) * self.item_bytes / (self.hardware.memory_gb_s * 1e3)
+        return (
+            b
+            * (m * k + k * n + m * n)
+            * self.item_bytes
+            / (self.hardware.memory_gb_s * 1e3)
+        )
 
 
 _CAUSAL = re.compile(r"mask_type\W+(?:[2-6]\b|\w*CAUSAL)")
-"""cuDNN writes ``CAUSAL``; Transformer Engine a number, of which 0 and 1 are no causal mask (`NVTE_Mask_Type`)."""
+"""cuDNN writes ``CAUSAL``; Transformer Engine a number, of which 0 and 1 are no causal mask
+(`NVTE_Mask_Type`).
+"""
 
 
 _STATED = re.compile(r"(\w+) = (-?\d{1,18}) : i64")
@@ -146,9 +187,13 @@ _STATED = re.compile(r"(\w+) = (-?\d{1,18}) : i64")
 _SCORES = re.compile(
     r'"intermediate_tensor_shape":\s*\{.*?"dimensions":\s*\["(\d{1,18})",\s*"(\d{1,18})",\s*"(\d{1,18})",\s*"(\d{1,18})"\]'
 )
-"""In cuDNN's configuration: batch, heads, queries, keys (jax `_src/cudnn/fused_attention_stablehlo.py`)."""
+"""In cuDNN's configuration: batch, heads, queries, keys (jax
+`_src/cudnn/fused_attention_stablehlo.py`).
+"""
 
-_WINDOW = re.compile(r'(?:window_size_left = |"sliding_window_length":\s*)([1-9]\d{0,17})')
+_WINDOW = re.compile(
+    r'(?:window_size_left = |"sliding_window_length":\s*)([1-9]\d{0,17})'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,18 +220,22 @@ _ALGORITHMS: Mapping[str, Arithmetic] = {
     "dot_f32_f32_f32": Arithmetic("f32"),
     "dot_f64_f64_f64": Arithmetic("f64"),
 }
-"""By the algorithm that a program asks for (`PrecisionConfig.Algorithm` of openxla/xla `xla_data.proto`): ``x3`` are
-three products of parts."""
+"""By the algorithm that a program asks for (`PrecisionConfig.Algorithm` of openxla/xla
+`xla_data.proto`): ``x3`` are three products of parts.
+"""
 
 COMPLEX = {"c64": "f32", "c128": "f64"}
-"""The type of the parts. A complex product is four real ones, three by Gauss's method (cuBLAS: ``gemm3m``)."""
+"""The type of the parts. A complex product is four real ones, three by Gauss's method (cuBLAS:
+``gemm3m``).
+"""
 
 
 def arithmetic_of(dtype: str, precision: str = "") -> Arithmetic:
     """The arithmetic of a product.
 
-    XLA:GPU takes TF32 for f32 unless an operand's precision is ``highest`` (openxla/xla `algorithm_util.cc`,
-    ``IsTf32Allowed``, and `conv_algorithm_picker.cc` of convolutions); then it takes FP32 without tensor cores.
+    XLA:GPU takes TF32 for f32 unless an operand's precision is ``highest`` (openxla/xla
+    `algorithm_util.cc`, ``IsTf32Allowed``, and `conv_algorithm_picker.cc` of convolutions); then it
+    takes FP32 without tensor cores.
     """
     if precision in _ALGORITHMS:
         return _ALGORITHMS[precision]
@@ -224,10 +273,12 @@ class Matmul:
 
 
 def matmul_us(item: Matmul, hardware: Hardware) -> float:
-    """Microseconds of matrix products: as XLA measured them, outside its table by the ratio of two rooflines.
+    """Microseconds of matrix products: as XLA measured them, outside its table by the ratio of two
+    rooflines.
 
-    Three rules hold: more rows, columns, depth or products never take less, nothing is faster than the peak of the
-    arithmetic or of the memory, and no GPU is slower than a weaker one (`weaker`) of less peak in this type.
+    Three rules hold: more rows, columns, depth or products never take less, nothing is faster than
+    the peak of the arithmetic or of the memory, and no GPU is slower than a weaker one (`weaker`)
+    of less peak in this type.
     """
     arithmetic = item.arithmetic
     family = arithmetic.family
@@ -243,12 +294,15 @@ def matmul_us(item: Matmul, hardware: Hardware) -> float:
         *(_place(side, _SIDES) for side in (item.m, item.n, depth)),
     ]
     return min(
-        _between(_surface(family, item.item_bytes, each), place) for each in (*known, hardware)
+        _between(_surface(family, item.item_bytes, each), place)
+        for each in (*known, hardware)
     )
 
 
 def matmuls(module: Module, instruction: Instruction) -> Iterator[Matmul]:
-    """The matrix products that an instruction computes: dots, fused too, cuBLAS calls, convolutions."""
+    """The matrix products that an instruction computes: dots, fused too, cuBLAS calls,
+    convolutions.
+    """
     if is_triangular_solve(instruction):
         return
     if instruction.opcode == "dot":
@@ -260,13 +314,19 @@ def matmuls(module: Module, instruction: Instruction) -> Iterator[Matmul]:
     else:
         for name in instruction.called:
             computation = module.computations.get(name)
-            if computation is not None and instruction.opcode in ("fusion", "async-start", "call"):
+            if computation is not None and instruction.opcode in (
+                "fusion",
+                "async-start",
+                "call",
+            ):
                 for inner in computation.instructions:
                     yield from matmuls(module, inner)
 
 
 def least_product_us(item: Matmul, hardware: Hardware) -> float:
-    """Microseconds at the peak of the data sheet. XLA may compute 8-bit types in 16 bits where that is faster."""
+    """Microseconds at the peak of the data sheet. XLA may compute 8-bit types in 16 bits where that
+    is faster.
+    """
     arithmetic = item.arithmetic
     peak = hardware.peak_of(arithmetic.family)
     if arithmetic.family in _FASTER:
@@ -280,7 +340,9 @@ def is_triangular_solve(instruction: Instruction) -> bool:
     return instruction.opcode == "triangular-solve" or "triangularSolve" in target
 
 
-def _dot(module: Module, instruction: Instruction, contracting: Sequence[int]) -> Iterator[Matmul]:
+def _dot(
+    module: Module, instruction: Instruction, contracting: Sequence[int]
+) -> Iterator[Matmul]:
     lhs = operand_shape(module, instruction, 0)
     result = first_array(instruction.shape)
     if lhs is None or result is None or not lhs.dimensions:
@@ -290,15 +352,20 @@ def _dot(module: Module, instruction: Instruction, contracting: Sequence[int]) -
     ]
     depth = prod(lhs.dimensions[index] for index in contracting)
     rows = prod(lhs.dimensions) // max(depth, 1)
-    # Batch dimensions stand in both, so with rows = batch * m and result = batch * m * n: n follows, batch does not.
+    # Batch dimensions stand in both, so with rows = batch * m and result = batch * m * n: n
+    # follows, batch does not.
     columns = max(prod(result.dimensions) // max(rows, 1), 1)
     batch = _shared_leading(lhs.dimensions, result.dimensions, contracting)
     precision = _precision(instruction)
     yield Matmul(batch, max(rows // batch, 1), columns, depth, lhs.dtype, precision)
 
 
-def _shared_leading(lhs: Sequence[int], result: Sequence[int], contracting: Sequence[int]) -> int:
-    """Product of the leading dimensions that can be batch dimensions: equal in both, at least two left over."""
+def _shared_leading(
+    lhs: Sequence[int], result: Sequence[int], contracting: Sequence[int]
+) -> int:
+    """Product of the leading dimensions that can be batch dimensions: equal in both, at least two
+    left over.
+    """
     batch = 1
     for index in range(min(len(lhs), len(result)) - 2):
         if index in contracting or lhs[index] != result[index]:
@@ -316,7 +383,11 @@ def _gemm_config(instruction: Instruction) -> Mapping[str, object]:
 
 def _precision(instruction: Instruction) -> str:
     """The precision of a product: the instruction's own, or that of its cuBLAS call."""
-    stated = _gemm_config(instruction).get("precision_config") if is_gemm(instruction) else None
+    stated = (
+        _gemm_config(instruction).get("precision_config")
+        if is_gemm(instruction)
+        else None
+    )
     if not isinstance(stated, dict):
         return instruction.precision
     algorithm = str(stated.get("algorithm", "ALG_UNSET")).removeprefix("ALG_").lower()
@@ -330,7 +401,11 @@ def _precision(instruction: Instruction) -> str:
 def _contracting(instruction: Instruction) -> list[int]:
     """Contracting dimensions of the left operand in the configuration of a cuBLAS call."""
     numbers = _gemm_config(instruction).get("dot_dimension_numbers", {})
-    found = numbers.get("lhs_contracting_dimensions", []) if isinstance(numbers, dict) else []
+    found = (
+        numbers.get("lhs_contracting_dimensions", [])
+        if isinstance(numbers, dict)
+        else []
+    )
     return (
         [int(item) for item in found if re.fullmatch(r"\d{1,3}", str(item))]
         if isinstance(found, list)
@@ -339,10 +414,11 @@ def _contracting(instruction: Instruction) -> list[int]:
 
 
 def attention_operations(module: Module, instruction: Instruction) -> float:
-    """Multiplications and additions of a fused attention call (cuDNN, Transformer Engine); 0 for anything else.
+    """Multiplications and additions of a fused attention call (cuDNN, Transformer Engine); 0 for
+    anything else.
 
-    Two products per head, queries with keys and weights with values; backward five, two of them again. A causal mask
-    leaves half, a sliding window the keys in it.
+    Two products per head, queries with keys and weights with values; backward five, two of them
+    again. A causal mask leaves half, a sliding window the keys in it.
     """
     if not is_attention(instruction):
         return 0.0
@@ -363,7 +439,9 @@ def attention_operations(module: Module, instruction: Instruction) -> float:
 def _attention_sizes(
     module: Module, instruction: Instruction
 ) -> tuple[float, float, float, float, float] | None:
-    """Batch, heads, queries, keys and depth: as the call states them, else by the shapes of queries and keys."""
+    """Batch, heads, queries, keys and depth: as the call states them, else by the shapes of queries
+    and keys.
+    """
     stated: dict[str, str] = dict(_STATED.findall(instruction.backend_config))
     if {
         "input_batch",
@@ -373,12 +451,27 @@ def _attention_sizes(
         "qk_head_dim",
     } <= stated.keys():
         depth = (
-            int(stated["qk_head_dim"]) + int(stated.get("v_head_dim", stated["qk_head_dim"]))
+            int(stated["qk_head_dim"])
+            + int(stated.get("v_head_dim", stated["qk_head_dim"]))
         ) / 2
         batch, heads = int(stated["input_batch"]), int(stated["attn_heads"])
-        return batch, heads, int(stated["q_max_seqlen"]), int(stated["kv_max_seqlen"]), depth
-    query, key = operand_shape(module, instruction, 0), operand_shape(module, instruction, 1)
-    if query is None or key is None or len(query.dimensions) != 4 or len(key.dimensions) != 4:
+        return (
+            batch,
+            heads,
+            int(stated["q_max_seqlen"]),
+            int(stated["kv_max_seqlen"]),
+            depth,
+        )
+    query, key = (
+        operand_shape(module, instruction, 0),
+        operand_shape(module, instruction, 1),
+    )
+    if (
+        query is None
+        or key is None
+        or len(query.dimensions) != 4
+        or len(key.dimensions) != 4
+    ):
         return None
     scores = _SCORES.search(instruction.backend_config)
     if scores is not None:
@@ -389,14 +482,23 @@ def _attention_sizes(
 
 
 def _convolution(module: Module, instruction: Instruction) -> Iterator[Matmul]:
-    """As a matrix product; the output features are the largest dimension that kernel and result share."""
-    kernel, result = operand_shape(module, instruction, 1), first_array(instruction.shape)
+    """As a matrix product; the output features are the largest dimension that kernel and result
+    share.
+    """
+    kernel, result = (
+        operand_shape(module, instruction, 1),
+        first_array(instruction.shape),
+    )
     if kernel is None or result is None:
         return
-    features = max((size for size in kernel.dimensions if size in result.dimensions), default=1)
+    features = max(
+        (size for size in kernel.dimensions if size in result.dimensions), default=1
+    )
     rows = prod(result.dimensions) // max(features, 1)
     depth = prod(kernel.dimensions) // max(features, 1)
-    yield Matmul(1, max(rows, 1), features, depth, kernel.dtype, _precision(instruction))
+    yield Matmul(
+        1, max(rows, 1), features, depth, kernel.dtype, _precision(instruction)
+    )
 
 
 def first_array(shape: Shape) -> Shape | None:
@@ -404,7 +506,12 @@ def first_array(shape: Shape) -> Shape | None:
     if shape.dtype != "tuple":
         return shape
     return next(
-        (found for element in shape.elements if (found := first_array(element)) is not None), None
+        (
+            found
+            for element in shape.elements
+            if (found := first_array(element)) is not None
+        ),
+        None,
     )
 
 

@@ -1,4 +1,6 @@
-"""Scatters: how often they write to one place, and what waiting for each other costs the writers."""
+"""Scatters: how often they write to one place, and what waiting for each other costs the
+writers.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +11,40 @@ from pgle.costs.estimate.products import first_array, operand_shape
 from pgle.xla.hlo.module import Instruction, Module
 
 SWAPPED_US, ADDED_US = 0.18, 0.0096
-"""An addition to a place that a tenth of all additions go to: by compare and swap, and where the GPU adds by itself. A
-million additions to ten places in each of ten rows took 18.2 ms in bf16 and 0.96 ms in f32 (openxla/xla issue 26371,
-GH200)."""
+"""An addition to a place that a tenth of all additions go to: by compare and swap, and where the
+GPU adds by itself. A million additions to ten places in each of ten rows took 18.2 ms in bf16 and
+0.96 ms in f32 (openxla/xla issue 26371, GH200).
+"""
 
 SAME_SWAPPED_US, SAME_ADDED_US = 12.2, 0.0244
-"""The same if all additions go to one row. Of 40,960 rows, each took 500 ms and 1 ms (openxla/xla issue 46225, RTX 3080
-Ti)."""
+"""The same if all additions go to one row. Of 40,960 rows, each took 500 ms and 1 ms (openxla/xla
+issue 46225, RTX 3080 Ti).
+"""
 
 FREQUENT = 0.07
-"""Share of the most frequent index in plausible data, that of a word in a text: "the" is 69,971 of the 1,014,312 words
-of the Brown corpus (Kučera and Francis, "Computational Analysis of Present-Day American English", 1967)."""
+"""Share of the most frequent index in plausible data, that of a word in a text: "the" is 69,971 of
+the 1,014,312 words of the Brown corpus (Kučera and Francis, "Computational Analysis of Present-Day
+American English", 1967).
+"""
 
 
 def even_us(module: Module, scatter: Instruction) -> float:
     """What additions wait for each other if all places are written to equally often."""
     repeats = _rows(module, scatter) / max(_places(module, scatter), 1)
-    return 0.0 if repeats <= 1 or _overwrites(module, scatter) else repeats * _added_us(scatter)
+    return (
+        0.0
+        if repeats <= 1 or _overwrites(module, scatter)
+        else repeats * _added_us(scatter)
+    )
 
 
 def plausible_us(module: Module, scatter: Instruction, caller: Instruction) -> float:
     """The same if the most frequent place is as frequent as the most frequent word of a text."""
     if _overwrites(module, scatter):
         return 0.0
-    frequent = max(FREQUENT, 1 / max(_places(module, scatter), 1)) * _rows(module, scatter)
+    frequent = max(FREQUENT, 1 / max(_places(module, scatter), 1)) * _rows(
+        module, scatter
+    )
     return min(frequent, _most_repeats(module, scatter, caller)) * _added_us(scatter)
 
 
@@ -49,8 +61,9 @@ def extreme_us(module: Module, scatter: Instruction, caller: Instruction) -> flo
 
 
 def _added_us(scatter: Instruction) -> float:
-    """GPUs add f32, f64, f16 and integers by themselves. XLA computes bf16 in f32, so it compares and swaps (openxla/xla
-    pull request 44428)."""
+    """GPUs add f32, f64, f16 and integers by themselves. XLA computes bf16 in f32, so it compares
+    and swaps (openxla/xla pull request 44428).
+    """
     dtype = _dtype(scatter)
     return SWAPPED_US if dtype == "bf16" or dtype.startswith("f8") else ADDED_US
 
@@ -61,7 +74,11 @@ def _dtype(scatter: Instruction) -> str:
 
 def _overwrites(module: Module, scatter: Instruction) -> bool:
     """Whether it writes without reading, so that nothing has to wait."""
-    combiner = [module.computations[name] for name in scatter.called if name in module.computations]
+    combiner = [
+        module.computations[name]
+        for name in scatter.called
+        if name in module.computations
+    ]
     items = [item for one in combiner for item in one.instructions]
     return bool(items) and all(item.opcode == "parameter" for item in items)
 
@@ -72,14 +89,18 @@ def _places(module: Module, scatter: Instruction) -> int:
     result = first_array(scatter.shape)
     if updates is None or result is None:
         return 1
-    return prod(result.dimensions) * _rows(module, scatter) // max(prod(updates.dimensions), 1)
+    return (
+        prod(result.dimensions)
+        * _rows(module, scatter)
+        // max(prod(updates.dimensions), 1)
+    )
 
 
 def _most_repeats(module: Module, scatter: Instruction, caller: Instruction) -> int:
     """How often one row can repeat: all of them can, unless the indices are a permutation divided.
 
-    A mixture of experts sends each token to k experts: the indices are an argsort of tokens times k, divided by k, so
-    that each of the operand's rows comes k times.
+    A mixture of experts sends each token to k experts: the indices are an argsort of tokens times
+    k, divided by k, so that each of the operand's rows comes k times.
     """
     rows, arrays = _rows(module, scatter), len(scatter.operands) // 2
     updates = operand_shape(module, scatter, arrays + 1)
@@ -92,7 +113,9 @@ def _most_repeats(module: Module, scatter: Instruction, caller: Instruction) -> 
 
 
 def _permuted(module: Module, indices: str, caller: Instruction) -> int:
-    """The length of the one argsort that indices follow from by arithmetic alone; 0 if from anything else, too."""
+    """The length of the one argsort that indices follow from by arithmetic alone; 0 if from
+    anything else, too.
+    """
     lengths, names, seen = set[int](), [indices], set[str]()
     while names:
         item = module.instructions.get(name := names.pop())
@@ -101,11 +124,16 @@ def _permuted(module: Module, indices: str, caller: Instruction) -> int:
         seen.add(name)
         if item.parameter_number is not None and item.computation in caller.called:
             names.append(caller.operands[item.parameter_number])
-        elif item.opcode == "get-tuple-element" and (length := _argsorted(module, item)):
+        elif item.opcode == "get-tuple-element" and (
+            length := _argsorted(module, item)
+        ):
             lengths.add(length)
         elif item.opcode in _ARITHMETIC:
             names += item.operands
-        elif prod(item.shape.dimensions) > 1 and item.opcode not in ("constant", "iota"):
+        elif prod(item.shape.dimensions) > 1 and item.opcode not in (
+            "constant",
+            "iota",
+        ):
             return 0
     return lengths.pop() if len(lengths) == 1 else 0
 
@@ -143,12 +171,16 @@ _ARITHMETIC = frozenset(
 
 
 def _argsorted(module: Module, item: Instruction) -> int:
-    """The length of a permutation: what a sort makes of a counting sequence; 0 for any other result."""
+    """The length of a permutation: what a sort makes of a counting sequence; 0 for any other
+    result.
+    """
     sort = module.instructions.get(item.operands[0])
     if sort is None or not (sort.opcode == "sort" or is_radix_sort(sort)):
         return 0
     given = (
-        None if item.tuple_index is None else sort.operands[item.tuple_index : item.tuple_index + 1]
+        None
+        if item.tuple_index is None
+        else sort.operands[item.tuple_index : item.tuple_index + 1]
     )
     sorted_ = module.instructions.get(given[0]) if given else None
     if sorted_ is None:
@@ -159,7 +191,9 @@ def _argsorted(module: Module, item: Instruction) -> int:
 
 
 def _rows(module: Module, scatter: Instruction) -> int:
-    """Places that a scatter writes to: its indices, whose last dimension says where where it is short."""
+    """Places that a scatter writes to: its indices, whose last dimension says where where it is
+    short.
+    """
     indices = operand_shape(module, scatter, len(scatter.operands) // 2)
     dimensions = indices.dimensions if indices is not None else ()
     return prod(

@@ -1,4 +1,6 @@
-"""What no estimate can say: costs that data decides, calls of unknown cost, an assumed network, growth with size."""
+"""What no estimate can say: costs that data decides, calls of unknown cost, an assumed network,
+growth with size.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +34,15 @@ from pgle.xla.targets import (
 )
 
 RADIX_SHORT = 1.32
-"""How much longer a radix sort takes than its bytes at 0.9 of the bandwidth: Onesweep sorts 29.4 billion 32-bit keys a
-second on an A100 of 1,555 GB/s, 36 bytes a key (Adinets and Merrill, arXiv 2206.01784)."""
+"""How much longer a radix sort takes than its bytes at 0.9 of the bandwidth: Onesweep sorts 29.4
+billion 32-bit keys a second on an A100 of 1,555 GB/s, 36 bytes a key (Adinets and Merrill, arXiv
+2206.01784).
+"""
 
-WINOGRAD = (
-    2.25  # multiplications that Winograd's F(2×2, 3×3) saves (Lavin and Gray, arXiv 1509.09308)
-)
-SHARED_LINK = (
-    2.0  # GPUs behind one PCIe switch: two in NVIDIA's DGX A100 (its user guide, system topology)
-)
+# multiplications that Winograd's F(2×2, 3×3) saves (Lavin and Gray, arXiv 1509.09308)
+WINOGRAD = 2.25
+# GPUs behind one PCIe switch: two in NVIDIA's DGX A100 (its user guide, system topology)
+SHARED_LINK = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,8 @@ class Range:
     least_us: float
     most_us: float
     why: str
-    # extreme_us, extreme_why: what data that is not plausible makes of it, and which data; not part of the range
+    # extreme_us, extreme_why: what data that is not plausible makes of it, and which data; not part
+    # of the range
     extreme_us: float | None = None
     extreme_why: str = ""
 
@@ -58,28 +61,38 @@ class Range:
 def range_of(
     module: Module, instruction: Instruction, hardware: Hardware, estimate_us: float
 ) -> Range | None:
-    """The range of an estimate that data, or a choice made on the GPU, decides; None of any other."""
+    """The range of an estimate that data, or a choice made on the GPU, decides; None of any
+    other.
+    """
     if instruction.latency_ns is not None:
         return None
     kind = collective_kind(module, instruction)
     if kind is not None:
         return _of_collective(module, kind, instruction, hardware, estimate_us)
     if is_host_copy(module, instruction) or instruction.is_host_transfer:
-        return Range(estimate_us, estimate_us * SHARED_LINK, "GPUs may share the link to the host")
+        return Range(
+            estimate_us,
+            estimate_us * SHARED_LINK,
+            "GPUs may share the link to the host",
+        )
     inner = module.wrapped(instruction) or instruction
     fused = module.fused(inner)
     items = (inner,) if fused is None else fused.instructions
     found = [_of_one(module, item, inner, hardware, estimate_us) for item in items]
     found.append(_of_reads(module, inner, hardware, estimate_us))
     return max(
-        filter(None, found), key=lambda item: item.most_us / max(item.least_us, 1e-9), default=None
+        filter(None, found),
+        key=lambda item: item.most_us / max(item.least_us, 1e-9),
+        default=None,
     )
 
 
 def _of_reads(
     module: Module, instruction: Instruction, hardware: Hardware, us: float
 ) -> Range | None:
-    """The range of a kernel that takes parts of sectors: the caches keep the rest, or it is fetched again."""
+    """The range of a kernel that takes parts of sectors: the caches keep the rest, or it is fetched
+    again.
+    """
     extra = uncoalesced_bytes(module, instruction)
     if extra.most <= 0:
         return None
@@ -90,7 +103,11 @@ def _of_reads(
 
 
 def _of_one(
-    module: Module, item: Instruction, caller: Instruction, hardware: Hardware, us: float
+    module: Module,
+    item: Instruction,
+    caller: Instruction,
+    hardware: Hardware,
+    us: float,
 ) -> Range | None:
     if item.opcode == "scatter":
         return Range(
@@ -102,9 +119,15 @@ def _of_one(
         )
     if item.opcode == "gather":
         apart = _sectors(module, item) * SECTOR_BYTES / (hardware.memory_gb_s * 1e3)
-        return Range(us, apart, "elements may lie apart or in the cache") if apart > us else None
+        return (
+            Range(us, apart, "elements may lie apart or in the cache")
+            if apart > us
+            else None
+        )
     if is_radix_sort(item):
-        return Range(us, us * RADIX_SHORT, "radix sorts reach 0.68 of the bandwidth or more")
+        return Range(
+            us, us * RADIX_SHORT, "radix sorts reach 0.68 of the bandwidth or more"
+        )
     if is_convolution(item):
         plain = sum(one.operations for one in matmuls(module, item)) / (
             hardware.tflops["f32"] * 1e6
@@ -112,9 +135,13 @@ def _of_one(
         return Range(us / WINOGRAD, max(plain, us), "cuDNN chooses the algorithm")
     if item.opcode == "fft":
         fewest = fewest_fft_passes(module, item) / fft_passes(module, item)
-        return Range(us * fewest, us, "cuFFT chooses the passes") if fewest < 1 else None
+        return (
+            Range(us * fewest, us, "cuFFT chooses the passes") if fewest < 1 else None
+        )
     if attention_operations(module, item):
-        low, high = (us * ATTENTION_EFFICIENCY / share for share in reversed(ATTENTION_RANGE))
+        low, high = (
+            us * ATTENTION_EFFICIENCY / share for share in reversed(ATTENTION_RANGE)
+        )
         return Range(low, high, "attention reaches half to three quarters of the peak")
     return None
 
@@ -122,22 +149,31 @@ def _of_one(
 def _of_collective(
     module: Module, kind: str, instruction: Instruction, hardware: Hardware, us: float
 ) -> Range | None:
-    """Of a permute inside a host: XLA's table has a fifth of what the links carry, and no job confirms either."""
+    """Of a permute inside a host: XLA's table has a fifth of what the links carry, and no job
+    confirms either.
+    """
     if kind != "collective-permute":
         return None
     inner = module.wrapped(instruction) or instruction
     size = payload_bytes(module, kind, inner)
     pairs = inner.source_target_pairs
-    crosses = any(hardware.host(source) != hardware.host(target) for source, target in pairs)
+    crosses = any(
+        hardware.host(source) != hardware.host(target) for source, target in pairs
+    )
     at_links = LAUNCH_US + size / (hardware.nvlink_gb_s * 1e3)
     if crosses or not pairs or at_links >= us:
         return None
-    return Range(at_links, us, "XLA's table of permutes is far below the links; measure it")
+    return Range(
+        at_links, us, "XLA's table of permutes is far below the links; measure it"
+    )
 
 
 def _sectors(module: Module, gather: Instruction) -> int:
     """Sectors that a gather reads if its rows lie apart; a row itself is contiguous."""
-    operand, indices = operand_shape(module, gather, 0), operand_shape(module, gather, 1)
+    operand, indices = (
+        operand_shape(module, gather, 0),
+        operand_shape(module, gather, 1),
+    )
     elements = prod(gather.shape.dimensions)
     if operand is None or indices is None:
         return elements
@@ -148,13 +184,20 @@ def _sectors(module: Module, gather: Instruction) -> int:
     return rows * ceil(row_bytes / SECTOR_BYTES)
 
 
-def assumed_warnings(module: Module, hardware: Hardware, *, is_named: bool) -> list[str]:
-    """That a network is assumed, if collectives cross hosts and the user has named none: one line, else none."""
+def assumed_warnings(
+    module: Module, hardware: Hardware, *, is_named: bool
+) -> list[str]:
+    """That a network is assumed, if collectives cross hosts and the user has named none: one line,
+    else none.
+    """
     kinds = (
-        (collective_kind(module, item), module.wrapped(item) or item) for item in module.walk()
+        (collective_kind(module, item), module.wrapped(item) or item)
+        for item in module.walk()
     )
     crossing = (
-        group_of(module, item, hardware).hosts > 1 for kind, item in kinds if kind is not None
+        group_of(module, item, hardware).hosts > 1
+        for kind, item in kinds
+        if kind is not None
     )
     if is_named or module.num_devices <= hardware.devices_per_host or not any(crossing):
         return []
@@ -182,7 +225,11 @@ class Published:
 @cache
 def published() -> tuple[Published, ...]:
     """The rows of `data/weak_scaling.tsv`; a published utilisation counts as its inverse."""
-    text = resources.files("pgle.xla").joinpath("data/weak_scaling.tsv").read_text(encoding="utf-8")
+    text = (
+        resources.files("pgle.xla")
+        .joinpath("data/weak_scaling.tsv")
+        .read_text(encoding="utf-8")
+    )
     rows = []
     for line in text.splitlines()[1:]:
         program, precision, devices, step, unit, source = line.split("\t")
@@ -191,15 +238,20 @@ def published() -> tuple[Published, ...]:
     return tuple(rows)
 
 
-def growth(without: Collection[str] = ()) -> Mapping[str, tuple[tuple[float, float], ...]]:
-    """Doublings of GPUs and the logarithm of how much longer the step is, both from the series' smallest size."""
+def growth(
+    without: Collection[str] = (),
+) -> Mapping[str, tuple[tuple[float, float], ...]]:
+    """Doublings of GPUs and the logarithm of how much longer the step is, both from the series'
+    smallest size.
+    """
     series: dict[str, list[Published]] = defaultdict(list)
     for row in published():
         if row.series not in without:
             series[row.series].append(row)
     return {
         name: tuple(
-            (log2(row.devices / rows[0].devices), log(row.step / rows[0].step)) for row in rows[1:]
+            (log2(row.devices / rows[0].devices), log(row.step / rows[0].step))
+            for row in rows[1:]
         )
         for name, rows in series.items()
     }
@@ -210,9 +262,10 @@ def size_spread(
 ) -> tuple[float, float]:
     """What a step, known at one size, may be multiplied by at another for what no compiler knows.
 
-    Growth is taken as a random walk over doublings of GPUs: independent disturbances, so that it goes with the root of
-    their number. Each published program has one rate, and a further one is in Student's prediction interval of them.
-    How often programs that are left out lie in it: docs/evidence/scale.md.
+    Growth is taken as a random walk over doublings of GPUs: independent disturbances, so that it
+    goes with the root of their number. Each published program has one rate, and a further one is in
+    Student's prediction interval of them. How often programs that are left out lie in it:
+    docs/evidence/scale.md.
 
     Args:
         without: series of `published` that are left out.
@@ -225,15 +278,25 @@ def size_spread(
     """
     if devices_from < 1 or devices_to < 1:
         raise UserError(
-            "the number of devices must be positive", where=f"{devices_from}, {devices_to}"
+            "the number of devices must be positive",
+            where=f"{devices_from}, {devices_to}",
         )
-    from scipy.special import stdtrit  # only here, since its import takes a tenth of a second
+    from scipy.special import (
+        stdtrit,
+    )  # only here, since its import takes a tenth of a second
 
     rates = [
         fmean(rise / sqrt(doublings) for doublings, rise in rows)
         for rows in growth(without).values()
     ]
-    half = float(stdtrit(len(rates) - 1, (1 + HELD) / 2)) * stdev(rates) * sqrt(1 + 1 / len(rates))
+    half = (
+        float(stdtrit(len(rates) - 1, (1 + HELD) / 2))
+        * stdev(rates)
+        * sqrt(1 + 1 / len(rates))
+    )
     far = sqrt(abs(log2(devices_to / devices_from)))
-    low, high = exp(min(fmean(rates) - half, 0) * far), exp(max(fmean(rates) + half, 0) * far)
+    low, high = (
+        exp(min(fmean(rates) - half, 0) * far),
+        exp(max(fmean(rates) + half, 0) * far),
+    )
     return (low, high) if devices_to >= devices_from else (1 / high, 1 / low)

@@ -1,13 +1,15 @@
-"""What a cost profile does not hold: the gaps between kernels, and how much collectives slow kernels down.
+"""What a cost profile does not hold: the gaps between kernels, and how much collectives slow
+kernels down.
 
-A kernel starts a little after the end of the one before it on the same stream; one that waited for another stream
-starts a little later still. These gaps belong to no instruction, so no cost profile holds them, yet a step of some
-thousand kernels spends some per cent of its time in them.
+A kernel starts a little after the end of the one before it on the same stream; one that waited for
+another stream starts a little later still. These gaps belong to no instruction, so no cost profile
+holds them, yet a step of some thousand kernels spends some per cent of its time in them.
 
-A collective's channels hold multiprocessors, and its bytes pass through device memory. A trace shows what that costs:
-of kernels that do the same work, some run during a collective and some alone. Without such a trace the figures of two
-real jobs are assumed (`ASSUMED`; `benchmarks/contention.py` prints them for any trace). Either way the range is wide:
-from no contention to twice the slowdown.
+A collective's channels hold multiprocessors, and its bytes pass through device memory. A trace
+shows what that costs: of kernels that do the same work, some run during a collective and some
+alone. Without such a trace the figures of two real jobs are assumed (`ASSUMED`;
+`benchmarks/contention.py` prints them for any trace). Either way the range is wide: from no
+contention to twice the slowdown.
 """
 
 from __future__ import annotations
@@ -21,7 +23,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, Time, module_records
+from pgle.costs.profile.value import (
+    Cost,
+    CostKind,
+    Origin,
+    Profile,
+    Time,
+    module_records,
+)
 from pgle.trace.columns import median
 from pgle.trace.intervals import covered, union
 from pgle.trace.table import Trace
@@ -34,25 +43,26 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 Rows: TypeAlias = Sequence[npt.NDArray[np.int64]]
 
-INTERRUPTION = 10.0  # gaps longer than this many medians are no launch gaps (the host was late, a transfer was awaited)
-HOST_BOUND = (
-    1.01  # launches no more than so many times `LaunchGaps.host_us` apart may wait for the host
-)
+# gaps longer than this many medians are no launch gaps (the host was late, a transfer was awaited)
+INTERRUPTION = 10.0
+# launches no more than so many times `LaunchGaps.host_us` apart may wait for the host
+HOST_BOUND = 1.01
 MIN_GAPS = 20  # fewer gaps than this say nothing
-MAX_GAP_EXECUTIONS = (
-    8  # more executions than this are not looked at: gaps do not change from step to step
-)
+# more executions than this are not looked at: gaps do not change from step to step
+MAX_GAP_EXECUTIONS = 8
 
 
 @dataclass(frozen=True)
 class LaunchGaps:
     """How long the device waits around a kernel."""
 
-    gap_us: Time = 1.0  # between the end of a kernel and the start of the next on the same stream
-    switch_us: Time = 5.0  # between an event on one stream and the start of a kernel on another that waited for it
-    host_us: Time = (
-        3.8  # the host's time to issue one launch; a step of short kernels is bound by it
+    gap_us: Time = (
+        1.0  # between the end of a kernel and the start of the next on the same stream
     )
+    # between an event on one stream and the start of a kernel on another that waited for it
+    switch_us: Time = 5.0
+    # the host's time to issue one launch; a step of short kernels is bound by it
+    host_us: Time = 3.8
     # from the start of a step on its first rank to its start on the last one, for which all wait
     begin_us: Time = 0.0
     # launches of one run of an instruction where that is not one
@@ -64,13 +74,17 @@ class LaunchGaps:
 
 
 DEFAULT = LaunchGaps()
-"""XLA's own figures: 1 µs per kernel, 5 µs per NCCL kernel (`kKernelLaunchOverhead`, `kNcclKernelLaunchOverhead` in
-openxla/xla `xla/service/gpu/model/gpu_performance_model_base.h`). Host: 3.8 µs per launch where launches follow each
-other without waiting ("Getting Started with CUDA Graphs", NVIDIA technical blog, 2019)."""
+"""XLA's own figures: 1 µs per kernel, 5 µs per NCCL kernel (`kKernelLaunchOverhead`,
+`kNcclKernelLaunchOverhead` in openxla/xla `xla/service/gpu/model/gpu_performance_model_base.h`).
+Host: 3.8 µs per launch where launches follow each other without waiting ("Getting Started with CUDA
+Graphs", NVIDIA technical blog, 2019).
+"""
 
 
 def launch_of(profile: Profile, module: str = "") -> LaunchGaps | None:
-    """The launch gaps that the provenance of a profile records for a module (by default its first); None without."""
+    """The launch gaps that the provenance of a profile records for a module (by default its first);
+    None without.
+    """
     for item in module_records(profile.provenance):
         if item.get("launch") and module in ("", item.get("name")):
             try:
@@ -83,16 +97,23 @@ def launch_of(profile: Profile, module: str = "") -> LaunchGaps | None:
 def measure_launch(
     trace: Trace, module: int, kept: npt.NDArray[np.bool_], naming: Naming
 ) -> LaunchGaps | None:
-    """Launch gaps of one program on its compute stream, from its first `MAX_GAP_EXECUTIONS` kept executions.
+    """Launch gaps of one program on its compute stream, from its first `MAX_GAP_EXECUTIONS` kept
+    executions.
 
     Returns:
-        None where they have fewer than `MIN_GAPS` gaps and begin together. With few gaps these are `DEFAULT`.
+        None where they have fewer than `MIN_GAPS` gaps and begin together. With few gaps these are
+        `DEFAULT`.
     """
-    collective, iterations = naming.collective_instructions, naming.instruction_iterations
+    collective, iterations = (
+        naming.collective_instructions,
+        naming.instruction_iterations,
+    )
     parts = execution_rows(trace, module, kept, MAX_GAP_EXECUTIONS)
     found = [_gaps(trace, part, collective) for part in parts]
     gaps = np.concatenate([*(same for same, _ in found), np.empty(0)])
-    begin_us = _begin_us(trace, collective, execution_rows(trace, module, kept, MAX_EXECUTIONS))
+    begin_us = _begin_us(
+        trace, collective, execution_rows(trace, module, kept, MAX_EXECUTIONS)
+    )
     if len(gaps) < MIN_GAPS:
         return replace(DEFAULT, begin_us=begin_us) if begin_us else None
     waits = np.concatenate([*(other for _, other in found), np.empty(0)])
@@ -110,7 +131,9 @@ def measure_launch(
 def execution_rows(
     trace: Trace, module: int, kept: npt.NDArray[np.bool_], at_most: int
 ) -> list[npt.NDArray[np.int64]]:
-    """Row numbers of each of the first kept executions of a module on each device, `at_most` in all."""
+    """Row numbers of each of the first kept executions of a module on each device, `at_most` in
+    all.
+    """
     last = int(np.flatnonzero(kept)[:at_most].max(initial=-1))
     rows = np.flatnonzero(
         (trace.module == module) & (trace.execution >= 0) & (trace.execution <= last)
@@ -119,17 +142,20 @@ def execution_rows(
     if len(rows) == 0:
         return []
     edges = (
-        np.flatnonzero((np.diff(trace.device[rows]) != 0) | (np.diff(trace.execution[rows]) != 0))
+        np.flatnonzero(
+            (np.diff(trace.device[rows]) != 0) | (np.diff(trace.execution[rows]) != 0)
+        )
         + 1
     )
     return np.split(rows, edges)[:at_most]
 
 
 def _begin_us(trace: Trace, collective: npt.NDArray[np.bool_], parts: Rows) -> float:
-    """Microseconds from the first to the last rank's start of a step; 0 on one device, or without collectives.
+    """Microseconds from the first to the last rank's start of a step; 0 on one device, or without
+    collectives.
 
-    The last collective of a step ends on all ranks together. So the times from the start to there differ by the start.
-    They need no clock that the devices share.
+    The last collective of a step ends on all ranks together. So the times from the start to there
+    differ by the start. They need no clock that the devices share.
 
     Args:
         parts: row numbers, an array for each execution on each device.
@@ -145,18 +171,22 @@ def _begin_us(trace: Trace, collective: npt.NDArray[np.bool_], parts: Rows) -> f
             span_ns = int(ends.max()) - int(trace.start_ns[rows].min())
             spans_us.setdefault(int(trace.execution[rows[0]]), []).append(span_ns / 1e3)
     most = max(map(len, spans_us.values()), default=0)
-    apart = [max(spans) - min(spans) for spans in spans_us.values() if len(spans) == most]
+    apart = [
+        max(spans) - min(spans) for spans in spans_us.values() if len(spans) == most
+    ]
     return median(np.array(apart)) if apart else 0.0
 
 
 def _gaps(
     trace: Trace, rows: npt.NDArray[np.int64], collective: npt.NDArray[np.bool_]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Gaps between launches on the compute stream of one execution, and of collectives behind what they waited for.
+    """Gaps between launches on the compute stream of one execution, and of collectives behind what
+    they waited for.
 
-    Gaps in which another stream was busy are left out of the first: there the stream waited for a collective. So are
-    gaps next to kernels that are shorter than the host's launch, if others are enough: there the GPU waited for the
-    host. A synchronous collective runs on the compute stream, and waits for no other.
+    Gaps in which another stream was busy are left out of the first: there the stream waited for a
+    collective. So are gaps next to kernels that are shorter than the host's launch, if others are
+    enough: there the GPU waited for the host. A synchronous collective runs on the compute stream,
+    and waits for no other.
     """
     stream = trace.stream[rows]
     compute = ~collective[trace.instruction[rows]]
@@ -168,7 +198,11 @@ def _gaps(
     end = start + trace.duration_ns[rows]
     s, e, launch = start[on_main], end[on_main], trace.instance[rows][on_main]
     gap = (s[1:] - e[:-1]).astype(np.float64)
-    other_end = np.maximum.accumulate(end[~on_main]) if (~on_main).any() else np.empty(0, np.int64)
+    other_end = (
+        np.maximum.accumulate(end[~on_main])
+        if (~on_main).any()
+        else np.empty(0, np.int64)
+    )
     other_start = start[~on_main]
     last = np.searchsorted(other_start, s[1:]) - 1
     busy = (
@@ -182,11 +216,15 @@ def _gaps(
     plain = gap[is_of_gpu if is_of_gpu.sum() >= MIN_GAPS else is_plain]
     before = np.searchsorted(e, other_start) - 1
     idle_before = (
-        np.append(True, other_start[1:] >= other_end[:-1]) if len(other_end) else np.empty(0, bool)
+        np.append(True, other_start[1:] >= other_end[:-1])
+        if len(other_end)
+        else np.empty(0, bool)
     )
     is_elsewhere = stream[~on_main] != streams[activities.argmax()]
     waits = (
-        (other_start - e[np.maximum(before, 0)])[(before >= 0) & idle_before & is_elsewhere]
+        (other_start - e[np.maximum(before, 0)])[
+            (before >= 0) & idle_before & is_elsewhere
+        ]
         if len(other_end)
         else np.empty(0)
     )
@@ -197,9 +235,11 @@ def _gaps(
 def _kernels(
     trace: Trace, rows: npt.NDArray[np.int64], iterations: npt.NDArray[np.int64]
 ) -> dict[str, float]:
-    """Launches of each run of an instruction that has not one: distinct instances, mean over executions.
+    """Launches of each run of an instruction that has not one: distinct instances, mean over
+    executions.
 
-    In a loop an instruction runs once per iteration. If the count is unknown, launches and runs cannot be separated.
+    In a loop an instruction runs once per iteration. If the count is unknown, launches and runs
+    cannot be separated.
     """
     columns = (trace.device, trace.execution, trace.instruction, trace.instance)
     device, execution, instruction, instance = (column[rows] for column in columns)
@@ -210,26 +250,35 @@ def _kernels(
         c[order] for c in (device, execution, instruction, instance)
     )
     new_run = np.append(
-        True, (np.diff(device) != 0) | (np.diff(execution) != 0) | (np.diff(instruction) != 0)
+        True,
+        (np.diff(device) != 0)
+        | (np.diff(execution) != 0)
+        | (np.diff(instruction) != 0),
     )
     new_launch = new_run | np.append(True, np.diff(instance) != 0)
     count = np.bincount(instruction[new_launch], minlength=len(trace.instructions))
     times = np.bincount(instruction[new_run], minlength=len(trace.instructions))
     runs = times * iterations
     several = np.flatnonzero((runs > 0) & (count > runs))  # fewer: copies share a name
-    return {trace.instructions[code]: float(count[code] / runs[code]) for code in several.tolist()}
+    return {
+        trace.instructions[code]: float(count[code] / runs[code])
+        for code in several.tolist()
+    }
 
 
 BESIDE = 0.9
-"""A launch that overlaps collectives for this share of its time counts as overlapped; without any overlap, as alone."""
+"""A launch that overlaps collectives for this share of its time counts as overlapped; without any
+overlap, as alone.
+"""
 
 MIN_ALONE, MIN_SAMPLES = 3, 5
-"""With fewer launches of the same work alone, or fewer overlapped launches of a kind, nothing is derived."""
+"""With fewer launches of the same work alone, or fewer overlapped launches of a kind, nothing is
+derived.
+"""
 
 LEAST_OVERLAP = 0.01  # instructions with less overlap than this count as alone
-MAX_EXECUTIONS = (
-    64  # executions looked at, over all devices; more add nothing to thousands of launches
-)
+# executions looked at, over all devices; more add nothing to thousands of launches
+MAX_EXECUTIONS = 64
 
 
 class Factors(NamedTuple):
@@ -269,7 +318,8 @@ class Contention:
 
     product: Slowdown  # matrix products, convolutions and attention
     other: Slowdown  # every other kernel
-    # By instruction, the share of its time that it ran during collectives when its cost was measured. None: unknown.
+    # By instruction, the share of its time that it ran during collectives when its cost was
+    # measured. None: unknown.
     beside: Mapping[str, Annotated[float, msgspec.Meta(ge=0, le=1)]] | None = None
 
     @property
@@ -283,13 +333,21 @@ class Contention:
         return self.at(1)
 
     def at(self, times: float) -> Factors:
-        """The factors at so many times the likely slowdown: 0 is no contention, 2 the end of its range."""
-        return Factors(1 + times * (self.product.likely - 1), 1 + times * (self.other.likely - 1))
+        """The factors at so many times the likely slowdown: 0 is no contention, 2 the end of its
+        range.
+        """
+        return Factors(
+            1 + times * (self.product.likely - 1), 1 + times * (self.other.likely - 1)
+        )
 
     def alone(self, module: Module, cost: Cost, factors: Factors) -> Cost:
-        """A cost without any collective running. One without a share of such time stays, and so does a copy: the GPU's
-        copy engines make it, and not its multiprocessors."""
-        share, item = (self.beside or {}).get(cost.name), module.instructions.get(cost.name)
+        """A cost without any collective running. One without a share of such time stays, and so
+        does a copy: the GPU's copy engines make it, and not its multiprocessors.
+        """
+        share, item = (
+            (self.beside or {}).get(cost.name),
+            module.instructions.get(cost.name),
+        )
         if share is None or item is None or cost.kind == CostKind.COPY:
             return cost
         part = 1 - share * (1 - 1 / factors.of(product=is_product(module, item)))
@@ -297,9 +355,13 @@ class Contention:
         return cost._replace(cost_us=cost.cost_us * part, slowest_us=slowest_us)
 
 
-ASSUMED = Contention(product=Slowdown(1.96, 1.85, 2.08), other=Slowdown(1.34, 1.34, 1.35))
-"""The mean of two real jobs, for every GPU: 4 × A100 (Pax, testdata/pax_fsdp4) 1.85 and 1.35, 4 × H100 (MaxText) 2.08
-and 1.34. Each predicts the other's step in docs/evidence/simulator.md; no third job has been measured."""
+ASSUMED = Contention(
+    product=Slowdown(1.96, 1.85, 2.08), other=Slowdown(1.34, 1.34, 1.35)
+)
+"""The mean of two real jobs, for every GPU: 4 × A100 (Pax, testdata/pax_fsdp4) 1.85 and 1.35, 4 ×
+H100 (MaxText) 2.08 and 1.34. Each predicts the other's step in docs/evidence/simulator.md; no third
+job has been measured.
+"""
 
 
 def contention_of(profile: Profile, module: str) -> Contention:
@@ -326,11 +388,15 @@ def contention_of(profile: Profile, module: str) -> Contention:
 
 
 def as_if_alone(profile: Profile, module: Module) -> Profile:
-    """A profile for schedules of other names. Its costs are times of kernels alone, as far as known."""
+    """A profile for schedules of other names. Its costs are times of kernels alone, as far as
+    known.
+    """
     found = contention_of(profile, module.name)
     known = {"hlo": True, "contention": asdict(replace(found, beside={}))}
     records = [
-        item for item in module_records(profile.provenance) if item.get("name") == module.name
+        item
+        for item in module_records(profile.provenance)
+        if item.get("name") == module.name
     ] or [{}]
     return replace(
         profile,
@@ -343,34 +409,48 @@ def as_if_alone(profile: Profile, module: Module) -> Profile:
 
 
 def measure_contention(
-    trace: Trace, index: int, kept: npt.NDArray[np.bool_], module: Module, naming: Naming
+    trace: Trace,
+    index: int,
+    kept: npt.NDArray[np.bool_],
+    module: Module,
+    naming: Naming,
 ) -> Contention | None:
-    """How much longer kernels took while a collective ran than the same work alone, in a program's kept executions.
+    """How much longer kernels took while a collective ran than the same work alone, in a program's
+    kept executions.
 
     Returns:
-        None if no collective overlapped a kernel. A kind with fewer than `MIN_SAMPLES` samples has none.
+        None if no collective overlapped a kernel. A kind with fewer than `MIN_SAMPLES` samples has
+        none.
     """
     executions = execution_rows(trace, index, kept, MAX_EXECUTIONS)
     parts = [_launches(trace, rows, naming) for rows in executions]
     if not parts:
         return None
-    code, time_us, share = (np.concatenate(column) for column in zip(*parts, strict=True))
+    code, time_us, share = (
+        np.concatenate(column) for column in zip(*parts, strict=True)
+    )
     if not (share > 0).any():
         return None
     items = [module.instructions.get(name) for name in naming.owners]
     total = np.bincount(code, weights=time_us, minlength=len(items))
-    together = np.bincount(code, weights=time_us * share, minlength=len(items)) / np.maximum(
-        total, 1e-9
-    )
+    together = np.bincount(
+        code, weights=time_us * share, minlength=len(items)
+    ) / np.maximum(total, 1e-9)
     works: dict[Hashable, int] = {}
     work = np.array(
-        [-1 if item is None else works.setdefault(module.work(item), len(works)) for item in items]
+        [
+            -1 if item is None else works.setdefault(module.work(item), len(works))
+            for item in items
+        ]
     )[code]
     alone_us = _alone_us(work, time_us, share)
-    is_of = np.array([item is not None and is_product(module, item) for item in items])[code]
+    is_of = np.array([item is not None and is_product(module, item) for item in items])[
+        code
+    ]
     twins = (share >= BESIDE) & (alone_us > 0)
     product, other = (
-        _slowdown(time_us[twins & kind], alone_us[twins & kind]) for kind in (is_of, ~is_of)
+        _slowdown(time_us[twins & kind], alone_us[twins & kind])
+        for kind in (is_of, ~is_of)
     )
     return Contention(
         product=product,
@@ -385,7 +465,8 @@ def measure_contention(
 def _launches(
     trace: Trace, rows: npt.NDArray[np.int64], naming: Naming
 ) -> tuple[npt.NDArray[np.int64], Floats, Floats]:
-    """Every kernel that is no collective, in one execution on one device: owner, microseconds, share overlapped by one.
+    """Every kernel that is no collective, in one execution on one device: owner, microseconds,
+    share overlapped by one.
 
     Asynchronous copies are no kernels.
     """
@@ -395,21 +476,36 @@ def _launches(
     end = start + trace.duration_ns[rows]
     communicates = naming.communicates[code]
     overlapped = covered(union(start[communicates], end[communicates]), start, end)
-    computes = np.array([item.kind == CostKind.COMPUTE for item in naming.filed] or [False])[code]
-    code, instance, overlapped = code[computes], instance[computes], overlapped[computes]
+    computes = np.array(
+        [item.kind == CostKind.COMPUTE for item in naming.filed] or [False]
+    )[code]
+    code, instance, overlapped = (
+        code[computes],
+        instance[computes],
+        overlapped[computes],
+    )
     time = (end - start)[computes].astype(np.float64)
     if not len(code):
         return code, time, time
     order = np.lexsort((instance, code))
-    code, instance, overlapped, time = code[order], instance[order], overlapped[order], time[order]
-    new = np.append(True, (np.diff(code) != 0) | (np.diff(instance) != 0) | (instance[1:] < 0))
+    code, instance, overlapped, time = (
+        code[order],
+        instance[order],
+        overlapped[order],
+        time[order],
+    )
+    new = np.append(
+        True, (np.diff(code) != 0) | (np.diff(instance) != 0) | (instance[1:] < 0)
+    )
     first = np.flatnonzero(new)
     time, overlapped = np.add.reduceat(time, first), np.add.reduceat(overlapped, first)
     return code[first], time / 1e3, overlapped / np.maximum(time, 1.0)
 
 
 def _alone_us(work: npt.NDArray[np.int64], time_us: Floats, share: Floats) -> Floats:
-    """Of each launch, what the same work takes typically without a collective; NaN if too few launches show it."""
+    """Of each launch, what the same work takes typically without a collective; NaN if too few
+    launches show it.
+    """
     order = np.flatnonzero((share == 0) & (work >= 0))
     order = order[np.lexsort((time_us[order], work[order]))]
     first = np.searchsorted(work[order], np.arange(work.max(initial=-1) + 1))
@@ -428,6 +524,8 @@ def _slowdown(time_us: Floats, alone_us: Floats) -> Slowdown:
     ratio = time_us / alone_us
     order = np.argsort(ratio)
     at = np.searchsorted(np.cumsum(alone_us[order]) / alone_us.sum(), (0.25, 0.75))
-    low, high = (max(float(ratio[order[min(place, len(order) - 1)]]), 1.0) for place in at)
+    low, high = (
+        max(float(ratio[order[min(place, len(order) - 1)]]), 1.0) for place in at
+    )
     likely = max(float(time_us.sum() / alone_us.sum()), 1.0)
     return Slowdown(likely, min(low, likely), max(high, likely), len(time_us))

@@ -1,18 +1,26 @@
-"""A trace and the HLO dumps of its program become costs: per module, per instruction, robust to warm-up.
+"""A trace and the HLO dumps of its program become costs: per module, per instruction, robust to
+warm-up.
 
-1. `traced_programs`, `select_programs`: the executables in the trace, joined to their HLO modules; the requested ones.
-2. `name_instructions` (profile/lookup.py): under which name the time of each traced instruction is filed.
-3. `align_program`, `renumbered` (ranks.py): execution numbers that mean the same execution on every device.
-4. `find_executions`, `measured_window` (trace/steady.py): every execution; warm-up and truncated ones are left out.
+1. `traced_programs`, `select_programs`: the executables in the trace, joined to their HLO modules;
+the requested ones.
+2. `name_instructions` (profile/lookup.py): under which name the time of each traced instruction is
+filed.
+3. `align_program`, `renumbered` (ranks.py): execution numbers that mean the same execution on every
+device.
+4. `find_executions`, `measured_window` (trace/steady.py): every execution; warm-up and truncated
+ones are left out.
 5. `collect_samples` (samples.py): GPU activities → launches → occurrences of an instruction.
 6. `rank_skew_us` (samples.py): how much longer compute takes on the slowest rank.
-7. `compute_costs`, `collective_costs`, `loop_costs` (samples.py): the statistic over occurrences, and over whole loops;
+7. `compute_costs`, `collective_costs`, `loop_costs` (samples.py): the statistic over occurrences,
+and over whole loops;
    collectives without the wait for the last rank.
-8. `measured_profile`: the costs of all programs under the names that a profile spells, with where they come from.
+8. `measured_profile`: the costs of all programs under the names that a profile spells, with where
+they come from.
 
-A program id is the running number of a module in its process. A rank that compiles one helper module more than the
-others has other ids from then on, and jit compiles again under a new one; kept separate, collectives of such a rank
-would never be compared with the other ranks' executions, so `unite_programs` makes them one.
+A program id is the running number of a module in its process. A rank that compiles one helper
+module more than the others has other ids from then on, and jit compiles again under a new one; kept
+separate, collectives of such a rank would never be compared with the other ranks' executions, so
+`unite_programs` makes them one.
 """
 
 from __future__ import annotations
@@ -57,14 +65,28 @@ from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.errors import UserError, choices, many, some
 from pgle.masking import kept_flags
 from pgle.next import PROFILE
-from pgle.trace.columns import BLOCK_ROWS, Codes, Flags, distinct, running_numbers, totals
-from pgle.trace.steady import MeasuredWindow, compute_ns, find_executions, measured_window
+from pgle.trace.columns import (
+    BLOCK_ROWS,
+    Codes,
+    Flags,
+    distinct,
+    running_numbers,
+    totals,
+)
+from pgle.trace.steady import (
+    MeasuredWindow,
+    compute_ns,
+    find_executions,
+    measured_window,
+)
 from pgle.trace.table import ActivityKind, ModuleKey, Trace
 from pgle.xla.hlo.dumps import Dumps
 from pgle.xla.hlo.module import Module
 
 MIN_NAME_OVERLAP = 0.9
-"""An HLO module of another program id is taken for a program when it has this share of the instruction names."""
+"""An HLO module of another program id is taken for a program when it has this share of the
+instruction names.
+"""
 
 
 @dataclass(frozen=True)
@@ -82,20 +104,27 @@ class TracedProgram:
     ]  # of the HLO modules of all processes; autotuning can make them differ
     gpu_time_ns: int  # total time of its activities in the trace
     compute_ns: int  # without collectives
-    lhs_module: Module | None = None  # as LHS saw it, from a schedule dump; None if absent
+    lhs_module: Module | None = (
+        None  # as LHS saw it, from a schedule dump; None if absent
+    )
 
 
 def traced_programs(
     trace: Trace, modules: Sequence[Module]
 ) -> tuple[Trace, tuple[TracedProgram, ...]]:
-    """The programs of a trace, the one with most compute first, and the trace with one module index for each.
+    """The programs of a trace, the one with most compute first, and the trace with one module index
+    for each.
 
     Args:
-        modules: HLO modules from dumps; without, modules in the trace separate programs of one name.
+        modules: HLO modules from dumps; without, modules in the trace separate programs of one
+        name.
     """
     found = find_programs(trace, modules)
     times = Counter(program.key.name for program in found)
-    named = [with_embedded_hlo(trace, item) if times[item.key.name] > 1 else item for item in found]
+    named = [
+        with_embedded_hlo(trace, item) if times[item.key.name] > 1 else item
+        for item in found
+    ]
     return unite_programs(trace, named)
 
 
@@ -116,19 +145,30 @@ def with_embedded_hlo(trace: Trace, program: TracedProgram) -> TracedProgram:
 
 def find_programs(trace: Trace, modules: Sequence[Module]) -> tuple[TracedProgram, ...]:
     """The programs of a trace, the one with most compute (the main module) first."""
-    times, busy = totals(trace.module, trace.duration_ns, len(trace.modules)), compute_ns(trace)
+    times, busy = (
+        totals(trace.module, trace.duration_ns, len(trace.modules)),
+        compute_ns(trace),
+    )
     ran = _values_by_module(trace.module, trace.instruction, len(trace.instructions))
     programs = []
     for index, key in enumerate(trace.modules):
         instructions = tuple(ran.get(index, ()))
-        found = _modules_of(key, {trace.instructions[code] for code in instructions}, modules)
+        found = _modules_of(
+            key, {trace.instructions[code] for code in instructions}, modules
+        )
         fingerprints = tuple(
             dict.fromkeys(module.fingerprint for module in found if module.fingerprint)
         )
         hlo = found[0] if found else None
         programs.append(
             TracedProgram(
-                key, index, instructions, hlo, fingerprints, int(times[index]), int(busy[index])
+                key,
+                index,
+                instructions,
+                hlo,
+                fingerprints,
+                int(times[index]),
+                int(busy[index]),
             )
         )
     return _by_time(programs)
@@ -138,13 +178,21 @@ def _by_time(programs: Sequence[TracedProgram]) -> tuple[TracedProgram, ...]:
     return tuple(
         sorted(
             programs,
-            key=lambda program: (-program.compute_ns, -program.gpu_time_ns, program.key.name),
+            key=lambda program: (
+                -program.compute_ns,
+                -program.gpu_time_ns,
+                program.key.name,
+            ),
         )
     )
 
 
-def _modules_of(key: ModuleKey, names: set[str], modules: Sequence[Module]) -> tuple[Module, ...]:
-    """The HLO modules of one executable, the ones with its program id first, then the ones that only share its name."""
+def _modules_of(
+    key: ModuleKey, names: set[str], modules: Sequence[Module]
+) -> tuple[Module, ...]:
+    """The HLO modules of one executable, the ones with its program id first, then the ones that
+    only share its name.
+    """
     named = [module for module in modules if module.name == key.name]
     same_id = [module for module in named if module.program_id == key.program_id]
     if same_id or not named:
@@ -160,11 +208,14 @@ def _modules_of(key: ModuleKey, names: set[str], modules: Sequence[Module]) -> t
     )
 
 
-def select_programs(programs: Sequence[TracedProgram], selector: str) -> tuple[TracedProgram, ...]:
+def select_programs(
+    programs: Sequence[TracedProgram], selector: str
+) -> tuple[TracedProgram, ...]:
     """The programs that ``--module`` names.
 
     Args:
-        selector: ``auto`` (the main module), ``all``, or a regular expression searched in module names.
+        selector: ``auto`` (the main module), ``all``, or a regular expression searched in module
+        names.
 
     Raises:
         UserError: nothing matches.
@@ -173,11 +224,15 @@ def select_programs(programs: Sequence[TracedProgram], selector: str) -> tuple[T
         return tuple(programs[:1])
     if selector == "all":
         return tuple(programs)
-    chosen = tuple(program for program in programs if re.search(selector, program.key.name))
+    chosen = tuple(
+        program for program in programs if re.search(selector, program.key.name)
+    )
     if not chosen:
         remedy = choices(selector, (program.key.name for program in programs))
         raise UserError(
-            "no module of the trace matches", where=f"--module {selector}", remedy=remedy
+            "no module of the trace matches",
+            where=f"--module {selector}",
+            remedy=remedy,
         )
     return chosen
 
@@ -185,22 +240,28 @@ def select_programs(programs: Sequence[TracedProgram], selector: str) -> tuple[T
 def unite_programs(
     trace: Trace, programs: Sequence[TracedProgram]
 ) -> tuple[Trace, tuple[TracedProgram, ...]]:
-    """Programs of one name that are the same, as one: of equal fingerprint, or of other processes with equal names.
+    """Programs of one name that are the same, as one: of equal fingerprint, or of other processes
+    with equal names.
 
     Returns:
-        The trace with one module index for each program, executions numbered over all its ids by time; and the
-        programs, the one with most compute first.
+        The trace with one module index for each program, executions numbered over all its ids by
+        time; and the programs, the one with most compute first.
     """
     if len({program.key.name for program in programs}) == len(programs):
         return trace, tuple(programs)
     ran_on = _values_by_module(trace.module, trace.device, len(trace.devices))
     processes = {
-        index: {trace.devices[code].process for code in codes} for index, codes in ran_on.items()
+        index: {trace.devices[code].process for code in codes}
+        for index, codes in ran_on.items()
     }
     groups: list[list[TracedProgram]] = []
-    for program in sorted(programs, key=lambda item: (item.key.name, item.key.program_id or 0)):
+    for program in sorted(
+        programs, key=lambda item: (item.key.name, item.key.program_id or 0)
+    ):
         same = (group for group in groups if group[0].key.name == program.key.name)
-        partner = next((group for group in same if _is_one(processes, group, program)), None)
+        partner = next(
+            (group for group in same if _is_one(processes, group, program)), None
+        )
         groups.append([program]) if partner is None else partner.append(program)
     if len(groups) == len(programs):
         return trace, tuple(programs)
@@ -211,7 +272,9 @@ def unite_programs(
     united = []
     for group in groups:
         if len(group) > 1:
-            rows = np.flatnonzero(np.isin(trace.module, [program.index for program in group]))
+            rows = np.flatnonzero(
+                np.isin(trace.module, [program.index for program in group])
+            )
             execution[rows] = _numbered_by_time(trace, rows)
             module[rows] = group[0].index
         united.append(_united(group))
@@ -221,16 +284,22 @@ def unite_programs(
 def _united(group: Sequence[TracedProgram]) -> TracedProgram:
     return replace(
         group[0],
-        instructions=tuple(sorted({code for program in group for code in program.instructions})),
+        instructions=tuple(
+            sorted({code for program in group for code in program.instructions})
+        ),
         hlo=next((program.hlo for program in group if program.hlo is not None), None),
-        fingerprints=tuple(dict.fromkeys(one for program in group for one in program.fingerprints)),
+        fingerprints=tuple(
+            dict.fromkeys(one for program in group for one in program.fingerprints)
+        ),
         gpu_time_ns=sum(program.gpu_time_ns for program in group),
         compute_ns=sum(program.compute_ns for program in group),
     )
 
 
 def _values_by_module(module: Codes, values: Codes, count: int) -> dict[int, list[int]]:
-    """The distinct values of each module's rows, ascending, in one pass whatever the number of modules."""
+    """The distinct values of each module's rows, ascending, in one pass whatever the number of
+    modules.
+    """
     present = np.empty(0, np.int64)
     for first in range(0, len(module), BLOCK_ROWS):
         keys = (
@@ -245,7 +314,9 @@ def _values_by_module(module: Codes, values: Codes, count: int) -> dict[int, lis
 
 
 def _is_one(
-    processes: Mapping[int, set[str]], group: Sequence[TracedProgram], program: TracedProgram
+    processes: Mapping[int, set[str]],
+    group: Sequence[TracedProgram],
+    program: TracedProgram,
 ) -> bool:
     if any(set(other.fingerprints) & set(program.fingerprints) for other in group):
         return True
@@ -256,15 +327,24 @@ def _is_one(
     return len(mine & theirs) >= MIN_NAME_OVERLAP * len(mine | theirs)
 
 
-def _numbered_by_time(trace: Trace, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int32]:
+def _numbered_by_time(
+    trace: Trace, rows: npt.NDArray[np.intp]
+) -> npt.NDArray[np.int32]:
     """Running number of each row's (module, execution) on its device, by first start; -1 stays."""
     result = trace.execution[rows].astype(np.int32)
     known = np.flatnonzero(result >= 0)
-    device, module = trace.device[rows[known]].astype(np.int64), trace.module[rows[known]]
-    if np.count_nonzero(np.bincount(device * len(trace.modules) + module)) == len(distinct(device)):
+    device, module = (
+        trace.device[rows[known]].astype(np.int64),
+        trace.module[rows[known]],
+    )
+    if np.count_nonzero(np.bincount(device * len(trace.modules) + module)) == len(
+        distinct(device)
+    ):
         return result  # on each device one module, numbered as it is
     item = module.astype(np.int64) * (int(result.max(initial=0)) + 1) + result[known]
-    result[known] = running_numbers(device, item)  # rows of a device are ordered by start
+    result[known] = running_numbers(
+        device, item
+    )  # rows of a device are ordered by start
     return result
 
 
@@ -280,7 +360,9 @@ class ProgramCosts:
     window: MeasuredWindow  # the executions they stand on
     left_out: Mapping[str, tuple[str, ...]]  # traced names that are no cost, by reason
     warnings: tuple[str, ...] = ()  # one line each
-    launch: LaunchGaps | None = None  # gaps between kernels; None where too few were seen
+    launch: LaunchGaps | None = (
+        None  # gaps between kernels; None where too few were seen
+    )
     contention: Contention | None = (
         None  # of kernels, while collectives run; None if the trace does not show it
     )
@@ -291,14 +373,28 @@ class ProgramCosts:
 
     @property
     def skew_us(self) -> float | None:
-        """How much longer compute takes per step on the slowest rank than typically; None on a single device."""
-        known = [(cost.skew_us, cost.samples) for cost in self.costs if cost.skew_us is not None]
-        return sum(skew * samples for skew, samples in known) / self.window.used if known else None
+        """How much longer compute takes per step on the slowest rank than typically; None on a
+        single device.
+        """
+        known = [
+            (cost.skew_us, cost.samples)
+            for cost in self.costs
+            if cost.skew_us is not None
+        ]
+        return (
+            sum(skew * samples for skew, samples in known) / self.window.used
+            if known
+            else None
+        )
 
 
 def warnings_of(found: ProgramCosts, alignment: Alignment) -> tuple[str, ...]:
     """What the user should know, one line each."""
-    window, label, given = found.window, found.program.key.name, len(found.window.devices)
+    window, label, given = (
+        found.window,
+        found.program.key.name,
+        len(found.window.devices),
+    )
     collectives = [cost for cost in found.costs if cost.kind == CostKind.COLLECTIVE]
     lines = []
     if window.seen and window.used == given and not window.dropped:
@@ -310,9 +406,15 @@ def warnings_of(found: ProgramCosts, alignment: Alignment) -> tuple[str, ...]:
             f"{label}: {given} of {found.ranks or 'several'} ranks given: "
             "collective costs include the wait for the others; give all traces"
         )
-    if noisy := [cost for cost in collectives if cost.samples > 2 and cost.spread > 0.5]:
+    if noisy := [
+        cost for cost in collectives if cost.samples > 2 and cost.spread > 0.5
+    ]:
         worst = max(noisy, key=lambda cost: cost.cost_us * cost.spread)
-        count = "1 collective varies" if len(noisy) == 1 else f"{len(noisy)} collectives vary"
+        count = (
+            "1 collective varies"
+            if len(noisy) == 1
+            else f"{len(noisy)} collectives vary"
+        )
         lines.append(
             f"{label}: {count} by more than 50 % between executions: {worst.name} takes {worst.min_us:.0f} to "
             f"{worst.max_us:.0f} µs"
@@ -340,7 +442,9 @@ def folded(lines: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     modules: dict[str, dict[str, None]] = {}
     for module, line in lines:
         modules.setdefault(line.removeprefix(f"{module}: "), {})[module] = None
-    return tuple(f"{some(names, MODULES_SHOWN)}: {line}" for line, names in modules.items())
+    return tuple(
+        f"{some(names, MODULES_SHOWN)}: {line}" for line, names in modules.items()
+    )
 
 
 @dataclass(frozen=True)
@@ -350,7 +454,9 @@ class AggregateOptions:
     # over the executions, devices and loop iterations of a compute instruction
     stat: Statistic = field(default_factory=lambda: parse_statistic("median"))
     # over executions, of the time after the last rank arrived
-    collective_stat: Statistic = field(default_factory=lambda: parse_statistic("median"))
+    collective_stat: Statistic = field(
+        default_factory=lambda: parse_statistic("median")
+    )
     keep_all: bool = False  # use warm-up and truncated executions too
 
 
@@ -367,7 +473,9 @@ class Measured:
     def warnings(self) -> tuple[str, ...]:
         """Remarks on the costs, one line each."""
         lines = folded(
-            (found.program.key.name, line) for found in self.costs for line in found.warnings
+            (found.program.key.name, line)
+            for found in self.costs
+            for line in found.warnings
         )
         if bool((self.trace.kind == ActivityKind.HOST).all()):
             return (
@@ -388,10 +496,12 @@ def measure(
 
     Args:
         dumps: of the profiled run; without, modules embedded in the trace are used.
-        module: ``auto`` (the main module), ``all``, or a regular expression searched in module names.
+        module: ``auto`` (the main module), ``all``, or a regular expression searched in module
+        names.
 
     Raises:
-        UserError: the trace has no activity of an instruction, no module matches, or no cost is left.
+        UserError: the trace has no activity of an instruction, no module matches, or no cost is
+        left.
     """
     dumps, options = dumps or Dumps(), options or AggregateOptions()
     if len(trace) == 0:
@@ -402,11 +512,17 @@ def measure(
             remedy=f"trace with NVTX and CUDA on and --xla_gpu_enable_command_buffer= ('{PROFILE}' does)",
         )
     trace, programs = traced_programs(trace, dumps.modules)
-    chosen = [with_embedded_hlo(trace, program) for program in select_programs(programs, module)]
+    chosen = [
+        with_embedded_hlo(trace, program)
+        for program in select_programs(programs, module)
+    ]
     lhs_modules = {
-        name: dumps.lhs_module(name) for name in {program.key.name for program in chosen}
+        name: dumps.lhs_module(name)
+        for name in {program.key.name for program in chosen}
     }
-    chosen = [replace(program, lhs_module=lhs_modules[program.key.name]) for program in chosen]
+    chosen = [
+        replace(program, lhs_module=lhs_modules[program.key.name]) for program in chosen
+    ]
     if dumps.paths and all(program.hlo is None for program in chosen):
         held = ", ".join(dict.fromkeys(module.name for module in dumps.modules[:5]))
         raise UserError(
@@ -429,25 +545,35 @@ def _source(trace: Trace) -> str:
 
 
 def aggregate(
-    trace: Trace, programs: Sequence[TracedProgram], options: AggregateOptions | None = None
+    trace: Trace,
+    programs: Sequence[TracedProgram],
+    options: AggregateOptions | None = None,
 ) -> tuple[ProgramCosts, ...]:
     """The costs of each program."""
     indices = [program.index for program in programs]
     namings = [
-        name_instructions(trace, item.instructions, item.hlo, item.lhs_module) for item in programs
+        name_instructions(trace, item.instructions, item.hlo, item.lhs_module)
+        for item in programs
     ]
     aligned = [
-        align_program(trace, index, naming) for index, naming in zip(indices, namings, strict=True)
+        align_program(trace, index, naming)
+        for index, naming in zip(indices, namings, strict=True)
     ]
     numbered = renumbered(trace, indices, aligned)
     executions = find_executions(
-        numbered, np.logical_or.reduce([naming.collective_instructions for naming in namings])
+        numbered,
+        np.logical_or.reduce([naming.collective_instructions for naming in namings]),
     )
     options = options or AggregateOptions()
-    windows = [measured_window(executions, program.index, options.keep_all) for program in programs]
+    windows = [
+        measured_window(executions, program.index, options.keep_all)
+        for program in programs
+    ]
     return tuple(
         _program_costs(numbered, program, naming, ranks, *window, options)
-        for program, naming, ranks, window in zip(programs, namings, aligned, windows, strict=True)
+        for program, naming, ranks, window in zip(
+            programs, namings, aligned, windows, strict=True
+        )
     )
 
 
@@ -466,7 +592,9 @@ def _program_costs(
     skew_us = rank_skew_us(samples, ~of_collective, len(naming.filed))
     costs = [
         *compute_costs(samples, ~of_collective, skew_us, naming.filed, options.stat),
-        *collective_costs(samples, of_collective, naming, trace.devices, options.collective_stat),
+        *collective_costs(
+            samples, of_collective, naming, trace.devices, options.collective_stat
+        ),
         *loop_costs(trace, program.index, naming.loops, kept, options.stat),
     ]
     costs.sort(key=lambda cost: cost.name)
@@ -478,7 +606,9 @@ def _program_costs(
         window=window,
         left_out=naming.left_out,
         launch=measure_launch(trace, program.index, kept, naming),
-        ranks=max((len(group) for groups in naming.groups for group in groups), default=0),
+        ranks=max(
+            (len(group) for groups in naming.groups for group in groups), default=0
+        ),
         rank_ids=rank_ids(trace, window.devices),
         ends=ranks.windows,
         contention=_contention(trace, program, naming, kept),
@@ -512,7 +642,9 @@ def _contention(
         return None
     found = measure_contention(trace, program.index, kept, program.hlo, naming)
     return (
-        replace(found, product=UNMEASURED, other=UNMEASURED) if found and trace.simulated else found
+        replace(found, product=UNMEASURED, other=UNMEASURED)
+        if found and trace.simulated
+        else found
     )
 
 
@@ -520,7 +652,8 @@ def measured_profile(measured: Measured, *, fingerprint_names: bool = False) -> 
     """The costs of all programs as one profile.
 
     Args:
-        fingerprint_names: name costs ``fingerprint::name``, which several programs in one profile need.
+        fingerprint_names: name costs ``fingerprint::name``, which several programs in one profile
+        need.
 
     Raises:
         UserError: a fingerprint that a name needs is not known.
@@ -556,11 +689,17 @@ def fingerprints(found: ProgramCosts) -> Sequence[str]:
 
 
 def _provenance(measured: Measured) -> dict[str, object]:
-    """For the sidecar: tool, inputs, statistics, flags, and of each module the executions that its costs stand on."""
+    """For the sidecar: tool, inputs, statistics, flags, and of each module the executions that its
+    costs stand on.
+    """
     return {
         "tool": f"pgle {__version__}",
         "inputs": [
-            {"name": Path(source.path).name, "format": source.format, "version": source.version}
+            {
+                "name": Path(source.path).name,
+                "format": source.format,
+                "version": source.version,
+            }
             for source in measured.trace.sources
         ],
         "stat": measured.options.stat.name,
@@ -580,11 +719,17 @@ def _provenance(measured: Measured) -> dict[str, object]:
                 "devices": len(found.window.devices),
                 "ranks": found.ranks,
                 "rank_ids": list(found.rank_ids),
-                "step_us": found.window.span_us if isfinite(found.window.span_us) else None,
+                "step_us": found.window.span_us
+                if isfinite(found.window.span_us)
+                else None,
                 "names": len(found.costs),
-                "collectives": sum(cost.kind == CostKind.COLLECTIVE for cost in found.costs),
+                "collectives": sum(
+                    cost.kind == CostKind.COLLECTIVE for cost in found.costs
+                ),
                 "launch": None if found.launch is None else asdict(found.launch),
-                "contention": None if found.contention is None else asdict(found.contention),
+                "contention": None
+                if found.contention is None
+                else asdict(found.contention),
             }
             for found in measured.costs
         ],

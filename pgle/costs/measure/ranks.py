@@ -1,13 +1,14 @@
 """Execution numbers that mean the same execution on every rank, found by when collectives ended.
 
-A collective ends on all ranks of its group at about the same moment, however late each arrived: none can leave before
-the last one is there. So the right way to lay two windows on each other is the one in which all ends are apart by one
-constant, the difference of the two clocks. In the real 4 × A100 run in testdata/ the ends then differ from that
-constant by 2 µs, in every other way by 560 µs and more. Where this does not tell, wall clocks do if they are known and
-agree well within a step; else the windows are taken to begin with the same execution.
+A collective ends on all ranks of its group at about the same moment, however late each arrived:
+none can leave before the last one is there. So the right way to lay two windows on each other is
+the one in which all ends are apart by one constant, the difference of the two clocks. In the real 4
+× A100 run in testdata/ the ends then differ from that constant by 2 µs, in every other way by 560
+µs and more. Where this does not tell, wall clocks do if they are known and agree well within a
+step; else the windows are taken to begin with the same execution.
 
-Each device of a trace is a window. Windows are placed one after the other, each next to the placed one that it has most
-collectives in common with.
+Each device of a trace is a window. Windows are placed one after the other, each next to the placed
+one that it has most collectives in common with.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ MAX_SAMPLED = 32  # executions whose ends are compared for each way to lay two w
 MIN_POINTS = 4  # fewer ends are apart by one constant by chance
 
 MAX_SPREAD_NS = 1_000_000.0
-"""Ends of one collective that are further apart are not of one execution. Real ones are some µs apart."""
+"""Ends of one collective that are further apart are not of one execution. Real ones are some µs
+apart.
+"""
 
 UNSUSPICIOUS_NS = (
     100_000.0  # ends that spread less do not speak against windows that begin together
@@ -40,9 +43,12 @@ UNSUSPICIOUS_NS = (
 RESOLUTION_NS = 1000.0  # a smaller spread is no better: timestamps are not that good
 
 CLEARLY = 4.0
-"""A way fits when every other one is worse by this factor, and by up to twice that where few executions are common."""
+"""A way fits when every other one is worse by this factor, and by up to twice that where few
+executions are common.
+"""
 
-CLOCK_SHARE = 0.25  # clocks tell executions apart when they agree within this share of the time from one to the next
+# clocks tell executions apart when they agree within this share of the time from one to the next
+CLOCK_SHARE = 0.25
 
 
 class MatchedBy(IntEnum):
@@ -62,15 +68,20 @@ def match(
     """Which execution of one device is the first of another one.
 
     Args:
-        one, other: float64[executions, collectives], ns, when each collective ended; NaN where it did not run.
-        ahead_ns: what to add to the times of `one` for the other's clock; None where that is unknown.
+        one, other: float64[executions, collectives], ns, when each collective ended; NaN where it
+        did not run.
+        ahead_ns: what to add to the times of `one` for the other's clock; None where that is
+        unknown.
         same_clock: `ahead_ns` is exact.
 
     Returns:
         What to add to the numbers of `other`, and what tells.
     """
     if not one.shape[1]:
-        return 0, MatchedBy.ORDER  # they do not communicate, so nothing of theirs is compared
+        return (
+            0,
+            MatchedBy.ORDER,
+        )  # they do not communicate, so nothing of theirs is compared
     one, other = _recorded(one), _recorded(other)
     ways = _ways(one, other)
     if not ways:
@@ -87,14 +98,22 @@ def match(
         if max(off_ns, nearest.spread_ns) <= CLOCK_SHARE * period:
             return nearest.shift, MatchedBy.WALL_CLOCKS
         return 0, MatchedBy.APART if off_ns > period else MatchedBy.NONE
-    least = min(way.spread_ns for way in ways if way.points >= MIN_POINTS or way is ways[0])
-    if len(one) == len(other) and ways[0].spread_ns <= min(CLEARLY * least, UNSUSPICIOUS_NS):
+    least = min(
+        way.spread_ns for way in ways if way.points >= MIN_POINTS or way is ways[0]
+    )
+    if len(one) == len(other) and ways[0].spread_ns <= min(
+        CLEARLY * least, UNSUSPICIOUS_NS
+    ):
         return 0, MatchedBy.ORDER
     return 0, MatchedBy.NONE
 
 
-def _by_one_clock(ways: Sequence[Way], ahead_ns: float, as_many: bool) -> tuple[int, MatchedBy]:
-    """The way in which ends differ least on one clock; windows are only moved where the ends then coincide."""
+def _by_one_clock(
+    ways: Sequence[Way], ahead_ns: float, as_many: bool
+) -> tuple[int, MatchedBy]:
+    """The way in which ends differ least on one clock; windows are only moved where the ends then
+    coincide.
+    """
 
     def off_ns(way: Way) -> float:
         return max(abs(way.offset_ns - ahead_ns), way.spread_ns)
@@ -108,8 +127,9 @@ def _by_one_clock(ways: Sequence[Way], ahead_ns: float, as_many: bool) -> tuple[
 def _clearest(ways: Sequence[Way]) -> Way | None:
     """The way that fits, where the others clearly do not.
 
-    The fewer executions are compared, the better they fit by chance; and within a step ends repeat to some 10 µs, from
-    step to step to some 100. So long series are compared among themselves first, single executions last.
+    The fewer executions are compared, the better they fit by chance; and within a step ends repeat
+    to some 10 µs, from step to step to some 100. So long series are compared among themselves
+    first, single executions last.
     """
     long = [way for way in ways if way.points >= MIN_POINTS]
     longest = max((way.common for way in long), default=0)
@@ -117,7 +137,9 @@ def _clearest(ways: Sequence[Way]) -> Way | None:
         among = [way for way in long if way.common >= enough]
         best = _clearly_least(among)
         if best is not None and len(long) > 1:
-            fewer = min((way.spread_ns for way in long if way.common < enough), default=np.inf)
+            fewer = min(
+                (way.spread_ns for way in long if way.common < enough), default=np.inf
+            )
             if best.spread_ns <= (CLEARLY if len(among) > 1 else 1) * fewer:
                 return best
     return None
@@ -136,14 +158,19 @@ def _clearly_least(ways: Sequence[Way]) -> Way | None:
     )
 
 
-def _believable(way: Way, ways: Sequence[Way], ahead_ns: float | None, period_ns: float) -> bool:
-    """Whether a way that fits is right: no clock contradicts it, or it fits so much better that the clock is wrong."""
+def _believable(
+    way: Way, ways: Sequence[Way], ahead_ns: float | None, period_ns: float
+) -> bool:
+    """Whether a way that fits is right: no clock contradicts it, or it fits so much better that the
+    clock is wrong.
+    """
     if ahead_ns is not None and abs(way.offset_ns - ahead_ns) <= period_ns / 2:
         return True
     if way.common == 1:
         return False  # single executions resemble each other
     rival = min(
-        (other.spread_ns for other in ways if other is not way and other.common > 1), default=0
+        (other.spread_ns for other in ways if other is not way and other.common > 1),
+        default=0,
     )
     return ahead_ns is None or way.spread_ns * CLEARLY**2 <= rival
 
@@ -154,7 +181,9 @@ class Way:
 
     shift: int  # the offset of the second's numbers
     offset_ns: float  # median of the second's ends minus the first's
-    spread_ns: float  # median distance of those from their median, at least `RESOLUTION_NS`
+    spread_ns: (
+        float  # median distance of those from their median, at least `RESOLUTION_NS`
+    )
     points: int  # how many there are
     common: int  # executions that are compared
 
@@ -169,7 +198,9 @@ def _ways(one: Floats, other: Floats) -> list[Way]:
     low, high = np.maximum(0, shift), np.minimum(len(one), len(other) + shift)
     count = np.minimum(high - low, MAX_SAMPLED)
     place = np.arange(min(MAX_SAMPLED, len(one), len(other)))
-    spaced = np.linspace(low, high - 1, MAX_SAMPLED, axis=1).astype(np.int64)[:, : len(place)]
+    spaced = np.linspace(low, high - 1, MAX_SAMPLED, axis=1).astype(np.int64)[
+        :, : len(place)
+    ]
     at = np.where(
         (high - low > MAX_SAMPLED)[:, None],
         spaced,
@@ -181,7 +212,9 @@ def _ways(one: Floats, other: Floats) -> list[Way]:
     apart = apart.reshape(len(shift), len(place) * one.shape[1])
     points = np.isfinite(apart).sum(axis=1)
     offset = _medians(apart, points)
-    spread = np.maximum(_medians(np.abs(apart - offset[:, None]), points), RESOLUTION_NS)
+    spread = np.maximum(
+        _medians(np.abs(apart - offset[:, None]), points), RESOLUTION_NS
+    )
     columns = (column.tolist() for column in (shift, offset, spread, points, common))
     return [Way(*row) for row in zip(*columns, strict=True) if row[3]]
 
@@ -250,11 +283,15 @@ class Alignment:
     shift: tuple[int, ...] = ()  # what to add to the execution numbers of each
     evidence: MatchedBy = MatchedBy.CLOCK  # the weakest that any was placed by
     apart: int = 0  # executions between the first and the last window's beginning
-    unclear: str = ""  # the label of the one with the weakest, if that is unclear; else empty
+    unclear: str = (
+        ""  # the label of the one with the weakest, if that is unclear; else empty
+    )
     whole: int = 0  # executions that every window has
 
     def describe(self, fewest: int, most: int) -> str:
-        """That ranks did not record the same executions, or that nothing tells; empty where they did."""
+        """That ranks did not record the same executions, or that nothing tells; empty where they
+        did.
+        """
         found = []
         if fewest < most:
             found.append(f"ranks recorded {fewest} to {most} executions")
@@ -299,7 +336,8 @@ def align(windows: Sequence[CollectiveEnds]) -> Alignment:
 def _nearest_first(windows: Sequence[CollectiveEnds]) -> Iterator[tuple[int, int]]:
     """Each window but the first with the closest earlier one; the closest pair comes first.
 
-    The more collectives two have in common, the closer they are; windows of one clock come before all others.
+    The more collectives two have in common, the closer they are; windows of one clock come before
+    all others.
     """
     members: dict[Column, list[int]] = {}
     of_clock: dict[Hashable, list[int]] = {}
@@ -341,7 +379,9 @@ class AlignedProgram:
     """How the windows of the devices that ran one program lie on each other."""
 
     alignment: Alignment  # of those devices
-    shift: Ints  # int64[devices of the trace], what to add to a device's execution numbers
+    shift: (
+        Ints  # int64[devices of the trace], what to add to a device's execution numbers
+    )
     windows: tuple[CollectiveEnds, ...]  # when their collectives ended
 
 
@@ -355,8 +395,12 @@ def align_program(trace: Trace, module: int, naming: Naming) -> AlignedProgram:
     return AlignedProgram(found, shift, tuple(windows.values()))
 
 
-def renumbered(trace: Trace, modules: Sequence[int], aligned: Sequence[AlignedProgram]) -> Trace:
-    """The trace with execution numbers of each of some modules that mean the same execution on every device."""
+def renumbered(
+    trace: Trace, modules: Sequence[int], aligned: Sequence[AlignedProgram]
+) -> Trace:
+    """The trace with execution numbers of each of some modules that mean the same execution on
+    every device.
+    """
     move = np.zeros((len(trace.modules), len(trace.devices)), np.int32)
     for module, found in zip(modules, aligned, strict=True):
         move[module] = found.shift
@@ -368,21 +412,30 @@ def renumbered(trace: Trace, modules: Sequence[int], aligned: Sequence[AlignedPr
 
 
 def _compared(filed: Sequence[Cost]) -> list[int]:
-    """The collectives to look at: the ones that end together on all ranks, so if possible none from rank to rank."""
-    every = [number for number, item in enumerate(filed) if item.kind == CostKind.COLLECTIVE]
+    """The collectives to look at: the ones that end together on all ranks, so if possible none from
+    rank to rank.
+    """
+    every = [
+        number for number, item in enumerate(filed) if item.kind == CostKind.COLLECTIVE
+    ]
     together = [
-        number for number in every if ends_together(filed[number].opcode or filed[number].name)
+        number
+        for number in every
+        if ends_together(filed[number].opcode or filed[number].name)
     ]
-    # chosen by name alone: the same on every rank, though each is reduced on its own and one may lack a name
-    return sorted(together or every, key=lambda number: zlib.crc32(filed[number].name.encode()))[
-        :MAX_NAMES
-    ]
+    # chosen by name alone: the same on every rank, though each is reduced on its own and one may
+    # lack a name
+    return sorted(
+        together or every, key=lambda number: zlib.crc32(filed[number].name.encode())
+    )[:MAX_NAMES]
 
 
 def _windows(
     trace: Trace, module: int, naming: Naming, names: Sequence[int]
 ) -> dict[int, CollectiveEnds]:
-    """By device, when these collectives ended (in a loop, the last time), in ns since the first end in its process."""
+    """By device, when these collectives ended (in a loop, the last time), in ns since the first end
+    in its process.
+    """
     code = np.full(len(trace.instructions), -1, np.int64)
     for number, name in enumerate(names):
         code[np.flatnonzero(naming.target == name)] = number
@@ -397,7 +450,9 @@ def _windows(
     shape = (len(trace.devices), int(execution.max(initial=-1)) + 1, len(names))
     never = np.iinfo(np.int64).min
     last = np.full(shape, never)
-    place = np.ravel_multi_index((device, execution, code[trace.instruction[rows]]), shape)
+    place = np.ravel_multi_index(
+        (device, execution, code[trace.instruction[rows]]), shape
+    )
     np.maximum.at(last.reshape(-1), place, end)
     first = np.full(len(trace.devices), np.iinfo(np.int64).max)
     np.minimum.at(first, device, end)
@@ -412,18 +467,31 @@ def _windows(
         process = trace.devices[at].process
         ran = np.flatnonzero((last[at] != never).any(axis=0))
         # doubles hold whole ns for 100 days
-        ns = np.where(last[at][:, ran] == never, np.nan, last[at][:, ran] - base[process])
-        columns = tuple(
-            (naming.filed[names[number]].name, int(group[number, at])) for number in ran.tolist()
+        ns = np.where(
+            last[at][:, ran] == never, np.nan, last[at][:, ran] - base[process]
         )
-        utc_ns = trace.recordings[process].utc_ns if process in trace.recordings else None
+        columns = tuple(
+            (naming.filed[names[number]].name, int(group[number, at]))
+            for number in ran.tolist()
+        )
+        utc_ns = (
+            trace.recordings[process].utc_ns if process in trace.recordings else None
+        )
         # devices of one process have one clock, and devices of one recording
-        clock, since = (process, None) if utc_ns is None else (utc_ns, utc_ns + base[process])
+        clock, since = (
+            (process, None) if utc_ns is None else (utc_ns, utc_ns + base[process])
+        )
         windows[at] = CollectiveEnds(process, columns, ns, clock, since)
     return windows
 
 
 def rank_ids(trace: Trace, devices: Sequence[int]) -> tuple[int, ...]:
-    """JAX's global ids of devices of a trace, each once and in order; empty where one is not known."""
+    """JAX's global ids of devices of a trace, each once and in order; empty where one is not
+    known.
+    """
     ids = {trace.devices[device].global_id for device in devices}
-    return tuple(sorted(item for item in ids if item is not None)) if None not in ids else ()
+    return (
+        tuple(sorted(item for item in ids if item is not None))
+        if None not in ids
+        else ()
+    )

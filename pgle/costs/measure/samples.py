@@ -1,9 +1,10 @@
-"""Samples: how long each instruction ran, per device, execution and occurrence; and their reduction to one cost.
+"""Samples: how long each instruction ran, per device, execution and occurrence; and their reduction
+to one cost.
 
-GPU activities become launches (the union of the busy intervals of one launch on one device, so that idle gaps between
-its kernels are not cost), launches become occurrences (several launches of one instruction run, or one iteration of a
-loop), and occurrences are what statistics stand on: ``median``, ``mean``, ``min``, ``max`` or ``pNN``, also of merged
-profiles.
+GPU activities become launches (the union of the busy intervals of one launch on one device, so that
+idle gaps between its kernels are not cost), launches become occurrences (several launches of one
+instruction run, or one iteration of a loop), and occurrences are what statistics stand on:
+``median``, ``mean``, ``min``, ``max`` or ``pNN``, also of merged profiles.
 """
 
 from __future__ import annotations
@@ -37,16 +38,21 @@ from pgle.trace.table import Device, Trace
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Occurrences of the instructions of one module, n rows ordered by (device, execution, name, occurrence)."""
+    """Occurrences of the instructions of one module, n rows ordered by (device, execution, name,
+    occurrence).
+    """
 
     # int[n] each, in as many bytes as they need
     name: Codes  # index into `Naming.filed`
     device: Codes  # index into the trace's devices
     execution: Codes
     occurrence: Codes  # running number within the execution on that device
-    # collectives that ended before it begins, in its execution on that device; of a collective, up to its own end
+    # collectives that ended before it begins, in its execution on that device; of a collective, up
+    # to its own end
     ended: Codes
-    waited: Codes  # 1 of a collective at whose end nothing computes on that device, so that it was waited for; else 0
+    # 1 of a collective at whose end nothing computes on that device, so that it was waited for;
+    # else 0
+    waited: Codes
     time_ns: Codes  # busy GPU time
 
     def __len__(self) -> int:
@@ -73,7 +79,9 @@ def collect_samples(trace: Trace, module: int, naming: Naming, kept: Flags) -> S
         GrowingColumn(dtype, most) for dtype in (*6 * (np.int16,), np.int32)
     )
     for rows in _chunks(trace, module):
-        part = _occurrences(_launches(trace, *_used(trace, rows, naming, kept), naming), naming)
+        part = _occurrences(
+            _launches(trace, *_used(trace, rows, naming, kept), naming), naming
+        )
         for column, values in zip(columns, part.columns, strict=True):
             column.append(values)
     return Samples(*(column.join() for column in columns))
@@ -88,10 +96,17 @@ def _chunks(trace: Trace, module: int) -> Iterator[npt.NDArray[np.int32]]:
         return
     begins = _changes(trace, of_module)
     # mostly one execution follows the other, device by device; then each is one run of rows
-    device, execution = trace.device[of_module[begins]], trace.execution[of_module[begins]]
-    runs = np.sort(device.astype(np.int64) << 32 | execution.astype(np.int64) & 0xFFFFFFFF)
+    device, execution = (
+        trace.device[of_module[begins]],
+        trace.execution[of_module[begins]],
+    )
+    runs = np.sort(
+        device.astype(np.int64) << 32 | execution.astype(np.int64) & 0xFFFFFFFF
+    )
     if (runs[1:] == runs[:-1]).any():
-        of_module = of_module[np.lexsort((trace.execution[of_module], trace.device[of_module]))]
+        of_module = of_module[
+            np.lexsort((trace.execution[of_module], trace.device[of_module]))
+        ]
         begins = _changes(trace, of_module)
     start = 0
     for edge in [*begins[1:].tolist(), len(of_module)]:
@@ -105,7 +120,9 @@ def _changes(trace: Trace, rows: npt.NDArray[np.int32]) -> Ints:
     found = [np.zeros(1, np.int64)]
     for first in range(0, len(rows) - 1, BLOCK_ROWS):
         piece = rows[first : first + BLOCK_ROWS + 1]
-        new = (np.diff(trace.device[piece]) != 0) | (np.diff(trace.execution[piece]) != 0)
+        new = (np.diff(trace.device[piece]) != 0) | (
+            np.diff(trace.execution[piece]) != 0
+        )
         found.append(np.flatnonzero(new) + first + 1)
     return np.concatenate(found)
 
@@ -122,9 +139,14 @@ def _used(
 
 
 def _launches(
-    trace: Trace, rows: npt.NDArray[np.int32], target: npt.NDArray[np.int32], naming: Naming
+    trace: Trace,
+    rows: npt.NDArray[np.int32],
+    target: npt.NDArray[np.int32],
+    naming: Naming,
 ) -> Samples:
-    """Activities → launches with the union of their busy intervals; `occurrence` holds the launch order."""
+    """Activities → launches with the union of their busy intervals; `occurrence` holds the launch
+    order.
+    """
     device, execution = trace.device[rows], trace.execution[rows]
     place = _places(device, execution)
     instance = trace.instance[rows].astype(np.int64)
@@ -132,7 +154,9 @@ def _launches(
     instance[alone] = np.iinfo(np.int32).max + 1 + np.flatnonzero(alone)
     start = trace.start_ns[rows]
     end = start + trace.duration_ns[rows]
-    order = np.lexsort((instance, place))  # each launch by start, as the trace is ordered
+    order = np.lexsort(
+        (instance, place)
+    )  # each launch by start, as the trace is ordered
     first = heads(place[order], instance[order])
     launch = order[first]
     busy = _union_ns(start[order], end[order], first)
@@ -154,17 +178,20 @@ def _launches(
 
 
 WAITED_NS = 1_000
-"""If nothing computes for so long up to the end of a collective, compute waited for it: kernels of one stream follow
-each other within a microsecond or two."""
+"""If nothing computes for so long up to the end of a collective, compute waited for it: kernels of
+one stream follow each other within a microsecond or two.
+"""
 
 
 def _ends(
     place: Ints, start: Ints, end: Ints, communicates: Flags
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8]]:
-    """Of launches ordered by (place, start): the collectives that ended before each begins, and which were waited for.
+    """Of launches ordered by (place, start): the collectives that ended before each begins, and
+    which were waited for.
 
     Returns:
-        int32[n], of a collective up to its own end; int8[n], 1 where nothing computes up to its end.
+        int32[n], of a collective up to its own end; int8[n], 1 where nothing computes up to its
+        end.
     """
     ended = np.zeros(len(place), np.int32)
     waited = np.zeros(len(place), np.int8)
@@ -173,7 +200,9 @@ def _ends(
         here = communicates[low:high]
         begins, ends = start[low:high], end[low:high]
         of_collectives = np.sort(ends[here])
-        ended[low:high] = np.searchsorted(of_collectives, np.where(here, ends, begins), "right")
+        ended[low:high] = np.searchsorted(
+            of_collectives, np.where(here, ends, begins), "right"
+        )
         compute_begins, reach = begins[~here], np.maximum.accumulate(ends[~here])
         if len(reach) == 0:
             continue
@@ -189,14 +218,17 @@ def _places(device: Codes, execution: Codes) -> Ints:
 
 
 def _union_ns(start: Ints, end: Ints, first: Ints) -> Ints:
-    """Length of the union of the intervals of each group; groups are contiguous, intervals ordered by start."""
+    """Length of the union of the intervals of each group; groups are contiguous, intervals ordered
+    by start.
+    """
     if len(start) == 0:
         return np.empty(0, np.int64)
     sizes = np.diff(np.append(first, len(start)))
     busy = end - start
     if (sizes == 1).all():
         return busy[first]
-    # Shift each group behind the one before, so that one running maximum serves all groups. Groups of one need none.
+    # Shift each group behind the one before, so that one running maximum serves all groups. Groups
+    # of one need none.
     many = np.repeat(sizes > 1, sizes)
     group = np.repeat(np.arange(len(first)), sizes)[many]
     group = np.cumsum(np.diff(group, prepend=group[:1]) != 0)
@@ -218,7 +250,9 @@ def _union_ns(start: Ints, end: Ints, first: Ints) -> Ints:
 
 
 def _occurrences(launches: Samples, naming: Naming) -> Samples:
-    """Launches, in launch order → occurrences: sums over the launches of one run of an instruction."""
+    """Launches, in launch order → occurrences: sums over the launches of one run of an
+    instruction.
+    """
     if len(launches) == 0:
         return launches
     place = _places(launches.device, launches.execution)
@@ -232,11 +266,14 @@ def _occurrences(launches: Samples, naming: Naming) -> Samples:
     if counted.any():
         rank = np.arange(len(order)) - np.repeat(first, sizes)
         per_run = np.where(
-            (runs > 0) & (sizes % np.maximum(runs, 1) == 0), sizes // np.maximum(runs, 1), 1
+            (runs > 0) & (sizes % np.maximum(runs, 1) == 0),
+            sizes // np.maximum(runs, 1),
+            1,
         )
         occurrence[:] = rank // np.repeat(np.maximum(per_run, 1), sizes)
     if not counted.all():
-        # Without HLO: launches of one name with nothing in between are one run (a copy fusion of eight outputs).
+        # Without HLO: launches of one name with nothing in between are one run (a copy fusion of
+        # eight outputs).
         broken = np.ones(len(order), dtype=bool)
         broken[1:] = np.diff(launches.occurrence[order]) != 1
         broken[first] = True
@@ -302,7 +339,8 @@ def by_group(values: Floats, groups: Codes, count: int) -> Ints:
 def percentile_of_sorted(
     ordered: Floats, sizes: Ints, percentile: float, reached: Ints | None = None
 ) -> Floats:
-    """The percentile of each group, linear between neighbours as `numpy.percentile`; NaN where a group is empty.
+    """The percentile of each group, linear between neighbours as `numpy.percentile`; NaN where a
+    group is empty.
 
     Args:
         reached: how many there are up to each of `ordered`, where one counts several times.
@@ -335,7 +373,8 @@ def parse_statistic(text: str) -> Statistic:
     match = _PERCENTILE.fullmatch(text)
     if match is None:
         raise UserError(
-            f"unknown statistic {text!r}", remedy="use median, mean, min, max or pNN such as p90"
+            f"unknown statistic {text!r}",
+            remedy="use median, mean, min, max or pNN such as p90",
         )
     return Statistic(text, float(match[1]))
 
@@ -344,39 +383,57 @@ BLOCK_SAMPLES = 1 << 20  # samples whose statistics are worked out at once
 
 
 def compute_costs(
-    samples: Samples, use: Flags, skew_us: Floats, filed: Sequence[Cost], stat: Statistic
+    samples: Samples,
+    use: Flags,
+    skew_us: Floats,
+    filed: Sequence[Cost],
+    stat: Statistic,
 ) -> list[Cost]:
-    """The costs of compute instructions, some names at a time, so that memory does not grow with the trace."""
+    """The costs of compute instructions, some names at a time, so that memory does not grow with
+    the trace.
+    """
     sizes = np.zeros(len(filed), np.int64)
     for rows in _sample_chunks(samples, use):
         sizes += np.bincount(samples.name[rows], minlength=len(filed))
     edges = np.searchsorted(
-        np.cumsum(sizes), np.arange(0, len(samples) + BLOCK_SAMPLES, BLOCK_SAMPLES), side="right"
+        np.cumsum(sizes),
+        np.arange(0, len(samples) + BLOCK_SAMPLES, BLOCK_SAMPLES),
+        side="right",
     )
     parts = []
     for low, high in pairwise(sorted({0, *edges.tolist(), len(filed)})):
         here = np.flatnonzero(use & (samples.name >= low) & (samples.name < high))
-        values, groups = samples.time_ns[here] / 1e3, samples.name[here].astype(np.int64) - low
+        values, groups = (
+            samples.time_ns[here] / 1e3,
+            samples.name[here].astype(np.int64) - low,
+        )
         parts.append(_summaries(values, groups, high - low, stat))
     if not parts:
         return []
     cost, least, most, spread, counts = (
         np.concatenate(column) for column in zip(*parts, strict=True)
     )
-    return _costs(cost, least, most, spread, counts, np.maximum(cost + skew_us, 0.0), filed)
+    return _costs(
+        cost, least, most, spread, counts, np.maximum(cost + skew_us, 0.0), filed
+    )
 
 
 def _after_last_arrival(
     samples: Samples, use: Flags, naming: Naming, devices: Sequence[Device]
 ) -> tuple[Ints, Ints, Floats]:
-    """Name, group and microseconds: the minimum over the devices of each replica group, per execution and occurrence.
+    """Name, group and microseconds: the minimum over the devices of each replica group, per
+    execution and occurrence.
 
-    A collective's time on one device includes the wait for the last rank, which itself waits for nobody. What fewer
-    devices recorded than other occurrences of the same collective is left out: the last rank to arrive may be the one
-    whose window ended early.
+    A collective's time on one device includes the wait for the last rank, which itself waits for
+    nobody. What fewer devices recorded than other occurrences of the same collective is left out:
+    the last rank to arrive may be the one whose window ended early.
     """
     name, device = samples.name[use].astype(np.int64), samples.device[use]
-    group = group_of_device(naming, devices)[name, device] if len(name) else np.empty(0, np.int64)
+    group = (
+        group_of_device(naming, devices)[name, device]
+        if len(name)
+        else np.empty(0, np.int64)
+    )
     execution, occurrence = (
         samples.execution[use].astype(np.int64),
         samples.occurrence[use].astype(np.int64),
@@ -402,9 +459,15 @@ def _after_last_arrival(
 
 
 def collective_costs(
-    samples: Samples, use: Flags, naming: Naming, devices: Sequence[Device], stat: Statistic
+    samples: Samples,
+    use: Flags,
+    naming: Naming,
+    devices: Sequence[Device],
+    stat: Statistic,
 ) -> list[Cost]:
-    """The statistic over executions of each group, without the wait for its last rank; of the groups the slowest."""
+    """The statistic over executions of each group, without the wait for its last rank; of the
+    groups the slowest.
+    """
     filed = naming.filed
     name, group, time_us = _after_last_arrival(samples, use, naming, devices)
     groups_per_name = int(group.max(initial=0)) + 1
@@ -412,11 +475,18 @@ def collective_costs(
     cost = stat.over_groups(time_us, name * groups_per_name + group, count).reshape(
         len(filed), groups_per_name
     )
-    slowest = np.nan_to_num(cost, nan=-1.0).argmax(axis=1) if len(filed) else np.empty(0, np.int64)
+    slowest = (
+        np.nan_to_num(cost, nan=-1.0).argmax(axis=1)
+        if len(filed)
+        else np.empty(0, np.int64)
+    )
     use = group == slowest[name] if len(name) else np.empty(0, bool)
     summaries = _summaries(time_us[use], name[use], len(filed), stat)[1:]
     return _costs(
-        cost[np.arange(len(filed)), slowest], *summaries, np.full(len(filed), np.nan), filed
+        cost[np.arange(len(filed)), slowest],
+        *summaries,
+        np.full(len(filed), np.nan),
+        filed,
     )
 
 
@@ -466,18 +536,21 @@ def _costs(
 
 
 def rank_skew_us(samples: Samples, compute: Flags, names: int) -> Floats:
-    """How much longer compute takes on the slowest rank than on the median rank, per occurrence of an instruction.
+    """How much longer compute takes on the slowest rank than on the median rank, per occurrence of
+    an instruction.
 
-    Between two collectives that it waits for, every rank computes on its own; the second one then waits for the
-    slowest. A collective that ends while something computes makes nobody wait. So within each execution and each stretch
-    between the ends that compute waits for, the time of the rank with the longest sum of compute is compared with the
-    rank with the median sum (of an even number, the mean of the middle two). Ranks are compared only within an
-    execution: a step that is longer on all of them is no skew. Executions whose skew is unusual are left out, then the
-    mean counts.
+    Between two collectives that it waits for, every rank computes on its own; the second one then
+    waits for the slowest. A collective that ends while something computes makes nobody wait. So
+    within each execution and each stretch between the ends that compute waits for, the time of the
+    rank with the longest sum of compute is compared with the rank with the median sum (of an even
+    number, the mean of the middle two). Ranks are compared only within an execution: a step that is
+    longer on all of them is no skew. Executions whose skew is unusual are left out, then the mean
+    counts.
 
     Returns:
-        float64[names] in microseconds; over all occurrences of an execution they add up to its skew. NaN where fewer
-        than two devices recorded the same execution, or where no collective makes them wait.
+        float64[names] in microseconds; over all occurrences of an execution they add up to its
+        skew. NaN where fewer than two devices recorded the same execution, or where no collective
+        makes them wait.
     """
     unknown: Floats = np.full(names, np.nan)
     ran = np.zeros(int(samples.device.max(initial=0)) + 1, np.bool_)
@@ -485,10 +558,14 @@ def rank_skew_us(samples: Samples, compute: Flags, names: int) -> Floats:
     devices = np.flatnonzero(ran)
     if len(devices) < 2 or compute.all():
         return unknown
-    recorded = np.zeros((int(samples.execution[compute].max()) + 1, len(devices)), np.bool_)
+    recorded = np.zeros(
+        (int(samples.execution[compute].max()) + 1, len(devices)), np.bool_
+    )
     many = np.full(names, -1, np.int64)
     for rows in _sample_chunks(samples, compute):
-        recorded[samples.execution[rows], np.searchsorted(devices, samples.device[rows])] = True
+        recorded[
+            samples.execution[rows], np.searchsorted(devices, samples.device[rows])
+        ] = True
         np.maximum.at(many, samples.name[rows], samples.occurrence[rows])
     many += 1
     complete: Flags = np.asarray(recorded.all(axis=1))
@@ -516,7 +593,9 @@ def rank_skew_us(samples: Samples, compute: Flags, names: int) -> Floats:
 
     for rows in _sample_chunks(samples, compute, complete):
         # times are whole nanoseconds: their sum does not depend on the order
-        sums += np.bincount(cell(rows), weights=samples.time_ns[rows], minlength=len(sums))
+        sums += np.bincount(
+            cell(rows), weights=samples.time_ns[rows], minlength=len(sums)
+        )
     weight = _slowest_less_median(sums.reshape(shape))
     usual = usual_values((weight * sums.reshape(shape)).sum(axis=(1, 2))[complete])
     counted = np.flatnonzero(complete)[usual]
@@ -531,23 +610,33 @@ def rank_skew_us(samples: Samples, compute: Flags, names: int) -> Floats:
 
 
 def _stretches(
-    samples: Samples, compute: Flags, complete: Flags, place: Callable[[Ints], Ints], places: int
+    samples: Samples,
+    compute: Flags,
+    complete: Flags,
+    place: Callable[[Ints], Ints],
+    places: int,
 ) -> Ints:
-    """int64[places]: how many ends of collectives that compute waits for come before each occurrence.
+    """int64[places]: how many ends of collectives that compute waits for come before each
+    occurrence.
 
-    An overlapping kernel begins before such an end on one rank and after it on another; the stretch is the same for
-    all. So both are placed by the mean number of collectives that ended before them.
+    An overlapping kernel begins before such an end on one rank and after it on another; the stretch
+    is the same for all. So both are placed by the mean number of collectives that ended before
+    them.
     """
     before, seen = np.zeros(places), np.zeros(places, np.int64)
     for rows in _sample_chunks(samples, compute, complete):
-        before += np.bincount(place(rows), weights=samples.ended[rows], minlength=places)
+        before += np.bincount(
+            place(rows), weights=samples.ended[rows], minlength=places
+        )
         seen += np.bincount(place(rows), minlength=places)
     ends = _waited_ends(samples, ~compute, complete)
     return np.searchsorted(ends, before / np.maximum(seen, 1) + 0.5)
 
 
 def _waited_ends(samples: Samples, collective: Flags, complete: Flags) -> Floats:
-    """Where the collectives end for which some rank waits in most executions: the mean number of those that ended."""
+    """Where the collectives end for which some rank waits in most executions: the mean number of
+    those that ended.
+    """
     rows = np.flatnonzero(collective)
     rows = rows[complete[samples.execution[rows]]]
     name, occurrence = samples.name[rows].astype(np.int64), samples.occurrence[rows]
@@ -566,17 +655,27 @@ def _waited_ends(samples: Samples, collective: Flags, complete: Flags) -> Floats
 
 
 def _slowest_less_median(sums: Floats) -> Floats:
-    """The weight of each device's time in the slowest less the median of its stretch: float64 of the same shape."""
+    """The weight of each device's time in the slowest less the median of its stretch: float64 of
+    the same shape.
+    """
     order = np.argsort(sums, axis=2, kind="stable")
     count = sums.shape[2]
     weight = np.zeros(sums.shape)
-    for place, share in ((count - 1, 1.0), ((count - 1) // 2, -0.5), (count // 2, -0.5)):
+    for place, share in (
+        (count - 1, 1.0),
+        ((count - 1) // 2, -0.5),
+        (count // 2, -0.5),
+    ):
         at = order[:, :, place : place + 1]
-        np.put_along_axis(weight, at, np.take_along_axis(weight, at, axis=2) + share, axis=2)
+        np.put_along_axis(
+            weight, at, np.take_along_axis(weight, at, axis=2) + share, axis=2
+        )
     return weight
 
 
-def _sample_chunks(samples: Samples, use: Flags, complete: Flags | None = None) -> Iterator[Ints]:
+def _sample_chunks(
+    samples: Samples, use: Flags, complete: Flags | None = None
+) -> Iterator[Ints]:
     """The rows to use, of complete executions if these are known, some at a time."""
     for first in range(0, len(samples), BLOCK_ROWS):
         rows = np.flatnonzero(use[first : first + BLOCK_ROWS]) + first
@@ -591,10 +690,11 @@ def loop_costs(
 ) -> list[Cost]:
     """The costs of the loops of the entry computation.
 
-    LHS looks a ``while`` up by its own name, so that communication can hide behind all of it. Its time is the span from
-    its first to its last activity in one execution of the module, the least over devices (ranks wait for each other
-    inside loops that communicate), then the statistic over executions. Loops inside loops are left out: their spans
-    cannot be separated, and XLA assumes that a loop without a cost is cheap.
+    LHS looks a ``while`` up by its own name, so that communication can hide behind all of it. Its
+    time is the span from its first to its last activity in one execution of the module, the least
+    over devices (ranks wait for each other inside loops that communicate), then the statistic over
+    executions. Loops inside loops are left out: their spans cannot be separated, and XLA assumes
+    that a loop without a cost is cheap.
     """
     if not loops:
         return []
@@ -608,9 +708,13 @@ def loop_costs(
     )
 
 
-def _spans_us(trace: Trace, module: int, instructions: Sequence[int], kept: Flags) -> Floats:
+def _spans_us(
+    trace: Trace, module: int, instructions: Sequence[int], kept: Flags
+) -> Floats:
     """One span per kept execution, the least over devices, in microseconds."""
-    rows = np.flatnonzero((trace.module == module) & np.isin(trace.instruction, instructions))
+    rows = np.flatnonzero(
+        (trace.module == module) & np.isin(trace.instruction, instructions)
+    )
     rows = rows[trace.execution[rows] >= 0]
     rows = rows[kept[trace.execution[rows]]]
     if len(rows) == 0:

@@ -1,8 +1,10 @@
-"""A profile's costs under the names of another module: another jax, another number of devices, an edited program.
+"""A profile's costs under the names of another module: another jax, another number of devices, an
+edited program.
 
-Instructions are matched by what they are, surest first. What an instruction is has four parts: itself (opcode, shapes,
-fused operations, the framework's name, executions), what feeds it, what uses it, and its place among equal ones.
-A neighbourhood is hashed as by Weisfeiler and Leman: each round adds the neighbours' hashes to one's own.
+Instructions are matched by what they are, surest first. What an instruction is has four parts:
+itself (opcode, shapes, fused operations, the framework's name, executions), what feeds it, what
+uses it, and its place among equal ones. A neighbourhood is hashed as by Weisfeiler and Leman: each
+round adds the neighbours' hashes to one's own.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ class By(StrEnum):
     STRUCTURE = "structure"  # itself and its neighbourhood, as often in one module as in the other
     NAME = "name"  # itself and its name
     SHAPE = "shape"  # opcode and shapes; where their number differs, the median of their costs
-    SCALED = "scaled"  # a collective of another size or group, another kernel of the same sizes: scaled by estimates
+    # a collective of another size or group, another kernel of the same sizes: scaled by estimates
+    SCALED = "scaled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +93,16 @@ class Carried:
 
 
 LEAST_KNOWN = 0.5
-"""Share of a profile's time from which on it is of a module. Of profiles that pgle measured it is all; names such as
-``fusion.3`` are in any module, and of the profiles of two other programs 3 and 6 % were."""
+"""Share of a profile's time from which on it is of a module. Of profiles that pgle measured it is
+all; names such as ``fusion.3`` are in any module, and of the profiles of two other programs 3 and 6
+% were.
+"""
 
 
 def known_share(profile: Profile, module: LookupTable) -> float:
-    """The part of a profile's time, 0 to 1, that costs of instructions of a module hold; 0 of no time."""
+    """The part of a profile's time, 0 to 1, that costs of instructions of a module hold; 0 of no
+    time.
+    """
     times, other_us = _times(profile, module)
     known_us = sum(times.values())
     return known_us / (known_us + other_us) if known_us > 0 else 0.0
@@ -113,7 +120,8 @@ def check_source(profile: Profile, module: LookupTable, path: AnyPath) -> None:
 
 
 def _times(profile: Profile, module: LookupTable) -> tuple[dict[str, float], float]:
-    """Microseconds per execution of the module, by row name; and the sum of the costs that are of no such row.
+    """Microseconds per execution of the module, by row name; and the sum of the costs that are of
+    no such row.
 
     Loops do not count: the costs inside them do.
     """
@@ -124,37 +132,55 @@ def _times(profile: Profile, module: LookupTable) -> tuple[dict[str, float], flo
         if cost.is_valid and not rows[name].differs(cost)
     }
     names = {name for row in known for name in rows[row].accepted}
-    others = (cost for name, cost in effective.items() if name not in names and cost.is_valid)
-    return known, sum(cost.cost_us for cost in others if cost.likely_kind is not CostKind.LOOP)
+    others = (
+        cost for name, cost in effective.items() if name not in names and cost.is_valid
+    )
+    return known, sum(
+        cost.cost_us for cost in others if cost.likely_kind is not CostKind.LOOP
+    )
 
 
 def carry(
-    profile: Profile, old: LookupTable, new: LookupTable, scale: Scale = lambda old, new: None
+    profile: Profile,
+    old: LookupTable,
+    new: LookupTable,
+    scale: Scale = lambda old, new: None,
 ) -> Carried:
     """Put the costs that XLA finds for one module under the names of another.
 
     Args:
-        scale: how to scale a collective whose bytes or group differ, and a kernel that XLA makes in another way.
+        scale: how to scale a collective whose bytes or group differ, and a kernel that XLA makes in
+        another way.
     """
     costs = old.costs(profile)
     before = [
-        row for name, row in old.rows.items() if name in costs and not row.differs(costs[name])
+        row
+        for name, row in old.rows.items()
+        if name in costs and not row.differs(costs[name])
     ]
     matcher = _Matcher(Graph(old), Graph(new), before, list(new.rows.values()))
-    matches = [_match(row, was, costs[was.name], by) for by, was, row in matcher.exact()]
+    matches = [
+        _match(row, was, costs[was.name], by) for by, was, row in matcher.exact()
+    ]
     alike = list(matcher.by_shape())
     for group, row in alike:
         value = median(costs[was.name].cost_us for was in group)
-        matches.append(Match(row.name, group[0].name, By.SHAPE, row.cost(value, Origin.SAME_SHAPE)))
+        matches.append(
+            Match(row.name, group[0].name, By.SHAPE, row.cost(value, Origin.SAME_SHAPE))
+        )
     for was, row in matcher.scaled():
         factor = scale(was, row)
         if factor is not None:
             matches.append(_match(row, was, costs[was.name], By.SCALED, factor))
     matched = {match.name for match in matches}
-    used = {match.was for match in matches} | {was.name for group, _ in alike for was in group}
+    used = {match.was for match in matches} | {
+        was.name for group, _ in alike for was in group
+    }
     time, other_us = _times(profile, old)
     left = tuple(
-        name for name, row in new.rows.items() if name not in matched and not row.is_optional
+        name
+        for name, row in new.rows.items()
+        if name not in matched and not row.is_optional
     )
     record = {
         "from": old.module.name,
@@ -166,7 +192,8 @@ def carry(
     }
     return Carried(
         profile=Profile(
-            tuple(match.cost for match in matches), {**profile.provenance, "carried": record}
+            tuple(match.cost for match in matches),
+            {**profile.provenance, "carried": record},
         ),
         matches=tuple(matches),
         left=left,
@@ -179,9 +206,11 @@ def carry(
 def under_other_flags(
     given: Profile, old: LookupTable, new: LookupTable, hardware: Hardware
 ) -> tuple[Profile, int]:
-    """A program's costs, `given` by the user's own flags, under the names that new flags give; each gets a cost.
+    """A program's costs, `given` by the user's own flags, under the names that new flags give; each
+    gets a cost.
 
-    Returned with it: how many collectives the program did not have before. Their costs are scaled or estimated.
+    Returned with it: how many collectives the program did not have before. Their costs are scaled
+    or estimated.
     """
     carried = carry(given, old, new, scale_by(old, new, hardware))
     costs = {match.name: match.cost for match in carried.matches}
@@ -189,13 +218,17 @@ def under_other_flags(
     fills = fill(new, costs, gaps, estimator(new.module, hardware))
     measured = old.costs(given)
     others = (item for item in carried.matches if item.by is By.SCALED)
-    scaled = {item.name for item in others if item.cost.cost_us != measured[item.was].cost_us}
+    scaled = {
+        item.name for item in others if item.cost.cost_us != measured[item.was].cost_us
+    }
     modelled = {row.name for row in gaps} | scaled
     profile = Profile((*costs.values(), *fills.values()), given.provenance)
     return profile, sum(new.rows[name].kind is CostKind.COLLECTIVE for name in modelled)
 
 
-def _match(row: LookupRow, was: LookupRow, cost: Cost, by: By, factor: float = 1.0) -> Match:
+def _match(
+    row: LookupRow, was: LookupRow, cost: Cost, by: By, factor: float = 1.0
+) -> Match:
     found = cost._replace(
         name=row.filed_as,
         fingerprint="",
@@ -221,7 +254,9 @@ class Graph:
 
     @cached_property
     def place(self) -> Mapping[str, int]:
-        """The position of each row in the module. Rows that are otherwise equal are paired in this order."""
+        """The position of each row in the module. Rows that are otherwise equal are paired in this
+        order.
+        """
         order = {name: number for number, name in enumerate(self.module.instructions)}
         return {name: order[row.instruction.name] for name, row in self.rows.items()}
 
@@ -238,11 +273,15 @@ class Graph:
         )
 
     def essence(self, row: LookupRow) -> Hashable:
-        """What stays when layouts, unit dimensions and the library change: all sizes, and how they are worked on."""
+        """What stays when layouts, unit dimensions and the library change: all sizes, and how they
+        are worked on.
+        """
         return self.sizes(row), self._kernel(row)
 
     def sizes(self, row: LookupRow) -> Hashable:
-        """What stays when another kernel is made, too: a product's sizes, else those of results and operands."""
+        """What stays when another kernel is made, too: a product's sizes, else those of results and
+        operands.
+        """
         if _is_collective(row):
             return (
                 row.opcode,
@@ -262,19 +301,25 @@ class Graph:
         return frozenset(Counter(map(_size, arrays)).items()), row.executions > 1
 
     def origin(self, row: LookupRow) -> Hashable:
-        """What stays when sizes change: the framework's name, and how it is worked on. Without a name nothing does."""
+        """What stays when sizes change: the framework's name, and how it is worked on. Without a
+        name nothing does.
+        """
         name = framework_name(row.instruction)
         known = name if name else (id(self), row.name)
         return known, row.opcode, self._kernel(row), row.executions > 1
 
     def form(self, row: LookupRow) -> Hashable:
-        """What stays when sizes change and the framework gave no name: the name's stem, and types with their ranks."""
+        """What stays when sizes change and the framework gave no name: the name's stem, and types
+        with their ranks.
+        """
         arrays = " ".join((row.shape, *self._operand_shapes(row)))
         stem = re.sub(r"[.\d]+$", "", row.name)
         return stem, row.opcode, row.executions > 1, _NUMBERS.sub("n", arrays)
 
     def _kernel(self, row: LookupRow) -> str:
-        """Which of XLA's emitters makes a kernel: transposing in a loop takes twice as long as transposing in tiles."""
+        """Which of XLA's emitters makes a kernel: transposing in a loop takes twice as long as
+        transposing in tiles.
+        """
         if next(matmuls(self.module, row.instruction), None) is not None:
             return "product"
         return (self.module.wrapped(row.instruction) or row.instruction).fusion_kind
@@ -303,8 +348,13 @@ class Graph:
 
     @cached_property
     def feeds(self) -> Mapping[str, tuple[str, ...]]:
-        """For each row the rows of its operands, looking through a bitcast, a done or a tuple, which have none."""
-        return {name: tuple(self._sources(row.instruction)) for name, row in self.rows.items()}
+        """For each row the rows of its operands, looking through a bitcast, a done or a tuple,
+        which have none.
+        """
+        return {
+            name: tuple(self._sources(row.instruction))
+            for name, row in self.rows.items()
+        }
 
     @cached_property
     def users(self) -> Mapping[str, tuple[str, ...]]:
@@ -356,11 +406,16 @@ class Graph:
 
     @cached_property
     def upstream(self) -> Mapping[str, int]:
-        """The hash of each row with all that it depends on: it tells layer 3 of a stack from layer 4."""
+        """The hash of each row with all that it depends on: it tells layer 3 of a stack from layer
+        4.
+        """
         found: dict[str, int] = {}
         for name in sorted(self.rows, key=self.place.__getitem__):
             found[name] = hash(
-                (self.itself[name], *(found.get(source, 0) for source in self.feeds[name]))
+                (
+                    self.itself[name],
+                    *(found.get(source, 0) for source in self.feeds[name]),
+                )
             )
         return found
 
@@ -372,11 +427,15 @@ _NUMBERS = re.compile(r"(?<=[\[,])\d+")
 def _size(text: str) -> tuple[str, tuple[int, ...]]:
     """Type and dimensions of an array, sorted, without dimensions of 1."""
     dtype, _, sizes = text.rstrip("]").partition("[")
-    return dtype, tuple(sorted(int(size) for size in sizes.split(",") if size not in ("", "1")))
+    return dtype, tuple(
+        sorted(int(size) for size in sizes.split(",") if size not in ("", "1"))
+    )
 
 
 def framework_name(item: Instruction) -> str:
-    """``metadata.op_name`` as it is the same in all releases of jax: without ``jit(main)`` and parameters."""
+    """``metadata.op_name`` as it is the same in all releases of jax: without ``jit(main)`` and
+    parameters.
+    """
     return re.sub(r"\[[^]]*\]|jit\(main\)/", "", item.op_name)
 
 
@@ -384,7 +443,11 @@ class _Matcher:
     """Pairs of rows, each new one once."""
 
     def __init__(
-        self, old: Graph, new: Graph, before: Sequence[LookupRow], after: Sequence[LookupRow]
+        self,
+        old: Graph,
+        new: Graph,
+        before: Sequence[LookupRow],
+        after: Sequence[LookupRow],
     ) -> None:
         self.old, self.new = old, new
         self.all_before = sorted(before, key=lambda row: old.place[row.name])
@@ -395,21 +458,32 @@ class _Matcher:
         """Pairs of the same thing, (what tells, old, new), surest first."""
         last = ROUNDS
         keys: list[tuple[By, Key]] = [
-            (By.STRUCTURE, lambda of, row: (of.upstream[row.name], of.rounds[last][row.name])),
+            (
+                By.STRUCTURE,
+                lambda of, row: (of.upstream[row.name], of.rounds[last][row.name]),
+            ),
             (By.STRUCTURE, lambda of, row: of.rounds[last][row.name]),
             (By.NAME, lambda of, row: (row.name, of.itself[row.name])),
             (By.STRUCTURE, lambda of, row: of.upstream[row.name]),
             (By.STRUCTURE, lambda of, row: of.rounds[1][row.name]),
             (By.STRUCTURE, lambda of, row: of.itself[row.name]),
-            (By.SHAPE, lambda of, row: (of.outline(row), of.module.work(row.instruction))),
+            (
+                By.SHAPE,
+                lambda of, row: (of.outline(row), of.module.work(row.instruction)),
+            ),
             (By.SHAPE, lambda of, row: of.outline(row)),
-            (By.SHAPE, lambda of, row: (of.essence(row), framework_name(row.instruction))),
+            (
+                By.SHAPE,
+                lambda of, row: (of.essence(row), framework_name(row.instruction)),
+            ),
             (By.SHAPE, lambda of, row: of.essence(row)),
         ]
         for by, key in keys:
             paired = list(
                 self._paired(
-                    key, lambda mine, rows: mine if len(mine) == len(rows) else (), self.before
+                    key,
+                    lambda mine, rows: mine if len(mine) == len(rows) else (),
+                    self.before,
                 )
             )
             taken = {id(was) for was, _ in paired}
@@ -420,14 +494,17 @@ class _Matcher:
         """All the old rows of the same outline, and a new row without a partner."""
         for key in (Graph.outline, Graph.essence):
             yield from self._paired(
-                key, lambda mine, rows: [mine] * len(rows) if mine else (), self.all_before
+                key,
+                lambda mine, rows: [mine] * len(rows) if mine else (),
+                self.all_before,
             )
 
     def scaled(self) -> Iterator[tuple[LookupRow, LookupRow]]:
-        """Kernels of the same sizes that another emitter makes, in order; and collectives of another size or group.
+        """Kernels of the same sizes that another emitter makes, in order; and collectives of
+        another size or group.
 
-        Collectives are paired by kind, the framework's name and how many arrays they hold, in order. If XLA combined
-        others, with the one nearest in bytes.
+        Collectives are paired by kind, the framework's name and how many arrays they hold, in
+        order. If XLA combined others, with the one nearest in bytes.
         """
         kernels = [row for row in self.all_before if not _is_collective(row)]
         yield from self._paired(
@@ -435,7 +512,9 @@ class _Matcher:
         )
         # The same line of the program with other sizes, as after a change of the number of layers.
         for same in (Graph.origin, Graph.form):
-            yield from self._paired(same, _in_order, kernels, lambda row: not _is_collective(row))
+            yield from self._paired(
+                same, _in_order, kernels, lambda row: not _is_collective(row)
+            )
         collectives = list(filter(_is_collective, self.all_before))
         yield from self._paired(
             lambda of, row: (_source(of, row), row.shape.count("[")),
@@ -443,7 +522,10 @@ class _Matcher:
             collectives,
             _is_collective,
         )
-        for key in (_source, lambda of, row: collective_kind(of.module, row.instruction)):
+        for key in (
+            _source,
+            lambda of, row: collective_kind(of.module, row.instruction),
+        ):
             yield from self._paired(key, self._nearest, collectives, _is_collective)
 
     def _paired(
@@ -453,7 +535,9 @@ class _Matcher:
         before: Sequence[LookupRow],
         wanted: Callable[[LookupRow], bool] | None = None,
     ) -> Iterator[tuple[T, LookupRow]]:
-        """New rows that are left, with what `partners` makes of old and new ones of an equal key: one each, or none."""
+        """New rows that are left, with what `partners` makes of old and new ones of an equal key:
+        one each, or none.
+        """
         one, taken = _groups(self.old, before, key), set[int]()
         for found, rows in _groups(self.new, filter(wanted, self.after), key).items():
             for was, row in zip(partners(one.get(found, []), rows), rows, strict=False):
@@ -461,7 +545,9 @@ class _Matcher:
                 yield was, row
         self.after = [row for row in self.after if id(row) not in taken]
 
-    def _nearest(self, mine: Sequence[LookupRow], rows: Sequence[LookupRow]) -> Sequence[LookupRow]:
+    def _nearest(
+        self, mine: Sequence[LookupRow], rows: Sequence[LookupRow]
+    ) -> Sequence[LookupRow]:
         """For each of some rows, the old one that is nearest in bytes."""
         sizes = [max(_sent(self.new, row), 1) for row in rows if mine]
         return [
@@ -470,7 +556,9 @@ class _Matcher:
         ]
 
 
-def _in_order(mine: Sequence[LookupRow], rows: Sequence[LookupRow]) -> Sequence[LookupRow]:
+def _in_order(
+    mine: Sequence[LookupRow], rows: Sequence[LookupRow]
+) -> Sequence[LookupRow]:
     """For each of some rows, the old one at the same place, as far as their numbers allow."""
     return [
         mine[min(at * len(mine) // len(rows), len(mine) - 1)]
@@ -492,7 +580,9 @@ def _is_collective(row: LookupRow) -> bool:
     return row.kind is CostKind.COLLECTIVE
 
 
-def _groups(of: Graph, rows: Iterable[LookupRow], key: Key) -> dict[Hashable, list[LookupRow]]:
+def _groups(
+    of: Graph, rows: Iterable[LookupRow], key: Key
+) -> dict[Hashable, list[LookupRow]]:
     found: dict[Hashable, list[LookupRow]] = defaultdict(list)
     for row in rows:
         found[key(of, row)].append(row)

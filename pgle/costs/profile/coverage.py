@@ -1,13 +1,16 @@
-"""How well a profile fits HLO modules: covered, missing, matched only by name, unused; and its gaps filled.
+"""How well a profile fits HLO modules: covered, missing, matched only by name, unused; and its gaps
+filled.
 
-A cost counts where XLA would find it: under the name an instruction had when LHS ran. Where the profile knows opcode
-and shape, a name that now belongs to another instruction is a mismatch and no coverage.
+A cost counts where XLA would find it: under the name an instruction had when LHS ran. Where the
+profile knows opcode and shape, a name that now belongs to another instruction is a mismatch and no
+coverage.
 
-XLA gives a gap, an instruction without a cost, a constant, which distorts the schedule. What fills gaps here: first the
-median of measured instructions that are the same thing: opcode, shapes of result and operands, fusions, size of
-the replica group. Else an estimate, times what measured instructions of the same kind cost relative to their
-estimates. Filled-in costs are marked (`Cost.origin`), and the provenance says how much it is. A completed profile
-gives every measured instruction the cost that it had before, read as XLA reads it.
+XLA gives a gap, an instruction without a cost, a constant, which distorts the schedule. What fills
+gaps here: first the median of measured instructions that are the same thing: opcode, shapes of
+result and operands, fusions, size of the replica group. Else an estimate, times what measured
+instructions of the same kind cost relative to their estimates. Filled-in costs are marked
+(`Cost.origin`), and the provenance says how much it is. A completed profile gives every measured
+instruction the cost that it had before, read as XLA reads it.
 """
 
 from __future__ import annotations
@@ -70,21 +73,27 @@ class Gap:
     kind: CostKind  # what the scheduler does with it
     opcode: str  # of a collective the wrapped one
     shape: str  # of the result
-    # time per execution of the module that hangs on it: what it costs or what XLA takes it for, whichever is more
+    # time per execution of the module that hangs on it: what it costs or what XLA takes it for,
+    # whichever is more
     weight_us: float
     cost_us: float  # what it probably costs, once; nobody measured it
     total_us: float  # the same per execution of the module
     basis: Origin  # the source of `cost_us`
-    assumed_us: float  # what XLA takes it for: its T-shirt size, of a mismatch the cost of the other instruction
+    # what XLA takes it for: its T-shirt size, of a mismatch the cost of the other instruction
+    assumed_us: float
     is_mismatch: bool = False  # the profile has the name, for another instruction
-    hint: str = ""  # where its cost went, or what the profile has instead, a clause; empty where nothing is known
+    # where its cost went, or what the profile has instead, a clause; empty where nothing is known
+    hint: str = ""
 
 
 MOST_OFF, HEAVY = 30.0, 0.01
-"""A cost this many times more or less than an estimate, of at least this share of the step, is of something else.
+"""A cost this many times more or less than an estimate, of at least this share of the step, is of
+something else.
 
 Of two recorded jobs the largest was 8.1 times: an all-gather whose ranks arrive at different times
-(``benchmarks/estimate.py``). Costs that data decides, and custom calls that nobody knows, may be any."""
+(``benchmarks/estimate.py``). Costs that data decides, and custom calls that nobody knows, may be
+any.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +116,27 @@ def _weighed(
     gaps: Mapping[str, Cost | None],
     estimate: Estimate,
 ) -> tuple[Gap, ...]:
-    """The gaps with what hangs on them, heaviest first; `gaps`: None, or the cost that XLA takes though it is wrong."""
+    """The gaps with what hangs on them, heaviest first; `gaps`: None, or the cost that XLA takes
+    though it is wrong.
+    """
     rows = [table.rows[name] for name in gaps]
     fills = fill(table, costs, rows, estimate)
     has_sizes = fallback_of(table.final) == T_SHIRT_SIZES
     found = []
     for row in rows:
-        taken, cost_us, basis = gaps[row.name], fills[row.name].cost_us, fills[row.name].origin
-        assumed = default_us(table.module, row.instruction) if taken is None else taken.cost_us
+        taken, cost_us, basis = (
+            gaps[row.name],
+            fills[row.name].cost_us,
+            fills[row.name].origin,
+        )
+        assumed = (
+            default_us(table.module, row.instruction)
+            if taken is None
+            else taken.cost_us
+        )
         weight = max(
-            weigh(cost_us, row), weigh(assumed, row) if has_sizes or taken is not None else 0.0
+            weigh(cost_us, row),
+            weigh(assumed, row) if has_sizes or taken is not None else 0.0,
         )
         is_mismatch = taken is not None and taken.is_valid
         hint = ""
@@ -145,7 +165,9 @@ def _weighed(
 
 
 def _unused(
-    profile: Profile, tables: Sequence[LookupTable], effective: Iterable[Mapping[str, Cost]]
+    profile: Profile,
+    tables: Sequence[LookupTable],
+    effective: Iterable[Mapping[str, Cost]],
 ) -> tuple[Cost, ...]:
     """The costs that none of the modules takes, in file order, each name once."""
     taken = {
@@ -158,7 +180,10 @@ def _unused(
         {
             cost.full_name: cost
             for cost in profile.costs
-            if not {(cost.fingerprint, cost.name), (cost.fingerprint, strip_remat(cost.name))}
+            if not {
+                (cost.fingerprint, cost.name),
+                (cost.fingerprint, strip_remat(cost.name)),
+            }
             & taken
         }.values()
     )
@@ -186,15 +211,18 @@ class ModuleCoverage:
     fingerprint: str  # empty where unknown
     source: str  # the dump it was read from
     is_main: bool  # the module that the verdict is about
-    against: (
-        str  # ``schedule dump``, ``scheduling names`` or ``final names``: where LHS names come from
-    )
-    # instructions with a cost, of all that want one; copies and conditions of loops that LHS does not schedule only
-    # where they have one
+    # ``schedule dump``, ``scheduling names`` or ``final names``: where LHS names come from
+    against: str
+    # instructions with a cost, of all that want one; copies and conditions of loops that LHS does
+    # not schedule only where they have one
     count: Share
-    time: Share  # µs per execution of the module; see `Gap.weight_us` for what gaps weigh
+    time: (
+        Share  # µs per execution of the module; see `Gap.weight_us` for what gaps weigh
+    )
     collectives: Share  # collectives with a cost
-    costs: Mapping[str, Cost]  # what XLA finds, by the name when LHS ran, whatever it is worth
+    costs: Mapping[
+        str, Cost
+    ]  # what XLA finds, by the name when LHS ran, whatever it is worth
     step_us: float  # time of one execution, gaps as estimated
     lost_us: float  # weight of collectives without a cost
     filled_in: int  # covered by costs that nobody measured
@@ -254,11 +282,15 @@ class Coverage:
     def invalid(self) -> tuple[Oddity, ...]:
         """Costs that are negative or not finite; XLA takes them as they are."""
         return tuple(
-            item for item in self.findings if item.fault in (Fault.NOT_FINITE, Fault.NEGATIVE)
+            item
+            for item in self.findings
+            if item.fault in (Fault.NOT_FINITE, Fault.NEGATIVE)
         )
 
     def is_ok(self, bounds: Bounds) -> bool:
-        """Whether every compilation of the main module meets the bounds and every cost is a number of microseconds."""
+        """Whether every compilation of the main module meets the bounds and every cost is a number
+        of microseconds.
+        """
         return (
             bool(self.main)
             and all(module.meets(bounds) for module in self.main)
@@ -281,11 +313,15 @@ def cover(
         UserError: there is no module.
     """
     if not modules:
-        raise UserError("no HLO module to hold the profile against", remedy="give --hlo a dump")
+        raise UserError(
+            "no HLO module to hold the profile against", remedy="give --hlo a dump"
+        )
     dumps = lhs_modules or {}
     tables = [LookupTable(module, dumps.get(module.name)) for module in modules]
     named = {cost.fingerprint for cost in profile.costs}
-    keys = [module.fingerprint if module.fingerprint in named else "" for module in modules]
+    keys = [
+        module.fingerprint if module.fingerprint in named else "" for module in modules
+    ]
     effective = {key: effective_costs(profile, key) for key in dict.fromkeys(keys)}
     found = [
         cover_module(profile, table, effective[key])
@@ -297,7 +333,9 @@ def cover(
     for item, table in zip(found, tables, strict=True):
         marked = replace(item, is_main=(item.module, item.program_id) == main)
         done.append(
-            _with_hints(marked, table, unused) if marked.is_main or marked.count.covered else marked
+            _with_hints(marked, table, unused)
+            if marked.is_main or marked.count.covered
+            else marked
         )
     done.sort(key=lambda item: (not item.is_main, -item.step_us))
     return Coverage(
@@ -310,9 +348,11 @@ def cover(
 
 
 def _main(profile: Profile, found: Sequence[ModuleCoverage]) -> tuple[str, int | None]:
-    """Name and program id of the main module: the heaviest that the profile was made for, else the heaviest.
+    """Name and program id of the main module: the heaviest that the profile was made for, else the
+    heaviest.
 
-    Processes share program ids; another compilation of the same name in one process has its own and is another module.
+    Processes share program ids; another compilation of the same name in one process has its own and
+    is another module.
     """
     for record in module_records(profile.provenance):
         named = [item for item in found if item.module == record.get("name")]
@@ -335,10 +375,14 @@ def cover_module(
     hardware = hardware_of(module)
     estimate = estimator(table.module, hardware)
     gaps = _weighed(table, covered, missed, estimate)
-    weights_us = {name: weigh(cost.cost_us, rows[name]) for name, cost in covered.items()}
+    weights_us = {
+        name: weigh(cost.cost_us, rows[name]) for name, cost in covered.items()
+    }
     covered_us = sum(weights_us.values())
     estimated_us = sum(
-        weights_us[name] for name, cost in covered.items() if cost.origin is Origin.ESTIMATED
+        weights_us[name]
+        for name, cost in covered.items()
+        if cost.origin is Origin.ESTIMATED
     )
     step_us = covered_us + sum(gap.total_us for gap in gaps)
     annotated = any(row.instruction.scheduling_name for row in rows.values())
@@ -349,7 +393,11 @@ def cover_module(
         fingerprint=module.fingerprint,
         source=module.source,
         is_main=False,
-        against="schedule dump" if by_dump else "scheduling names" if annotated else "final names",
+        against="schedule dump"
+        if by_dump
+        else "scheduling names"
+        if annotated
+        else "final names",
         count=Share(len(covered), len(covered) + len(gaps)),
         time=Share(covered_us, covered_us + sum(gap.weight_us for gap in gaps)),
         collectives=Share(
@@ -360,7 +408,9 @@ def cover_module(
         step_us=step_us,
         gaps=gaps,
         lost_us=sum(gap.weight_us for gap in gaps if gap.kind is CostKind.COLLECTIVE),
-        filled_in=sum(cost.origin in (*FILLED, Origin.SIMULATED) for cost in covered.values()),
+        filled_in=sum(
+            cost.origin in (*FILLED, Origin.SIMULATED) for cost in covered.values()
+        ),
         unchecked=sum(not cost.opcode and not cost.shape for cost in covered.values()),
         is_of_others=all(
             cost.fingerprint not in ("", module.fingerprint) for cost in profile.costs
@@ -387,16 +437,24 @@ def _implausible(
         if max(weigh(cost.cost_us, row), weigh(us, row)) < HEAVY * step_us:
             continue
         by_data = range_of(table.module, row.instruction, hardware, us)
-        least, most = (us, us) if by_data is None else (by_data.least_us, by_data.most_us)
+        least, most = (
+            (us, us) if by_data is None else (by_data.least_us, by_data.most_us)
+        )
         if not least / MOST_OFF <= cost.cost_us <= most * MOST_OFF:
             item = Implausible(name, cost.cost_us, min(max(cost.cost_us, least), most))
             found.append((weigh(cost.cost_us, row), item))
     return tuple(item for _, item in sorted(found, key=lambda pair: -pair[0]))
 
 
-def _with_hints(item: ModuleCoverage, table: LookupTable, unused: Iterable[Cost]) -> ModuleCoverage:
+def _with_hints(
+    item: ModuleCoverage, table: LookupTable, unused: Iterable[Cost]
+) -> ModuleCoverage:
     free = {cost.name for cost in unused if cost.fingerprint in ("", item.fingerprint)}
-    found = {name: run_time for run_time, name in table.run_time_names.items() if run_time in free}
+    found = {
+        name: run_time
+        for run_time, name in table.run_time_names.items()
+        if run_time in free
+    }
     gaps = (
         replace(gap, hint=f"in the profile as {found[gap.name]}")
         if not gap.hint and gap.name in found
@@ -404,12 +462,16 @@ def _with_hints(item: ModuleCoverage, table: LookupTable, unused: Iterable[Cost]
         for gap in item.gaps
     )
     full = replace(item, gaps=tuple(gaps))
-    renamed = any(gap.kind is CostKind.COLLECTIVE and gap.name in found for gap in full.gaps)
+    renamed = any(
+        gap.kind is CostKind.COLLECTIVE and gap.name in found for gap in full.gaps
+    )
     return replace(full, hints=tuple(_hints(full, len(table.ambiguous), renamed)))
 
 
 def _hints(item: ModuleCoverage, ambiguous: int, renamed: bool) -> Iterator[str]:
-    """Remedies for what a module lacks, the likeliest cause first; `renamed`: it has collectives by other names."""
+    """Remedies for what a module lacks, the likeliest cause first; `renamed`: it has collectives by
+    other names.
+    """
     if item.is_of_others:
         yield f"every name is for another fingerprint; this module is {item.fingerprint or 'without one'}"
     is_foreign = (item.count.value or 0.0) < MOSTLY_UNKNOWN
@@ -423,7 +485,9 @@ def _hints(item: ModuleCoverage, ambiguous: int, renamed: bool) -> Iterator[str]
             f"this profile was made by another program, flags or jax version{also}: profile this program with "
             f"'{PROFILE}'"
         )
-    lost = [gap for gap in item.gaps if gap.kind is CostKind.COLLECTIVE and not is_foreign]
+    lost = [
+        gap for gap in item.gaps if gap.kind is CostKind.COLLECTIVE and not is_foreign
+    ]
     if lost and renamed:
         yield (
             f"the profile has collectives under other names: '{CONVERT}' translates them, if LHS "
@@ -449,7 +513,9 @@ def _hints(item: ModuleCoverage, ambiguous: int, renamed: bool) -> Iterator[str]
         yield f"fill gaps from same-shape instructions and estimates with '{COMPLETE}'"
 
 
-def _warnings(main: ModuleCoverage, dumps: Mapping[str, Module | None]) -> Iterator[str]:
+def _warnings(
+    main: ModuleCoverage, dumps: Mapping[str, Module | None]
+) -> Iterator[str]:
     if main.unchecked:
         yield f"the profile says neither opcode nor shape of {main.unchecked} of its names: they may match by accident"
     dump = dumps.get(main.module)
@@ -466,16 +532,20 @@ Estimate = Callable[[Instruction], float]
 FILLED = (Origin.SAME_SHAPE, Origin.ESTIMATED)
 """Costs of these origins were filled in before: no other cost is derived from them."""
 
-MIN_NEIGHBOURS = (
-    3  # measured instructions of a kind that it takes to scale the estimates of that kind
-)
+# measured instructions of a kind that it takes to scale the estimates of that kind
+MIN_NEIGHBOURS = 3
 
 CALIBRATED_ON = 300
-"""Measured instructions of one kind that are estimated too, to scale the estimates; more change little."""
+"""Measured instructions of one kind that are estimated too, to scale the estimates; more change
+little.
+"""
 
 
 def fill(
-    table: LookupTable, costs: Mapping[str, Cost], gaps: Collection[LookupRow], estimate: Estimate
+    table: LookupTable,
+    costs: Mapping[str, Cost],
+    gaps: Collection[LookupRow],
+    estimate: Estimate,
 ) -> dict[str, Cost]:
     """A cost for each gap, by row name."""
     measured = [
@@ -494,12 +564,16 @@ def fill(
         if value is not None:
             fills[row.name] = row.cost(value, Origin.SAME_SHAPE)
         else:
-            fills[row.name] = row.cost(estimate(row.instruction) * factor(row), Origin.ESTIMATED)
+            fills[row.name] = row.cost(
+                estimate(row.instruction) * factor(row), Origin.ESTIMATED
+            )
     return fills
 
 
 def _medians_of_same(
-    table: LookupTable, measured: Iterable[tuple[LookupRow, float]], gaps: Iterable[LookupRow]
+    table: LookupTable,
+    measured: Iterable[tuple[LookupRow, float]],
+    gaps: Iterable[LookupRow],
 ) -> Mapping[Hashable, float]:
     """By signature, medians of measured instructions that are the same thing as some gap."""
     alike = {
@@ -514,14 +588,19 @@ def _medians_of_same(
 
 def _signature(table: LookupTable, row: LookupRow) -> Hashable:
     """What two instructions share when one's measurement is good for the other."""
-    group = group_size(table.module, row.instruction) if row.kind is CostKind.COLLECTIVE else 0
+    group = (
+        group_size(table.module, row.instruction)
+        if row.kind is CostKind.COLLECTIVE
+        else 0
+    )
     return row.opcode, row.shape, table.module.work(row.instruction), group
 
 
 def _factors(
     measured: Iterable[tuple[LookupRow, float]], estimate: Estimate
 ) -> Callable[[LookupRow], float]:
-    """What an estimate is multiplied by: the median of measured / estimated, of the narrowest kind with enough of both.
+    """What an estimate is multiplied by: the median of measured / estimated, of the narrowest kind
+    with enough of both.
 
     1 if no kind has enough.
     """
@@ -534,12 +613,17 @@ def _factors(
     def of_kind(kind: str) -> float | None:
         sample = known[kind][:: max(len(known[kind]) // CALIBRATED_ON, 1)]
         ratios = [
-            cost_us / guess for row, cost_us in sample if (guess := estimate(row.instruction)) > 0
+            cost_us / guess
+            for row, cost_us in sample
+            if (guess := estimate(row.instruction)) > 0
         ]
         return median(ratios) if len(ratios) >= MIN_NEIGHBOURS else None
 
     def factor(row: LookupRow) -> float:
-        return next((found for kind in _kinds_of(row) if (found := of_kind(kind)) is not None), 1.0)
+        return next(
+            (found for kind in _kinds_of(row) if (found := of_kind(kind)) is not None),
+            1.0,
+        )
 
     return factor
 
@@ -581,9 +665,12 @@ def complete_profile(
     """Give every schedulable instruction of a module a cost.
 
     Args:
-        profile: any; what it has is kept as it is, but for costs that are negative or not finite: these are gaps.
-        lhs_module: the module as LHS saw it, where `module` is the final one and a schedule dump exists.
-        with_fingerprint: name the filled costs by the module's fingerprint; so they are anyway where the profile holds
+        profile: any; what it has is kept as it is, but for costs that are negative or not finite:
+        these are gaps.
+        lhs_module: the module as LHS saw it, where `module` is the final one and a schedule dump
+        exists.
+        with_fingerprint: name the filled costs by the module's fingerprint; so they are anyway
+        where the profile holds
             any such name.
     """
     valid = _without_invalid(profile)
@@ -593,7 +680,9 @@ def complete_profile(
         name: effective[name] for name in table.ambiguous if name in effective
     }
     rows = [
-        row for row in table.rows.values() if row.instruction.opcode not in ("conditional", "call")
+        row
+        for row in table.rows.values()
+        if row.instruction.opcode not in ("conditional", "call")
     ]
     gaps = [row for row in rows if row.name not in known]
     fills = fill(table, known, gaps, estimator(table.module, hardware))
@@ -604,7 +693,8 @@ def complete_profile(
         if item.opcode == "while" and trip_count(table.module, item) is not None
     ]
     costs_us = {
-        table.rows[name].instruction.name: cost.cost_us for name, cost in (known | fills).items()
+        table.rows[name].instruction.name: cost.cost_us
+        for name, cost in (known | fills).items()
     }
     of_loops = [
         Cost(
@@ -628,7 +718,10 @@ def complete_profile(
         "module": module.name,
         "fingerprint": module.fingerprint,
         "target": hardware.name,
-        "filled": {origin.value: sum(cost.origin is origin for cost in new) for origin in FILLED},
+        "filled": {
+            origin.value: sum(cost.origin is origin for cost in new)
+            for origin in FILLED
+        },
     }
     earlier = cast(Sequence[object], profile.provenance.get("completed", ()))
     result = replace(
@@ -652,7 +745,9 @@ def estimate_profile(module: Module, hardware: Hardware) -> Profile:
 def _without_invalid(profile: Profile) -> Profile:
     """The profile without costs that are no time, with a warning that names them."""
     invalid = [
-        f"{cost.full_name} ({cost.cost_us:g})" for cost in profile.costs if not cost.is_valid
+        f"{cost.full_name} ({cost.cost_us:g})"
+        for cost in profile.costs
+        if not cost.is_valid
     ]
     if not invalid:
         return profile
@@ -664,16 +759,21 @@ def _without_invalid(profile: Profile) -> Profile:
 def _writable(
     profile: Profile, prefix: str, effective: Container[str], costs: Iterable[Cost]
 ) -> tuple[Cost, ...]:
-    """The costs under names that change none of the profile's costs for this or any other module, by name.
+    """The costs under names that change none of the profile's costs for this or any other module,
+    by name.
 
-    The last of equal names wins, a bare name counts for every module, and a name that holds ``.remat`` makes XLA
-    average equal names.
+    The last of equal names wins, a bare name counts for every module, and a name that holds
+    ``.remat`` makes XLA average equal names.
     """
-    taken = set() if prefix else {cost.name for cost in profile.costs if cost.fingerprint}
+    taken = (
+        set() if prefix else {cost.name for cost in profile.costs if cost.fingerprint}
+    )
     return tuple(
         cost._replace(fingerprint=prefix)
         for cost in sorted(costs, key=lambda cost: cost.name)
-        if not has_remat(cost.name) and cost.name not in taken and cost.name not in effective
+        if not has_remat(cost.name)
+        and cost.name not in taken
+        and cost.name not in effective
     )
 
 

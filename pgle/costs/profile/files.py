@@ -1,26 +1,29 @@
-"""Cost profiles as files: the text and binary forms that XLA reads, and the sidecar with what they cannot say.
+"""Cost profiles as files: the text and binary forms that XLA reads, and the sidecar with what they
+cannot say.
 
-XLA reads text with C++ protobuf's TextFormat. Usual text goes through one regular expression; everything else that
-TextFormat knows (single quotes, joined strings, escapes, lists, ``<>``) through protobuf's own Python parser, after a
-check of the lexical rules where C++ is the stricter of the two. Compared with the compiler on some hundred odd texts,
-nothing passes here that it refuses; of what it takes, only ``- 3`` (a blank after the sign), surrogate escapes and
-names that are not UTF-8 do not pass.
-Source of the grammar: https://protobuf.dev/reference/protobuf/textformat-spec/ and C++ ``io/tokenizer.h``.
+XLA reads text with C++ protobuf's TextFormat. Usual text goes through one regular expression;
+everything else that TextFormat knows (single quotes, joined strings, escapes, lists, ``<>``)
+through protobuf's own Python parser, after a check of the lexical rules where C++ is the stricter
+of the two. Compared with the compiler on some hundred odd texts, nothing passes here that it
+refuses; of what it takes, only ``- 3`` (a blank after the sign), surrogate escapes and names that
+are not UTF-8 do not pass. Source of the grammar:
+https://protobuf.dev/reference/protobuf/textformat-spec/ and C++ ``io/tokenizer.h``.
 
-XLA does not check a profile. If it cannot read a file, or does not know its suffix, it writes at most one log line and
-continues without the profile. So pgle refuses files that XLA would not read, and gives the reason.
-Format: ``ProfiledInstructionsProto`` of ``profiled_instructions.proto`` (openxla/xla, third_party/tsl/tsl/profiler).
+XLA does not check a profile. If it cannot read a file, or does not know its suffix, it writes at
+most one log line and continues without the profile. So pgle refuses files that XLA would not read,
+and gives the reason. Format: ``ProfiledInstructionsProto`` of ``profiled_instructions.proto``
+(openxla/xla, third_party/tsl/tsl/profiler).
 
 The sidecar is ``PROFILE.json``:
 
     {"schema": "pgle.profile/1", "sha256": of the profile file,
-     "provenance": {…}, "warnings": […],
-     "costs": [{"name": "all-gather-start.1", "kind": "collective", "opcode": "all-gather", "shape": "bf16[4096,512]",
-                "samples": 18, "min_us": 801.2, "max_us": 830.9, "spread": 0.02, "trace_name": "all-gather.4",
-                "origin": "measured"}, …]}
+     "provenance": {…}, "warnings": […], "costs": [{"name": "all-gather-start.1", "kind":
+     "collective", "opcode": "all-gather", "shape": "bf16[4096,512]",
+                "samples": 18, "min_us": 801.2, "max_us": 830.9, "spread": 0.02, "trace_name":
+                "all-gather.4", "origin": "measured"}, …]}
 
-One record per entry of the profile, in its order, one per line; unknown fields (empty or 0) are left out.
-Fields of other releases are ignored.
+One record per entry of the profile, in its order, one per line; unknown fields (empty or 0) are
+left out. Fields of other releases are ignored.
 """
 
 from __future__ import annotations
@@ -36,7 +39,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from pgle.costs.profile.value import Cost, CostKind, Entry, Origin, Profile, Time, split_name
+from pgle.costs.profile.value import (
+    Cost,
+    CostKind,
+    Entry,
+    Origin,
+    Profile,
+    Time,
+    split_name,
+)
 from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes, sha256
 from pgle.next import CONVERT, CONVERT_ALL, SHOW
@@ -45,7 +56,9 @@ if TYPE_CHECKING:
     from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto
 
 SUFFIXES = (".pbtxt", ".pb")
-"""What XLA recognises, case-sensitively; since jaxlib 0.5.1 any other name is ignored without a message."""
+"""What XLA recognises, case-sensitively; since jaxlib 0.5.1 any other name is ignored without a
+message.
+"""
 
 MAX_PROFILE_BYTES = (
     256 << 20
@@ -56,25 +69,36 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def read_profile(path: AnyPath) -> Profile:
-    """The profile in a ``.pbtxt`` or ``.pb`` file, with its sidecar ``PATH.json`` where that belongs to it.
+    """The profile in a ``.pbtxt`` or ``.pb`` file, with its sidecar ``PATH.json`` where that
+    belongs to it.
 
-    A directory is read as XLA reads one: ``FINGERPRINT.pbtxt``, else ``FINGERPRINT.pb``, each for its own module.
+    A directory is read as XLA reads one: ``FINGERPRINT.pbtxt``, else ``FINGERPRINT.pb``, each for
+    its own module.
 
     Raises:
-        UserError: XLA would not read it, or it holds no cost; the message says what XLA would have done.
+        UserError: XLA would not read it, or it holds no cost; the message says what XLA would have
+        done.
     """
     if path.is_dir():
         return _read_directory(path)
     if not path.exists():
         raise UserError("no such file", where=path, remedy="check the path")
-    check_suffix(path, remedy=f"rename it if it is a profile; a trace becomes one by `{CONVERT}`")
+    check_suffix(
+        path, remedy=f"rename it if it is a profile; a trace becomes one by `{CONVERT}`"
+    )
     data = read_bytes(path, max_bytes=MAX_PROFILE_BYTES)
     sidecar = sidecar_path(path)
-    text = read_bytes(sidecar, max_bytes=8 * MAX_PROFILE_BYTES) if sidecar.exists() else None
+    text = (
+        read_bytes(sidecar, max_bytes=8 * MAX_PROFILE_BYTES)
+        if sidecar.exists()
+        else None
+    )
     return decode_profile(data, path, text)
 
 
-def decode_profile(data: bytes, where: AnyPath, sidecar: bytes | None = None) -> Profile:
+def decode_profile(
+    data: bytes, where: AnyPath, sidecar: bytes | None = None
+) -> Profile:
     """What the bytes of a file, and of its sidecar, hold; the suffix of `where` says which form.
 
     Raises:
@@ -82,27 +106,35 @@ def decode_profile(data: bytes, where: AnyPath, sidecar: bytes | None = None) ->
     """
     if not data:
         raise UserError(
-            "empty file, which XLA takes for a profile without costs", where=where, remedy=_AGAIN
+            "empty file, which XLA takes for a profile without costs",
+            where=where,
+            remedy=_AGAIN,
         )
     entries, warnings = (
-        _decode_text(data, where) if where.suffix == ".pbtxt" else _decode_binary(data, where)
+        _decode_text(data, where)
+        if where.suffix == ".pbtxt"
+        else _decode_binary(data, where)
     )
     if not entries:
         raise UserError(
-            "holds no costs; XLA would say it uses it and find nothing", where=where, remedy=_AGAIN
+            "holds no costs; XLA would say it uses it and find nothing",
+            where=where,
+            remedy=_AGAIN,
         )
     if sidecar is not None:
         try:
             profile = described(entries, data, sidecar)
             return replace(profile, warnings=(*warnings, *profile.warnings))
         except SidecarError as error:
-            warnings.append(f"{sidecar_path(where)}: {error}; its details are left aside")
+            warnings.append(
+                f"{sidecar_path(where)}: {error}; its details are left aside"
+            )
     return Profile(_costs(entries), warnings=tuple(warnings))
 
 
 def encode_profile(profile: Profile, suffix: str) -> bytes:
-    """The form that `suffix` (one of `SUFFIXES`) names: text, one cost per line, ASCII; or binary. Equal profiles give
-    equal bytes.
+    """The form that `suffix` (one of `SUFFIXES`) names: text, one cost per line, ASCII; or binary.
+    Equal profiles give equal bytes.
 
     Raises:
         UserError: a cost is no time; XLA would take it as it is.
@@ -112,7 +144,9 @@ def encode_profile(profile: Profile, suffix: str) -> bytes:
             what = f"the cost of {cost.full_name} is {cost.cost_us} µs, which is no time, so the profile is not written"
             raise UserError(what, remedy=f"see what it was made from: {SHOW}")
     if suffix == ".pbtxt":
-        return encode_entries((cost.full_name, cost.cost_us) for cost in profile.costs).encode()
+        return encode_entries(
+            (cost.full_name, cost.cost_us) for cost in profile.costs
+        ).encode()
     from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto
 
     message = ProfiledInstructionsProto()
@@ -173,7 +207,9 @@ _REFUSED = "XLA would not parse it and would run without a profile"
 def _decode_text(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[str]]:
     if data.startswith(_BOM):
         raise UserError(
-            f"begins with a byte order mark: {_REFUSED}", where=where, remedy="save it without BOM"
+            f"begins with a byte order mark: {_REFUSED}",
+            where=where,
+            remedy="save it without BOM",
         )
     try:
         return decode_entries(data.decode()), []
@@ -199,13 +235,20 @@ def _decode_binary(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[s
         with suppress(ValueError):
             if decode_entries(data.decode()):
                 raise _named_wrongly("text", where, ".pbtxt")
-        raise UserError(f"damaged or truncated profile: {_REFUSED}", where=where, remedy=_AGAIN)
-    is_whole, entries = _is_whole(message), [(cost.name, cost.cost_us) for cost in message.costs]
+        raise UserError(
+            f"damaged or truncated profile: {_REFUSED}", where=where, remedy=_AGAIN
+        )
+    is_whole, entries = (
+        _is_whole(message),
+        [(cost.name, cost.cost_us) for cost in message.costs],
+    )
     if not is_whole and not any(
         name and cost_us for name, cost_us in entries
     ):  # an HLO module has a name first
         what = "another kind of protocol buffer, not a cost profile (XLA would take it for an empty one)"
-        raise UserError(what, where=where, remedy=f"if it is a trace, give it to `{CONVERT}`")
+        raise UserError(
+            what, where=where, remedy=f"if it is a trace, give it to `{CONVERT}`"
+        )
     notes = (
         []
         if is_whole
@@ -233,7 +276,9 @@ def _message(data: bytes) -> ProfiledInstructionsProto | None:
 
 
 def _is_whole(message: ProfiledInstructionsProto) -> bool:
-    """Whether there is nothing but a cost profile: almost any bytes parse when unknown fields may be."""
+    """Whether there is nothing but a cost profile: almost any bytes parse when unknown fields may
+    be.
+    """
     size = message.ByteSize()
     message.DiscardUnknownFields()
     return bool(message.ByteSize() == size)
@@ -246,9 +291,7 @@ def _read_directory(path: AnyPath) -> Profile:
         if match is not None and (match[1] not in found or match[2] == ".pbtxt"):
             found[match[1]] = file
     if not found:
-        what = (
-            "no profile in this directory: XLA looks for a file named after a module's fingerprint"
-        )
+        what = "no profile in this directory: XLA looks for a file named after a module's fingerprint"
         of_run = path / "profile.pbtxt"
         itself = f"the profile file itself{f', {of_run}' if of_run.is_file() else ''}"
         raise UserError(what, where=path, remedy=f"name {itself}, or `{CONVERT_ALL}`")
@@ -258,7 +301,8 @@ def _read_directory(path: AnyPath) -> Profile:
     for fingerprint, file in found.items():
         profile = read_profile(file)
         costs += (
-            cost._replace(fingerprint=cost.fingerprint or fingerprint) for cost in profile.costs
+            cost._replace(fingerprint=cost.fingerprint or fingerprint)
+            for cost in profile.costs
         )
         warnings += profile.warnings
         provenance[file.name] = dict(profile.provenance)
@@ -266,9 +310,23 @@ def _read_directory(path: AnyPath) -> Profile:
 
 
 _BLANK = r"(?:[ \t\r\n\v\f]++|#[^\n]*+)*+"
-_NUMBER = r"-?(?:(?:0|[1-9][0-9]*+)(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?|inf|nan)(?![\w.])"
+_NUMBER = (
+    r"-?(?:(?:0|[1-9][0-9]*+)(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?|inf|nan)(?![\w.])"
+)
 _USUAL = _BLANK.join(
-    ("", "costs", "{", "name", ":", r'"([^"\\\n\0]*+)"', "cost_us", ":", f"({_NUMBER})", "}", "")
+    (
+        "",
+        "costs",
+        "{",
+        "name",
+        ":",
+        r'"([^"\\\n\0]*+)"',
+        "cost_us",
+        ":",
+        f"({_NUMBER})",
+        "}",
+        "",
+    )
 )
 _OWN = rf'(?:costs \{{ name: "[^"\\\n\0]*+" cost_us: {_NUMBER} \}}\n)*+'
 _ESCAPE = r"\\(?:[abfnrtv\\?'\"]|[0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|u[0-9a-fA-F]{4}|U(?:000|0010)[0-9a-fA-F]{4,5})"
@@ -298,7 +356,8 @@ def encode_entries(entries: Iterable[Entry]) -> str:
         UnicodeEncodeError: a name is not valid Unicode.
     """
     return "".join(
-        f'costs {{ name: "{_escape(name)}" cost_us: {cost_us!r} }}\n' for name, cost_us in entries
+        f'costs {{ name: "{_escape(name)}" cost_us: {cost_us!r} }}\n'
+        for name, cost_us in entries
     )
 
 
@@ -324,7 +383,9 @@ def _decode_any(text: str) -> list[Entry]:
         text_format.Parse(text, message)
     except text_format.ParseError as error:
         if " codec can't " in str(error):
-            raise TextNameError(f"{str(error).split(' ')[0]}: a name is not UTF-8") from None
+            raise TextNameError(
+                f"{str(error).split(' ')[0]}: a name is not UTF-8"
+            ) from None
         raise TextSyntaxError(_one_line(str(error))) from None
     except (ValueError, UnicodeError, RecursionError) as error:
         raise TextSyntaxError(_one_line(f"1:1: {error}")) from None
@@ -333,7 +394,9 @@ def _decode_any(text: str) -> list[Entry]:
 
 def _decode_usual(text: str) -> list[Entry] | None:
     """The entries where every one is spelled in the usual way, else None."""
-    if re.fullmatch(_OWN, text, re.ASCII):  # as `encode_entries` writes it: three times as fast
+    if re.fullmatch(
+        _OWN, text, re.ASCII
+    ):  # as `encode_entries` writes it: three times as fast
         parts = f'{text}costs {{ name: "'.split('"')
         return [
             (name, float(rest[10:-17]))
@@ -352,7 +415,9 @@ def _decode_usual(text: str) -> list[Entry] | None:
 
 
 def _check_tokens(text: str) -> None:
-    """Raise where C++ finds no tokens in `text`; Python's parser lets Unicode blanks, ``+5`` and ``1_000`` pass."""
+    """Raise where C++ finds no tokens in `text`; Python's parser lets Unicode blanks, ``+5`` and
+    ``1_000`` pass.
+    """
     match = re.match(_TOKENS, text, re.ASCII)
     end = 0 if match is None else match.end()
     if end < len(text):
@@ -455,10 +520,16 @@ def sidecar(profile: Profile, data: bytes) -> str:
     }
     records: list[dict[str, object]] = [
         {"name": cost.full_name}
-        | {name: value for name, value in zip(_KNOWN, cost[-len(_KNOWN) :], strict=True) if value}
+        | {
+            name: value
+            for name, value in zip(_KNOWN, cost[-len(_KNOWN) :], strict=True)
+            if value
+        }
         for cost in profile.costs
     ]
-    text = msgspec.json.format(msgspec.json.encode(head, enc_hook=str), indent=2).decode()
+    text = msgspec.json.format(
+        msgspec.json.encode(head, enc_hook=str), indent=2
+    ).decode()
     lines = msgspec.json.format(msgspec.json.encode(records), indent=0).decode()[1:-1]
     lines = lines.replace(
         '}, {"name": ', '},\n    {"name": '
@@ -476,8 +547,12 @@ def described(entries: Sequence[Entry], data: bytes, text: bytes) -> Profile:
     if head.schema != SCHEMA:
         raise SidecarError(f"not a sidecar of schema {SCHEMA}")
     if head.sha256 != sha256(data):
-        raise SidecarError("describes another version of the profile (its sha256 differs)")
-    if found is None or [record.name for record in found.costs] != [name for name, _ in entries]:
+        raise SidecarError(
+            "describes another version of the profile (its sha256 differs)"
+        )
+    if found is None or [record.name for record in found.costs] != [
+        name for name, _ in entries
+    ]:
         raise SidecarError("damaged")
     costs = []
     for (written, cost_us), record in zip(entries, found.costs, strict=True):

@@ -1,12 +1,14 @@
-"""What XLA looks up: a row per instruction of a module that wants a cost, with the names it would be found by.
+"""What XLA looks up: a row per instruction of a module that wants a cost, with the names it would
+be found by.
 
-It says which cost of a profile XLA finds for an instruction, what XLA takes one without a cost for, and under which
-name the time of a traced instruction is filed. Coverage and the simulator look costs up by it, and refuse those that
-are plainly of something else.
+It says which cost of a profile XLA finds for an instruction, what XLA takes one without a cost for,
+and under which name the time of a traced instruction is filed. Coverage and the simulator look
+costs up by it, and refuse those that are plainly of something else.
 
-XLA looks costs up by the name an instruction had when LHS ran. Compute instructions keep that name. Collectives may
-not: newer XLA renames synchronous ones, and a generic ``async-start`` runs under the name it wraps. What
-belongs to an instruction without being it (the ``reduce.N`` kernel of a fusion, a ``.remat`` copy) is its owner's time.
+XLA looks costs up by the name an instruction had when LHS ran. Compute instructions keep that name.
+Collectives may not: newer XLA renames synchronous ones, and a generic ``async-start`` runs under
+the name it wraps. What belongs to an instruction without being it (the ``reduce.N`` kernel of a
+fusion, a ``.remat`` copy) is its owner's time.
 """
 
 from __future__ import annotations
@@ -52,19 +54,22 @@ class LookupRow:
     accepted: tuple[
         str, ...
     ]  # the names under which XLA finds a cost, in this order; empty where nobody can tell
-    # the name to write a cost under. Of an asynchronous fusion the wrapped one: under the start's name XLA takes a cost
-    # twice, as latency and as time on the compute stream.
+    # the name to write a cost under. Of an asynchronous fusion the wrapped one: under the start's
+    # name XLA takes a cost twice, as latency and as time on the compute stream.
     filed_as: str
     kind: CostKind  # what the scheduler does with it
     opcode: str  # of a collective the wrapped one (``all-gather``)
-    shape: str  # of the result as profiles state it; of a collective, the shape of the wrapped operation
+    # of the result as profiles state it; of a collective, the shape of the wrapped operation
+    shape: str
     other_shapes: tuple[str, ...]  # the other ways in which profiles state it
     executions: int  # per execution of the module; loops of unknown length count once
     is_counted: bool  # False where a loop around it is of unknown length
-    # XLA does well without its cost: copies, whose names change after LHS, and conditions of loops that LHS does not
-    # schedule
+    # XLA does well without its cost: copies, whose names change after LHS, and conditions of loops
+    # that LHS does not schedule
     is_optional: bool
-    groups: tuple[tuple[int, ...], ...]  # replica groups of a collective; empty: all devices
+    groups: tuple[
+        tuple[int, ...], ...
+    ]  # replica groups of a collective; empty: all devices
     instruction: Instruction  # of the module that it was read from
 
     def find(self, costs: Mapping[str, Cost]) -> Cost | None:
@@ -83,10 +88,16 @@ class LookupRow:
         )
 
     def differs(self, cost: Cost) -> bool:
-        """Whether a cost is known to belong to another opcode or shape. XLA uses it all the same."""
+        """Whether a cost is known to belong to another opcode or shape. XLA uses it all the
+        same.
+        """
         if cost.opcode not in ("", self.opcode, self.instruction.opcode):
             return True
-        return bool(cost.shape) and cost.shape != self.shape and cost.shape not in self.other_shapes
+        return (
+            bool(cost.shape)
+            and cost.shape != self.shape
+            and cost.shape not in self.other_shapes
+        )
 
 
 @dataclass(frozen=True)
@@ -94,7 +105,8 @@ class LookupTable:
     """What XLA looks up for one module."""
 
     final: Module  # the final module; one as LHS saw it will do too
-    # as LHS saw it, from a schedule dump of this or of another compilation of the program; None if absent
+    # as LHS saw it, from a schedule dump of this or of another compilation of the program; None if
+    # absent
     lhs_module: Module | None = None
 
     @property
@@ -123,20 +135,29 @@ class LookupTable:
     @cached_property
     def run_time_names(self) -> Mapping[str, str]:
         """Run-time name → name when LHS ran, of collectives that have another name at run time."""
-        return {run_time: name for run_time, name in self._renamed.items() if run_time != name}
+        return {
+            run_time: name
+            for run_time, name in self._renamed.items()
+            if run_time != name
+        }
 
     def costs(self, profile: Profile) -> dict[str, Cost]:
-        """The cost that XLA finds for each row in a profile, by the row's name; rows without one are left out."""
+        """The cost that XLA finds for each row in a profile, by the row's name; rows without one
+        are left out.
+        """
         return self.find(effective_costs(profile, self.final.fingerprint))
 
     def find(self, costs: Mapping[str, Cost]) -> dict[str, Cost]:
         """As `costs`, of what `effective_costs` gives for this module."""
         return {
-            name: cost for name, row in self.rows.items() if (cost := row.find(costs)) is not None
+            name: cost
+            for name, row in self.rows.items()
+            if (cost := row.find(costs)) is not None
         }
 
     def lacking(self, found: Mapping[str, Cost]) -> dict[str, Cost | None]:
-        """The rows without a cost of their own, of what `find` gives: None, or the cost that XLA takes though wrong.
+        """The rows without a cost of their own, of what `find` gives: None, or the cost that XLA
+        takes though wrong.
 
         Rows that can do without a cost are in it only where they have a wrong one.
         """
@@ -155,8 +176,8 @@ class LookupTable:
     def row_of(self, run_time_name: str) -> LookupRow | None:
         """The row that a name in the final module belongs to; None if the module has no such name.
 
-        Times inside a fusion or an asynchronous computation belong to the instruction that holds it, times of a done to
-        its start. Branches and calls hold instructions that `rows` lacks.
+        Times inside a fusion or an asynchronous computation belong to the instruction that holds
+        it, times of a done to its start. Branches and calls hold instructions that `rows` lacks.
         """
         owning = owner(self.final, run_time_name)
         if owning is None:
@@ -172,7 +193,9 @@ class LookupTable:
 
     @cached_property
     def consulted(self) -> frozenset[str]:
-        """Every name that XLA looks up in scheduled computations, of any opcode but dones of collectives."""
+        """Every name that XLA looks up in scheduled computations, of any opcode but dones of
+        collectives.
+        """
         accepted = {name for row in self.rows.values() for name in row.accepted}
         names = {
             name
@@ -183,12 +206,20 @@ class LookupTable:
         }
         return frozenset(
             accepted
-            | (names if self.lhs_module is not None else names - self.run_time_names.keys())
+            | (
+                names
+                if self.lhs_module is not None
+                else names - self.run_time_names.keys()
+            )
         )
 
     @cached_property
     def _renamed(self) -> Mapping[str, str]:
-        return {} if self.final is self.lhs_module else lhs_names(self.final, self.lhs_module)
+        return (
+            {}
+            if self.final is self.lhs_module
+            else lhs_names(self.final, self.lhs_module)
+        )
 
     @cached_property
     def _final_rows(self) -> _RowMaker:
@@ -198,7 +229,11 @@ class LookupTable:
 def _is_renamed(row: LookupRow) -> bool:
     """Whether LHS knew a plain collective by a name that the module does not tell."""
     plain = row.kind is CostKind.COLLECTIVE and row.opcode == row.instruction.opcode
-    return plain and not row.instruction.scheduling_name and row.opcode not in ("send", "recv")
+    return (
+        plain
+        and not row.instruction.scheduling_name
+        and row.opcode not in ("send", "recv")
+    )
 
 
 def cost_kind(module: Module, instruction: Instruction) -> CostKind:
@@ -225,17 +260,25 @@ NO_OPS = frozenset(
         "opt-barrier",
     )
 )
-"""Opcodes that the PGLE accuracy checker never reports as missing (`gpu_latency_hiding_scheduler.cc`)."""
+"""Opcodes that the PGLE accuracy checker never reports as missing
+(`gpu_latency_hiding_scheduler.cc`).
+"""
 
 
 def schedulable(module: Module) -> tuple[Instruction, ...]:
-    """Instructions that want a cost: all of scheduled computations, except no-ops, loops, command buffers and dones.
+    """Instructions that want a cost: all of scheduled computations, except no-ops, loops, command
+    buffers and dones.
 
-    XLA's accuracy checker misses the same, apart from copies (never missed) and dones of asynchronous fusions (which
-    cost nothing). Those in `unscheduled_conditions` may have a cost and can do without.
+    XLA's accuracy checker misses the same, apart from copies (never missed) and dones of
+    asynchronous fusions (which cost nothing). Those in `unscheduled_conditions` may have a cost and
+    can do without.
     """
     scheduled = set(module.scheduled)
-    items = (item for name in module.scheduled for item in module.computations[name].instructions)
+    items = (
+        item
+        for name in module.scheduled
+        for item in module.computations[name].instructions
+    )
     return tuple(
         item
         for item in items
@@ -248,15 +291,21 @@ def schedulable(module: Module) -> tuple[Instruction, ...]:
 def unscheduled_conditions(module: Module) -> frozenset[str]:
     """The conditions of loops that LHS leaves as they are: they hold nothing asynchronous.
 
-    XLA's accuracy checker looks the costs of their instructions up, and no schedule depends on them. A loop of known
-    length does not even run its condition. Where a condition holds a collective, LHS schedules it like a body.
+    XLA's accuracy checker looks the costs of their instructions up, and no schedule depends on
+    them. A loop of known length does not even run its condition. Where a condition holds a
+    collective, LHS schedules it like a body.
     """
     conditions = {
-        name for item in module.walk() if item.opcode == "while" for name in item.called[1:2]
+        name
+        for item in module.walk()
+        if item.opcode == "while"
+        for name in item.called[1:2]
     }
     return frozenset(
         name
-        for name in conditions.intersection(module.scheduled)  # which stand after the bodies
+        for name in conditions.intersection(
+            module.scheduled
+        )  # which stand after the bodies
         if not any(
             is_start(item) or collective_kind(module, item) is not None
             for item in module.computations[name].instructions
@@ -265,8 +314,12 @@ def unscheduled_conditions(module: Module) -> frozenset[str]:
 
 
 def accepted_names(lhs_module: Module, instruction: Instruction) -> tuple[str, ...]:
-    """The names under which XLA looks an instruction up, in this order: its own, and what an async-start wraps."""
-    wrapped = lhs_module.wrapped(instruction) if instruction.opcode == "async-start" else None
+    """The names under which XLA looks an instruction up, in this order: its own, and what an
+    async-start wraps.
+    """
+    wrapped = (
+        lhs_module.wrapped(instruction) if instruction.opcode == "async-start" else None
+    )
     return (instruction.name,) if wrapped is None else (instruction.name, wrapped.name)
 
 
@@ -280,10 +333,15 @@ class _RowMaker:
         self.texts: dict[int, str] = {}
 
     def all(self, names: Mapping[str, str] | None = None) -> Iterator[LookupRow]:
-        """The rows of all instructions that want a cost; `names` translates the names of a final module."""
+        """The rows of all instructions that want a cost; `names` translates the names of a final
+        module.
+        """
         for item in schedulable(self.module):
             yield self.row(
-                item, item.name if names is None else names.get(item.name) or strip_remat(item.name)
+                item,
+                item.name
+                if names is None
+                else names.get(item.name) or strip_remat(item.name),
             )
 
     def row(self, item: Instruction, name: str) -> LookupRow:
@@ -292,7 +350,10 @@ class _RowMaker:
         collective = collective_kind(self.module, item)
         accepted = (name, *accepted_names(self.module, item)[1:])
         executions, is_counted = self._executions(item)
-        result, wrapped = self._text(result_shape(self.module, item)), self._text(inner.shape)
+        result, wrapped = (
+            self._text(result_shape(self.module, item)),
+            self._text(inner.shape),
+        )
         shape = result if collective else wrapped
         opcode = collective or inner.opcode
         return LookupRow(
@@ -313,7 +374,10 @@ class _RowMaker:
     def _executions(self, item: Instruction) -> tuple[int, bool]:
         if item.computation not in self.trips:
             counts = [count for _, count in loops(self.module, item.name)]
-            self.trips[item.computation] = prod(count or 1 for count in counts), None not in counts
+            self.trips[item.computation] = (
+                prod(count or 1 for count in counts),
+                None not in counts,
+            )
         return self.trips[item.computation]
 
     def _text(self, shape: Shape) -> str:
@@ -323,10 +387,12 @@ class _RowMaker:
 
 
 LOW_US, MEDIUM_US, HIGH_US = 1.0, 1000.0, 5000.0
-"""XLA's T-shirt sizes (``kLowCost``, ``kMediumCost``, ``kHighCost``), taken for microseconds under a profile.
+"""XLA's T-shirt sizes (``kLowCost``, ``kMediumCost``, ``kHighCost``), taken for microseconds under
+a profile.
 
-Source: openxla/xla `xla/service/profile_guided_latency_estimator.cc` and `gpu_latency_hiding_scheduler.cc`; compared
-with jaxlib 0.10.2 and 0.12.0.1 in the tests."""
+Source: openxla/xla `xla/service/profile_guided_latency_estimator.cc` and
+`gpu_latency_hiding_scheduler.cc`; compared with jaxlib 0.10.2 and 0.12.0.1 in the tests.
+"""
 
 T_SHIRT_SIZES, LIGHT_SPEED = (
     "T-shirt sizes",
@@ -344,16 +410,26 @@ def default_us(module: Module, instruction: Instruction) -> float:
     ):  # a plain one was a start then
         return HIGH_US
     if opcode == "fusion":
-        return {"kLoop": MEDIUM_US, "kOutput": HIGH_US}.get(instruction.fusion_kind, LOW_US)
+        return {"kLoop": MEDIUM_US, "kOutput": HIGH_US}.get(
+            instruction.fusion_kind, LOW_US
+        )
     return {"custom-call": MEDIUM_US, "convolution": HIGH_US}.get(opcode, LOW_US)
 
 
 def fallback_of(module: Module) -> str:
-    """What XLA takes the gaps of a module for: its model from Hopper on (jaxlib 0.10.2 and newer), else constants."""
-    return LIGHT_SPEED if (module.compute_capability or (0, 0)) >= (9, 0) else T_SHIRT_SIZES
+    """What XLA takes the gaps of a module for: its model from Hopper on (jaxlib 0.10.2 and newer),
+    else constants.
+    """
+    return (
+        LIGHT_SPEED
+        if (module.compute_capability or (0, 0)) >= (9, 0)
+        else T_SHIRT_SIZES
+    )
 
 
-_LOOP = CostKind.LOOP  # asked for once: a member of an enum takes as long as all else of a name
+_LOOP = (
+    CostKind.LOOP
+)  # asked for once: a member of an enum takes as long as all else of a name
 _NEVER_A_COST = {
     "while",
     "conditional",
@@ -367,13 +443,16 @@ _NEVER_A_COST = {
 
 
 FiledLoop = tuple[Cost, list[int]]
-"""A loop of the entry computation, whose cost covers all its iterations, and what runs in it, as indices into
-`Trace.instructions`."""
+"""A loop of the entry computation, whose cost covers all its iterations, and what runs in it, as
+indices into `Trace.instructions`.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Naming:
-    """How the instruction names of a trace map to the names that one program's costs are filed under."""
+    """How the instruction names of a trace map to the names that one program's costs are filed
+    under.
+    """
 
     target: npt.NDArray[
         np.int32
@@ -381,9 +460,11 @@ class Naming:
     filed: tuple[
         Cost, ...
     ]  # the names to file costs under, each with what is known of it before it is measured
-    # Of each of `filed`: the instruction of the final module whose time it is, empty without HLO; and
+    # Of each of `filed`: the instruction of the final module whose time it is, empty without HLO;
+    # and
     owners: tuple[str, ...]
-    # occurrences per execution of the module (of a name with rematerialised copies the sum of all; 0 if unknown); and
+    # occurrences per execution of the module (of a name with rematerialised copies the sum of all;
+    # 0 if unknown); and
     occurrences: tuple[int, ...]
     groups: tuple[
         tuple[tuple[int, ...], ...], ...
@@ -391,16 +472,22 @@ class Naming:
     left_out: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict
     )  # traced names that are no cost, by reason
-    loops: tuple[FiledLoop, ...] = ()  # by name; without HLO there are no loops to know of
+    loops: tuple[
+        FiledLoop, ...
+    ] = ()  # by name; without HLO there are no loops to know of
 
     @cached_property
     def communicates(self) -> Flags:
         """bool[max(names, 1)]: which names are collectives."""
-        return np.array([item.kind == CostKind.COLLECTIVE for item in self.filed] or [False])
+        return np.array(
+            [item.kind == CostKind.COLLECTIVE for item in self.filed] or [False]
+        )
 
     @cached_property
     def iterations(self) -> npt.NDArray[np.int32]:
-        """int32[max(names, 1)]: `occurrences`; where unknown, launches with nothing in between are one."""
+        """int32[max(names, 1)]: `occurrences`; where unknown, launches with nothing in between are
+        one.
+        """
         return np.array(self.occurrences or [0], dtype=np.int32)
 
     @property
@@ -410,17 +497,25 @@ class Naming:
 
     @property
     def instruction_iterations(self) -> Ints:
-        """int64[len(trace.instructions)]: how often each runs in an execution of its module; 0 where unknown."""
-        return np.where(self.target >= 0, self.iterations[self.target], 0).astype(np.int64)
+        """int64[len(trace.instructions)]: how often each runs in an execution of its module; 0
+        where unknown.
+        """
+        return np.where(self.target >= 0, self.iterations[self.target], 0).astype(
+            np.int64
+        )
 
 
 def name_instructions(
-    trace: Trace, codes: Sequence[int], hlo: Module | None, lhs_module: Module | None = None
+    trace: Trace,
+    codes: Sequence[int],
+    hlo: Module | None,
+    lhs_module: Module | None = None,
 ) -> Naming:
     """Decide for every instruction name of a program where its time goes.
 
     Args:
-        codes: of the instructions that the program ran, as indices into `Trace.instructions`, ascending.
+        codes: of the instructions that the program ran, as indices into `Trace.instructions`,
+        ascending.
         hlo: its final module. Without, every name is filed as it is and its kind is a guess.
         lhs_module: the module as LHS saw it (schedule dump), where there is one.
     """
@@ -441,9 +536,13 @@ def name_instructions(
         if known is None or (known[0].trace_name and not cost.trace_name):
             filed[cost.name] = found
         executions = 0 if row is None or not row.is_counted else row.executions
-        runs.setdefault(cost.name, {})["" if row is None else row.instruction.name] = executions
+        runs.setdefault(cost.name, {})["" if row is None else row.instruction.name] = (
+            executions
+        )
         target[code] = order.setdefault(cost.name, len(order))
-    times = [sum(counts.values()) if all(counts.values()) else 0 for counts in runs.values()]
+    times = [
+        sum(counts.values()) if all(counts.values()) else 0 for counts in runs.values()
+    ]
     kept = [filed[name] for name in order]
     return Naming(
         target=target,
@@ -466,7 +565,13 @@ def _loops(trace: Trace, codes: Sequence[int], module: Module) -> tuple[FiledLoo
             found.setdefault(around[0][0], []).append(code)
     return tuple(
         (
-            Cost(name, 0.0, kind=_LOOP, opcode="while", shape=str(module.instructions[name].shape)),
+            Cost(
+                name,
+                0.0,
+                kind=_LOOP,
+                opcode="while",
+                shape=str(module.instructions[name].shape),
+            ),
             found[name],
         )
         for name in sorted(found)
@@ -497,18 +602,28 @@ def _file(table: LookupTable, name: str) -> tuple[Cost, LookupRow] | str:
 
 
 def group_of_device(naming: Naming, devices: Sequence[Device]) -> Ints:
-    """int64[names, devices]: the replica group that a device is in, for each collective; 0 where unknown."""
+    """int64[names, devices]: the replica group that a device is in, for each collective; 0 where
+    unknown.
+    """
     table = np.zeros((max(len(naming.filed), 1), max(len(devices), 1)), dtype=np.int64)
     ids = [device.global_id for device in devices]
-    if len({device.process for device in devices}) == 1 and all(number is None for number in ids):
+    if len({device.process for device in devices}) == 1 and all(
+        number is None for number in ids
+    ):
         # JAX numbers the devices of a lone process as CUDA does
-        members = {number for groups in naming.groups for group in groups for number in group}
+        members = {
+            number for groups in naming.groups for group in groups for number in group
+        }
         ids = [device.ordinal for device in devices]
         if members != set(ids):
             return table
     if any(number is None for number in ids):
         return table
     for row, groups in enumerate(naming.groups):
-        member = {number: index for index, group in enumerate(groups) for number in group}
-        table[row] = [member.get(number, 0) if number is not None else 0 for number in ids]
+        member = {
+            number: index for index, group in enumerate(groups) for number in group
+        }
+        table[row] = [
+            member.get(number, 0) if number is not None else 0 for number in ids
+        ]
     return table

@@ -1,9 +1,11 @@
-"""A cost profile as a value: what each instruction costs, and what XLA takes of it; its sums, and how two differ.
+"""A cost profile as a value: what each instruction costs, and what XLA takes of it; its sums, and
+how two differ.
 
-A name is ``FINGERPRINT::NAME`` or a bare name; a name with any other ``::`` matches nothing. XLA filters by
-fingerprint, merges equal names and cuts ``.remat`` off. Source: ``FilterWithFingerprint`` in openxla/xla
-``xla/service/gpu/gpu_hlo_schedule.cc`` and the table of ``xla/service/profile_guided_latency_estimator.cc``; checked
-against the compiler in `tests/costs/test_profile_against_xla.py`.
+A name is ``FINGERPRINT::NAME`` or a bare name; a name with any other ``::`` matches nothing. XLA
+filters by fingerprint, merges equal names and cuts ``.remat`` off. Source:
+``FilterWithFingerprint`` in openxla/xla ``xla/service/gpu/gpu_hlo_schedule.cc`` and the table of
+``xla/service/profile_guided_latency_estimator.cc``; checked against the compiler in
+`tests/costs/test_profile_against_xla.py`.
 """
 
 from __future__ import annotations
@@ -25,16 +27,24 @@ from pgle.errors import some
 from pgle.next import SHOW
 from pgle.xla.collectives import guess_kind
 
-Entry = tuple[str, float]  # name as written in a file, with any ``fingerprint::``, and µs
+Entry = tuple[
+    str, float
+]  # name as written in a file, with any ``fingerprint::``, and µs
 _REMAT_SUFFIX = re.compile(r"\.remat[0-9]*\Z")
 
 
 def split_name(written: str) -> tuple[str, str]:
-    """Fingerprint (empty: every module) and instruction name; any other ``::`` than one in the middle stays in it."""
+    """Fingerprint (empty: every module) and instruction name; any other ``::`` than one in the
+    middle stays in it.
+    """
     if "::" not in written:
         return "", written
     fingerprint, between, name = written.partition("::")
-    return (fingerprint, name) if between and fingerprint and "::" not in name else ("", written)
+    return (
+        (fingerprint, name)
+        if between and fingerprint and "::" not in name
+        else ("", written)
+    )
 
 
 def join_name(fingerprint: str, name: str) -> str:
@@ -43,19 +53,24 @@ def join_name(fingerprint: str, name: str) -> str:
 
 
 def strip_remat(name: str) -> str:
-    """The name without a ``.remat`` or ``.remat7`` at its end, which marks a copy made by rematerialisation."""
+    """The name without a ``.remat`` or ``.remat7`` at its end, which marks a copy made by
+    rematerialisation.
+    """
     return _REMAT_SUFFIX.sub("", name) if has_remat(name) else name
 
 
 def has_remat(name: str) -> bool:
-    """Whether a name of a profile makes XLA strip all its names and average equal ones: it need not be at the end."""
+    """Whether a name of a profile makes XLA strip all its names and average equal ones: it need not
+    be at the end.
+    """
     return ".remat" in name
 
 
-MAX_COST_US = (
-    1e15  # thirty years; a longer cost is no measurement, and sums of such costs are no numbers.
-)
-Time = Annotated[float, Meta(ge=0, le=MAX_COST_US)]  # microseconds, as far as msgspec reads them
+# thirty years; a longer cost is no measurement, and sums of such costs are no numbers.
+MAX_COST_US = 1e15
+Time = Annotated[
+    float, Meta(ge=0, le=MAX_COST_US)
+]  # microseconds, as far as msgspec reads them
 
 
 class Origin(StrEnum):
@@ -63,7 +78,9 @@ class Origin(StrEnum):
 
     MEASURED = "measured"
     UNKNOWN = "unknown"  # read from a profile without sidecar
-    SAME_SHAPE = "same-shape"  # taken from measured instructions of the same opcode and shapes
+    SAME_SHAPE = (
+        "same-shape"  # taken from measured instructions of the same opcode and shapes
+    )
     ESTIMATED = "estimated"  # from the roofline and the communication model of a target
     SIMULATED = "simulated"  # measured on the simulated GPU
 
@@ -83,7 +100,8 @@ def _guessed(name: str) -> CostKind:
     return CostKind(guess_kind(name))
 
 
-DIGITS = "0123456789"  # the number behind the last dot of a name says nothing of the kind; without it few names remain
+# the number behind the last dot of a name says nothing of the kind; without it few names remain
+DIGITS = "0123456789"
 
 
 def likely_kind(name: str) -> CostKind:
@@ -93,28 +111,27 @@ def likely_kind(name: str) -> CostKind:
 
 
 class Cost(NamedTuple):
-    """The cost of one instruction. A tuple: the million of a large profile are made in a quarter of the time."""
+    """The cost of one instruction. A tuple: the million of a large profile are made in a quarter of
+    the time.
+    """
 
     name: str  # the instruction's name when LHS ran, without a fingerprint
     cost_us: float  # microseconds per execution of the instruction
     fingerprint: str = ""  # the module it is meant for; empty: every module
     kind: CostKind = CostKind.UNKNOWN  # compute, collective, copy or loop
-    opcode: str = (
-        ""  # HLO opcode (of a collective: the wrapped one, ``all-gather``); empty where unknown
-    )
-    shape: str = (
-        ""  # result shape as text (of a collective: of the wrapped op); empty where unknown
-    )
+    # HLO opcode (of a collective: the wrapped one, ``all-gather``); empty where unknown
+    opcode: str = ""
+    # result shape as text (of a collective: of the wrapped op); empty where unknown
+    shape: str = ""
     samples: int = 0  # executions in the statistic; 0 if unknown
     min_us: float = 0.0  # smallest sample
     max_us: float = 0.0  # largest sample
     spread: float = 0.0  # (p90 - p10) / median of the samples; 0 where there is one
-    # of compute, on the rank for which the others wait: the cost and what `rank_skew_us` adds; None where ranks were
-    # not compared. The cost given to XLA stays the typical one.
+    # of compute, on the rank for which the others wait: the cost and what `rank_skew_us` adds; None
+    # where ranks were not compared. The cost given to XLA stays the typical one.
     slowest_us: float | None = None
-    trace_name: str = (
-        ""  # the name in the trace where it differs from `name`; empty where it does not
-    )
+    # the name in the trace where it differs from `name`; empty where it does not
+    trace_name: str = ""
     origin: Origin = Origin.MEASURED  # measured or filled in
 
     @property
@@ -129,12 +146,16 @@ class Cost(NamedTuple):
 
     @property
     def is_valid(self) -> bool:
-        """Whether the cost is a time: 0 to `MAX_COST_US`. XLA takes any number, and its schedule then means nothing."""
+        """Whether the cost is a time: 0 to `MAX_COST_US`. XLA takes any number, and its schedule
+        then means nothing.
+        """
         return 0 <= self.cost_us <= MAX_COST_US  # NaN is neither
 
     @property
     def skew_us(self) -> float | None:
-        """How much longer it takes on the slowest rank than the cost says; None where that is unknown."""
+        """How much longer it takes on the slowest rank than the cost says; None where that is
+        unknown.
+        """
         return None if self.slowest_us is None else self.slowest_us - self.cost_us
 
     @property
@@ -146,7 +167,9 @@ class Cost(NamedTuple):
 def most_skewed(costs: Sequence[Cost]) -> tuple[Cost, ...]:
     """The five costs that take most longer on the slowest rank, the largest first."""
     slower = [cost for cost in costs if cost.skew_us is not None and cost.skew_us > 0]
-    return tuple(sorted(slower, key=lambda cost: (-(cost.skew_us or 0.0), cost.full_name))[:5])
+    return tuple(
+        sorted(slower, key=lambda cost: (-(cost.skew_us or 0.0), cost.full_name))[:5]
+    )
 
 
 @dataclass(frozen=True)
@@ -172,8 +195,9 @@ def module_records(provenance: Mapping[str, object]) -> tuple[Mapping[str, Any],
 def effective_costs(profile: Profile, fingerprint: str = "") -> Mapping[str, Cost]:
     """The costs that XLA uses for a module, by instruction name.
 
-    Names with a prefix count only for the module of that fingerprint. Of equal names the last wins; but if any name
-    that counts holds ``.remat``, all lose a trailing ``.remat`` or ``.rematN`` and equal ones are averaged.
+    Names with a prefix count only for the module of that fingerprint. Of equal names the last wins;
+    but if any name that counts holds ``.remat``, all lose a trailing ``.remat`` or ``.rematN`` and
+    equal ones are averaged.
     """
     return _used(
         [
@@ -187,16 +211,22 @@ def effective_costs(profile: Profile, fingerprint: str = "") -> Mapping[str, Cos
 def _used(kept: Sequence[Cost]) -> Mapping[str, Cost]:
     if not _averages(kept):
         return {cost.name: cost for cost in kept}
-    return {name: _merged(name, costs, True) for name, costs in _grouped(kept, True).items()}
+    return {
+        name: _merged(name, costs, True) for name, costs in _grouped(kept, True).items()
+    }
 
 
 def effective_entries(profile: Profile) -> tuple[Cost, ...]:
-    """Each cost that XLA can use, once: by fingerprint (bare names first), in file order; what it never uses is gone.
+    """Each cost that XLA can use, once: by fingerprint (bare names first), in file order; what it
+    never uses is gone.
 
-    Entries of one fingerprint are merged among themselves; a module uses entries with its fingerprint before bare ones.
+    Entries of one fingerprint are merged among themselves; a module uses entries with its
+    fingerprint before bare ones.
     """
     by_module = _by_module(profile.costs)
-    return tuple(cost for key in sorted(by_module) for cost in _used(by_module[key]).values())
+    return tuple(
+        cost for key in sorted(by_module) for cost in _used(by_module[key]).values()
+    )
 
 
 def _by_module(costs: Iterable[Cost]) -> dict[str, list[Cost]]:
@@ -219,7 +249,9 @@ def _averages(costs: Iterable[Cost]) -> bool:
 def _grouped(costs: Sequence[Cost], averages: bool) -> dict[str, Sequence[Cost]]:
     """Costs by the name that XLA gives them."""
     names = [strip_remat(cost.name) if averages else cost.name for cost in costs]
-    alone: dict[str, Sequence[Cost]] = dict(zip(names, zip(costs, strict=True), strict=True))
+    alone: dict[str, Sequence[Cost]] = dict(
+        zip(names, zip(costs, strict=True), strict=True)
+    )
     if len(alone) == len(names):
         return alone
     groups: dict[str, list[Cost]] = {name: [] for name in alone}
@@ -268,10 +300,16 @@ class Oddity:
 
 
 def profile_findings(profile: Profile) -> tuple[Oddity, ...]:
-    """What a user should know about a profile before giving it to XLA, in file order within each kind."""
+    """What a user should know about a profile before giving it to XLA, in file order within each
+    kind.
+    """
     by_module = _by_module(profile.costs)
     bare = by_module.pop("", [])
-    position = {id(cost): number for number, cost in enumerate(profile.costs)} if by_module else {}
+    position = (
+        {id(cost): number for number, cost in enumerate(profile.costs)}
+        if by_module
+        else {}
+    )
     bare_groups: dict[bool, dict[str, Sequence[Cost]]] = {}
     findings: list[Oddity] = []
     for fingerprint, own in [("", bare), *sorted(by_module.items())]:
@@ -282,13 +320,19 @@ def profile_findings(profile: Profile) -> tuple[Oddity, ...]:
         if fingerprint:  # bare names count for the module too, in file order
             for name, costs in groups.items():
                 shared = bare_groups[averages].get(name, [])
-                groups[name] = sorted([*shared, *costs], key=lambda cost: position[id(cost)])
+                groups[name] = sorted(
+                    [*shared, *costs], key=lambda cost: position[id(cost)]
+                )
         findings += _merges(fingerprint, groups, averages)
     for cost in profile.costs:
         if not 0 < cost.cost_us <= MAX_COST_US:
             findings += _value(cost)
     stems = {cost.name.rstrip(DIGITS) for cost in profile.costs}
-    usual = {stem for stem in stems if stem.endswith(".") and not [*_name(Cost(f"{stem}1", 0.0))]}
+    usual = {
+        stem
+        for stem in stems
+        if stem.endswith(".") and not [*_name(Cost(f"{stem}1", 0.0))]
+    }
     odd = (
         [cost for cost in profile.costs if cost.name.rstrip(DIGITS) not in usual]
         if usual != stems
@@ -302,21 +346,33 @@ def profile_findings(profile: Profile) -> tuple[Oddity, ...]:
 def _merges(
     fingerprint: str, groups: Mapping[str, Sequence[Cost]], averages: bool
 ) -> Iterator[Oddity]:
-    """Several costs that become one for a module; for no fingerprint: the ones that do so for every module."""
+    """Several costs that become one for a module; for no fingerprint: the ones that do so for every
+    module.
+    """
     rule = (
-        "some name holds .remat, so XLA averages equal names" if averages else "XLA takes the last"
+        "some name holds .remat, so XLA averages equal names"
+        if averages
+        else "XLA takes the last"
     )
     for name, costs in groups.items():
         if len(costs) == 1:
             continue
         spellings = dict.fromkeys(cost.name for cost in costs)
         same = len(spellings) == 1
-        message = f"{len(costs)} costs; {rule}" if same else f"XLA averages {some(spellings, 4)}"
+        message = (
+            f"{len(costs)} costs; {rule}"
+            if same
+            else f"XLA averages {some(spellings, 4)}"
+        )
         values = tuple(cost.cost_us for cost in costs)
         spelled = join_name(fingerprint, name)
         effective_us = _merged(name, costs, averages).cost_us
         yield Oddity(
-            Fault.DUPLICATE if same else Fault.REMAT, spelled, message, values, effective_us
+            Fault.DUPLICATE if same else Fault.REMAT,
+            spelled,
+            message,
+            values,
+            effective_us,
         )
     if not averages:
         return
@@ -337,7 +393,11 @@ _VALUES: tuple[tuple[Callable[[float], bool], Fault, str], ...] = (
         "cost is {}; XLA uses it, and its schedule means nothing",
     ),
     (lambda us: us < 0, Fault.NEGATIVE, "negative cost; XLA uses it as it is"),
-    (lambda us: us == 0, Fault.ZERO, "cost is 0; XLA takes it for free, not for unknown"),
+    (
+        lambda us: us == 0,
+        Fault.ZERO,
+        "cost is 0; XLA takes it for free, not for unknown",
+    ),
     (
         lambda us: us > MAX_COST_US,
         Fault.HUGE,
@@ -369,10 +429,16 @@ _NAMES: tuple[tuple[Callable[[Cost], object], Fault, str], ...] = (
 
 
 def _value(cost: Cost) -> Iterator[Oddity]:
-    found = (item for item in _VALUES if "::" not in cost.name and item[0](cost.cost_us))
+    found = (
+        item for item in _VALUES if "::" not in cost.name and item[0](cost.cost_us)
+    )
     for _, fault, what in islice(found, 1):
         yield Oddity(
-            fault, cost.full_name, what.format(cost.cost_us), (cost.cost_us,), cost.cost_us
+            fault,
+            cost.full_name,
+            what.format(cost.cost_us),
+            (cost.cost_us,),
+            cost.cost_us,
         )
 
 
@@ -398,7 +464,9 @@ class Summary:
     """What a profile holds, as XLA would take it."""
 
     entries: int  # lines of the profile file
-    costs: tuple[Cost, ...]  # each usable cost once, the costliest first, as many as asked for
+    costs: tuple[
+        Cost, ...
+    ]  # each usable cost once, the costliest first, as many as asked for
     kinds: tuple[KindTotal, ...]  # totals, costliest first, loops last
     total_us: float  # sum over all but loops, whose bodies count already
     names: int  # usable costs
@@ -408,7 +476,8 @@ class Summary:
     findings: tuple[Oddity, ...]  # what XLA takes otherwise than it reads
     warnings: tuple[str, ...]  # one line each
     described: bool  # False where no sidecar says kinds, samples and origins
-    # how much longer compute takes on the slowest rank, each instruction executed once; None where unknown
+    # how much longer compute takes on the slowest rank, each instruction executed once; None where
+    # unknown
     skew_us: float | None = None
     skewed: tuple[Cost, ...] = ()  # the instructions with most of that, of all kinds
 
@@ -423,7 +492,9 @@ def summarise(profile: Profile, *, top: int = 0) -> Summary:
     by_kind: dict[CostKind, list[Cost]] = {}
     for cost in usable:
         by_kind.setdefault(cost.likely_kind, []).append(cost)
-    totals = {kind: math.fsum(map(_known, of_kind)) for kind, of_kind in by_kind.items()}
+    totals = {
+        kind: math.fsum(map(_known, of_kind)) for kind, of_kind in by_kind.items()
+    }
     total = math.fsum(
         _known(cost)
         for kind, of_kind in by_kind.items()
@@ -434,7 +505,11 @@ def summarise(profile: Profile, *, top: int = 0) -> Summary:
     return Summary(
         entries=len(profile.costs),
         costs=tuple(
-            nsmallest(top or len(usable), usable, key=lambda cost: (-_known(cost), cost.full_name))
+            nsmallest(
+                top or len(usable),
+                usable,
+                key=lambda cost: (-_known(cost), cost.full_name),
+            )
         ),
         kinds=tuple(
             KindTotal(
@@ -445,7 +520,8 @@ def summarise(profile: Profile, *, top: int = 0) -> Summary:
                 totals[kind] / total if total > 0 and kind != CostKind.LOOP else 0.0,
             )
             for kind, of_kind in sorted(
-                by_kind.items(), key=lambda item: (item[0] == CostKind.LOOP, -totals[item[0]])
+                by_kind.items(),
+                key=lambda item: (item[0] == CostKind.LOOP, -totals[item[0]]),
             )
         ),
         total_us=total,
@@ -500,7 +576,11 @@ class Difference:
     @property
     def ratio(self) -> float | None:
         """New over old; None where either is absent or the old is 0."""
-        return self.new_us / self.old_us if self.old_us and self.new_us is not None else None
+        return (
+            self.new_us / self.old_us
+            if self.old_us and self.new_us is not None
+            else None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -530,8 +610,12 @@ class ProfileDiff:
 
 
 def diff_profiles(old: Profile, new: Profile) -> ProfileDiff:
-    """What changed from `old` to `new`, as far as XLA can see it: duplicates merged, useless entries left out."""
-    old_costs, new_costs, warnings = _aligned(effective_entries(old), effective_entries(new))
+    """What changed from `old` to `new`, as far as XLA can see it: duplicates merged, useless
+    entries left out.
+    """
+    old_costs, new_costs, warnings = _aligned(
+        effective_entries(old), effective_entries(new)
+    )
     keys = dict.fromkeys([*new_costs, *old_costs])
     found = [_difference(old_costs.get(key), new_costs.get(key)) for key in keys]
     # NaN, which can hide anything, first
@@ -542,7 +626,9 @@ def diff_profiles(old: Profile, new: Profile) -> ProfileDiff:
         )
     )
     odd = sum(
-        not _is_time(cost.cost_us) for side in (old_costs, new_costs) for cost in side.values()
+        not _is_time(cost.cost_us)
+        for side in (old_costs, new_costs)
+        for cost in side.values()
     )
     if odd:
         warnings = [
@@ -555,8 +641,12 @@ def diff_profiles(old: Profile, new: Profile) -> ProfileDiff:
 def _aligned(
     old: Sequence[Cost], new: Sequence[Cost]
 ) -> tuple[Mapping[tuple[str, str], Cost], Mapping[tuple[str, str], Cost], list[str]]:
-    """Costs by (fingerprint, name); by name alone where one has bare names and the other one module's."""
-    old_modules, new_modules = ({cost.fingerprint for cost in side} for side in (old, new))
+    """Costs by (fingerprint, name); by name alone where one has bare names and the other one
+    module's.
+    """
+    old_modules, new_modules = (
+        {cost.fingerprint for cost in side} for side in (old, new)
+    )
     if old_modules != new_modules and len(old_modules) == len(new_modules) == 1:
         line = "the profiles are for different modules (bare or other fingerprint); compared by name alone"
         return (
@@ -569,7 +659,9 @@ def _aligned(
         lines.append(
             "the profiles are not for the same modules; names are compared per fingerprint"
         )
-    by_key = [{(cost.fingerprint, cost.name): cost for cost in side} for side in (old, new)]
+    by_key = [
+        {(cost.fingerprint, cost.name): cost for cost in side} for side in (old, new)
+    ]
     return by_key[0], by_key[1], lines
 
 
@@ -597,7 +689,9 @@ def _change(old: Cost | None, new: Cost | None, noise_us: float | None) -> CostC
         return CostChange.REMOVED
     if _replaced(old, new):
         return CostChange.REPLACED
-    if old.cost_us == new.cost_us or (math.isnan(old.cost_us) and math.isnan(new.cost_us)):
+    if old.cost_us == new.cost_us or (
+        math.isnan(old.cost_us) and math.isnan(new.cost_us)
+    ):
         return CostChange.SAME
     return (
         CostChange.NOISE
@@ -607,7 +701,10 @@ def _change(old: Cost | None, new: Cost | None, noise_us: float | None) -> CostC
 
 
 def _replaced(old: Cost, new: Cost) -> bool:
-    return any(a and b and a != b for a, b in ((old.opcode, new.opcode), (old.shape, new.shape)))
+    return any(
+        a and b and a != b
+        for a, b in ((old.opcode, new.opcode), (old.shape, new.shape))
+    )
 
 
 def _noise_us(old: Cost | None, new: Cost | None) -> float | None:
@@ -624,10 +721,20 @@ def _what(cost: Cost) -> str:
 def _totals(found: Sequence[Difference]) -> tuple[Total, ...]:
     totals = []
     for kind in (CostKind.COMPUTE, CostKind.COLLECTIVE, CostKind.COPY, CostKind.LOOP):
-        old = [item.old_us for item in found if item.kind == kind and item.old_us is not None]
-        new = [item.new_us for item in found if item.kind == kind and item.new_us is not None]
+        old = [
+            item.old_us
+            for item in found
+            if item.kind == kind and item.old_us is not None
+        ]
+        new = [
+            item.new_us
+            for item in found
+            if item.kind == kind and item.new_us is not None
+        ]
         if old or new:
-            totals.append(Total(kind, _finite_sum(old), _finite_sum(new), len(old), len(new)))
+            totals.append(
+                Total(kind, _finite_sum(old), _finite_sum(new), len(old), len(new))
+            )
     return tuple(totals)
 
 

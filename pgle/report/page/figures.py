@@ -1,4 +1,5 @@
-"""How figures are written: one unit per column with fixed decimals, one spelling of per cent, minus and thousands.
+"""How figures are written: one unit per column with fixed decimals, one spelling of per cent, minus
+and thousands.
 
 Nothing below 1 µs is shown, and nothing at all is ``–``.
 """
@@ -45,7 +46,9 @@ def time(us: float | None) -> str:
 
 def share(value: float | None, decimals: int = 1) -> str:
     """A share of 0 to 1 as ``28.0 %``."""
-    return NONE if value is None else f"{_minus(value)}{abs(value) * 100:,.{decimals}f} %"
+    return (
+        NONE if value is None else f"{_minus(value)}{abs(value) * 100:,.{decimals}f} %"
+    )
 
 
 def change(value: float | None, decimals: int = 1) -> str:
@@ -83,13 +86,16 @@ def column(
     Returns:
         The unit for the column's head, empty if cells have it, and the texts.
     """
-    most = max((abs(value) for value in like or values if value is not None), default=0.0)
+    most = max(
+        (abs(value) for value in like or values if value is not None), default=0.0
+    )
     if unit in (Unit.TIME, Unit.CHANGE_TIME):
         scale, name = _unit(most, _TIMES)
         decimals = _decimals(most / scale, name)
         signed = unit is Unit.CHANGE_TIME
         return name, [
-            _cell(value, scale, decimals, signed=signed, least=_SMALLEST_US) for value in values
+            _cell(value, scale, decimals, signed=signed, least=_SMALLEST_US)
+            for value in values
         ]
     if unit is Unit.SIZE:
         scale, name = _unit(most, _SIZES)
@@ -123,7 +129,12 @@ def shares(values: Iterable[float]) -> str:
 
 
 def _cell(
-    value: float | None, scale: float, decimals: int, *, signed: bool = False, least: float = 0.0
+    value: float | None,
+    scale: float,
+    decimals: int,
+    *,
+    signed: bool = False,
+    least: float = 0.0,
 ) -> str:
     if value is None or abs(value) <= least:
         return NONE
@@ -145,7 +156,13 @@ def _minus(value: float) -> str:
 
 
 def _rate(value: float | None) -> str:
-    return NONE if value is None else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return (
+        NONE
+        if value is None
+        else f"{value:,.3g}"
+        if abs(value) < 1000
+        else f"{value:,.0f}"
+    )
 
 
 def factor(value: float | None) -> str:

@@ -1,4 +1,6 @@
-"""A page as one HTML file that needs nothing else and runs no script but its own; its colours and charts."""
+"""A page as one HTML file that needs nothing else and runs no script but its own; its colours and
+charts.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ DARK: Mapping[str, str] = {
 
 @cache
 def templates() -> Environment:
-    """The templates of this room. Every value is escaped, and what would turn or hide text is made visible."""
+    """The templates of this room. Every value is escaped, and what would turn or hide text is made
+    visible.
+    """
     from jinja2 import Environment, PackageLoader
 
     environment = Environment(
@@ -91,14 +95,18 @@ def style_sheet() -> str:
         "".join(f"--{name}:{colour};" for name, colour in colours.items())
         for colours in (LIGHT, DARK)
     )
-    palettes = f":root{{{light}}}\n@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
+    palettes = (
+        f":root{{{light}}}\n@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
+    )
     return palettes + data_file("templates/page.css")
 
 
 @cache
 def data_file(name: str) -> str:
     """A text file of this room."""
-    return resources.files("pgle.report.page").joinpath(name).read_text(encoding="utf-8")
+    return (
+        resources.files("pgle.report.page").joinpath(name).read_text(encoding="utf-8")
+    )
 
 
 WIDTH, HEIGHT = (
@@ -133,7 +141,9 @@ class ChartPanel:
         rough = self.highest / 4
         unit = 10.0 ** math.floor(math.log10(rough))
         step = next(
-            unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough * (1 - 1e-9)
+            unit * factor
+            for factor in (1, 2, 5, 10)
+            if unit * factor >= rough * (1 - 1e-9)
         )
         for number in range(math.floor(self.highest / step + 1e-9) + 1):
             self.line("grid", (0, number * step), (len(self.columns), number * step))
@@ -149,10 +159,14 @@ class ChartPanel:
             self._text("tick", (at + 0.5, 0), name, dy=16)
         self._text("label", (len(self.columns) / 2, 0), self.x_label, dy=34)
 
-    def line(self, style: str, start: tuple[float, float], end: tuple[float, float]) -> None:
+    def line(
+        self, style: str, start: tuple[float, float], end: tuple[float, float]
+    ) -> None:
         """A straight line."""
         (x1, y1), (x2, y2) = self._place(*start), self._place(*end)
-        self.elements.append(SvgElement("line", style, {"x1": x1, "y1": y1, "x2": x2, "y2": y2}))
+        self.elements.append(
+            SvgElement("line", style, {"x1": x1, "y1": y1, "x2": x2, "y2": y2})
+        )
 
     def dot(self, style: str, point: tuple[float, float]) -> None:
         """A dot at a point."""
@@ -162,7 +176,9 @@ class ChartPanel:
     def area(self, style: str, points: Sequence[tuple[float, float]]) -> None:
         """A filled polygon."""
         path = (
-            "M" + "L".join("{:.2f} {:.2f}".format(*self._place(*point)) for point in points) + "Z"
+            "M"
+            + "L".join("{:.2f} {:.2f}".format(*self._place(*point)) for point in points)
+            + "Z"
         )
         self.elements.append(SvgElement("path", style, {"d": path}))
 
@@ -173,7 +189,8 @@ class ChartPanel:
             if height > 0:
                 top = floor + height
                 self.area(
-                    f"stack {color}", [(left, floor), (left, top), (right, top), (right, floor)]
+                    f"stack {color}",
+                    [(left, floor), (left, top), (right, top), (right, floor)],
                 )
                 floor = top
 
@@ -194,7 +211,9 @@ class ChartPanel:
     ) -> None:
         x, y = self._place(*point)
         self.elements.append(
-            SvgElement("text", style, {"x": x + dx, "y": y + dy, "text-anchor": anchor}, text)
+            SvgElement(
+                "text", style, {"x": x + dx, "y": y + dy, "text-anchor": anchor}, text
+            )
         )
 
 
@@ -207,14 +226,19 @@ def svg(panels: Sequence[ChartPanel], alt: str) -> str:
 def render(page: Page) -> str:
     """The file's text. The same page gives the same bytes.
 
-    Texts of traces and dumps are escaped. Those of the timeline are in compressed data, which its script shows as text.
-    If either fails, a Content-Security-Policy still lets no other script run, and no byte leave the page.
+    Texts of traces and dumps are escaped. Those of the timeline are in compressed data, which its
+    script shows as text. If either fails, a Content-Security-Policy still lets no other script run,
+    and no byte leave the page.
     """
     timeline = page.timeline
     script = data_file("templates/page.js")
     script += data_file("templates/timeline.js") if timeline else ""
-    script = script.replace("</", "<\\/")  # nothing but a closing tag ends a script element
-    charts = any(isinstance(part, Chart) for section in page.sections for part in section.parts)
+    script = script.replace(
+        "</", "<\\/"
+    )  # nothing but a closing tag ends a script element
+    charts = any(
+        isinstance(part, Chart) for section in page.sections for part in section.parts
+    )
     # No network, no frame, no form; of scripts only this one.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = f"script-src 'sha256-{digest}'; style-src 'unsafe-inline'"
@@ -234,9 +258,9 @@ def render(page: Page) -> str:
 
 
 def frame(page: Page) -> str:
-    """The page in a frame for a notebook: it loads nothing, and neither its style nor its script reaches the rest."""
+    """The page in a frame for a notebook: it loads nothing, and neither its style nor its script
+    reaches the rest.
+    """
     height = 620 if page.timeline is None else 1040
     style = f"width:100%;height:{height}px;border:0;resize:vertical;overflow:auto"
-    return (
-        f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(render(page))}"></iframe>'
-    )
+    return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(render(page))}"></iframe>'

@@ -1,4 +1,6 @@
-"""A page as text for a terminal, and as GitHub's Markdown, in which no name becomes a link, a picture or HTML."""
+"""A page as text for a terminal, and as GitHub's Markdown, in which no name becomes a link, a
+picture or HTML.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ ALL = "*"  # every section
 
 
 def show(page: Page, *, sections: Sequence[str] = ()) -> None:
-    """Print a page, the verdict above and the next command last; with ``--quiet`` its verdict alone.
+    """Print a page, the verdict above and the next command last; with ``--quiet`` its verdict
+    alone.
 
     Args:
         page: the answer.
@@ -55,7 +58,8 @@ def show(page: Page, *, sections: Sequence[str] = ()) -> None:
     for key in () if everything else sections:
         if key not in known:
             raise UserError(
-                f"no section '{key}' in this answer", remedy=choices(key, known) if known else None
+                f"no section '{key}' in this answer",
+                remedy=choices(key, known) if known else None,
             )
     if page.identity and not text.quiet:
         screen.print(printable(" · ".join(page.identity)), soft_wrap=True)
@@ -76,7 +80,11 @@ def show(page: Page, *, sections: Sequence[str] = ()) -> None:
         screen.print(printable(str(cell.value)), style=STYLES.get(cell.tone, ""))
     if page.actions:
         screen.print()
-        _actions(screen, page.actions if everything else page.actions[:MOST_ACTIONS], everything)
+        _actions(
+            screen,
+            page.actions if everything else page.actions[:MOST_ACTIONS],
+            everything,
+        )
     for section in page.sections:
         if everything or section.key in sections:
             _section(screen, section, everything)
@@ -89,12 +97,15 @@ def show(page: Page, *, sections: Sequence[str] = ()) -> None:
         screen.print(f"warning: {shown(line)}", style="yellow")
     if len(first) < len(page.warnings):
         screen.print(
-            f"… and {many(len(page.warnings) - len(first), 'more warning')} (--all)", style="yellow"
+            f"… and {many(len(page.warnings) - len(first), 'more warning')} (--all)",
+            style="yellow",
         )
     if os.environ.get("PGLE_NEXT") != "0":
         for place, command in enumerate(page.next if everything else page.next[:1]):
             words = printable(command)
-            screen.print(f"{'' if place else 'Next: '}{words}", style="cyan", soft_wrap=True)
+            screen.print(
+                f"{'' if place else 'Next: '}{words}", style="cyan", soft_wrap=True
+            )
 
 
 def _mark(tone: str) -> str:
@@ -112,17 +123,24 @@ def _table(screen: text.Screen, content: Table, everything: bool) -> None:
     first = cells if everything else cells[: content.shown]
     right = {at for at, is_number in enumerate(content.right()) if is_number}
     rows = [list(map(_styled, row)) for row in first]
-    screen.print(text.grid(heads, rows, right=right, whole={0, *right}, header=any(heads)))
+    screen.print(
+        text.grid(heads, rows, right=right, whole={0, *right}, header=any(heads))
+    )
     if left := len(cells) + content.more - len(first):
         screen.print(
-            f"… and {left:,} more (--{'json' if everything else 'all'} lists them)", style="dim"
+            f"… and {left:,} more (--{'json' if everything else 'all'} lists them)",
+            style="dim",
         )
 
 
 def _styled(cell: Cell) -> str | Text:
     """A cell; in colour on a terminal."""
     plain = shown(str(cell.value))
-    return Text(plain, style=STYLES[cell.tone]) if cell.tone and sys.stdout.isatty() else plain
+    return (
+        Text(plain, style=STYLES[cell.tone])
+        if cell.tone and sys.stdout.isatty()
+        else plain
+    )
 
 
 def _actions(screen: text.Screen, actions: Sequence[Advice], everything: bool) -> None:
@@ -134,11 +152,15 @@ def _actions(screen: text.Screen, actions: Sequence[Advice], everything: bool) -
     rows: list[list[str]] = []
     for place, action in enumerate(actions, start=1):
         words = f"{action.title}: {action.why}" if action.why else action.title
-        rows.append([str(place), printable(words), figures.share(action.saves)][: len(heads)])
+        rows.append(
+            [str(place), printable(words), figures.share(action.saves)][: len(heads)]
+        )
     screen.print(text.grid(heads, rows, right={2}, whole={2}))
     for place, action in enumerate(actions if everything else (), start=1):
         if action.command:
-            screen.print(f"{place}: {printable(action.command)}", style="cyan", soft_wrap=True)
+            screen.print(
+                f"{place}: {printable(action.command)}", style="cyan", soft_wrap=True
+            )
 
 
 def _section(screen: text.Screen, section: Section, everything: bool) -> None:
@@ -151,11 +173,14 @@ def _section(screen: text.Screen, section: Section, everything: bool) -> None:
             _prose(screen, part)
         elif isinstance(part, TimelineData):
             widest = max(
-                (len(line) for line in part.text.splitlines() if line.startswith(" ")), default=0
+                (len(line) for line in part.text.splitlines() if line.startswith(" ")),
+                default=0,
             )
             is_narrow = widest > screen.width
             screen.print(
-                f"(The timeline needs {widest} columns.)" if is_narrow else part.text.rstrip(),
+                f"(The timeline needs {widest} columns.)"
+                if is_narrow
+                else part.text.rstrip(),
                 soft_wrap=True,
             )
         else:
@@ -163,7 +188,9 @@ def _section(screen: text.Screen, section: Section, everything: bool) -> None:
 
 
 def _prose(screen: text.Screen, part: Prose) -> None:
-    """A paragraph; each line of code is indented, so that none can pass for a line of pgle's own."""
+    """A paragraph; each line of code is indented, so that none can pass for a line of pgle's
+    own.
+    """
     if part.code:
         for line in part.text.split("\n"):
             screen.print(f"  {printable(line)}", style="cyan", soft_wrap=True)
@@ -179,25 +206,41 @@ def markdown(page: Page) -> str:
     """A page as Markdown: verdict, table, actions, next command, sections, where it comes from."""
     blocks = [f"# {_escaped(page.verdict)}", _escaped(" · ".join(page.identity))]
     blocks += [_rows(page.table)] if page.table is not None else []
-    blocks += [_escaped(str(note.value if isinstance(note, Cell) else note)) for note in page.notes]
+    blocks += [
+        _escaped(str(note.value if isinstance(note, Cell) else note))
+        for note in page.notes
+    ]
     blocks += ["\n".join(_numbered(page.actions))] if page.actions else []
-    blocks += ["Next:", _fenced("\n".join(map(printable, page.next)), "sh")] if page.next else []
+    blocks += (
+        ["Next:", _fenced("\n".join(map(printable, page.next)), "sh")]
+        if page.next
+        else []
+    )
     sections = page.sections
     if page.about:
         sections += (
-            Section("about", "Where this comes from", (table("name | value", page.about),)),
+            Section(
+                "about", "Where this comes from", (table("name | value", page.about),)
+            ),
         )
     for section in sections:
         blocks += [f"## {_escaped(section.heading)}"] if section.heading else []
         blocks += map(_block, section.parts)
     if page.warnings:
-        blocks += ["## Warnings", "\n".join(f"- {_escaped(line)}" for line in page.warnings)]
+        blocks += [
+            "## Warnings",
+            "\n".join(f"- {_escaped(line)}" for line in page.warnings),
+        ]
     return "\n\n".join(blocks) + "\n"
 
 
 def _escaped(content: str) -> str:
-    """Text as Markdown shows it letter by letter; GitHub makes no link of an address in it either."""
-    return _ADDRESS.sub(r"\\\g<0>", printable(" ".join(content.split())).translate(_SPECIAL))
+    """Text as Markdown shows it letter by letter; GitHub makes no link of an address in it
+    either.
+    """
+    return _ADDRESS.sub(
+        r"\\\g<0>", printable(" ".join(content.split())).translate(_SPECIAL)
+    )
 
 
 def _block(part: Part) -> str:

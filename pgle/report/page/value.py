@@ -1,8 +1,10 @@
-"""An answer as values, before it is text, HTML, Markdown or JSON: how every command shows its result.
+"""An answer as values, before it is text, HTML, Markdown or JSON: how every command shows its
+result.
 
-A command makes a result, one function turns the result into a `Page`, and a renderer draws it. The order is always the
-same: what was looked at, the verdict, one table, at most three actions, and the next command. ``pgle.report/2`` is the
-JSON of a page: what `pgle report --json` prints and `rehearse` and `tune` leave.
+A command makes a result, one function turns the result into a `Page`, and a renderer draws it. The
+order is always the same: what was looked at, the verdict, one table, at most three actions, and the
+next command. ``pgle.report/2`` is the JSON of a page: what `pgle report --json` prints and
+`rehearse` and `tune` leave.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from pgle.next import to_type
 from pgle.report.page.figures import Unit, column
 from pgle.report.text import json_lines
 
-Tone: TypeAlias = Literal["", "good", "bad", "warn", "soft", "exposed", "hidden", "head"]
+Tone: TypeAlias = Literal[
+    "", "good", "bad", "warn", "soft", "exposed", "hidden", "head"
+]
 MOST_ACTIONS = 3
 _HEAD = re.compile(rf"(.*?) ?\(({'|'.join(unit.value for unit in Unit)})\)")
 
@@ -34,7 +38,9 @@ class Cell:
 
 
 Value: TypeAlias = str | float | Cell | None
-"""What a row has in a column: a text, or a number in the unit of its column; None: nothing to say."""
+"""What a row has in a column: a text, or a number in the unit of its column; None: nothing to
+say.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +63,27 @@ class Table(msgspec.Struct, frozen=True, tag_field="kind", tag="table"):
     more: int = 0  # further rows that there are, but that are not here
 
     def __post_init__(self) -> None:
-        if any(len(row) != len(self.columns) for row in self.rows) or not 0 <= self.shown < 1 << 31:
-            raise ValueError("rows of other lengths than the heads, or no number of rows")
+        if (
+            any(len(row) != len(self.columns) for row in self.rows)
+            or not 0 <= self.shown < 1 << 31
+        ):
+            raise ValueError(
+                "rows of other lengths than the heads, or no number of rows"
+            )
 
     def heads(self) -> list[str]:
-        """The columns that have something to say, with the unit of their figures: ``exposed (ms)``."""
+        """The columns that have something to say, with the unit of their figures: ``exposed
+        (ms)``.
+        """
         return [head for head, _, _ in self._shown_columns()]
 
     def cells(self) -> list[list[Cell]]:
         """All rows under `heads`, each cell as its text with its tone."""
         return [
-            list(row) for row in zip(*(cells for _, _, cells in self._shown_columns()), strict=True)
+            list(row)
+            for row in zip(
+                *(cells for _, _, cells in self._shown_columns()), strict=True
+            )
         ]
 
     def right(self) -> list[bool]:
@@ -75,11 +91,14 @@ class Table(msgspec.Struct, frozen=True, tag_field="kind", tag="table"):
         return [is_number for _, is_number, _ in self._shown_columns()]
 
     def _shown_columns(self) -> list[tuple[str, bool, list[Cell]]]:
-        """Head, whether its cells are figures, and cells of every column in which a row has something."""
+        """Head, whether its cells are figures, and cells of every column in which a row has
+        something.
+        """
         shown = []
         for place, found in enumerate(self.columns):
             items = [
-                item if isinstance(item := row[place], Cell) else Cell(item) for row in self.rows
+                item if isinstance(item := row[place], Cell) else Cell(item)
+                for row in self.rows
             ]
             plain = [item.value for item in items]
             if self.rows and not any(value or value == 0 for value in plain):
@@ -87,20 +106,25 @@ class Table(msgspec.Struct, frozen=True, tag_field="kind", tag="table"):
             head, texts = found.head, [_text(value) for value in plain]
             if found.unit is not Unit.TEXT:
                 unit, figures = column(
-                    found.unit, [None if isinstance(value, str) else value for value in plain]
+                    found.unit,
+                    [None if isinstance(value, str) else value for value in plain],
                 )
                 head = f"{head} ({unit})" if unit and head else head or unit
                 texts = [
                     value if isinstance(value, str) else text
                     for value, text in zip(plain, figures, strict=True)
                 ]
-            cells = [Cell(text, item.tone) for text, item in zip(texts, items, strict=True)]
+            cells = [
+                Cell(text, item.tone) for text, item in zip(texts, items, strict=True)
+            ]
             shown.append((head, found.unit is not Unit.TEXT, cells))
         return shown
 
 
 class Prose(msgspec.Struct, frozen=True, tag_field="kind", tag="prose"):
-    """A paragraph; `code`: something to be typed, as it is; of tone ``head`` a heading of what follows."""
+    """A paragraph; `code`: something to be typed, as it is; of tone ``head`` a heading of what
+    follows.
+    """
 
     text: str
     code: bool = False
@@ -126,7 +150,9 @@ Part: TypeAlias = Table | Prose | TimelineData | Chart
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Parts under a heading; on a terminal only with ``--all`` or ``--section KEY``, on a page folded."""
+    """Parts under a heading; on a terminal only with ``--all`` or ``--section KEY``, on a page
+    folded.
+    """
 
     key: str  # one word: ``collectives``
     heading: str
@@ -146,7 +172,9 @@ class Advice:
     why: str = ""  # one line
     command: str = ""  # a command, as `to_type` has it, or a flag to copy
     find: str = ""  # the instruction that it is about
-    span_us: tuple[float, float] | None = None  # the part of the timeline that it is about
+    span_us: tuple[float, float] | None = (
+        None  # the part of the timeline that it is about
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "command", to_type(self.command))
@@ -158,7 +186,9 @@ class Bar:
 
     label: str
     text: str
-    parts: tuple[tuple[Tone | Literal["compute", "copy", "other", "idle"], float], ...] = ()
+    parts: tuple[
+        tuple[Tone | Literal["compute", "copy", "other", "idle"], float], ...
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +203,9 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Everything that an answer says. Empty parts are left out: words, sections, a table without rows."""
+    """Everything that an answer says. Empty parts are left out: words, sections, a table without
+    rows.
+    """
 
     title: str  # of the window: ``pgle rehearse: jit_train_step``
     identity: tuple[
@@ -185,11 +217,17 @@ class Page:
     notes: tuple[str | Cell, ...] = ()  # single lines below it
     actions: tuple[Advice, ...] = ()  # what saves most first
     sections: tuple[Section, ...] = ()  # the rest
-    next: tuple[str, ...] = ()  # commands, as `to_type` has them; the first is the one to type now
+    next: tuple[
+        str, ...
+    ] = ()  # commands, as `to_type` has them; the first is the one to type now
     warnings: tuple[str, ...] = ()  # one line each
     tiles: tuple[Tile, ...] = ()  # on a page: step, exposed, idle
-    about: tuple[tuple[str, str], ...] = ()  # where the figures come from, (name, value)
-    paste: str = ""  # a line for a shell that is the answer itself; shown below the verdict
+    about: tuple[
+        tuple[str, str], ...
+    ] = ()  # where the figures come from, (name, value)
+    paste: str = (
+        ""  # a line for a shell that is the answer itself; shown below the verdict
+    )
 
     def __post_init__(self) -> None:
         left = {
@@ -220,7 +258,8 @@ def table(
     """A table of heads and rows.
 
     Args:
-        heads: of the columns, each with what its figures are in brackets if it has any: ``each (time)``; as one text
+        heads: of the columns, each with what its figures are in brackets if it has any: ``each
+        (time)``; as one text
             between bars: ``name | each (time)``.
         rows: values under them.
         finds: the instructions to whose bars rows lead; True: those in the first cells.
@@ -232,7 +271,8 @@ def table(
         for head in (heads.split(" | ") if isinstance(heads, str) else heads)
     ]
     columns = (
-        Column(head) if isinstance(head, str) else Column(head[1], Unit(head[2])) for head in named
+        Column(head) if isinstance(head, str) else Column(head[1], Unit(head[2]))
+        for head in named
     )
     every = tuple(map(tuple, rows))
     kept = every[:most] if most else every
@@ -242,7 +282,11 @@ def table(
 
 def _says_something(part: Part) -> bool:
     return bool(
-        part.rows if isinstance(part, Table) else part.text if isinstance(part, Prose) else True
+        part.rows
+        if isinstance(part, Table)
+        else part.text
+        if isinstance(part, Prose)
+        else True
     )
 
 
@@ -252,11 +296,15 @@ def _text(value: str | float | None) -> str:
 
 SCHEMA = "pgle.report/2"
 MAX_BYTES = 256 << 20
-_BASE64 = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=")
+_BASE64 = frozenset(
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
+)
 
 
 def as_json(page: Page) -> str:
-    """The page with its sections, each part with its ``kind``, and the timeline in the form that its script draws."""
+    """The page with its sections, each part with its ``kind``, and the timeline in the form that
+    its script draws.
+    """
     text = msgspec.json.encode(
         {"schema": SCHEMA, "page": msgspec.to_builtins(page, enc_hook=_plain_number)}
     )
@@ -264,7 +312,8 @@ def as_json(page: Page) -> str:
 
 
 def read_page(path: AnyPath) -> Page:
-    """A page that was written as JSON. Pictures in it are not trusted: their words take their place.
+    """A page that was written as JSON. Pictures in it are not trusted: their words take their
+    place.
 
     Raises:
         UserError: it is not one, or of another release.
@@ -276,11 +325,14 @@ def read_page(path: AnyPath) -> Page:
         if (schema := found["schema"]) == SCHEMA:
             page = msgspec.convert(found["page"], Page)
             sections = (
-                replace(item, parts=tuple(map(_trusted, item.parts))) for item in page.sections
+                replace(item, parts=tuple(map(_trusted, item.parts)))
+                for item in page.sections
             )
             return replace(page, sections=tuple(sections))
     except (msgspec.MsgspecError, RecursionError, KeyError, TypeError, ValueError):
-        raise UserError("is not a report of this pgle", where=path, remedy=remedy) from None
+        raise UserError(
+            "is not a report of this pgle", where=path, remedy=remedy
+        ) from None
     raise UserError(f"has schema {schema}, not {SCHEMA}", where=path, remedy=remedy)
 
 

@@ -1,9 +1,10 @@
-"""Every private or moving API of jax and its CUDA plugin: programs read, and compiled for GPUs that are not there.
+"""Every private or moving API of jax and its CUDA plugin: programs read, and compiled for GPUs that
+are not there.
 
-Imported in the compiler's process only, which may be another Python than ours, without protobuf. jax's own client takes
-StableHLO only, and its conversion of HLO to StableHLO fails on real modules; the plugin's PJRT C API takes ``mlir`` and
-``hlo``. Nothing here starts a thread or reads a flag before `compile_program`, so that the plugin's process can fork.
-Tried with jax 0.4.38 to 0.12.0.1.
+Imported in the compiler's process only, which may be another Python than ours, without protobuf.
+jax's own client takes StableHLO only, and its conversion of HLO to StableHLO fails on real modules;
+the plugin's PJRT C API takes ``mlir`` and ``hlo``. Nothing here starts a thread or reads a flag
+before `compile_program`, so that the plugin's process can fork. Tried with jax 0.4.38 to 0.12.0.1.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
 LIBRARY = "xla_cuda_plugin.so"
 
 EXECUTABLE_BUILD_OPTIONS, DEVICE_MEMORY_SIZE = 3, 15
-"""Fields of CompileOptionsProto and of its messages (openxla/xla ``xla/pjrt/proto/compile_options.proto``)."""
+"""Fields of CompileOptionsProto and of its messages (openxla/xla
+``xla/pjrt/proto/compile_options.proto``).
+"""
 
 LEVELS = {"UNKNOWN": 0, "O0": 9, "O1": 19, "O2": 29, "O3": 39}
 """Levels of effort as XLA numbers them (openxla/xla ``xla/xla.proto``)."""
@@ -43,11 +46,15 @@ def version() -> tuple[int, ...]:
     try:
         import jaxlib
     except ImportError as error:
-        raise UserError(f"jax cannot be imported ({error})", remedy="pip install jax") from None
+        raise UserError(
+            f"jax cannot be imported ({error})", remedy="pip install jax"
+        ) from None
     found = tuple(int(part) for part in re.findall(r"\d+", jaxlib.__version__)[:4])
     if found < OLDEST_JAX:
         what = f"jaxlib {jaxlib.__version__} cannot compile for a GPU that is not there"
-        raise UserError(what, remedy="rehearse in an environment with jax 0.4.38 or newer")
+        raise UserError(
+            what, remedy="rehearse in an environment with jax 0.4.38 or newer"
+        )
     return found
 
 
@@ -69,19 +76,28 @@ def compile_options(
     options = xla_client.CompileOptions()
     options.num_replicas = program.num_replicas
     options.num_partitions = program.num_partitions
-    ids = np.arange(program.num_devices).reshape(program.num_replicas, program.num_partitions)
+    ids = np.arange(program.num_devices).reshape(
+        program.num_replicas, program.num_partitions
+    )
     options.device_assignment = xla_client.DeviceAssignment.create(ids)
     build = options.executable_build_options
     build.use_spmd_partitioning = not program.is_partitioned
     build.use_shardy_partitioner = program.shardy
-    # JAX sets both lists for every compile; without them the fingerprint is another one (nothing else changes).
-    build.allow_spmd_sharding_propagation_to_parameters = list(program.propagate_to_parameters)
+    # JAX sets both lists for every compile; without them the fingerprint is another one (nothing
+    # else changes).
+    build.allow_spmd_sharding_propagation_to_parameters = list(
+        program.propagate_to_parameters
+    )
     build.allow_spmd_sharding_propagation_to_output = list(program.propagate_to_output)
     for name, value in efforts.items():
         if not hasattr(build, name.removeprefix("jax_")):
-            raise UserError(f"jaxlib {jaxlib.__version__} has no {name}", remedy="leave it out")
+            raise UserError(
+                f"jaxlib {jaxlib.__version__} has no {name}", remedy="leave it out"
+            )
         setattr(
-            build, name.removeprefix("jax_"), LEVELS[value] if value in LEVELS else float(value)
+            build,
+            name.removeprefix("jax_"),
+            LEVELS[value] if value in LEVELS else float(value),
         )
     data: bytes = options.SerializeAsString()
     # No binding for this one; a message that is appended to another is merged with it.
@@ -90,14 +106,19 @@ def compile_options(
 
 
 def compile_program(
-    plugin: Plugin, program: SourceProgram, targets: Sequence[str], topology: str, options: bytes
+    plugin: Plugin,
+    program: SourceProgram,
+    targets: Sequence[str],
+    topology: str,
+    options: bytes,
 ) -> None:
     """Compile `program`; XLA_FLAGS of this process count, so call it once.
 
     Args:
         plugin: the loaded compiler.
         program: what to compile.
-        targets: texts of GpuTargetConfigProtos, of which the first is taken that has no field that this XLA lacks.
+        targets: texts of GpuTargetConfigProtos, of which the first is taken that has no field that
+        this XLA lacks.
         topology: ``SxHxD``: slices, hosts per slice, devices per host.
         options: of `compile_options`.
 
@@ -122,12 +143,12 @@ def compile_program(
     plugin.compile_only(place, program.code, program.form, options)
 
 
-# The PJRT C API. Positions and structures are those of openxla/xla ``xla/pjrt/c/pjrt_c_api.h``, which within major
-# version 0 only ever appends. A structure is its size, its extensions (none here), and fields of eight bytes each.
+# The PJRT C API. Positions and structures are those of openxla/xla ``xla/pjrt/c/pjrt_c_api.h``,
+# which within major version 0 only ever appends. A structure is its size, its extensions (none
+# here), and fields of eight bytes each.
 
-_FUNCTIONS = (
-    40  # bytes before the first function: struct_size, extensions, and a version of four fields
-)
+# bytes before the first function: struct_size, extensions, and a version of four fields
+_FUNCTIONS = 40
 _ERROR_MESSAGE, _PLUGIN_INITIALIZE, _TOPOLOGY_CREATE, _COMPILE = 1, 3, 82, 89
 
 _Pointer = ctypes.c_void_p
@@ -139,7 +160,9 @@ class XlaError(Exception):
 
 
 def _structure(*fields: int | bytes) -> _Words:
-    """An argument structure; a text, which has to outlive it, is two fields: where it begins, and its bytes."""
+    """An argument structure; a text, which has to outlive it, is two fields: where it begins, and
+    its bytes.
+    """
     words = [2 * 8, 0]
     for field in fields:
         words += [_address(field), len(field)] if isinstance(field, bytes) else [field]
@@ -164,8 +187,11 @@ class Plugin:
         self._library.GetPjrtApi.restype = _Pointer
         self._api: int = self._library.GetPjrtApi()
 
-    def compile_only(self, topology: int, code: bytes, form: str, options: bytes) -> None:
-        """Compile a program (``mlir`` or ``hlo``) for a topology; the executable is left to the end of the process.
+    def compile_only(
+        self, topology: int, code: bytes, form: str, options: bytes
+    ) -> None:
+        """Compile a program (``mlir`` or ``hlo``) for a topology; the executable is left to the end
+        of the process.
 
         Raises:
             XlaError: XLA fails to compile.
@@ -173,11 +199,15 @@ class Plugin:
         form_name, client, executable = form.encode(), 0, 0
         program = _structure(code, form_name)
         self._call(
-            _COMPILE, _structure(topology, ctypes.addressof(program), options, client, executable)
+            _COMPILE,
+            _structure(
+                topology, ctypes.addressof(program), options, client, executable
+            ),
         )
 
     def topology(self, target: str, topology: str) -> int:
-        """XLA's own description of a target (text of a GpuTargetConfigProto) and topology (``SxHxD``).
+        """XLA's own description of a target (text of a GpuTargetConfigProto) and topology
+        (``SxHxD``).
 
         Raises:
             XlaError: it takes one of them not.
@@ -186,7 +216,9 @@ class Plugin:
         given = {b"target_config": target.encode(), b"topology": topology.encode()}
         is_text = 0
         values = [
-            word for name, value in given.items() for word in _structure(name, is_text, value)
+            word
+            for name, value in given.items()
+            for word in _structure(name, is_text, value)
         ]
         options = (ctypes.c_uint64 * len(values))(*values)
         made = _structure(b"", ctypes.addressof(options), len(given), 0)
@@ -198,10 +230,14 @@ class Plugin:
         if error:
             asked = _structure(error, 0, 0)
             self._function(_ERROR_MESSAGE, None)(ctypes.addressof(asked))
-            raise XlaError(ctypes.string_at(asked[-2], asked[-1]).decode(errors="replace"))
+            raise XlaError(
+                ctypes.string_at(asked[-2], asked[-1]).decode(errors="replace")
+            )
 
     def _function(self, position: int, result: type | None) -> ctypes._CFunctionType:
-        address = ctypes.c_void_p.from_address(self._api + _FUNCTIONS + 8 * position).value
+        address = ctypes.c_void_p.from_address(
+            self._api + _FUNCTIONS + 8 * position
+        ).value
         assert address is not None
         return ctypes.CFUNCTYPE(result, _Pointer)(address)
 
@@ -215,11 +251,15 @@ def library() -> Path:
         if (folder / LIBRARY).is_file()
     }
     if not found:
-        what = "the CUDA plugin of jax is not installed, no GPU compiler to rehearse with"
+        what = (
+            "the CUDA plugin of jax is not installed, no GPU compiler to rehearse with"
+        )
         raise UserError(what, remedy=install_command())
     installed, _ = versions(PACKAGES)
     wheels = {name: f"jax-{name.rsplit('_', 1)[1]}-pjrt" for name in found}
-    fitting = (name for name in found if installed.get(wheels[name]) == installed.get("jaxlib"))
+    fitting = (
+        name for name in found if installed.get(wheels[name]) == installed.get("jaxlib")
+    )
     return found[next(fitting, next(iter(found)))]
 
 
@@ -229,11 +269,14 @@ def _folders(name: str) -> list[Path]:
     except ModuleNotFoundError:
         return []
     return (
-        [] if found is None else [Path(folder) for folder in found.submodule_search_locations or ()]
+        []
+        if found is None
+        else [Path(folder) for folder in found.submodule_search_locations or ()]
     )
 
 
-# Programs as jax and XLA write them, in every form, and what the compiler needs of each besides its code.
+# Programs as jax and XLA write them, in every form, and what the compiler needs of each besides its
+# code.
 
 MLIR_BYTECODE = b"ML\xefR"
 _MLIR_TEXT = re.compile(rb"(?:\s*(?:#|//)[^\n]*\n)*+\s*(?:builtin\.)?module\b")
@@ -249,7 +292,9 @@ class SourceProgram:
     name: str  # of the module, ``jit_train_step``
     num_partitions: int  # SPMD partitions
     num_replicas: int
-    is_partitioned: bool  # the SPMD partitioner has run on it already and must not run again
+    is_partitioned: (
+        bool  # the SPMD partitioner has run on it already and must not run again
+    )
     shardy: bool  # True where shardings are Shardy's, False for GSPMD annotations
     propagate_to_parameters: tuple[
         bool, ...
@@ -274,10 +319,14 @@ def read_program(path: Path, data: bytes, default_devices: int) -> SourceProgram
     if form == "mlir":
         return program_from_mlir(data)
     if form == "hlo-text":
-        return program_from_hlo(_parsed_hlo(data.decode()), data.decode(), default_devices)
+        return program_from_hlo(
+            _parsed_hlo(data.decode()), data.decode(), default_devices
+        )
     if not form:
         raise UserError(
-            "neither StableHLO nor HLO", where=path, remedy="dump modules with JAX_DUMP_IR_TO=DIR"
+            "neither StableHLO nor HLO",
+            where=path,
+            remedy="dump modules with JAX_DUMP_IR_TO=DIR",
         )
     module = hlo_module_bytes(data)
     if module is None:
@@ -292,11 +341,15 @@ def read_program(path: Path, data: bytes, default_devices: int) -> SourceProgram
 
 def _scheduled() -> UserError:
     remedy = "give the *.before_optimizations dump of the same folder; what its step takes, says: pgle predict"
-    return UserError("the module is scheduled already, nothing is left to compile", remedy=remedy)
+    return UserError(
+        "the module is scheduled already, nothing is left to compile", remedy=remedy
+    )
 
 
 def module_form(name: str, data: bytes) -> Literal["mlir", "hlo", "hlo-text", ""]:
-    """``mlir`` (text or bytecode), ``hlo`` (proto, by the file's name), ``hlo-text``; empty: none of them."""
+    """``mlir`` (text or bytecode), ``hlo`` (proto, by the file's name), ``hlo-text``; empty: none
+    of them.
+    """
     if data.startswith(MLIR_BYTECODE) or _MLIR_TEXT.match(data):
         return "mlir"
     if data[:4096].lstrip().startswith(b"HloModule"):
@@ -306,7 +359,8 @@ def module_form(name: str, data: bytes) -> Literal["mlir", "hlo", "hlo-text", ""
 
 # HLO. A few expressions read what they need off its text: modules have a hundred thousand lines.
 
-# How many devices a sharding spans, in its notations: devices=[4,1]<=[4], mesh['d'=4], sdy.mesh<["d"=4]>
+# How many devices a sharding spans, in its notations: devices=[4,1]<=[4], mesh['d'=4],
+# sdy.mesh<["d"=4]>
 _TILING = re.compile(r"\bdevices=\[([0-9,]+)\]")
 _MESH = re.compile(
     r"""\bmesh(?:\[|<\[)((?:(?:'|"|\\\\?22|\\\\?")[^'"\\]*(?:'|"|\\\\?22|\\\\?")=\d+(?:, ?)?)+)\]"""
@@ -317,15 +371,21 @@ _OPCODES = (
     "partition-id",
     "replica-id",
 )
-"""What only a partitioned program holds; sends and receives, which no primitive of JAX is, may be the host's."""
+"""What only a partitioned program holds; sends and receives, which no primitive of JAX is, may be
+the host's.
+"""
 _COLLECTIVE = re.compile(rf"^.* (?:{'|'.join(_OPCODES)})(?:-start)?\(.*$", re.MULTILINE)
 _IOTA_GROUPS = re.compile(r"replica_groups=\[([0-9,]+)\]<=")
-_LISTED_GROUPS = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[0-9,{}]*\})\}")
+_LISTED_GROUPS = re.compile(
+    r"(?:replica_groups|source_target_pairs)=\{(\{[0-9,{}]*\})\}"
+)
 _MANUAL = re.compile(
     r"SPMDFullToShardShape|SPMDShardToFullShape|xla\.sdy\.(?:GlobalToLocalShape|LocalToGlobalShape|manual)"
     r"|sharding=\{[^}]*\bmanual\b"
 )
-"""Parts of a program that its author partitioned by hand (shard_map), while the rest waits for the partitioner."""
+"""Parts of a program that its author partitioned by hand (shard_map), while the rest waits for the
+partitioner.
+"""
 
 
 def program_from_hlo(module: bytes, text: str, default_devices: int) -> SourceProgram:
@@ -361,14 +421,19 @@ def program_from_hlo(module: bytes, text: str, default_devices: int) -> SourcePr
 
 
 def partitions_of(text: str) -> tuple[int | None, int]:
-    """SPMD partitions of a module as HLO text, None where nothing in it says how many, and its replicas."""
+    """SPMD partitions of a module as HLO text, None where nothing in it says how many, and its
+    replicas.
+    """
     header, collectives = text[: text.find("\n")], _COLLECTIVE.findall(text)
     replicas, partitions = (
         int(found[1]) if (found := re.search(rf"\b{name}=(\d+)", header)) else None
         for name in ("replica_count", "num_partitions")
     )
     if replicas is None:  # a collective without a channel is one of replicas (pmap)
-        replicas = _group_devices([line for line in collectives if "channel_id=" not in line]) or 1
+        replicas = (
+            _group_devices([line for line in collectives if "channel_id=" not in line])
+            or 1
+        )
     if partitions is None:
         partitions = _sharded_devices(text) or _group_devices(
             [line for line in collectives if "channel_id=" in line]
@@ -377,7 +442,9 @@ def partitions_of(text: str) -> tuple[int | None, int]:
 
 
 def _flags(header: str, of: str) -> tuple[bool, ...]:
-    found = re.search(rf"allow_spmd_sharding_propagation_to_{of}=\{{([a-z,]*)\}}", header)
+    found = re.search(
+        rf"allow_spmd_sharding_propagation_to_{of}=\{{([a-z,]*)\}}", header
+    )
     return tuple(word == "true" for word in found[1].split(",")) if found else ()
 
 
@@ -385,7 +452,8 @@ def _free_parameters(text: str) -> tuple[bool, ...]:
     """Per parameter of the entry computation, whether it has no sharding of its own."""
     lines = re.findall(r"^.* parameter\((\d+)\)(.*)$", _entry(text), re.MULTILINE)
     return tuple(
-        "sharding=" not in rest for _, rest in sorted(lines, key=lambda line: int(line[0]))
+        "sharding=" not in rest
+        for _, rest in sorted(lines, key=lambda line: int(line[0]))
     )
 
 
@@ -413,11 +481,15 @@ def _sharded_devices(text: str) -> int | None:
 def _group_devices(lines: list[str]) -> int | None:
     """Devices that the replica groups of collectives span."""
     sizes = {
-        prod(map(int, found.split(","))) for line in lines for found in _IOTA_GROUPS.findall(line)
+        prod(map(int, found.split(",")))
+        for line in lines
+        for found in _IOTA_GROUPS.findall(line)
     }
     listed = {found for line in lines for found in _LISTED_GROUPS.findall(line)}
     sizes |= {
-        max(map(int, re.findall(r"\d+", found))) + 1 for found in listed if re.search(r"\d", found)
+        max(map(int, re.findall(r"\d+", found))) + 1
+        for found in listed
+        if re.search(r"\d", found)
     }
     return max(sizes, default=None)
 
@@ -428,9 +500,13 @@ def _parsed_hlo(text: str) -> bytes:
     except ImportError:  # before jax 0.10
         bindings = importlib.import_module("jaxlib.xla_client")._xla
     try:
-        module: bytes = bindings.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+        module: bytes = bindings.hlo_module_from_text(
+            text
+        ).as_serialized_hlo_module_proto()
     except Exception as error:
-        raise UserError(f"HLO text that this jax cannot parse ({first_line(str(error))})") from None
+        raise UserError(
+            f"HLO text that this jax cannot parse ({first_line(str(error))})"
+        ) from None
     return module
 
 
@@ -440,7 +516,9 @@ def _printed_hlo(module: bytes) -> str:
     try:
         text: str = xla_client.XlaComputation(module).as_hlo_text()
     except Exception as error:
-        raise UserError(f"HLO that this jax cannot read ({first_line(str(error))})") from None
+        raise UserError(
+            f"HLO that this jax cannot read ({first_line(str(error))})"
+        ) from None
     return text
 
 
@@ -453,14 +531,18 @@ def first_line(text: str) -> str:
 
 
 def program_from_mlir(data: bytes) -> SourceProgram:
-    """Read StableHLO text or bytecode, as ``JAX_DUMP_IR_TO`` writes it: what JAX would put into the compile options."""
+    """Read StableHLO text or bytecode, as ``JAX_DUMP_IR_TO`` writes it: what JAX would put into the
+    compile options.
+    """
     import jax
     from jax._src.interpreters import mlir
     from jax._src.lib.mlir import ir
 
     with mlir.make_ir_context():
         try:
-            module = ir.Module.parse(data if data.startswith(MLIR_BYTECODE) else data.decode())
+            module = ir.Module.parse(
+                data if data.startswith(MLIR_BYTECODE) else data.decode()
+            )
         except Exception as error:
             raise UserError(
                 f"StableHLO that this jax cannot parse ({first_line(str(error))})",
@@ -468,7 +550,9 @@ def program_from_mlir(data: bytes) -> SourceProgram:
             ) from None
         attributes = module.operation.attributes
         operations = [item.operation for item in module.body.operations]
-        main = next((item for item in operations if _string(item, "sym_name") == "main"), None)
+        main = next(
+            (item for item in operations if _string(item, "sym_name") == "main"), None
+        )
         if main is None:
             raise UserError("the module has no function main, nothing to compile")
         kind = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
@@ -496,7 +580,9 @@ def program_from_mlir(data: bytes) -> SourceProgram:
 
 
 def _free(function: Any, key: str, types: Sequence[Any]) -> tuple[bool, ...]:
-    """Per parameter or result, whether it has no sharding of its own; tokens never count as free (as in JAX)."""
+    """Per parameter or result, whether it has no sharding of its own; tokens never count as free
+    (as in JAX).
+    """
     given = (
         [str(item) for item in function.attributes[key]]
         if key in function.attributes
@@ -511,7 +597,11 @@ def _free(function: Any, key: str, types: Sequence[Any]) -> tuple[bool, ...]:
 def _string(operation: Any, name: str) -> str:
     from jax._src.lib.mlir import ir
 
-    return ir.StringAttr(operation.attributes[name]).value if name in operation.attributes else ""
+    return (
+        ir.StringAttr(operation.attributes[name]).value
+        if name in operation.attributes
+        else ""
+    )
 
 
 # Serialized messages, cut on the wire: nothing that is unknown here is lost.
@@ -525,11 +615,14 @@ HloInstructionProto.sharding), of the output, of the parameters."""
 
 
 def hlo_module_bytes(data: bytes) -> bytes | None:
-    """The HloModuleProto (field 1) of a serialized HloProto; `data` itself where that is the module; else None."""
+    """The HloModuleProto (field 1) of a serialized HloProto; `data` itself where that is the
+    module; else None.
+    """
     inner = _leading(data)
     if inner is None:
         return None
-    # In an HloModuleProto field 1 is the module's name, which is short text; in an HloProto it is the module.
+    # In an HloModuleProto field 1 is the module's name, which is short text; in an HloProto it is
+    # the module.
     return inner if _leading(inner) is not None else data
 
 

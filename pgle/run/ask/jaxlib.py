@@ -1,4 +1,5 @@
-"""What an interpreter has installed: its jax, the flags that its jaxlib takes, and what mends its CUDA plugin.
+"""What an interpreter has installed: its jax, the flags that its jaxlib takes, and what mends its
+CUDA plugin.
 
 Standard library only, since the compiler's process may be another Python than ours.
 """
@@ -41,14 +42,18 @@ PACKAGES = (
 )
 """Those whose versions decide how a program compiles and runs."""
 
-TIMEOUT_S = 120  # for the child, which needs about a second; a cold network file system may need a hundred times that
+# for the child, which needs about a second; a cold network file system may need a hundred times
+# that
+TIMEOUT_S = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
     """What an interpreter would import."""
 
-    versions: Mapping[str, str]  # by package (``python`` too); missing packages are absent
+    versions: Mapping[
+        str, str
+    ]  # by package (``python`` too); missing packages are absent
     jaxlib_at: str = ""  # the folder jaxlib is installed in; empty where it is not
 
     @property
@@ -58,7 +63,9 @@ class Installed:
 
     @property
     def built_ns(self) -> int:
-        """When its jaxlib was installed, which tells apart builds that share a version, such as nightly ones."""
+        """When its jaxlib was installed, which tells apart builds that share a version, such as
+        nightly ones.
+        """
         at = Path(self.jaxlib_at) / "jaxlib" / "version.py"
         return at.stat().st_mtime_ns if at.is_file() else 0
 
@@ -66,7 +73,9 @@ class Installed:
     def plugins(self) -> Mapping[str, str]:
         """The CUDA plugin packages and their versions."""
         return {
-            name: version for name, version in self.versions.items() if name.startswith("jax-cuda")
+            name: version
+            for name, version in self.versions.items()
+            if name.startswith("jax-cuda")
         }
 
 
@@ -76,7 +85,9 @@ def installed(python: str | None = None) -> Installed:
         return Installed(*versions(PACKAGES))
     code = f"import json, sys\n{inspect.getsource(versions)}\nprint(json.dumps(versions(sys.argv[1:])))"
     return Installed(
-        *_answers(python, f"from __future__ import annotations\n{code}", "", PACKAGES, count=2)
+        *_answers(
+            python, f"from __future__ import annotations\n{code}", "", PACKAGES, count=2
+        )
     )
 
 
@@ -94,7 +105,9 @@ def versions(packages: Sequence[str]) -> tuple[dict[str, str], str]:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found, str(metadata.distribution("jaxlib").locate_file("")) if "jaxlib" in found else ""
+    return found, str(
+        metadata.distribution("jaxlib").locate_file("")
+    ) if "jaxlib" in found else ""
 
 
 def _answers(
@@ -102,7 +115,9 @@ def _answers(
 ) -> list[Any]:
     """What code prints that an interpreter runs: a JSON list of `count` items in the last line."""
     environment = {
-        name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "PGLE_HOOK")
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("XLA_FLAGS", "PGLE_HOOK")
     }
     environment |= {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "1"}
     try:
@@ -123,7 +138,9 @@ def _answers(
         ) from None
     except OSError as error:
         raise UserError(
-            f"cannot be run ({error.strerror})", where=python, remedy="pass --python PATH"
+            f"cannot be run ({error.strerror})",
+            where=python,
+            remedy="pass --python PATH",
         ) from None
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
@@ -146,10 +163,11 @@ def _answers(
     return found
 
 
-# Flags, asked without a risk for this process. XLA ends the process on an unknown flag or a bad value, and reads
-# XLA_FLAGS once in a process. So one child imports jaxlib (CPU only, half a second) and forks for each flag; a fork
-# that ends badly costs four milliseconds. The CPU build registers the GPU flags too, so neither a GPU nor the CUDA
-# plugin is needed. Answers are kept per jaxlib under the user's cache directory.
+# Flags, asked without a risk for this process. XLA ends the process on an unknown flag or a bad
+# value, and reads XLA_FLAGS once in a process. So one child imports jaxlib (CPU only, half a
+# second) and forks for each flag; a fork that ends badly costs four milliseconds. The CPU build
+# registers the GPU flags too, so neither a GPU nor the CUDA plugin is needed. Answers are kept per
+# jaxlib under the user's cache directory.
 
 Status: TypeAlias = Literal["known", "unknown", "bad-value", "failed"]
 
@@ -188,22 +206,25 @@ print(json.dumps(answers))
 class FlagAnswer(NamedTuple):
     """What jaxlib makes of one flag."""
 
-    # ``known``; ``unknown`` and ``bad-value``, on which XLA ends the process; ``failed`` where it ended otherwise
+    # ``known``; ``unknown`` and ``bad-value``, on which XLA ends the process; ``failed`` where it
+    # ended otherwise
     status: Status
     message: str = ""  # XLA's own line about it; empty for ``known``
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a release of jaxlib makes of several flags: verdicts by a flag's text, such as ``--xla_dump_to=/tmp/d``."""
+    """What a release of jaxlib makes of several flags: verdicts by a flag's text, such as
+    ``--xla_dump_to=/tmp/d``.
+    """
 
     jaxlib: str
     verdicts: Mapping[str, FlagAnswer]
 
 
 def probe(flags: Iterable[Flag], python: str | None = None) -> Probe:
-    """Ask the jaxlib of `python` (default: ours) about each flag with its value; malformed ones are asked as they
-    stand.
+    """Ask the jaxlib of `python` (default: ours) about each flag with its value; malformed ones are
+    asked as they stand.
     """
     executable = python or sys.executable
     found = installed(executable)
@@ -214,20 +235,27 @@ def probe(flags: Iterable[Flag], python: str | None = None) -> Probe:
             remedy="name the Python of your program, --python PATH",
         )
     store, kept = cache_directory() / f"flags-{found.jaxlib}-{found.built_ns}.json", {}
-    with suppress(ValueError, TypeError, AttributeError, RecursionError):  # absent or damaged: ask
+    with suppress(
+        ValueError, TypeError, AttributeError, RecursionError
+    ):  # absent or damaged: ask
         kept = {
-            key: FlagAnswer(*entry) for key, entry in json.loads(read_kept(store) or b"").items()
+            key: FlagAnswer(*entry)
+            for key, entry in json.loads(read_kept(store) or b"").items()
         }
     texts = list(dict.fromkeys(flag.text for flag in flags))
     new = [text for text in texts if _key(text) not in kept]
     if new:
         answers = _answers(executable, PROBE_CHILD, json.dumps(new), count=len(new))
-        kept |= {_key(text): answer(*output) for text, output in zip(new, answers, strict=True)}
+        kept |= {
+            _key(text): answer(*output)
+            for text, output in zip(new, answers, strict=True)
+        }
         with suppress(
             UserError
         ):  # a home that cannot be written costs a second next time, nothing else
             write_files(
-                {store: json.dumps(dict(sorted(kept.items())), indent=0) + "\n"}, force=True
+                {store: json.dumps(dict(sorted(kept.items())), indent=0) + "\n"},
+                force=True,
             )
     return Probe(found.jaxlib, {text: kept[_key(text)] for text in texts})
 
@@ -240,18 +268,24 @@ def answer(exit_code: int, output: str) -> FlagAnswer:
     if exit_code == 0:
         return FlagAnswer("known")
     lines = [line.split("] ", 1)[-1].strip() for line in output.splitlines()]
-    return FlagAnswer("failed", next((line for line in lines if line), f"ended with {exit_code}"))
+    return FlagAnswer(
+        "failed", next((line for line in lines if line), f"ended with {exit_code}")
+    )
 
 
 def _key(text: str) -> str:
-    """The text under which an answer is kept: paths are any path, since XLA takes every text for one."""
+    """The text under which an answer is kept: paths are any path, since XLA takes every text for
+    one.
+    """
     name, equals, value = text.partition("=")
     return f"{name}=PATH" if equals and "/" in value else text
 
 
-def lint_flags(flags: FlagList, *, jaxlib: str | None = None, python: str | None = None) -> Lint:
-    """Problems of the flags by the catalogue, for a release of jaxlib, or by the jaxlib of `python` (default:
-    ours).
+def lint_flags(
+    flags: FlagList, *, jaxlib: str | None = None, python: str | None = None
+) -> Lint:
+    """Problems of the flags by the catalogue, for a release of jaxlib, or by the jaxlib of `python`
+    (default: ours).
     """
     if jaxlib is not None:
         return lint(flags, jaxlib)
@@ -259,12 +293,15 @@ def lint_flags(flags: FlagList, *, jaxlib: str | None = None, python: str | None
     return lint(flags, asked.jaxlib, asked.verdicts)
 
 
-# jax's CUDA plugin: which wheels the jax at hand needs, and the command that mends a missing, double or old one.
-# Nothing here moves jax or adds a second plugin: wheels are named with jaxlib's version, without dependencies.
+# jax's CUDA plugin: which wheels the jax at hand needs, and the command that mends a missing,
+# double or old one. Nothing here moves jax or adds a second plugin: wheels are named with jaxlib's
+# version, without dependencies.
 
 FIRST_CUDA13 = (0, 7, 2)  # the jaxlib that brought the CUDA 13 plugin
 RUNTIMES = {12: "nvidia-cuda-runtime-cu12", 13: "nvidia-cuda-runtime"}
-"""The wheel that `jax[cudaN]` brings with its plugin. Its CUDA is the one that this environment runs on."""
+"""The wheel that `jax[cudaN]` brings with its plugin. Its CUDA is the one that this environment
+runs on.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +337,9 @@ def repair(versions: Mapping[str, str], python: str = sys.executable) -> Repair 
     wheels = _wheels(kept)
     if len(majors) > 1:
         surplus = [
-            name for name in sorted(versions) if name.startswith("jax-cuda") and name not in wheels
+            name
+            for name in sorted(versions)
+            if name.startswith("jax-cuda") and name not in wheels
         ]
         pip = _pip(python, "uninstall")
         line = Next((*pip, *(() if pip[0] == "uv" else ("-y",)), *surplus))
@@ -314,7 +353,13 @@ def repair(versions: Mapping[str, str], python: str = sys.executable) -> Repair 
         what = f"not of jaxlib {jaxlib}, so jax leaves it out"
     else:
         return None
-    line = Next((*_pip(python, "install"), "--no-deps", *(f"{name}=={jaxlib}" for name in wheels)))
+    line = Next(
+        (
+            *_pip(python, "install"),
+            "--no-deps",
+            *(f"{name}=={jaxlib}" for name in wheels),
+        )
+    )
     return Repair(what, bool(majors), str(line))
 
 
@@ -333,12 +378,18 @@ def _wheels(cuda: int) -> tuple[str, str]:
 
 
 def _kept(majors: list[int], versions: Mapping[str, str], jaxlib: str) -> int:
-    """Of several plugins the one whose CUDA is installed, else the one of jaxlib's version, else the older."""
+    """Of several plugins the one whose CUDA is installed, else the one of jaxlib's version, else
+    the older.
+    """
     running = [cuda for cuda in majors if RUNTIMES.get(cuda) in versions]
     fitting = [
-        cuda for cuda in majors if all(versions.get(name) == jaxlib for name in _wheels(cuda))
+        cuda
+        for cuda in majors
+        if all(versions.get(name) == jaxlib for name in _wheels(cuda))
     ]
-    return next((found[0] for found in (running, fitting) if len(found) == 1), majors[0])
+    return next(
+        (found[0] for found in (running, fitting) if len(found) == 1), majors[0]
+    )
 
 
 def _pip(python: str, verb: str) -> tuple[str, ...]:

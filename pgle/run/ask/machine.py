@@ -1,4 +1,6 @@
-"""What `pgle doctor` looks at: programs, files, variables and limits, behind one value that tests can fake."""
+"""What `pgle doctor` looks at: programs, files, variables and limits, behind one value that tests
+can fake.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,16 @@ from pgle.run.ask.jaxlib import Installed, installed
 from pgle.run.ask.nsys import Nsys, find_nsys
 from pgle.run.directory.manifest import Gpu
 
-# for one program: nvidia-smi needs seconds where the driver is not kept loaded, git where there are a million files
+# for one program: nvidia-smi needs seconds where the driver is not kept loaded, git where there are
+# a million files
 TIMEOUT_S = 20
 
 SMI_FIELDS = ("name", "driver_version", "memory.total", "compute_cap", "uuid")
-SMI_QUERY = ("nvidia-smi", f"--query-gpu={','.join(SMI_FIELDS)}", "--format=csv,noheader,nounits")
+SMI_QUERY = (
+    "nvidia-smi",
+    f"--query-gpu={','.join(SMI_FIELDS)}",
+    "--format=csv,noheader,nounits",
+)
 
 Level: TypeAlias = Literal["ok", "warn", "fail"]
 
@@ -29,7 +36,8 @@ class MachineCheck:
     """One thing that was looked at."""
 
     name: str  # what, such as ``driver``; from the table of checks
-    verdict: Level  # ``ok``; ``warn`` where something will not work or be worse; ``fail`` where a run will not work
+    # ``ok``; ``warn`` where something will not work or be worse; ``fail`` where a run will not work
+    verdict: Level
     found: str  # on this machine
     remedy: str = ""  # what to do; empty for ``ok``
     command: str = ""  # a line to copy that does it
@@ -38,7 +46,12 @@ class MachineCheck:
 def _ask(argv: Sequence[str]) -> tuple[bool, str]:
     try:
         done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, errors="replace"
+            argv,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            errors="replace",
         )
     except subprocess.TimeoutExpired:
         return False, f"it did not answer in {TIMEOUT_S} s"
@@ -78,18 +91,33 @@ class Machine:
     ask: Callable[[Sequence[str]], tuple[bool, str]] = (
         _ask  # whether a program ended well, and what it printed
     )
-    read: Callable[[str], str | None] = _read  # text of a file, None where it cannot be read
-    which: Callable[[str], str | None] = shutil.which  # path of a program, None if absent
+    read: Callable[[str], str | None] = (
+        _read  # text of a file, None where it cannot be read
+    )
+    which: Callable[[str], str | None] = (
+        shutil.which
+    )  # path of a program, None if absent
     # paths that match a pattern, sorted
     glob: Callable[[str], tuple[str, ...]] = lambda pattern: tuple(
         sorted(map(str, Path("/").glob(pattern.lstrip("/"))))
     )
-    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))  # variables
-    processes: Callable[[], frozenset[str]] = _processes  # names of all running processes
-    # free space on the disk that holds (or would hold) a path, and whether a file could be made there
-    free_bytes: Callable[[str], int] = lambda path: shutil.disk_usage(_existing(path)).free
-    writable: Callable[[str], bool] = lambda path: os.access(_existing(path), os.W_OK | os.X_OK)
-    is_root: bool = field(default_factory=lambda: os.geteuid() == 0)  # whether this process is root
+    environ: Mapping[str, str] = field(
+        default_factory=lambda: dict(os.environ)
+    )  # variables
+    processes: Callable[[], frozenset[str]] = (
+        _processes  # names of all running processes
+    )
+    # free space on the disk that holds (or would hold) a path, and whether a file could be made
+    # there
+    free_bytes: Callable[[str], int] = lambda path: (
+        shutil.disk_usage(_existing(path)).free
+    )
+    writable: Callable[[str], bool] = lambda path: os.access(
+        _existing(path), os.W_OK | os.X_OK
+    )
+    is_root: bool = field(
+        default_factory=lambda: os.geteuid() == 0
+    )  # whether this process is root
     nsys: Callable[[], Nsys | None] = find_nsys  # the nsys to use; None if absent
 
 
@@ -98,7 +126,9 @@ def this_machine(python: str | None = None) -> Machine:
     return Machine(installed(python), python or sys.executable)
 
 
-def read_gpus(ask: Callable[[Sequence[str]], tuple[bool, str]] = _ask) -> tuple[Gpu, ...]:
+def read_gpus(
+    ask: Callable[[Sequence[str]], tuple[bool, str]] = _ask,
+) -> tuple[Gpu, ...]:
     """The GPUs as nvidia-smi lists them; empty if absent. `ask` as of `Machine`."""
     is_well, text = ask(SMI_QUERY)
     gpus: list[Gpu] = []
@@ -106,20 +136,30 @@ def read_gpus(ask: Callable[[Sequence[str]], tuple[bool, str]] = _ask) -> tuple[
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == len(SMI_FIELDS):
             name, driver, memory, capability, uuid = cells
-            gpus.append(Gpu(name, driver, int(memory) if memory.isdigit() else 0, capability, uuid))
+            gpus.append(
+                Gpu(
+                    name,
+                    driver,
+                    int(memory) if memory.isdigit() else 0,
+                    capability,
+                    uuid,
+                )
+            )
     return tuple(gpus)
 
 
 def git_commit() -> str:
     """The commit of the working directory, short, with ``+`` where tracked files have changes.
 
-    Nothing else is asked of git: addresses of remotes may hold credentials.
-    Empty outside of a work tree, before its first commit, and where git is missing or does not answer.
+    Nothing else is asked of git: addresses of remotes may hold credentials. Empty outside of a work
+    tree, before its first commit, and where git is missing or does not answer.
     """
     try:
         commit = _git("rev-parse", "--short=12", "HEAD")
         return commit + (
-            "+" if commit and _git("status", "--porcelain", "--untracked-files=no") else ""
+            "+"
+            if commit and _git("status", "--porcelain", "--untracked-files=no")
+            else ""
         )
     except (OSError, subprocess.SubprocessError):
         return ""

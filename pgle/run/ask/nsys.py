@@ -1,6 +1,7 @@
 """The `nsys` program: where it is, what it can read, and exports of its reports.
 
-Versions and messages come from nsys 2022.4 to 2026.4. A report is read by its own and by newer versions of nsys.
+Versions and messages come from nsys 2022.4 to 2026.4. A report is read by its own and by newer
+versions of nsys.
 """
 
 from __future__ import annotations
@@ -35,10 +36,14 @@ PLACES = (
 
 IMPORTER = "host-*/QdstrmImporter"
 IMPORTERS = (f"/usr/lib/nsight-systems/{IMPORTER}",)
-"""Where Debian puts the importer, and its nsys 2022.4.2 does not find it, so leaves every recording as ``.qdstrm``.
-NVIDIA's packages have it next to ``bin``."""
+"""Where Debian puts the importer, and its nsys 2022.4.2 does not find it, so leaves every recording
+as ``.qdstrm``. NVIDIA's packages have it next to ``bin``.
+"""
 
-TABLES_SINCE: Version = (2023, 4)  # first version of `nsys export` known to have ``--tables``
+TABLES_SINCE: Version = (
+    2023,
+    4,
+)  # first version of `nsys export` known to have ``--tables``
 
 TABLES = "StringIds,NVTX_EVENTS,CUPTI_ACTIVITY_KIND_.*,CUDA_GRAPH.*,ThreadNames,TARGET_INFO_.*,META_DATA_.*,ANALYSIS_DETAILS"
 """What we read; the rest (OS runtime calls, samples) can be most of a report."""
@@ -67,12 +72,19 @@ def dotted(version: Version) -> str:
 def installed() -> tuple[Nsys, ...]:
     """Every nsys found: the one on the PATH first, then the others, newest first."""
     on_path = shutil.which("nsys")
-    others = [place for pattern in PLACES for place in sorted(Path("/").glob(pattern.lstrip("/")))]
+    others = [
+        place
+        for pattern in PLACES
+        for place in sorted(Path("/").glob(pattern.lstrip("/")))
+    ]
     found: dict[Path, Nsys] = {}
     for place in ([Path(on_path)] if on_path else []) + others:
         if os.access(place, os.X_OK) and place.resolve() not in found:
             found[place.resolve()] = Nsys(place, _version_of(place))
-    first, rest = list(found.values())[: bool(on_path)], list(found.values())[bool(on_path) :]
+    first, rest = (
+        list(found.values())[: bool(on_path)],
+        list(found.values())[bool(on_path) :],
+    )
     return (*first, *sorted(rest, key=lambda nsys: nsys.version, reverse=True))
 
 
@@ -84,7 +96,11 @@ def find_nsys() -> Nsys | None:
 def _version_of(program: Path) -> Version:
     try:
         done = subprocess.run(
-            [program, "--version"], capture_output=True, text=True, timeout=60, check=False
+            [program, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ()
@@ -93,7 +109,9 @@ def _version_of(program: Path) -> Version:
 
 
 def report_version(path: Path) -> Version:
-    """The version of nsys that wrote a report, read from its first bytes; `OLD_FORMAT` for all before 2023."""
+    """The version of nsys that wrote a report, read from its first bytes; `OLD_FORMAT` for all
+    before 2023.
+    """
     head = read_head(path, 200)
     if not head:
         raise UserError(
@@ -101,7 +119,9 @@ def report_version(path: Path) -> Version:
         )
     if not head.startswith(REPORT_MAGIC):
         raise UserError(
-            "not an Nsight Systems report", where=path, remedy="give what `nsys profile -o` wrote"
+            "not an Nsight Systems report",
+            where=path,
+            remedy="give what `nsys profile -o` wrote",
         )
     match = re.match(rb" (\d{4})@(\d+)@(\d+)", head[len(REPORT_MAGIC) :])
     return tuple(map(int, match.groups())) if match else OLD_FORMAT
@@ -109,7 +129,8 @@ def report_version(path: Path) -> Version:
 
 @contextmanager
 def exported(path: Path) -> Iterator[Path]:
-    """The SQLite export of a ``.nsys-rep`` file, or of a ``.qdstrm`` file that nsys left where it could not import it.
+    """The SQLite export of a ``.nsys-rep`` file, or of a ``.qdstrm`` file that nsys left where it
+    could not import it.
 
     It is removed at the end. `TMPDIR` says where it is put.
     """
@@ -139,9 +160,13 @@ def _able(path: Path, version: Version) -> Nsys:
     """An installed nsys that is not older than the report."""
     found = installed()
     if not found:
-        raise UserError("needs nsys, which is not installed", where=path, remedy=INSTALL)
+        raise UserError(
+            "needs nsys, which is not installed", where=path, remedy=INSTALL
+        )
     able = (
-        nsys for nsys in found if not nsys.version or nsys.version >= version[: len(nsys.version)]
+        nsys
+        for nsys in found
+        if not nsys.version or nsys.version >= version[: len(nsys.version)]
     )
     if nsys := next(able, None):
         return nsys
@@ -149,9 +174,13 @@ def _able(path: Path, version: Version) -> Nsys:
 
 
 def _too_new(path: Path, nsys: Nsys, version: Version) -> UserError:
-    needed = f"nsys >= {dotted(version[:3])}" if version != OLD_FORMAT else "a newer nsys"
+    needed = (
+        f"nsys >= {dotted(version[:3])}" if version != OLD_FORMAT else "a newer nsys"
+    )
     return UserError(
-        f"needs {needed}; installed is {dotted(nsys.version)}", where=path, remedy=INSTALL
+        f"needs {needed}; installed is {dotted(nsys.version)}",
+        where=path,
+        remedy=INSTALL,
     )
 
 
@@ -162,12 +191,18 @@ def _imported(path: Path, folder: Path) -> Path:
     importer = find_importer()
     if importer is None:
         remedy = f"install the full Nsight Systems package ({DOWNLOAD}); the command-line package lacks it"
-        raise UserError("needs QdstrmImporter, which is not installed", where=path, remedy=remedy)
+        raise UserError(
+            "needs QdstrmImporter, which is not installed", where=path, remedy=remedy
+        )
     report = folder / f"{path.stem}.nsys-rep"
-    done = _run([str(importer), "--input-file", str(path), "--output-file", str(report)], path)
+    done = _run(
+        [str(importer), "--input-file", str(path), "--output-file", str(report)], path
+    )
     if done.returncode or not report.exists():
         raise UserError(
-            f"cannot be imported ({_last_line(done)})", where=path, remedy="record again"
+            f"cannot be imported ({_last_line(done)})",
+            where=path,
+            remedy="record again",
         )
     return report
 
@@ -178,10 +213,14 @@ def find_importer() -> Path | None:
     if on_path:
         return Path(on_path)
     near = (
-        place for nsys in installed() for place in nsys.path.resolve().parent.parent.glob(IMPORTER)
+        place
+        for nsys in installed()
+        for place in nsys.path.resolve().parent.parent.glob(IMPORTER)
     )
     known = (
-        place for pattern in IMPORTERS for place in sorted(Path("/").glob(pattern.lstrip("/")))
+        place
+        for pattern in IMPORTERS
+        for place in sorted(Path("/").glob(pattern.lstrip("/")))
     )
     return next(chain(near, known), None)
 
@@ -204,7 +243,9 @@ def _last_line(done: subprocess.CompletedProcess[str]) -> str:
         for line in re.split(r"[\r\n]+", f"{done.stdout}\n{done.stderr}")
         if line.strip()
     ]
-    lines = [line for line in lines if not re.match(r"(Processing|Exporting)\b.*%", line)]
+    lines = [
+        line for line in lines if not re.match(r"(Processing|Exporting)\b.*%", line)
+    ]
     return lines[-1][:200] if lines else f"exit code {done.returncode}"
 
 
@@ -219,23 +260,31 @@ def _failure(
         or "please update" in output
     ):
         return _too_new(path, nsys, version)
-    if "cannot read from stream" in output or "magic number" in output or "corrupt" in output:
+    if (
+        "cannot read from stream" in output
+        or "magic number" in output
+        or "corrupt" in output
+    ):
         return UserError(
             "damaged report",
             where=path,
             remedy="copy it again, or record again and let nsys finish",
         )
     if "disk is full" in output or "no space" in output or "disk i/o error" in output:
-        remedy = (
-            "set TMPDIR to a file system with more room (an export is about as large as the report)"
-        )
+        remedy = "set TMPDIR to a file system with more room (an export is about as large as the report)"
         return UserError(
-            f"no room for the export in {tempfile.gettempdir()}", where=path, remedy=remedy
+            f"no room for the export in {tempfile.gettempdir()}",
+            where=path,
+            remedy=remedy,
         )
     if done.returncode < 0:
         return UserError(
-            f"nsys export was ended by signal {-done.returncode}", where=path, remedy="run it again"
+            f"nsys export was ended by signal {-done.returncode}",
+            where=path,
+            remedy="run it again",
         )
     what = f"nsys export failed with exit code {done.returncode} ({_last_line(done)})"
     again = typed("nsys", "export", "--type", "sqlite", path)
-    return UserError(what, where=path, remedy=f"give the .sqlite file that this makes: {again}")
+    return UserError(
+        what, where=path, remedy=f"give the .sqlite file that this makes: {again}"
+    )

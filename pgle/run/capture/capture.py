@@ -1,4 +1,5 @@
-"""The modules of a program, captured from a run on virtual CPU devices: StableHLO as jax hands it to the compiler.
+"""The modules of a program, captured from a run on virtual CPU devices: StableHLO as jax hands it
+to the compiler.
 
 Of a jitted function of this process it is lowered here, for GPUs that are not there, without a run.
 """
@@ -63,7 +64,9 @@ UNHOOKED = (
 
 
 MOST_DEVICES = 2048
-"""Of a capture: XLA's CPU client takes device 2,048 for one of another process (`kMaxCpuDevicesPerProcess`)."""
+"""Of a capture: XLA's CPU client takes device 2,048 for one of another process
+(`kMaxCpuDevicesPerProcess`).
+"""
 
 DEFAULT_DEVICES = 4  # virtual CPU devices when nobody says how many
 
@@ -80,14 +83,19 @@ class Devices:
 
 
 def devices_for(asked: int | None, *, topology: str | None = None) -> Devices:
-    """The devices of a captured program: as asked, else of the topology, else as the user's XLA_FLAGS say, else
-    `DEFAULT_DEVICES`."""
+    """The devices of a captured program: as asked, else of the topology, else as the user's
+    XLA_FLAGS say, else `DEFAULT_DEVICES`.
+    """
     if topology and asked in (None, devices_in(topology)):
         return Devices(devices_in(topology), topology=topology)
     if asked is not None:
         return Devices(asked)
     exported = _EXPORTED.findall(os.environ.get("XLA_FLAGS", ""))
-    return Devices(int(exported[-1])) if exported else Devices(DEFAULT_DEVICES, assumed=True)
+    return (
+        Devices(int(exported[-1]))
+        if exported
+        else Devices(DEFAULT_DEVICES, assumed=True)
+    )
 
 
 def capture_modules(
@@ -108,9 +116,11 @@ def capture_modules(
         folder: new folder for the modules.
         target: the GPU that the program sees.
         devices: virtual CPU devices.
-        quiet_s: once something is captured, stop the program when nothing new came for so long: on CPUs the steps
+        quiet_s: once something is captured, stop the program when nothing new came for so long: on
+        CPUs the steps
             themselves may take hours.
-        choose: the module that is wanted, as in `choose_module`; None: the program's step, which a program that fails
+        choose: the module that is wanted, as in `choose_module`; None: the program's step, which a
+        program that fails
             must have executed again and again before.
         until_step: stop the program as soon as its step, or what `choose` names, is known.
         output: descriptor that the program's output goes to.
@@ -120,12 +130,14 @@ def capture_modules(
 
     Raises:
         UserError: the command cannot be started or compiled nothing.
-        WorkloadError: it failed before it had compiled anything, or before its step was executed again and again.
+        WorkloadError: it failed before it had compiled anything, or before its step was executed
+        again and again.
     """
     if devices.count > MOST_DEVICES:
         remedy = "'pgle scale' grows its module from smaller captures"
         raise UserError(
-            f"{devices.count} devices; a capture has at most {MOST_DEVICES}", remedy=remedy
+            f"{devices.count} devices; a capture has at most {MOST_DEVICES}",
+            remedy=remedy,
         )
     how = partial(
         _run_once,
@@ -149,7 +161,8 @@ def capture_modules(
         say(f"{unhooked}; how often a module was executed is not known")
     if not found:
         raise UserError("the program compiled no jax module", remedy=_no_call(folder))
-    # a program that fails must have executed its step before, which multiplies matrices as all training does
+    # a program that fails must have executed its step before, which multiplies matrices as all
+    # training does
     if (
         code
         and choose is None
@@ -191,9 +204,11 @@ def _run_once(
 
 
 def ended_by_zeros(folder: Path, code: int, choose: str | None) -> str:
-    """Why zeros for results may have ended a captured program early, in a clause; empty if they did not.
+    """Why zeros for results may have ended a captured program early, in a clause; empty if they did
+    not.
 
-    They may if the program failed by an exception that numbers cause, or ended by itself without a training step.
+    They may if the program failed by an exception that numbers cause, or ended by itself without a
+    training step.
     """
     program, found = read_captured(folder), modules_in(folder)
     if not program.uncomputed or code >= SIGNALLED or (folder / STOPPED).is_file():
@@ -211,7 +226,8 @@ def ended_by_zeros(folder: Path, code: int, choose: str | None) -> str:
 def _with_ones(
     how: Callable[..., int], folder: Path, code: int, why: str, choose: str | None
 ) -> int:
-    """Run the program again, with ones for results, and keep the run that got further in the folder.
+    """Run the program again, with ones for results, and keep the run that got further in the
+    folder.
 
     Returns:
         The exit code of that run.
@@ -219,7 +235,11 @@ def _with_ones(
     say(f"{why}, and results of large modules were zeros; running it again with ones")
     again = free(folder.with_name(f"{folder.name}-ones"))
     other = how(again, ones=True, until_step=not code)
-    is_better = not other and bool(modules_in(again)) and not ended_by_zeros(again, other, choose)
+    is_better = (
+        not other
+        and bool(modules_in(again))
+        and not ended_by_zeros(again, other, choose)
+    )
     # A failure that other numbers do not prevent is the program's own.
     is_own = bool(code and other) and _is_further(again, folder)
     kept, gone = (again, folder) if is_better or is_own else (folder, again)
@@ -237,7 +257,11 @@ def _is_further(one: Path, other: Path) -> bool:
 
 def _say_what_was_left_out(program: CapturedProgram) -> None:
     if program.uncomputed:
-        what = "ones for small results, else zeros" if program.ones else "their results were zeros"
+        what = (
+            "ones for small results, else zeros"
+            if program.ones
+            else "their results were zeros"
+        )
         say(f"not executed on the CPU, {what}: {some(program.uncomputed, SHOWN)}")
 
 
@@ -250,12 +274,18 @@ def _hint(program: CapturedProgram, code: int, devices: Devices) -> str:
     hint = ""
     if devices.assumed:
         hint = f"; it had {devices.count} devices, which is assumed: --devices N gives it others"
-    if program.uncomputed and code < SIGNALLED and (program.by_zeros or not program.error):
+    if (
+        program.uncomputed
+        and code < SIGNALLED
+        and (program.by_zeros or not program.error)
+    ):
         hint += f"; zeros for results may be why: {COMPUTE}=1 executes all"
     return hint
 
 
-def _no_module(command: Sequence[str], folder: Path, code: int, devices: Devices) -> str:
+def _no_module(
+    command: Sequence[str], folder: Path, code: int, devices: Devices
+) -> str:
     """Why a program that failed had compiled nothing."""
     shown, program = Next(kept_argv(command)), read_captured(folder)
     if refused := refused_flag(folder / OUTPUT):
@@ -265,7 +295,9 @@ def _no_module(command: Sequence[str], folder: Path, code: int, devices: Devices
         return f"{shown} {_how_it_ended(program, code)} {before}{_hint(program, code, devices)}"
     start = folder / STARTED
     if start.is_file():
-        said = one_line(start.read_text(errors="replace")) or one_line(last_line(folder / OUTPUT))
+        said = one_line(start.read_text(errors="replace")) or one_line(
+            last_line(folder / OUTPUT)
+        )
         why = f" ({cut(said, MOST_SAID)})" if said else ""
         return f"{shown} {ended(code)}{why} before it imported jax"
     said = cut(one_line(last_line(folder / OUTPUT)), MOST_SAID)
@@ -284,14 +316,18 @@ def _no_call(folder: Path) -> str:
 def capture_environment(
     folder: Path, devices: Devices, target: Target, *, ones: bool = False
 ) -> dict[str, str]:
-    """The environment of a capturing run: CPU platform, virtual devices, dumps on, no compilation cache.
+    """The environment of a capturing run: CPU platform, virtual devices, dumps on, no compilation
+    cache.
 
-    The hook in it has the program see the target, and has every module dumped as jax lowers it for GPUs. The devices
-    are the job's if the command starts several processes. With `ones`, small results of large modules are ones.
+    The hook in it has the program see the target, and has every module dumped as jax lowers it for
+    GPUs. The devices are the job's if the command starts several processes. With `ones`, small
+    results of large modules are ones.
     """
     given = _EXPORTED.sub("", os.environ.get("XLA_FLAGS", "")).strip()
     flags = [f"--xla_force_host_platform_device_count={devices.count}"]
-    if "xla_backend_optimization_level" not in given:  # the code for CPUs is thrown away
+    if (
+        "xla_backend_optimization_level" not in given
+    ):  # the code for CPUs is thrown away
         flags.append("--xla_backend_optimization_level=0")
     wanted = " ".join([given, *flags]).strip()
     config = {
@@ -305,11 +341,17 @@ def capture_environment(
             "kind": target.device,
             "compute_capability": ".".join(map(str, target.compute_capability)),
             "core_count": target.core_count,
-            "memory_bytes": int((memory_fraction(os.environ) or 1.0) * target.memory_bytes),
+            "memory_bytes": int(
+                (memory_fraction(os.environ) or 1.0) * target.memory_bytes
+            ),
             "targets": target.texts,
             "topology": devices.topology or f"1x1x{devices.count}",
         },
-        "ranks": {name: os.environ.get(name) for launcher in LAUNCHERS for name in launcher[1:]},
+        "ranks": {
+            name: os.environ.get(name)
+            for launcher in LAUNCHERS
+            for name in launcher[1:]
+        },
     }
     return {
         **with_hook(os.environ, config),
@@ -327,7 +369,9 @@ PLATFORM = "cuda"
 
 _CHECK = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
 _GPUS = ("nvidia[0-9]*", "dxg")  # in /dev, of Linux and of WSL
-_DRIVER = Path("/dev/nvidiactl")  # where it exists jax looks for a GPU, also if there is none
+_DRIVER = Path(
+    "/dev/nvidiactl"
+)  # where it exists jax looks for a GPU, also if there is none
 
 _LOCK = RLock()
 _MESH = re.compile(
@@ -377,7 +421,9 @@ def lowered_step(step: Callable[..., Any], args: Sequence[Any], folder: Path) ->
 def lowered_steps(
     build: Callable[[int], Sequence[Any]], devices: Sequence[int], folder: Path
 ) -> tuple[list[Path], dict[int, str]]:
-    """The modules of a step at several sizes, and of each other size why not; `build` may raise ValueError."""
+    """The modules of a step at several sizes, and of each other size why not; `build` may raise
+    ValueError.
+    """
     found, unfit = [], {}
     for count in devices:
         place = folder / str(count)
@@ -386,7 +432,9 @@ def lowered_steps(
             step, *args = build(count)
             path = lowered_step(step, args, place)
         except (UserError, ValueError) as error:
-            unfit[count] = getattr(error, "what", f"{type(error).__name__}: {one_line(str(error))}")
+            unfit[count] = getattr(
+                error, "what", f"{type(error).__name__}: {one_line(str(error))}"
+            )
             continue
         if (own := devices_of(path)) not in (None, count):
             unfit[count] = f"the step is for {own} GPUs"
@@ -396,19 +444,26 @@ def lowered_steps(
 
 
 def _shape(leaf: Any) -> Any:
-    """An array as its shape, with its sharding if it is on several devices; anything else as it is."""
+    """An array as its shape, with its sharding if it is on several devices; anything else as it
+    is.
+    """
     import jax
 
     if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
         return leaf
     sharding = leaf.sharding if len(leaf.sharding.device_set) > 1 else None
     return jax.ShapeDtypeStruct(
-        leaf.shape, leaf.dtype, sharding=sharding, weak_type=getattr(leaf, "weak_type", False)
+        leaf.shape,
+        leaf.dtype,
+        sharding=sharding,
+        weak_type=getattr(leaf, "weak_type", False),
     )
 
 
 def _placed(leaf: Any) -> Any:
-    """A shape as an array that takes no memory and says how it is sharded: equinox asks for arrays."""
+    """A shape as an array that takes no memory and says how it is sharded: equinox asks for
+    arrays.
+    """
     import jax
     import numpy as np
 
@@ -442,7 +497,9 @@ def _for_gpus() -> Iterator[list[Any]]:
 
 @contextmanager
 def _without_cuda() -> Iterator[None]:
-    """On a machine without a GPU, keep jax from logging a traceback about CUDA libraries when it first looks at it."""
+    """On a machine without a GPU, keep jax from logging a traceback about CUDA libraries when it
+    first looks at it.
+    """
     if _CHECK in os.environ or any(any(Path("/dev").glob(name)) for name in _GPUS):
         yield
         return

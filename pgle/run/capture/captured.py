@@ -1,4 +1,6 @@
-"""Captured modules: a folder of programs as jax handed them to the compiler, and which of them is the step."""
+"""Captured modules: a folder of programs as jax handed them to the compiler, and which of them is
+the step.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from pgle.xla.flags.text import Flag, format_flags
 T = TypeVar("T")
 
 _PRODUCT = re.compile(rb"\bdot_general\b| dot\(|\x12\x03dot|\bconvolution\b")
-"""A matrix product in StableHLO, in text of HLO and in its protobuf, whose second field is the opcode."""
+"""A matrix product in StableHLO, in text of HLO and in its protobuf, whose second field is the
+opcode.
+"""
 
 
 _COLLECTIVE = re.compile(
@@ -36,8 +40,9 @@ _SPLIT = re.compile(rb'sdy\.sharding<@[^>]*\{"|mhlo\.sharding = "\{devices=\[')
 
 
 def once(read: Callable[[Path], T]) -> Callable[[Path], T]:
-    """The same function, which reads a file again only once it has changed: a program that is waited for is looked at
-    several times a second."""
+    """The same function, which reads a file again only once it has changed: a program that is
+    waited for is looked at several times a second.
+    """
     kept = cache(lambda module, mtime_ns, size: read(module))
 
     def found(module: Path) -> T:
@@ -49,28 +54,37 @@ def once(read: Callable[[Path], T]) -> Callable[[Path], T]:
 
 @once
 def multiplies(module: Path) -> bool:
-    """Whether a dump, StableHLO or HLO, as text or protobuf, holds a matrix product or a convolution."""
+    """Whether a dump, StableHLO or HLO, as text or protobuf, holds a matrix product or a
+    convolution.
+    """
     return _PRODUCT.search(read_bytes(module)) is not None
 
 
 @once
 def communicates(module: Path) -> bool:
-    """Whether a dump holds collectives, or makes XLA insert some: jax's multiplies or sums sharded arguments."""
+    """Whether a dump holds collectives, or makes XLA insert some: jax's multiplies or sums sharded
+    arguments.
+    """
     data = read_bytes(module)
     if _COLLECTIVE.search(data):
         return True
     main = next((line for line in data.splitlines() if b" @main(" in line), b"")
     taken = main.partition(b") -> ")[0]
-    return bool(_SPLIT.search(taken)) and (b"stablehlo.reduce" in data or multiplies(module))
+    return bool(_SPLIT.search(taken)) and (
+        b"stablehlo.reduce" in data or multiplies(module)
+    )
 
 
 @once
 def is_training(module: Path) -> bool:
-    """Whether a dump of jax multiplies matrices and returns half of what it takes, by type: parameters or gradients."""
+    """Whether a dump of jax multiplies matrices and returns half of what it takes, by type:
+    parameters or gradients.
+    """
     with module.open(errors="replace") as lines:
         main = next((line for line in lines if " @main(" in line), "")
     taken, returned = (
-        Counter(re.findall(r"tensor<[^>]+>", types)) for types in main.partition(") -> ")[::2]
+        Counter(re.findall(r"tensor<[^>]+>", types))
+        for types in main.partition(") -> ")[::2]
     )
     return 2 * (taken & returned).total() >= taken.total() > 0 and multiplies(module)
 
@@ -87,14 +101,18 @@ def devices_of(module: Path) -> int | None:
 PROGRAM = ".program.json"  # the record that the hook writes: `CapturedProgram`
 
 STARTED = f"{PROGRAM}.started"
-"""There once a Python with the hook has started; it holds the exception that ended one without jax."""
+"""There once a Python with the hook has started; it holds the exception that ended one without
+jax.
+"""
 
 CODE = ".exit_code"  # there where the program failed
 
 STOPPED = ".stopped"  # there where we stopped the program, which had compiled nothing new for long
 
 PARTITIONED = ".after_spmd_partitioner.hlo.pb"
-"""What the hook's partitioned module of a program with custom partitioning is called, in place of ``_compile.mlir``."""
+"""What the hook's partitioned module of a program with custom partitioning is called, in place of
+``_compile.mlir``.
+"""
 
 NEVER_OF_ZEROS = (
     ImportError,
@@ -116,19 +134,25 @@ SUBSTANTIAL = 0.05  # part of the largest module's size that a step has at least
 
 STEP_REMEDY = "wait longer for the step with --quiet-for 600, or name it with --choose"
 
-_DUMPED = re.compile(r"jax_ir\d+_(.+)_compile\.mlir|module_\d+\.(.+?)\.before_optimizations\..*")
+_DUMPED = re.compile(
+    r"jax_ir\d+_(.+)_compile\.mlir|module_\d+\.(.+?)\.before_optimizations\..*"
+)
 
 
 def modules_in(folder: Path, *, dumps: bool = False) -> tuple[Path, ...]:
-    """The modules that jax dumped into a folder (``JAX_DUMP_IR_TO``), in the order of their numbers.
+    """The modules that jax dumped into a folder (``JAX_DUMP_IR_TO``), in the order of their
+    numbers.
 
     Args:
         folder: where they lie.
-        dumps: where jax dumped none, the ones that XLA dumped before it optimised them (``--xla_dump_to``).
+        dumps: where jax dumped none, the ones that XLA dumped before it optimised them
+        (``--xla_dump_to``).
     """
     found = sorted(folder.glob("jax_ir*_compile.mlir"))
     if dumps and not found:
-        found = sorted(path for path in folder.iterdir() if _DUMPED.fullmatch(path.name))
+        found = sorted(
+            path for path in folder.iterdir() if _DUMPED.fullmatch(path.name)
+        )
         if not found:
             raise UserError(
                 "no module is dumped there",
@@ -150,22 +174,36 @@ class CapturedProgram:
         default_factory=dict
     )  # executions by the file name of the module
     compiling: str = ""  # file name of the module that it is compiling
-    of_jax: Sequence[str] = ()  # file names of modules that are named as functions of jax's
-    uncomputed: Sequence[str] = ()  # functions whose results were zeros: they were not executed
-    not_lowered: Sequence[str] = ()  # file names of modules that jax cannot lower for GPUs here
+    of_jax: Sequence[
+        str
+    ] = ()  # file names of modules that are named as functions of jax's
+    uncomputed: Sequence[
+        str
+    ] = ()  # functions whose results were zeros: they were not executed
+    not_lowered: Sequence[
+        str
+    ] = ()  # file names of modules that jax cannot lower for GPUs here
     error: str = ""  # the exception that ended it, in a line
     ones: bool = False  # small results of `uncomputed` were ones, not zeros
-    place: str = ""  # where its main thread was, in its own code: ``train.py, line 41, in load``
-    # by file name of a module that is not the first of its function: arguments that differ, as name, before, now
-    again: Mapping[str, Sequence[tuple[str, str, str]]] = field(default_factory=dict)
-    # SHA-256 by absolute path of the modules that it imported from below its working directory or its script's folder
-    sources: Mapping[str, str] = field(default_factory=dict)
-    waits_for: str = ""  # the processes that it waits for in `jax.distributed.initialize`
-    xla_flags: str = (
-        ""  # as it had them, where it or a script before it set them; empty: as they were given
+    place: str = (
+        ""  # where its main thread was, in its own code: ``train.py, line 41, in load``
     )
-    # by file name of the module what else the program asks of XLA: names of flags or settings of jax, and values
-    options: Mapping[str, Sequence[tuple[str, str | None]]] = field(default_factory=dict)
+    # by file name of a module that is not the first of its function: arguments that differ, as
+    # name, before, now
+    again: Mapping[str, Sequence[tuple[str, str, str]]] = field(default_factory=dict)
+    # SHA-256 by absolute path of the modules that it imported from below its working directory or
+    # its script's folder
+    sources: Mapping[str, str] = field(default_factory=dict)
+    waits_for: str = (
+        ""  # the processes that it waits for in `jax.distributed.initialize`
+    )
+    # as it had them, where it or a script before it set them; empty: as they were given
+    xla_flags: str = ""
+    # by file name of the module what else the program asks of XLA: names of flags or settings of
+    # jax, and values
+    options: Mapping[str, Sequence[tuple[str, str | None]]] = field(
+        default_factory=dict
+    )
 
     @property
     def by_zeros(self) -> bool:
@@ -175,15 +213,23 @@ class CapturedProgram:
         return may and not issubclass(kind, NEVER_OF_ZEROS)
 
     def flags_of(self, module: Path) -> str:
-        """What it asks of XLA for a module, where that is not as it was given; empty where it is."""
-        options = [Flag(name, value) for name, value in self.options.get(module.name, ())]
+        """What it asks of XLA for a module, where that is not as it was given; empty where it
+        is.
+        """
+        options = [
+            Flag(name, value) for name, value in self.options.get(module.name, ())
+        ]
         return " ".join(filter(None, (self.xla_flags, format_flags(options))))
 
 
 def read_captured(folder: Path) -> CapturedProgram:
-    """The program whose modules lie in a folder of captured modules; nothing is known of it if its file is damaged."""
+    """The program whose modules lie in a folder of captured modules; nothing is known of it if its
+    file is damaged.
+    """
     try:
-        return msgspec.convert(json.loads(read_kept(folder / PROGRAM) or b""), CapturedProgram)
+        return msgspec.convert(
+            json.loads(read_kept(folder / PROGRAM) or b""), CapturedProgram
+        )
     except (ValueError, RecursionError):
         return CapturedProgram()
 
@@ -195,19 +241,27 @@ def _exit_code(folder: Path) -> int | None:
 
 
 def partitioned(module: Path) -> Path:
-    """A module of a capture as it is compiled: partitioned by its program, if only that can partition it."""
+    """A module of a capture as it is compiled: partitioned by its program, if only that can
+    partition it.
+    """
     found = module.with_name(module.name.removesuffix("_compile.mlir") + PARTITIONED)
     return found if found.is_file() else module
 
 
 def capture_warnings(module: Path) -> tuple[str, ...]:
-    """What to say of a module of `capture_modules`: how its program ended, and lost moves to host memory."""
+    """What to say of a module of `capture_modules`: how its program ended, and lost moves to host
+    memory.
+    """
     program = read_captured(module.parent)
     code = _exit_code(module.parent)
     found: list[str] = []
     if why := no_step(module):
         found.append(f"{why}; {STEP_REMEDY}")
-    elif (module.parent / STOPPED).is_file() and program.executed and (doubt := doubt_of(module)):
+    elif (
+        (module.parent / STOPPED).is_file()
+        and program.executed
+        and (doubt := doubt_of(module))
+    ):
         found.append(
             f"the program was stopped before it executed {doubt}, so {module_name(module)} may not be its step; "
             f"{STEP_REMEDY}"
@@ -216,19 +270,28 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
         found.append(again)
     if code is not None:
         why = f" ({program.error})" if program.error else ""
-        zeros = "" if own_failure(module.parent)[0] else "; zeros for its results may be why"
+        zeros = (
+            ""
+            if own_failure(module.parent)[0]
+            else "; zeros for its results may be why"
+        )
         found.append(
             f"the program ended with exit code {code}{why} after its step was executed{zeros}"
         )
-    # the program's other functions that are executed in every step, as an update apart from its gradients is
+    # the program's other functions that are executed in every step, as an update apart from its
+    # gradients is
     times = program.executed.get(module.name, 0)
     others = (
         name
         for name, count in program.executed.items()
         if count >= times > 1 and name != module.name
     )
-    also = dict.fromkeys(module_name(Path(name)) for name in others if name not in program.of_jax)
-    also.pop(module_name(module), None)  # compiled several times, which is said by itself
+    also = dict.fromkeys(
+        module_name(Path(name)) for name in others if name not in program.of_jax
+    )
+    also.pop(
+        module_name(module), None
+    )  # compiled several times, which is said by itself
     if also:
         found.append(
             f"executed as often as {module_name(module)}, and not in these figures: {some(also, 3)} (--choose NAME)"
@@ -242,23 +305,35 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
 
 
 def compiled_again(module: Path, program: CapturedProgram) -> str:
-    """That a captured module's function was compiled several times, and the arguments that differ; empty if once."""
+    """That a captured module's function was compiled several times, and the arguments that differ;
+    empty if once.
+    """
     function = module_name(module)
-    modules = [path for path in modules_in(module.parent) if module_name(path) == function]
+    modules = [
+        path for path in modules_in(module.parent) if module_name(path) == function
+    ]
     known = [path.name for path in modules if path.name in program.again]
     if not known or module.name not in (modules[0].name, *known):
         return ""
     changes: list[str] = []
     for again in known:
-        changes += [f"{name} was {was} and is {now}" for name, was, now in program.again[again]]
+        changes += [
+            f"{name} was {was} and is {now}" for name, was, now in program.again[again]
+        ]
     alike = "its arguments are alike, so it is another function object each time"
     why = some(changes, MOST_CHANGES) or alike
-    remedy = "give it the same each time" if changes else "call jax.jit once, outside the loop"
+    remedy = (
+        "give it the same each time"
+        if changes
+        else "call jax.jit once, outside the loop"
+    )
     return f"{function} is compiled {len(known) + 1} times: {why}; {remedy}"
 
 
 def own_failure(folder: Path) -> tuple[int, str]:
-    """The exit code of a captured program that failed after its step, and its exception; 0 if zeros may be why."""
+    """The exit code of a captured program that failed after its step, and its exception; 0 if zeros
+    may be why.
+    """
     code, program = _exit_code(folder), read_captured(folder)
     if code is None or program.by_zeros:
         return 0, ""
@@ -266,13 +341,17 @@ def own_failure(folder: Path) -> tuple[int, str]:
 
 
 def program_failure(module: Path) -> str:
-    """How the program of a captured module failed, if that is a fault of its own; empty if it did not."""
+    """How the program of a captured module failed, if that is a fault of its own; empty if it did
+    not.
+    """
     code, error = own_failure(module.parent)
     return error or (f"exit code {code}" if code else "")
 
 
 def no_step(module: Path) -> str:
-    """Why the module that was chosen from a capture is no step, in a clause; empty if it may be one."""
+    """Why the module that was chosen from a capture is no step, in a clause; empty if it may be
+    one.
+    """
     program = read_captured(module.parent)
     if _is_of_jax(module, program):
         return f"the program compiled no step: {module_name(module)} is a function of jax's own"
@@ -290,26 +369,33 @@ def no_step(module: Path) -> str:
 def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
     """The program's step. This is the one place that decides what a capture's step is.
 
-    The step is the first by these facts, in this order: it communicates; it was executed, or awaited when the program
-    was stopped; it is more than a beginning (executed again, a training step, or the last); it is for most devices; it
-    is a training step; it was executed again; it did most work; it was compiled last.
+    The step is the first by these facts, in this order: it communicates; it was executed, or
+    awaited when the program was stopped; it is more than a beginning (executed again, a training
+    step, or the last); it is for most devices; it is a training step; it was executed again; it did
+    most work; it was compiled last.
 
     - A module that communicates goes first, since hiding communication is all that is asked here.
-    - A training step goes before an evaluation, which programs run hundreds of times before they train.
-    - A module of less than `SUBSTANTIAL` of the largest is no step, nor is a function of jax's own without products.
+    - A training step goes before an evaluation, which programs run hundreds of times before they
+    train.
+    - A module of less than `SUBSTANTIAL` of the largest is no step, nor is a function of jax's own
+    without products.
     - A training step that was compiled and never executed goes before evaluations that are smaller.
-    - The last one counts as awaited if others were executed often meanwhile (they load data; a first step takes long
+    - The last one counts as awaited if others were executed often meanwhile (they load data; a
+    first step takes long
       on CPUs), or if it was being compiled when the program was stopped.
 
-    If executions were not counted, it is the largest that communicates or multiplies matrices, which what makes the
-    first parameters does not.
+    If executions were not counted, it is the largest that communicates or multiplies matrices,
+    which what makes the first parameters does not.
 
     Args:
         modules: of one folder, in the order in which they were compiled.
-        pattern: a name (``jit_train_step``), a file name, or a regular expression on file names; of those the step.
+        pattern: a name (``jit_train_step``), a file name, or a regular expression on file names; of
+        those the step.
     """
     program = read_captured(modules[0].parent)
-    chosen = [path for path in modules if not _is_of_jax(path, program)] or list(modules)
+    chosen = [path for path in modules if not _is_of_jax(path, program)] or list(
+        modules
+    )
     if pattern is not None:
         exact = [path for path in modules if pattern in (path.name, module_name(path))]
         chosen = exact or [path for path in modules if re.search(pattern, path.name)]
@@ -320,10 +406,14 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
                 remedy=f"there are {', '.join(candidates(modules))}",
             )
     sizes = {path: path.stat().st_size for path in chosen}
-    large = [path for path in chosen if sizes[path] >= SUBSTANTIAL * max(sizes.values())]
+    large = [
+        path for path in chosen if sizes[path] >= SUBSTANTIAL * max(sizes.values())
+    ]
     times = {path: program.executed.get(path.name, 0) for path in large}
     if not any(times.values()):
-        return max(large, key=lambda path: (communicates(path), multiplies(path), sizes[path]))
+        return max(
+            large, key=lambda path: (communicates(path), multiplies(path), sizes[path])
+        )
     executed, last = [path for path in large if times[path]], large[-1]
     before_it = max(map(sizes.__getitem__, executed))
     # Compiled ahead of time, and not reached: the program ended during its first evaluation.
@@ -331,7 +421,10 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
     unreached = {
         path
         for path in large
-        if is_ended and not times[path] and sizes[path] > before_it and is_training(path)
+        if is_ended
+        and not times[path]
+        and sizes[path] > before_it
+        and is_training(path)
     }
     is_awaited = max(times.values()) > 1 or last.name == program.compiling
 
@@ -355,25 +448,39 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
 
 
 def doubt_of(module: Path) -> str:
-    """What a program that was not waited for may still execute, if this is not its step; empty where it is one."""
+    """What a program that was not waited for may still execute, if this is not its step; empty
+    where it is one.
+    """
     executed = read_captured(module.parent).executed
     times = sum(
-        executed[name] for name in executed if module_name(Path(name)) == module_name(module)
+        executed[name]
+        for name in executed
+        if module_name(Path(name)) == module_name(module)
     )
     if times < 2 or not is_step(module):
         return "a module twice"
-    return "" if is_training(module) else "a module that returns parameters, as training does"
+    return (
+        ""
+        if is_training(module)
+        else "a module that returns parameters, as training does"
+    )
 
 
 def _is_of_jax(module: Path, program: CapturedProgram) -> bool:
-    """Whether it is named as a function of jax's and holds no product, as what makes random numbers."""
+    """Whether it is named as a function of jax's and holds no product, as what makes random
+    numbers.
+    """
     return module.name in program.of_jax and not multiplies(module)
 
 
 def topology_of_step(module: Path, topology: str) -> tuple[str, tuple[str, ...]]:
-    """The topology (``SxHxD``) that a step is compiled for, and what to say if it is not that of the program's
-    devices."""
-    given, own = math.prod(int(part) for part in topology.split("x")), devices_of(module)
+    """The topology (``SxHxD``) that a step is compiled for, and what to say if it is not that of
+    the program's devices.
+    """
+    given, own = (
+        math.prod(int(part) for part in topology.split("x")),
+        devices_of(module),
+    )
     if own is None or own == given:
         return topology, ()
     what = f"{module_name(module)} is for {own} device{'s' * (own > 1)}, as the program has it, and not for {given}"
@@ -386,10 +493,15 @@ def topology_of_step(module: Path, topology: str) -> tuple[str, tuple[str, ...]]
 
 
 def check_fits(module: Path, topology: str) -> None:
-    """Refuse a function's module that is for other devices than were asked for: its caller can build it for those."""
+    """Refuse a function's module that is for other devices than were asked for: its caller can
+    build it for those.
+    """
     if not topology_of_step(module, topology)[1]:
         return
-    own, asked = devices_of(module), math.prod(int(part) for part in topology.split("x"))
+    own, asked = (
+        devices_of(module),
+        math.prod(int(part) for part in topology.split("x")),
+    )
     remedy = f"build the mesh with {asked} devices, or ask for {own}"
     if own == 1:
         shape = "jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(…))"
@@ -399,10 +511,14 @@ def check_fits(module: Path, topology: str) -> None:
 
 
 def is_step(module: Path) -> bool:
-    """Whether a module of the program's own was executed again and again, or as a training step once."""
+    """Whether a module of the program's own was executed again and again, or as a training step
+    once.
+    """
     program = read_captured(module.parent)
     times = program.executed.get(module.name, 0)
-    return module.name not in program.of_jax and (times > 1 or (times == 1 and is_training(module)))
+    return module.name not in program.of_jax and (
+        times > 1 or (times == 1 and is_training(module))
+    )
 
 
 def candidates(modules: Sequence[Path]) -> list[str]:
@@ -411,11 +527,15 @@ def candidates(modules: Sequence[Path]) -> list[str]:
     for path in sorted(modules, key=lambda path: -path.stat().st_size):
         times = executed.get(path.name, 0)
         often = {0: "", 1: ", once"}.get(times, f", {times} times")
-        found.append(f"{module_name(path)} ({max(1, round(path.stat().st_size / 1000))} kB{often})")
+        found.append(
+            f"{module_name(path)} ({max(1, round(path.stat().st_size / 1000))} kB{often})"
+        )
     return found
 
 
 def module_name(path: Path) -> str:
-    """The module's name in the name of a dump of jax (``jax_ir0003_jit_step_compile.mlir``) or of XLA."""
+    """The module's name in the name of a dump of jax (``jax_ir0003_jit_step_compile.mlir``) or of
+    XLA.
+    """
     found = _DUMPED.fullmatch(path.name)
     return (found[1] or found[2]) if found else path.name

@@ -1,4 +1,6 @@
-"""A program while it is captured: started, waited for or stopped, and its output, of which the beginning is shown."""
+"""A program while it is captured: started, waited for or stopped, and its output, of which the
+beginning is shown.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,14 @@ from pgle.run.process.process import ending_with_us, started
 STDERR = 2  # file descriptor: results alone go to our stdout
 
 UNSETTLED = 3
-"""A program is waited for so many times longer while it compiles something, or no training step was executed twice."""
+"""A program is waited for so many times longer while it compiles something, or no training step was
+executed twice.
+"""
 
 POLL_S = 0.2
 LOOK_S = 1.0  # time between two looks at what the program says of itself
-SAY_S = 30.0  # after so long without a compilation a line says that pgle waits; the next after twice as long
+# after so long without a compilation a line says that pgle waits; the next after twice as long
+SAY_S = 30.0
 GRACE_S = 5.0  # how long a stopped program may take to end before it is killed
 PUMPED_S = 1.0  # how long its last output is waited for: what outlives it may keep the pipe open
 
@@ -56,7 +61,8 @@ def run_program(
     until_step: bool,
     output: int,
 ) -> int:
-    """Run a command until it ends or has compiled all that is wanted; arguments as of `capture_modules`.
+    """Run a command until it ends or has compiled all that is wanted; arguments as of
+    `capture_modules`.
 
     Returns:
         The exit code, 128 + N where signal N ended it; 0 where we stopped the program ourselves.
@@ -65,11 +71,19 @@ def run_program(
     is_ours = output == STDERR
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
     own_file = {"stdout": output, "stderr": output}
-    unbuffered = {**environment, "PYTHONUNBUFFERED": environment.get("PYTHONUNBUFFERED", "1")}
+    unbuffered = {
+        **environment,
+        "PYTHONUNBUFFERED": environment.get("PYTHONUNBUFFERED", "1"),
+    }
     child = started(
-        command, unbuffered, **(streams if is_ours else own_file), start_new_session=True
+        command,
+        unbuffered,
+        **(streams if is_ours else own_file),
+        start_new_session=True,
     )
-    with suppress(OSError):  # of all processes this one ends first where memory runs out
+    with suppress(
+        OSError
+    ):  # of all processes this one ends first where memory runs out
         Path(f"/proc/{child.pid}/oom_score_adj").write_text("1000", encoding="ascii")
     if is_ours:
         printed.follow(child)
@@ -86,7 +100,9 @@ def run_program(
 
 
 class ProgramOutput:
-    """What a program prints: kept in a log, without credentials; its first lines are shown on our stderr."""
+    """What a program prints: kept in a log, without credentials; its first lines are shown on our
+    stderr.
+    """
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -204,7 +220,9 @@ def _wait_or_stop(
         if seen != told_size:
             told_size = seen
             what = f"no training step yet: {doing(program, len(modules))}"
-            say(f"{what}; waiting {patience:g} s for one (--choose NAME takes another module)")
+            say(
+                f"{what}; waiting {patience:g} s for one (--choose NAME takes another module)"
+            )
 
 
 def doing(program: CapturedProgram, modules: int) -> str:
@@ -226,8 +244,9 @@ def doing(program: CapturedProgram, modules: int) -> str:
 
 
 def progress(modules: Sequence[Path], choose: str | None) -> tuple[bool, bool]:
-    """Whether the step, or the module that is wanted, is known; and whether it was seen: else the program is given
-    more time."""
+    """Whether the step, or the module that is wanted, is known; and whether it was seen: else the
+    program is given more time.
+    """
     try:
         wanted = choose_module(modules, choose)
     except UserError:  # it has not come yet
@@ -242,7 +261,9 @@ def progress(modules: Sequence[Path], choose: str | None) -> tuple[bool, bool]:
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
-    """End the program and what it started, which may outlive it: ranks that a launcher started, loaders of data."""
+    """End the program and what it started, which may outlive it: ranks that a launcher started,
+    loaders of data.
+    """
     until = time.monotonic() + GRACE_S
     number = signal.SIGTERM
     while _signalled(child, number) and number != signal.SIGKILL:

@@ -1,4 +1,6 @@
-"""Compilations kept by content in the user's cache directory, each in one file; a damaged file counts as none."""
+"""Compilations kept by content in the user's cache directory, each in one file; a damaged file
+counts as none.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ FORMAT = 4  # part of every key; raise it if the stored data, or the reading of 
 LIMIT_VARIABLE, LIMIT_MIB = "PGLE_CACHE_MIB", 2048
 
 _STALE_S = 86_400.0  # a name of a process that was killed while writing
-_MOST_BYTES = 2 << 30  # of a compilation as it is read, so that no file fills the memory
+_MOST_BYTES = (
+    2 << 30
+)  # of a compilation as it is read, so that no file fills the memory
 
 
 class Compiled(msgspec.Struct, frozen=True):
@@ -53,7 +57,9 @@ class Cache:
 
     @staticmethod
     def of_user() -> Cache:
-        """That in the user's cache directory, at most `LIMIT_VARIABLE` mebibytes, which must be a number."""
+        """That in the user's cache directory, at most `LIMIT_VARIABLE` mebibytes, which must be a
+        number.
+        """
         text = os.environ.get(LIMIT_VARIABLE) or str(LIMIT_MIB)
         if not text.isdigit():
             raise UserError(
@@ -64,23 +70,35 @@ class Cache:
         return Cache(cache_directory() / "schedules", int(text) << 20)
 
     def load(self, key: str, folder: Path, names: Mapping[str, str]) -> Compiled | None:
-        """Lay the files of a compilation into an empty folder, in texts the paths that `names` has for placeholders;
-        None where there is no such compilation, or another thing than a file of ours has its name."""
+        """Lay the files of a compilation into an empty folder, in texts the paths that `names` has
+        for placeholders; None where there is no such compilation, or another thing than a file of
+        ours has its name.
+        """
         path, unpacked = self.folder / key, zlib.decompressobj()
         try:
             data = read_kept(path, max_bytes=min(self.limit_bytes, _MOST_BYTES)) or b""
-            entry = msgspec.msgpack.decode(unpacked.decompress(data, _MOST_BYTES), type=_Entry)
+            entry = msgspec.msgpack.decode(
+                unpacked.decompress(data, _MOST_BYTES), type=_Entry
+            )
             os.utime(path)
         except (OSError, zlib.error, msgspec.MsgspecError, RecursionError):
             return None
-        if not unpacked.eof or not self.limit_bytes or not all(map(is_bare, entry.files)):
+        if (
+            not unpacked.eof
+            or not self.limit_bytes
+            or not all(map(is_bare, entry.files))
+        ):
             return None  # what was kept before somebody asked for 0 does not count
         for name, data in entry.files.items():
             (folder / name).write_bytes(_renamed(name, data, names))
         return entry.answer
 
-    def store(self, key: str, folder: Path, names: Mapping[str, str], answer: Compiled) -> None:
-        """Keep the files of a folder and an answer; a disk that is full or read-only is no failure."""
+    def store(
+        self, key: str, folder: Path, names: Mapping[str, str], answer: Compiled
+    ) -> None:
+        """Keep the files of a folder and an answer; a disk that is full or read-only is no
+        failure.
+        """
         back = {path: name for name, path in names.items()}
         files = {
             path.name: _renamed(path.name, path.read_bytes(), back)
@@ -100,13 +118,21 @@ class Cache:
             (self.folder / key).unlink(missing_ok=True)
 
     def trusted(self, python: str) -> Path:
-        """The file that says that this compiler's scheduling passes can be run alone (`Session`)."""
+        """The file that says that this compiler's scheduling passes can be run alone
+        (`Session`).
+        """
         digest = hashlib.sha256(json.dumps(_compiler(python)).encode()).hexdigest()
         return self.folder / f"scheduling-{digest[:16]}.trusted"
 
     def _prune(self) -> None:
-        """Remove the least recently used until the rest keeps to the limit; some may be of an older pgle."""
-        files = [(path.stat(), path) for path in self.folder.iterdir() if path.suffix != ".trusted"]
+        """Remove the least recently used until the rest keeps to the limit; some may be of an older
+        pgle.
+        """
+        files = [
+            (path.stat(), path)
+            for path in self.folder.iterdir()
+            if path.suffix != ".trusted"
+        ]
         total = sum(stat.st_size for stat, _ in files)
         for stat, path in sorted(files, key=lambda item: item[0].st_mtime_ns):
             is_begun = path.suffix == ".tmp"
@@ -124,8 +150,10 @@ def key_of(
     profile: Path | None,
     others: Mapping[str, object],
 ) -> str:
-    """The key of a compilation: a hash of everything that its result depends on. Versions count of the packages of the
-    Python that compiles; the content of the module, of files that flags name, of the profile or a folder's profiles."""
+    """The key of a compilation: a hash of everything that its result depends on. Versions count of
+    the packages of the Python that compiles; the content of the module, of files that flags name,
+    of the profile or a folder's profiles.
+    """
     files = [profile] if profile is not None else []
     if profile is not None and profile.is_dir():
         files = sorted(path for path in profile.iterdir() if path.suffix in SUFFIXES)
@@ -134,7 +162,9 @@ def key_of(
         _digest(module),
         module.suffixes,
         [(flag, _digest(Path(flag.partition("=")[2]))) for flag in flags],
-        None if profile is None else (profile.suffix, [_digest(path) for path in files]),
+        None
+        if profile is None
+        else (profile.suffix, [_digest(path) for path in files]),
         sorted(others.items()),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -1,13 +1,15 @@
-"""Compile modules with the real XLA:GPU compiler on a machine that needs no GPU, up to the finished schedule.
+"""Compile modules with the real XLA:GPU compiler on a machine that needs no GPU, up to the finished
+schedule.
 
-A `Compiler` compiles one request: in XLA's own process (`worker.py`), or by taking what was kept (`cache.py`). Code
-generation is left out: the scheduled module, the schedule that the latency-hiding scheduler believed in and the memory
-report are written before.
+A `Compiler` compiles one request: in XLA's own process (`worker.py`), or by taking what was kept
+(`cache.py`). Code generation is left out: the scheduled module, the schedule that the
+latency-hiding scheduler believed in and the memory report are written before.
 
-A `Session` makes many schedules of one module. XLA's passes before scheduling take most of the time and see neither the
-profile nor the scheduler's flags. So the module is kept as it was before scheduling, and only the passes from there on
-run again, which is ten times faster. That leans on names of XLA's passes: it is done only where one whole compilation
-by this jaxlib had the same result.
+A `Session` makes many schedules of one module. XLA's passes before scheduling take most of the time
+and see neither the profile nor the scheduler's flags. So the module is kept as it was before
+scheduling, and only the passes from there on run again, which is ten times faster. That leans on
+names of XLA's passes: it is done only where one whole compilation by this jaxlib had the same
+result.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ T = TypeVar("T")
 class CompileRequest:
     """What to compile, and how."""
 
-    # StableHLO (text, bytecode), or HLO (proto, text) of any stage before scheduling; also ``.xz``, ``.gz``
+    # StableHLO (text, bytecode), or HLO (proto, text) of any stage before scheduling; also ``.xz``,
+    # ``.gz``
     module: Path
     targets: tuple[
         str, ...
@@ -56,15 +59,17 @@ class CompileRequest:
     topology: str | None = (
         None  # ``SxHxD``: slices, hosts of each, devices of each; None: one host, as in the module
     )
-    # XLA flags, each ``--name=value``, and jax's settings of effort (``--jax_optimization_level=O1``); nothing else is
-    # passed on but `EVIDENCE_FLAGS` and what this jaxlib needs where there is no GPU, and the later wins
+    # XLA flags, each ``--name=value``, and jax's settings of effort
+    # (``--jax_optimization_level=O1``); nothing else is passed on but `EVIDENCE_FLAGS` and what
+    # this jaxlib needs where there is no GPU, and the later wins
     flags: tuple[str, ...] = ()
     profile: Path | None = None  # a cost profile, or None
-    # device memory of the job's allocator, into which XLA fits the step; 0: XLA's guess, four fifths of the GPU's
+    # device memory of the job's allocator, into which XLA fits the step; 0: XLA's guess, four
+    # fifths of the GPU's
     allocator_bytes: int = 0
-    # "before scheduling": `CompileResult.after_optimizations` is then the module before scheduling, without schedule,
-    # log lines of LHS, fingerprint or memory report; "from scheduling on" takes such a module (`UNSCHEDULED`),
-    # which each other compilation leaves, too
+    # "before scheduling": `CompileResult.after_optimizations` is then the module before scheduling,
+    # without schedule, log lines of LHS, fingerprint or memory report; "from scheduling on" takes
+    # such a module (`UNSCHEDULED`), which each other compilation leaves, too
     passes: Literal["all", "before scheduling", "from scheduling on"] = "all"
 
 
@@ -81,12 +86,12 @@ class CompileResult:
     log: Path  # XLA's log, whole
     fingerprint: str  # ``fingerprint_before_lhs``; empty where the module has none
     compile_s: float  # seconds from the start of the compilation to its schedule
-    # device memory in bytes by XLA's buffer assignment (argument, output, temp, total); empty where XLA left no report
+    # device memory in bytes by XLA's buffer assignment (argument, output, temp, total); empty where
+    # XLA left no report
     memory: Mapping[str, int]
     jaxlib: str  # version of the jaxlib that compiled
-    kept: bool = (
-        False  # it was compiled before, and comes from the cache; the seconds are of that time
-    )
+    # it was compiled before, and comes from the cache; the seconds are of that time
+    kept: bool = False
 
     @property
     def memory_bytes(self) -> int | None:
@@ -101,7 +106,9 @@ class CompileResult:
     @property
     def lhs(self) -> LhsSchedule | None:
         """What the latency-hiding scheduler saw and believed; None where it left no dump."""
-        return None if self.schedule is None else _once(read_schedule_dump, self.schedule)
+        return (
+            None if self.schedule is None else _once(read_schedule_dump, self.schedule)
+        )
 
     @property
     def believed(self) -> Mapping[str, Statistics]:
@@ -136,7 +143,9 @@ class CompilerPhase:
 
 OnPhase: TypeAlias = Callable[[CompilerPhase], None]
 Unscheduled: TypeAlias = Future[int] | None
-"""Gets the devices that a module is for, once it is kept as it was before scheduling (`UNSCHEDULED`)."""
+"""Gets the devices that a module is for, once it is kept as it was before scheduling
+(`UNSCHEDULED`).
+"""
 
 
 @dataclass(eq=False)
@@ -164,14 +173,18 @@ class Compiler:
         """End the process and every compilation that still runs; none begins any more."""
         self.process.close()
 
-    def compile(self, request: CompileRequest, unscheduled: Unscheduled = None) -> CompileResult:
+    def compile(
+        self, request: CompileRequest, unscheduled: Unscheduled = None
+    ) -> CompileResult:
         """Compile `request.module` up to its schedule."""
         check(request)
         folder = request.dump_dir.resolve()
         claim(folder)
         folder.mkdir(parents=True, exist_ok=True)
         if self.cache is None:
-            return _result(request, folder, self._compiled(request, folder, unscheduled))
+            return _result(
+                request, folder, self._compiled(request, folder, unscheduled)
+            )
         key, names = self._key(request), {"@FOLDER@": str(folder)}
         if request.profile is not None:
             names["@PROFILE@"] = str(request.profile.resolve())
@@ -193,14 +206,19 @@ class Compiler:
         """A compilation from the cache; None if it is not there, or damaged."""
         folder = request.dump_dir.resolve()
         answer = cache.load(key, folder, names)
-        module = None if answer is None else _module(folder, request, answer.module_name)
+        module = (
+            None if answer is None else _module(folder, request, answer.module_name)
+        )
         if answer is None or module is None or not module.is_file():
             return None
         self.on_phase(CompilerPhase(request, "kept from before", answer.module_name))
         try:
             found = replace(_result(request, folder, answer), kept=True)
             if request.passes != "before scheduling":
-                _ = found.scheduled, found.lhs  # read here, while it can be compiled again
+                _ = (
+                    found.scheduled,
+                    found.lhs,
+                )  # read here, while it can be compiled again
         except Exception:  # whatever a reader says of damaged files
             return None
         self.on_phase(CompilerPhase(request, "done"))
@@ -209,7 +227,9 @@ class Compiler:
     def _key(self, request: CompileRequest) -> str:
         device = (request.targets, request.allocator_bytes, request.topology)
         others = {"device": device, "passes": (request.passes, SCHEDULING_PASSES)}
-        return key_of(self.python, request.module, request.flags, request.profile, others)
+        return key_of(
+            self.python, request.module, request.flags, request.profile, others
+        )
 
     def _compiled(
         self, request: CompileRequest, folder: Path, unscheduled: Unscheduled
@@ -218,12 +238,16 @@ class Compiler:
         worker.check_disk(folder)
         if error := reply.get("user_error"):
             is_module = error["where"] in (None, "", str(request.module.resolve()))
-            where = request.module if is_module else error["where"]  # the module as it was given
+            where = (
+                request.module if is_module else error["where"]
+            )  # the module as it was given
             raise UserError(error["what"], where=where, remedy=error["remedy"])
         if "crashed" in reply:
             raise worker.crash(reply["crashed"], folder / worker.LOG, request.flags)
         if "xla_error" in reply:
-            raise worker.refused(reply["xla_error"], request.module, folder / worker.LOG)
+            raise worker.refused(
+                reply["xla_error"], request.module, folder / worker.LOG
+            )
         return msgspec.convert(reply, Compiled)
 
     def _ask(
@@ -250,14 +274,17 @@ class Compiler:
             "dump_dir": str(folder),
             "xla_flags": flags_without_gpu(jaxlib, xla_flags(request, folder)),
             "efforts": dict(
-                flag[2:].split("=", 1) for flag in request.flags if flag.startswith(OF_JAX)
+                flag[2:].split("=", 1)
+                for flag in request.flags
+                if flag.startswith(OF_JAX)
             ),
         }
         try:
             reply = self.process.ask(order, on_message)
             worker.tidy(
                 folder,
-                passes=request.passes != "from scheduling on" and worker.keep_unscheduled(folder),
+                passes=request.passes != "from scheduling on"
+                and worker.keep_unscheduled(folder),
             )
             return reply | {"jaxlib": jaxlib}
         finally:
@@ -281,20 +308,31 @@ def _result(request: CompileRequest, folder: Path, answer: Compiled) -> CompileR
 def _module(folder: Path, request: CompileRequest, name: str) -> Path | None:
     """The compiled module, if it is there."""
     is_early = request.passes == "before scheduling"
-    return folder / UNSCHEDULED if is_early else worker.find_dump(folder, name, worker.SCHEDULED)
+    return (
+        folder / UNSCHEDULED
+        if is_early
+        else worker.find_dump(folder, name, worker.SCHEDULED)
+    )
 
 
-def compile_once(request: CompileRequest, python: str = sys.executable) -> CompileResult:
+def compile_once(
+    request: CompileRequest, python: str = sys.executable
+) -> CompileResult:
     """Compile one module in a session of its own; see `Compiler.compile`."""
     with Compiler(python) as compiler:
         return compiler.compile(request)
 
 
-EVIDENCE_FLAGS = ("--xla_dump_hlo_as_proto=true", "--xla_dump_latency_hiding_schedule=true")
+EVIDENCE_FLAGS = (
+    "--xla_dump_hlo_as_proto=true",
+    "--xla_dump_latency_hiding_schedule=true",
+)
 """What every rehearsal adds to the flags; neither changes a fingerprint or a schedule."""
 
 OF_JAX = "--jax_"
-"""What flags begin with that are settings of jax: options of the compilation (`environment.EFFORTS`)."""
+"""What flags begin with that are settings of jax: options of the compilation
+(`environment.EFFORTS`).
+"""
 
 PROFILE_FLAG = f"--{PROFILE_PATH}"
 ONLY, _DISABLED = "--xla_enable_hlo_passes_only=", "--xla_disable_hlo_passes="
@@ -306,21 +344,29 @@ SCHEDULING_PASSES = (
     "cse_barrier_expander,fusion-wrapper,fusion-dispatch-pipeline,fusion-block-level-rewriter,"
     "fusion-dynamic-memcpy-rewriter,pdl-launch-annotation"
 )
-"""Pipelines and passes from scheduling on, observed in jaxlib 0.10.2 and 0.12.0.1 (TF_CPP_VMODULE=hlo_pass_pipeline=1).
-Passes that earlier pipelines have, too, are left out (dce, tuple-simplifier, sanitize-constant-names): they would run
-once more before scheduling, and change the scheduled program (a step of four pipeline stages: by 1.5 %)."""
+"""Pipelines and passes from scheduling on, observed in jaxlib 0.10.2 and 0.12.0.1
+(TF_CPP_VMODULE=hlo_pass_pipeline=1). Passes that earlier pipelines have, too, are left out (dce,
+tuple-simplifier, sanitize-constant-names): they would run once more before scheduling, and change
+the scheduled program (a step of four pipeline stages: by 1.5 %).
+"""
 SCHEDULER_FLAGS = frozenset(
     (
         "--xla_gpu_analytical_latency_estimator_options",
         "--xla_gpu_experimental_collective_perf_table_path",
         "--xla_gpu_experimental_matmul_perf_table_path",
-        *(f"--{setting.name}" for setting in catalogue().values() if setting.stage == "schedule"),
+        *(
+            f"--{setting.name}"
+            for setting in catalogue().values()
+            if setting.stage == "schedule"
+        ),
     )
 )
 """Flags that only the passes from scheduling on read."""
 
 MOST_DEVICES = 1 << 20
-"""Of a topology: XLA makes a description of each, and more than a million is a slip of the keyboard."""
+"""Of a topology: XLA makes a description of each, and more than a million is a slip of the
+keyboard.
+"""
 
 
 def xla_flags(request: CompileRequest, folder: Path) -> str:
@@ -334,18 +380,25 @@ def xla_flags(request: CompileRequest, folder: Path) -> str:
     else:  # XLA takes only one of both lists; disabled passes before the stage are left out already
         given = {flag for flag in own if flag.startswith(_DISABLED)}
         disabled = {name for flag in given for name in flag.split("=")[1].split(",")}
-        names = ",".join(name for name in SCHEDULING_PASSES.split(",") if name not in disabled)
+        names = ",".join(
+            name for name in SCHEDULING_PASSES.split(",") if name not in disabled
+        )
         own = (f"{ONLY}{names}", *(flag for flag in own if flag not in given))
-    return format_flags(typed_flag(flag) for flag in [*flags, *own] if not flag.startswith(OF_JAX))
+    return format_flags(
+        typed_flag(flag) for flag in [*flags, *own] if not flag.startswith(OF_JAX)
+    )
 
 
 TRIALS = "config-assigner"
-"""The pass that, from jaxlib 0.11 on, compiles every matrix product (and fusion, where that is switched on) to take the
-first configuration of all, since it can time none: nothing looks at that before the schedule is made."""
+"""The pass that, from jaxlib 0.11 on, compiles every matrix product (and fusion, where that is
+switched on) to take the first configuration of all, since it can time none: nothing looks at that
+before the schedule is made.
+"""
 
 
 def flags_without_gpu(jaxlib: str, flags: str) -> str:
-    """XLA flags, and those without which that jaxlib cannot compile where there is no GPU, or wastes its time.
+    """XLA flags, and those without which that jaxlib cannot compile where there is no GPU, or
+    wastes its time.
 
     What `flags` say wins, but that a list of the only passes to run loses `TRIALS`.
     """
@@ -354,7 +407,9 @@ def flags_without_gpu(jaxlib: str, flags: str) -> str:
     if release(jaxlib) < (0, 11):
         return flags
     fitted = f"--xla_gpu_experimental_enable_fusion_autotuner=false {flags}"
-    if ONLY in flags:  # XLA takes no two lists; a pipeline in one runs with all its passes
+    if (
+        ONLY in flags
+    ):  # XLA takes no two lists; a pipeline in one runs with all its passes
         return re.sub(rf"(?<=[=,])(autotuner|{TRIALS}),", "", fitted)
     return f"{_DISABLED}{TRIALS} {fitted}"
 
@@ -363,12 +418,14 @@ def check(request: CompileRequest) -> None:
     """Refuse what needs no compiler to be refused."""
     check_file(request.module)
     if request.module.stat().st_size > MAX_HLO_BYTES:
-        remedy = (
-            "give the module of one program: JAX_DUMP_IR_TO=DIR dumps each to a file of its own"
+        remedy = "give the module of one program: JAX_DUMP_IR_TO=DIR dumps each to a file of its own"
+        raise UserError(
+            f"larger than {MAX_HLO_BYTES:,} bytes", where=request.module, remedy=remedy
         )
-        raise UserError(f"larger than {MAX_HLO_BYTES:,} bytes", where=request.module, remedy=remedy)
     if request.dump_dir.is_dir() and any(request.dump_dir.iterdir()):
-        raise UserError("is not empty", where=request.dump_dir, remedy="choose a new folder")
+        raise UserError(
+            "is not empty", where=request.dump_dir, remedy="choose a new folder"
+        )
     if request.topology is not None:
         devices_in(request.topology)
     for flag in request.flags:
@@ -382,7 +439,9 @@ def devices_in(topology: str) -> int:
     """The devices of a topology ``SxHxD``."""
     remedy = "write 1x1x8 for one host with eight GPUs"
     if not re.fullmatch(r"[1-9]\d{0,8}(x[1-9]\d{0,8}){2}", topology):
-        raise UserError(f"topology {topology!r} is not SLICESxHOSTSxDEVICES", remedy=remedy)
+        raise UserError(
+            f"topology {topology!r} is not SLICESxHOSTSxDEVICES", remedy=remedy
+        )
     slices, hosts, devices = (int(part) for part in topology.split("x"))
     if (count := slices * hosts * devices) > MOST_DEVICES:
         what = f"topology {topology} has {count:,} devices, more than a rehearsal takes ({MOST_DEVICES:,})"
@@ -391,12 +450,15 @@ def devices_in(topology: str) -> int:
 
 
 MEMORY_TIES = 0.01
-"""Part by which the memory of two schedules that are otherwise the same may differ; measured: 0.003."""
+"""Part by which the memory of two schedules that are otherwise the same may differ; measured:
+0.003.
+"""
 TIME_TIES = 0.001  # the same of the times that the scheduler believes, and of the step as predicted
 
 _GRAPHS = "--xla_gpu_enable_command_buffer="
-# Observed with jaxlib 0.4.38: after scheduling, a pass wraps most of the step into a call, whose instructions the final
-# HLO then shows no costs of. The schedule itself is the same with and without; later releases leave the HLO alone.
+# Observed with jaxlib 0.4.38: after scheduling, a pass wraps most of the step into a call, whose
+# instructions the final HLO then shows no costs of. The schedule itself is the same with and
+# without; later releases leave the HLO alone.
 
 
 @contextmanager
@@ -409,8 +471,10 @@ def open_session(
     checked: bool = False,
     on_phase: OnPhase = lambda phase: None,
 ) -> Iterator[Session]:
-    """A session with a compiler of its own, and the user's cache if `cached`. If `checked`, the scheduling passes alone
-    are compared with a whole compilation of this module with these flags though this jaxlib's are trusted already."""
+    """A session with a compiler of its own, and the user's cache if `cached`. If `checked`, the
+    scheduling passes alone are compared with a whole compilation of this module with these flags
+    though this jaxlib's are trusted already.
+    """
     cache = Cache.of_user() if cached else None
     trusted = cache.trusted(python) if cache and not checked else None
     with Compiler(python, cache=cache, on_phase=on_phase) as compiler:
@@ -433,7 +497,9 @@ def in_background(work: Callable[[], T]) -> Future[T]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A module compiled with certain flags and no profile, or about to be: it is there before its own schedule is."""
+    """A module compiled with certain flags and no profile, or about to be: it is there before its
+    own schedule is.
+    """
 
     flags: tuple[str, ...]  # all of them
     whole: Future[
@@ -443,7 +509,8 @@ class Prepared:
         None  # the module before scheduling; None where only whole compilations are trusted
     )
     devices: int = 0  # that it is compiled for
-    # its schedule: by the scheduling passes alone where they make of it what all passes make; None: still to be made
+    # its schedule: by the scheduling passes alone where they make of it what all passes make; None:
+    # still to be made
     first: Future[CompileResult] | None = None
 
     @property
@@ -459,9 +526,11 @@ class Session:
     """Schedules of one module; `schedule` may be called from several threads."""
 
     compiler: Compiler  # that compiles
-    base: CompileRequest  # what all schedules share: module, target and topology; its folder is for all of them
+    # what all schedules share: module, target and topology; its folder is for all of them
+    base: CompileRequest
     hardware: Hardware  # that predictions are for
-    # a file that says that this jaxlib's scheduling passes alone gave the same; written once they did
+    # a file that says that this jaxlib's scheduling passes alone gave the same; written once they
+    # did
     trusted: Path | None = None
 
     def __post_init__(self) -> None:
@@ -476,14 +545,20 @@ class Session:
     def schedule(
         self, name: str, flags: Sequence[str], profile: Path | None = None
     ) -> CompileResult:
-        """One schedule, in a folder of that name. The first with LHS shows whether the scheduling passes alone can make
-        later ones.
+        """One schedule, in a folder of that name. The first with LHS shows whether the scheduling
+        passes alone can make later ones.
         """
         wanted = self._request(name, flags, profile)
         prepared = self._prepared_for(wanted)
-        if prepared.first is not None and profile is None and wanted.flags == prepared.flags:
+        if (
+            prepared.first is not None
+            and profile is None
+            and wanted.flags == prepared.flags
+        ):
             return prepared.first.result()
-        with suppress(UserError):  # whatever it is, a whole compilation has the last word
+        with suppress(
+            UserError
+        ):  # whatever it is, a whole compilation has the last word
             found = self._alone(wanted, prepared) if prepared.unscheduled else None
             if found is not None and prepared.agrees:
                 return found
@@ -491,8 +566,10 @@ class Session:
         return self.compiler.compile(wanted)
 
     def without_profile(self, name: str, flags: Sequence[str]) -> Future[CompileResult]:
-        """The module without a profile, maybe as it was before scheduling (`UNSCHEDULED`); else ties may break
-        otherwise than in `schedule`, whose arguments these are. Further schedules can be made when this returns."""
+        """The module without a profile, maybe as it was before scheduling (`UNSCHEDULED`); else
+        ties may break otherwise than in `schedule`, whose arguments these are. Further schedules
+        can be made when this returns.
+        """
         return self._prepared_for(self._request(name, flags)).whole
 
     def _request(
@@ -500,21 +577,29 @@ class Session:
     ) -> CompileRequest:
         """A request of this session, by which no step is wrapped into command buffers."""
         kept = (*(flag for flag in flags if not flag.startswith(_GRAPHS)), _GRAPHS)
-        return replace(self.base, dump_dir=self.base.dump_dir / name, flags=kept, profile=profile)
+        return replace(
+            self.base, dump_dir=self.base.dump_dir / name, flags=kept, profile=profile
+        )
 
     def predicted(self, made: CompileResult) -> Prediction:
         """A schedule's step with estimated costs; predicted once."""
         if made.after_optimizations not in self._predicted:
-            self._predicted[made.after_optimizations] = predict(made.scheduled, None, self.hardware)
+            self._predicted[made.after_optimizations] = predict(
+                made.scheduled, None, self.hardware
+            )
         return self._predicted[made.after_optimizations]
 
     def distrust(self) -> None:
-        """Later sessions check this jaxlib's scheduling passes again: a whole compilation gave another schedule."""
+        """Later sessions check this jaxlib's scheduling passes again: a whole compilation gave
+        another schedule.
+        """
         if self.trusted is not None:
             self.trusted.unlink(missing_ok=True)
 
     def program(self, compiled: CompileResult) -> str:
-        """What tells programs before scheduling apart, of what `without_profile` gives; empty where nothing does."""
+        """What tells programs before scheduling apart, of what `without_profile` gives; empty where
+        nothing does.
+        """
         module = compiled.after_optimizations.with_name(UNSCHEDULED)
         if module not in self._programs:
             self._programs[module] = (
@@ -524,25 +609,35 @@ class Session:
 
     def _prepared_for(self, wanted: CompileRequest) -> Prepared:
         early = tuple(
-            flag for flag in wanted.flags if flag.partition("=")[0] not in SCHEDULER_FLAGS
+            flag
+            for flag in wanted.flags
+            if flag.partition("=")[0] not in SCHEDULER_FLAGS
         )
         with self._lock:
             if early not in self._prepared:  # other flags are compiled at the same time
                 folder = self.base.dump_dir / f"all-passes{len(self._prepared) or ''}"
-                self._prepared[early] = in_background(lambda: self._prepare(wanted, folder))
+                self._prepared[early] = in_background(
+                    lambda: self._prepare(wanted, folder)
+                )
         return self._prepared[early].result()
 
     def _prepare(self, wanted: CompileRequest, folder: Path) -> Prepared:
-        """Compile with all passes, and see whether those from scheduling on are enough from now on."""
+        """Compile with all passes, and see whether those from scheduling on are enough from now
+        on.
+        """
         request = replace(wanted, dump_dir=folder, profile=None)
         is_limited = any(flag.startswith(ONLY) for flag in wanted.flags)
         if self._is_trusted and not is_limited:
             with suppress(
                 UserError
             ):  # as may be of a module that is not scheduled: then it is compiled whole
-                found = self.compiler.compile(replace(request, passes="before scheduling"))
+                found = self.compiler.compile(
+                    replace(request, passes="before scheduling")
+                )
                 whole = in_background(lambda: found)
-                return Prepared(wanted.flags, whole, found.after_optimizations, found.num_devices)
+                return Prepared(
+                    wanted.flags, whole, found.after_optimizations, found.num_devices
+                )
             shutil.rmtree(folder, ignore_errors=True)
         unscheduled: Future[int] = Future()
         whole = in_background(lambda: self.compiler.compile(request, unscheduled))
@@ -551,18 +646,26 @@ class Session:
         if unscheduled.done():
             devices = unscheduled.result()
         else:
-            devices = whole.result().num_devices if (folder / UNSCHEDULED).exists() else 0
+            devices = (
+                whole.result().num_devices if (folder / UNSCHEDULED).exists() else 0
+            )
         if not devices or is_limited:
             whole.result()
             return Prepared(wanted.flags, whole, first=whole)
         prepared = Prepared(wanted.flags, whole, folder / UNSCHEDULED, devices)
         again = replace(
-            wanted, dump_dir=folder / "check" if wanted.profile else wanted.dump_dir, profile=None
+            wanted,
+            dump_dir=folder / "check" if wanted.profile else wanted.dump_dir,
+            profile=None,
         )
-        return replace(prepared, first=in_background(lambda: self._first(again, prepared)))
+        return replace(
+            prepared, first=in_background(lambda: self._first(again, prepared))
+        )
 
     def _first(self, wanted: CompileRequest, prepared: Prepared) -> CompileResult:
-        """What the scheduling passes alone make of a module, or the whole compilation where that made another one."""
+        """What the scheduling passes alone make of a module, or the whole compilation where that
+        made another one.
+        """
         reading = in_background(lambda: self.predicted(prepared.whole.result()).step_us)
         with suppress(UserError):
             again, step_us = self._alone(wanted, prepared), reading.result()
@@ -578,11 +681,16 @@ class Session:
         return prepared.whole.result()
 
     def _alone(self, wanted: CompileRequest, prepared: Prepared) -> CompileResult:
-        """What the scheduling passes alone make of a module, where the compilation of all of it succeeds."""
+        """What the scheduling passes alone make of a module, where the compilation of all of it
+        succeeds.
+        """
         assert prepared.unscheduled is not None
         topology = wanted.topology or f"1x1x{prepared.devices}"
         alone = replace(
-            wanted, module=prepared.unscheduled, topology=topology, passes="from scheduling on"
+            wanted,
+            module=prepared.unscheduled,
+            topology=topology,
+            passes="from scheduling on",
         )
         found, compiled = self.compiler.compile(alone), prepared.whole.result()
         fingerprint = compiled.fingerprint or found.fingerprint
@@ -590,8 +698,10 @@ class Session:
 
 
 def same_schedule(one: CompileResult, other: CompileResult) -> bool:
-    """Whether XLA's scheduler made the same of both: it believed as much of every computation's length and exposed
-    time, and the memory is the same. Ties between what costs nothing break otherwise."""
+    """Whether XLA's scheduler made the same of both: it believed as much of every computation's
+    length and exposed time, and the memory is the same. Ties between what costs nothing break
+    otherwise.
+    """
     memory = [made.memory_bytes or 0 for made in (one, other)]
     ours, theirs = one.believed, other.believed
     if not ours or ours.keys() != theirs.keys():
@@ -599,7 +709,8 @@ def same_schedule(one: CompileResult, other: CompileResult) -> bool:
     pairs = [(item, theirs[name]) for name, item in ours.items()]
     return abs(memory[0] - memory[1]) <= MEMORY_TIES * max(memory) and all(
         max(
-            abs(a.total_cycles - b.total_cycles), abs(a.total_wasted_cycles - b.total_wasted_cycles)
+            abs(a.total_cycles - b.total_cycles),
+            abs(a.total_wasted_cycles - b.total_wasted_cycles),
         )
         <= TIME_TIES * max(a.total_cycles, 1.0)
         for a, b in pairs

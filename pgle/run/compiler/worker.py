@@ -1,12 +1,15 @@
-"""XLA's compiler in a process of its own, our end and the other, and what a compilation leaves in its dump folder.
+"""XLA's compiler in a process of its own, our end and the other, and what a compilation leaves in
+its dump folder.
 
-The process, maybe in another Python than ours, loads XLA's plugin once and forks a child for every compilation, which
-ends at its schedule. Requests and answers are lines of JSON on stdin and stdout. XLA reads
-XLA_FLAGS once in a process and ends it on a bad one, so each compilation has a process of its own; this one starts no
-thread, so that it can fork. A child reads its module where no earlier one has, since that takes jax. Nothing outlives
-this process: the children end when it does, and it ends when its stdin is closed.
+The process, maybe in another Python than ours, loads XLA's plugin once and forks a child for every
+compilation, which ends at its schedule. Requests and answers are lines of JSON on stdin and stdout.
+XLA reads XLA_FLAGS once in a process and ends it on a bad one, so each compilation has a process of
+its own; this one starts no thread, so that it can fork. A child reads its module where no earlier
+one has, since that takes jax. Nothing outlives this process: the children end when it does, and it
+ends when its stdin is closed.
 
-The last part finds modules, schedule, memory and log in the folder, and says why a compilation left nothing.
+The last part finds modules, schedule, memory and log in the folder, and says why a compilation left
+nothing.
 """
 
 from __future__ import annotations
@@ -38,33 +41,37 @@ from pgle.masking import mask_file
 from pgle.run.ask.jax_private import hlo_module_bytes, without_fields
 from pgle.xla.log.messages import FATAL, SLOW_FOLDING, flag_refusal
 
-FOLDING = (
-    "folding constants, which is slow (--flag=--xla_disable_hlo_passes=constant_folding avoids it)"
-)
+FOLDING = "folding constants, which is slow (--flag=--xla_disable_hlo_passes=constant_folding avoids it)"
 """The phase in which XLA computes large constants."""
 
 LOG_BYTES = 1 << 20  # of the end of a log that are looked at while a module compiles
 
-TEMPORARY = ".tmp"  # folder for temporary files of a compilation that may be ended at any time, inside its dump folder
+# folder for temporary files of a compilation that may be ended at any time, inside its dump folder
+TEMPORARY = ".tmp"
 
 POLL_S = 0.02
 
-MOST_SAID = (
-    3_000  # characters of an error; what two threads write to a pipe stays whole up to 4096 bytes
-)
+# characters of an error; what two threads write to a pipe stays whole up to 4096 bytes
+MOST_SAID = 3_000
 
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 
 OnMessage: TypeAlias = Callable[[dict[str, Any]], None]
-"""Called with each phase of a compilation: ``phase``, ``module``, ``devices``; from the thread that reads answers."""
+"""Called with each phase of a compilation: ``phase``, ``module``, ``devices``; from the thread that
+reads answers.
+"""
 
 
 class CompilerProcess:
-    """Our end. The process starts when it is first needed; methods may be called from several threads at once."""
+    """Our end. The process starts when it is first needed; methods may be called from several
+    threads at once.
+    """
 
     def __init__(self, python: str) -> None:
         self.python = python
-        self.jaxlib = ""  # the version that compiles; known once the process has started
+        self.jaxlib = (
+            ""  # the version that compiles; known once the process has started
+        )
         self.child: subprocess.Popen[bytes] | None = None
         self.waiting: dict[
             int, tuple[OnMessage, Future[dict[str, Any]]]
@@ -99,7 +106,9 @@ class CompilerProcess:
             self.waiting[self._count] = on_message, answer
             assert child.stdin is not None
             try:
-                child.stdin.write(json.dumps({**order, "id": self._count}).encode() + b"\n")
+                child.stdin.write(
+                    json.dumps({**order, "id": self._count}).encode() + b"\n"
+                )
                 child.stdin.flush()
             except OSError:
                 pass  # it has ended; the reading thread says so
@@ -110,7 +119,8 @@ class CompilerProcess:
             raise UserError("the compiler has been ended", where=self.python)
         if self.child is not None and self.child.poll() is None:
             return self.child
-        # It may be another Python, without pgle: ours comes last on its path, so that nothing is shadowed.
+        # It may be another Python, without pgle: ours comes last on its path, so that nothing is
+        # shadowed.
         root = str(Path(pgle.__file__).resolve().parent.parent)
         start = f"import sys; sys.path.append({root!r}); from pgle.run.compiler.worker import main; main()"
         try:
@@ -120,10 +130,13 @@ class CompilerProcess:
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 env=environment(),
-                start_new_session=True,  # Ctrl-C is for us: the compiler ends with our end of its stdin
+                # Ctrl-C is for us: the compiler ends with our end of its stdin
+                start_new_session=True,
             )
         except OSError as error:
-            raise UserError(f"cannot start Python ({error.strerror})", where=self.python) from None
+            raise UserError(
+                f"cannot start Python ({error.strerror})", where=self.python
+            ) from None
         assert child.stdout is not None
         first = child.stdout.readline()
         hello = json.loads(first) if first.startswith(b"{") else {}
@@ -131,7 +144,9 @@ class CompilerProcess:
             child.kill()
             child.wait()
             if said := hello.get("user_error"):
-                raise UserError(said["what"], where=said["where"], remedy=said["remedy"])
+                raise UserError(
+                    said["what"], where=said["where"], remedy=said["remedy"]
+                )
             self._errors.seek(0)
             rows = [
                 row
@@ -139,9 +154,13 @@ class CompilerProcess:
                 if row.strip()
             ]
             last = rows[-1].strip()[:300] if rows else "no output"
-            raise UserError(f"the compiler's process does not start: {last}", where=self.python)
+            raise UserError(
+                f"the compiler's process does not start: {last}", where=self.python
+            )
         self.jaxlib, self.child = hello["jaxlib"], child
-        threading.Thread(target=self._listen, args=(child, child.stdout), daemon=True).start()
+        threading.Thread(
+            target=self._listen, args=(child, child.stdout), daemon=True
+        ).start()
         return child
 
     def _listen(self, child: subprocess.Popen[bytes], stream: IO[bytes]) -> None:
@@ -157,7 +176,9 @@ class CompilerProcess:
                 continue
             try:
                 on_message(said)
-            except Exception as error:  # a full disk; this thread is all that hears of answers
+            except (
+                Exception
+            ) as error:  # a full disk; this thread is all that hears of answers
                 del self.waiting[said["id"]]
                 answer.set_exception(error)
         code = child.wait()
@@ -170,29 +191,38 @@ def environment() -> dict[str, str]:
     """The compiler's environment: ours without what would change the compilation."""
     drop = ("XLA_FLAGS", "TF_CPP_", "TF_XLA_", "JAX_", "LIBTPU_INIT_ARGS", "PGLE_HOOK")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(drop)}
-    return kept | {
-        "TF_CPP_MIN_LOG_LEVEL": "0",
-        "JAX_PLATFORMS": "cpu",
-        "CUDA_VISIBLE_DEVICES": "",  # a GPU that is there is left alone
-        "JAX_ENABLE_COMPILATION_CACHE": "false",
-        # Without it the plugin prints a traceback about missing CUDA libraries, which a rehearsal does not need.
-        "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
-        "OPENBLAS_NUM_THREADS": "1",  # numpy would start threads, and the process is to fork
-        # Pages of 2 MiB where Linux gives them on request (glibc 2.35): XLA's passes follow pointers through gigabytes.
-        "GLIBC_TUNABLES": ":".join(
-            filter(None, (kept.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"))
-        ),
-    }
+    return (
+        kept
+        | {
+            "TF_CPP_MIN_LOG_LEVEL": "0",
+            "JAX_PLATFORMS": "cpu",
+            "CUDA_VISIBLE_DEVICES": "",  # a GPU that is there is left alone
+            "JAX_ENABLE_COMPILATION_CACHE": "false",
+            # Without it the plugin prints a traceback about missing CUDA libraries, which a
+            # rehearsal does not need.
+            "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+            "OPENBLAS_NUM_THREADS": "1",  # numpy would start threads, and the process is to fork
+            # Pages of 2 MiB where Linux gives them on request (glibc 2.35): XLA's passes follow
+            # pointers through gigabytes.
+            "GLIBC_TUNABLES": ":".join(
+                filter(None, (kept.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"))
+            ),
+        }
+    )
 
 
 class Compilation:
-    """One compilation in a forked child, which ends itself once the schedule is written, before code generation."""
+    """One compilation in a forked child, which ends itself once the schedule is written, before
+    code generation.
+    """
 
     def __init__(self, worker: Worker, request: dict[str, Any]) -> None:
         self.worker, self.api, self.request = worker, worker.api, request
         self.folder = Path(request["dump_dir"])
         self.began = time.perf_counter()
-        self.about: dict[str, Any] = {}  # the last phase with a module, then what went wrong
+        self.about: dict[
+            str, Any
+        ] = {}  # the last phase with a module, then what went wrong
         self.pipe, outward = Pipe(duplex=False)
         parent = os.getpid()
         self.pid = os.fork()
@@ -205,7 +235,10 @@ class Compilation:
 
     def kill(self) -> None:
         """End it with all that it started."""
-        for kill in (os.killpg, os.kill):  # the group is there only once the child has made it
+        for kill in (
+            os.killpg,
+            os.kill,
+        ):  # the group is there only once the child has made it
             with suppress(ProcessLookupError):
                 kill(self.pid, signal.SIGKILL)
         self.answer()
@@ -218,8 +251,14 @@ class Compilation:
         if "user_error" in self.about:
             return self.about
         if (name := self.about.get("module")) and self.wanted(name) is not None:
-            took_s = time.perf_counter() - self.began  # what failed then was code generation
-            return {"module_name": name, "num_devices": self.about["devices"], "compile_s": took_s}
+            took_s = (
+                time.perf_counter() - self.began
+            )  # what failed then was code generation
+            return {
+                "module_name": name,
+                "num_devices": self.about["devices"],
+                "compile_s": took_s,
+            }
         if "xla_error" in self.about:
             return self.about
         code = os.waitstatus_to_exitcode(status)
@@ -253,7 +292,9 @@ class Compilation:
         except UserError as error:
             self.pipe.send({"user_error": vars(error)})
         except Exception as error:
-            self.pipe.send({"xla_error": str(error)[:MOST_SAID] or type(error).__name__})
+            self.pipe.send(
+                {"xla_error": str(error)[:MOST_SAID] or type(error).__name__}
+            )
         finally:  # whatever it was, nothing continues as the worker that this process was forked from
             sys.stderr.flush()
             os._exit(
@@ -281,10 +322,16 @@ class Compilation:
             what = f"{program.name} is partitioned for {needed} devices and topology {topology} has {asked}"
             remedy = f"say --devices {needed}; for {asked} rehearse the program itself: --devices {asked} -- COMMAND"
             raise UserError(what, where=request["module"], remedy=remedy)
-        self.pipe.send({"phase": "compiling", "module": program.name, "devices": needed})
-        options = self.api.compile_options(program, request["allocator_bytes"], request["efforts"])
+        self.pipe.send(
+            {"phase": "compiling", "module": program.name, "devices": needed}
+        )
+        options = self.api.compile_options(
+            program, request["allocator_bytes"], request["efforts"]
+        )
         threading.Thread(target=self.watch, args=(program,), daemon=True).start()
-        self.api.compile_program(self.worker.plugin, program, request["targets"], topology, options)
+        self.api.compile_program(
+            self.worker.plugin, program, request["targets"], topology, options
+        )
 
     def watch(self, program: Any) -> NoReturn:
         """Say what phase begins, and end all once the wanted files are written."""
@@ -302,7 +349,9 @@ class Compilation:
         while not self.may_end(name):
             for phase in [phase for phase, begun in has_begun.items() if begun()]:
                 del has_begun[phase]
-                self.pipe.send({"phase": phase, "module": name, "devices": program.num_devices})
+                self.pipe.send(
+                    {"phase": phase, "module": name, "devices": program.num_devices}
+                )
             time.sleep(POLL_S)
         os.killpg(0, signal.SIGKILL)
         raise SystemExit
@@ -313,7 +362,9 @@ class Compilation:
         if module is None or self.request["passes"] == "before scheduling":
             return _are_written(module)
         reports = list(self.folder.glob("*-memory-usage-report.*"))
-        schedule = find_schedule(self.folder, name)  # of XLA's threads that dump any may be late
+        schedule = find_schedule(
+            self.folder, name
+        )  # of XLA's threads that dump any may be late
         is_generating = bool(reports) or any(
             path.suffix in CODE_GENERATION for path in self.folder.iterdir()
         )
@@ -324,7 +375,9 @@ class Compilation:
 
 def _are_written(*files: Path | None) -> bool:
     """Whether this process has written them, and closed them."""
-    paths = {path.resolve() for path in files if path is not None and path.stat().st_size}
+    paths = {
+        path.resolve() for path in files if path is not None and path.stat().st_size
+    }
     if len(paths) < len(files):
         return False
     for entry in Path("/proc/self/fd").iterdir():
@@ -415,12 +468,13 @@ def main() -> None:
 
 LOG = "xla.log"  # of the compiler
 SCHEDULED = "gpu_after_optimizations.hlo.pb"
-UNSCHEDULED = (
-    "before_scheduling.hlo.pb"  # the module as it was before scheduling, where that was asked for
-)
+# the module as it was before scheduling, where that was asked for
+UNSCHEDULED = "before_scheduling.hlo.pb"
 SCHEDULING = "scheduling"  # the phase that begins when XLA has dumped that
 DUMP_BEFORE_SCHEDULING = "--xla_dump_hlo_pass_re=^fusion-wrapper$"
-"""The flag by which XLA dumps the module as it was before scheduling, and around each pass of that name."""
+"""The flag by which XLA dumps the module as it was before scheduling, and around each pass of that
+name.
+"""
 _BEFORE_SCHEDULING = "*.pre-scheduling-passes.after_pipeline-start.*.hlo.pb"
 _OF_PASSES = "module_*.[0-9][0-9][0-9][0-9].*.hlo.pb"
 
@@ -438,7 +492,9 @@ _DYNAMIC = re.compile(
 
 
 def find_dump(folder: Path, name: str, ending: str) -> Path | None:
-    """The dump of module `name`, not of its fusion sub-modules; XLA may trim a trailing ``_`` in file names."""
+    """The dump of module `name`, not of its fusion sub-modules; XLA may trim a trailing ``_`` in
+    file names.
+    """
     wanted = tuple(f"{known}." for known in {name, name.rstrip("_")})
     return _newest(
         path
@@ -448,11 +504,15 @@ def find_dump(folder: Path, name: str, ending: str) -> Path | None:
 
 
 def find_schedule(folder: Path, name: str) -> Path | None:
-    """The schedule dump of module `name`; releases through 0.5.0 name it after the entry computation, ``main.N``."""
+    """The schedule dump of module `name`; releases through 0.5.0 name it after the entry
+    computation, ``main.N``.
+    """
     dumps = list(folder.glob("*.schedule.*"))
     stems = {path: path.name.rpartition(".schedule.")[0] for path in dumps}
     exact = [path for path in dumps if stems[path] in (name, name.rstrip("_"))]
-    return _newest(exact or [path for path in dumps if re.match(r"main\.\d+", stems[path])])
+    return _newest(
+        exact or [path for path in dumps if re.match(r"main\.\d+", stems[path])]
+    )
 
 
 def find_unscheduled(folder: Path) -> Path | None:
@@ -463,14 +523,18 @@ def find_unscheduled(folder: Path) -> Path | None:
 def keep_unscheduled(folder: Path) -> bool:
     """Keep the module as it was before scheduling as `UNSCHEDULED`; whether it is there."""
     dump, kept = find_unscheduled(folder), folder / UNSCHEDULED
-    data = None if dump is None or kept.exists() else hlo_module_bytes(dump.read_bytes())
+    data = (
+        None if dump is None or kept.exists() else hlo_module_bytes(dump.read_bytes())
+    )
     if data is not None:
         kept.write_bytes(without_fields(data, {7: None}))  # HloModuleProto.schedule
     return kept.exists()
 
 
 def tidy(folder: Path, *, passes: bool) -> None:
-    """Remove dumps that nobody reads, hundreds for a large step, of single `passes` too, and leave no credential."""
+    """Remove dumps that nobody reads, hundreds for a large step, of single `passes` too, and leave
+    no credential.
+    """
     for path in folder.iterdir():
         if path.suffix in CODE_GENERATION or (passes and path.match(_OF_PASSES)):
             path.unlink()
@@ -499,14 +563,21 @@ def check_disk(folder: Path) -> None:
     if is_full(folder):
         raise UserError(
             "no space is left for what XLA dumps",
-            where=_file_system(folder),  # a folder that an error names stays for its reader
+            where=_file_system(
+                folder
+            ),  # a folder that an error names stays for its reader
             remedy="free some, or write elsewhere",
         )
     most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if most == resource.RLIM_INFINITY:
         return
     cut = next(
-        (path for path in folder.rglob("*") if path.is_file() and path.stat().st_size >= most), None
+        (
+            path
+            for path in folder.rglob("*")
+            if path.is_file() and path.stat().st_size >= most
+        ),
+        None,
     )
     if cut is not None:
         what = f"cut short at {most:,} bytes, the largest file that may be written here (ulimit -f)"
@@ -514,8 +585,9 @@ def check_disk(folder: Path) -> None:
 
 
 def crash(code: int, log: Path, flags: Sequence[str]) -> UserError:
-    """The error for a compilation that ended without an answer (`code`; negative: a signal): XLA's own line, if
-    there is one."""
+    """The error for a compilation that ended without an answer (`code`; negative: a signal): XLA's
+    own line, if there is one.
+    """
     text = log.read_text(errors="replace")[-TAIL:]
     if (refused := flag_refusal(text)) is not None:
         reason = (
@@ -524,16 +596,20 @@ def crash(code: int, log: Path, flags: Sequence[str]) -> UserError:
             else f"a value of one of {' '.join(flags)}"
         )
         return UserError(
-            f"this XLA refuses a flag: {reason}", remedy="leave it out, or see: pgle flags lint"
+            f"this XLA refuses a flag: {reason}",
+            remedy="leave it out, or see: pgle flags lint",
         )
     fatal = FATAL.search(text)
     line = next((group for group in fatal.groups() if group), "") if fatal else ""
     if code == -9:
         return UserError("the compiler was killed, most likely for memory", where=log)
-    last = line or next((row for row in reversed(text.splitlines()) if row.strip()), "no output")
+    last = line or next(
+        (row for row in reversed(text.splitlines()) if row.strip()), "no output"
+    )
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     return UserError(
-        f"the compiler crashed ({how}): {last.strip()[:300]}", remedy=f"the whole log: {log}"
+        f"the compiler crashed ({how}): {last.strip()[:300]}",
+        remedy=f"the whole log: {log}",
     )
 
 
@@ -543,16 +619,22 @@ def refused(answer: str, module: Path, log: Path) -> UserError:
     if (dynamic := _DYNAMIC.search(line)) is not None:
         what = f"the sizes of its arrays are known only as it runs ({dynamic[0]})"
         return UserError(
-            what, where=module, remedy="export or lower it with numbers in place of symbols"
+            what,
+            where=module,
+            remedy="export or lower it with numbers in place of symbols",
         )
     return UserError(
-        f"XLA could not compile it: {line}", where=module, remedy=f"the whole log: {log}"
+        f"XLA could not compile it: {line}",
+        where=module,
+        remedy=f"the whole log: {log}",
     )
 
 
 def memory_of(dump: Path) -> dict[str, int]:
-    """Device memory of a scheduled module, an HloProto, by XLA's buffer assignment, in bytes of the GPU: argument,
-    output (results that take no argument's place), temp, total (constants too); empty if absent in the dump."""
+    """Device memory of a scheduled module, an HloProto, by XLA's buffer assignment, in bytes of the
+    GPU: argument, output (results that take no argument's place), temp, total (constants too);
+    empty if absent in the dump.
+    """
     from pgle.xla.hlo.proto import (
         buffers_from_bytes,
     )  # and protobuf, which the worker's Python may lack
@@ -569,4 +651,6 @@ def memory_of(dump: Path) -> dict[str, int]:
 
 
 def _newest(paths: Iterable[Path]) -> Path | None:
-    return max(paths, key=lambda path: (path.stat().st_mtime_ns, path.name), default=None)
+    return max(
+        paths, key=lambda path: (path.stat().st_mtime_ns, path.name), default=None
+    )

@@ -1,10 +1,12 @@
-"""The run directory of an experiment: the one place that knows the path of each file in it; the folder of an answer.
+"""The run directory of an experiment: the one place that knows the path of each file in it; the
+folder of an answer.
 
-RUN/manifest.json                 what was run, with what, and what came of it; ``manifest.rank0003.json`` of rank 3
-RUN/captured/                     StableHLO of a program that ran on CPU devices, for the simulated GPU
-RUN/profile.pbtxt                 the cost profile, with its sidecar ``profile.pbtxt.json``
-RUN/profiles/profile-HASH.pbtxt   the same, under the name that XLA is given
-RUN/STAGE/                        profile, baseline, perf, auto or auto-nsys; an older run is STAGE.1 …
+RUN/manifest.json                 what was run, with what, and what came of it;
+``manifest.rank0003.json`` of rank 3 RUN/captured/                     StableHLO of a program that
+ran on CPU devices, for the simulated GPU RUN/profile.pbtxt                 the cost profile, with
+its sidecar ``profile.pbtxt.json`` RUN/profiles/profile-HASH.pbtxt   the same, under the name that
+XLA is given RUN/STAGE/                        profile, baseline, perf, auto or auto-nsys; an older
+run is STAGE.1 …
     output.log facts.json steps.jsonl hlo/    of rank 0; ``output.rank0003.log`` … of rank 3
     ir/                           StableHLO of every function that rank 0 compiled
     trace/rank0003…               a folder of the JAX profiler or a report of nsys
@@ -36,9 +38,8 @@ COMPARED: tuple[StageName, StageName] = (
     "baseline",
     "perf",
 )  # the stages whose step times are compared
-CAPTURE = (
-    "capture"  # stage of the manifest: the program was run on CPU devices, and its modules kept
-)
+# stage of the manifest: the program was run on CPU devices, and its modules kept
+CAPTURE = "capture"
 LOG = "output.log"
 MANIFEST = "manifest.json"
 STORED = "report.json"  # the page of a rehearsal or a search for flags, in its folder
@@ -58,7 +59,9 @@ RANK_FILES = {
     "seen": ".hook{suffix}.seen",
     "claim": ".traced.{label}",
 }
-"""The names of a rank's files in its stage, by the fields of `RankFiles`; the hook may find out in which rank it is."""
+"""The names of a rank's files in its stage, by the fields of `RankFiles`; the hook may find out in
+which rank it is.
+"""
 
 TRACES = (
     ".xplane.pb",
@@ -73,7 +76,9 @@ def rank_suffix(rank: int) -> str:
 
 
 PROGRAM_FILES = (".py", ".sh", ".mlir")
-"""Suffixes of the files on a command line that are its inputs; any other file may be one that it writes."""
+"""Suffixes of the files on a command line that are its inputs; any other file may be one that it
+writes.
+"""
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,9 @@ class RankFiles:
     def schedule_dumps(self) -> Path | None:
         """The folder of dumps where LHS left a schedule in it."""
         return (
-            self.hlo if self.hlo.is_dir() and next(self.hlo.rglob("*.schedule.*"), None) else None
+            self.hlo
+            if self.hlo.is_dir() and next(self.hlo.rglob("*.schedule.*"), None)
+            else None
         )
 
     def traces(self) -> tuple[Path, ...]:
@@ -111,7 +118,11 @@ class RankFiles:
     def outputs(self) -> tuple[Path, ...]:
         """What the stage has left for this rank: files, and folders of dumps."""
         ir = () if self.suffix else (self.ir,)
-        kept = (path for path in (self.log, self.facts, self.steps, self.hlo, *ir) if path.exists())
+        kept = (
+            path
+            for path in (self.log, self.facts, self.steps, self.hlo, *ir)
+            if path.exists()
+        )
         return (*kept, *self.traces())
 
 
@@ -130,16 +141,27 @@ class StageFolder:
     def rank(self, rank: int = 0) -> RankFiles:
         """The files of a rank."""
         label, suffix = RANK_LABEL.format(rank), rank_suffix(rank)
-        names = (name.format(label=label, suffix=suffix) for name in RANK_FILES.values())
-        return RankFiles(self.path, label, suffix, *(self.path / name for name in names))
+        names = (
+            name.format(label=label, suffix=suffix) for name in RANK_FILES.values()
+        )
+        return RankFiles(
+            self.path, label, suffix, *(self.path / name for name in names)
+        )
 
     def ranks_with_log(self) -> dict[int, RankFiles]:
         """The ranks that have printed something, with their files."""
-        named = (_LOG.fullmatch(path.name) for path in sorted(self.path.glob("output*.log")))
-        return {rank: self.rank(rank) for rank in (int(name[1] or 0) for name in named if name)}
+        named = (
+            _LOG.fullmatch(path.name) for path in sorted(self.path.glob("output*.log"))
+        )
+        return {
+            rank: self.rank(rank)
+            for rank in (int(name[1] or 0) for name in named if name)
+        }
 
     def outputs(self) -> tuple[Path, ...]:
-        """What the stage has left for all ranks, files of other processes than the main one included."""
+        """What the stage has left for all ranks, files of other processes than the main one
+        included.
+        """
         kept = (
             path
             for path in sorted(self.path.iterdir())
@@ -152,7 +174,9 @@ class StageFolder:
         return _trace_files(self.path / "trace")
 
     def traces(self) -> tuple[Path, ...]:
-        """Its traces, one per rank; of a report and the recording that it was made of, the report."""
+        """Its traces, one per rank; of a report and the recording that it was made of, the
+        report.
+        """
         folder = self.path / "trace"
         found = (
             sorted(path for path in folder.iterdir() if not path.name.startswith("."))
@@ -163,12 +187,17 @@ class StageFolder:
         return tuple(
             path
             for path in found
-            if (any(path.iterdir()) if path.is_dir() else path.suffix not in (".json", ".tmp"))
+            if (
+                any(path.iterdir())
+                if path.is_dir()
+                else path.suffix not in (".json", ".tmp")
+            )
             and (path.suffix != ".qdstrm" or path.stem not in reports)
         )
 
     def make(self, *, again: bool) -> str:
-        """Make the folder; where an older run left one, that is kept under the next free name, which is returned.
+        """Make the folder; where an older run left one, that is kept under the next free name,
+        which is returned.
 
         Raises `UserError` if it holds something already, and `again` is false.
         """
@@ -181,11 +210,11 @@ class StageFolder:
         found = list(self.path.iterdir()) if self.path.exists() else []
         # Notes alone are what a launcher left that was killed before its stage was on record.
         if not again and not all(path.name.startswith(".") for path in found):
-            remedy = (
-                "choose another --run-dir or pass --force to run it again and keep the old files"
-            )
+            remedy = "choose another --run-dir or pass --force to run it again and keep the old files"
             raise UserError(
-                f"stage {self.name} was run into it already", where=self.run.path, remedy=remedy
+                f"stage {self.name} was run into it already",
+                where=self.run.path,
+                remedy=remedy,
             )
         return bool(found)
 
@@ -223,13 +252,19 @@ class RunDirectory:
     def found_profile(self) -> Path | None:
         """The cost profile that there is, in either form; None if absent yet."""
         return next(
-            (path for path in (self.profile, self.profile.with_suffix(".pb")) if path.is_file()),
+            (
+                path
+                for path in (self.profile, self.profile.with_suffix(".pb"))
+                if path.is_file()
+            ),
             None,
         )
 
     @property
     def dump_to_cover(self) -> Path:
-        """HLO of the module that uses the profile: as the baseline compiled it, or else the profile run."""
+        """HLO of the module that uses the profile: as the baseline compiled it, or else the profile
+        run.
+        """
         baseline = self.stage("baseline").rank().hlo
         return baseline if baseline.is_dir() else self.stage("profile").rank().hlo
 
@@ -247,23 +282,31 @@ class RunDirectory:
 
     @contextmanager
     def held(self, *, shared: bool = False) -> Iterator[None]:
-        """Keep other pgle processes out of the directory; `shared`: but for other ranks, which run the same stage."""
+        """Keep other pgle processes out of the directory; `shared`: but for other ranks, which run
+        the same stage.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = (self.path / ".lock").open("a+")
         except OSError as error:
             raise UserError(
-                f"cannot be written ({error.strerror})", where=self.path, remedy="choose another"
+                f"cannot be written ({error.strerror})",
+                where=self.path,
+                remedy="choose another",
             ) from None
         with lock:
             try:
-                fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+                fcntl.flock(
+                    lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
+                )
             except BlockingIOError:
                 lock.seek(0)
                 holder = lock.read().strip()[:200] or "of another rank"
                 remedy = "wait until it has ended, or choose another --run-dir"
                 raise UserError(
-                    f"another pgle ({holder}) is at work in it", where=self.path, remedy=remedy
+                    f"another pgle ({holder}) is at work in it",
+                    where=self.path,
+                    remedy=remedy,
                 ) from None
             except OSError:
                 pass  # a file system without locks
@@ -276,26 +319,34 @@ class RunDirectory:
 
 def free(path: Path, mark: str = "-", first: int = 2) -> Path:
     """This path where nothing is there, else the first of ``NAME-2``, ``NAME-3`` … that is free."""
-    names = chain((path.name,), (f"{path.name}{mark}{number}" for number in count(first)))
+    names = chain(
+        (path.name,), (f"{path.name}{mark}{number}" for number in count(first))
+    )
     return next(found for name in names if not (found := path.with_name(name)).exists())
 
 
 def set_aside(folder: Path) -> str:
-    """Keep an older folder under the next free name, ``profile.1``, ``profile.2`` …, which is returned."""
+    """Keep an older folder under the next free name, ``profile.1``, ``profile.2`` …, which is
+    returned.
+    """
     return folder.rename(free(folder, ".", 1)).name
 
 
 def _trace_files(folder: Path, label: str | None = None) -> tuple[Path, ...]:
-    """What profilers have left below a stage's folder of traces; with the label of a rank, for that alone."""
+    """What profilers have left below a stage's folder of traces; with the label of a rank, for that
+    alone.
+    """
     found = (path for path in sorted(folder.rglob("*")) if path.name.endswith(TRACES))
     return tuple(
-        path for path in found if label in (None, path.relative_to(folder).parts[0].split(".")[0])
+        path
+        for path in found
+        if label in (None, path.relative_to(folder).parts[0].split(".")[0])
     )
 
 
-# The folder of a rehearsal or a search: empty at first, held by one process, nothing of ours in it after a failure.
-# While one is at work, after one that was killed, and in a search that can be continued, a file in the folder lists
-# what was made there: that alone may be deleted.
+# The folder of a rehearsal or a search: empty at first, held by one process, nothing of ours in it
+# after a failure. While one is at work, after one that was killed, and in a search that can be
+# continued, a file in the folder lists what was made there: that alone may be deleted.
 
 _UNFINISHED = ".unfinished"
 _MOST_BYTES = 1 << 20  # of that list
@@ -304,10 +355,12 @@ _DEEPEST = 3  # ``trials/SETTING/names`` is the deepest folder that is made
 
 @contextmanager
 def opened(named: str | None, question: str = "") -> Iterator[Path]:
-    """The folder for all files, empty; after a failure nothing of ours stays in it unless the message points there.
+    """The folder for all files, empty; after a failure nothing of ours stays in it unless the
+    message points there.
 
-    The next one deletes what stayed, and what a killed one left. But a folder that holds `question`, the file that says
-    what an answer is of (`check_question`), is continued with, and keeps all.
+    The next one deletes what stayed, and what a killed one left. But a folder that holds
+    `question`, the file that says what an answer is of (`check_question`), is continued with, and
+    keeps all.
     """
     there_before = named is not None and Path(named).exists()
     out = Path(named) if named else _new_answer()
@@ -319,7 +372,9 @@ def opened(named: str | None, question: str = "") -> Iterator[Path]:
                 _UNFINISHED,
             }:  # not what an unfinished one left
                 raise UserError(
-                    "is not an empty directory", where=out, remedy="choose a new one with -o DIR"
+                    "is not an empty directory",
+                    where=out,
+                    remedy="choose a new one with -o DIR",
                 )
             _remove_made(out)
         mark.touch()
@@ -349,19 +404,25 @@ def cache_directory() -> Path:
 
 
 def answers_place() -> Path:
-    """Where the folders of answers are that nobody gave a place: in the user's cache, `KEPT_ANSWERS` at most."""
+    """Where the folders of answers are that nobody gave a place: in the user's cache,
+    `KEPT_ANSWERS` at most.
+    """
     return cache_directory() / "answers"
 
 
 def forget(path: Path) -> None:
-    """Delete the folder of an answer that a path is in, if nobody gave it a place: nothing names it any more."""
+    """Delete the folder of an answer that a path is in, if nobody gave it a place: nothing names it
+    any more.
+    """
     place = answers_place()
     if path.is_relative_to(place) and path != place:
         shutil.rmtree(place / path.relative_to(place).parts[0], ignore_errors=True)
 
 
 def _new_answer() -> Path:
-    """A new folder for an answer; older ones make room. In the temporary directory if the cache cannot be written."""
+    """A new folder for an answer; older ones make room. In the temporary directory if the cache
+    cannot be written.
+    """
     place = answers_place()
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -386,15 +447,17 @@ def _make_room(place: Path, made: Path) -> None:
 
 
 def asked_in(path: Path) -> dict[str, Any]:
-    """What an answer is of, by this file in its folder, ``search.json`` of schema ``pgle.search/…``; empty: there is no
-    such file of ours."""
+    """What an answer is of, by this file in its folder, ``search.json`` of schema
+    ``pgle.search/…``; empty: there is no such file of ours.
+    """
     try:
         found = json.loads(read_head(path, 1 << 20))
     except (UserError, ValueError, RecursionError):
         return {}
     return (
         found
-        if isinstance(found, dict) and str(found.get("schema")).startswith(f"pgle.{path.stem}/")
+        if isinstance(found, dict)
+        and str(found.get("schema")).startswith(f"pgle.{path.stem}/")
         else {}
     )
 
@@ -416,7 +479,8 @@ def check_question(path: Path, asked: Mapping[str, Any], of: str) -> None:
 def claim(path: Path) -> bool:
     """Put a file or folder that is about to be made on the list, if it is in a folder of `opened`.
 
-    Returns whether it is on the list, and so may be deleted; raises `OSError` if the list cannot be written.
+    Returns whether it is on the list, and so may be deleted; raises `OSError` if the list cannot be
+    written.
     """
     for out in path.absolute().parents[:_DEEPEST]:
         mark = out / _UNFINISHED
@@ -442,7 +506,9 @@ def check_ours(path: Path) -> None:
     """Refuse to replace what we did not make."""
     if (path.exists() or path.is_symlink()) and not claim(path):
         raise UserError(
-            "was not made by pgle, which would replace it", where=path, remedy="move it away"
+            "was not made by pgle, which would replace it",
+            where=path,
+            remedy="move it away",
         )
 
 
@@ -456,14 +522,18 @@ def _made(out: Path) -> list[str]:
 
 
 def _remove_made(out: Path, error: BaseException | None = None) -> None:
-    """Delete what the list names, but for what a message points into; then the list, unless it names something yet."""
+    """Delete what the list names, but for what a message points into; then the list, unless it
+    names something yet.
+    """
     left = False
     for path in (out / name for name in _made(out)):
         if error is not None and points_into(error, path):
             left = True
             continue
         with suppress(OSError):
-            path.unlink() if path.is_symlink() or not path.is_dir() else shutil.rmtree(path)
+            path.unlink() if path.is_symlink() or not path.is_dir() else shutil.rmtree(
+                path
+            )
         left = left or path.exists() or path.is_symlink()
     if not left:
         (out / _UNFINISHED).unlink(missing_ok=True)
@@ -474,7 +544,9 @@ def _held(out: Path) -> Iterator[None]:
     """The folder, made and kept from other processes that would use it too."""
     if out.exists() and not out.is_dir():
         raise UserError(
-            "is a file, a directory is needed", where=out, remedy="choose a new one with -o DIR"
+            "is a file, a directory is needed",
+            where=out,
+            remedy="choose a new one with -o DIR",
         )
     out.mkdir(parents=True, exist_ok=True)
     folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
@@ -483,7 +555,9 @@ def _held(out: Path) -> Iterator[None]:
     except BlockingIOError:
         os.close(folder)
         remedy = "wait, or choose another with -o DIR"
-        raise UserError("another pgle is at work in it", where=out, remedy=remedy) from None
+        raise UserError(
+            "another pgle is at work in it", where=out, remedy=remedy
+        ) from None
     except OSError:
         pass  # a file system without locks
     try:

@@ -1,7 +1,8 @@
-"""The manifest of a run directory: what was run, with what, and what came out of it. Nothing secret is kept.
+"""The manifest of a run directory: what was run, with what, and what came out of it. Nothing secret
+is kept.
 
-Every rank writes a file of its own (``manifest.json`` for rank 0, ``manifest.rank0003.json`` for others), whole or not
-at all; reading merges them.
+Every rank writes a file of its own (``manifest.json`` for rank 0, ``manifest.rank0003.json`` for
+others), whole or not at all; reading merges them.
 """
 
 from __future__ import annotations
@@ -61,12 +62,18 @@ class StageRecord:
     ranks: int = 1  # how many there are
     mode: str = ""  # of the flags, such as ``sync``
     argv: tuple[str, ...] = ()  # the user's command, masked
-    xla_flags: str = ""  # the whole XLA_FLAGS of the child, and jax's settings of effort
+    xla_flags: str = (
+        ""  # the whole XLA_FLAGS of the child, and jax's settings of effort
+    )
     environment: Mapping[str, str] = field(
         default_factory=dict
     )  # allowed variables of the child, masked
-    versions: Mapping[str, str] = field(default_factory=dict)  # by package, ``python`` too
-    commit: str = ""  # of the directory where it was started, short, ``+`` where files have changes; empty without git
+    versions: Mapping[str, str] = field(
+        default_factory=dict
+    )  # by package, ``python`` too
+    # of the directory where it was started, short, ``+`` where files have changes; empty without
+    # git
+    commit: str = ""
     gpus: tuple[Gpu, ...] = ()  # of this host
     topology: Mapping[str, Any] = field(
         default_factory=dict
@@ -85,16 +92,18 @@ class StageRecord:
     )  # results of the stage, by name, JSON types only
     # what was asked for, by option: a stage that is asked for something else is run again
     asked: Mapping[str, Any] = field(default_factory=dict)
-    failed: str = ""  # why the stage did not do its work though the command ended with 0, such as a missing trace
-    before: str = (
-        ""  # folder where what the finished run before left waits until this one has done its work
-    )
-    aside: str = ""  # folder that its files were moved to, as it failed where a run before had not; that one counts
+    # why the stage did not do its work though the command ended with 0, such as a missing trace
+    failed: str = ""
+    # folder where what the finished run before left waits until this one has done its work
+    before: str = ""
+    # folder that its files were moved to, as it failed where a run before had not; that one counts
+    aside: str = ""
 
     def __post_init__(self) -> None:
         """Refuse names of folders elsewhere, which a later run would move."""
         if not all(
-            is_bare(name) for name in (self.stage, self.before or "none", self.aside or "none")
+            is_bare(name)
+            for name in (self.stage, self.before or "none", self.aside or "none")
         ):
             raise ValueError("a stage's folder must be in the run directory")
 
@@ -104,20 +113,26 @@ class StageRecord:
         return self.exit_code == 0 and not self.failed
 
     def why_changed(self, last: StageRecord) -> str:
-        """What a stage that is about to run asks for, reads, or runs with (jax, jaxlib, plugin) that differs from the
-        last run's; empty: nothing, so what that left still counts."""
+        """What a stage that is about to run asks for, reads, or runs with (jax, jaxlib, plugin)
+        that differs from the last run's; empty: nothing, so what that left still counts.
+        """
         new = json.loads(json.dumps(self.asked))
         if changed := [
-            name for name in {**last.asked, **new} if last.asked.get(name) != new.get(name)
+            name
+            for name in {**last.asked, **new}
+            if last.asked.get(name) != new.get(name)
         ]:
             return f"its {changed[0]} has changed since its last run"
         for name, version in last.versions.items():
             if name.startswith("jax") and self.versions.get(name) != version:
                 return f"{name} is {self.versions.get(name, 'gone')}, and was {version} in its last run"
         before, now = (
-            {item.path: item.sha256 for item in items} for items in (last.inputs, self.inputs)
+            {item.path: item.sha256 for item in items}
+            for items in (last.inputs, self.inputs)
         )
-        for path in [path for path in {**before, **now} if before.get(path) != now.get(path)]:
+        for path in [
+            path for path in {**before, **now} if before.get(path) != now.get(path)
+        ]:
             gone = f"{path}, which its last run read, is gone"
             return f"{path} is not what its last run read" if path in now else gone
         return ""
@@ -125,12 +140,16 @@ class StageRecord:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All stages of a run directory, in the order of writing, then by rank. Clocks may go back; that order does not."""
+    """All stages of a run directory, in the order of writing, then by rank. Clocks may go back;
+    that order does not.
+    """
 
     stages: tuple[StageRecord, ...] = ()
 
     def of(self, stage: str) -> tuple[StageRecord, ...]:
-        """The records of one stage, every rank; of repeated runs each rank's last whose files are in their place."""
+        """The records of one stage, every rank; of repeated runs each rank's last whose files are
+        in their place.
+        """
         last = {
             record.rank: record
             for record in self.stages
@@ -143,7 +162,9 @@ class Manifest:
         return next(iter(self.of(stage)), None)
 
     def why_due(self, planned: StageRecord, run_dir: Path) -> str:
-        """Why a stage has to be run; empty if it did its work, on the same basis, and its files are as it left them."""
+        """Why a stage has to be run; empty if it did its work, on the same basis, and its files are
+        as it left them.
+        """
         record = self.last(planned.stage)
         if record is None:
             return "it has not been run yet"
@@ -171,14 +192,19 @@ def read_manifest(run_dir: Path) -> Manifest:
     )
     records = [item for path in paths for item in enumerate(_load(path))]
     return Manifest(
-        tuple(record for _, record in sorted(records, key=lambda item: (item[0], item[1].rank)))
+        tuple(
+            record
+            for _, record in sorted(records, key=lambda item: (item[0], item[1].rank))
+        )
     )
 
 
 def extend_manifest(run_dir: Path, record: StageRecord) -> None:
-    """Add a record, or replace the one of the same stage, rank and start (a stage that has now ended).
+    """Add a record, or replace the one of the same stage, rank and start (a stage that has now
+    ended).
 
-    Safe among ranks, which write different files, and among processes of one rank on a local file system.
+    Safe among ranks, which write different files, and among processes of one rank on a local file
+    system.
     """
     path = RunDirectory(run_dir).manifest(record.rank)
     with _locked(path):
@@ -189,7 +215,10 @@ def extend_manifest(run_dir: Path, record: StageRecord) -> None:
             asdict(item) for item in (*kept, record)
         ]  # the last that was written is the last
         text = (
-            json.dumps({"schema": SCHEMA, "stages": entries}, indent=2, ensure_ascii=False) + "\n"
+            json.dumps(
+                {"schema": SCHEMA, "stages": entries}, indent=2, ensure_ascii=False
+            )
+            + "\n"
         )
         write_files({path: text}, force=True)
 
@@ -215,7 +244,8 @@ def imported_files(digests: Mapping[str, str]) -> tuple[FileRecord, ...]:
     """Records of the modules that a program imported.
 
     Args:
-        digests: SHA-256 by absolute path, as the hook took them when they were imported. Below the working directory
+        digests: SHA-256 by absolute path, as the hook took them when they were imported. Below the
+        working directory
             the record has the relative path, so that a checkout can move.
     """
     here = Path.cwd()
@@ -247,7 +277,9 @@ def _digest(path: Path) -> tuple[str, int]:
 
 
 def _load(path: Path) -> list[StageRecord]:
-    """The records of a file, as they were written; `json` reads them, since names that are no UTF-8 are kept."""
+    """The records of a file, as they were written; `json` reads them, since names that are no UTF-8
+    are kept.
+    """
     try:
         document = json.loads(read_bytes(path))
         if document["schema"] != SCHEMA:
@@ -258,7 +290,9 @@ def _load(path: Path) -> list[StageRecord]:
             msgspec.convert({**record.facts, **record.asked}, _Reckoned)
     except (ValueError, KeyError, TypeError, RecursionError):
         remedy = "move it away and run the stage again"
-        raise UserError("is not a manifest of pgle", where=path, remedy=remedy) from None
+        raise UserError(
+            "is not a manifest of pgle", where=path, remedy=remedy
+        ) from None
     return records
 
 
@@ -285,7 +319,8 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def waiting(run: RunDirectory, stage: str, aside: str, *, force: bool) -> str:
-    """The folder to put back if the new run of a stage fails: `aside`, which was set aside, if that run had finished.
+    """The folder to put back if the new run of a stage fails: `aside`, which was set aside, if that
+    run had finished.
 
     With `force` the user wants nothing taken over from earlier runs.
     """
@@ -294,8 +329,14 @@ def waiting(run: RunDirectory, stage: str, aside: str, *, force: bool) -> str:
 
 
 def settle(run: RunDirectory) -> None:
-    """Put back what finished runs left where the run after them was interrupted; to be called by who holds `run`."""
-    last = {record.stage: record for record in read_manifest(run.path).stages if record.rank == 0}
+    """Put back what finished runs left where the run after them was interrupted; to be called by
+    who holds `run`.
+    """
+    last = {
+        record.stage: record
+        for record in read_manifest(run.path).stages
+        if record.rank == 0
+    }
     for record in last.values():
         if record.before and not record.is_done and (run.path / record.before).exists():
             put_back(
@@ -307,7 +348,8 @@ def settle(run: RunDirectory) -> None:
 
 
 def put_back(run: RunDirectory, record: StageRecord) -> StageRecord:
-    """Move a failed run's files aside and put the finished run's files back; returns the latter's record.
+    """Move a failed run's files aside and put the finished run's files back; returns the latter's
+    record.
 
     The record is written first, so that `settle` can go on where this is killed.
     """
@@ -316,9 +358,15 @@ def put_back(run: RunDirectory, record: StageRecord) -> StageRecord:
 
     def moved(item: FileRecord) -> FileRecord:
         within = item.path.removeprefix(f"{folder.name}/")
-        return item if within == item.path else replace(item, path=f"{aside.name}/{within}")
+        return (
+            item
+            if within == item.path
+            else replace(item, path=f"{aside.name}/{within}")
+        )
 
-    record = replace(record, aside=aside.name, outputs=tuple(map(moved, record.outputs)))
+    record = replace(
+        record, aside=aside.name, outputs=tuple(map(moved, record.outputs))
+    )
     extend_manifest(run.path, record)
     if folder.is_symlink() or (folder.exists() and next(folder.iterdir(), None)):
         folder.rename(free(aside, ".", 1))
@@ -334,7 +382,10 @@ EXPECTED_TO_DIFFER = re.compile(
 )
 """Flags by which a profile run and a performance run of one program differ."""
 
-_MAY, _NAMES = "costs or names may differ", "names and fingerprints differ: profile again"
+_MAY, _NAMES = (
+    "costs or names may differ",
+    "names and fingerprints differ: profile again",
+)
 _FOLLOWS = {
     **dict.fromkeys(("python", "protobuf", "numpy"), "seldom matters"),
     "jax": "the program that XLA gets may differ",
@@ -349,9 +400,11 @@ _FOLLOWS = {
 
 
 def same_program(first: StageRecord, second: StageRecord) -> tuple[str, ...]:
-    """In what two stages differ so that the costs of one need not fit the other: one line each, with what follows.
+    """In what two stages differ so that the costs of one need not fit the other: one line each,
+    with what follows.
 
-    Compared are versions, command, flags (but `EXPECTED_TO_DIFFER`), GPUs, driver and number of ranks.
+    Compared are versions, command, flags (but `EXPECTED_TO_DIFFER`), GPUs, driver and number of
+    ranks.
     """
     mine, theirs = _compared(first), _compared(second)
     packages = sorted({*first.versions, *second.versions})
@@ -368,10 +421,14 @@ def same_program(first: StageRecord, second: StageRecord) -> tuple[str, ...]:
             found.append(f"{name} differs: {one} and {two}; {follows}")
     digests = {item.path: item.sha256 for item in first.imported}
     edited = [
-        item.path for item in second.imported if digests.get(item.path, item.sha256) != item.sha256
+        item.path
+        for item in second.imported
+        if digests.get(item.path, item.sha256) != item.sha256
     ]
     if edited:
-        found.append(f"other code is imported ({some(edited, 3)}); {_FOLLOWS['command']}")
+        found.append(
+            f"other code is imported ({some(edited, 3)}); {_FOLLOWS['command']}"
+        )
     return tuple(found)
 
 
@@ -387,7 +444,9 @@ def _compared(record: StageRecord) -> dict[str, str]:
             for name, value in flags.items()
             if not EXPECTED_TO_DIFFER.fullmatch(name)
         },
-        "GPU": ", ".join(f"{names.count(name)} x {name}" for name in sorted(set(names))),
+        "GPU": ", ".join(
+            f"{names.count(name)} x {name}" for name in sorted(set(names))
+        ),
         "driver": ", ".join(sorted({gpu.driver for gpu in record.gpus})),
         "number of ranks": str(record.ranks),
     }

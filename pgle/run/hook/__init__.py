@@ -1,4 +1,6 @@
-"""The capture hook from outside: its configuration, one variable of the program's environment, and its facts."""
+"""The capture hook from outside: its configuration, one variable of the program's environment, and
+its facts.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ def hook_config(
 
     Args:
         folder: of the stage.
-        rank: of the launcher; where it is alone, the program may be a starter of many, and the hooks find theirs.
+        rank: of the launcher; where it is alone, the program may be a starter of many, and the
+        hooks find theirs.
         capture: ``jax``, ``nsys`` or ``none``.
         window: the part to trace; ``none``.
         flags: the ones that pgle added to XLA_FLAGS.
@@ -42,7 +45,9 @@ def hook_config(
         "names": RANK_FILES,
         "label": RANK_LABEL,
         "rank": rank.rank,
-        "launchers": [(name, size) for _, name, size in LAUNCHERS] if rank.is_alone else [],
+        "launchers": [(name, size) for _, name, size in LAUNCHERS]
+        if rank.is_alone
+        else [],
         "capture": capture,
         "window": window,
         "flags": flags,
@@ -61,7 +66,9 @@ def with_hook(values: Mapping[str, str], config: Mapping[str, Any]) -> dict[str,
 
 
 def read_facts(files: RankFiles) -> dict[str, Any]:
-    """What the hook found out; of several processes, from the one with most steps, then most compilation."""
+    """What the hook found out; of several processes, from the one with most steps, then most
+    compilation.
+    """
     paths = [
         path
         for path in sorted(files.folder.glob(f"{files.facts.stem}*.json"))
@@ -82,7 +89,11 @@ def read_sources(files: RankFiles, *, is_alone: bool) -> dict[str, str]:
         files: of this rank.
         is_alone: no other pgle runs this stage; then the processes of all ranks are of its program.
     """
-    pattern = RANK_FILES["facts"].format(suffix="*") if is_alone else f"{files.facts.stem}*.json"
+    pattern = (
+        RANK_FILES["facts"].format(suffix="*")
+        if is_alone
+        else f"{files.facts.stem}*.json"
+    )
     found: dict[str, str] = {}
     for content in _contents(sorted(files.folder.glob(pattern))):
         found.update(content.get("sources", {}))

@@ -1,6 +1,7 @@
 """What to type next: by the files in a run directory, and by what else is in a folder.
 
-Each command can be typed unchanged: it has the program's own words and the options of the earlier stages.
+Each command can be typed unchanged: it has the program's own words and the options of the earlier
+stages.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from pgle.xla.hlo.dumps import fingerprint_of
 COMPARE = "compare"  # stage of the manifest: the step times were compared
 UNKNOWN = ("COMMAND",)  # placeholder for an unknown program
 
-_OPTIONS: Mapping[str, str | None] = dict.fromkeys(("target", "devices", "topology", "choose"))
+_OPTIONS: Mapping[str, str | None] = dict.fromkeys(
+    ("target", "devices", "topology", "choose")
+)
 _OF_PROFILING = {"mode": "sync", "window": "auto"}
 """Options of all stages and of stages that profile, with the default, which is not repeated."""
 
@@ -46,12 +49,18 @@ class ProgramLaunch:
 
     def with_flags(self, flags: Sequence[str]) -> ProgramLaunch:
         """The same with more XLA flags."""
-        return replace(self, options=(*self.options, *(f"--flag={flag}" for flag in flags)))
+        return replace(
+            self, options=(*self.options, *(f"--flag={flag}" for flag in flags))
+        )
 
     def on_gpus(self) -> ProgramLaunch:
-        """The same where there are GPUs: a workload of pgle that was only compiled has to run there."""
+        """The same where there are GPUs: a workload of pgle that was only compiled has to run
+        there.
+        """
         ours = "pgle.workloads" in self.words
-        words = tuple(word for word in self.words if not (ours and word == "--compile-only"))
+        words = tuple(
+            word for word in self.words if not (ours and word == "--compile-only")
+        )
         return replace(self, words=words, capture="")
 
     def line(self, command: str, run_dir: Path, *more: object) -> str:
@@ -59,32 +68,56 @@ class ProgramLaunch:
         capture = ("--capture", self.capture) if self.capture else ()
         profiling = () if command == "perf" else self.profiling
         options = (*capture, *self.options, *profiling, *more)
-        return typed("pgle", command, "--run-dir", run_dir, *options, "--", *kept_argv(self.words))
+        return typed(
+            "pgle",
+            command,
+            "--run-dir",
+            run_dir,
+            *options,
+            "--",
+            *kept_argv(self.words),
+        )
 
 
 def launch_of(run: RunDirectory) -> ProgramLaunch:
-    """How the program of a run directory was run; what its profile stage was asked for says most."""
+    """How the program of a run directory was run; what its profile stage was asked for says
+    most.
+    """
     asked = _asked(run)
     if not asked:
         return ProgramLaunch(run=run)
     options = _words(asked, _OPTIONS)
     judged = (read_kept(run.judged_flags) or b"").decode(errors="replace").splitlines()
-    options += [f"--flag={flag.word}" for flag in _flags(asked) if flag.word not in judged]
+    options += [
+        f"--flag={flag.word}" for flag in _flags(asked) if flag.word not in judged
+    ]
     options += ["--flags-file", str(run.judged_flags)] if judged else []
-    profiling = () if asked.get("mode") in COMPARED else tuple(_words(asked, _OF_PROFILING))
+    profiling = (
+        () if asked.get("mode") in COMPARED else tuple(_words(asked, _OF_PROFILING))
+    )
     return ProgramLaunch(
-        tuple(asked["command"]), tuple(options), profiling, asked.get("capture") or "", run
+        tuple(asked["command"]),
+        tuple(options),
+        profiling,
+        asked.get("capture") or "",
+        run,
     )
 
 
 def _words(asked: Mapping[str, Any], defaults: Mapping[str, str | None]) -> list[str]:
     """The options that do not have their default."""
-    named = [name for name, default in defaults.items() if asked.get(name, default) != default]
+    named = [
+        name
+        for name, default in defaults.items()
+        if asked.get(name, default) != default
+    ]
     return [word for name in named for word in (f"--{name}", str(asked[name]))]
 
 
 def following(run: RunDirectory) -> str:
-    """The command that leads on: to the stage that is missing or out of date, then to the comparison, to the page."""
+    """The command that leads on: to the stage that is missing or out of date, then to the
+    comparison, to the page.
+    """
     baseline, perf = (run.stage(name).path for name in COMPARED)
     profile, traces = run.found_profile, run.stage("profile").trace_files()
     if profile is None and not perf.exists():
@@ -120,7 +153,9 @@ def report_or_analyze(run: RunDirectory) -> str:
 
 
 def tune(run: RunDirectory) -> str:
-    """The search for flags by what was measured in a run; empty if one there has found nothing better."""
+    """The search for flags by what was measured in a run; empty if one there has found nothing
+    better.
+    """
     searches = [path.parent for path in run.path.glob(f"tuned*/{STORED}")]
     if any(not (folder / "flags.txt").exists() for folder in searches):
         return ""
@@ -132,7 +167,9 @@ def more_runs(run: RunDirectory) -> str:
     flags = format_flags(_flags(_asked(run)))
     before = f'XLA_FLAGS="$XLA_FLAGS "{quoted(flags)} ' if flags else ""
     profile, folder = run.found_profile or run.profile, free(run.path / "abba")
-    return before + typed("pgle", "compare", *abba_words(3, profile, folder, launch_of(run).words))
+    return before + typed(
+        "pgle", "compare", *abba_words(3, profile, folder, launch_of(run).words)
+    )
 
 
 def abba_words(
@@ -214,9 +251,8 @@ MOST = 5000  # entries that are looked at: an answer at once, also in a home dir
 HEAD_BYTES = 1 << 15  # of a file whose name does not tell
 
 PROGRAM = "JAX program"
-UNSCHEDULED = (
-    "HLO not of a GPU yet"  # dumps of the CPU compiler, and of programs as XLA first saw them
-)
+# dumps of the CPU compiler, and of programs as XLA first saw them
+UNSCHEDULED = "HLO not of a GPU yet"
 DUMP = "HLO dump"
 
 
@@ -254,10 +290,21 @@ _KINDS = (
     FileKind("nsys report", r".*\.nsys-rep"),
     FileKind("nsys report", r".*\.sqlite", (SQLITE_MAGIC,)),
     FileKind("JAX profiler trace", r".*\.xplane\.pb"),
-    FileKind(UNSCHEDULED, r".*\.(before|cpu_after)_optimizations\..*", command="pgle rehearse"),
-    FileKind(DUMP, r".*(_optimizations\.txt|\.hlo\.pb)(\.xz|\.gz)?", command="pgle predict"),
+    FileKind(
+        UNSCHEDULED,
+        r".*\.(before|cpu_after)_optimizations\..*",
+        command="pgle rehearse",
+    ),
+    FileKind(
+        DUMP, r".*(_optimizations\.txt|\.hlo\.pb)(\.xz|\.gz)?", command="pgle predict"
+    ),
     FileKind("StableHLO module", r".*\.mlir", command="pgle rehearse"),
-    FileKind("console log", r".*\.(log|out)", (b"step", b"PGLE", b"hlo"), command="pgle confirm"),
+    FileKind(
+        "console log",
+        r".*\.(log|out)",
+        (b"step", b"PGLE", b"hlo"),
+        command="pgle confirm",
+    ),
     FileKind(
         PROGRAM,
         r".*\.py",
@@ -274,7 +321,9 @@ class Sight:
     """Files of one kind."""
 
     kind: str  # what they are, in words
-    paths: tuple[Path, ...]  # where, newest first; started programs before imported ones
+    paths: tuple[
+        Path, ...
+    ]  # where, newest first; started programs before imported ones
     command: str  # what to type for the newest; several are lines
 
 
@@ -288,13 +337,17 @@ class FolderContents:
 
 
 def contents_of(folder: Path) -> FolderContents:
-    """Look at the names in a folder, and if a name does not tell, at the first bytes of the file."""
+    """Look at the names in a folder, and if a name does not tell, at the first bytes of the
+    file.
+    """
     found: dict[str, dict[Path, None]] = {kind.name: {} for kind in _KINDS}
     seen = 0
     for seen, (path, name) in enumerate(islice(_entries(folder), MOST), 1):  # noqa: B007 - how many there were
         if name:
             found[name][path] = None
-    found[UNSCHEDULED] = {path: None for path in found[UNSCHEDULED] if path not in found[DUMP]}
+    found[UNSCHEDULED] = {
+        path: None for path in found[UNSCHEDULED] if path not in found[DUMP]
+    }
     paths = {
         name: sorted(group, key=lambda path: (-_time(path), path))
         for name, group in found.items()
@@ -303,14 +356,20 @@ def contents_of(folder: Path) -> FolderContents:
     paths.get(PROGRAM, []).sort(key=lambda path: not _has(path, b"__main__"))
     commands = {kind.name: kind.command for kind in _KINDS}
     sights = (
-        Sight(name, tuple(group), _command(name, commands[name], group[0], paths.get(DUMP, ())))
+        Sight(
+            name,
+            tuple(group),
+            _command(name, commands[name], group[0], paths.get(DUMP, ())),
+        )
         for name, group in paths.items()
     )
     return FolderContents(folder, tuple(sights), seen < MOST)
 
 
 def _command(kind: str, command: str, path: Path, dumps: Sequence[Path]) -> str:
-    """What to type for a path of a kind; a trace is read with the HLO dump of the folder, if there is only one."""
+    """What to type for a path of a kind; a trace is read with the HLO dump of the folder, if there
+    is only one.
+    """
     if command:
         return f"{command} {typed(path)}"
     if kind == "run directory":
@@ -320,23 +379,35 @@ def _command(kind: str, command: str, path: Path, dumps: Sequence[Path]) -> str:
 
 
 def dump_near(folder: Path, modules: Mapping[str, Collection[str]]) -> Path | None:
-    """The folder below this one with the HLO dump of one of these modules, given by name with known fingerprints.
+    """The folder below this one with the HLO dump of one of these modules, given by name with known
+    fingerprints.
 
-    Of several folders with a module of that name it is the first with its fingerprint. If all have the same, it is not
-    asked, since other modes change it. None if absent, or if no folder is known to be the right one.
+    Of several folders with a module of that name it is the first with its fingerprint. If all have
+    the same, it is not asked, since other modes change it. None if absent, or if no folder is known
+    to be the right one.
     """
-    dumps = dict.fromkeys(path for path, kind in islice(_entries(folder), MOST) if kind == DUMP)
+    dumps = dict.fromkeys(
+        path for path, kind in islice(_entries(folder), MOST) if kind == DUMP
+    )
     named = {
-        path: [file for file in path.iterdir() if any(f".{name}." in file.name for name in modules)]
+        path: [
+            file
+            for file in path.iterdir()
+            if any(f".{name}." in file.name for name in modules)
+        ]
         for path in dumps
     }
     found = [path for path, files in named.items() if files]
-    wanted = {fingerprint for fingerprints in modules.values() for fingerprint in fingerprints}
+    wanted = {
+        fingerprint for fingerprints in modules.values() for fingerprint in fingerprints
+    }
     if len(found) < 2 or not wanted:
         return next(iter(found), None)
     prints = {path: set(map(_fingerprint, named[path])) for path in found}
     known = [path for path in found if wanted & prints[path]]
-    is_one = all(here == prints[found[0]] for here in prints.values())  # ranks of one job
+    is_one = all(
+        here == prints[found[0]] for here in prints.values()
+    )  # ranks of one job
     return next(iter(known or (found if is_one else ())), None)
 
 
@@ -351,7 +422,8 @@ def _fingerprint(dump: Path) -> str:
 def _entries(folder: Path) -> Iterator[tuple[Path, str]]:
     """Each folder and file with the thing it tells of and its kind, empty where it tells of none.
 
-    Links to folders are followed, after the other folders; none is entered twice, so that no loop is endless.
+    Links to folders are followed, after the other folders; none is entered twice, so that no loop
+    is endless.
     """
     entered: set[str] = set()
     for here, folders, files in os.walk(folder, followlinks=True):
@@ -375,10 +447,14 @@ def _entries(folder: Path) -> Iterator[tuple[Path, str]]:
         deeper = depth < DEPTH and "pyvenv.cfg" not in files
         folders[:] = [name for name in folders if deeper and name[0] != "."]
         folders.sort(key=lambda name: ((place / name).is_symlink(), name))
-        here_kinds = [kind for kind in _KINDS if not kind.whole and not (kind.at_top and depth)]
+        here_kinds = [
+            kind for kind in _KINDS if not kind.whole and not (kind.at_top and depth)
+        ]
         for path in (place / name for name in sorted(files)):
             kind = next((kind.name for kind in here_kinds if _is_of(kind, path)), "")
-            is_export = path.suffix == ".sqlite" and path.with_suffix(".nsys-rep").exists()
+            is_export = (
+                path.suffix == ".sqlite" and path.with_suffix(".nsys-rep").exists()
+            )
             yield _thing(path, kind), "" if is_export else kind
 
 

@@ -1,4 +1,6 @@
-"""Step times on disk or from a running program: what a path names, and one or several runs read from it."""
+"""Step times on disk or from a running program: what a path names, and one or several runs read
+from it.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ LOGS = (".log", ".txt", ".out", ".err")
 def read_side(
     label: str, paths: Sequence[str], *, rules: Rules, pattern: str | None = None
 ) -> Side:
-    """The runs of one side, steady steps chosen; `paths` as of `read_runs`, `pattern`: for console logs."""
+    """The runs of one side, steady steps chosen; `paths` as of `read_runs`, `pattern`: for console
+    logs.
+    """
     runs = [series for path in paths for series in read_runs(path, pattern=pattern)]
     if not runs:
         raise UserError("no run given", where=label)
@@ -51,24 +55,36 @@ def read_side(
 def read_runs(path: str, *, pattern: str | None = None) -> list[Series]:
     """The runs that a path names.
 
-    A run directory is one run (of its ranks the slowest, step by step); a directory of runs, one each; a glob pattern,
-    the runs of each match in order of name.
+    A run directory is one run (of its ranks the slowest, step by step); a directory of runs, one
+    each; a glob pattern, the runs of each match in order of name.
     """
     if not Path(path).exists() and any(sign in path for sign in "*?["):
         matches = sorted(glob.glob(path))  # noqa: PTH207 - the pattern may be absolute
         if not matches:
             raise UserError(
-                "matches nothing", where=path, remedy="quote the pattern and check it with ls"
+                "matches nothing",
+                where=path,
+                remedy="quote the pattern and check it with ls",
             )
-        return [series for match in matches for series in read_runs(match, pattern=pattern)]
+        return [
+            series for match in matches for series in read_runs(match, pattern=pattern)
+        ]
     if not path:
-        raise UserError("an empty path", remedy="is a variable of the command line not set?")
+        raise UserError(
+            "an empty path", remedy="is a variable of the command line not set?"
+        )
     if path == "-":
         raise UserError(NO_PIPE, where=path, remedy="name one")
     where = Path(path)
     if not where.exists():
-        raise UserError("no such file or directory", where=path, remedy="check the path")
-    return _read_directory(where, pattern) if where.is_dir() else [_read_file(where, pattern)]
+        raise UserError(
+            "no such file or directory", where=path, remedy="check the path"
+        )
+    return (
+        _read_directory(where, pattern)
+        if where.is_dir()
+        else [_read_file(where, pattern)]
+    )
 
 
 def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
@@ -76,19 +92,26 @@ def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
     if ranks:
         return [
             replace(
-                slowest_rank([_read_file(file, pattern) for file in ranks]), about=_about(folder)
+                slowest_rank([_read_file(file, pattern) for file in ranks]),
+                about=_about(folder),
             )
         ]
-    children = sorted(item for item in folder.iterdir() if not item.name.startswith("."))
+    children = sorted(
+        item for item in folder.iterdir() if not item.name.startswith(".")
+    )
     if all(folder / stage in children for stage in COMPARED):
         each = Next.of("compare", *(folder / stage for stage in COMPARED))
         raise UserError(
-            "holds several stages of one experiment, not one side", where=folder, remedy=each
+            "holds several stages of one experiment, not one side",
+            where=folder,
+            remedy=each,
         )
     runs = [item for item in children if _is_run(item)]
     if runs:
         return [
-            _read_directory(item, pattern)[0] if item.is_dir() else _read_file(item, pattern)
+            _read_directory(item, pattern)[0]
+            if item.is_dir()
+            else _read_file(item, pattern)
             for item in runs
         ]
     if next(folder.rglob("*.xplane.pb"), None):
@@ -100,7 +123,8 @@ def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
 def _about(folder: Path) -> dict[str, str]:
     """Place, date, versions and commit of a stage of a run directory, as its manifest has them.
 
-    Hosts and GPUs are hashed: they tell two runs apart, and a page that is passed on names no machine.
+    Hosts and GPUs are hashed: they tell two runs apart, and a page that is passed on names no
+    machine.
     """
     records: Sequence[StageRecord] = ()
     with suppress(UserError):
@@ -127,22 +151,26 @@ def _about(folder: Path) -> dict[str, str]:
     if len(records) == first.ranks and all(record.host for record in records):
         found["hosts"] = _hashed(record.host for record in records)
         if gpus and all(gpu.uuid for gpu in gpus):
-            chosen = (record.environment.get("CUDA_VISIBLE_DEVICES", "") for record in records)
+            chosen = (
+                record.environment.get("CUDA_VISIBLE_DEVICES", "") for record in records
+            )
             found["gpus"] = _hashed((*chosen, *(gpu.uuid for gpu in gpus)))
     return {name: value for name, value in found.items() if value}
 
 
 def _hashed(parts: Iterable[str]) -> str:
     """One short hash of what the ranks of a run had, whichever rank had it."""
-    return hashlib.sha256("\n".join(sorted(parts)).encode(errors="backslashreplace")).hexdigest()[
-        :12
-    ]
+    return hashlib.sha256(
+        "\n".join(sorted(parts)).encode(errors="backslashreplace")
+    ).hexdigest()[:12]
 
 
 def _is_run(path: Path) -> bool:
     if path.is_dir():
         return next(path.glob(STEP_FILES), None) is not None or (path / LOG).is_file()
-    return _suffix(path) in (*JSON_LINES, *TABLES, *LOGS) and not path.name.startswith("manifest")
+    return _suffix(path) in (*JSON_LINES, *TABLES, *LOGS) and not path.name.startswith(
+        "manifest"
+    )
 
 
 def _suffix(path: Path) -> str:
@@ -160,9 +188,13 @@ def _read_file(path: Path, pattern: str | None) -> Series:
     lines = TextLines(path)
     first = next((line for line in lines if line.strip()), None)
     if first is None:
-        raise UserError("is empty", where=path, remedy="did the run end before its first step?")
+        raise UserError(
+            "is empty", where=path, remedy="did the run end before its first step?"
+        )
     if suffix in (*TABLES, *JSON_LINES) and lines.has_more_than(MOST_STEPS):
-        check_count(str(path), MOST_STEPS + 1)  # before hours of it are parsed: each line is a step
+        check_count(
+            str(path), MOST_STEPS + 1
+        )  # before hours of it are parsed: each line is a step
     if suffix in TABLES:
         series = read_csv(lines, str(path))
     elif suffix in JSON_LINES or (pattern is None and first.lstrip().startswith("{")):
@@ -177,7 +209,9 @@ def _read_file(path: Path, pattern: str | None) -> Series:
             else f"holds no step time (line {item.line}: {item.reason})"
         )
         raise UserError(
-            what, where=path, remedy='write lines such as {"step": 7, "step_time_s": 0.2013}'
+            what,
+            where=path,
+            remedy='write lines such as {"step": 7, "step_time_s": 0.2013}',
         )
     return once_per_step(series)
 
@@ -217,7 +251,8 @@ class StepLines:
 def console_records(
     log: Iterable[str], lines: Sequence[StepLine], facts: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Records for a steps file: the times that the program printed in its log, else those between its step lines.
+    """Records for a steps file: the times that the program printed in its log, else those between
+    its step lines.
 
     The facts of the hook say when the trace was open, and when something was compiled.
     """
@@ -225,7 +260,8 @@ def console_records(
     try:
         series = read_console(log, "output")
         times = [
-            (int(step), float(s)) for step, s in zip(series.step, series.step_time_s, strict=True)
+            (int(step), float(s))
+            for step, s in zip(series.step, series.step_time_s, strict=True)
         ]
         how = "printed"
     except UserError:
@@ -248,19 +284,33 @@ def write_steps(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _between(lines: Sequence[StepLine]) -> list[tuple[int, float]]:
-    """Time from line to line, per step where a program names every tenth step only; a number twice is one step."""
-    pairs = [(before, line) for before, line in pairwise(lines) if line.step > before.step]
+    """Time from line to line, per step where a program names every tenth step only; a number twice
+    is one step.
+    """
+    pairs = [
+        (before, line) for before, line in pairwise(lines) if line.step > before.step
+    ]
     found = [
-        (line.step, (line.at - before.at) / (line.step - before.step)) for before, line in pairs
+        (line.step, (line.at - before.at) / (line.step - before.step))
+        for before, line in pairs
     ]
     return [(step, seconds) for step, seconds in found if seconds > 0]
 
 
-def _marks(span: tuple[float, float] | None, facts: Mapping[str, Any]) -> dict[str, bool]:
+def _marks(
+    span: tuple[float, float] | None, facts: Mapping[str, Any]
+) -> dict[str, bool]:
     if span is None:
         return {}
     begin, end = span
-    opened, closed = facts.get("window_opened", math.inf), facts.get("window_closed", math.inf)
+    opened, closed = (
+        facts.get("window_opened", math.inf),
+        facts.get("window_closed", math.inf),
+    )
     profiled = opened < end and closed > begin
     compiled = any(begin < at <= end for at in facts.get("compiled_at", ()))
-    return {name: True for name, holds in (("profiled", profiled), ("compiled", compiled)) if holds}
+    return {
+        name: True
+        for name, holds in (("profiled", profiled), ("compiled", compiled))
+        if holds
+    }

@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep", ".qdstrm")
 EXPORT_SUFFIXES = (".sqlite", ".db")
 
-PARALLEL_BYTES = 64 << 20  # inputs from which on other processes read them faster than they start
+PARALLEL_BYTES = (
+    64 << 20
+)  # inputs from which on other processes read them faster than they start
 
 
 def read_traces(paths: Sequence[AnyPath], *, progress: Progress | None = None) -> Trace:
     """The activities of all inputs as one table; large inputs are read by several processes.
 
-    They are nsys reports, exports, xplane files, profiler log directories or run directories. One that is given twice
-    counts once. `progress` gets inputs read and inputs.
+    They are nsys reports, exports, xplane files, profiler log directories or run directories. One
+    that is given twice counts once. `progress` gets inputs read and inputs.
     """
     from pgle.trace.table import combine, without_repeats
 
@@ -55,14 +57,17 @@ def read_traces(paths: Sequence[AnyPath], *, progress: Progress | None = None) -
 
 
 def _files_of(path: AnyPath) -> list[AnyPath]:
-    """The traces that a path names: itself, a run directory's, or the nsys reports in a directory, as ranks of one job.
+    """The traces that a path names: itself, a run directory's, or the nsys reports in a directory,
+    as ranks of one job.
 
     An export counts for its report.
     """
     if not isinstance(path, Path) or not path.is_dir():
         return [path]
     if not is_run_dir(path):
-        reports = sorted(item for item in path.iterdir() if item.suffix in (".sqlite", ".nsys-rep"))
+        reports = sorted(
+            item for item in path.iterdir() if item.suffix in (".sqlite", ".nsys-rep")
+        )
         ranks = (
             item
             for item in reports
@@ -72,13 +77,17 @@ def _files_of(path: AnyPath) -> list[AnyPath]:
     found = RunDirectory(path).stage("profile").traces()
     if not found:
         raise UserError(
-            "run directory without a trace", where=path, remedy="run 'pgle profile' into it first"
+            "run directory without a trace",
+            where=path,
+            remedy="run 'pgle profile' into it first",
         )
     return list(found)
 
 
 def _is_long(files: Sequence[AnyPath]) -> bool:
-    """Whether reading takes longer than processes take to start; nsys takes seconds to export the smallest report."""
+    """Whether reading takes longer than processes take to start; nsys takes seconds to export the
+    smallest report.
+    """
     parts = (
         part
         for file in files
@@ -86,14 +95,17 @@ def _is_long(files: Sequence[AnyPath]) -> bool:
         if part.is_file()
     )
     sizes = (
-        part.stat().st_size if isinstance(part, Path) else part.stat().length for part in parts
+        part.stat().st_size if isinstance(part, Path) else part.stat().length
+        for part in parts
     )
     return sum(sizes) >= PARALLEL_BYTES or any(
         isinstance(file, Path) and _is_report(file) for file in files
     )
 
 
-def _counted(read: Iterable[Trace], count: int, progress: Progress | None) -> list[Trace]:
+def _counted(
+    read: Iterable[Trace], count: int, progress: Progress | None
+) -> list[Trace]:
     traces: list[Trace] = []
     for trace in read:
         traces.append(trace)
@@ -103,10 +115,14 @@ def _counted(read: Iterable[Trace], count: int, progress: Progress | None) -> li
 
 
 def _read(path: AnyPath, progress: Progress | None = None) -> Trace:
-    """A trace, by the reader of its kind; a report of nsys by way of an export, which is removed again."""
+    """A trace, by the reader of its kind; a report of nsys by way of an export, which is removed
+    again.
+    """
     if not path.exists():
         where = path if str(path).strip() else repr(str(path))
-        raise UserError("no such file or directory", where=where, remedy="check the path")
+        raise UserError(
+            "no such file or directory", where=where, remedy="check the path"
+        )
     if not (isinstance(path, Path) and _is_report(path)):
         return _read_export(path, progress)
     from pgle.run.ask.nsys import exported
@@ -116,7 +132,9 @@ def _read(path: AnyPath, progress: Progress | None = None) -> Trace:
             trace = _read_export(export, progress)
         except UserError as error:
             raise UserError(error.what, where=path, remedy=error.remedy) from None
-    return replace(trace, sources=(replace(trace.sources[0], path=str(path), format="nsys-rep"),))
+    return replace(
+        trace, sources=(replace(trace.sources[0], path=str(path), format="nsys-rep"),)
+    )
 
 
 def _is_report(path: Path) -> bool:
@@ -126,12 +144,16 @@ def _is_report(path: Path) -> bool:
 
 
 def _read_export(path: AnyPath, progress: Progress | None) -> Trace:
-    """An export of nsys, an xplane, or a log directory of the JAX profiler, of which the newest run counts."""
+    """An export of nsys, an xplane, or a log directory of the JAX profiler, of which the newest run
+    counts.
+    """
     if path.is_dir():
         return _read_directory(path, progress)
     if isinstance(path, Path):
         head = read_head(path, 64)
-        if path.suffix in (".gz", ".xz") and head.startswith((SQLITE_MAGIC, REPORT_MAGIC)):
+        if path.suffix in (".gz", ".xz") and head.startswith(
+            (SQLITE_MAGIC, REPORT_MAGIC)
+        ):
             raise UserError("is compressed", where=path, remedy="unpack it first")
         if head.startswith(SQLITE_MAGIC):
             from pgle.trace.nsys.read import read_nsys
@@ -156,7 +178,9 @@ def _read_directory(path: AnyPath, progress: Progress | None) -> Trace:
     suffixes = {item.suffix for item in path.iterdir()}
     if suffixes & {".parquet", ".arrow"}:
         remedy = "export the report as SQLite: nsys export --type sqlite REPORT"
-        raise UserError("holds tables of nsys as Parquet or Arrow files", where=path, remedy=remedy)
+        raise UserError(
+            "holds tables of nsys as Parquet or Arrow files", where=path, remedy=remedy
+        )
     from pgle.trace.xplane.read import find_runs, find_xplanes, read_xplane
 
     runs, files = find_runs(path), find_xplanes(path)
@@ -166,15 +190,21 @@ def _read_directory(path: AnyPath, progress: Progress | None) -> Trace:
 
 
 ONE_START_S = 60.0
-"""Hosts of one job start the profiler within so many seconds; each names the directory after its own clock."""
+"""Hosts of one job start the profiler within so many seconds; each names the directory after its
+own clock.
+"""
 
 
 def _other_runs(path: AnyPath, runs: Sequence[Sequence[AnyPath]]) -> tuple[str, ...]:
-    """That only the newest run is taken; and which one before it may be other hosts of the same job."""
+    """That only the newest run is taken; and which one before it may be other hosts of the same
+    job.
+    """
     newest, before = runs[0], runs[1]
     name, older = newest[0].parent.name, before[0].parent.name
     line = f"{path.name}: the newest of {len(runs)} runs is taken, {name}"
-    hosts, others = ([file.name.split(".xplane.pb")[0] for file in run] for run in (newest, before))
+    hosts, others = (
+        [file.name.split(".xplane.pb")[0] for file in run] for run in (newest, before)
+    )
     apart_s = seconds_between(older, name)
     if set(hosts) & set(others) or apart_s is None or apart_s > ONE_START_S:
         return (f"{line}; name a run's directory for another",)
@@ -184,10 +214,14 @@ def _other_runs(path: AnyPath, runs: Sequence[Sequence[AnyPath]]) -> tuple[str, 
 
 
 def seconds_between(one: str, other: str) -> float | None:
-    """Between two runs by their names, ``2026_11_28_07_06_55``, as JAX writes them; None for other names."""
+    """Between two runs by their names, ``2026_11_28_07_06_55``, as JAX writes them; None for other
+    names.
+    """
     form = "%Y_%m_%d_%H_%M_%S"
     try:
-        return (datetime.strptime(other, form) - datetime.strptime(one, form)).total_seconds()
+        return (
+            datetime.strptime(other, form) - datetime.strptime(one, form)
+        ).total_seconds()
     except ValueError:
         return None
 
@@ -199,7 +233,11 @@ def is_run_dir(path: AnyPath) -> bool:
 
 def run_dirs(paths: Sequence[AnyPath]) -> list[RunDirectory]:
     """The run directories among several paths."""
-    return [RunDirectory(path) for path in paths if isinstance(path, Path) and is_run_dir(path)]
+    return [
+        RunDirectory(path)
+        for path in paths
+        if isinstance(path, Path) and is_run_dir(path)
+    ]
 
 
 def stage_of(path: AnyPath) -> StageFolder | None:
@@ -207,15 +245,23 @@ def stage_of(path: AnyPath) -> StageFolder | None:
     if is_run_dir(path):
         return RunDirectory(Path(path)).stage("profile")
     name = path.name
-    if isinstance(path, Path) and is_run_dir(path.parent) and name in get_args(StageName):
+    if (
+        isinstance(path, Path)
+        and is_run_dir(path.parent)
+        and name in get_args(StageName)
+    ):
         return RunDirectory(path.parent).stage(name)  # type: ignore[arg-type]
     return None
 
 
 def recorded_by(path: AnyPath) -> StageFolder | None:
-    """The stage of a run directory that a path names or lies in, such as ``RUN/profile/trace``; None without."""
+    """The stage of a run directory that a path names or lies in, such as ``RUN/profile/trace``;
+    None without.
+    """
     folders = [path, *path.parents] if isinstance(path, Path) else []
-    return next((stage for folder in folders if (stage := stage_of(folder)) is not None), None)
+    return next(
+        (stage for folder in folders if (stage := stage_of(folder)) is not None), None
+    )
 
 
 def is_trace(path: AnyPath) -> bool:
@@ -242,5 +288,11 @@ def convert_command(path: AnyPath) -> str:
         return str(Next.of("convert", path))
     is_nsys = path.suffix in (*EXPORT_SUFFIXES, *REPORT_SUFFIXES)
     return str(
-        Next.of("convert", path, "-o", "profile.pbtxt", *(("--hlo", "DUMP_DIR") if is_nsys else ()))
+        Next.of(
+            "convert",
+            path,
+            "-o",
+            "profile.pbtxt",
+            *(("--hlo", "DUMP_DIR") if is_nsys else ()),
+        )
     )

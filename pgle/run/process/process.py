@@ -33,15 +33,22 @@ if TYPE_CHECKING:  # most commands read one file, in this process
 
 CHUNK_BYTES = 1 << 16
 LINE_BYTES = 1 << 16  # a longer line goes into the log in pieces
-REFUSAL_BYTES = 1 << 20  # of the end of a log: behind a bad value XLA prints all its flags
+REFUSAL_BYTES = (
+    1 << 20
+)  # of the end of a log: behind a bad value XLA prints all its flags
 DIGESTED_BYTES = (
     1 << 30
 )  # of a file that a command names: a larger one is told by its size and time, unread
 DIGESTED_PIECE = 1 << 20
-GRACE_S = (
-    5.0  # how long a grandchild that keeps the output open is waited for once the command has ended
+# how long a grandchild that keeps the output open is waited for once the command has ended
+GRACE_S = 5.0
+FORWARDED = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
 )
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 _LIBC = ctypes.CDLL(None)
@@ -61,20 +68,28 @@ def launch(
 ) -> int:
     """Run a command without a shell; its exit code, 128 + N where signal N ended it.
 
-    Its output is passed on unbuffered as it is. A log keeps both streams, without what looks like a credential.
+    Its output is passed on unbuffered as it is. A log keeps both streams, without what looks like a
+    credential.
 
     Args:
-        on_line: called with every complete line of either stream, decoded; carriage returns end lines too.
+        on_line: called with every complete line of either stream, decoded; carriage returns end
+        lines too.
         words: in small letters; where given, `on_line` may skip lines without any of them.
         stdout: descriptor for the command's stdout: ours, or 2 where our stdout is for results.
         is_shown: False: the output goes into the log alone, and the command has an empty stdin.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab", buffering=0) as file, _forwarding() as forward_to:
-        unbuffered = {**environment, "PYTHONUNBUFFERED": environment.get("PYTHONUNBUFFERED", "1")}
+        unbuffered = {
+            **environment,
+            "PYTHONUNBUFFERED": environment.get("PYTHONUNBUFFERED", "1"),
+        }
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
         child = started(
-            command, unbuffered, **streams, stdin=None if is_shown else subprocess.DEVNULL
+            command,
+            unbuffered,
+            **streams,
+            stdin=None if is_shown else subprocess.DEVNULL,
         )
         forward_to(child)
         assert child.stdout is not None  # both are pipes
@@ -99,9 +114,11 @@ def launch(
 def started(
     command: Sequence[str], environment: Mapping[str, str], **streams: Any
 ) -> subprocess.Popen[bytes]:
-    """Start a command that is asked to end (SIGTERM) where pgle is killed; `streams` as of `subprocess.Popen`.
+    """Start a command that is asked to end (SIGTERM) where pgle is killed; `streams` as of
+    `subprocess.Popen`.
 
-    Linux alone knows how; elsewhere a command may outlive a killed pgle. The thread that starts it has to wait for it.
+    Linux alone knows how; elsewhere a command may outlive a killed pgle. The thread that starts it
+    has to wait for it.
     """
     try:
         return subprocess.Popen(
@@ -113,8 +130,9 @@ def started(
 
 @contextmanager
 def ending_with_us(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """If pgle is killed meanwhile, kill the whole process group that a child leads: what a launcher starts hears of no
-    death signal. A shell waits at the other end of a pipe, which closes if we are gone.
+    """If pgle is killed meanwhile, kill the whole process group that a child leads: what a launcher
+    starts hears of no death signal. A shell waits at the other end of a pipe, which closes if we
+    are gone.
     """
     watch = ["sh", "-c", f"read -r done || kill -9 -{child.pid}"]
     try:
@@ -137,14 +155,17 @@ def ending_with_us(child: subprocess.Popen[bytes]) -> Iterator[None]:
 def check_program(command: Sequence[str]) -> None:
     """Raise `UserError` where there is no command, or its first word names no program."""
     if not command:
-        raise UserError("no command given", remedy="put it after the options: -- python train.py")
+        raise UserError(
+            "no command given", remedy="put it after the options: -- python train.py"
+        )
     if shutil.which(command[0]) is None:
         raise _refusal(command[0], "no such program")
 
 
 def program_of(command: Sequence[str]) -> dict[str, Any]:
-    """What tells programs apart, as JSON values without a credential: the words, and a digest of each that is a file,
-    since a script that was edited is another program."""
+    """What tells programs apart, as JSON values without a credential: the words, and a digest of
+    each that is a file, since a script that was edited is another program.
+    """
     digests = {}
     for word in named_files(command):
         with suppress(OSError):
@@ -153,7 +174,9 @@ def program_of(command: Sequence[str]) -> dict[str, Any]:
 
 
 def named_files(command: Sequence[str]) -> list[str]:
-    """The words of a command that name files; the code of ``bash -c`` or ``python -c`` may be too long for a name."""
+    """The words of a command that name files; the code of ``bash -c`` or ``python -c`` may be too
+    long for a name.
+    """
     found = []
     for word in command:
         with suppress(OSError):
@@ -162,7 +185,9 @@ def named_files(command: Sequence[str]) -> list[str]:
 
 
 def _digest(path: Path) -> str:
-    """Of a file's content; it ends although the file grows, as a log does, or blocks, as some of /proc do."""
+    """Of a file's content; it ends although the file grows, as a log does, or blocks, as some of
+    /proc do.
+    """
     state = path.stat()
     if state.st_size > DIGESTED_BYTES:
         return sha256(f"{state.st_size} {state.st_mtime_ns}".encode())
@@ -180,14 +205,21 @@ def _refusal(word: str, reason: str) -> UserError:
     if path.is_dir():
         reason = "it is a folder"
     elif path.is_file() and path.suffix == ".mlir":
-        reason, remedy = "it is a module", f"predict its step: {typed('pgle', 'rehearse', path)}"
+        reason, remedy = (
+            "it is a module",
+            f"predict its step: {typed('pgle', 'rehearse', path)}",
+        )
     elif path.is_file() and os.access(path, os.X_OK) and "/" not in word:
         reason, remedy = "it is not on the PATH", f"name its folder: ./{word}"
     elif path.is_file():
-        remedy = f"have it run: -- {'python' if path.suffix == '.py' else 'bash'} {word}"
+        remedy = (
+            f"have it run: -- {'python' if path.suffix == '.py' else 'bash'} {word}"
+        )
         reason = "it is not executable" if reason == "no such program" else reason
     elif "=" in word or " " in word:
-        remedy = "write its words without quotes around them all, and variables before pgle"
+        remedy = (
+            "write its words without quotes around them all, and variables before pgle"
+        )
     return UserError(f"cannot be started ({reason})", where=word, remedy=remedy)
 
 
@@ -205,28 +237,40 @@ def ended(code: int) -> str:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log, of which only the end is read; if an answer of pgle failed, its verdict. Empty of none."""
+    """The last line of a log, of which only the end is read; if an answer of pgle failed, its
+    verdict. Empty of none.
+    """
     if not log.is_file():
         return ""
     with log.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - LINE_BYTES))
         lines = file.read().decode(errors="replace").split("\n")
     said = [line.strip() for line in reversed(lines) if line.strip()]
-    return next((line for line in said if line.startswith(FAILED)), said[0] if said else "")
+    return next(
+        (line for line in said if line.startswith(FAILED)), said[0] if said else ""
+    )
 
 
 def refused_flag(log: Path) -> str:
-    """Why XLA ended a program over XLA_FLAGS, by the end of what that printed, with a remedy; empty if it did not."""
+    """Why XLA ended a program over XLA_FLAGS, by the end of what that printed, with a remedy; empty
+    if it did not.
+    """
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - REFUSAL_BYTES))
             found = flag_refusal(file.read().decode(errors="replace"))
     except OSError:
         return ""
-    return "" if found is None else f"XLA says: {found[1]}; see: {Next.of('flags', 'lint')}"
+    return (
+        ""
+        if found is None
+        else f"XLA says: {found[1]}; see: {Next.of('flags', 'lint')}"
+    )
 
 
-FAILED = "✗ "  # begins the verdict of an answer of pgle that failed; warnings come below it
+FAILED = (
+    "✗ "  # begins the verdict of an answer of pgle that failed; warnings come below it
+)
 
 
 def _pump(
@@ -236,10 +280,12 @@ def _pump(
     on_line: OnLine | None,
     words: Collection[bytes],
 ) -> None:
-    """Copy a stream to one of ours at once, byte for byte, and to the log by lines; a failure stops no program.
+    """Copy a stream to one of ours at once, byte for byte, and to the log by lines; a failure stops
+    no program.
 
-    By lines: an unbuffered program writes a line in pieces, and the other stream's lines would come between them.
-    If our reader has gone (``| head``), the program's stream is closed: it ends or continues as it would alone.
+    By lines: an unbuffered program writes a line in pieces, and the other stream's lines would come
+    between them. If our reader has gone (``| head``), the program's stream is closed: it ends or
+    continues as it would alone.
     """
     rest = b""
     broken: set[str] = set()
@@ -272,7 +318,8 @@ def mentions(text: bytes, words: Collection[bytes]) -> bool:
 
 
 def _try(name: str, broken: set[str], action: Callable[[], object]) -> None:
-    """Call `action`, unless one of this name has failed before: on a full disk, on a terminal that was closed.
+    """Call `action`, unless one of this name has failed before: on a full disk, on a terminal that
+    was closed.
 
     Raises `BrokenPipeError` where the reader went away.
     """
@@ -293,7 +340,9 @@ def _try(name: str, broken: set[str], action: Callable[[], object]) -> None:
 
 @contextmanager
 def _forwarding() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
-    """Signals that we get go to the command, once it is given; its end decides ours. Earlier ones are kept for it."""
+    """Signals that we get go to the command, once it is given; its end decides ours. Earlier ones
+    are kept for it.
+    """
     children: list[subprocess.Popen[bytes]] = []
     early: list[int] = []
 
@@ -312,7 +361,9 @@ def _forwarding() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
 
     is_main = threading.current_thread() is threading.main_thread()
     taken = [
-        number for number in FORWARDED if is_main and signal.getsignal(number) != signal.SIG_IGN
+        number
+        for number in FORWARDED
+        if is_main and signal.getsignal(number) != signal.SIG_IGN
     ]  # nohup
     before = {number: signal.signal(number, forward) for number in taken}
     try:
@@ -335,8 +386,8 @@ def _in_foreground() -> bool:
 def executor(tasks: int) -> Iterator[Executor]:
     """An executor for so many tasks: processes, one for each core and no more than tasks.
 
-    An exception that leaves the block ends the running ones, and drops the others. A submitted function must be
-    importable (a function of a module, no lambda), and return values are pickled.
+    An exception that leaves the block ends the running ones, and drops the others. A submitted
+    function must be importable (a function of a module, no lambda), and return values are pickled.
     """
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
@@ -365,8 +416,12 @@ def executor(tasks: int) -> Iterator[Executor]:
         pool.shutdown(cancel_futures=True)
 
 
-def _begin(folder: Path, environment: dict[str, str], thresholds: tuple[int, int, int]) -> None:
-    """What a new process does first: be as the one that it works for, and end without a word when interrupted."""
+def _begin(
+    folder: Path, environment: dict[str, str], thresholds: tuple[int, int, int]
+) -> None:
+    """What a new process does first: be as the one that it works for, and end without a word when
+    interrupted.
+    """
     os.chdir(folder)
     os.environ.clear()  # the server that starts processes has the environment of its own start
     os.environ.update(environment)
@@ -378,7 +433,8 @@ def _begin(folder: Path, environment: dict[str, str], thresholds: tuple[int, int
 def _end_with_owner() -> None:
     """End this process where the one that it works for is gone: killed, it could not say so.
 
-    The queue of tasks never ends, since other workers hold it open, and the parent by the system is the fork server.
+    The queue of tasks never ends, since other workers hold it open, and the parent by the system is
+    the fork server.
     """
     from multiprocessing import connection, parent_process
 
@@ -390,7 +446,9 @@ def _end_with_owner() -> None:
 
 @contextmanager
 def _blank_main() -> Iterator[None]:
-    """New processes import the program that they come from; ours need nothing of it and must not run it again."""
+    """New processes import the program that they come from; ours need nothing of it and must not
+    run it again.
+    """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:

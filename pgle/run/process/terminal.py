@@ -1,4 +1,6 @@
-"""What a program that pgle runs and pgle itself print on one terminal, without one line sticking to the other."""
+"""What a program that pgle runs and pgle itself print on one terminal, without one line sticking to
+the other.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def now_doing(what: str) -> None:
 
 
 def draw(line: str) -> None:
-    """Draw the live line on stderr, or what replaces it; not behind a line that the program has not ended."""
+    """Draw the live line on stderr, or what replaces it; not behind a line that the program has not
+    ended.
+    """
     global _is_drawn
     with _lock:
         if not _ends_line:
@@ -62,7 +66,9 @@ def clear() -> None:
 
 
 def pass_on(descriptor: int, data: bytes) -> None:
-    """Write what a program has printed to a descriptor of ours, all of it, also where that does not block."""
+    """Write what a program has printed to a descriptor of ours, all of it, also where that does not
+    block.
+    """
     global _ends_line
     with _lock:
         clear()

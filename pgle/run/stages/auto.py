@@ -1,7 +1,9 @@
-"""`pgle auto`: JAX's own AutoPGLE on a command, what it did, and the hand-over of its result to nsys.
+"""`pgle auto`: JAX's own AutoPGLE on a command, what it did, and the hand-over of its result to
+nsys.
 
-AutoPGLE traces the first runs of every jitted function, then compiles it again with the costs. It holds CUPTI while it
-traces, so nsys sees nothing in the same run. A second run takes the compiled program from JAX's cache; nsys traces it.
+AutoPGLE traces the first runs of every jitted function, then compiles it again with the costs. It
+holds CUPTI while it traces, so nsys sees nothing in the same run. A second run takes the compiled
+program from JAX's cache; nsys traces it.
 """
 
 from __future__ import annotations
@@ -46,9 +48,12 @@ class AutoResult:
 
     stage: StageResult  # the run
     cache: Path  # the folder of the compiled programs
-    outcome: Outcome  # ``recompiled`` or ``loaded`` (from the cache) where it did its work; else why it did not
+    # ``recompiled`` or ``loaded`` (from the cache) where it did its work; else why it did not
+    outcome: Outcome
     why: str  # in words, with what to do
-    recompiled: Mapping[str, int]  # modules compiled again with costs, and the bytes of the costs
+    recompiled: Mapping[
+        str, int
+    ]  # modules compiled again with costs, and the bytes of the costs
     loaded: tuple[
         str, ...
     ] = ()  # modules that came from the cache as an earlier run had optimised them
@@ -83,7 +88,8 @@ def run_auto(
     window: str = "auto",
     force: bool = False,
 ) -> AutoResult:
-    """Run the command of a stage ``auto`` with AutoPGLE; raises `WorkloadError` if the program failed.
+    """Run the command of a stage ``auto`` with AutoPGLE; raises `WorkloadError` if the program
+    failed.
 
     Args:
         request: the stage.
@@ -102,7 +108,8 @@ def run_auto(
     ):
         remedy = typed("pgle", "rehearse", "--", *kept_argv(request.command))
         raise UserError(
-            "AutoPGLE measures GPU work, and this machine has no NVIDIA driver", remedy=remedy
+            "AutoPGLE measures GPU work, and this machine has no NVIDIA driver",
+            remedy=remedy,
         )
     if then_nsys:
         _check_release(request.command)
@@ -128,7 +135,9 @@ def run_auto(
         why,
         recompiled=dict(seen.get("recompiled", {})),
         loaded=tuple(seen.get("hits", ())) if outcome == "loaded" else (),
-        verdict=confirm(ConfirmRequest(files.log)).main if outcome == "recompiled" else None,
+        verdict=confirm(ConfirmRequest(files.log)).main
+        if outcome == "recompiled"
+        else None,
         warnings=stage.warnings,
     )
     return _hand_over(result, window, force=force) if then_nsys else result
@@ -160,9 +169,14 @@ def _check_release(command: Sequence[str]) -> None:
 def _outcome(runs: int, log: Path, facts: Mapping[str, Any]) -> tuple[Outcome, str]:
     """What AutoPGLE did: from its messages inside the program, else from their absence."""
     seen = facts.get("auto_pgle", {})
-    recompiled = {name: size for name, size in seen.get("recompiled", {}).items() if size}
+    recompiled = {
+        name: size for name, size in seen.get("recompiled", {}).items() if size
+    }
     if recompiled:
-        return "recompiled", f"{len(recompiled)} modules were compiled again with measured costs"
+        return (
+            "recompiled",
+            f"{len(recompiled)} modules were compiled again with measured costs",
+        )
     if seen.get("found_optimised"):
         return (
             "loaded",
@@ -174,7 +188,10 @@ def _outcome(runs: int, log: Path, facts: Mapping[str, Any]) -> tuple[Outcome, s
             "the program compiled nothing with jax, or the hook was not loaded",
         )
     if facts.get("platform") == "cpu":
-        return "no-gpu", "AutoPGLE measures GPU work, and jax ran on CPU devices; run it on GPUs"
+        return (
+            "no-gpu",
+            "AutoPGLE measures GPU work, and jax ran on CPU devices; run it on GPUs",
+        )
     if any(lines_about(log, (EMPTY_TRACE.lower().encode(),))):
         why = "its traces were empty: another tool holds CUPTI (nsys, DCGM)"
         return "empty-trace", f"{why}; stop that, then use --then-nsys for nsys"
@@ -204,7 +221,9 @@ def _hand_over(result: AutoResult, window: str, *, force: bool) -> AutoResult:
     lines = list(lines_about(files.log, (b"cache miss for pgle", b"cache write")))
     found = {name for line in lines for name in re.findall(AUTO_PGLE["missed"], line)}
     missed = sorted({*seen.get("missed", ()), *found} & set(result.recompiled))
-    warnings = [f"{name} was not in the cache as AutoPGLE had left it" for name in missed]
+    warnings = [
+        f"{name} was not in the cache as AutoPGLE had left it" for name in missed
+    ]
     if any(PGLE_CACHE_WRITE.search(line) for line in lines):
         warnings.append(
             "the run under nsys compiled anew: its flags or devices differ from the first run's"

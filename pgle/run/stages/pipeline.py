@@ -1,5 +1,6 @@
-"""Stages are run: one by itself, or with `pgle run` all of them, profile → convert → baseline → verify → perf →
-compare, where what has not changed is skipped."""
+"""Stages are run: one by itself, or with `pgle run` all of them, profile → convert → baseline →
+verify → perf → compare, where what has not changed is skipped.
+"""
 
 from __future__ import annotations
 
@@ -43,21 +44,32 @@ BackEnd: TypeAlias = RealBackEnd | SimulatedBackEnd
 GPU_DRIVER = Path("/proc/driver/nvidia/version")
 
 
-def choose_back_end(capture: Capture, window: str = "auto", **simulated: Any) -> BackEnd:
-    """The back end that `--capture` names: for ``auto`` the devices of this machine where there is an NVIDIA GPU.
+def choose_back_end(
+    capture: Capture, window: str = "auto", **simulated: Any
+) -> BackEnd:
+    """The back end that `--capture` names: for ``auto`` the devices of this machine where there is
+    an NVIDIA GPU.
 
     `simulated` has the fields of `SimulatedBackEnd`.
     """
     checked_window(window)
     if capture == "auto":
-        capture = "jax" if GPU_DRIVER.exists() and shutil.which("nvidia-smi") else "simulated"
-    return SimulatedBackEnd(**simulated) if capture == "simulated" else RealBackEnd(capture, window)
+        capture = (
+            "jax" if GPU_DRIVER.exists() and shutil.which("nvidia-smi") else "simulated"
+        )
+    return (
+        SimulatedBackEnd(**simulated)
+        if capture == "simulated"
+        else RealBackEnd(capture, window)
+    )
 
 
 AGAINST = "against the profile run"  # begins a warning of another program
 
 
-def run_stage(request: StageRequest, back_end: BackEnd, *, force: bool = False) -> StageResult:
+def run_stage(
+    request: StageRequest, back_end: BackEnd, *, force: bool = False
+) -> StageResult:
     """Run one stage by itself; raises `WorkloadError` if the user's program failed."""
     if request.profile is not None:
         read_profile(request.profile)
@@ -69,10 +81,16 @@ def run_stage(request: StageRequest, back_end: BackEnd, *, force: bool = False) 
         return run_held(request, back_end, again=force, force=force)
 
 
-def run_held(request: StageRequest, back_end: BackEnd, *, again: bool, force: bool) -> StageResult:
-    """Run a stage in a run directory that is held already; `again` and `force` as in `RealBackEnd.run`."""
+def run_held(
+    request: StageRequest, back_end: BackEnd, *, again: bool, force: bool
+) -> StageResult:
+    """Run a stage in a run directory that is held already; `again` and `force` as in
+    `RealBackEnd.run`.
+    """
     if request.profile is not None:
-        request = replace(request, profile=content_addressed(request.profile, request.run))
+        request = replace(
+            request, profile=content_addressed(request.profile, request.run)
+        )
     try:
         result = back_end.run(request, again=again, force=force)
     except BaseException:
@@ -88,19 +106,24 @@ def run_held(request: StageRequest, back_end: BackEnd, *, again: bool, force: bo
 
 
 def content_addressed(profile: AnyPath, run: RunDirectory) -> Path:
-    """A copy of a profile whose name carries its hash: JAX's compilation cache keys on the path, not on the content.
+    """A copy of a profile whose name carries its hash: JAX's compilation cache keys on the path,
+    not on the content.
 
     A directory is used in place. Raises `UserError` if it is in an object store.
     """
     if profile.is_dir():
         if not isinstance(profile, Path):
             raise UserError(
-                "is a directory of an object store", where=profile, remedy="copy it here first"
+                "is a directory of an object store",
+                where=profile,
+                remedy="copy it here first",
             )
         return profile.resolve()
     data = read_bytes(profile)
     named = run.path / "profiles" / f"profile-{sha256(data)[:12]}{profile.suffix}"
-    if read_kept(named, max_bytes=len(data)) != data:  # changed since, its name would lie
+    if (
+        read_kept(named, max_bytes=len(data)) != data
+    ):  # changed since, its name would lie
         sidecar = sidecar_path(profile)
         files: dict[AnyPath, bytes | str] = {named: data}
         if sidecar.exists():
@@ -119,17 +142,19 @@ class Pipeline:
     run: RunDirectory  # the run directory
     skipped: tuple[str, ...]  # stages that were done already
     stages: tuple[StageResult, ...]  # results of the launched stages that were run now
-    coverage: (
-        Coverage  # of the profile against the module that will use it, as the baseline compiled it
-    )
+    # of the profile against the module that will use it, as the baseline compiled it
+    coverage: Coverage
     covered: bool  # whether it reaches the bound
     used: bool  # whether XLA used the profile in the performance run, and enough of it
     use: str  # the verdict on that, and why, as recorded; empty if absent
-    comparison: Comparison | None = None  # of the step times; None where they are too few
+    comparison: Comparison | None = (
+        None  # of the step times; None where they are too few
+    )
     checks: tuple[LimitCheck, ...] = ()  # what the comparison had to keep
     warnings: tuple[str, ...] = ()  # one line each
     facts: Mapping[str, Any] = field(default_factory=dict)  # of the performance run
-    # predicted exposed communication per step without and with the profile; None unless the GPU is simulated
+    # predicted exposed communication per step without and with the profile; None unless the GPU is
+    # simulated
     exposed_us: tuple[float, float] | None = None
 
     @property
@@ -140,12 +165,17 @@ class Pipeline:
     @property
     def good(self) -> bool:
         """Whether every check passed."""
-        return self.covered and self.used and not any(check.failed for check in self.checks)
+        return (
+            self.covered
+            and self.used
+            and not any(check.failed for check in self.checks)
+        )
 
 
 @dataclass
 class Experiment:
-    """One pass over the stages of a run directory: those that the manifest does not hold as done are run.
+    """One pass over the stages of a run directory: those that the manifest does not hold as done
+    are run.
 
     Where one fails, earlier ones are kept, and the next pass continues there.
     """
@@ -168,8 +198,9 @@ class Experiment:
     _results: list[StageResult] = field(default_factory=list, init=False)
 
     def run(self) -> Pipeline:
-        """All stages; raises `WorkloadError` if the user's program failed, with code 1 if it left not what its stage is
-        for."""
+        """All stages; raises `WorkloadError` if the user's program failed, with code 1 if it left
+        not what its stage is for.
+        """
         rank = find_rank()
         if (
             not rank.is_alone
@@ -194,7 +225,12 @@ class Experiment:
             self._run.stage(name).check(again=self._is_recorded(name) or self.force)
         if self.judged:
             write_files(
-                {self._run.judged_flags: "\n".join((FOUND_BY_SEARCH, *self.judged, ""))}, force=True
+                {
+                    self._run.judged_flags: "\n".join(
+                        (FOUND_BY_SEARCH, *self.judged, "")
+                    )
+                },
+                force=True,
             )
         self._launch(profiled)
         self._convert()
@@ -216,7 +252,9 @@ class Experiment:
         before, perf = (read_manifest(self._run.path).last(name) for name in COMPARED)
         stages = (record.facts for record in (before, perf) if record is not None)
         exposed = [
-            facts["predicted_exposed_us"] for facts in stages if "predicted_exposed_us" in facts
+            facts["predicted_exposed_us"]
+            for facts in stages
+            if "predicted_exposed_us" in facts
         ]  # if simulated
         self.announce("compare")
         comparison: Comparison | None = None
@@ -228,7 +266,9 @@ class Experiment:
                 CompareRequest(words, limits=Limits(fail_slower=self.fail_slower))
             )
             record_comparison(self._run, comparison)
-        except UserError as error:  # too few steps: everything before is still worth having
+        except (
+            UserError
+        ) as error:  # too few steps: everything before is still worth having
             not_compared = (f"step times were not compared: {error}",)
         return Pipeline(
             run=self._run,
@@ -252,14 +292,20 @@ class Experiment:
             facts={}
             if perf is None
             else {**reported(None, perf.facts.get("hook", {}), perf), **perf.facts},
-            exposed_us=(float(exposed[0]), float(exposed[1])) if len(exposed) == 2 else None,
+            exposed_us=(float(exposed[0]), float(exposed[1]))
+            if len(exposed) == 2
+            else None,
         )
 
     def _other_names(self, coverage: Coverage) -> tuple[str, ...]:
-        """A line if the profile fits the module that it was measured on, but not the one that will use it."""
+        """A line if the profile fits the module that it was measured on, but not the one that will
+        use it.
+        """
         stage = self.profiled
         fits = coverage.is_ok(stage.bounds)
-        if fits or not verify(self._run.profile, [stage.folder.rank().hlo]).is_ok(stage.bounds):
+        if fits or not verify(self._run.profile, [stage.folder.rank().hlo]).is_ok(
+            stage.bounds
+        ):
             return ()
         what = f"the profile fits the profile run, not the baseline: --mode {stage.mode} compiled other instructions"
         other = "sync" if stage.mode == "async" else "async"
@@ -273,11 +319,15 @@ class Experiment:
         if stage.stage == "profile":
             self._check_profile()
         result = run_held(
-            stage, self.back_end, again=self._is_recorded(stage.stage) or force, force=force
+            stage,
+            self.back_end,
+            again=self._is_recorded(stage.stage) or force,
+            force=force,
         )
         if self.judged and stage.stage == "baseline":  # it is meant to differ
             result = replace(
-                result, warnings=tuple(line for line in result.warnings if AGAINST not in line)
+                result,
+                warnings=tuple(line for line in result.warnings if AGAINST not in line),
             )
         if result.failed:
             raise WorkloadError(1, f"{stage.stage}: {result.failed}")
@@ -288,7 +338,9 @@ class Experiment:
         """Trace → profile."""
         run, folder = self._run, self.profiled.folder
         dumps = (folder.rank().hlo,) if folder.rank().hlo.is_dir() else ()
-        inputs = tuple(record_file(path, run.path) for path in (*folder.trace_files(), *dumps))
+        inputs = tuple(
+            record_file(path, run.path) for path in (*folder.trace_files(), *dumps)
+        )
         planned = StageRecord("convert", inputs=inputs)
         if not self._is_due(planned):
             return
@@ -296,7 +348,9 @@ class Experiment:
         record = replace(planned, started=now())
         extend_manifest(run.path, record)
         try:
-            conversion = convert(ConvertRequest(folder.traces(), run.profile, dumps, force=True))
+            conversion = convert(
+                ConvertRequest(folder.traces(), run.profile, dumps, force=True)
+            )
         except UserError as error:
             end_record(run, record, error.exit_code, failed=error.line())
             raise
@@ -338,24 +392,34 @@ class Experiment:
             self._recorded |= dict.fromkeys(last.warnings if last is not None else ())
             self.announce(f"{stage}: unchanged, skipped")
         else:
-            self.announce(stage if manifest.last(stage) is None else f"{stage}: again, {why}")
+            self.announce(
+                stage if manifest.last(stage) is None else f"{stage}: again, {why}"
+            )
         return bool(why)
 
 
 def _was_used(facts: Mapping[str, Any], bounds: Bounds) -> bool:
-    """Whether a perf stage used its profile, by what it recorded; with other bounds than today's, perhaps."""
-    verdict, time, kept = (facts.get(key) for key in ("verdict", "time_coverage", "kept_share"))
+    """Whether a perf stage used its profile, by what it recorded; with other bounds than today's,
+    perhaps.
+    """
+    verdict, time, kept = (
+        facts.get(key) for key in ("verdict", "time_coverage", "kept_share")
+    )
     if verdict in (ProfileUse.USED, ProfileUse.PARTLY_USED) and time is not None:
         return bounds.are_met(time, 1.0 if kept is None else kept)
     return verdict == ProfileUse.USED
 
 
 def _carried(run: RunDirectory, baseline: StageRequest) -> tuple[Path, str]:
-    """The profile carried over to what the baseline compiled, and what to say of it; as it is if that is no better."""
+    """The profile carried over to what the baseline compiled, and what to say of it; as it is if
+    that is no better.
+    """
     dumps = read_dumps([baseline.folder.rank().hlo])
     given = read_profile(run.profile)
     module = max(dumps.modules, key=lambda item: len(LookupTable(item).rows))
-    profile, note = carried_over(run.profile, given, table_of(dumps, module), hardware_of(module))
+    profile, note = carried_over(
+        run.profile, given, table_of(dumps, module), hardware_of(module)
+    )
     if not note:
         return run.profile, ""
     path = run.path / "profile.carried.pbtxt"

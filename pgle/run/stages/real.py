@@ -1,5 +1,7 @@
-"""Stages that run the user's program for real, alone or under `nsys profile`, with the capture hook inside; and what
-they left behind: steps, a trace, a verdict, and what its log and files say went wrong."""
+"""Stages that run the user's program for real, alone or under `nsys profile`, with the capture hook
+inside; and what they left behind: steps, a trace, a verdict, and what its log and files say went
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,13 @@ from pgle.run.process.environment import (
     interpreter,
     with_efforts,
 )
-from pgle.run.process.process import check_program, ended, launch, mentions, refused_flag
+from pgle.run.process.process import (
+    check_program,
+    ended,
+    launch,
+    mentions,
+    refused_flag,
+)
 from pgle.run.stages.stage import (
     StageRequest,
     StageResult,
@@ -58,14 +66,18 @@ from pgle.xla.log.messages import (
 )
 from pgle.xla.log.verdict import ModuleVerdict
 
-ENDED_BY_NSYS = 143  # 128 + SIGTERM: how a program ends that nsys stops after its capture range
+ENDED_BY_NSYS = (
+    143  # 128 + SIGTERM: how a program ends that nsys stops after its capture range
+)
 
 
 def nsys_command(command: Sequence[str], report: Path) -> tuple[str, ...]:
-    """The words that run a command under nsys, which writes a report to this path, without its suffix.
+    """The words that run a command under nsys, which writes a report to this path, without its
+    suffix.
 
-    CUDA and NVTX only: the default adds OS calls and OpenGL, which make reports large. The window is the CUDA profiler
-    range that the hook opens; ``stop`` lets the program go on after it, where the default would end it.
+    CUDA and NVTX only: the default adds OS calls and OpenGL, which make reports large. The window
+    is the CUDA profiler range that the hook opens; ``stop`` lets the program go on after it, where
+    the default would end it.
     """
     nsys = find_nsys()
     if nsys is None:
@@ -91,16 +103,25 @@ def nsys_command(command: Sequence[str], report: Path) -> tuple[str, ...]:
 
 
 OWN_FAILURE = 1  # the exit code of nsys where it failed itself
-NSYS_STARTS = 8  # how often nsys is started where it fails before the program runs; a third fails on a busy machine
+# how often nsys is started where it fails before the program runs; a third fails on a busy machine
+NSYS_STARTS = 8
 NOT_READY = "sem_open: No such file or directory, a race inside nsys on a busy machine"
 
 
-def start_nsys(start: Callable[[], int], files: RankFiles) -> tuple[int, tuple[str, ...]]:
-    """The program's exit code under nsys, and warnings; `start` runs nsys, again if it failed before the program."""
+def start_nsys(
+    start: Callable[[], int], files: RankFiles
+) -> tuple[int, tuple[str, ...]]:
+    """The program's exit code under nsys, and warnings; `start` runs nsys, again if it failed
+    before the program.
+    """
     for failures in range(NSYS_STARTS):
         before = files.log.stat().st_size if files.log.exists() else 0
         code = start()
-        if code != OWN_FAILURE or files.seen.exists() or not _is_not_ready(files.log, before):
+        if (
+            code != OWN_FAILURE
+            or files.seen.exists()
+            or not _is_not_ready(files.log, before)
+        ):
             code, warnings = judge_end(code, files)
             again = f"nsys failed before it ran the program ({NOT_READY}); start {failures + 1} of {NSYS_STARTS} ran it"
             return code, (*warnings, again) if failures else warnings
@@ -108,9 +129,7 @@ def start_nsys(start: Callable[[], int], files: RankFiles) -> tuple[int, tuple[s
             os.truncate(
                 files.log, before
             )  # else its words would mix with the log of the start that ran the program
-    what = (
-        f"nsys failed {NSYS_STARTS} times before it ran the program ({NOT_READY}; see {files.log})"
-    )
+    what = f"nsys failed {NSYS_STARTS} times before it ran the program ({NOT_READY}; see {files.log})"
     remedy = "start it again when this machine has less to do, install a newer nsys, or use --capture jax"
     raise UserError(what, where="--capture nsys", remedy=remedy)
 
@@ -119,7 +138,10 @@ def _is_not_ready(log: Path, start: int) -> bool:
     """Whether nsys says in a log, from a byte on, that it failed before the program ran."""
     with log.open("rb") as file:
         file.seek(start)
-        return NSYS_NOT_READY.search(file.read(BLOCK_BYTES).decode(errors="replace")) is not None
+        return (
+            NSYS_NOT_READY.search(file.read(BLOCK_BYTES).decode(errors="replace"))
+            is not None
+        )
 
 
 def judge_end(code: int, files: RankFiles) -> tuple[int, tuple[str, ...]]:
@@ -132,7 +154,9 @@ def judge_end(code: int, files: RankFiles) -> tuple[int, tuple[str, ...]]:
             if find_importer()
             else "needs QdstrmImporter for it, which is not installed here"
         )
-        warnings.append(f"nsys left {left} and could not import it; 'pgle convert' {how}")
+        warnings.append(
+            f"nsys left {left} and could not import it; 'pgle convert' {how}"
+        )
     if code == ENDED_BY_NSYS and files.report.exists():
         return 0, (
             *warnings,
@@ -142,11 +166,15 @@ def judge_end(code: int, files: RankFiles) -> tuple[int, tuple[str, ...]]:
 
 
 def is_readable(files: RankFiles) -> bool:
-    """Whether a profiler left a trace that can be read here; the raw recordings of nsys need its importer."""
+    """Whether a profiler left a trace that can be read here; the raw recordings of nsys need its
+    importer.
+    """
     return any(path.suffix != ".qdstrm" or find_importer() for path in files.traces())
 
 
-_WINDOW = re.compile(r"auto|all|steps:(?P<first>\d+)(-(?P<last>\d+))?|seconds:\d+(\.\d+)?")
+_WINDOW = re.compile(
+    r"auto|all|steps:(?P<first>\d+)(-(?P<last>\d+))?|seconds:\d+(\.\d+)?"
+)
 
 
 def checked_window(text: str) -> str:
@@ -165,7 +193,9 @@ class RealBackEnd:
     capture: Literal["jax", "nsys", "none"] = (
         "jax"  # the profiler of profile stages; ``none``: the program alone
     )
-    window: str = "auto"  # the part to trace: ``auto``, ``steps:A-B``, ``seconds:N`` or ``all``
+    window: str = (
+        "auto"  # the part to trace: ``auto``, ``steps:A-B``, ``seconds:N`` or ``all``
+    )
     # more variables of the program; they count, whatever the user has
     environment: Mapping[str, str] = field(default_factory=dict)
     cache: Path | None = None  # folder of JAX's persistent compilation cache; None: off
@@ -177,32 +207,47 @@ class RealBackEnd:
             nsys_command(request.command, Path())
 
     def plan(self, request: StageRequest) -> StageRecord:
-        """A run with what decides its outcome; versions of the program's Python, or ours if the command names none."""
+        """A run with what decides its outcome; versions of the program's Python, or ours if the
+        command names none.
+        """
         window = {} if self._capture(request) == "none" else {"window": self.window}
         return request.plan(
-            installed(interpreter(request.command)).versions, capture=self.capture, **window
+            installed(interpreter(request.command)).versions,
+            capture=self.capture,
+            **window,
         )
 
     def run(self, request: StageRequest, *, again: bool, force: bool) -> StageResult:
         """Run a stage on this rank, without waiting for others, and record it in the manifest.
 
-        `again` sets the folder of an older run aside; with `force` nothing is taken over from it. Raises
-        `WorkloadError` if the user's program failed.
+        `again` sets the folder of an older run aside; with `force` nothing is taken over from it.
+        Raises `WorkloadError` if the user's program failed.
         """
         rank = find_rank()
         files, capture = request.folder.rank(rank.rank), self._capture(request)
         command = (
-            nsys_command(request.command, files.trace) if capture == "nsys" else request.command
+            nsys_command(request.command, files.trace)
+            if capture == "nsys"
+            else request.command
         )
         python = interpreter(request.command)
         child = self._child(request, files, python)
-        older = waiting(request.run, request.stage, _make_folder(request, again=again), force=force)
-        record = begin_record(request, self.plan(request), child, rank=rank, before=older)
+        older = waiting(
+            request.run, request.stage, _make_folder(request, again=again), force=force
+        )
+        record = begin_record(
+            request, self.plan(request), child, rank=rank, before=older
+        )
         flags = tuple(flag.text for flag in (*child.plan.flags, *_typed(request)))
         window = "none" if capture == "none" else self.window
         watched = request.stage in ("auto", "auto-nsys")
         config = hook_config(
-            request.folder, rank, capture=capture, window=window, flags=flags, auto_pgle=watched
+            request.folder,
+            rank,
+            capture=capture,
+            window=window,
+            flags=flags,
+            auto_pgle=watched,
         )
         if capture != "none":
             files.trace.parent.mkdir(exist_ok=True)
@@ -211,9 +256,17 @@ class RealBackEnd:
         try:
             values = with_hook(child.values, config)
             start = partial(
-                launch, command, values, files.log, lines, words=STEP_WORDS, stdout=request.stdout
+                launch,
+                command,
+                values,
+                files.log,
+                lines,
+                words=STEP_WORDS,
+                stdout=request.stdout,
             )
-            code, warnings = start_nsys(start, files) if capture == "nsys" else (start(), ())
+            code, warnings = (
+                start_nsys(start, files) if capture == "nsys" else (start(), ())
+            )
         except UserError as error:
             end_record(request.run, record, error.exit_code, warnings=(str(error),))
             raise
@@ -248,19 +301,30 @@ class RealBackEnd:
         if self._capture(request) != "none":
             own = keep_own_trace(files, facts, started)
             found += (
-                [] if own is None else [f"the program traces itself; its own trace is used: {own}"]
+                []
+                if own is None
+                else [f"the program traces itself; its own trace is used: {own}"]
             )
-            failed = "" if is_readable(files) else why_no_trace(self.capture, files, facts)
+            failed = (
+                "" if is_readable(files) else why_no_trace(self.capture, files, facts)
+            )
             found += [] if failed or own else few_executions(facts)
         verdict = confirm_stage(request, files, facts)
         if facts.get("xla_flags"):
             found += _overruled(request, facts["xla_flags"])
-            asked = [flag for flag in parse_flags(record.xla_flags).flags if flag.name in EFFORTS]
+            asked = [
+                flag
+                for flag in parse_flags(record.xla_flags).flags
+                if flag.name in EFFORTS
+            ]
             record = replace(
-                record, xla_flags=kept_flags(with_efforts(facts["xla_flags"], asked).text)
+                record,
+                xla_flags=kept_flags(with_efforts(facts["xla_flags"], asked).text),
             )
         topology: dict[str, Any] = {
-            name: facts[name] for name in ("platform", "devices", "process_count") if name in facts
+            name: facts[name]
+            for name in ("platform", "devices", "process_count")
+            if name in facts
         }
         outputs = request.folder.outputs() if find_rank().is_alone else files.outputs()
         sources = read_sources(files, is_alone=find_rank().is_alone)
@@ -279,13 +343,15 @@ class RealBackEnd:
                 f"; {failed}" if failed and facts else ""
             )  # without facts it ended before it came to anything
             if self._capture(request) != "none" and not failed:
-                why = (
-                    f"; its trace had been written by then: {Next.of('convert', request.run.path)}"
-                )
+                why = f"; its trace had been written by then: {Next.of('convert', request.run.path)}"
             log = request.run.path / (record.aside or request.stage) / files.log.name
-            stays = f"; {request.folder.path} is as it was before" if record.aside else ""
+            stays = (
+                f"; {request.folder.path} is as it was before" if record.aside else ""
+            )
             why = f"; {refused}" if (refused := refused_flag(log)) else why
-            raise WorkloadError(code, f"{request.command[0]} {ended(code)}; see {log}{why}{stays}")
+            raise WorkloadError(
+                code, f"{request.command[0]} {ended(code)}; see {log}{why}{stays}"
+            )
         return StageResult(
             request,
             False,
@@ -315,18 +381,27 @@ class RealBackEnd:
         except UserError:
             if python is None:
                 raise
-            child = build(python=None)  # a starter without jaxlib; the program itself may have it
+            child = build(
+                python=None
+            )  # a starter without jaxlib; the program itself may have it
         return replace(child, values={**child.values, **self.environment})
 
 
 def _typed(request: StageRequest) -> tuple[Flag, ...]:
     """The XLA flags of the command line."""
-    return tuple(flag for flag in map(typed_flag, request.flags) if flag.name not in EFFORTS)
+    return tuple(
+        flag for flag in map(typed_flag, request.flags) if flag.name not in EFFORTS
+    )
 
 
 def _overruled(request: StageRequest, had: str) -> list[str]:
-    """The flags of the command line that the program gave other values, by the XLA_FLAGS that it had."""
-    values, wanted = parse_flags(had).effective(), {flag.name: flag for flag in _typed(request)}
+    """The flags of the command line that the program gave other values, by the XLA_FLAGS that it
+    had.
+    """
+    values, wanted = (
+        parse_flags(had).effective(),
+        {flag.name: flag for flag in _typed(request)},
+    )
     return [
         f"--flag {flag.word} has no effect: the program sets --{name}={values[name]} itself"
         for name, flag in wanted.items()
@@ -335,7 +410,8 @@ def _overruled(request: StageRequest, had: str) -> list[str]:
 
 
 def _make_folder(request: StageRequest, *, again: bool) -> str:
-    """Make the stage's folder, and return the name under which an old one was set aside; empty if none was.
+    """Make the stage's folder, and return the name under which an old one was set aside; empty if
+    none was.
 
     Ranks share the folder and wait for nobody, so only a single process sets an old one aside.
     """
@@ -354,14 +430,19 @@ def _make_folder(request: StageRequest, *, again: bool) -> str:
 
 
 def _check_same_profile(profile: Path, folder: Path) -> None:
-    """Each rank leaves a sign with the hash of its profile, then looks for others: one file per hash, for any number
-    of ranks. Ranks with different profiles get different schedules, and their collectives deadlock."""
+    """Each rank leaves a sign with the hash of its profile, then looks for others: one file per
+    hash, for any number of ranks. Ranks with different profiles get different schedules, and their
+    collectives deadlock.
+    """
     content = b"".join(
-        path.name.encode() + b"\0" + read_bytes(path) for path in files_of_profile(profile)
+        path.name.encode() + b"\0" + read_bytes(path)
+        for path in files_of_profile(profile)
     )
     mine = sha256(content)[:16]
     (folder / f".profile-{mine}").touch()
-    others = sorted(path.name.removeprefix(".profile-") for path in folder.glob(".profile-*"))
+    others = sorted(
+        path.name.removeprefix(".profile-") for path in folder.glob(".profile-*")
+    )
     if others != [mine]:
         other = next(item for item in others if item != mine)
         what = f"another rank was given another profile (sha256 {other}…, this one has {mine}…)"
@@ -369,18 +450,17 @@ def _check_same_profile(profile: Path, folder: Path) -> None:
         raise UserError(what, where=profile, remedy=remedy)
 
 
-AUTO_PGLE_TOO = (
-    "AutoPGLE is on as well (JAX_ENABLE_PGLE) and got an empty trace; unset it, or use 'pgle auto'"
-)
+AUTO_PGLE_TOO = "AutoPGLE is on as well (JAX_ENABLE_PGLE) and got an empty trace; unset it, or use 'pgle auto'"
 BLOCK_BYTES = 1 << 20
 LINE_CHARACTERS = 10_000  # more of a line is not looked at
-FEW_EXECUTIONS = (
-    5  # fewer in a window without step marks give a warning; the first is often left out as warm-up
-)
+# fewer in a window without step marks give a warning; the first is often left out as warm-up
+FEW_EXECUTIONS = 5
 
 
 def lines_about(log: Path, words: Collection[bytes]) -> Iterator[str]:
-    """The lines of a log that contain one of the words (in small letters); logs may have gigabytes."""
+    """The lines of a log that contain one of the words (in small letters); logs may have
+    gigabytes.
+    """
     with open_bytes(log) as file:
         while block := file.read(BLOCK_BYTES) + file.readline():
             if not mentions(block, words):
@@ -394,19 +474,25 @@ def trouble(log: Path) -> list[str]:
     """What the lines of a log say went wrong with profiling, each once."""
     found = set()
     for line in lines_about(log, PROFILER_WORDS):
-        if EMPTY_TRACE in line:  # it names CUPTI's error as one of the things that may have been
+        if (
+            EMPTY_TRACE in line
+        ):  # it names CUPTI's error as one of the things that may have been
             found.add(AUTO_PGLE_TOO)
         else:
-            found |= {text for pattern, text in PROFILER_TROUBLE if pattern.search(line)}
+            found |= {
+                text for pattern, text in PROFILER_TROUBLE if pattern.search(line)
+            }
     return [AUTO_PGLE_TOO] * (AUTO_PGLE_TOO in found) + [
         text for _, text in PROFILER_TROUBLE if text in found
     ]
 
 
 def keep_steps(files: RankFiles, lines: StepLines, facts: Mapping[str, Any]) -> None:
-    """Leave one steps file of this rank: the program's own, or one made from the step lines it printed.
+    """Leave one steps file of this rank: the program's own, or one made from the step lines it
+    printed.
 
-    Helper processes that mark steps as well have files of their own, which are renamed to ``helper-…``.
+    Helper processes that mark steps as well have files of their own, which are renamed to
+    ``helper-…``.
     """
     mine = files.folder / str(facts.get("steps_file", files.steps.name))
     for path in sorted(files.folder.glob(f"{files.steps.stem}.pid*.jsonl")):
@@ -418,7 +504,9 @@ def keep_steps(files: RankFiles, lines: StepLines, facts: Mapping[str, Any]) -> 
         mine.rename(files.steps)
     if files.steps.exists() or not lines.lines:
         return
-    records = console_records(list(lines_about(files.log, STEP_WORDS)), lines.lines, facts)
+    records = console_records(
+        list(lines_about(files.log, STEP_WORDS)), lines.lines, facts
+    )
     if records:
         write_steps(files.steps, records)
 
@@ -428,15 +516,21 @@ def step_times(files: RankFiles) -> tuple[float, ...]:
     if not any(files.folder.glob(STEP_FILES)):
         return ()
     try:
-        return tuple(float(seconds) for seconds in read_runs(str(files.folder))[0].step_time_s)
+        return tuple(
+            float(seconds) for seconds in read_runs(str(files.folder))[0].step_time_s
+        )
     except UserError:
         return ()
 
 
-def keep_own_trace(files: RankFiles, facts: Mapping[str, Any], started: float) -> Path | None:
-    """Link the trace that the program made itself, where ours did not come to be; None if that is absent, too.
+def keep_own_trace(
+    files: RankFiles, facts: Mapping[str, Any], started: float
+) -> Path | None:
+    """Link the trace that the program made itself, where ours did not come to be; None if that is
+    absent, too.
 
-    In the folders that it gave to its profiler, files from before `started` (seconds since the epoch) are not its own.
+    In the folders that it gave to its profiler, files from before `started` (seconds since the
+    epoch) are not its own.
     """
     if files.traces():
         return None
@@ -469,11 +563,15 @@ def why_no_trace(capture: str, files: RankFiles, facts: Mapping[str, Any]) -> st
             for line in lines_about(files.log, NSYS_FAILED_WORDS)
             if NSYS_FAILED.match(line)
         ]
-    quoted = f" (nsys says: {' '.join(dict.fromkeys(messages))[:500]})" if messages else ""
+    quoted = (
+        f" (nsys says: {' '.join(dict.fromkeys(messages))[:500]})" if messages else ""
+    )
     return f"no trace: {why}{quoted}; {remedy}"
 
 
-def _why_no_window(capture: str, files: RankFiles, facts: Mapping[str, Any]) -> tuple[str, str]:
+def _why_no_window(
+    capture: str, files: RankFiles, facts: Mapping[str, Any]
+) -> tuple[str, str]:
     if not facts:
         return why_no_facts(files), "profile a program that compiles with jax"
     if not facts.get("finished"):
@@ -483,11 +581,19 @@ def _why_no_window(capture: str, files: RankFiles, facts: Mapping[str, Any]) -> 
                 "the program was killed, or crashed, while its profiler was stopped (jax-ml/jax#40260)",
                 remedy,
             )
-        when = "while it was traced" if "window_opened" in facts else "before its steps were traced"
-        remedy = "let it end by itself, or trace earlier and shorter (--window seconds:1)"
+        when = (
+            "while it was traced"
+            if "window_opened" in facts
+            else "before its steps were traced"
+        )
+        remedy = (
+            "let it end by itself, or trace earlier and shorter (--window seconds:1)"
+        )
         return f"the program was killed {when}", remedy
     window = facts.get("window", {})
-    remedy = window.get("remedy", "see the log, and what 'pgle doctor' says of profilers")
+    remedy = window.get(
+        "remedy", "see the log, and what 'pgle doctor' says of profilers"
+    )
     if "none" in window:
         return window["none"], remedy
     if capture == "nsys" and facts.get("platform") == "cpu":
@@ -529,13 +635,19 @@ def reported(
 ) -> dict[str, str]:
     """Facts for the report."""
     found = {"module": verdict.module if verdict else "", "flags": record.xla_flags}
-    found["jaxlib"] = facts.get("versions", {}).get("jaxlib") or record.versions.get("jaxlib", "")
+    found["jaxlib"] = facts.get("versions", {}).get("jaxlib") or record.versions.get(
+        "jaxlib", ""
+    )
     if "platform" in facts:
-        found["devices"] = f"{facts['devices']} {facts.get('device_kind') or facts['platform']}"
+        found["devices"] = (
+            f"{facts['devices']} {facts.get('device_kind') or facts['platform']}"
+        )
     window = facts.get("window", {})
     if "steps" in window:
         found["window"] = "steps {}-{}".format(*window["steps"])
     elif "seconds" in window:
-        count = f"{window['executions']} executions in " if "executions" in window else ""
+        count = (
+            f"{window['executions']} executions in " if "executions" in window else ""
+        )
         found["window"] = f"{count}{window['seconds']:g} s"
     return found

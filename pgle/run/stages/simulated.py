@@ -1,7 +1,9 @@
-"""Stages where there is no GPU: XLA's own compiler schedules the program, the simulated GPU runs it.
+"""Stages where there is no GPU: XLA's own compiler schedules the program, the simulated GPU runs
+it.
 
-The program itself is started once, on virtual CPU devices, only to capture what it compiles. Compilation, schedule,
-log lines and the profile's use are real; every time is simulated, and everything written says so.
+The program itself is started once, on virtual CPU devices, only to capture what it compiles.
+Compilation, schedule, log lines and the profile's use are real; every time is simulated, and
+everything written says so.
 """
 
 from __future__ import annotations
@@ -49,7 +51,13 @@ from pgle.run.process.environment import (
     interpreter,
 )
 from pgle.run.process.process import check_program, ended
-from pgle.run.stages.stage import StageRequest, StageResult, begin_record, confirm_stage, end_record
+from pgle.run.stages.stage import (
+    StageRequest,
+    StageResult,
+    begin_record,
+    confirm_stage,
+    end_record,
+)
 from pgle.schedule.predict import predict
 from pgle.schedule.record import record as simulate
 from pgle.steps.series import execution_series
@@ -60,7 +68,11 @@ PROFILED_STEPS = 8  # executions in a simulated profile window
 
 TIMED_STEPS = 40  # executions of a simulated baseline or performance run
 
-SEEDS = {"profile": 0, "baseline": 1, "perf": 2}  # of the noise: stages differ as runs do
+SEEDS = {
+    "profile": 0,
+    "baseline": 1,
+    "perf": 2,
+}  # of the noise: stages differ as runs do
 
 
 @dataclass(frozen=True)
@@ -68,22 +80,24 @@ class SimulatedBackEnd:
     """A GPU that is not there."""
 
     target: str = "h100"  # the GPU
-    # how many, and virtual CPU devices of the captured program; None: the topology's, else XLA_FLAGS's, else 4
+    # how many, and virtual CPU devices of the captured program; None: the topology's, else
+    # XLA_FLAGS's, else 4
     devices: int | None = None
     topology: str | None = None  # ``SxHxD``; None: one host
     choose: str | None = (
         None  # on the names of captured modules; None: the program's step, as far as that shows
     )
-    quiet_s: float = (
-        20.0  # a captured program is stopped when it has compiled nothing new for so long
-    )
+    # a captured program is stopped when it has compiled nothing new for so long
+    quiet_s: float = 20.0
 
     @property
     def _devices(self) -> Devices:
         return devices_for(self.devices, topology=self.topology)
 
     def check(self, request: StageRequest) -> None:
-        """Raise `UserError` where a request cannot be met, a flag included; nothing has been written by then."""
+        """Raise `UserError` where a request cannot be met, a flag included; nothing has been
+        written by then.
+        """
         load_target(self.target)
         for finding in self._child(request).warnings:
             if finding.level == "error":
@@ -111,7 +125,10 @@ class SimulatedBackEnd:
         chosen = [choose_module(captured, self.choose)] if captured else []
         return replace(
             planned,
-            inputs=(*(record_file(path, request.run.path) for path in chosen), *planned.inputs),
+            inputs=(
+                *(record_file(path, request.run.path) for path in chosen),
+                *planned.inputs,
+            ),
         )
 
     def run(self, request: StageRequest, *, again: bool, force: bool) -> StageResult:
@@ -119,20 +136,26 @@ class SimulatedBackEnd:
         target = load_target(self.target)
         module_path = self._program(request, again=again, force=force)
         files = request.folder.rank()
-        older = waiting(request.run, request.stage, request.folder.make(again=again), force=force)
+        older = waiting(
+            request.run, request.stage, request.folder.make(again=again), force=force
+        )
         child = self._child(request, module_path)
         python, notes = compiler_of(request.command)
         topology, remarks = topology_of_step(
             module_path, self.topology or f"1x1x{self._devices.count}"
         )
-        record = begin_record(request, self.plan(request), child, simulated=True, before=older)
+        record = begin_record(
+            request, self.plan(request), child, simulated=True, before=older
+        )
         compiled = compile_once(
             CompileRequest(
                 module=partitioned(module_path),
                 targets=target.texts,
                 dump_dir=files.hlo,
                 topology=topology,
-                flags=tuple(flag.word for flag in child.flags.flags),  # it quotes values itself
+                flags=tuple(
+                    flag.word for flag in child.flags.flags
+                ),  # it quotes values itself
                 profile=None,  # the plan's flags name it
             ),
             python or sys.executable,
@@ -155,7 +178,9 @@ class SimulatedBackEnd:
             write_files({files.trace.parent / "simulated.xplane.pb": data})
         # a step of views alone has no kernel, and so no trace to read times from
         times = (
-            tuple(execution_series(trace, "simulated").step_time_s.tolist()) if len(trace) else ()
+            tuple(execution_series(trace, "simulated").step_time_s.tolist())
+            if len(trace)
+            else ()
         )
         marks = (
             {"step": step, "step_time_s": round(time, 9), "simulated": True}
@@ -175,7 +200,11 @@ class SimulatedBackEnd:
             "predicted_step_us": f"{prediction.step_us:.3f}",
             "predicted_exposed_us": f"{prediction.exposed_us:.3f}",
         }
-        where = {"simulated": True, "target": target.name, "devices": compiled.num_devices}
+        where = {
+            "simulated": True,
+            "target": target.name,
+            "devices": compiled.num_devices,
+        }
         devices = self._devices
         assumed = (
             [f"{devices.count} devices (assumed): --devices N simulates others"]
@@ -194,7 +223,9 @@ class SimulatedBackEnd:
         )
         return StageResult(request, True, verdict, times, facts, record.warnings)
 
-    def _child(self, request: StageRequest, module: Path | None = None) -> ChildEnvironment:
+    def _child(
+        self, request: StageRequest, module: Path | None = None
+    ) -> ChildEnvironment:
         """The flags of the compilation, as the user's environment and the kind of run have them."""
         program = read_captured(request.run.captured)
         own = program.flags_of(module) if module else program.xla_flags
@@ -230,7 +261,9 @@ class SimulatedBackEnd:
             if not is_forced and not (last and (again or last.exit_code != 0)):
                 what = f"belongs to another command, or to another state of it ({why})"
                 what = (
-                    what if last else "holds modules of a run that its manifest does not speak of"
+                    what
+                    if last
+                    else "holds modules of a run that its manifest does not speak of"
                 )
                 raise UserError(
                     what,
@@ -243,7 +276,11 @@ class SimulatedBackEnd:
         try:
             target = load_target(self.target)
             capture_modules(
-                request.command, folder, target=target, devices=self._devices, quiet_s=self.quiet_s
+                request.command,
+                folder,
+                target=target,
+                devices=self._devices,
+                quiet_s=self.quiet_s,
             )
             _check_end(request.command, folder, self._devices)
         except (UserError, WorkloadError) as error:
@@ -255,21 +292,30 @@ class SimulatedBackEnd:
 
 
 def _check_end(command: Sequence[str], folder: Path, devices: Devices) -> None:
-    """Raise `WorkloadError` if the program failed, though its step was executed and zeros for results are not why."""
+    """Raise `WorkloadError` if the program failed, though its step was executed and zeros for
+    results are not why.
+    """
     code, error = own_failure(folder)
     if code:
         how = f"{ended(code)}{error and f' ({error})'} after its step was executed"
         given = () if devices.assumed else ("--devices", devices.count)
         instead = typed("pgle", "rehearse", *given, "--", *kept_argv(command))
         raise WorkloadError(
-            code, f"{Next(kept_argv(command))} {how}; predict its step all the same: {instead}"
+            code,
+            f"{Next(kept_argv(command))} {how}; predict its step all the same: {instead}",
         )
 
 
 def _versions(command: Sequence[str]) -> dict[str, str]:
-    """Those of jax in the program's Python, and of jaxlib and its plugin in the one that compiles."""
+    """Those of jax in the program's Python, and of jaxlib and its plugin in the one that
+    compiles.
+    """
     program, compiler = (
-        installed(python).versions for python in (interpreter(command), compiler_of(command)[0])
+        installed(python).versions
+        for python in (interpreter(command), compiler_of(command)[0])
     )
-    found = {**program, **{name: version for name, version in compiler.items() if name != "jax"}}
+    found = {
+        **program,
+        **{name: version for name, version in compiler.items() if name != "jax"},
+    }
     return {name: version for name, version in found.items() if name.startswith("jax")}

@@ -21,8 +21,20 @@ from pgle.run.directory.directory import (
     StageFolder,
     StageName,
 )
-from pgle.run.directory.manifest import StageRecord, extend_manifest, now, put_back, record_file
-from pgle.run.process.environment import ChildEnvironment, Rank, efforts, given_flags, with_efforts
+from pgle.run.directory.manifest import (
+    StageRecord,
+    extend_manifest,
+    now,
+    put_back,
+    record_file,
+)
+from pgle.run.process.environment import (
+    ChildEnvironment,
+    Rank,
+    efforts,
+    given_flags,
+    with_efforts,
+)
 from pgle.run.process.process import named_files
 from pgle.xla.flags.presets import Mode
 from pgle.xla.log.verdict import BOUNDS, Bounds, ModuleVerdict, ProfileUse
@@ -41,11 +53,15 @@ class StageRequest:
     profile: AnyPath | None = (
         None  # cost profile of a perf stage; a back end gets a copy in the run directory
     )
-    flags: tuple[str, ...] = ()  # more XLA flags, as the user gave them on the command line
+    flags: tuple[
+        str, ...
+    ] = ()  # more XLA flags, as the user gave them on the command line
     stdout: Literal[1, 2] = (
         1  # where the program's stdout goes: ours, or 2 (stderr) where ours is for results
     )
-    bounds: Bounds = BOUNDS  # what the profile of a perf stage must cover to count as used
+    bounds: Bounds = (
+        BOUNDS  # what the profile of a perf stage must cover to count as used
+    )
 
     @property
     def folder(self) -> StageFolder:
@@ -53,16 +69,25 @@ class StageRequest:
         return self.run.stage(self.stage)
 
     def plan(self, versions: Mapping[str, str], **asked: object) -> StageRecord:
-        """The record of a run with what decides its outcome on any back end, which adds its own options: `asked`, JSON
-        types. The input files are those of the program that the command names, and the profile.
+        """The record of a run with what decides its outcome on any back end, which adds its own
+        options: `asked`, JSON types. The input files are those of the program that the command
+        names, and the profile.
         """
         flags = kept_flags(
-            with_efforts(given_flags(os.environ, self.flags).text, efforts(more=self.flags)).text
+            with_efforts(
+                given_flags(os.environ, self.flags).text, efforts(more=self.flags)
+            ).text
         )
         argv = kept_argv(self.command)
         common = {"command": list(argv), "mode": self.mode, "XLA_FLAGS": flags}
-        paths = [Path(word) for word in named_files(self.command) if word.endswith(PROGRAM_FILES)]
-        paths += files_of_profile(self.profile) if isinstance(self.profile, Path) else []
+        paths = [
+            Path(word)
+            for word in named_files(self.command)
+            if word.endswith(PROGRAM_FILES)
+        ]
+        paths += (
+            files_of_profile(self.profile) if isinstance(self.profile, Path) else []
+        )
         return StageRecord(
             self.stage,
             mode=self.mode,
@@ -85,14 +110,19 @@ class StageResult:
     step_times_s: tuple[
         float, ...
     ] = ()  # of the slowest rank, in order; simulated where `simulated`
-    facts: Mapping[str, str] = field(default_factory=dict)  # for the report: name → value
+    facts: Mapping[str, str] = field(
+        default_factory=dict
+    )  # for the report: name → value
     warnings: tuple[str, ...] = ()  # one line each
     rank: int = 0  # of this process in the job
-    failed: str = ""  # why a profile stage left no trace, and what to do; empty where it left one
+    failed: str = (
+        ""  # why a profile stage left no trace, and what to do; empty where it left one
+    )
 
     @property
     def good(self) -> bool:
-        """Whether the stage did what it is for: a profile stage left a trace, the main module of perf used the profile.
+        """Whether the stage did what it is for: a profile stage left a trace, the main module of
+        perf used the profile.
 
         A program without jax may have run well all the same.
         """
@@ -104,7 +134,9 @@ def files_of_profile(profile: Path) -> list[Path]:
     """The files of a profile: itself, or a directory's files."""
     if not profile.is_dir():
         return [profile]
-    return sorted(path for path in profile.iterdir() if path.suffix in (".pb", ".pbtxt"))
+    return sorted(
+        path for path in profile.iterdir() if path.suffix in (".pb", ".pbtxt")
+    )
 
 
 def begin_record(
@@ -118,7 +150,8 @@ def begin_record(
 ) -> StageRecord:
     """Write the record of a stage that is about to start.
 
-    `before` is as of `waiting`. If it is `simulated`, the GPUs and variables of this machine do not matter.
+    `before` is as of `waiting`. If it is `simulated`, the GPUs and variables of this machine do not
+    matter.
     """
     rank = rank or Rank()
     record = replace(
@@ -133,7 +166,9 @@ def begin_record(
         host=socket.gethostname(),
         started=now(),
         warnings=tuple(
-            finding.line() for finding in environment.warnings if finding.level != "note"
+            finding.line()
+            for finding in environment.warnings
+            if finding.level != "note"
         ),
         before=before,
     )
@@ -144,7 +179,9 @@ def begin_record(
 def confirm_stage(
     request: StageRequest, files: RankFiles, facts: Mapping[str, Any]
 ) -> ModuleVerdict | None:
-    """Of a perf stage, what the log and the schedule dump of this rank prove; `facts` as the hook leaves them."""
+    """Of a perf stage, what the log and the schedule dump of this rank prove; `facts` as the hook
+    leaves them.
+    """
     profile = request.profile
     if profile is None:
         return None
@@ -152,7 +189,9 @@ def confirm_stage(
     if platform == "cpu":
         why = "jax ran on CPU devices, whose compiler has no latency-hiding scheduler and reads no profile"
         remedy = "run it on GPUs, or see what a GPU would do: --capture simulated"
-        return ModuleVerdict("", ProfileUse.CANNOT_TELL, why, remedy=remedy, profile=str(profile))
+        return ModuleVerdict(
+            "", ProfileUse.CANNOT_TELL, why, remedy=remedy, profile=str(profile)
+        )
     if not facts and not files.seen.exists() and not files.log.stat().st_size:
         why = "the program left neither log lines nor facts"
         return ModuleVerdict("", ProfileUse.CANNOT_TELL, why, profile=str(profile))
@@ -181,11 +220,16 @@ def end_record(
 ) -> StageRecord:
     """Complete the record of a stage that has ended, and write it; fields as in `StageRecord`.
 
-    Of the verdict of a perf stage the facts keep enough to judge again by other bounds. Where the stage failed and a
-    finished run waits, that is put back, and the record says where this one's files are now.
+    Of the verdict of a perf stage the facts keep enough to judge again by other bounds. Where the
+    stage failed and a finished run waits, that is put back, and the record says where this one's
+    files are now.
     """
     kept = ("verdict", "why", "proof", "time_coverage", "kept_share")
-    judged = {name: value for name in kept if (value := getattr(verdict, name, None)) is not None}
+    judged = {
+        name: value
+        for name in kept
+        if (value := getattr(verdict, name, None)) is not None
+    }
     ended = replace(
         record,
         ended=now(),

@@ -1,6 +1,5 @@
 """Nsight Systems exports as a Trace."""
 
 REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"  # how a ``.nsys-rep`` begins
-SQLITE_MAGIC = (
-    b"SQLite format 3\0"  # how an export begins that is not of tables in files of their own
-)
+# how an export begins that is not of tables in files of their own
+SQLITE_MAGIC = b"SQLite format 3\0"

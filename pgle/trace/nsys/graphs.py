@@ -1,9 +1,10 @@
 """CUDA graphs in an export: for which instruction each of their nodes was built.
 
-In node mode an activity of a graph has `graphNodeId` and the correlation id of the *launch*. Its node's creation was
-recorded on the thread that built the graph, while the thunk's range was open there; graphs that were instantiated or
-updated are clones whose nodes lead to the original by `originalGraphNodeId`. Where the creation is not in the capture,
-kernels that XLA generated still carry the name of their fusion. In graph mode there are no activities at all.
+In node mode an activity of a graph has `graphNodeId` and the correlation id of the *launch*. Its
+node's creation was recorded on the thread that built the graph, while the thunk's range was open
+there; graphs that were instantiated or updated are clones whose nodes lead to the original by
+`originalGraphNodeId`. Where the creation is not in the capture, kernels that XLA generated still
+carry the name of their fusion. In graph mode there are no activities at all.
 """
 
 from __future__ import annotations
@@ -50,7 +51,13 @@ class Graphs:
     _kernels: Lookup = field(default_factory=lambda: Lookup.of({}))
 
     def resolve(
-        self, thunk: Codes, reason: Reasons, pid: Ints, correlation: Ints, node: Ints, kernel: Ints
+        self,
+        thunk: Codes,
+        reason: Reasons,
+        pid: Ints,
+        correlation: Ints,
+        node: Ints,
+        kernel: Ints,
     ) -> tuple[Codes, Codes, Reasons]:
         """Give each node of a graph the instruction that it was built for.
 
@@ -60,10 +67,14 @@ class Graphs:
             pid, correlation, node, kernel: int64[n], of the activities.
 
         Returns:
-            The instruction; what the activities of one launch of it share, besides the thunk; and the reason,
-            `LeftOutReason.GRAPH_NODE` where the instruction cannot be known. Outside of graphs both are the thunk's.
+            The instruction; what the activities of one launch of it share, besides the thunk; and
+            the reason, `LeftOutReason.GRAPH_NODE` where the instruction cannot be known. Outside of
+            graphs both are the thunk's.
         """
-        launch, builder = np.full(len(thunk), -1, np.int32), np.full(len(thunk), -1, np.int32)
+        launch, builder = (
+            np.full(len(thunk), -1, np.int32),
+            np.full(len(thunk), -1, np.int32),
+        )
         for process, rows in by_value(pid):
             if process in self._launches:
                 launch[rows] = self._launches[process](correlation[rows])
@@ -80,7 +91,9 @@ class Graphs:
         named = in_graph & ~rebuilt & (by_kernel >= 0)
         self.named += int(named.sum())
         shared = np.where(
-            rebuilt, builder, np.where(named, len(self.launches.instruction) + by_kernel, thunk)
+            rebuilt,
+            builder,
+            np.where(named, len(self.launches.instruction) + by_kernel, thunk),
         )
         instruction = np.where(rebuilt, built, np.where(named, by_kernel, instruction))
         lost = in_graph & ~rebuilt & ~named
@@ -108,7 +121,9 @@ class Graphs:
 
 def read_graphs(tables: Tables, ranges: Ranges) -> Graphs:
     """Records of graphs: launches, creations of nodes, whole-graph activities."""
-    names = [identity for identity, _ in tables.texts(("cuGraphLaunch", "cudaGraphLaunch"))]
+    names = [
+        identity for identity, _ in tables.texts(("cuGraphLaunch", "cudaGraphLaunch"))
+    ]
     traced = tables.whole(TRACED, ("start", "end", "globalPid", "deviceId", "streamId"))
     traced = tuple(column[traced[0] != NULL] for column in traced)
     if not (
@@ -117,27 +132,46 @@ def read_graphs(tables: Tables, ranges: Ranges) -> Graphs:
         or any("graphNodeId" in tables.columns(table) for table in NODE_TABLES)
     ):
         return Graphs(False, ranges.launches, ranges.launches.instructions)
-    instructions = {name: number for number, name in enumerate(ranges.launches.instructions)}
+    instructions = {
+        name: number for number, name in enumerate(ranges.launches.instructions)
+    }
     named = ((identity, kernel_instruction(text)) for identity, text in tables.texts())
     by_name = Lookup.of(
-        {key: instructions.setdefault(name, len(instructions)) for key, name in named if name}
+        {
+            key: instructions.setdefault(name, len(instructions))
+            for key, name in named
+            if name
+        }
     )
     launches, count = _launches(tables, names)
     shown = np.zeros(count, np.bool_)
     builders = _builders(tables, ranges)
     return Graphs(
-        True, ranges.launches, tuple(instructions), traced, 0, launches, shown, builders, by_name
+        True,
+        ranges.launches,
+        tuple(instructions),
+        traced,
+        0,
+        launches,
+        shown,
+        builders,
+        by_name,
     )
 
 
 def _launches(tables: Tables, names: list[int]) -> tuple[dict[int, Lookup], int]:
-    """For each process from correlation id to the running number of the graph launch; and their count."""
+    """For each process from correlation id to the running number of the graph launch; and their
+    count.
+    """
     if not names:
         return {}, 0
-    tid, correlation = tables.whole(API, ("globalTid", "correlationId"), keep=("nameId", names))
+    tid, correlation = tables.whole(
+        API, ("globalTid", "correlationId"), keep=("nameId", names)
+    )
     numbers = np.arange(len(tid), dtype=np.int32)
     return {
-        pid: Lookup(correlation[rows], numbers[rows], -1) for pid, rows in by_value(tid & PROCESS)
+        pid: Lookup(correlation[rows], numbers[rows], -1)
+        for pid, rows in by_value(tid & PROCESS)
     }, len(tid)
 
 
@@ -156,8 +190,12 @@ def _builders(tables: Tables, ranges: Ranges) -> dict[int, Lookup]:
     return {}
 
 
-def _originals(ranges: Ranges, start: Ints, tid: Ints, node: Ints, original: Ints) -> Lookup:
-    """From node id to thunk, clones traced back to the node they were made from; -1 where it is not known."""
+def _originals(
+    ranges: Ranges, start: Ints, tid: Ints, node: Ints, original: Ints
+) -> Lookup:
+    """From node id to thunk, clones traced back to the node they were made from; -1 where it is not
+    known.
+    """
     row_of = Lookup(node, np.arange(len(node), dtype=np.int32), -1)
     at = np.arange(len(node))
     clone = np.zeros(len(node), np.bool_)
@@ -169,4 +207,6 @@ def _originals(ranges: Ranges, start: Ints, tid: Ints, node: Ints, original: Int
             break
         at = np.where(clone, before, at)
     thunk, reason = ranges.owners(tid[at], start[at])
-    return Lookup(node, np.where(clone | (reason != LeftOutReason.NONE), np.int32(-1), thunk), -1)
+    return Lookup(
+        node, np.where(clone | (reason != LeftOutReason.NONE), np.int32(-1), thunk), -1
+    )

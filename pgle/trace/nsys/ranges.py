@@ -1,8 +1,10 @@
-"""XLA's NVTX ranges: what their texts say, how they nest on each thread, and which thunk was open at a moment.
+"""XLA's NVTX ranges: what their texts say, how they nest on each thread, and which thunk was open
+at a moment.
 
 The texts are made by XLA's GPU annotation code (`xla/backends/gpu/runtime/annotation.cc`):
-``XlaModule:#[prefix=P,]hlo_module=M[,program_id=N]#`` and ``Thunk:#[name=OPNAME,]hlo_op=OP[,unique_hlo_op_id=N]#``.
-OPNAME is the framework's and may hold any of ``,()=[]#`` and spaces, so texts are read from the right.
+``XlaModule:#[prefix=P,]hlo_module=M[,program_id=N]#`` and
+``Thunk:#[name=OPNAME,]hlo_op=OP[,unique_hlo_op_id=N]#``. OPNAME is the framework's and may hold any
+of ``,()=[]#`` and spaces, so texts are read from the right.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ def by_value(values: Ints) -> Iterator[tuple[int, npt.NDArray[np.intp] | slice]]
 
 
 class Lookup:
-    """A function from integers to numbers, as a table where keys lie close together, else by bisection.
+    """A function from integers to numbers, as a table where keys lie close together, else by
+    bisection.
 
     Of equal keys the last counts. Unknown keys give `missing`.
     """
@@ -61,7 +64,9 @@ class Lookup:
     def of(cls, numbers: Mapping[int, int]) -> Lookup:
         """The numbers of a dictionary; unknown keys give -1."""
         return cls(
-            np.array(list(numbers), np.int64), np.array(list(numbers.values()), np.int32), -1
+            np.array(list(numbers), np.int64),
+            np.array(list(numbers.values()), np.int32),
+            -1,
         )
 
     def __call__(self, keys: Ints) -> Codes:
@@ -81,7 +86,9 @@ class RangeKind(IntEnum):
 
     THUNK = 0
     MODULE = 1
-    COMPILE = 2  # compilation or autotuning: GPU work below it is no part of any program
+    COMPILE = (
+        2  # compilation or autotuning: GPU work below it is no part of any program
+    )
 
 
 THUNK, MODULE, COMPILE = (
@@ -102,7 +109,9 @@ PREFIXES = (
 """How the texts of XLA's ranges begin; every other range (NCCL's, the user's) is left out."""
 
 MAX_TEXT = 1 << 20
-"""A longer text is not XLA's; the longest real ones hold a whole ``dot_general[...]`` and stay under 64 KiB."""
+"""A longer text is not XLA's; the longest real ones hold a whole ``dot_general[...]`` and stay
+under 64 KiB.
+"""
 
 _KERNEL_NUMBER = re.compile(r"(?:_\d+)+$")
 _XLA_KERNEL = re.compile(r"^(?:\w*fusion|wrapped_\w+?)(?:_\d+)*$")
@@ -123,18 +132,24 @@ def thunk_instruction(text: str) -> str | None:
 
 
 def module_key(text: str) -> ModuleKey | None:
-    """The module in the text of a module range, without program id where autotuning ran it; None where unreadable."""
+    """The module in the text of a module range, without program id where autotuning ran it; None
+    where unreadable.
+    """
     name = _last_field(text, "hlo_module")
     if not name:
         return None
     digits = _last_field(text, "program_id") or ""
     return ModuleKey(
-        name, int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None
+        name,
+        int(digits)
+        if digits.isascii() and digits.isdigit() and len(digits) < 20
+        else None,
     )
 
 
 def kernel_instruction(kernel: str) -> str | None:
-    """The instruction that XLA named a kernel of its own after: ``loop_add_fusion_3`` is of ``loop_add_fusion.3``.
+    """The instruction that XLA named a kernel of its own after: ``loop_add_fusion_3`` is of
+    ``loop_add_fusion.3``.
 
     None for kernels of libraries. XLA replaces ``.`` and ``-`` of the fusion's name by ``_``
     (`xla/service/llvm_ir/llvm_util.cc`, SanitizeFunctionName); fusions are numbered with dots.
@@ -145,7 +160,9 @@ def kernel_instruction(kernel: str) -> str | None:
 
 
 def _last_field(text: str, key: str) -> str | None:
-    """The value of the last ``key=value`` of ``…#a=b,key=value,c=d#``; fields are preceded by ``#`` or ``,``."""
+    """The value of the last ``key=value`` of ``…#a=b,key=value,c=d#``; fields are preceded by ``#``
+    or ``,``.
+    """
     at = max(text.rfind(f"#{key}="), text.rfind(f",{key}="))
     if at < 0:
         return None
@@ -171,8 +188,12 @@ MAX_DEPTH = 1000  # deeper nesting is damage: XLA nests about ten ranges
 class XlaLaunches:
     """What XLA launched: t thunk ranges inside m module ranges. It outlives `Ranges`."""
 
-    instruction: Codes  # int[t], index into `instructions`; -1 for a thunk that names none
-    module_range: Codes  # int[t], the nearest module range around the thunk; -1 for none
+    instruction: (
+        Codes  # int[t], index into `instructions`; -1 for a thunk that names none
+    )
+    module_range: (
+        Codes  # int[t], the nearest module range around the thunk; -1 for none
+    )
     module: Codes  # int[m], index into `modules`; -1 for a module without program id
     module_start: Ints  # int64[m], ns
     modules: tuple[ModuleKey, ...]  # executables with program id
@@ -191,10 +212,11 @@ class Ranges:
     start: Ints
     end: Ints
     parent: Codes  # int32[n], the enclosing range; -1 at the top
-    # int[n + 2], the thunk, counted over thunks only, that owns the direct launches of each range; two more rows
-    # stand for `NO_RANGE` and `NO_CALL`
+    # int[n + 2], the thunk, counted over thunks only, that owns the direct launches of each range;
+    # two more rows stand for `NO_RANGE` and `NO_CALL`
     thunk: Codes
-    reason: Reasons  # uint8[n + 2], why none does; where it is not `LeftOutReason.NONE`, `thunk` means nothing
+    # uint8[n + 2], why none does; where it is not `LeftOutReason.NONE`, `thunk` means nothing
+    reason: Reasons
     launches: XlaLaunches  # what the thunks and modules are
 
     def owners(self, tid: Ints, at: Ints) -> tuple[Codes, Reasons]:
@@ -203,7 +225,9 @@ class Ranges:
         return self.thunk[open_], self.reason[open_]
 
     def open_at(self, tid: Ints, at: Ints) -> Codes:
-        """The innermost range open on each thread at each moment; the row of `NO_RANGE` where none is."""
+        """The innermost range open on each thread at each moment; the row of `NO_RANGE` where none
+        is.
+        """
         no_range = len(self.start)
         open_ = np.full(len(tid), no_range, np.int32)
         for thread, chosen in by_value(tid):
@@ -212,7 +236,9 @@ class Ranges:
                 continue
             first, last = int(self.offset[code]), int(self.offset[code + 1])
             times = at[chosen]
-            found = np.searchsorted(self.start[first:last], times, side="right") + (first - 1)
+            found = np.searchsorted(self.start[first:last], times, side="right") + (
+                first - 1
+            )
             found[found < first] = -1
             outside = np.flatnonzero((found >= 0) & (self.end[found] < times))
             while len(outside):
@@ -246,7 +272,9 @@ class _Labels:
         value = -1
         if kind is THUNK and (name := thunk_instruction(text)):
             value = self.instructions.setdefault(name, len(self.instructions))
-        elif kind is MODULE and (key := module_key(text)) and key.program_id is not None:
+        elif (
+            kind is MODULE and (key := module_key(text)) and key.program_id is not None
+        ):
             value = self.modules.setdefault(key, len(self.modules))
         self.kind.append(int(kind))
         self.value.append(value)
@@ -266,7 +294,9 @@ def read_ranges(tables: Tables, step: Callable[[int], None]) -> Ranges:
     for start, end, tid, label in _labelled(tables, labels, step):
         end = np.where(end == NULL, np.iinfo(np.int64).max, end)
         # an empty range holds no call, and would break the count of open ranges
-        chosen = np.flatnonzero((label >= 0) & (end > start) & (start != NULL) & (tid != NULL))
+        chosen = np.flatnonzero(
+            (label >= 0) & (end > start) & (start != NULL) & (tid != NULL)
+        )
         code = np.empty(len(start), np.int32)
         for thread, rows in by_value(tid):
             code[rows] = threads.setdefault(thread, len(threads))
@@ -282,7 +312,13 @@ def read_ranges(tables: Tables, step: Callable[[int], None]) -> Ranges:
         )
     tids = np.array(list(threads), np.int64)
     return _nested(
-        tables.path, tids, starts.join(), ends.join(), codes.join(), texts.join(), labels
+        tables.path,
+        tids,
+        starts.join(),
+        ends.join(),
+        codes.join(),
+        texts.join(),
+        labels,
     )
 
 
@@ -318,7 +354,13 @@ def _labelled(
 
 
 def _nested(
-    path: Path, tids: Ints, start: Ints, end: Ints, code: Codes, label: Codes, labels: _Labels
+    path: Path,
+    tids: Ints,
+    start: Ints,
+    end: Ints,
+    code: Codes,
+    label: Codes,
+    labels: _Labels,
 ) -> Ranges:
     """Order the ranges, nest them, and say of each which thunk owns its launches."""
     rank = np.empty(len(tids), np.int32)
@@ -327,8 +369,12 @@ def _nested(
     offset = np.concatenate([[0], np.cumsum(np.bincount(code, minlength=len(tids)))])
     order = _order(code, start, end)
     kinds = np.array(labels.kind, np.int8)
-    compiles = np.flatnonzero((kinds[label] == RangeKind.COMPILE) & (end < np.iinfo(np.int64).max))
-    compiling_at = _compiling(np.sort(tids)[code[compiles]], start[compiles], end[compiles])
+    compiles = np.flatnonzero(
+        (kinds[label] == RangeKind.COMPILE) & (end < np.iinfo(np.int64).max)
+    )
+    compiling_at = _compiling(
+        np.sort(tids)[code[compiles]], start[compiles], end[compiles]
+    )
     del code
     if order is not None:
         start, end, label = start[order], end[order], label[order]
@@ -400,7 +446,8 @@ def _order(thread: Codes, start: Ints, end: Ints) -> Codes | None:
     """The rows by (thread, start, longest first); None where they are in this order already."""
     if _is_ordered(thread, start, end):
         return None
-    # mostly, each thread's rows are in order and only the threads are mixed; two bytes are sorted by counting
+    # mostly, each thread's rows are in order and only the threads are mixed; two bytes are sorted
+    # by counting
     order = np.argsort(thread, kind="stable").astype(np.int32)
     return (
         order
@@ -409,22 +456,36 @@ def _order(thread: Codes, start: Ints, end: Ints) -> Codes | None:
     )
 
 
-def _is_ordered(thread: Codes, start: Ints, end: Ints, order: Codes | None = None) -> bool:
-    """Whether the rows, in this order, are by (thread, start, longest first); looked at in parts, for memory."""
+def _is_ordered(
+    thread: Codes, start: Ints, end: Ints, order: Codes | None = None
+) -> bool:
+    """Whether the rows, in this order, are by (thread, start, longest first); looked at in parts,
+    for memory.
+    """
     for at in range(0, len(start) - 1, BLOCK):
-        part = slice(at, at + BLOCK + 1) if order is None else order[at : at + BLOCK + 1]
-        number, begin, stop = np.diff(thread[part]), np.diff(start[part]), np.diff(end[part])
-        good = (number > 0) | ((number == 0) & ((begin > 0) | ((begin == 0) & (stop <= 0))))
+        part = (
+            slice(at, at + BLOCK + 1) if order is None else order[at : at + BLOCK + 1]
+        )
+        number, begin, stop = (
+            np.diff(thread[part]),
+            np.diff(start[part]),
+            np.diff(end[part]),
+        )
+        good = (number > 0) | (
+            (number == 0) & ((begin > 0) | ((begin == 0) & (stop <= 0)))
+        )
         if not good.all():
             return False
     return True
 
 
 def _levels(start: Ints, end: Ints, path: Path) -> Iterator[tuple[Rows, Rows]]:
-    """Pairs of ranges and the ranges around them; those around come first, as inner ones of an earlier pair.
+    """Pairs of ranges and the ranges around them; those around come first, as inner ones of an
+    earlier pair.
 
-    Push/pop ranges of a thread nest. Ordered by start, the depth of the i-th range is therefore i less the number of
-    ranges that ended by its start, and the range around it is the last one before it that is one less deep.
+    Push/pop ranges of a thread nest. Ordered by start, the depth of the i-th range is therefore i
+    less the number of ranges that ended by its start, and the range around it is the last one
+    before it that is one less deep.
 
     Args:
         start: of one thread's ranges, ascending, longest first.
@@ -438,11 +499,15 @@ def _levels(start: Ints, end: Ints, path: Path) -> Iterator[tuple[Rows, Rows]]:
     depth = np.empty(len(start), np.int16)
     for first in range(0, len(start), BLOCK):
         part = slice(first, min(first + BLOCK, len(start)))
-        deep = np.arange(part.start, part.stop) - np.searchsorted(ends, start[part], side="right")
+        deep = np.arange(part.start, part.stop) - np.searchsorted(
+            ends, start[part], side="right"
+        )
         deepest = int(deep.max(initial=0))
         if deepest > MAX_DEPTH:
             raise UserError(
-                f"ranges nested {deepest:,} deep: damaged", where=path, remedy="record again"
+                f"ranges nested {deepest:,} deep: damaged",
+                where=path,
+                remedy="record again",
             )
         depth[part] = deep
     # cut before ranges that nothing is around, about every `BLOCK` ranges

@@ -2,21 +2,28 @@
 
 What an export holds of one kernel, and how it is followed from top to bottom:
 
-    NVTX_EVENTS, on a thread of the CPU                                                          read_ranges
+    NVTX_EVENTS, on a thread of the CPU
+    read_ranges
       XlaModule:#hlo_module=jit_step,program_id=7#           one execution of a module
         Thunk:#hlo_op=while.3#                               a loop; it launches nothing itself
-          Thunk:#hlo_op=fusion.5#                            the innermost thunk: one launch of an instruction
-    CUPTI_ACTIVITY_KIND_RUNTIME, on the same thread                                              read_calls
+          Thunk:#hlo_op=fusion.5#                            the innermost thunk: one launch of an
+          instruction
+    CUPTI_ACTIVITY_KIND_RUNTIME, on the same thread
+    read_calls
             cuLaunchKernel, correlationId 4711               begins while fusion.5 is open
-    CUDA_GRAPH_NODE_EVENTS, where there are command buffers                                      read_graphs
+    CUDA_GRAPH_NODE_EVENTS, where there are command buffers
+    read_graphs
             graphNodeId 12                                   was built while fusion.5 was open
-    CUPTI_ACTIVITY_KIND_KERNEL, _MEMCPY, _MEMSET, on the GPU, later                              read_activities
-            start, end, correlationId 4711                   is of fusion.5, in that execution of jit_step
+    CUPTI_ACTIVITY_KIND_KERNEL, _MEMCPY, _MEMSET, on the GPU, later
+    read_activities
+            start, end, correlationId 4711                   is of fusion.5, in that execution of
+            jit_step
 
-Times on the GPU play no part: they never fall inside the range. What cannot be followed to the top is left out with
-the `LeftOutReason` of where it broke off.
+Times on the GPU play no part: they never fall inside the range. What cannot be followed to the top
+is left out with the `LeftOutReason` of where it broke off.
 
-Exports hold the whole environment of the recorded process, and so secrets: nothing of it but flags of XLA is kept.
+Exports hold the whole environment of the recorded process, and so secrets: nothing of it but flags
+of XLA is kept.
 
 Schema reference: Nsight Systems User Guide, "SQLite Schema Reference".
 """
@@ -36,7 +43,15 @@ import numpy.typing as npt
 
 from pgle.errors import UserError, many
 from pgle.files import AnyPath
-from pgle.trace.columns import Codes, Flags, GrowingColumn, Ints, changes, distinct, narrow
+from pgle.trace.columns import (
+    Codes,
+    Flags,
+    GrowingColumn,
+    Ints,
+    changes,
+    distinct,
+    narrow,
+)
 from pgle.trace.nsys.graphs import Graphs, read_graphs
 from pgle.trace.nsys.ranges import (
     NO_CALL,
@@ -78,19 +93,24 @@ NEEDED = {
     "NVTX_EVENTS": ("start", "end", "eventType", "globalTid", "textId"),
     API: ("start", "globalTid", "correlationId"),
     **dict.fromkeys(
-        ACTIVITIES, ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+        ACTIVITIES,
+        ("start", "end", "deviceId", "streamId", "correlationId", "globalPid"),
     ),
 }
 """Columns that are required if their table exists; a table may be absent."""
 
 KNOWN_SCHEMA = 3
-"""Major version of the export schema of nsys 2022.4 to 2026.4; another one changes the meaning of columns."""
+"""Major version of the export schema of nsys 2022.4 to 2026.4; another one changes the meaning of
+columns.
+"""
 
 HIDDEN = {reason.word for reason in IN_GRAPHS}
 RECORD_WITHOUT = "record with XLA_FLAGS=--xla_gpu_enable_command_buffer= (or `nsys profile --cuda-graph-trace=node`)"
 
 
-def read_nsys(path: AnyPath, *, progress: Callable[[int, int], None] | None = None) -> Trace:
+def read_nsys(
+    path: AnyPath, *, progress: Callable[[int, int], None] | None = None
+) -> Trace:
     """Read an Nsight Systems export.
 
     Args:
@@ -99,7 +119,9 @@ def read_nsys(path: AnyPath, *, progress: Callable[[int, int], None] | None = No
     """
     if not isinstance(path, Path):
         raise UserError(
-            "an nsys export must be a local file", where=str(path), remedy="copy it here first"
+            "an nsys export must be a local file",
+            where=str(path),
+            remedy="copy it here first",
         )
     with closing(Tables(path)) as tables:
         _check(tables)
@@ -145,11 +167,17 @@ def _check(tables: Tables) -> None:
                 remedy="export the whole report with a current `nsys export`",
             )
     if not tables.columns("NVTX_EVENTS"):
-        raise UserError("no NVTX ranges, so kernels have no names", where=tables.path, remedy=again)
+        raise UserError(
+            "no NVTX ranges, so kernels have no names", where=tables.path, remedy=again
+        )
 
 
-def _trace(tables: Tables, launches: XlaLaunches, graphs: Graphs, found: Activities) -> Trace:
-    """Put the columns in order and number executions and launches. The columns of `found` are used up, for memory."""
+def _trace(
+    tables: Tables, launches: XlaLaunches, graphs: Graphs, found: Activities
+) -> Trace:
+    """Put the columns in order and number executions and launches. The columns of `found` are used
+    up, for memory.
+    """
     hidden = graphs.hidden()
     unresolved = (*found.unresolved(), *(() if hidden is None else (hidden,)))
     if not len(found.columns["start"]):
@@ -157,12 +185,15 @@ def _trace(tables: Tables, launches: XlaLaunches, graphs: Graphs, found: Activit
     used = list(found.devices)
     names = devices_of(tables, used)
     by_name = sorted(
-        range(len(used)), key=lambda number: (names[number].process, names[number].ordinal)
+        range(len(used)),
+        key=lambda number: (names[number].process, names[number].ordinal),
     )
     rank = np.empty(len(used), np.int32)
     rank[by_name] = np.arange(len(used), dtype=np.int32)
     columns, in_graph = _in_order(found, graphs, launches, rank)
-    other = other_work(found, graphs, {used[number]: at for at, number in enumerate(by_name)})
+    other = other_work(
+        found, graphs, {used[number]: at for at, number in enumerate(by_name)}
+    )
     known = believed(columns, other, graphs.instructions, in_graph)
     columns = known.columns
     if not len(columns["start_ns"]):
@@ -180,14 +211,20 @@ def _trace(tables: Tables, launches: XlaLaunches, graphs: Graphs, found: Activit
         module=launches.module[module_range],
         instruction=columns["instruction"],
         execution=number_executions(device, module_range, launches),
-        instance=number_launches(thunk, columns.get("shared"), len(launches.instruction)),
+        instance=number_launches(
+            thunk, columns.get("shared"), len(launches.instruction)
+        ),
         modules=launches.modules,
         instructions=graphs.instructions,
         devices=tuple(names[number] for number in by_name),
         unresolved=unresolved,
         other=known.other,
         sources=(
-            Source(str(tables.path), "nsys-sqlite", exported.get("EXPORT_PRODUCT_VERSION", "")),
+            Source(
+                str(tables.path),
+                "nsys-sqlite",
+                exported.get("EXPORT_PRODUCT_VERSION", ""),
+            ),
         ),
         xla_flags=xla_flags(tables),
         warnings=_warnings(tables, exported, found, graphs, known.remarks),
@@ -203,7 +240,9 @@ def _trace(tables: Tables, launches: XlaLaunches, graphs: Graphs, found: Activit
 def _in_order(
     found: Activities, graphs: Graphs, launches: XlaLaunches, rank: Codes
 ) -> tuple[dict[str, npt.NDArray[Any]], Flags | None]:
-    """The activities of instructions by (device, start), as `believed` takes them; and which are nodes of graphs."""
+    """The activities of instructions by (device, start), as `believed` takes them; and which are
+    nodes of graphs.
+    """
     columns = found.columns
     device = narrow(rank)[columns["device"].join()]
     start = columns["start"].join()
@@ -235,7 +274,9 @@ def other_work(
         kind = np.full(len(start), ActivityKind.KERNEL, np.uint8)
         reason = np.full(len(start), LeftOutReason.GRAPH_LAUNCH, np.uint8)
         timed = impossible_times(start, end) == 0
-        found.add_others(timed, start, end - start, pid & PROCESS, ordinal, stream, kind, reason)
+        found.add_others(
+            timed, start, end - start, pid & PROCESS, ordinal, stream, kind, reason
+        )
     if not found.others:
         return NO_OTHER_WORK
     parts = zip(*found.others, strict=True)
@@ -254,7 +295,9 @@ def other_work(
     return joined([work.of_rows(np.flatnonzero(device >= 0))])
 
 
-def _nothing(tables: Tables, found: Activities, unresolved: tuple[Unresolved, ...]) -> UserError:
+def _nothing(
+    tables: Tables, found: Activities, unresolved: tuple[Unresolved, ...]
+) -> UserError:
     """The error for an export from which no activity could be resolved."""
     in_graphs = [entry.count for entry in unresolved if entry.reason in HIDDEN]
     if in_graphs:
@@ -270,7 +313,9 @@ def _nothing(tables: Tables, found: Activities, unresolved: tuple[Unresolved, ..
     why = ", ".join(f"{entry.reason} {entry.count:,}" for entry in unresolved)
     remedy = "record several whole steps after compilation with `nsys profile --trace=cuda,nvtx`"
     return UserError(
-        f"no GPU activity belongs to an XLA instruction ({why})", where=tables.path, remedy=remedy
+        f"no GPU activity belongs to an XLA instruction ({why})",
+        where=tables.path,
+        remedy=remedy,
     )
 
 
@@ -304,7 +349,9 @@ def _warnings(
     schema = exported.get("EXPORT_SCHEMA_VERSION", "")
     major = schema.partition(".")[0]
     if major.isdigit() and int(major) != KNOWN_SCHEMA:
-        lines.append(f"{name}: export schema {schema} is not {KNOWN_SCHEMA}.x; check the result")
+        lines.append(
+            f"{name}: export schema {schema} is not {KNOWN_SCHEMA}.x; check the result"
+        )
     return tuple(lines)
 
 
@@ -315,7 +362,9 @@ MAX_TIME_NS = 2**61  # 73 years from the start of the session
 def impossible_times(start: Ints, end: Ints) -> Reasons:
     """uint8[n]: why a record has no possible time; 0 for records that have one."""
     reason = without_time(start, end)
-    far = (start > MAX_TIME_NS) | (start < -MAX_TIME_NS) | (end - start > MAX_DURATION_NS)
+    far = (
+        (start > MAX_TIME_NS) | (start < -MAX_TIME_NS) | (end - start > MAX_DURATION_NS)
+    )
     reason[far] = LeftOutReason.BAD_TIME
     reason[(start == NULL) | (end == NULL)] = LeftOutReason.NO_TIME
     return reason
@@ -343,11 +392,15 @@ class Calls:
 def read_calls(tables: Tables, ranges: Ranges, step: Callable[[int], None]) -> Calls:
     """Read the API calls, and find the thunk that was open on the thread of each."""
     found: dict[int, tuple[GrowingColumn[np.int32], GrowingColumn[np.int32]]] = {}
-    for start, tid, correlation in tables.integers(API, ("start", "globalTid", "correlationId")):
+    for start, tid, correlation in tables.integers(
+        API, ("start", "globalTid", "correlationId")
+    ):
         step(len(start))
         began_in = ranges.open_at(tid, start)
         for pid, rows in by_value(tid & PROCESS):
-            ids, numbers = found.setdefault(pid, (GrowingColumn(np.int32), GrowingColumn(np.int32)))
+            ids, numbers = found.setdefault(
+                pid, (GrowingColumn(np.int32), GrowingColumn(np.int32))
+            )
             ids.append(correlation[rows])
             numbers.append(began_in[rows])
     unknown = len(ranges.thunk) + NO_CALL
@@ -378,16 +431,24 @@ class KernelNames:
     def __bool__(self) -> bool:
         return bool(self._names)
 
-    def add(self, name: Ints, thunk: Codes, instruction: Codes | None, good: Flags) -> None:
-        """Remember a batch: ids of names, thunks, instructions where they are not the thunks', and which rows count."""
+    def add(
+        self, name: Ints, thunk: Codes, instruction: Codes | None, good: Flags
+    ) -> None:
+        """Remember a batch: ids of names, thunks, instructions where they are not the thunks', and
+        which rows count.
+        """
         code = self._codes(name)
         rows = np.flatnonzero((code >= 0) & good)
         if not len(rows):
             return
         of = self._launches
-        known = of.instruction[thunk[rows]] if instruction is None else instruction[rows]
+        known = (
+            of.instruction[thunk[rows]] if instruction is None else instruction[rows]
+        )
         module = of.module[of.module_range[thunk[rows]]].astype(np.int64)
-        self._seen.update(distinct((module << 40 | known) * len(self._names) + code[rows]).tolist())
+        self._seen.update(
+            distinct((module << 40 | known) * len(self._names) + code[rows]).tolist()
+        )
 
     def by_instruction(
         self, instructions: tuple[str, ...]
@@ -396,7 +457,10 @@ class KernelNames:
         found: dict[tuple[str, str], set[str]] = {}
         for key in sorted(self._seen):
             of, code = divmod(key, len(self._names))
-            where = self._launches.modules[of >> 40].name, instructions[of & (1 << 40) - 1]
+            where = (
+                self._launches.modules[of >> 40].name,
+                instructions[of & (1 << 40) - 1],
+            )
             found.setdefault(where, set()).add(self._names[code])
         return {where: frozenset(names) for where, names in found.items()}
 
@@ -414,7 +478,8 @@ class Activities:
             "stream": GrowingColumn(np.int16),  # as recorded
             "thunk": GrowingColumn(np.int32),  # that launched it
             # with graphs only: what the activities of one instruction share, besides the thunk;
-            # index of the instruction, which else is the thunk's; and whether it is a node of a graph
+            # index of the instruction, which else is the thunk's; and whether it is a node of a
+            # graph
             "shared": GrowingColumn(np.int32),
             "instruction": GrowingColumn(np.int16),
             "in_graph": GrowingColumn(np.bool_),
@@ -423,7 +488,8 @@ class Activities:
     devices: dict[tuple[int, int], int] = field(
         default_factory=dict
     )  # pairs (globalPid, ordinal), numbered
-    # the activities of no instruction that have a time, in batches: as `OtherWork`, with devices as pairs
+    # the activities of no instruction that have a time, in batches: as `OtherWork`, with devices as
+    # pairs
     others: list[tuple[npt.NDArray[Any], ...]] = field(default_factory=list)
     left_out: dict[LeftOutReason, list[int]] = field(
         default_factory=dict
@@ -444,7 +510,8 @@ class Activities:
             calls: the API calls.
             graphs: CUDA graphs.
             kind: of all of them.
-            batch: start, end, correlation id, process, device, stream; with graphs node and kernel name; last the
+            batch: start, end, correlation id, process, device, stream; with graphs node and kernel
+            name; last the
                 kernel's name where `named` is given.
             named: names of kernels to remember.
         """
@@ -455,13 +522,21 @@ class Activities:
         duration = end - start
         wrong = impossible_times(start, end)
         reason[wrong > 0] = wrong[wrong > 0]
-        columns: dict[str, Codes] = {"start": start, "duration": duration, "stream": stream}
+        columns: dict[str, Codes] = {
+            "start": start,
+            "duration": duration,
+            "stream": stream,
+        }
         if graphs.present:
             instruction, shared, reason = graphs.resolve(
                 thunk, reason, pid, correlation, *batch[6:8]
             )
             in_graph = (batch[6] != NULL) & (batch[6] != 0)
-            columns |= {"instruction": instruction, "shared": shared, "in_graph": in_graph}
+            columns |= {
+                "instruction": instruction,
+                "shared": shared,
+                "in_graph": in_graph,
+            }
         columns["thunk"] = thunk
         good = reason == LeftOutReason.NONE
         if named is not None:
@@ -503,7 +578,9 @@ class Activities:
         for process, rows in by_value(pid):
             mine = np.empty(len(ordinal[rows]), np.int32)
             for number, some in by_value(ordinal[rows]):
-                mine[some] = self.devices.setdefault((process, number), len(self.devices))
+                mine[some] = self.devices.setdefault(
+                    (process, number), len(self.devices)
+                )
             device[rows] = mine
         return device
 
@@ -515,12 +592,17 @@ class Activities:
     def unresolved(self) -> tuple[Unresolved, ...]:
         """What was left out, in the order of the reasons."""
         return tuple(
-            Unresolved(reason.word, *self.left_out[reason]) for reason in sorted(self.left_out)
+            Unresolved(reason.word, *self.left_out[reason])
+            for reason in sorted(self.left_out)
         )
 
 
 def read_activities(
-    tables: Tables, calls: Calls, graphs: Graphs, names: KernelNames, step: Callable[[int], None]
+    tables: Tables,
+    calls: Calls,
+    graphs: Graphs,
+    names: KernelNames,
+    step: Callable[[int], None],
 ) -> Activities:
     """Read all GPU work, and find the thunk that launched each activity."""
     found = Activities()
@@ -550,7 +632,9 @@ def by_time(device: Codes, start: Ints) -> Codes | slice:
     return ordered
 
 
-def number_executions(device: Codes, module_range: Codes, launches: XlaLaunches) -> Codes:
+def number_executions(
+    device: Codes, module_range: Codes, launches: XlaLaunches
+) -> Codes:
     """Running number of each row's module range within its module and device, by start."""
     count = len(launches.module_start)
     size = (int(device.max()) + 1) * count
@@ -565,7 +649,9 @@ def number_executions(device: Codes, module_range: Codes, launches: XlaLaunches)
         pairs = distinct(pair)
     of_device, of_range = np.divmod(pairs, count)
     of_module = launches.module[of_range].astype(np.int64)
-    order = np.lexsort((of_range, launches.module_start[of_range], of_module, of_device))
+    order = np.lexsort(
+        (of_range, launches.module_start[of_range], of_module, of_device)
+    )
     group = (of_device * len(launches.modules) + of_module)[order]
     first = changes(group)
     at = np.arange(len(order))
@@ -585,7 +671,9 @@ def number_launches(thunk: Codes, shared: Codes | None, thunks: int) -> Codes:
     """Number what was launched together from 0, in the order of the thunks."""
     if shared is not None:
         keys = thunk.astype(np.int64) << 32 | shared.astype(np.int64)
-        shares: Codes = np.unique(keys, return_inverse=True)[1].astype(np.int32).reshape(-1)
+        shares: Codes = (
+            np.unique(keys, return_inverse=True)[1].astype(np.int32).reshape(-1)
+        )
         return shares
     used = np.zeros(thunks, np.bool_)
     used[thunk] = True
@@ -594,7 +682,9 @@ def number_launches(thunk: Codes, shared: Codes | None, thunks: int) -> Codes:
 
 
 PID_MASK = 0xFFFFFF
-"""globalPid and globalTid hold the process id in bits 24 to 47 and the thread id below; the sign bit may be set."""
+"""globalPid and globalTid hold the process id in bits 24 to 47 and the thread id below; the sign
+bit may be set.
+"""
 
 _JAX_DEVICE = re.compile(r"#global=(\d{1,9}),local=(\d{1,9}),process=(\d{1,9})\b")
 
@@ -606,8 +696,9 @@ _QUOTED = "|".join(rf"{quote}(?:[^{quote}=]|(?<=[a-z0-9])=)*{quote}" for quote i
 _FLAG = re.compile(
     rf"""(?<![^\s;,"'=])--xla\w*(?:=(?:{_QUOTED}|[^\s;,"'\0|&=]*(?:,[\w.:+-]+(?![\w.:+-]*=))*))?"""
 )
-"""A flag with its value. Values have no ``=``, and a comma belongs to one where no ``NAME=`` follows:
-that is another variable."""
+"""A flag with its value. Values have no ``=``, and a comma belongs to one where no ``NAME=``
+follows: that is another variable.
+"""
 
 
 def process_id(global_id: int) -> int:
@@ -620,7 +711,8 @@ def devices_of(tables: Tables, used: Iterable[tuple[int, int]]) -> tuple[Device,
 
     Args:
         tables: the export.
-        used: pairs of globalPid and device ordinal, as activities name them. With one GPU per process all are 0.
+        used: pairs of globalPid and device ordinal, as activities name them. With one GPU per
+        process all are 0.
     """
     used = list(used)
     host = next(filter(None, _system(tables, "Hostname")), tables.path.stem)[:255]
@@ -631,25 +723,41 @@ def devices_of(tables: Tables, used: Iterable[tuple[int, int]]) -> tuple[Device,
     if len(set(names.values())) < len(
         pids
     ):  # the same process id in several virtual machines or hosts
-        names = {pid: f"{host}/{(pid >> 48) & 0xFFFF}:{process_id(pid)}" for pid in pids}
+        names = {
+            pid: f"{host}/{(pid >> 48) & 0xFFFF}:{process_id(pid)}" for pid in pids
+        }
     found = []
     for pid, ordinal in used:
         mine = launchers.get(process_id(pid), {})
         number = mine.get(ordinal)
         if number is None:
             candidates = (
-                named.get(ordinal, set()) if len(used) > 1 else set().union(*named.values())
+                named.get(ordinal, set())
+                if len(used) > 1
+                else set().union(*named.values())
             )
-            number = next(iter(candidates)) if len(candidates) == 1 and len(pids) == 1 else None
-        if number is None and len(mine) == 1 and sum(other == pid for other, _ in used) == 1:
+            number = (
+                next(iter(candidates))
+                if len(candidates) == 1 and len(pids) == 1
+                else None
+            )
+        if (
+            number is None
+            and len(mine) == 1
+            and sum(other == pid for other, _ in used) == 1
+        ):
             number = next(iter(mine.values()))
         found.append(Device(names[pid], ordinal, number))
     return tuple(found)
 
 
 def _system(tables: Tables, *names: str) -> Iterator[str]:
-    """What the export says of the machine under names that begin so; of its environment only flags are kept."""
-    for _, value in tables.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"), like=("name", names)):
+    """What the export says of the machine under names that begin so; of its environment only flags
+    are kept.
+    """
+    for _, value in tables.rows(
+        "TARGET_INFO_SYSTEM_ENV", ("name", "value"), like=("name", names)
+    ):
         if isinstance(value, str):
             yield value.strip()
 
@@ -664,7 +772,9 @@ def dropped_records(tables: Tables) -> list[str]:
     """The recorder's own notes on lost GPU records, in words."""
     texts = (text for (text,) in tables.rows("DIAGNOSTIC_EVENT", ("text",)))
     found = (_DROPPED.search(text) for text in texts if isinstance(text, str))
-    counts = [int(note["records"] or note["events"]) for note in found if note is not None]
+    counts = [
+        int(note["records"] or note["events"]) for note in found if note is not None
+    ]
     lost = sum(counts)
     if not lost:
         return []
@@ -673,7 +783,9 @@ def dropped_records(tables: Tables) -> list[str]:
 
 
 def _launchers(tables: Tables) -> dict[int, dict[int, int]]:
-    """Global device by process id and local device, from XLA's launcher threads (``XlaLauncher:#global=…#``)."""
+    """Global device by process id and local device, from XLA's launcher threads
+    (``XlaLauncher:#global=…#``).
+    """
     names = {
         identity: match
         for identity, text in tables.texts(("XlaLauncher:",))
@@ -694,7 +806,9 @@ def _launchers(tables: Tables) -> dict[int, dict[int, int]]:
 def _named(tables: Tables) -> dict[int, set[int]]:
     """Global devices by ordinal, from the names XLA gives its devices (``Xla:#global=…#``)."""
     found: dict[int, set[int]] = {}
-    for name, ordinal in tables.rows("TARGET_INFO_NVTX_CUDA_DEVICE", ("name", "deviceId")):
+    for name, ordinal in tables.rows(
+        "TARGET_INFO_NVTX_CUDA_DEVICE", ("name", "deviceId")
+    ):
         if (
             isinstance(name, str)
             and isinstance(ordinal, int)
@@ -708,18 +822,25 @@ def recordings(
     tables: Tables, used: Iterable[tuple[int, int]], devices: Sequence[Device]
 ) -> dict[str, Recording]:
     """Facts about each process."""
-    began = (value for (value,) in tables.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)))
+    began = (
+        value
+        for (value,) in tables.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))
+    )
     utc_ns = next(
         (value for value in began if isinstance(value, int) and value > 0), None
     )  # all times count from it
-    namespace = next(filter(_NAMESPACE.fullmatch, _system(tables, "NamespacePID", "SystemUID")), "")
+    namespace = next(
+        filter(_NAMESPACE.fullmatch, _system(tables, "NamespacePID", "SystemUID")), ""
+    )
     gpus = _gpus(tables)
     # exports of 2024 and later have it
     rows = tables.rows("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
     by_ordinal = {(pid, ordinal): gpu for pid, ordinal, gpu in rows}
     of_process: dict[str, list[object]] = {}
     for (pid, ordinal), device in zip(used, devices, strict=True):
-        of_process.setdefault(device.process, []).append(by_ordinal.get((process_id(pid), ordinal)))
+        of_process.setdefault(device.process, []).append(
+            by_ordinal.get((process_id(pid), ordinal))
+        )
     everything = frozenset().union(*gpus.values())
     return {
         name: Recording(
@@ -739,7 +860,9 @@ def _gpus(tables: Tables) -> Mapping[object, frozenset[str]]:
     for kind, column in (("uuid", "uuid"), ("bus", "busLocation")):
         for gpu, value in tables.rows("TARGET_INFO_GPU", ("id", column)):
             if isinstance(value, str) and value.strip("0-:. "):
-                found[gpu] = found.get(gpu, frozenset()) | {f"{kind}:{value.strip().lower()}"}
+                found[gpu] = found.get(gpu, frozenset()) | {
+                    f"{kind}:{value.strip().lower()}"
+                }
     return found
 
 
@@ -747,7 +870,9 @@ def exporter(tables: Tables) -> dict[str, str]:
     """What the exporter says of itself."""
     for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
         rows = tables.rows(
-            table, ("name", "value"), like=("name", ("EXPORT_PRODUCT", "EXPORT_SCHEMA_VERSION"))
+            table,
+            ("name", "value"),
+            like=("name", ("EXPORT_PRODUCT", "EXPORT_SCHEMA_VERSION")),
         )
         found = {str(name): str(value) for name, value in rows}
         if found:
@@ -756,7 +881,9 @@ def exporter(tables: Tables) -> dict[str, str]:
 
 
 def xla_flags(tables: Tables) -> str:
-    """XLA_FLAGS of the recorded process: what begins with ``--xla`` in its value, and no word else."""
+    """XLA_FLAGS of the recorded process: what begins with ``--xla`` in its value, and no word
+    else.
+    """
     captured = tables.rows(
         "META_DATA_CAPTURE", ("value",), like=("value", ("XLA_FLAGS=",))
     )  # NAME="value"

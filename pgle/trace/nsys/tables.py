@@ -1,12 +1,14 @@
 """The columns of an Nsight Systems export in SQLite.
 
-Tables are created lazily by nsys and columns come and go with the schema (2.7 in 2021 to 3.28 in 2026), so tables and
-columns are asked for by name, and an absent optional column reads as all `NULL`.
+Tables are created lazily by nsys and columns come and go with the schema (2.7 in 2021 to 3.28 in
+2026), so tables and columns are asked for by name, and an absent optional column reads as all
+`NULL`.
 
-A trace is millions of short rows, and SQLite hands out one value after the other: that is four fifths of the time of a
-conversion. So integer columns are decoded from the file's pages: rows with equal headers have each column in the same
-place, and a whole group of them is a few numpy calls. Whatever is stored in another way is asked of SQLite, block by
-block. Every position that is read from the file is checked against the end of its page.
+A trace is millions of short rows, and SQLite hands out one value after the other: that is four
+fifths of the time of a conversion. So integer columns are decoded from the file's pages: rows with
+equal headers have each column in the same place, and a whole group of them is a few numpy calls.
+Whatever is stored in another way is asked of SQLite, block by block. Every position that is read
+from the file is checked against the end of its page.
 
 File format: https://www.sqlite.org/fileformat2.html, sections 1.6 (B-tree pages) and 2.1 (records).
 """
@@ -38,14 +40,17 @@ API = "CUPTI_ACTIVITY_KIND_RUNTIME"  # CUDA API calls, also of the driver (event
 PROCESS = ~np.int64(0xFFFFFF)  # globalPid is globalTid without its thread id
 
 BATCH_ROWS = 1 << 17
-"""Rows read at once: large enough to keep numpy busy, small enough to stay in the processor's cache."""
+"""Rows read at once: large enough to keep numpy busy, small enough to stay in the processor's
+cache.
+"""
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
-MAX_HEADER = (
-    4096  # bytes of a record's header that are looked at; 2,000 columns are SQLite's own limit
-)
-BLOCK_BYTES = 1 << 19  # pages decoded at once: their working arrays stay in the processor's cache
+# bytes of a record's header that are looked at; 2,000 columns are SQLite's own limit
+MAX_HEADER = 4096
+BLOCK_BYTES = (
+    1 << 19
+)  # pages decoded at once: their working arrays stay in the processor's cache
 INTERIOR, LEAF = (
     5,
     13,
@@ -84,35 +89,45 @@ class Tables:
             yield
         except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:
             detail = str(error).partition("\n")[0][:120]
-            remedy = (
-                "export the report again with `nsys export --type sqlite --force-overwrite true`"
-            )
+            remedy = "export the report again with `nsys export --type sqlite --force-overwrite true`"
             raise UserError(
                 f"damaged database ({detail})", where=self.path, remedy=remedy
             ) from None
 
     def _read_schema(self) -> None:
-        """The columns of each table by their place, where its tree of pages begins, and whether it holds all values."""
+        """The columns of each table by their place, where its tree of pages begins, and whether it
+        holds all values.
+        """
         query = """SELECT m.name, m.rootpage, c.name, c.pk = 0 AND c.hidden = 0 AND c.dflt_value IS NULL
                    FROM sqlite_master m, pragma_table_xinfo(m.name) c WHERE m.type = 'table'"""
-        views = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'")
+        views = self._connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'view'"
+        )
         self._views = {name for (name,) in views}
         self._columns: dict[str, dict[str, int]] = {}
         self._root: dict[str, int] = {}
         for table, root, column, is_stored in self._connection.execute(query):
             found = self._columns.setdefault(table, {})
             found[column] = len(found)
-            self._root[table] = int(root) if is_stored and self._root.get(table, 1) else 0
+            self._root[table] = (
+                int(root) if is_stored and self._root.get(table, 1) else 0
+            )
 
     def columns(self, table: str) -> frozenset[str]:
-        """Its column names; empty where there is no such table. A view, which may never end, is a `UserError`."""
+        """Its column names; empty where there is no such table. A view, which may never end, is a
+        `UserError`.
+        """
         if table in self._views:
             remedy = "export the report again with `nsys export --type sqlite`"
-            raise UserError(f"{table} is a view, no table", where=self.path, remedy=remedy)
+            raise UserError(
+                f"{table} is a view, no table", where=self.path, remedy=remedy
+            )
         return frozenset(self._columns.get(table, ()))
 
     def count(self, table: str) -> int:
-        """About how many rows it has, for progress only: the span of row ids, which SQLite finds without a scan."""
+        """About how many rows it has, for progress only: the span of row ids, which SQLite finds
+        without a scan.
+        """
         if not self._root.get(table):
             return 0
         with self._reading():
@@ -124,12 +139,18 @@ class Tables:
         return 0 if low is None else int(high) - int(low) + 1
 
     def integers(
-        self, table: str, columns: Sequence[str], *, keep: tuple[str, Sequence[int]] | None = None
+        self,
+        table: str,
+        columns: Sequence[str],
+        *,
+        keep: tuple[str, Sequence[int]] | None = None,
     ) -> Iterator[Columns]:
         """Batches of columns; `keep` names a column and the values whose rows are wanted."""
         known = self._columns.get(table, {})
         present = [
-            name for name in dict.fromkeys([*columns, *(keep[:1] if keep else ())]) if name in known
+            name
+            for name in dict.fromkeys([*columns, *(keep[:1] if keep else ())])
+            if name in known
         ]
         if not present or (keep is not None and keep[0] not in known):
             return
@@ -137,17 +158,24 @@ class Tables:
             for batch in self._batches(table, present):
                 found = dict(zip(present, batch, strict=True))
                 if keep is not None:
-                    chosen = np.logical_or.reduce([found[keep[0]] == value for value in keep[1]])
+                    chosen = np.logical_or.reduce(
+                        [found[keep[0]] == value for value in keep[1]]
+                    )
                     if not chosen.all():
                         found = {name: column[chosen] for name, column in found.items()}
                 rows = len(found[present[0]])
                 if rows:
                     yield tuple(
-                        found[name] if name in found else np.full(rows, NULL) for name in columns
+                        found[name] if name in found else np.full(rows, NULL)
+                        for name in columns
                     )
 
     def whole(
-        self, table: str, columns: Sequence[str], *, keep: tuple[str, Sequence[int]] | None = None
+        self,
+        table: str,
+        columns: Sequence[str],
+        *,
+        keep: tuple[str, Sequence[int]] | None = None,
     ) -> Columns:
         """As `integers`, all rows at once; empty columns where there is no such table."""
         batches = [*self.integers(table, columns, keep=keep)] or [
@@ -165,14 +193,21 @@ class Tables:
         step = max(BLOCK_BYTES // self._page_bytes, 1)
         for at in range(0, len(leaves), step):
             waiting.append(self._block(table, columns, leaves[at : at + step]))
-            if at + step >= len(leaves) or sum(len(part[0]) for part in waiting) >= BATCH_ROWS:
+            if (
+                at + step >= len(leaves)
+                or sum(len(part[0]) for part in waiting) >= BATCH_ROWS
+            ):
                 yield tuple(map(np.concatenate, zip(*waiting, strict=True)))
                 waiting = []
 
-    def _asked(self, table: str, columns: Sequence[str], where: str) -> Iterator[Columns]:
+    def _asked(
+        self, table: str, columns: Sequence[str], where: str
+    ) -> Iterator[Columns]:
         """Batches of columns as SQLite gives them, a value at a time."""
         chosen = ", ".join(f'ifnull("{name}", {NULL})' for name in columns)
-        with closing(self._connection.execute(f'SELECT {chosen} FROM "{table}" {where}')) as cursor:
+        with closing(
+            self._connection.execute(f'SELECT {chosen} FROM "{table}" {where}')
+        ) as cursor:
             while rows := cursor.fetchmany(BATCH_ROWS):
                 values = np.array(rows)
                 if values.dtype != np.int64:
@@ -180,22 +215,37 @@ class Tables:
                 yield tuple(np.ascontiguousarray(values.T))
 
     def rows(
-        self, table: str, columns: Sequence[str], *, like: tuple[str, Sequence[str]] | None = None
+        self,
+        table: str,
+        columns: Sequence[str],
+        *,
+        like: tuple[str, Sequence[str]] | None = None,
     ) -> Iterator[tuple[object, ...]]:
-        """The rows of a small table; `like` names a column and the beginnings of text whose rows are wanted."""
+        """The rows of a small table; `like` names a column and the beginnings of text whose rows
+        are wanted.
+        """
         if not set(columns) <= self.columns(table):
             return
-        query = f"""SELECT {", ".join(f'"{name}"' for name in columns)} FROM "{table}\""""
+        query = (
+            f"""SELECT {", ".join(f'"{name}"' for name in columns)} FROM "{table}\""""
+        )
         values: list[str] = []
         if like is not None:
             query += " WHERE " + " OR ".join(f'"{like[0]}" GLOB ?' for _ in like[1])
             values = [f"{beginning}*" for beginning in like[1]]
-        with self._reading(), closing(self._connection.execute(query, values)) as cursor:
+        with (
+            self._reading(),
+            closing(self._connection.execute(query, values)) as cursor,
+        ):
             yield from cursor
 
     def texts(self, beginnings: Sequence[str] = ("",)) -> Iterator[tuple[int, str]]:
-        """The texts that other tables name by number, each with its number; those that begin in one of some ways."""
-        for identity, text in self.rows("StringIds", ("id", "value"), like=("value", beginnings)):
+        """The texts that other tables name by number, each with its number; those that begin in one
+        of some ways.
+        """
+        for identity, text in self.rows(
+            "StringIds", ("id", "value"), like=("value", beginnings)
+        ):
             if isinstance(identity, int) and isinstance(text, str):
                 yield identity, text
 
@@ -205,7 +255,9 @@ class Tables:
         self._connection.close()
 
     def _leaves(self, root: int) -> Ints | None:
-        """The pages that hold the rows of the table whose tree begins at a page, in row order; None: another tree."""
+        """The pages that hold the rows of the table whose tree begins at a page, in row order;
+        None: another tree.
+        """
         level = np.array([root], np.int64)
         for _ in range(MAX_DEPTH):
             kind = int(self._pages(level[:1])[0])
@@ -213,7 +265,9 @@ class Tables:
                 return level
             if kind != INTERIOR:
                 return None
-            level = np.concatenate([self._children(level[at : at + 1]) for at in range(len(level))])
+            level = np.concatenate(
+                [self._children(level[at : at + 1]) for at in range(len(level))]
+            )
             if len(level) > self._count:
                 raise ValueError("a table has more pages than the file")
         raise ValueError("a table's tree has no leaves")
@@ -239,9 +293,9 @@ class Tables:
         edges = [0, *(np.flatnonzero(np.diff(numbers) != 1) + 1).tolist(), len(numbers)]
         for first, last in pairwise(edges):
             part = raw[first * size : last * size].data
-            if os.preadv(self._file.fileno(), [part], (int(numbers[first]) - 1) * size) != len(
-                part
-            ):
+            if os.preadv(
+                self._file.fileno(), [part], (int(numbers[first]) - 1) * size
+            ) != len(part):
                 raise ValueError("the file ends within a page")
         return raw
 
@@ -260,11 +314,17 @@ class Tables:
         if (payload < 0).any() or (record + local > page_end).any():
             raise ValueError("a row reaches beyond its page")
         found = _decoded(
-            raw, record, local, payload, [self._columns[table][name] for name in columns]
+            raw,
+            record,
+            local,
+            payload,
+            [self._columns[table][name] for name in columns],
         )
         if found is None:
             first, last = _varints(raw, row_id[[0, -1]])[0].tolist()
-            parts = [*self._asked(table, columns, f"WHERE rowid BETWEEN {first} AND {last}")]
+            parts = [
+                *self._asked(table, columns, f"WHERE rowid BETWEEN {first} AND {last}")
+            ]
             if sum(len(part[0]) for part in parts) != len(cell):
                 raise ValueError("rows are not in order")
             found = tuple(map(np.concatenate, zip(*parts, strict=True)))
@@ -277,10 +337,17 @@ class Tables:
         most = int(count.max(initial=0))
         if (table[:, 0] != LEAF).any() or 8 + 2 * most > self._usable:
             raise ValueError("a page of rows is damaged")
-        pointers = np.ascontiguousarray(table[:, 8 : 8 + 2 * most]).view(">u2").astype(np.int64)
+        pointers = (
+            np.ascontiguousarray(table[:, 8 : 8 + 2 * most])
+            .view(">u2")
+            .astype(np.int64)
+        )
         begin = np.arange(pages) * self._page_bytes
         used = np.arange(most) < count[:, None]
-        cell, end = (pointers + begin[:, None])[used], np.repeat(begin + self._usable, count)
+        cell, end = (
+            (pointers + begin[:, None])[used],
+            np.repeat(begin + self._usable, count),
+        )
         if (cell >= end).any():
             raise ValueError("a page of rows is damaged")
         return cell, end
@@ -294,7 +361,9 @@ def _check_sqlite(path: Path) -> None:
         raise UserError("is empty", where=path, remedy=again)
     if head.startswith(REPORT_MAGIC):
         export = typed("nsys", "export", "--type", "sqlite", path)
-        raise UserError("is a report, not an export", where=path, remedy=f"export it: {export}")
+        raise UserError(
+            "is a report, not an export", where=path, remedy=f"export it: {export}"
+        )
     if not head.startswith(SQLITE_MAGIC):
         raise UserError("not a SQLite database", where=path, remedy=again)
     # https://www.sqlite.org/fileformat2.html: pages are counted at 28, valid where 24 equals 92
@@ -306,7 +375,9 @@ def _check_sqlite(path: Path) -> None:
         raise UserError(f"part of it is still in {log.name}", where=path, remedy=remedy)
     if len(head) < 100 or size < pages * _page_bytes(head):
         raise UserError(
-            f"truncated: {size:,} of {pages * _page_bytes(head):,} bytes", where=path, remedy=again
+            f"truncated: {size:,} of {pages * _page_bytes(head):,} bytes",
+            where=path,
+            remedy=again,
         )
 
 
@@ -319,7 +390,8 @@ def _page_bytes(head: bytes) -> int:
 def _decoded(
     raw: Bytes, record: Ints, local: Ints, payload: Ints, wanted: Sequence[int]
 ) -> Columns | None:
-    """Some columns of rows that each have a record on their page; None where a value lies elsewhere.
+    """Some columns of rows that each have a record on their page; None where a value lies
+    elsewhere.
 
     Args:
         raw: the bytes of the pages.
@@ -345,7 +417,9 @@ def _decoded(
                 if (payload[group] < size).any():
                     raise ValueError("a row is shorter than its header says")
                 # or a long text lies between wanted columns
-                if (local[group] < size).any() or size - places[min(wanted)] + 8 > MAX_HEADER:
+                if (local[group] < size).any() or size - places[
+                    min(wanted)
+                ] + 8 > MAX_HEADER:
                     return None
                 _fill(out, raw, record[group], group, wanted, types, places)
             elif width >= MAX_HEADER:
@@ -379,14 +453,17 @@ def _fill(
             stored = (
                 f">i{width}" if width in (1, 2, 4, 8) else ">i8"
             )  # of 3 and 6 bytes: the first of eight
-            values = np.ndarray(len(rows), stored, records, places[place] - begin, (stride,))
+            values = np.ndarray(
+                len(rows), stored, records, places[place] - begin, (stride,)
+            )
             if width in (3, 6):
                 values = values.astype(np.int64) >> 64 - 8 * width
         column[slice(None) if everything else rows] = values
 
 
 def _layout(head: bytes, columns: int) -> tuple[list[int], list[int], int] | None:
-    """Serial types of the first columns, their places in the record, and the bytes up to the last one's end.
+    """Serial types of the first columns, their places in the record, and the bytes up to the last
+    one's end.
 
     None where `head` is cut off before the last of them. Columns that the record lacks are NULL.
     """

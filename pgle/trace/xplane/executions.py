@@ -1,17 +1,22 @@
-"""Which execution of its module, and which launch of its instruction, a GPU activity of an xplane belongs to.
+"""Which execution of its module, and which launch of its instruction, a GPU activity of an xplane
+belongs to.
 
 Two sources, the better first:
 
-1. **Scope ranges** (CUDA, jaxlib ≥ 0.4.36): the annotation a kernel was launched under has a running number, the stat
-   ``scope_range_id``, and the plane ``/host:__ScopeRangeCallStack__`` tells the number of the enclosing annotation.
-   Activities of one number are one launch; the outermost number is one execution of the module.
-2. **Restart of the order** (ROCm, older releases): activities of one module on one device are put in launch order
-   (by ``correlation_id``, else by start). Neighbours of one instruction are one launch until a kernel name comes again.
-   An execution begins where the order goes back: at an instruction that is earlier in the schedule of the
-   embedded HLO than the one before; in a module of one instruction, at every launch. Instructions inside a ``while``
-   have the place of their loop. Without HLO the order of first appearance replaces the schedule, and instructions
-   launched more often than the rarest tenth are taken for loop bodies; the first execution of a window cut at its
-   start is then counted from the instruction at the cut.
+1. **Scope ranges** (CUDA, jaxlib ≥ 0.4.36): the annotation a kernel was launched under has a
+running number, the stat
+   ``scope_range_id``, and the plane ``/host:__ScopeRangeCallStack__`` tells the number of the
+   enclosing annotation. Activities of one number are one launch; the outermost number is one
+   execution of the module.
+2. **Restart of the order** (ROCm, older releases): activities of one module on one device are put
+in launch order
+   (by ``correlation_id``, else by start). Neighbours of one instruction are one launch until a
+   kernel name comes again. An execution begins where the order goes back: at an instruction that is
+   earlier in the schedule of the embedded HLO than the one before; in a module of one instruction,
+   at every launch. Instructions inside a ``while`` have the place of their loop. Without HLO the
+   order of first appearance replaces the schedule, and instructions launched more often than the
+   rarest tenth are taken for loop bodies; the first execution of a window cut at its start is then
+   counted from the instruction at the cut.
 """
 
 from __future__ import annotations
@@ -26,12 +31,10 @@ from google.protobuf.message import DecodeError
 from pgle.trace.columns import Flags, Ints, changes, heads, running_numbers
 from pgle.xla.protos import hlo_pb2
 
-_RARE_SHARE = (
-    0.1  # share of a module's instructions that are surely outside of loops, where no HLO tells
-)
-_MAX_DEPTH = (
-    64  # bound on nested annotations, which are a handful: a cycle in a damaged file ends there
-)
+# share of a module's instructions that are surely outside of loops, where no HLO tells
+_RARE_SHARE = 0.1
+# bound on nested annotations, which are a handful: a cycle in a damaged file ends there
+_MAX_DEPTH = 64
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,8 @@ class LaunchRows:
     kernel: npt.NDArray[np.int32]  # int32[n], id of the kernel's name
     correlation: Ints  # int64[n], 0 where absent
     scope: Ints  # int64[n], scope range, 0 where absent
-    top: (
-        Ints  # int64[n], outermost scope range, or another number of the execution; 0 where unknown
-    )
+    # int64[n], outermost scope range, or another number of the execution; 0 where unknown
+    top: Ints
 
 
 class Scopes:
@@ -105,7 +107,12 @@ def number_launches(
     rest = np.flatnonzero(~has_scopes[rows.device])
     if len(rest):
         order = np.lexsort(
-            (rows.start_ns[rest], rows.correlation[rest], rows.module[rest], rows.device[rest])
+            (
+                rows.start_ns[rest],
+                rows.correlation[rest],
+                rows.module[rest],
+                rows.device[rest],
+            )
         )
         rest = rest[order]
         next_launch = int(instance.max()) + 1
@@ -138,12 +145,18 @@ def _rank_by_time(
     """Running number of each (device, module, top) among its (device, module), by first row."""
     head = heads(top, module, device)
     group = device[head].astype(np.int64) * (int(module.max()) + 1) + module[head]
-    return np.repeat(running_numbers(group, top[head]), np.diff(np.append(head, len(top))))
+    return np.repeat(
+        running_numbers(group, top[head]), np.diff(np.append(head, len(top)))
+    )
 
 
 def _launch_starts(rows: LaunchRows, part: Ints) -> Flags:
     """Where a launch begins among the activities of one module on one device, in launch order."""
-    instruction, kernel, scope = rows.instruction[part], rows.kernel[part], rows.scope[part]
+    instruction, kernel, scope = (
+        rows.instruction[part],
+        rows.kernel[part],
+        rows.scope[part],
+    )
     starts = changes(instruction, scope)
     seen: set[int] = set()
     last = -2
@@ -160,10 +173,15 @@ def _launch_starts(rows: LaunchRows, part: Ints) -> Flags:
 
 
 def _restarts(
-    instruction: npt.NDArray[np.int32], starts: Flags, names: Sequence[str], hlo: bytes | None
+    instruction: npt.NDArray[np.int32],
+    starts: Flags,
+    names: Sequence[str],
+    hlo: bytes | None,
 ) -> npt.NDArray[np.int32]:
     """Execution numbers of the activities of one module on one device, in launch order."""
-    codes, first, inverse = np.unique(instruction, return_index=True, return_inverse=True)
+    codes, first, inverse = np.unique(
+        instruction, return_index=True, return_inverse=True
+    )
     places = schedule_places(hlo) if hlo is not None else {}
     known = [places.get(names[code]) for code in codes.tolist()]
     if any(item is not None for item in known):
@@ -180,15 +198,19 @@ def _restarts(
     here = here[at]
     again = np.zeros(len(here), bool)
     again[1:] = here[1:] < here[:-1]
-    if np.count_nonzero(once) == 1:  # a module of one instruction: every launch is an execution
+    if (
+        np.count_nonzero(once) == 1
+    ):  # a module of one instruction: every launch is an execution
         again[1:] |= starts[1:] & once[inverse[1:]] & (np.diff(instruction) == 0)
     return np.cumsum(again).astype(np.int32)
 
 
 def schedule_places(hlo: bytes) -> dict[str, tuple[int, bool]]:
-    """The place of each instruction in the schedule of the entry computation, and whether it is inside a loop.
+    """The place of each instruction in the schedule of the entry computation, and whether it is
+    inside a loop.
 
-    Instructions of called computations have the place of their caller. An unreadable proto gives nothing.
+    Instructions of called computations have the place of their caller. An unreadable proto gives
+    nothing.
     """
     try:
         module = hlo_pb2.HloProto.FromString(hlo).hlo_module
@@ -200,12 +222,15 @@ def schedule_places(hlo: bytes) -> dict[str, tuple[int, bool]]:
         return {}
     order = {
         identity: place
-        for place, identity in enumerate(module.schedule.sequences[entry.id].instruction_ids)
+        for place, identity in enumerate(
+            module.schedule.sequences[entry.id].instruction_ids
+        )
     }
     places: dict[str, tuple[int, bool]] = {}
     visited: set[int] = set()
     waiting = [
-        (item, order.get(item.id, place), False) for place, item in enumerate(entry.instructions)
+        (item, order.get(item.id, place), False)
+        for place, item in enumerate(entry.instructions)
     ]
     while waiting:
         item, place, in_loop = waiting.pop()
@@ -215,6 +240,7 @@ def schedule_places(hlo: bytes) -> dict[str, tuple[int, bool]]:
                 visited.add(called)
                 looped = in_loop or item.opcode == "while"
                 waiting.extend(
-                    (inner, place, looped) for inner in computations[called].instructions
+                    (inner, place, looped)
+                    for inner in computations[called].instructions
                 )
     return places

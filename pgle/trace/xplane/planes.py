@@ -1,11 +1,13 @@
 """An xplane file decoded: its planes and lines, and the events of lines as columns.
 
-Format: `tsl/profiler/protobuf/xplane.proto` of openxla/xla; planes and lines as XLA's GPU and CPU profilers name them
-(`xla/tsl/profiler/utils/xplane_schema.cc`). Wire format: https://protobuf.dev/programming-guides/encoding/
+Format: `tsl/profiler/protobuf/xplane.proto` of openxla/xla; planes and lines as XLA's GPU and CPU
+profilers name them (`xla/tsl/profiler/utils/xplane_schema.cc`). Wire format:
+https://protobuf.dev/programming-guides/encoding/
 
-Millions of events with a dozen stats each are too many for objects, and numpy has no varints. So messages are decoded
-next to each other: a cursor is in every message of a block, and all cursors advance by one field at a time. Every
-position read from the input is checked against the end of its message; a wrong one raises `DamagedError`.
+Millions of events with a dozen stats each are too many for objects, and numpy has no varints. So
+messages are decoded next to each other: a cursor is in every message of a block, and all cursors
+advance by one field at a time. Every position read from the input is checked against the end of its
+message; a wrong one raises `DamagedError`.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ class DamagedError(ValueError):
 def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
     """The fields of one message: (number, wire type, value, end, begin).
 
-    `value` is the integer of a varint field, else the value's position in `data`; `end` is where the field ends,
-    `begin` where its tag begins.
+    `value` is the integer of a varint field, else the value's position in `data`; `end` is where
+    the field ends, `begin` where its tag begins.
 
     Raises:
         DamagedError: a field does not fit into the message.
@@ -62,7 +64,9 @@ def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
         else:
             raise DamagedError(f"no field can be read at byte {begin:,}")
         if position > end:
-            raise DamagedError(f"a field ends at byte {position:,}, its message at {end:,}")
+            raise DamagedError(
+                f"a field ends at byte {position:,}, its message at {end:,}"
+            )
         yield tag >> 3, kind, value, position, begin
 
 
@@ -84,7 +88,9 @@ def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
     raise DamagedError(f"an integer at byte {position:,} has no end")
 
 
-def repeated(data: bytes, start: int, end: int, number: int) -> tuple[Ints, Ints, list[Field]]:
+def repeated(
+    data: bytes, start: int, end: int, number: int
+) -> tuple[Ints, Ints, list[Field]]:
     """Where the messages of repeated field `number` (under 16) lie in a message.
 
     Returns:
@@ -98,7 +104,8 @@ def repeated(data: bytes, start: int, end: int, number: int) -> tuple[Ints, Ints
     position = start
     safe = end - 3
     while position < end:
-        # This runs once per event: lengths of one or two bytes are only skipped, and read in numpy below.
+        # This runs once per event: lengths of one or two bytes are only skipped, and read in numpy
+        # below.
         if position < safe and data[position] == tag:
             size = data[position + 1]
             if size < 0x80:
@@ -117,7 +124,9 @@ def repeated(data: bytes, start: int, end: int, number: int) -> tuple[Ints, Ints
         else:
             others.append(other)
     if position > end:
-        raise DamagedError(f"a message ends at byte {position:,}, its parent at {end:,}")
+        raise DamagedError(
+            f"a message ends at byte {position:,}, its parent at {end:,}"
+        )
     head = np.array(heads, np.int64)
     raw = np.frombuffer(data, np.uint8)
     low, high = raw[head + 1].astype(np.int64), raw[head + 2].astype(np.int64)
@@ -154,10 +163,14 @@ class ByteBlock:
         return words
 
     def varints(self, position: Ints) -> tuple[Ints, Ints]:
-        """Integers of base 128 at each position: int64[n] values (64-bit two's complement) and int64[n] byte counts."""
+        """Integers of base 128 at each position: int64[n] values (64-bit two's complement) and
+        int64[n] byte counts.
+        """
         words = self.words(position)
         if not (words & _FIRST_HIGH_BIT).any():
-            return (words & _FIRST_BITS).view(np.int64), np.ones(len(position), np.int64)
+            return (words & _FIRST_BITS).view(np.int64), np.ones(
+                len(position), np.int64
+            )
         value, count = _first_varint(words)
         long = np.flatnonzero(count == 0)
         if len(long):
@@ -165,13 +178,17 @@ class ByteBlock:
             two = (rest & _FIRST_HIGH_BIT) != 0
             value[long] = _compact(words[long]) | (rest & _FIRST_BITS) << np.uint64(56)
             value[long] |= np.where(
-                two, (rest >> np.uint64(8) & np.uint64(1)) << np.uint64(63), np.uint64(0)
+                two,
+                (rest >> np.uint64(8) & np.uint64(1)) << np.uint64(63),
+                np.uint64(0),
             )
             count[long] = np.where(two, 10, 9)
         return value.view(np.int64), count
 
     def tagged(self, position: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """A tag at each position and the integer behind it: int64[n] tags, integers, where these start and end."""
+        """A tag at each position and the integer behind it: int64[n] tags, integers, where these
+        start and end.
+        """
         words = self.words(position)
         if (words & _FIRST_HIGH_BIT).any():
             tag, size = self.varints(position)
@@ -193,7 +210,9 @@ class ByteBlock:
 
 
 def _first_varint(words: _Words) -> tuple[_Words, Ints]:
-    """The integer that each word begins with, and its byte count: 0 where it does not end within the word."""
+    """The integer that each word begins with, and its byte count: 0 where it does not end within
+    the word.
+    """
     stops = ~words & _HIGH_BITS
     stop = stops & (~stops + np.uint64(1))
     # stop is 0x80 << 8k; the product moves byte k of the constant to the top: the count k + 1
@@ -247,12 +266,18 @@ class Cursors:
         kind = tag & 7
         if not (kind == VARINT).all():
             is_bytes, is_fixed = kind == BYTES, (kind == FIXED64) | (kind == FIXED32)
-            if not (is_bytes | is_fixed | (kind == VARINT)).all() or (value[is_bytes] < 0).any():
+            if (
+                not (is_bytes | is_fixed | (kind == VARINT)).all()
+                or (value[is_bytes] < 0).any()
+            ):
                 raise DamagedError("a field of an unknown wire type")
             if is_bytes.all():
                 value, end = end, end + value
             else:
-                value, end = np.where(is_bytes, end, value), np.where(is_bytes, end + value, end)
+                value, end = (
+                    np.where(is_bytes, end, value),
+                    np.where(is_bytes, end + value, end),
+                )
                 value = np.where(is_fixed, start, value)
                 end = np.where(is_fixed, start + np.where(kind == FIXED64, 8, 4), end)
         if (end > self._limit).any() or (end < start).any():
@@ -273,7 +298,9 @@ BLOCK_EVENTS = (
 )  # events decoded at a time: their working arrays stay in the processor's cache
 
 MAX_TIME_NS = 1 << 62
-"""Bound on the time that a line counts from; with it no sum of times overflows. 146 years: times count from 1970."""
+"""Bound on the time that a line counts from; with it no sum of times overflows. 146 years: times
+count from 1970.
+"""
 
 ABSENT, INTEGER, REFERENCE, TEXT, OTHER = 0, 1, 2, 3, 4
 _FORM = np.full((9, 8), OTHER, np.uint8)
@@ -285,8 +312,10 @@ _METADATA_ID, _OFFSET, _DURATION, _STATS = 1, 2, 3, 4
 
 @dataclass(frozen=True)
 class Stat:
-    """One stat of n events: `form` says of each what `value` is: absent, an integer, the id of a stat metadata whose
-    name is the value, where a string starts in the data (with `end`), or anything else."""
+    """One stat of n events: `form` says of each what `value` is: absent, an integer, the id of a
+    stat metadata whose name is the value, where a string starts in the data (with `end`), or
+    anything else.
+    """
 
     form: npt.NDArray[np.uint8]
     value: Ints
@@ -336,16 +365,23 @@ def read_events(
     Raises:
         DamagedError: an event is not well-formed.
     """
-    slots = np.full(max([ids.get(name, 0) for name in wanted], default=0) + 2, -1, np.int64)
+    slots = np.full(
+        max([ids.get(name, 0) for name in wanted], default=0) + 2, -1, np.int64
+    )
     for slot, name in enumerate(wanted):
         if name in ids:
             slots[ids[name]] = slot
     for first in range(0, len(starts), BLOCK_EVENTS):
-        start, end = starts[first : first + BLOCK_EVENTS], ends[first : first + BLOCK_EVENTS]
+        start, end = (
+            starts[first : first + BLOCK_EVENTS],
+            ends[first : first + BLOCK_EVENTS],
+        )
         yield _decode(data, start, end, wanted, slots)
 
 
-def _decode(data: bytes, start: Ints, end: Ints, wanted: Sequence[str], slots: Ints) -> Events:
+def _decode(
+    data: bytes, start: Ints, end: Ints, wanted: Sequence[str], slots: Ints
+) -> Events:
     base = int(start[0])
     block = ByteBlock(memoryview(data)[base : int(end[-1])])
     count = len(start)
@@ -355,7 +391,12 @@ def _decode(data: bytes, start: Ints, end: Ints, wanted: Sequence[str], slots: I
     stop = np.zeros((len(wanted), count), np.int64)
     cursors = Cursors(block, start - base, end - base)
     while cursors.step():
-        number, which, values, ends = cursors.number, cursors.which, cursors.value, cursors.end
+        number, which, values, ends = (
+            cursors.number,
+            cursors.which,
+            cursors.value,
+            cursors.end,
+        )
         is_stat = number == _STATS
         if not is_stat.all():
             for wanted_field in (_METADATA_ID, _OFFSET, _DURATION):
@@ -400,7 +441,8 @@ def _stats(
 
 
 def read_pairs(data: bytes, start: int, end: int, number: int) -> tuple[Ints, Ints]:
-    """The stats of a plane as (metadata id, integer value), int64[n] each: how scope ranges are stored.
+    """The stats of a plane as (metadata id, integer value), int64[n] each: how scope ranges are
+    stored.
 
     Raises:
         DamagedError: a stat is not well-formed.
@@ -408,7 +450,10 @@ def read_pairs(data: bytes, start: int, end: int, number: int) -> tuple[Ints, In
     starts, ends, _ = repeated(data, start, end, number)
     keys, values = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
     for first in range(0, len(starts), BLOCK_EVENTS):
-        begin, stop = starts[first : first + BLOCK_EVENTS], ends[first : first + BLOCK_EVENTS]
+        begin, stop = (
+            starts[first : first + BLOCK_EVENTS],
+            ends[first : first + BLOCK_EVENTS],
+        )
         base = int(begin[0])
         cursors = Cursors(
             ByteBlock(memoryview(data)[base : int(stop[-1])]), begin - base, stop - base
@@ -428,11 +473,14 @@ HOST_PLANE = "/host:CPU"
 METADATA_PLANE = "/host:metadata"
 SCOPE_PLANE = "/host:__ScopeRangeCallStack__"
 ENVIRONMENT_PLANE = "Task Environment"
-"""Holds what the process was started with, so perhaps secrets: nothing is taken but `PROFILE_START`."""
+"""Holds what the process was started with, so perhaps secrets: nothing is taken but
+`PROFILE_START`.
+"""
 
 PROFILE_START = "profile_start_time"
-"""The stat with the wall clock, in ns since 1970, that the times of all lines count from (`SetSessionTimestamps` in
-`xla/tsl/profiler/utils/timestamp_utils.cc`)."""
+"""The stat with the wall clock, in ns since 1970, that the times of all lines count from
+(`SetSessionTimestamps` in `xla/tsl/profiler/utils/timestamp_utils.cc`).
+"""
 
 _PLANES, _ERRORS, _WARNINGS, _HOSTNAMES = 1, 2, 3, 4  # fields of an XSpace
 _PLANE_KINDS = {1: VARINT, 2: BYTES, 3: BYTES, 4: BYTES, 5: BYTES, 6: BYTES}
@@ -454,20 +502,23 @@ class Plane:
     name: str  # ``/device:GPU:0``
     span: tuple[int, int]  # first and last byte + 1 in the file
     lines: tuple[tuple[int, int], ...]  # where its lines lie
-    rest: (
-        xplane_pb2.XPlane
-    )  # everything but the lines; empty for the planes that are read otherwise or not at all
+    # everything but the lines; empty for the planes that are read otherwise or not at all
+    rest: xplane_pb2.XPlane
 
     @property
     def gpu(self) -> int | None:
-        """The number of the GPU in its process, -1 where that is no number; None if the plane is not a GPU's."""
+        """The number of the GPU in its process, -1 where that is no number; None if the plane is
+        not a GPU's.
+        """
         found = _GPU.fullmatch(self.name)
         return None if found is None else int(found[1]) if found[1].isdecimal() else -1
 
     @cached_property
     def stat_ids(self) -> Mapping[str, int]:
         """Stat metadata ids by name."""
-        return {item.name: identity for identity, item in self.rest.stat_metadata.items()}
+        return {
+            item.name: identity for identity, item in self.rest.stat_metadata.items()
+        }
 
     def stat_value(self, name: str) -> int | None:
         """The integer value of a stat of the plane itself."""
@@ -482,7 +533,8 @@ class Plane:
     def _stat(self, name: str) -> xplane_pb2.XStat | None:
         names = self.rest.stat_metadata
         return next(
-            (stat for stat in self.rest.stats if names[stat.metadata_id].name == name), None
+            (stat for stat in self.rest.stats if names[stat.metadata_id].name == name),
+            None,
         )
 
 
@@ -508,7 +560,9 @@ def read_space(data: bytes) -> Space:
         DamagedError: it is cut short or overwritten.
     """
     planes: list[Plane] = []
-    texts: dict[int, list[str]] = {number: [] for number in (_ERRORS, _WARNINGS, _HOSTNAMES)}
+    texts: dict[int, list[str]] = {
+        number: [] for number in (_ERRORS, _WARNINGS, _HOSTNAMES)
+    }
     try:
         for number, kind, start, end, _ in fields(data, 0, len(data)):
             if kind != BYTES or number not in (_PLANES, *texts):
@@ -524,12 +578,16 @@ def read_space(data: bytes) -> Space:
     if not planes:
         raise NotXplaneError
     return Space(
-        tuple(planes), "".join(texts[_HOSTNAMES][:1]), tuple(texts[_ERRORS] + texts[_WARNINGS])
+        tuple(planes),
+        "".join(texts[_HOSTNAMES][:1]),
+        tuple(texts[_ERRORS] + texts[_WARNINGS]),
     )
 
 
 def _begins_with_plane(data: bytes) -> bool:
-    """Whether the first bytes begin an XPlane's id or name; other files that were cut short do not."""
+    """Whether the first bytes begin an XPlane's id or name; other files that were cut short do
+    not.
+    """
     head = re.match(
         rb"\x0a[\x80-\xff]{0,9}[\x00-\x7f](?:\x08[\x80-\xff]{0,9}[\x00-\x7f])?\x12.([/A-Z#])",
         data[:64],
@@ -556,7 +614,12 @@ def _plane(data: bytes, start: int, end: int) -> Plane:
             kept_from = after
     rest.append(data[kept_from:end])
     try:
-        return Plane(name, (start, end), tuple(lines), xplane_pb2.XPlane.FromString(b"".join(rest)))
+        return Plane(
+            name,
+            (start, end),
+            tuple(lines),
+            xplane_pb2.XPlane.FromString(b"".join(rest)),
+        )
     except DecodeError:
         raise DamagedError(
             f"the metadata of plane {name!r} at byte {start:,} cannot be read"
@@ -564,7 +627,9 @@ def _plane(data: bytes, start: int, end: int) -> Plane:
 
 
 def profile_start_ns(space: Space, data: bytes) -> int | None:
-    """The wall clock when the times of lines are 0, in ns since 1970; None where the profiler did not write it."""
+    """The wall clock when the times of lines are 0, in ns since 1970; None where the profiler did
+    not write it.
+    """
     for plane in space.planes:
         if plane.name == ENVIRONMENT_PLANE:
             try:
@@ -582,7 +647,9 @@ def profile_start_ns(space: Space, data: bytes) -> int | None:
 
 
 def embedded_hlo(plane: Plane) -> dict[ModuleKey, bytes]:
-    """HloProtos of ``/host:metadata``: one per event metadata, in any of its stats; it is named ``MODULE(ID)``."""
+    """HloProtos of ``/host:metadata``: one per event metadata, in any of its stats; it is named
+    ``MODULE(ID)``.
+    """
     found: dict[ModuleKey, bytes] = {}
     for item in plane.rest.event_metadata.values():
         for stat in item.stats:
@@ -596,11 +663,15 @@ def embedded_hlo(plane: Plane) -> dict[ModuleKey, bytes]:
                     module = hlo_pb2.HloProto.FromString(stat.bytes_value).hlo_module
                 except DecodeError:
                     continue
-                found[ModuleKey(module.name or item.name, module.id or None)] = stat.bytes_value
+                found[ModuleKey(module.name or item.name, module.id or None)] = (
+                    stat.bytes_value
+                )
     return found
 
 
-MAX_ID = 1 << 24  # bound on metadata ids, which index tables here; writers number them from 1
+MAX_ID = (
+    1 << 24
+)  # bound on metadata ids, which index tables here; writers number them from 1
 
 
 @dataclass
@@ -614,7 +685,9 @@ class Strings:
     def __post_init__(self) -> None:
         largest = max(self.plane.rest.stat_metadata, default=0)
         if not 0 <= largest < MAX_ID:
-            raise DamagedError(f"plane {self.plane.name!r} has stat metadata number {largest:,}")
+            raise DamagedError(
+                f"plane {self.plane.name!r} has stat metadata number {largest:,}"
+            )
         self.table = np.full(largest + 2, -2, np.int32)
 
     def codes_of(self, stat: Stat, data: bytes) -> npt.NDArray[np.int32]:

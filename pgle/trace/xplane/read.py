@@ -1,20 +1,25 @@
 """JAX profiler traces (``*.xplane.pb``) as a Trace, of GPUs or, as a stand-in, of the CPU backend.
 
-XLA:CPU records every thunk on ``/host:CPU``, on the line of the thread that ran it, with ``hlo_op``, ``hlo_module``,
-``program_id``, ``device_ordinal`` and ``run_id`` (seen in jaxlib 0.10.2 and 0.12.0.1). A run id is one execution of a
-module, the same on all its devices. A thunk that encloses others on its thread (``while``, ``call``) is left out: its
-time is theirs.
+XLA:CPU records every thunk on ``/host:CPU``, on the line of the thread that ran it, with
+``hlo_op``, ``hlo_module``, ``program_id``, ``device_ordinal`` and ``run_id`` (seen in jaxlib 0.10.2
+and 0.12.0.1). A run id is one execution of a module, the same on all its devices. A thunk that
+encloses others on its thread (``while``, ``call``) is left out: its time is theirs.
 
-It reads the GPU planes ``/device:GPU:N`` that XLA's CUDA and ROCm profilers write, a line per stream, a stat
-``hlo_op`` per kernel; where a trace has no GPU activity, the events of the CPU backend on ``/host:CPU``. Of nested
-annotations the innermost is what the profiler stored. `executions.py` finds executions and launches.
+It reads the GPU planes ``/device:GPU:N`` that XLA's CUDA and ROCm profilers write, a line per
+stream, a stat ``hlo_op`` per kernel; where a trace has no GPU activity, the events of the CPU
+backend on ``/host:CPU``. Of nested annotations the innermost is what the profiler stored.
+`executions.py` finds executions and launches.
 
-Where `jax.experimental.profiler.get_profiled_instructions_proto` gives other means from the same file, and why:
+Where `jax.experimental.profiler.get_profiled_instructions_proto` gives other means from the same
+file, and why:
 
-- It averages *kernels*, not launches: an instruction of two kernels of 10 and 20 µs costs 15 there (jaxlib < 0.12.0).
-- Since 0.12.0 it takes first start … last end of the kernels of one ``scope_range_id``, idle gaps included, and merges
+- It averages *kernels*, not launches: an instruction of two kernels of 10 and 20 µs costs 15 there
+(jaxlib < 0.12.0).
+- Since 0.12.0 it takes first start … last end of the kernels of one ``scope_range_id``, idle gaps
+included, and merges
   equal ids, or equal starts, of different devices into one span.
-- It files costs under the bare instruction name: equally named instructions of several modules become one mean.
+- It files costs under the bare instruction name: equally named instructions of several modules
+become one mean.
 - The CPU backend's events give nothing there.
 - Lines such as ``XLA Modules`` or ``XLA Ops`` that repeat the streams' events count double there.
 - Times are rounded to nanoseconds here.
@@ -94,7 +99,9 @@ WANTED = (
 """Stats that are read, under the names of `xla/tsl/profiler/utils/xplane_schema.cc`."""
 
 _TYPES: dict[str, type[np.generic]] = {
-    **dict.fromkeys(("start_ns", "duration_ns", "correlation", "scope", "top"), np.int64),
+    **dict.fromkeys(
+        ("start_ns", "duration_ns", "correlation", "scope", "top"), np.int64
+    ),
     **dict.fromkeys(("module", "instruction", "kernel", "device", "stream"), np.int32),
     "kind": np.uint8,
 }
@@ -105,8 +112,8 @@ _TYPES: dict[str, type[np.generic]] = {
 class GatheredEvents:
     """Columns of all activities read so far, and what was left out."""
 
-    # columns by name, in blocks: a `GrowingColumn` would take memory for values that a whole block has in common, and
-    # up to 2 MiB more of each column
+    # columns by name, in blocks: a `GrowingColumn` would take memory for values that a whole block
+    # has in common, and up to 2 MiB more of each column
     parts: dict[str, list[npt.NDArray[Any]]] = field(
         default_factory=lambda: {name: [] for name in _TYPES}
     )
@@ -118,7 +125,9 @@ class GatheredEvents:
     # [count, nanoseconds] by reason
     left_out: dict[LeftOutReason, list[int]] = field(default_factory=dict)
     # the activities of no instruction, in batches, each with its device
-    others: list[tuple[Device, dict[str, npt.NDArray[Any]]]] = field(default_factory=list)
+    others: list[tuple[Device, dict[str, npt.NDArray[Any]]]] = field(
+        default_factory=list
+    )
     # (module, instruction, name) of libraries' kernels, the first two as codes
     kernels: set[tuple[int, int, str]] = field(default_factory=set)
 
@@ -128,7 +137,9 @@ class GatheredEvents:
         return np.concatenate(blocks) if blocks else np.empty(0, _TYPES[name])
 
     def leave_out(self, reason: npt.NDArray[np.uint8], durations_ns: Ints) -> None:
-        """Count activities that belong to no instruction, by reason; of these without a time only the number."""
+        """Count activities that belong to no instruction, by reason; of these without a time only
+        the number.
+        """
         for code in distinct(reason).tolist():
             durations = durations_ns[reason == code]
             total = 0 if code in WITHOUT_TIME else int(durations.sum())
@@ -154,15 +165,22 @@ class GatheredEvents:
         number, given = program.integers, program.form == INTEGER
         first = heads(name, number, given)
         triples = zip(
-            name[first].tolist(), number[first].tolist(), given[first].tolist(), strict=True
+            name[first].tolist(),
+            number[first].tolist(),
+            given[first].tolist(),
+            strict=True,
         )
         codes = [
             -1
             if code < 0
-            else self.modules.setdefault((code, program if known else None), len(self.modules))
+            else self.modules.setdefault(
+                (code, program if known else None), len(self.modules)
+            )
             for code, program, known in triples
         ]
-        return np.repeat(np.array(codes, np.int64), np.diff(np.append(first, len(name))))
+        return np.repeat(
+            np.array(codes, np.int64), np.diff(np.append(first, len(name)))
+        )
 
     def append(self, **columns: npt.ArrayLike) -> None:
         """Add rows; a column may be one value for all of them."""
@@ -170,14 +188,18 @@ class GatheredEvents:
             of_type = np.array(
                 values, _TYPES[name]
             )  # a copy: those of a block would hold all of it
-            self.parts[name].append(np.broadcast_to(of_type, np.shape(columns["start_ns"])))
+            self.parts[name].append(
+                np.broadcast_to(of_type, np.shape(columns["start_ns"]))
+            )
 
     def kernel_names(self) -> dict[tuple[str, str], frozenset[str]]:
         """Names of libraries' kernels by module and instruction."""
         modules, instructions = self.module_keys(), tuple(self.instructions)
         found: dict[tuple[str, str], set[str]] = {}
         for module, instruction, name in self.kernels:
-            found.setdefault((modules[module].name, instructions[instruction]), set()).add(name)
+            found.setdefault(
+                (modules[module].name, instructions[instruction]), set()
+            ).add(name)
         return {where: frozenset(names) for where, names in sorted(found.items())}
 
     def module_keys(self) -> tuple[ModuleKey, ...]:
@@ -194,20 +216,33 @@ def _add_gpu_plane(
 ) -> None:
     """Take the activities of a GPU's streams."""
     strings = (Strings(plane, gathered.instructions), Strings(plane, gathered.names))
-    named = {identity: item.name for identity, item in plane.rest.event_metadata.items()}
-    libraries = {identity: name for identity, name in named.items() if LIBRARIES.search(name)}
+    named = {
+        identity: item.name for identity, item in plane.rest.event_metadata.items()
+    }
+    libraries = {
+        identity: name for identity, name in named.items() if LIBRARIES.search(name)
+    }
     for line in (_Line(data, *span) for span in plane.lines):
-        if not line.name.startswith("Stream #"):  # others repeat or summarise what these hold
+        if not line.name.startswith(
+            "Stream #"
+        ):  # others repeat or summarise what these hold
             continue
         for events in read_events(data, line.starts, line.ends, WANTED, plane.stat_ids):
-            found, reason = _activities(events, data, strings, gathered, line.timestamp_ns)
+            found, reason = _activities(
+                events, data, strings, gathered, line.timestamp_ns
+            )
             others = reason > 0
             if others.any():
                 gathered.leave_out(reason[others], found["duration_ns"][others])
                 timed = others & ~np.isin(reason, WITHOUT_TIME)
-                columns = {name: found[name][timed] for name in ("start_ns", "duration_ns", "kind")}
+                columns = {
+                    name: found[name][timed]
+                    for name in ("start_ns", "duration_ns", "kind")
+                }
                 columns |= {
-                    "stream": np.full(len(columns["kind"]), line.identity & 0x7FFFFFFF, np.int32),
+                    "stream": np.full(
+                        len(columns["kind"]), line.identity & 0x7FFFFFFF, np.int32
+                    ),
                     "reason": reason[timed],
                 }
                 gathered.others.append((device, columns))
@@ -216,8 +251,12 @@ def _add_gpu_plane(
                 continue
             for identity, name in libraries.items():
                 rows = np.flatnonzero(found["kernel"] == identity)
-                pairs = distinct(found["module"][rows] << 32 | found["instruction"][rows]).tolist()
-                gathered.kernels.update((pair >> 32, pair & 0xFFFFFFFF, name) for pair in pairs)
+                pairs = distinct(
+                    found["module"][rows] << 32 | found["instruction"][rows]
+                ).tolist()
+                gathered.kernels.update(
+                    (pair >> 32, pair & 0xFFFFFFFF, name) for pair in pairs
+                )
             gathered.append(
                 **found,
                 top=scopes.outermost(found["scope"]),
@@ -233,7 +272,9 @@ def _activities(
     gathered: GatheredEvents,
     origin_ns: int,
 ) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[np.uint8]]:
-    """Columns of the activities of one stream; and why each belongs to no instruction, as `LeftOutReason`."""
+    """Columns of the activities of one stream; and why each belongs to no instruction, as
+    `LeftOutReason`.
+    """
     stats = events.stats
     activity = np.ones(len(events), bool)
     for name in _NOT_ACTIVITIES:
@@ -264,10 +305,14 @@ def _activities(
     }
     if activity.all():
         return columns, reason
-    return {name: column[activity] for name, column in columns.items()}, reason[activity]
+    return {name: column[activity] for name, column in columns.items()}, reason[
+        activity
+    ]
 
 
-def _add_host_plane(plane: Plane, data: bytes, process: str, gathered: GatheredEvents) -> None:
+def _add_host_plane(
+    plane: Plane, data: bytes, process: str, gathered: GatheredEvents
+) -> None:
     """Take the thunks of ``/host:CPU``; the line's running number is the stream."""
     if "hlo_op" not in plane.stat_ids:
         return
@@ -275,19 +320,30 @@ def _add_host_plane(plane: Plane, data: bytes, process: str, gathered: GatheredE
     for stream, span in enumerate(plane.lines):
         line = _Line(data, *span)
         blocks = read_events(data, line.starts, line.ends, WANTED, plane.stat_ids)
-        parts = [_thunks(events, data, strings, gathered, line.timestamp_ns) for events in blocks]
+        parts = [
+            _thunks(events, data, strings, gathered, line.timestamp_ns)
+            for events in blocks
+        ]
         if not parts:
             continue
-        thunks = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        thunks = {
+            name: np.concatenate([part[name] for part in parts]) for name in parts[0]
+        }
         keep = ~enclosing(thunks.pop("start_ps"), thunks.pop("end_ps"))
         thunks = {name: column[keep] for name, column in thunks.items()}
         ordinals = distinct(thunks["device"])
         devices = [Device(process, number) for number in ordinals.tolist()]
         codes = np.array(
-            [gathered.devices.setdefault(each, len(gathered.devices)) for each in devices], np.int32
+            [
+                gathered.devices.setdefault(each, len(gathered.devices))
+                for each in devices
+            ],
+            np.int32,
         )
         thunks["device"] = codes[np.searchsorted(ordinals, thunks["device"])]
-        gathered.append(**thunks, correlation=0, scope=0, stream=stream, kind=ActivityKind.HOST)
+        gathered.append(
+            **thunks, correlation=0, scope=0, stream=stream, kind=ActivityKind.HOST
+        )
 
 
 def _thunks(
@@ -297,7 +353,9 @@ def _thunks(
     gathered: GatheredEvents,
     origin_ns: int,
 ) -> dict[str, npt.NDArray[Any]]:
-    """Columns of the thunks of one thread; picoseconds tell which encloses which, and ``device`` is an ordinal."""
+    """Columns of the thunks of one thread; picoseconds tell which encloses which, and ``device`` is
+    an ordinal.
+    """
     instruction = strings[0].codes_of(events.stats["hlo_op"], data)
     name = strings[1].codes_of(events.stats["hlo_module"], data)
     run = events.stats["run_id"]
@@ -322,7 +380,9 @@ def _thunks(
 
 
 def enclosing(start: Ints, end: Ints) -> Flags:
-    """bool[n], True for intervals that hold another one; intervals of one thread nest or are apart."""
+    """bool[n], True for intervals that hold another one; intervals of one thread nest or are
+    apart.
+    """
     order = np.lexsort((-end, start))
     start, end = start[order], end[order]
     holds = np.zeros(len(start), bool)
@@ -341,22 +401,25 @@ def find_xplanes(logdir: AnyPath) -> list[AnyPath]:
     """The xplane files of the newest run of the JAX profiler, one per host, ordered by name.
 
     Args:
-        logdir: the directory given to `jax.profiler.start_trace`, a directory of runs, one run, or a file.
+        logdir: the directory given to `jax.profiler.start_trace`, a directory of runs, one run, or
+        a file.
     """
     if not logdir.exists():
-        raise UserError("no such file or directory", where=logdir, remedy="check the path")
+        raise UserError(
+            "no such file or directory", where=logdir, remedy="check the path"
+        )
     if not logdir.is_dir():
         return [logdir]
     if runs := find_runs(logdir):
         return runs[0]
-    remedy = (
-        f"give the directory that jax.profiler.start_trace wrote to, or record one with `{PROFILE}`"
-    )
+    remedy = f"give the directory that jax.profiler.start_trace wrote to, or record one with `{PROFILE}`"
     raise UserError("holds no .xplane.pb file", where=logdir, remedy=remedy)
 
 
 def find_runs(logdir: AnyPath) -> list[list[AnyPath]]:
-    """The xplane files of each run in a directory; runs are named by date, and the newest is first."""
+    """The xplane files of each run in a directory; runs are named by date, and the newest is
+    first.
+    """
     if here := _xplanes_in(logdir):
         return [here]
     for parent in (logdir / "plugins" / "profile", logdir / "profile", logdir):
@@ -365,7 +428,9 @@ def find_runs(logdir: AnyPath) -> list[list[AnyPath]]:
             if parent.is_dir()
             else []
         )
-        if found := [files for run in runs if run.is_dir() and (files := _xplanes_in(run))]:
+        if found := [
+            files for run in runs if run.is_dir() and (files := _xplanes_in(run))
+        ]:
             return found
     return []
 
@@ -394,7 +459,9 @@ def read_xplane(
     recordings: dict[str, Recording] = {}
     for number, path in enumerate(paths):
         if not (head := read_head(path, 16)):
-            raise UserError("is empty", where=path, remedy="record it again, or name another file")
+            raise UserError(
+                "is empty", where=path, remedy="record it again, or name another file"
+            )
         try:
             if not may_begin(head):
                 raise NotXplaneError
@@ -417,7 +484,10 @@ def read_xplane(
             ) from None
         messages.extend(f"{path.name}: {message}" for message in space.messages)
         seen_planes |= {plane.name: plane.gpu is not None for plane in space.planes}
-        del data, space  # before the columns are put together: the file is the larger part
+        del (
+            data,
+            space,
+        )  # before the columns are put together: the file is the larger part
     if not any(len(part) for part in gathered.parts["start_ns"]):
         raise _nothing_found(paths, gathered, seen_planes)
     return _table(gathered, hlo, paths, _shorten(messages), recordings)
@@ -428,9 +498,13 @@ def _recording(space: Space, data: bytes) -> Recording:
     began = profile_start_ns(space, data)
     for plane in space.planes:
         if plane.gpu is not None:
-            major, minor = (plane.stat_value(f"compute_cap_{part}") for part in ("major", "minor"))
+            major, minor = (
+                plane.stat_value(f"compute_cap_{part}") for part in ("major", "minor")
+            )
             capability = None if major is None else (major, minor or 0)
-            return Recording(began, vendor=plane.stat_word("device_vendor"), capability=capability)
+            return Recording(
+                began, vendor=plane.stat_word("device_vendor"), capability=capability
+            )
     return Recording(began)
 
 
@@ -453,7 +527,9 @@ def _process(space: Space, path: AnyPath, labels: set[str]) -> str:
 def _add_space(
     space: Space, data: bytes, process: str, gathered: GatheredEvents
 ) -> Iterator[float]:
-    """Take the GPU planes of one file, or its host plane where no stream has an event; yields the share done."""
+    """Take the GPU planes of one file, or its host plane where no stream has an event; yields the
+    share done.
+    """
     before = len(gathered.parts["start_ns"])
     scopes = _scopes(space, data)
     for plane in space.planes:
@@ -500,26 +576,33 @@ def _nothing_found(
     if gathered.left_out:
         count = sum(count for count, _ in gathered.left_out.values())
         reasons = ", ".join(
-            f"{reason.word} {count:,}" for reason, (count, _) in sorted(gathered.left_out.items())
+            f"{reason.word} {count:,}"
+            for reason, (count, _) in sorted(gathered.left_out.items())
         )
         what = f"none of its {count:,} GPU activities is tied to an HLO instruction ({reasons})"
         return UserError(what, where=where, remedy=remedy)
     if any(planes.values()):
         return UserError("its GPU planes hold no events", where=where, remedy=remedy)
     listed = ", ".join(name for name in planes if name) or "none"
-    return UserError(f"holds no GPU activity (planes: {listed})", where=where, remedy=remedy)
+    return UserError(
+        f"holds no GPU activity (planes: {listed})", where=where, remedy=remedy
+    )
 
 
 def _shorten(messages: Sequence[str]) -> tuple[str, ...]:
     """What the profiler complained of (dropped events, mostly): one bounded line each."""
     lines = [" ".join(message.split())[:300] for message in messages[:_MAX_MESSAGES]]
     if len(messages) > _MAX_MESSAGES:
-        lines.append(f"… and {len(messages) - _MAX_MESSAGES} more messages of the profiler")
+        lines.append(
+            f"… and {len(messages) - _MAX_MESSAGES} more messages of the profiler"
+        )
     return tuple(lines)
 
 
 def _hlo_of(key: ModuleKey, hlo: dict[ModuleKey, bytes]) -> bytes | None:
-    """The proto of an executable; by its name alone where the trace has no program id and one module is so named."""
+    """The proto of an executable; by its name alone where the trace has no program id and one
+    module is so named.
+    """
     if key.program_id is not None:
         return hlo.get(key)
     named = [proto for other, proto in hlo.items() if other.name == key.name]
@@ -547,7 +630,9 @@ def _table(
     """Columns → Trace, ordered by (device, start)."""
     found = tuple(gathered.devices)
     devices = tuple(sorted(found))
-    device = np.array([devices.index(item) for item in found], np.int32)[gathered.column("device")]
+    device = np.array([devices.index(item) for item in found], np.int32)[
+        gathered.column("device")
+    ]
     start = gathered.column("start_ns")
     order = np.argsort(start, kind="stable")
     order = order[np.argsort(device[order], kind="stable")]
@@ -584,7 +669,9 @@ def _table(
         top=columns["run"] + 1,
     )
     by_code = {
-        code: proto for code, key in enumerate(modules) if (proto := _hlo_of(key, hlo)) is not None
+        code: proto
+        for code, key in enumerate(modules)
+        if (proto := _hlo_of(key, hlo)) is not None
     }
     execution, instance = number_launches(rows, instructions, by_code)
     return Trace(
@@ -602,7 +689,9 @@ def _table(
         devices=devices,
         unresolved=tuple(
             Unresolved(reason.word, *sums)
-            for reason, sums in sorted(gathered.left_out.items(), key=lambda item: item[0].word)
+            for reason, sums in sorted(
+                gathered.left_out.items(), key=lambda item: item[0].word
+            )
         ),
         other=known.other,
         hlo=hlo,

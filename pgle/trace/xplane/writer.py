@@ -1,11 +1,12 @@
 """A Trace as the xplane file that the JAX profiler would have written for it on CUDA.
 
-The layout follows XLA's CUPTI collector (`xla/backends/profiler/gpu/cupti_collector.cc`): a plane ``/device:GPU:N``
-per device, a line ``Stream #N(Kernel)`` per stream, strings as references to stat metadata, launches and module
-executions as scope ranges with their tree in ``/host:__ScopeRangeCallStack__``, HLO protos in ``/host:metadata``.
+The layout follows XLA's CUPTI collector (`xla/backends/profiler/gpu/cupti_collector.cc`): a plane
+``/device:GPU:N`` per device, a line ``Stream #N(Kernel)`` per stream, strings as references to stat
+metadata, launches and module executions as scope ranges with their tree in
+``/host:__ScopeRangeCallStack__``, HLO protos in ``/host:metadata``.
 
-Events are encoded here, for there are millions: what those of an instruction share is encoded once, the integers of all
-events of a stream at once (https://protobuf.dev/programming-guides/encoding/).
+Events are encoded here, for there are millions: what those of an instruction share is encoded once,
+the integers of all events of a stream at once (https://protobuf.dev/programming-guides/encoding/).
 """
 
 from __future__ import annotations
@@ -20,8 +21,20 @@ import numpy.typing as npt
 
 from pgle.trace.columns import Ints
 from pgle.trace.table import ActivityKind, ModuleKey, Trace
-from pgle.trace.xplane.planes import ENVIRONMENT_PLANE, METADATA_PLANE, PROFILE_START, SCOPE_PLANE
-from pgle.xla.protos.xplane_pb2 import XEvent, XEventMetadata, XPlane, XSpace, XStat, XStatMetadata
+from pgle.trace.xplane.planes import (
+    ENVIRONMENT_PLANE,
+    METADATA_PLANE,
+    PROFILE_START,
+    SCOPE_PLANE,
+)
+from pgle.xla.protos.xplane_pb2 import (
+    XEvent,
+    XEventMetadata,
+    XPlane,
+    XSpace,
+    XStat,
+    XStatMetadata,
+)
 
 _KIND_NAMES = {
     ActivityKind.KERNEL: "Kernel",
@@ -29,8 +42,15 @@ _KIND_NAMES = {
     ActivityKind.MEMSET: "Memset",
     ActivityKind.HOST: "Kernel",
 }
-_DETAILS = {ActivityKind.MEMCPY: "memcpy_details", ActivityKind.MEMSET: "memset_details"}
-_METADATA_ID, _OFFSET, _DURATION = 1, 2, 3  # fields of an XEvent; the first of an XStat, too
+_DETAILS = {
+    ActivityKind.MEMCPY: "memcpy_details",
+    ActivityKind.MEMSET: "memset_details",
+}
+_METADATA_ID, _OFFSET, _DURATION = (
+    1,
+    2,
+    3,
+)  # fields of an XEvent; the first of an XStat, too
 _UINT64, _INT64 = 3, 4  # of an XStat
 _EVENTS = _STATS = 4  # of an XLine and of an XEvent
 
@@ -44,11 +64,13 @@ class _Scopes:
     parent: Ints
 
 
-def write_xplane(trace: Trace, *, hlo: Mapping[ModuleKey, bytes] | None = None) -> bytes:
+def write_xplane(
+    trace: Trace, *, hlo: Mapping[ModuleKey, bytes] | None = None
+) -> bytes:
     """A trace of one process as a serialized XSpace; `read_xplane` gives the same rows back.
 
-    Executions and launches that are known (not -1) are kept; the reader derives unknown ones. Work of
-    the CPU backend is written as kernels.
+    Executions and launches that are known (not -1) are kept; the reader derives unknown ones. Work
+    of the CPU backend is written as kernels.
 
     Args:
         trace: n GPU activities of one process.
@@ -72,7 +94,9 @@ def write_xplane(trace: Trace, *, hlo: Mapping[ModuleKey, bytes] | None = None) 
         ).tobytes()
     )
     for index, device in enumerate(trace.devices):
-        plane = space.planes.add(id=device.ordinal, name=f"/device:GPU:{device.ordinal}")
+        plane = space.planes.add(
+            id=device.ordinal, name=f"/device:GPU:{device.ordinal}"
+        )
         _fill_device_plane(plane, trace, index, scopes)
     recording = trace.recordings.get(process)
     if recording is not None and recording.utc_ns is not None:
@@ -88,11 +112,17 @@ def write_xplane(trace: Trace, *, hlo: Mapping[ModuleKey, bytes] | None = None) 
 
 
 def _scopes(trace: Trace) -> _Scopes:
-    """Number module executions and launches as scope ranges: executions first, then the launches inside them."""
+    """Number module executions and launches as scope ranges: executions first, then the launches
+    inside them.
+    """
     size = len(trace)
     devices = max(len(trace.devices), 1)
     runs = int(trace.execution.max(initial=-1)) + 2
-    key = (trace.module.astype(np.int64) * devices + trace.device) * runs + trace.execution + 1
+    key = (
+        (trace.module.astype(np.int64) * devices + trace.device) * runs
+        + trace.execution
+        + 1
+    )
     _, run = np.unique(key, return_inverse=True)
     top = np.where(trace.execution >= 0, run + 1, 0).astype(np.int64)
     launch_key = (
@@ -114,7 +144,9 @@ def _scopes(trace: Trace) -> _Scopes:
 
 def _metadata_plane(hlo: Mapping[ModuleKey, bytes], pid: str) -> XPlane:
     """``/host:metadata``: an event metadata per module with its HloProto."""
-    plane = XPlane(name=METADATA_PLANE, stat_metadata={1: XStatMetadata(id=1, name="Hlo Proto")})
+    plane = XPlane(
+        name=METADATA_PLANE, stat_metadata={1: XStatMetadata(id=1, name="Hlo Proto")}
+    )
     free = max((key.program_id or 0 for key in hlo), default=0) + 1
     for number, (key, proto) in enumerate(hlo.items()):
         identity = free + number if key.program_id is None else key.program_id
@@ -129,8 +161,12 @@ def _metadata_plane(hlo: Mapping[ModuleKey, bytes], pid: str) -> XPlane:
     return plane
 
 
-def _fill_device_plane(plane: XPlane, trace: Trace, index: int, scopes: _Scopes) -> None:
-    """``/device:GPU:N`` with a line per stream, written into the space: copying it takes as long as all else."""
+def _fill_device_plane(
+    plane: XPlane, trace: Trace, index: int, scopes: _Scopes
+) -> None:
+    """``/device:GPU:N`` with a line per stream, written into the space: copying it takes as long as
+    all else.
+    """
     names: dict[str, int] = {}  # stat metadata: an id per name, from 1
 
     def stat(name: str, **value: Any) -> XStat:
@@ -146,12 +182,18 @@ def _fill_device_plane(plane: XPlane, trace: Trace, index: int, scopes: _Scopes)
         plane.event_metadata[instruction + 1].CopyFrom(
             XEventMetadata(id=instruction + 1, name=name)
         )
-        stats = [text("tf_op", "XlaModule:"), text("hlo_op", name), text("hlo_module", key.name)]
+        stats = [
+            text("tf_op", "XlaModule:"),
+            text("hlo_op", name),
+            text("hlo_module", key.name),
+        ]
         if kind in _DETAILS:
             stats.append(text(_DETAILS[ActivityKind(kind)], "kind:unknown"))
         if key.program_id is not None:
             stats.append(stat("program_id", int64_value=key.program_id))
-        serialized: bytes = XEvent(metadata_id=instruction + 1, stats=stats).SerializeToString()
+        serialized: bytes = XEvent(
+            metadata_id=instruction + 1, stats=stats
+        ).SerializeToString()
         return serialized
 
     correlation, scope_range = (
@@ -162,13 +204,18 @@ def _fill_device_plane(plane: XPlane, trace: Trace, index: int, scopes: _Scopes)
     for stream in np.unique(trace.stream[rows]).tolist():
         mine = rows[trace.stream[rows] == stream]
         kinds = sorted(
-            {_KIND_NAMES[ActivityKind(each)] for each in np.unique(trace.kind[mine]).tolist()}
+            {
+                _KIND_NAMES[ActivityKind(each)]
+                for each in np.unique(trace.kind[mine]).tolist()
+            }
         )
         line = plane.lines.add(
             id=stream, name=f"Stream #{stream}({','.join(kinds)})", timestamp_ns=origin
         )
         times = _integers(_OFFSET, (trace.start_ns[mine] - origin) * 1000)
-        durations = _integers(_DURATION, trace.duration_ns[mine].astype(np.int64) * 1000)
+        durations = _integers(
+            _DURATION, trace.duration_ns[mine].astype(np.int64) * 1000
+        )
         ids = (
             _integers(_METADATA_ID, np.full(len(mine), number))
             for number in (correlation, scope_range)
@@ -176,7 +223,11 @@ def _fill_device_plane(plane: XPlane, trace: Trace, index: int, scopes: _Scopes)
         launch = _messages(_STATS, next(ids), _integers(_UINT64, mine + 1))
         scope = _messages(_STATS, next(ids), _integers(_INT64, scopes.of_row[mine]))
         own = np.hstack([times, durations, launch, scope])
-        data, width, without = own.tobytes(), own.shape[1], own.shape[1] - scope.shape[1]
+        data, width, without = (
+            own.tobytes(),
+            own.shape[1],
+            own.shape[1] - scope.shape[1],
+        )
         columns = (trace.instruction, trace.module, trace.kind, scopes.of_row)
         events: list[bytes] = []
         for at, values in enumerate(
@@ -185,30 +236,42 @@ def _fill_device_plane(plane: XPlane, trace: Trace, index: int, scopes: _Scopes)
             common = unchanging(*values[:3])
             size = len(common) + (width if values[3] else without)
             changing = data[at * width : at * width + size - len(common)]
-            events += (bytes((_EVENTS << 3 | 2, size & 0x7F | 0x80, size >> 7)), common, changing)
+            events += (
+                bytes((_EVENTS << 3 | 2, size & 0x7F | 0x80, size >> 7)),
+                common,
+                changing,
+            )
         line.MergeFromString(b"".join(events))
     for name, identity in names.items():
         plane.stat_metadata[identity].CopyFrom(XStatMetadata(id=identity, name=name))
 
 
 def _integers(number: int, values: Ints) -> npt.NDArray[np.uint8]:
-    """uint8[n, m], a field (under 16) with the integer of each of n messages, as wide as the largest needs."""
+    """uint8[n, m], a field (under 16) with the integer of each of n messages, as wide as the
+    largest needs.
+    """
     unsigned = values.view(np.uint64)
     width = max(-(-int(unsigned.max(initial=0)).bit_length() // 7), 1)
     out = np.empty((len(values), width + 1), np.uint8)
     out[:, 0] = number << 3
     for place in range(width):
-        out[:, place + 1] = unsigned >> np.uint64(7 * place) & np.uint64(0x7F) | np.uint64(0x80)
+        out[:, place + 1] = unsigned >> np.uint64(7 * place) & np.uint64(
+            0x7F
+        ) | np.uint64(0x80)
     out[:, -1] &= 0x7F
     return out
 
 
 def _messages(number: int, *fields: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """uint8[n, m], a field (under 16) with a message of these fields, of under 128 bytes, in each of n messages."""
+    """uint8[n, m], a field (under 16) with a message of these fields, of under 128 bytes, in each
+    of n messages.
+    """
     body = np.hstack(fields)
     return np.hstack(
         [
-            np.broadcast_to(np.array([number << 3 | 2, body.shape[1]], np.uint8), (len(body), 2)),
+            np.broadcast_to(
+                np.array([number << 3 | 2, body.shape[1]], np.uint8), (len(body), 2)
+            ),
             body,
         ]
     )

@@ -1,11 +1,13 @@
-"""The catalogue of settings: meaning, default, which jaxlib knows each, what others measured; and lint by it.
+"""The catalogue of settings: meaning, default, which jaxlib knows each, what others measured; and
+lint by it.
 
-Two data files of this package are read once: `flags_catalogue.toml` and `flags_environment.toml` describe the settings
-that matter to latency hiding, `flags_known.tsv` lists every flag that ten published jaxlib releases accept, found by
-offering each name to the XLA inside the wheels.
+Two data files of this package are read once: `flags_catalogue.toml` and `flags_environment.toml`
+describe the settings that matter to latency hiding, `flags_known.tsv` lists every flag that ten
+published jaxlib releases accept, found by offering each name to the XLA inside the wheels.
 
-The data file in this folder, `flags_record.toml`, is our own compilation of published figures. No figure of pgle
-depends on it: it is shown next to predictions, and `benchmarks/public_record.py` compares the two.
+The data file in this folder, `flags_record.toml`, is our own compilation of published figures. No
+figure of pgle depends on it: it is shown next to predictions, and `benchmarks/public_record.py`
+compares the two.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ PROFILE_SWITCHES_ON = "0.5.1"
 """From here on a profile switches LHS on, and XLA reads only profiles named .pbtxt or .pb."""
 
 HOPPER_DEFAULT = ("0.8.0", "0.11.2")
-"""From the first release LHS is on by default on Hopper and newer; before the second, ``=false`` does not stop it."""
+"""From the first release LHS is on by default on Hopper and newer; before the second, ``=false``
+does not stop it.
+"""
 
 ASYNC_KINDS = ",".join(
     ASYNC_FLAGS
@@ -53,11 +57,14 @@ ASYNC_KINDS = ",".join(
 
 
 def release(version: str) -> tuple[int, ...]:
-    """A jaxlib version as a tuple for comparing: ``0.10.2`` → (0, 10, 2); suffixes such as ``.dev2026`` are cut."""
+    """A jaxlib version as a tuple for comparing: ``0.10.2`` → (0, 10, 2); suffixes such as
+    ``.dev2026`` are cut.
+    """
     found = re.match(r"v?(\d+(?:\.\d+)*)", version.strip())
     if found is None:
         raise UserError(
-            f"'{version}' is not a version of jaxlib", remedy="write it as in --jaxlib 0.10.2"
+            f"'{version}' is not a version of jaxlib",
+            remedy="write it as in --jaxlib 0.10.2",
         )
     return tuple(map(int, found[1].split(".")))
 
@@ -67,29 +74,36 @@ class KnownSetting:
     """One setting."""
 
     name: str  # as it is written
-    reader: str  # ``XLA_FLAGS`` for flags; for environment variables whose they are (``JAX``, ``NCCL`` …)
+    # ``XLA_FLAGS`` for flags; for environment variables whose they are (``JAX``, ``NCCL`` …)
+    reader: str
     kind: str  # ``bool``, ``int``, ``float``, ``string``, ``list`` or ``choice``
     meaning: str  # what it does
     defaults: tuple[
         tuple[str, str], ...
     ] = ()  # (release, value) pairs, the value from that release on
     since: str = ""  # first release that knows it; empty: as old as the catalogue
-    gone: str = ""  # first release that does not; ``always``: none ever did; empty: still there
+    gone: str = (
+        ""  # first release that does not; ``always``: none ever did; empty: still there
+    )
     values: tuple[str, ...] = ()  # what a choice or list may hold; empty where open
     use: str = ""  # the name of what replaces it
     remarks: tuple[str, ...] = ()  # traps
     fingerprint: str = ""  # ``changes``, ``same`` or empty (not known)
     source: tuple[str, ...] = ()  # where the facts are from
-    # ``program``: it decides what the instructions are; ``schedule``: only the passes from scheduling on read it;
-    # empty: neither, or not known
+    # ``program``: it decides what the instructions are; ``schedule``: only the passes from
+    # scheduling on read it; empty: neither, or not known
     stage: str = ""
     tries: tuple[str, ...] = ()  # values that a search for flags tries
-    fsdp: str = ""  # its value in the preset fsdp, which the search tries as a whole; empty: it is not in it
-    about: str = ""  # the kind of collective that it moves; empty: all, or none in particular
-    where: str = (
-        ""  # what a program needs for it to do anything (`pgle.tune.search`); empty: nothing
+    # its value in the preset fsdp, which the search tries as a whole; empty: it is not in it
+    fsdp: str = ""
+    about: str = (
+        ""  # the kind of collective that it moves; empty: all, or none in particular
     )
-    inert: tuple[str, ...] = ()  # jaxlib releases whose compiler does nothing with it without a GPU
+    # what a program needs for it to do anything (`pgle.tune.search`); empty: nothing
+    where: str = ""
+    inert: tuple[
+        str, ...
+    ] = ()  # jaxlib releases whose compiler does nothing with it without a GPU
     interacts: tuple[str, ...] = ()  # settings that change what it does
 
     @property
@@ -100,7 +114,11 @@ class KnownSetting:
     def default(self, version: str | None = None) -> str | None:
         """Its default in a jaxlib release, or in the newest; None where not known."""
         at = None if version is None else release(version)
-        values = [value for start, value in self.defaults if at is None or release(start) <= at]
+        values = [
+            value
+            for start, value in self.defaults
+            if at is None or release(start) <= at
+        ]
         if values:
             return values[-1]
         return self.defaults[0][1] if self.defaults and not self.since else None
@@ -121,7 +139,9 @@ class KnownSetting:
             return "never"
         if self.since and self.gone:
             return f"{self.since} to before {self.gone}"
-        return f">={self.since}" if self.since else f"<{self.gone}" if self.gone else "all"
+        return (
+            f">={self.since}" if self.since else f"<{self.gone}" if self.gone else "all"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +159,9 @@ class KnownFlags:
         return [item for item in self.releases if item in self.present.get(name, ())]
 
     def known_in(self, name: str, version: str) -> bool | None:
-        """Whether a release knows the flag; None where the releases before and after it disagree."""
+        """Whether a release knows the flag; None where the releases before and after it
+        disagree.
+        """
         at = release(version)
         before = [item for item in self.releases if release(item) <= at]
         after = [item for item in self.releases if release(item) >= at]
@@ -155,8 +177,13 @@ class KnownFlags:
 def catalogue() -> Mapping[str, KnownSetting]:
     """Every setting that is described, by name; flags first."""
     settings: dict[str, KnownSetting] = {}
-    for file, reader in (("flags_catalogue.toml", "XLA_FLAGS"), ("flags_environment.toml", "")):
-        for entry in _entries(file, "setting"):  # one ``default``, or ``defaults`` by release
+    for file, reader in (
+        ("flags_catalogue.toml", "XLA_FLAGS"),
+        ("flags_environment.toml", ""),
+    ):
+        for entry in _entries(
+            file, "setting"
+        ):  # one ``default``, or ``defaults`` by release
             default = entry.pop("default", None)
             defaults = (
                 ((OLDEST, default),)
@@ -173,7 +200,9 @@ def catalogue() -> Mapping[str, KnownSetting]:
 def known_flags() -> KnownFlags:
     """The flags of all releases that were asked."""
     lines = [
-        line for line in _data("flags_known.tsv").splitlines() if line and not line.startswith("#")
+        line
+        for line in _data("flags_known.tsv").splitlines()
+        if line and not line.startswith("#")
     ]
     releases = tuple(lines[0].split("\t")[1].split())
     kinds: dict[str, str] = {}
@@ -188,7 +217,9 @@ def known_flags() -> KnownFlags:
 
 
 def find(name: str) -> KnownSetting:
-    """The setting called `name`; leading dashes and a value after ``=`` are cut, JAX names may be in lower case."""
+    """The setting called `name`; leading dashes and a value after ``=`` are cut, JAX names may be
+    in lower case.
+    """
     wanted = name.strip().lstrip("-").split("=")[0]
     settings = catalogue()
     if wanted.upper() in settings:
@@ -199,12 +230,18 @@ def find(name: str) -> KnownSetting:
         if candidate in known_flags().kinds:
             return _undescribed(candidate)
     near = nearest(wanted, [*settings, *known_flags().kinds])
-    hint = f"did you mean {near[0]}?" if near else f"'{FLAGS_LIST}' shows the described ones"
+    hint = (
+        f"did you mean {near[0]}?"
+        if near
+        else f"'{FLAGS_LIST}' shows the described ones"
+    )
     raise UserError(f"no setting called '{wanted}'", remedy=hint)
 
 
 def known_in(name: str, version: str) -> bool | None:
-    """Whether a jaxlib release knows the flag, from the catalogue and the recorded releases; None where not certain."""
+    """Whether a jaxlib release knows the flag, from the catalogue and the recorded releases; None
+    where not certain.
+    """
     setting = catalogue().get(name)
     if setting is not None and setting.is_flag:
         return setting.known_in(version)
@@ -241,7 +278,10 @@ def _entries(file: str, kind: str) -> list[dict[str, Any]]:
     """The tables of a data file, their lists as tuples."""
     tables = tomllib.loads(_data(file))[kind]
     return [
-        {key: tuple(value) if isinstance(value, list) else value for key, value in each.items()}
+        {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in each.items()
+        }
         for each in tables
     ]
 
@@ -269,22 +309,26 @@ class Effect:
     gpus: str  # how many of which
     base: str  # what it was compared with
     source: str  # link
-    unseen: str = (
-        ""  # why a model of the schedule cannot predict it; empty: it can be compiled and simulated
-    )
+    # why a model of the schedule cannot predict it; empty: it can be compiled and simulated
+    unseen: str = ""
     note: str = ""  # what else a reader must know
 
     @property
     def readings(self) -> str:
         """The changes of the step time in words: ``+3.4 % and −1 %``."""
         return " and ".join(
-            f"{reading:+.2g} %".replace("-", "−").replace("+0 %", "0 %") for reading in self.change
+            f"{reading:+.2g} %".replace("-", "−").replace("+0 %", "0 %")
+            for reading in self.change
         )
 
     @property
     def line(self) -> str:
         """The effect in one line."""
-        more = f" with {many(len(self.set) - 1, 'other flag')}" if len(self.set) > 1 else ""
+        more = (
+            f" with {many(len(self.set) - 1, 'other flag')}"
+            if len(self.set) > 1
+            else ""
+        )
         return f"{self.readings}{more}: {self.program}, {self.gpus}. {self.source}"
 
 
@@ -303,7 +347,11 @@ def effects_of(name: str, value: str | None = None) -> tuple[Effect, ...]:
     """
     known = catalogue()
     current = known[name].use or name if name in known else name
-    names = {name, current, *(other.name for other in known.values() if other.use == current)}
+    names = {
+        name,
+        current,
+        *(other.name for other in known.values() if other.use == current),
+    }
 
     def is_change(text: str) -> bool:
         name, _, other = text.partition("=")
@@ -311,7 +359,9 @@ def effects_of(name: str, value: str | None = None) -> tuple[Effect, ...]:
             value is None or (value.lower() in _OFF) == (other.lower() in _OFF)
         )
 
-    return tuple(effect for effect in public_record() if any(map(is_change, effect.set)))
+    return tuple(
+        effect for effect in public_record() if any(map(is_change, effect.set))
+    )
 
 
 def is_slower(effects: Iterable[Effect]) -> bool:
@@ -321,7 +371,9 @@ def is_slower(effects: Iterable[Effect]) -> bool:
 
 
 def summary(effects: Iterable[Effect]) -> str:
-    """How many reports there are, their range, and on which kind of program: ``3 reports, +2.4 to +7.1 %, …``."""
+    """How many reports there are, their range, and on which kind of program: ``3 reports, +2.4 to
+    +7.1 %, …``.
+    """
     found = tuple(effects)
     if not found:
         return "no report"
@@ -330,9 +382,7 @@ def summary(effects: Iterable[Effect]) -> str:
         f"{reading:+.1f}".replace("-", "−") for reading in (readings[0], readings[-1])
     )
     dense = sum(effect.model == "dense" for effect in found)
-    return (
-        f"{many(len(found), 'report')}, {' to '.join(ends)} %, {dense or 'none'} on a dense model"
-    )
+    return f"{many(len(found), 'report')}, {' to '.join(ends)} %, {dense or 'none'} on a dense model"
 
 
 CHECKER = "xla_gpu_pgle_accuracy_checker"
@@ -360,7 +410,8 @@ def lint(
     """Hold flags against a jaxlib release.
 
     Args:
-        verdicts: by flag text, the status and message of the installed jaxlib (`pgle.run.ask.jaxlib`); where None,
+        verdicts: by flag text, the status and message of the installed jaxlib
+        (`pgle.run.ask.jaxlib`); where None,
             the catalogue and the recorded releases answer.
     """
     findings = [*flags.findings]
@@ -375,7 +426,9 @@ def lint(
         *_inert(flags, jaxlib),
     ]
     ordered = sorted(findings, key=lambda finding: _LEVELS[finding.level])
-    return Lint(jaxlib, verdicts is not None, len(flags.flags), tuple(dict.fromkeys(ordered)))
+    return Lint(
+        jaxlib, verdicts is not None, len(flags.flags), tuple(dict.fromkeys(ordered))
+    )
 
 
 def _known(
@@ -385,7 +438,9 @@ def _known(
         known = known_in(flag.name, jaxlib)
         if known is None:
             seen = ", ".join(known_flags().seen(flag.name))
-            message = f"jaxlib {jaxlib} may not know it; of the releases asked, {seen} do"
+            message = (
+                f"jaxlib {jaxlib} may not know it; of the releases asked, {seen} do"
+            )
             remedy = f"run '{FLAGS_LINT}' where jaxlib is installed"
             yield FlagFinding("warning", "uncertain", flag.name, message, remedy)
         status, answer = "unknown" if known is False else _status(flag), ""
@@ -431,12 +486,18 @@ def _unknown(flag: Flag, jaxlib: str) -> FlagFinding:
             else (setting.remarks[0] if setting.remarks else "leave it out")
         )
         return FlagFinding(
-            "error", "removed", flag.name, f"{when}: XLA ends the program", remedy.rstrip(".")
+            "error",
+            "removed",
+            flag.name,
+            f"{when}: XLA ends the program",
+            remedy.rstrip("."),
         )
     if seen := table.seen(flag.name):
         message = f"jaxlib {jaxlib} does not know it (seen in {seen[0]} to {seen[-1]}): XLA ends the program"
         return FlagFinding("error", "removed", flag.name, message, "leave it out")
-    near = nearest(flag.name, [name for name in table.present if known_in(name, jaxlib)])
+    near = nearest(
+        flag.name, [name for name in table.present if known_in(name, jaxlib)]
+    )
     remedy = (
         f"did you mean {' or '.join(near)}?"
         if near
@@ -462,16 +523,18 @@ def _bad_value(flag: Flag, answer: str) -> FlagFinding:
         else "write a value of its kind: " + known_flags().kinds.get(flag.name, "any")
     )
     if flag.name == DISABLE_ASYNC and not flag.value:
-        remedy = (
-            f"leave it out: all collectives are asynchronous without it; to disable: {ASYNC_KINDS}"
-        )
+        remedy = f"leave it out: all collectives are asynchronous without it; to disable: {ASYNC_KINDS}"
     words = f" ({answer})" if answer and "Flag parsing failed" not in answer else ""
-    message = f"XLA does not take the value '{flag.value or ''}' and ends the program{words}"
+    message = (
+        f"XLA does not take the value '{flag.value or ''}' and ends the program{words}"
+    )
     return FlagFinding("error", "bad-value", flag.name, message, remedy)
 
 
 def _status(flag: Flag) -> str:
-    """What XLA does with a value, by the catalogue: ``known``, ``unknown`` (it needs one) or ``bad-value``."""
+    """What XLA does with a value, by the catalogue: ``known``, ``unknown`` (it needs one) or
+    ``bad-value``.
+    """
     kind, setting = known_flags().kinds.get(flag.name, ""), catalogue().get(flag.name)
     if flag.value is None:
         return "known" if kind in ("bool", "") else "unknown"
@@ -484,7 +547,9 @@ def _status(flag: Flag) -> str:
             good = False
     if kind == "choice" and setting is not None and setting.values:
         items = (
-            [item.lstrip("+-") for item in value.split(",")] if setting.kind == "list" else [value]
+            [item.lstrip("+-") for item in value.split(",")]
+            if setting.kind == "list"
+            else [value]
         )
         empty = {""} if flag.name == COMMAND_BUFFER else set()
         good = {item.lower() for item in setting.values} | empty >= set(items)
@@ -503,11 +568,15 @@ def _repeated(flags: FlagList) -> Iterator[FlagFinding]:
             continue
         if all(same_value(flag.value, found[0].value) for flag in found):
             yield FlagFinding(
-                "note", "duplicate", name, f"is given {len(found)} times with the same value"
+                "note",
+                "duplicate",
+                name,
+                f"is given {len(found)} times with the same value",
             )
         else:
             values = ", ".join(
-                "(bare)" if flag.value is None else flag.value or "(empty)" for flag in found
+                "(bare)" if flag.value is None else flag.value or "(empty)"
+                for flag in found
             )
             message = f"is given {len(found)} times ({values}); the last counts"
             yield FlagFinding("warning", "duplicate", name, message, "keep one")
@@ -523,7 +592,10 @@ def profile_findings(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:
         path.startswith("~"),
         "." in path.rsplit("/", 1)[-1] and not path.endswith((".pbtxt", ".pb")),
     )
-    ignored, set_it = f"jaxlib {jaxlib} ignores the profile without a word", f"set --{LHS}=true"
+    ignored, set_it = (
+        f"jaxlib {jaxlib} ignores the profile without a word",
+        f"set --{LHS}=true",
+    )
     yield from _that_hold(
         (
             not path,
@@ -611,7 +683,9 @@ def _scheduler(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:
     )
 
 
-def _that_hold(*rows: tuple[object, Level, str, str, str, str]) -> Iterator[FlagFinding]:
+def _that_hold(
+    *rows: tuple[object, Level, str, str, str, str],
+) -> Iterator[FlagFinding]:
     """The findings of the rows whose first item holds."""
     return (FlagFinding(level, *finding) for holds, level, *finding in rows if holds)
 

@@ -1,4 +1,6 @@
-"""Flags of each kind of run and named presets, each setting with its reason, adapted to a jaxlib release."""
+"""Flags of each kind of run and named presets, each setting with its reason, adapted to a jaxlib
+release.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ from pgle.xla.flags.text import (
 )
 
 ALL_KINDS_SINCE = "0.5.3"
-"""First release found to take ``allcollectives``; 0.4.38 aborts on it, those between were not asked."""
+"""First release found to take ``allcollectives``; 0.4.38 aborts on it, those between were not
+asked.
+"""
 
 JAX = "docs.jax.dev gpu_performance_tips"
 NVIDIA = "JAX-Toolbox GPU_performance.md"
@@ -59,9 +63,14 @@ class Choice:
         return Flag(self.name, self.value)
 
 
-ON = Choice(LHS, "true", "moves compute between the start and the done of collectives", JAX)
+ON = Choice(
+    LHS, "true", "moves compute between the start and the done of collectives", JAX
+)
 NO_GRAPHS = Choice(
-    COMMAND_BUFFER, "", "command buffers hide single operations from profilers", NVIDIA_PGLE
+    COMMAND_BUFFER,
+    "",
+    "command buffers hide single operations from profilers",
+    NVIDIA_PGLE,
 )
 SYNC = Choice(
     DISABLE_ASYNC,
@@ -90,15 +99,16 @@ ORDER = Choice(
     is_flag=False,
 )
 
-_PIPELINE_SINCE = (
-    "0.11.1"  # from here on xla_gpu_enable_pipelined_X are aliases of xla_gpu_pipeline_X
-)
+# from here on xla_gpu_enable_pipelined_X are aliases of xla_gpu_pipeline_X
+_PIPELINE_SINCE = "0.11.1"
 
 
 def for_release(
     choices: tuple[Choice, ...], version: str
 ) -> tuple[tuple[Choice, ...], tuple[FlagFinding, ...]]:
-    """The choices as a release knows them: replaced where it has another name, left out with a finding where none."""
+    """The choices as a release knows them: replaced where it has another name, left out with a
+    finding where none.
+    """
     fitted: list[Choice] = []
     findings: list[FlagFinding] = []
     for choice in choices:
@@ -137,10 +147,13 @@ def _replacement(choice: Choice, version: str) -> Choice:
 Mode: TypeAlias = Literal["sync", "async", "baseline", "perf"]
 
 PROFILE_MODES: tuple[Mode, ...] = ("sync", "async")  # the ones that measure
-MEASURES_ALONE: Mode = "sync"  # keeps every collective synchronous, to measure each alone
+MEASURES_ALONE: Mode = (
+    "sync"  # keeps every collective synchronous, to measure each alone
+)
 
 MODES: Mapping[Mode, tuple[str, tuple[Choice, ...]]] = {
-    # LHS stays on, since only then XLA (0.11.1 and newer) records the name each collective had when it was scheduled
+    # LHS stays on, since only then XLA (0.11.1 and newer) records the name each collective had when
+    # it was scheduled
     "sync": (
         "profile run with every collective measured alone; LHS stays on, which keeps the names PGLE needs",
         (ON, SAME, SYNC, NO_GRAPHS),
@@ -152,7 +165,9 @@ MODES: Mapping[Mode, tuple[str, tuple[Choice, ...]]] = {
     "baseline": ("LHS on, no profile: what PGLE has to beat", (ON, SAME)),
     "perf": ("performance run with a cost profile", (ON, SAME)),
 }
-"""What each kind of run is for, and its settings; log lines and dumps come to all, the profile to ``perf``."""
+"""What each kind of run is for, and its settings; log lines and dumps come to all, the profile to
+``perf``.
+"""
 
 
 def flags_for(
@@ -168,24 +183,38 @@ def flags_for(
     Args:
         version: the jaxlib that will run it; the newest recorded one where None.
         user_flags: the user's XLA_FLAGS; where it names a file, what the file holds.
-        dump_to: directory for HLO dumps and the schedule with the costs that LHS believed; no dumps where empty.
+        dump_to: directory for HLO dumps and the schedule with the costs that LHS believed; no dumps
+        where empty.
         profile: path of the cost profile; needed by ``perf``, not allowed otherwise.
     """
     user = parse_flags(user_flags) if isinstance(user_flags, str) else user_flags
     if user.file:
-        raise UserError("XLA_FLAGS names a file", where=user.file, remedy="pass what it holds")
+        raise UserError(
+            "XLA_FLAGS names a file", where=user.file, remedy="pass what it holds"
+        )
     if (mode == "perf") != bool(profile):
         what = (
             "a performance run needs a profile"
             if mode == "perf"
             else f"mode {mode} takes no profile"
         )
-        raise UserError(what, remedy="pass --profile FILE" if mode == "perf" else "use mode perf")
+        raise UserError(
+            what, remedy="pass --profile FILE" if mode == "perf" else "use mode perf"
+        )
     at = version or known_flags().releases[-1]
-    given = (Choice(PROFILE_PATH, profile, "the measured costs", JAX),) if profile else ()
+    given = (
+        (Choice(PROFILE_PATH, profile, "the measured costs", JAX),) if profile else ()
+    )
     dumps = (
-        Choice("xla_dump_to", dump_to, "the modules as compiled, for names and shapes", MEASURED),
-        Choice("xla_dump_hlo_as_proto", "true", "the exact form of the modules", MEASURED),
+        Choice(
+            "xla_dump_to",
+            dump_to,
+            "the modules as compiled, for names and shapes",
+            MEASURED,
+        ),
+        Choice(
+            "xla_dump_hlo_as_proto", "true", "the exact form of the modules", MEASURED
+        ),
         Choice(
             "xla_dump_latency_hiding_schedule",
             "true",
@@ -193,9 +222,13 @@ def flags_for(
             MEASURED,
         ),
     )
-    choices, left_out = for_release((*MODES[mode][1], *given, LOG, *(dumps if dump_to else ())), at)
+    choices, left_out = for_release(
+        (*MODES[mode][1], *given, LOG, *(dumps if dump_to else ())), at
+    )
     merged = merge_flags(user, [choice.flag for choice in choices if choice.is_flag])
-    environment = {choice.name: choice.value for choice in choices if not choice.is_flag}
+    environment = {
+        choice.name: choice.value for choice in choices if not choice.is_flag
+    }
     warnings = (*left_out, *merged.warnings, *_consequences(mode, at, user, choices))
     return replace(merged, environment=environment, warnings=warnings)
 
@@ -211,7 +244,13 @@ def _consequences(
         and any(item.name == COMBINING for item in choices)
     )
     rows: tuple[tuple[object, str, str, str, str], ...] = (
-        (user.is_true(LHS) is False, "lhs-off", LHS, _lhs_off(mode, version), "remove it"),
+        (
+            user.is_true(LHS) is False,
+            "lhs-off",
+            LHS,
+            _lhs_off(mode, version),
+            "remove it",
+        ),
         (
             mode != "sync" and user.value(DISABLE_ASYNC),
             "no-async",
@@ -291,7 +330,9 @@ class Preset:
     @property
     def environment(self) -> Mapping[str, str]:
         """The environment variables other than XLA_FLAGS."""
-        return {choice.name: choice.value for choice in self.choices if not choice.is_flag}
+        return {
+            choice.name: choice.value for choice in self.choices if not choice.is_flag
+        }
 
 
 @cache
@@ -324,20 +365,28 @@ def presets() -> Mapping[str, tuple[str, tuple[Choice, ...]]]:
             for kind in kinds
         ),
         fsdp(
-            "xla_gpu_enable_while_loop_double_buffering", "neighbouring iterations overlap", NVIDIA
+            "xla_gpu_enable_while_loop_double_buffering",
+            "neighbouring iterations overlap",
+            NVIDIA,
         ),
     )
     return {
         "lhs": ("overlap collectives with compute, costs estimated by XLA", (ON,)),
         **{f"pgle-profile-{mode}": MODES[mode] for mode in PROFILE_MODES},
         "pgle-perf": (MODES["perf"][0], (*MODES["perf"][1], LOG)),
-        "fsdp": ("weights and gradients sharded over devices (FSDP, ZeRO)", (ON, *layers)),
+        "fsdp": (
+            "weights and gradients sharded over devices (FSDP, ZeRO)",
+            (ON, *layers),
+        ),
         "recommended": (
             "NVIDIA's list for large models with PGLE",
             (
                 ON,
                 Choice(
-                    "xla_gpu_enable_triton_gemm", "false", "takes cuBLAS for matmuls", NVIDIA_PGLE
+                    "xla_gpu_enable_triton_gemm",
+                    "false",
+                    "takes cuBLAS for matmuls",
+                    NVIDIA_PGLE,
                 ),
                 Choice(COMMAND_BUFFER, "", "part of the recipe", NVIDIA_PGLE),
                 *layers,
@@ -354,9 +403,7 @@ def presets() -> Mapping[str, tuple[str, tuple[Choice, ...]]]:
 
 
 _START = f"a start that '{TUNE}' should beat"
-_OTHER_FINGERPRINT = (
-    "changes the module's fingerprint: use bare names, or the performance run's fingerprint"
-)
+_OTHER_FINGERPRINT = "changes the module's fingerprint: use bare names, or the performance run's fingerprint"
 _REMARKS: dict[str, tuple[str, ...]] = {
     "pgle-profile-sync": (_OTHER_FINGERPRINT,),
     "fsdp": (
@@ -386,13 +433,19 @@ def preset(name: str, version: str | None = None, *, profile: str = "") -> Prese
     what, choices = presets()[name]
     if name == "pgle-perf":
         if not profile:
-            raise UserError("preset pgle-perf needs a profile", remedy="add --profile FILE.pbtxt")
+            raise UserError(
+                "preset pgle-perf needs a profile", remedy="add --profile FILE.pbtxt"
+            )
         choices = (
             choices[0],
             Choice(PROFILE_PATH, profile, "the measured costs", JAX),
             *choices[1:],
         )
     fitted, findings = for_release(choices, at)
-    remarks = tuple(FlagFinding("note", "remark", "", text) for text in _REMARKS.get(name, ()))
+    remarks = tuple(
+        FlagFinding("note", "remark", "", text) for text in _REMARKS.get(name, ())
+    )
     flags = FlagList(tuple(choice.flag for choice in fitted if choice.is_flag))
-    return Preset(name, what, at, fitted, (*findings, *profile_findings(flags, at), *remarks))
+    return Preset(
+        name, what, at, fitted, (*findings, *profile_findings(flags, at), *remarks)
+    )

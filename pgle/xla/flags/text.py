@@ -1,9 +1,10 @@
 """The text of XLA_FLAGS as values and back, exactly as XLA reads it.
 
-Rules of `xla/parse_flags_from_env.cc` and `xla/tsl/util/command_line_flags.cc` (openxla/xla), each checked against
-jaxlib 0.10.2 and 0.12.0.1 by `tests/xla/test_flags_against_xla.py`:
+Rules of `xla/parse_flags_from_env.cc` and `xla/tsl/util/command_line_flags.cc` (openxla/xla), each
+checked against jaxlib 0.10.2 and 0.12.0.1 by `tests/xla/test_flags_against_xla.py`:
 
-* flags are separated by blanks, tabs and line ends; a quote counts only directly after ``=``, and inside double quotes
+* flags are separated by blanks, tabs and line ends; a quote counts only directly after ``=``, and
+inside double quotes
   a backslash takes the next character as it is;
 * the first word that does not begin with ``-`` ends parsing without a message;
 * a text that does not begin with ``-`` is the name of a file that holds the flags;
@@ -25,11 +26,15 @@ ACCUMULATING = frozenset({"xla_disable_hlo_passes", "xla_enable_hlo_passes_only"
 """Lists to which every occurrence adds; measured with jaxlib 0.10.2 and 0.12.0.1."""
 
 COMMAND_BUFFER = "xla_gpu_enable_command_buffer"
-"""Its items ``+X`` and ``-X`` change the value before them; without a sign the value is replaced."""
+"""Its items ``+X`` and ``-X`` change the value before them; without a sign the value is
+replaced.
+"""
 
 Level: TypeAlias = Literal["error", "warning", "note"]
 
-_QUOTED = re.compile(r"""([A-Za-z0-9_-]*)=(?:"((?:\\.|[^"])*)"?|'([^']*)'?)""", re.DOTALL)
+_QUOTED = re.compile(
+    r"""([A-Za-z0-9_-]*)=(?:"((?:\\.|[^"])*)"?|'([^']*)'?)""", re.DOTALL
+)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _WELL_FORMED = re.compile(r"--[A-Za-z0-9_]+\Z")
 
@@ -42,7 +47,8 @@ FOUND_BY_SEARCH = "# found by a search; a baseline is measured without these:"
 class FlagFinding:
     """Something to say about a flag."""
 
-    # ``error`` where XLA aborts or the user's intention is lost, ``warning`` where it may be, ``note`` else
+    # ``error`` where XLA aborts or the user's intention is lost, ``warning`` where it may be,
+    # ``note`` else
     level: Level
     code: str  # a word for machines, such as ``unknown``, ``removed``, ``duplicate``, ``bare-word``
     flag: str  # the name it is about; empty where it is about the whole text
@@ -60,7 +66,9 @@ class Flag:
     """One flag."""
 
     name: str  # without the two dashes; of a malformed flag (``-x``, ``--``) the unchanged text
-    value: str | None = None  # without quotes; None for a bare flag, empty for ``--flag=``
+    value: str | None = (
+        None  # without quotes; None for a bare flag, empty for ``--flag=``
+    )
 
     @property
     def key(self) -> str:
@@ -93,12 +101,18 @@ class FlagList:
 
     flags: tuple[Flag, ...] = ()  # in the order of the text, repetitions included
     text: str = ""  # the text itself
-    ignored: str = ""  # the rest of the text after the first bare word, which XLA never sees
-    file: str = ""  # the file that XLA reads instead, where the text does not begin with ``-``; `flags` is then empty
+    ignored: str = (
+        ""  # the rest of the text after the first bare word, which XLA never sees
+    )
+    # the file that XLA reads instead, where the text does not begin with ``-``; `flags` is then
+    # empty
+    file: str = ""
     findings: tuple[FlagFinding, ...] = ()  # mistakes in the form of the text
 
     def effective(self) -> dict[str, str | None]:
-        """The value that counts for each flag: the last, or all of them for a list that accumulates."""
+        """The value that counts for each flag: the last, or all of them for a list that
+        accumulates.
+        """
         return effective(self.flags)
 
     def value(self, name: str) -> str | None:
@@ -118,7 +132,9 @@ class FlagList:
 class FlagPlan:
     """How a run is to be started."""
 
-    flags: tuple[Flag, ...]  # our flags that are added; a user's flag with another value wins
+    flags: tuple[
+        Flag, ...
+    ]  # our flags that are added; a user's flag with another value wins
     xla_flags: str  # the whole XLA_FLAGS, ours first and then the user's text unchanged
     # what gives way (``kept``), is left out or will go wrong, and what the user's text hides
     warnings: tuple[FlagFinding, ...]
@@ -134,11 +150,11 @@ def parse_flags(text: str) -> FlagList:
         return FlagList(text=text)
     if not stripped.startswith("-"):
         # XLA opens the unchanged text, blanks included.
-        message = (
-            "does not begin with '-': XLA takes it for the name of a file that holds the flags"
-        )
+        message = "does not begin with '-': XLA takes it for the name of a file that holds the flags"
         return FlagList(
-            text=text, file=text, findings=(FlagFinding("warning", "file", "", message),)
+            text=text,
+            file=text,
+            findings=(FlagFinding("warning", "file", "", message),),
         )
     flags: list[Flag] = []
     at = len(text) - len(stripped)
@@ -158,7 +174,9 @@ def typed_flag(text: str) -> Flag:
     name, equals, value = text.partition("=")
     if not name.startswith("--"):
         raise UserError(
-            "does not begin with --", where=f"--flag {text}", remedy="write --flag=--name=value"
+            "does not begin with --",
+            where=f"--flag {text}",
+            remedy="write --flag=--name=value",
         )
     whole = parse_flags(text)
     return (
@@ -189,7 +207,8 @@ def effective(flags: Iterable[Flag]) -> dict[str, str | None]:
 
 
 def merge_flags(user: FlagList, ours: Sequence[Flag]) -> FlagPlan:
-    """Add our flags to the user's. The user's flags win and stay unchanged; a warning names each of ours that lost.
+    """Add our flags to the user's. The user's flags win and stay unchanged; a warning names each of
+    ours that lost.
 
     Args:
         user: the user's flags. Where they name a file, pass what the file holds.
@@ -202,7 +221,11 @@ def merge_flags(user: FlagList, ours: Sequence[Flag]) -> FlagPlan:
         flag = Flag(name, value)
         if name in ACCUMULATING:
             present = set((values.get(name) or "").split(","))
-            missing = [item for item in (value or "").split(",") if item and item not in present]
+            missing = [
+                item
+                for item in (value or "").split(",")
+                if item and item not in present
+            ]
             if missing:
                 added.append(Flag(name, ",".join(missing)))
         elif name not in values:
@@ -213,13 +236,19 @@ def merge_flags(user: FlagList, ours: Sequence[Flag]) -> FlagPlan:
             findings.append(FlagFinding("warning", "kept", name, message))
     parts = [format_flags(added), user.text.strip(BLANKS)]
     return FlagPlan(
-        tuple(added), " ".join(part for part in parts if part), (*findings, *user.findings)
+        tuple(added),
+        " ".join(part for part in parts if part),
+        (*findings, *user.findings),
     )
 
 
 def same_value(first: str | None, second: str | None) -> bool:
-    """Whether two values mean the same: booleans by meaning (bare, ``true``, ``1``), others by text."""
-    one, other = (as_bool("true" if value is None else value) for value in (first, second))
+    """Whether two values mean the same: booleans by meaning (bare, ``true``, ``1``), others by
+    text.
+    """
+    one, other = (
+        as_bool("true" if value is None else value) for value in (first, second)
+    )
     return first == second if one is None else one == other
 
 
@@ -258,7 +287,11 @@ def _malformed(flags: Sequence[Flag]) -> list[FlagFinding]:
             hint = f"write --{name}=VALUE" if name else "remove it"
             findings.append(
                 FlagFinding(
-                    "error", "malformed", "", f"'{flag.name}' has not the form --flag=value", hint
+                    "error",
+                    "malformed",
+                    "",
+                    f"'{flag.name}' has not the form --flag=value",
+                    hint,
                 )
             )
     return findings
@@ -269,7 +302,9 @@ def _bare_word(ignored: str) -> list[FlagFinding]:
         return []
     word = ignored.split()[0]
     lost = ignored.split()[1:]
-    tail = f", so {len(lost)} more ({cut(' '.join(lost), 60)}) are ignored" if lost else ""
+    tail = (
+        f", so {len(lost)} more ({cut(' '.join(lost), 60)}) are ignored" if lost else ""
+    )
     message = f"the bare word '{word}' ends parsing without a message{tail}"
     return [
         FlagFinding(

@@ -1,4 +1,5 @@
-"""A module as a reader made it, made sure of: names of their own, and calls and sizes that a compiler can have made.
+"""A module as a reader made it, made sure of: names of their own, and calls and sizes that a
+compiler can have made.
 
 Everything that walks a module follows calls without looking back, and a file may hold anything.
 """
@@ -15,9 +16,13 @@ from pgle.xla.hlo.trips import trip_count
 
 MOST_BYTES = (1 << 63) - 1  # of one array: XLA counts bytes in 64 bits
 MOST_WORK = 100_000_000
-"""Instructions with every call followed, loops twice; the largest dumps seen so far: some 10 million."""
+"""Instructions with every call followed, loops twice; the largest dumps seen so far: some 10
+million.
+"""
 MOST_RUNS = 1 << 53
-"""Of one instruction in a step, all loops around it multiplied: beyond, a count is no exact number any more."""
+"""Of one instruction in a step, all loops around it multiplied: beyond, a count is no exact number
+any more.
+"""
 _LOOP_TIMES = 2
 
 
@@ -25,13 +30,16 @@ def checked(module: Module) -> Module:
     """The module, with a name of its own for each instruction.
 
     Raises:
-        UserError: a computation calls itself, calls are nested too deep or are too many, or an array is too large.
+        UserError: a computation calls itself, calls are nested too deep or are too many, or an
+        array is too large.
     """
     module = replace(module, computations=_own_names(module))
     wrong = _wrong_shape(module) or _wrong_operands(module) or _wrong_calls(module)
     if wrong:
         raise UserError(
-            f"{wrong}; no compiler writes that", where=module.source, remedy="dump it again"
+            f"{wrong}; no compiler writes that",
+            where=module.source,
+            remedy="dump it again",
         )
     return module
 
@@ -39,8 +47,9 @@ def checked(module: Module) -> Module:
 def _own_names(module: Module) -> Mapping[str, Computation]:
     """The computations, with names that are unique in the module.
 
-    Names in HLO text are of their computation (XLA's parser takes one name in two). Of instructions with one name, that
-    of the entry keeps it, else the first; others are called ``computation/name``.
+    Names in HLO text are of their computation (XLA's parser takes one name in two). Of instructions
+    with one name, that of the entry keeps it, else the first; others are called
+    ``computation/name``.
     """
     owner: dict[str, str] = {}
     again: set[str] = set()
@@ -60,7 +69,11 @@ def _renamed(computation: Computation, owner: Mapping[str, str]) -> Computation:
     """A computation in which names of other computations' instructions are changed."""
 
     def new(name: str) -> str:
-        return name if owner.get(name) == computation.name else f"{computation.name}/{name}"
+        return (
+            name
+            if owner.get(name) == computation.name
+            else f"{computation.name}/{name}"
+        )
 
     items = [
         replace(
@@ -110,7 +123,9 @@ def _wrong_operands(module: Module) -> str:
             return f"{item.name} ({item.opcode}) lacks operands"
         fused = module.fused(item)
         inside = () if fused is None else fused.instructions
-        numbers = [one.parameter_number for one in inside if one.parameter_number is not None]
+        numbers = [
+            one.parameter_number for one in inside if one.parameter_number is not None
+        ]
         if max(numbers, default=-1) >= len(item.operands):
             return f"{item.name} has fewer operands than what it calls has parameters"
     return ""
@@ -118,7 +133,11 @@ def _wrong_operands(module: Module) -> str:
 
 def _wrong_calls(module: Module) -> str:
     calls = {
-        name: [(item, called) for item in computation.instructions for called in item.called]
+        name: [
+            (item, called)
+            for item in computation.instructions
+            for called in item.called
+        ]
         for name, computation in module.computations.items()
     }
     graph = {name: [called for _, called in found] for name, found in calls.items()}
@@ -131,13 +150,21 @@ def _wrong_calls(module: Module) -> str:
     runs: dict[str, int] = {}
     for name in order:
         found = calls.get(name, ())  # a computation may be named that is not there
-        own = len(module.computations[name].instructions) if name in module.computations else 0
+        own = (
+            len(module.computations[name].instructions)
+            if name in module.computations
+            else 0
+        )
         work[name] = own + sum(
-            work[called] * (_LOOP_TIMES if item.opcode == "while" else 1) for item, called in found
+            work[called] * (_LOOP_TIMES if item.opcode == "while" else 1)
+            for item, called in found
         )
         depth[name] = 1 + max((depth[called] for _, called in found), default=0)
         runs[name] = max(
-            (runs[called] * max(trip_count(module, item) or 1, 1) for item, called in found),
+            (
+                runs[called] * max(trip_count(module, item) or 1, 1)
+                for item, called in found
+            ),
             default=1,
         )
         if runs[name] > MOST_RUNS:

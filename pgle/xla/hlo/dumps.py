@@ -1,6 +1,8 @@
-"""HLO modules from files: one, those of a folder, or all that XLA dumped of a program, with what LHS saw of them.
+"""HLO modules from files: one, those of a folder, or all that XLA dumped of a program, with what
+LHS saw of them.
 
-Protocol buffers and HLO text are imported when a dump is read: they take a tenth of a small conversion.
+Protocol buffers and HLO text are imported when a dump is read: they take a tenth of a small
+conversion.
 """
 
 from __future__ import annotations
@@ -22,13 +24,15 @@ _SCHEDULE = re.compile(r"\.schedule\.(txt|pb)(\.xz|\.gz)?$")
 
 def is_hlo(path: AnyPath) -> bool:
     """Whether a name belongs to an HLO dump: protobuf or text."""
-    return bool(_HLO_PROTO.search(path.name) or _TEXT.search(path.name)) and not _SCHEDULE.search(
-        path.name
-    )
+    return bool(
+        _HLO_PROTO.search(path.name) or _TEXT.search(path.name)
+    ) and not _SCHEDULE.search(path.name)
 
 
 def read_module(path: AnyPath) -> Module:
-    """One HLO module from a file: ``.hlo.pb``, text (``.txt``, ``.hlo``) or a schedule dump; ``.xz``, ``.gz`` too."""
+    """One HLO module from a file: ``.hlo.pb``, text (``.txt``, ``.hlo``) or a schedule dump;
+    ``.xz``, ``.gz`` too.
+    """
     if _SCHEDULE.search(path.name):
         from pgle.xla.hlo.schedule_dump import (
             read_schedule_dump,
@@ -49,7 +53,9 @@ def _read(path: AnyPath) -> bytes:
 
 def _module(data: bytes, path: AnyPath) -> Module:
     if not data:
-        raise UserError("empty file", where=path, remedy="dump it again with --xla_dump_to")
+        raise UserError(
+            "empty file", where=path, remedy="dump it again with --xla_dump_to"
+        )
     if _TEXT.search(path.name):
         from pgle.xla.hlo.text import module_from_text
 
@@ -66,9 +72,10 @@ def read_modules(path: AnyPath) -> tuple[Module, ...]:
     """The HLO modules of a file or of dump directories.
 
     Args:
-        path: a file as for `read_module`, or a directory. In a directory, at any depth, the after-optimizations
-            modules are read, each once: the proto where there is text as well, and one of several processes that
-            compiled the same (name, program id and fingerprint).
+        path: a file as for `read_module`, or a directory. In a directory, at any depth, the
+        after-optimizations
+            modules are read, each once: the proto where there is text as well, and one of several
+            processes that compiled the same (name, program id and fingerprint).
 
     Returns:
         The modules in the order of their paths, dumps numbered ``module_9`` before ``module_10``.
@@ -95,14 +102,20 @@ def read_modules(path: AnyPath) -> tuple[Module, ...]:
             continue
         seen.add(digest)
         module = _module(data, file)
-        modules.setdefault((module.name, module.program_id, module.fingerprint or digest), module)
+        modules.setdefault(
+            (module.name, module.program_id, module.fingerprint or digest), module
+        )
     return tuple(modules.values())
 
 
 def read_scheduled(path: AnyPath) -> list[Module]:
     """The modules of `read_modules` that hold a schedule of a GPU."""
     scheduled = [module for module in read_modules(path) if module.is_scheduled]
-    found = [module for module in scheduled if ".cpu_after_optimizations" not in module.source]
+    found = [
+        module
+        for module in scheduled
+        if ".cpu_after_optimizations" not in module.source
+    ]
     if not found:
         what = (
             "compiled for CPUs, which says nothing of a GPU's schedule"
@@ -111,7 +124,9 @@ def read_scheduled(path: AnyPath) -> list[Module]:
         )
         source = as_path(scheduled[0].source).parent if scheduled else path
         raise UserError(
-            what, where=path, remedy=f"compile it for a GPU: {Next.of('rehearse', source)}"
+            what,
+            where=path,
+            remedy=f"compile it for a GPU: {Next.of('rehearse', source)}",
         )
     return found
 
@@ -125,14 +140,18 @@ def _files(folder: AnyPath) -> Iterable[AnyPath]:
     ]
     optimized = [file for file in files if _OPTIMIZED.search(file.name)]
     others = [
-        file for file in files if _HLO_PROTO.search(file.name) and ".before_" not in file.name
+        file
+        for file in files
+        if _HLO_PROTO.search(file.name) and ".before_" not in file.name
     ]
     return sorted(optimized or others, key=_numbered)
 
 
 def _numbered(path: AnyPath) -> tuple[str, list[tuple[int, str]]]:
     parts = re.split(r"(\d+)", path.name)
-    return str(path.parent), [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+    return str(path.parent), [
+        (int(part), "") if part.isdigit() else (-1, part) for part in parts
+    ]
 
 
 _FINGERPRINT = re.compile(
@@ -143,8 +162,8 @@ _FINGERPRINT = re.compile(
 def fingerprint_of(dump: AnyPath) -> str:
     """The ``fingerprint_before_lhs`` of a dump, HloProto or HLO text; empty where it has none.
 
-    Read off the raw bytes (of a protobuf the map entry: key field 1, value field 2), so that a dump of any size costs
-    one search.
+    Read off the raw bytes (of a protobuf the map entry: key field 1, value field 2), so that a dump
+    of any size costs one search.
     """
     found = _FINGERPRINT.search(read_bytes(dump, max_bytes=MAX_HLO_BYTES))
     return found["hex"].decode() if found else ""
@@ -158,7 +177,9 @@ class Dumps:
     modules: tuple[
         Module, ...
     ] = ()  # after optimisation, in the order of their paths; several processes' may be mixed
-    schedules: Mapping[str, AnyPath] = field(default_factory=dict)  # schedule dumps by module name
+    schedules: Mapping[str, AnyPath] = field(
+        default_factory=dict
+    )  # schedule dumps by module name
 
     def lhs_module(self, name: str) -> Module | None:
         """A module as LHS saw it, from its schedule dump; None if absent."""
@@ -170,7 +191,9 @@ class Dumps:
 
 
 def read_dumps(paths: Sequence[AnyPath]) -> Dumps:
-    """The dumps in files and directories; schedule dumps of LHS are looked for in the same folders."""
+    """The dumps in files and directories; schedule dumps of LHS are looked for in the same
+    folders.
+    """
     if not paths:
         return Dumps()
     from pgle.xla.hlo.schedule_dump import find_schedule_dumps
@@ -185,4 +208,6 @@ def read_dumps(paths: Sequence[AnyPath]) -> Dumps:
 def no_match(pattern: str, names: Iterable[str]) -> UserError:
     """The error where no module of a dump has a name that ``--module`` matches."""
     remedy = choices(pattern, names)
-    return UserError("no module of the dump matches", where=f"--module {pattern}", remedy=remedy)
+    return UserError(
+        "no module of the dump matches", where=f"--module {pattern}", remedy=remedy
+    )

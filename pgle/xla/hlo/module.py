@@ -1,7 +1,8 @@
 """An HLO module as a value: computations, instructions, shapes, schedule.
 
-Made by `pgle.xla.hlo.dumps` from protobuf dumps, text dumps or protos embedded in xplanes. Names are the only
-identity used outside the reader: ids of HLO protos are opaque and 64 bit wide (since jaxlib 0.8.0).
+Made by `pgle.xla.hlo.dumps` from protobuf dumps, text dumps or protos embedded in xplanes. Names
+are the only identity used outside the reader: ids of HLO protos are opaque and 64 bit wide (since
+jaxlib 0.8.0).
 """
 
 from __future__ import annotations
@@ -57,10 +58,14 @@ BITS: Mapping[str, int] = {
 MAX_HLO_BYTES = (
     2 << 30
 )  # protocol buffers cannot be larger; a text dump of such a module would be unreadable anyway
-NOT_HLO = "pass an after_optimizations .hlo.pb or .txt of --xla_dump_to, or its directory"
+NOT_HLO = (
+    "pass an after_optimizations .hlo.pb or .txt of --xla_dump_to, or its directory"
+)
 
 DEEPEST = 100
-"""Calls within calls, tuples within tuples; protocol buffers cannot nest deeper either, programs seen so far 6."""
+"""Calls within calls, tuples within tuples; protocol buffers cannot nest deeper either, programs
+seen so far 6.
+"""
 
 HOST_MEMORY_SPACE = 5  # layout memory space of arrays that live in host memory
 
@@ -73,7 +78,8 @@ class Shape:
     dimensions: tuple[int, ...] = ()  # sizes; empty for scalars and tuples
     elements: tuple[Shape, ...] = ()  # the shapes of a tuple
     memory_space: int = 0  # layout memory space; `HOST_MEMORY_SPACE` means host memory
-    # dimensions from the one whose elements lie side by side to the slowest; empty: the last one first
+    # dimensions from the one whose elements lie side by side to the slowest; empty: the last one
+    # first
     minor_to_major: tuple[int, ...] = field(default=(), compare=False)
 
     @property
@@ -97,7 +103,8 @@ MAPPED = frozenset(("broadcast", "concatenate", "reduce", "transpose"))
 def value_of_many(cls: type[_T]) -> type[_T]:
     """A dataclass that the type checker takes for frozen; making one takes a tenth of the time.
 
-    For values that exist by the million: a frozen dataclass sets each field through ``object.__setattr__``.
+    For values that exist by the million: a frozen dataclass sets each field through
+    ``object.__setattr__``.
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)
 
@@ -107,14 +114,17 @@ class Instruction:
     """One HLO instruction."""
 
     name: str  # as in the dump, without ``%``; unique in the module
-    opcode: str  # as in the proto (``async-start`` even where the text dump prints ``all-gather-start``)
+    # as in the proto (``async-start`` even where the text dump prints ``all-gather-start``)
+    opcode: str
     shape: Shape  # of the result
     computation: str  # name of the computation that holds it
     operands: tuple[str, ...] = ()  # names, in order; all in the same computation
     called: tuple[str, ...] = ()  # names of the called computations
-    control_predecessors: tuple[str, ...] = ()  # names of instructions that must run before it
-    # the name it had when LHS ran (``metadata.scheduling_name``); empty where absent. To be trusted for collectives
-    # only.
+    control_predecessors: tuple[
+        str, ...
+    ] = ()  # names of instructions that must run before it
+    # the name it had when LHS ran (``metadata.scheduling_name``); empty where absent. To be trusted
+    # for collectives only.
     scheduling_name: str = ""
     op_name: str = ""  # ``metadata.op_name``, the framework's name
     channel_id: int | None = None  # of a collective; None where absent
@@ -124,18 +134,27 @@ class Instruction:
     custom_call_target: str = ""  # of a custom call
     fusion_kind: str = ""  # ``kLoop``, ``kInput``, ``kOutput``, ``kCustom`` or empty
     backend_config: str = ""  # JSON text, or empty
-    dot_lhs_contracting: tuple[int, ...] = ()  # contracting dimensions of the left operand of a dot
+    dot_lhs_contracting: tuple[
+        int, ...
+    ] = ()  # contracting dimensions of the left operand of a dot
     tuple_index: int | None = None  # of a get-tuple-element; None otherwise
     parameter_number: int | None = None  # of a parameter; None otherwise
     is_host_transfer: bool = False  # of a send or receive that talks to the host
-    source: str = ""  # file and line of the program, ``/src/model.py:12``; empty where absent
-    # what the program states that it takes (frontend attribute ``latency_metadata``); None where absent. XLA's
-    # speed-of-light model takes it for any instruction, its table of constants for custom calls.
+    source: str = (
+        ""  # file and line of the program, ``/src/model.py:12``; empty where absent
+    )
+    # what the program states that it takes (frontend attribute ``latency_metadata``); None where
+    # absent. XLA's speed-of-light model takes it for any instruction, its table of constants for
+    # custom calls.
     latency_ns: int | None = None
-    constant: int | None = None  # value of a scalar integer constant; None of anything else
-    direction: str = ""  # of a compare: ``EQ``, ``NE``, ``LT``, ``LE``, ``GT`` or ``GE``
-    # of products: ``high``, ``highest``, or the algorithm that the program asks for (``dot_bf16_bf16_f32_x3``); empty:
-    # XLA's default
+    constant: int | None = (
+        None  # value of a scalar integer constant; None of anything else
+    )
+    direction: str = (
+        ""  # of a compare: ``EQ``, ``NE``, ``LT``, ``LE``, ``GT`` or ``GE``
+    )
+    # of products: ``high``, ``highest``, or the algorithm that the program asks for
+    # (``dot_bf16_bf16_f32_x3``); empty: XLA's default
     precision: str = ""
     fft_length: tuple[int, ...] = ()  # of an FFT: lengths of the last dimensions
     dimensions: tuple[int, ...] = ()  # of what `MAPPED` names: attribute ``dimensions``
@@ -146,7 +165,9 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """One computation: its instructions in schedule order where the module is scheduled, else in dump order."""
+    """One computation: its instructions in schedule order where the module is scheduled, else in
+    dump order.
+    """
 
     name: str
     instructions: tuple[Instruction, ...]
@@ -159,8 +180,12 @@ class Module:
     """One HLO module."""
 
     name: str  # ``jit_train_step``
-    program_id: int | None  # HloModuleProto.id, the program id in traces; None where unknown
-    fingerprint: str  # ``fingerprint_before_lhs``, 32 hexadecimal digits; empty where absent
+    program_id: (
+        int | None
+    )  # HloModuleProto.id, the program id in traces; None where unknown
+    fingerprint: (
+        str  # ``fingerprint_before_lhs``, 32 hexadecimal digits; empty where absent
+    )
     entry: str  # name of the entry computation
     computations: Mapping[str, Computation]  # by name
     is_scheduled: bool  # True where instruction order is the schedule
@@ -180,7 +205,9 @@ class Module:
 
     @property
     def compute_capability(self) -> tuple[int, int] | None:
-        """Of the GPU that it was compiled for, from its dump's file name (``.sm_9.0_gpu_after_optimizations``)."""
+        """Of the GPU that it was compiled for, from its dump's file name
+        (``.sm_9.0_gpu_after_optimizations``).
+        """
         found = _SM.search(self.source.rpartition("/")[2])
         return None if found is None else (int(found[1]), int(found[2]))
 
@@ -200,10 +227,12 @@ class Module:
 
     @cached_property
     def scheduled(self) -> tuple[str, ...]:
-        """The computations that LHS schedules, in module order: the entry and computations that only loops call.
+        """The computations that LHS schedules, in module order: the entry and computations that
+        only loops call.
 
-        Command buffers belong to them. Up to jaxlib 0.6 XLA moves scheduled instructions into a call of
-        ``command_buffer.N`` after LHS, under their names (openxla/xla `command_buffer_scheduling.cc`).
+        Command buffers belong to them. Up to jaxlib 0.6 XLA moves scheduled instructions into a
+        call of ``command_buffer.N`` after LHS, under their names (openxla/xla
+        `command_buffer_scheduling.cc`).
         """
         found = {self.entry}
         for name, callers in self.callers.items():
@@ -213,15 +242,23 @@ class Module:
         return tuple(name for name in self.computations if name in found)
 
     def wrapped(self, instruction: Instruction) -> Instruction | None:
-        """The instruction that a generic ``async-start/-update/-done`` wraps: the root of its called computation."""
+        """The instruction that a generic ``async-start/-update/-done`` wraps: the root of its
+        called computation.
+        """
         seen: set[str] = set()
         item: Instruction | None = instruction
-        while item is not None and item.opcode in ("async-start", "async-update", "async-done"):
+        while item is not None and item.opcode in (
+            "async-start",
+            "async-update",
+            "async-done",
+        ):
             for name in item.called:
                 computation = self.computations.get(name)
                 if computation is not None:
                     return self.instructions.get(computation.root)
-            seen.add(item.name)  # -update and -done may leave the computation to their start
+            seen.add(
+                item.name
+            )  # -update and -done may leave the computation to their start
             before = item.operands[0] if item.operands else ""
             item = None if before in seen else self.instructions.get(before)
         return None
@@ -232,7 +269,9 @@ class Module:
         return next(map(self.computations.get, called), None)
 
     def work(self, instruction: Instruction) -> Hashable:
-        """Equal for two instructions that do the same work: shapes of result and operands, the called computations."""
+        """Equal for two instructions that do the same work: shapes of result and operands, the
+        called computations.
+        """
         inner = self.wrapped(instruction) or instruction
         operands = tuple(
             str(self.instructions[name].shape)
@@ -261,7 +300,9 @@ class Module:
 
 
 def backend_config(instruction: Instruction) -> Mapping[str, Any]:
-    """The backend config as a dictionary; empty where it is no JSON object (custom calls may hold any text)."""
+    """The backend config as a dictionary; empty where it is no JSON object (custom calls may hold
+    any text).
+    """
     if not instruction.backend_config.startswith("{"):
         return {}
     try:

@@ -1,11 +1,13 @@
-"""HLO modules from protobufs: `HloProto` and `HloModuleProto` of `xla/service/hlo.proto`; device groups, memory plans.
+"""HLO modules from protobufs: `HloProto` and `HloModuleProto` of `xla/service/hlo.proto`; device
+groups, memory plans.
 
-The forms come from `xla/xla_data.proto`: lists, iota lists (`xla/hlo/ir/tile_assignment.h`: an iota of all devices,
-reshaped, transposed, cut into rows) and axes of a mesh (groups run along the listed axes, the first one slowest).
+The forms come from `xla/xla_data.proto`: lists, iota lists (`xla/hlo/ir/tile_assignment.h`: an iota
+of all devices, reshaped, transposed, cut into rows) and axes of a mesh (groups run along the listed
+axes, the first one slowest).
 
-A dump's buffer assignment is what XLA planned to hold in device memory. The heap simulator's trace lists, in the order
-of the schedule, when each temporary buffer is allocated and freed; buffers that share memory are one group, freed with
-its last member.
+A dump's buffer assignment is what XLA planned to hold in device memory. The heap simulator's trace
+lists, in the order of the schedule, when each temporary buffer is allocated and freed; buffers that
+share memory are one group, freed with its last member.
 """
 
 from __future__ import annotations
@@ -29,17 +31,22 @@ from pgle.xla.protos import hlo_pb2
 
 _Event = hlo_pb2.HeapSimulatorTrace.Event
 Groups = tuple[tuple[int, ...], ...]
-SubAxis = tuple[int, int]  # part of a mesh axis: (product of the parts before it, its own size)
+SubAxis = tuple[
+    int, int
+]  # part of a mesh axis: (product of the parts before it, its own size)
 
 MAX_DEVICES = 1 << 22
-"""Bound on the devices that one collective may name: ten times the largest machine, and still little memory."""
+"""Bound on the devices that one collective may name: ten times the largest machine, and still
+little memory.
+"""
 
 
 def iota_ids(reshape: Sequence[int], transpose: Sequence[int]) -> list[int]:
     """0, 1, 2 … up to the product of `reshape`, reshaped, transposed and flattened.
 
     Raises:
-        UserError: the numbers are no permutation of that many dimensions, or ask for too many devices.
+        UserError: the numbers are no permutation of that many dimensions, or ask for too many
+        devices.
     """
     count = prod(reshape)
     order = list(transpose) or list(range(len(reshape)))
@@ -54,7 +61,9 @@ def iota_ids(reshape: Sequence[int], transpose: Sequence[int]) -> list[int]:
     return ids
 
 
-def iota_groups(groups: int, size: int, reshape: Sequence[int], transpose: Sequence[int]) -> Groups:
+def iota_groups(
+    groups: int, size: int, reshape: Sequence[int], transpose: Sequence[int]
+) -> Groups:
     """Iota groups: `groups` rows of `size` devices."""
     ids = iota_ids(reshape or [groups * size], transpose)
     if groups * size != len(ids):
@@ -90,10 +99,14 @@ def mesh_groups(
     along: list[int] = []
     for axis, sub in axes:
         key = (
-            (axis, 1, sizes[axis] if 0 <= axis < len(sizes) else 0) if sub is None else (axis, *sub)
+            (axis, 1, sizes[axis] if 0 <= axis < len(sizes) else 0)
+            if sub is None
+            else (axis, *sub)
         )
         if key not in place or place[key] in along:
-            raise UserError(f"replica groups along mesh axis {axis} of {list(sizes)} make no sense")
+            raise UserError(
+                f"replica groups along mesh axis {axis} of {list(sizes)} make no sense"
+            )
         along.append(place[key])
     across = [dimension for dimension in range(len(shape)) if dimension not in along]
     width = prod(shape[dimension] for dimension in along)
@@ -101,15 +114,21 @@ def mesh_groups(
 
 
 def _parts(size: int, subs: Sequence[SubAxis]) -> list[SubAxis]:
-    """An axis cut at the edges of the given parts: (product before, size) of each piece, slowest first."""
-    edges = sorted({1, size} | {pre for pre, _ in subs} | {pre * part for pre, part in subs})
+    """An axis cut at the edges of the given parts: (product before, size) of each piece, slowest
+    first.
+    """
+    edges = sorted(
+        {1, size} | {pre for pre, _ in subs} | {pre * part for pre, part in subs}
+    )
     if any(low <= 0 or high % low for low, high in pairwise(edges)):
         raise UserError(f"parts {list(subs)} of a mesh axis of {size} make no sense")
     return [(low, high // low) for low, high in pairwise(edges)] or [(1, 1)]
 
 
 def _rows(ids: Sequence[int], width: int) -> Groups:
-    return tuple(tuple(ids[start : start + width]) for start in range(0, len(ids), width))
+    return tuple(
+        tuple(ids[start : start + width]) for start in range(0, len(ids), width)
+    )
 
 
 def groups_of(item: hlo_pb2.HloInstructionProto) -> Groups:
@@ -119,9 +138,14 @@ def groups_of(item: hlo_pb2.HloInstructionProto) -> Groups:
         mesh = stated.mesh
         ids: Sequence[int] = mesh.device_ids
         if not ids and mesh.HasField("iota_transform"):
-            ids = iota_ids(mesh.iota_transform.reshape_dims, mesh.iota_transform.transpose_perm)
+            ids = iota_ids(
+                mesh.iota_transform.reshape_dims, mesh.iota_transform.transpose_perm
+            )
         axes = [
-            (axis.mesh_axis_index, (axis.sub_axis_info.pre_size, axis.sub_axis_info.size))
+            (
+                axis.mesh_axis_index,
+                (axis.sub_axis_info.pre_size, axis.sub_axis_info.size),
+            )
             if axis.HasField("sub_axis_info")
             else (axis.mesh_axis_index, None)
             for axis in stated.axes
@@ -159,7 +183,9 @@ def module_from_bytes(data: bytes, source: str) -> Module:
     """A module from a serialized `HloProto` or `HloModuleProto`."""
     if data.lstrip()[:9] == b"HloModule":
         raise UserError(
-            "is HLO text, not a protocol buffer", where=source, remedy="name the file .txt"
+            "is HLO text, not a protocol buffer",
+            where=source,
+            remedy="name the file .txt",
         )
     if re.match(rb"\s*costs\s*\{", data):
         raise UserError("a cost profile, not HLO", where=source, remedy=NOT_HLO)
@@ -184,7 +210,9 @@ def module_from_bytes(data: bytes, source: str) -> Module:
 
 
 def module_from_proto(proto: hlo_pb2.HloModuleProto, source: str) -> Module:
-    """A module from a parsed `HloModuleProto`; missing or impossible parts (`checked`) raise `UserError`."""
+    """A module from a parsed `HloModuleProto`; missing or impossible parts (`checked`) raise
+    `UserError`.
+    """
     if not proto.computations:
         raise UserError("holds no HLO computation", where=source, remedy=NOT_HLO)
     names = {item.id: item.name for item in proto.computations}
@@ -240,7 +268,9 @@ def _latency_ns(item: hlo_pb2.HloInstructionProto) -> int | None:
 
 
 _WORD = {"s8": (1, True), "u8": (1, False), "s16": (2, True), "u16": (2, False)}
-"""By type: bytes of a value, and whether it has a sign (`LiteralProto` packs values of few bytes)."""
+"""By type: bytes of a value, and whether it has a sign (`LiteralProto` packs values of few
+bytes).
+"""
 
 
 def _constant(item: hlo_pb2.HloInstructionProto) -> int | None:
@@ -252,7 +282,11 @@ def _constant(item: hlo_pb2.HloInstructionProto) -> int | None:
     if dtype in _WORD:
         size, signed = _WORD[dtype]
         packed: bytes = getattr(literal, f"{dtype}s")
-        return int.from_bytes(packed, "little", signed=signed) if len(packed) == size else None
+        return (
+            int.from_bytes(packed, "little", signed=signed)
+            if len(packed) == size
+            else None
+        )
     values = {
         "pred": literal.preds,
         "s32": literal.s32s,
@@ -264,7 +298,9 @@ def _constant(item: hlo_pb2.HloInstructionProto) -> int | None:
 
 
 def _precision(config: hlo_pb2.PrecisionConfig) -> str:
-    """The algorithm that a product asks for, else the highest precision of its operands; empty by default."""
+    """The algorithm that a product asks for, else the highest precision of its operands; empty by
+    default.
+    """
     names = hlo_pb2.PrecisionConfig.Algorithm
     if config.algorithm and config.algorithm in names.values():
         name: str = names.Name(config.algorithm)
@@ -279,7 +315,9 @@ def _precision(config: hlo_pb2.PrecisionConfig) -> str:
 class _Builder:
     """Protos → values. Shapes and device groups repeat a lot and are made once each."""
 
-    def __init__(self, proto: hlo_pb2.HloModuleProto, computation_names: Mapping[int, str]) -> None:
+    def __init__(
+        self, proto: hlo_pb2.HloModuleProto, computation_names: Mapping[int, str]
+    ) -> None:
         self.proto = proto
         self.computation_names = computation_names
         self.shapes: dict[bytes, Shape] = {}
@@ -291,7 +329,10 @@ class _Builder:
 
     def computation(self, proto: hlo_pb2.HloComputationProto) -> Computation:
         ids = {item.id: item.name for item in proto.instructions}
-        built = {item.id: self.instruction(item, proto.name, ids) for item in proto.instructions}
+        built = {
+            item.id: self.instruction(item, proto.name, ids)
+            for item in proto.instructions
+        }
         order: Iterable[int] = built
         if proto.id in self.proto.schedule.sequences:
             order = self.proto.schedule.sequences[proto.id].instruction_ids
@@ -303,7 +344,10 @@ class _Builder:
         )
 
     def instruction(
-        self, item: hlo_pb2.HloInstructionProto, computation: str, ids: Mapping[int, str]
+        self,
+        item: hlo_pb2.HloInstructionProto,
+        computation: str,
+        ids: Mapping[int, str],
     ) -> Instruction:
         """One instruction; positional, because this runs hundreds of thousands of times."""
         opcode = item.opcode
@@ -332,7 +376,9 @@ class _Builder:
             item.custom_call_target if opcode == "custom-call" else "",
             item.fusion_kind,
             item.backend_config.decode("utf-8", "replace"),
-            tuple(item.dot_dimension_numbers.lhs_contracting_dimensions) if opcode == "dot" else (),
+            tuple(item.dot_dimension_numbers.lhs_contracting_dimensions)
+            if opcode == "dot"
+            else (),
             item.tuple_index if opcode == "get-tuple-element" else None,
             item.parameter_number if opcode == "parameter" else None,
             is_collective and item.is_host_transfer,
@@ -340,14 +386,20 @@ class _Builder:
             _latency_ns(item) if item.HasField("frontend_attributes") else None,
             _constant(item) if opcode == "constant" else None,
             item.comparison_direction,
-            _precision(item.precision_config) if item.HasField("precision_config") else "",
+            _precision(item.precision_config)
+            if item.HasField("precision_config")
+            else "",
             tuple(item.fft_length) if opcode == "fft" else (),
             tuple(item.dimensions) if opcode in MAPPED else (),
-            tuple([(one.start, one.limit, one.stride) for one in item.slice_dimensions]),
+            tuple(
+                [(one.start, one.limit, one.stride) for one in item.slice_dimensions]
+            ),
         )
 
     def source(self, metadata: hlo_pb2.OpMetadata) -> str:
-        """File and line: of older releases in the metadata, of newer ones in the module's table of stack frames."""
+        """File and line: of older releases in the metadata, of newer ones in the module's table of
+        stack frames.
+        """
         if metadata.source_file:
             return f"{metadata.source_file}:{metadata.source_line}"
         return self.frames.get(metadata.stack_frame_id, "")
@@ -394,18 +446,25 @@ class Buffer:
 class BufferPlan:
     """Device memory of one execution of a module; the four sizes add up to what it needs."""
 
-    arguments_bytes: int  # parameters; results that take their place (donation) are in here
+    arguments_bytes: (
+        int  # parameters; results that take their place (donation) are in here
+    )
     outputs_bytes: int  # other results
     constants_bytes: int  # constants
     temporary_bytes: int  # the rest, with what fragmentation wastes
     live: tuple[Buffer, ...]  # temporary buffers at the peak, the largest first
-    peak_at: str  # instruction at which the temporary buffers are most; empty where unknown
+    peak_at: (
+        str  # instruction at which the temporary buffers are most; empty where unknown
+    )
 
     @property
     def peak_bytes(self) -> int:
         """All of it."""
         return (
-            self.arguments_bytes + self.outputs_bytes + self.constants_bytes + self.temporary_bytes
+            self.arguments_bytes
+            + self.outputs_bytes
+            + self.constants_bytes
+            + self.temporary_bytes
         )
 
 
@@ -422,7 +481,9 @@ def buffers_from_bytes(data: bytes) -> BufferPlan | None:
         ("arguments_bytes", "outputs_bytes", "constants_bytes", "temporary_bytes"), 0
     )
     for item in plan.buffer_allocations:
-        if not item.is_thread_local and item.color == 0:  # other colours are other memories
+        if (
+            not item.is_thread_local and item.color == 0
+        ):  # other colours are other memories
             kind = "outputs" if item.maybe_live_out else "temporary"
             kind = (
                 "arguments"
@@ -433,7 +494,9 @@ def buffers_from_bytes(data: bytes) -> BufferPlan | None:
             )
             sizes[f"{kind}_bytes"] += item.size
     names = {
-        item.id: item.name for group in proto.hlo_module.computations for item in group.instructions
+        item.id: item.name
+        for group in proto.hlo_module.computations
+        for item in group.instructions
     }
     buffers = {
         item.id: Buffer(
@@ -452,7 +515,8 @@ def buffers_from_bytes(data: bytes) -> BufferPlan | None:
         ):
             live, at = found, where
     largest = sorted(
-        (buffers[key] for key in live), key=lambda item: (-item.size_bytes, item.instruction)
+        (buffers[key] for key in live),
+        key=lambda item: (-item.size_bytes, item.instruction),
     )
     return BufferPlan(**sizes, live=tuple(largest), peak_at=at)
 
@@ -460,15 +524,21 @@ def buffers_from_bytes(data: bytes) -> BufferPlan | None:
 def _peak(
     trace: hlo_pb2.HeapSimulatorTrace, buffers: Mapping[int, Buffer]
 ) -> tuple[list[int], str]:
-    """The buffers that hold memory when most is held, one per group that shares it, and the instruction."""
+    """The buffers that hold memory when most is held, one per group that shares it, and the
+    instruction.
+    """
     events = [event for event in trace.events if event.buffer_id in buffers]
     _, peak_at = _played(events, buffers)
     held, _ = _played(events[: peak_at + 1], buffers)
     return held, events[peak_at].instruction_name if events else ""
 
 
-def _played(events: Sequence[_Event], buffers: Mapping[int, Buffer]) -> tuple[list[int], int]:
-    """The buffers that hold memory after some events, one per group, and the number of the event with most of it."""
+def _played(
+    events: Sequence[_Event], buffers: Mapping[int, Buffer]
+) -> tuple[list[int], int]:
+    """The buffers that hold memory after some events, one per group, and the number of the event
+    with most of it.
+    """
     group: dict[int, int] = {}
     members: Counter[int] = Counter()
     now = peak = peak_at = 0

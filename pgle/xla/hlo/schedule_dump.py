@@ -1,9 +1,10 @@
 """What the latency-hiding scheduler believed: the dumps of ``--xla_dump_latency_hiding_schedule``.
 
-XLA writes ``MODULE.schedule.txt`` (``.schedule.pb`` with ``--xla_dump_hlo_as_proto``), a `ScheduleProto` of
-`xla/xla.proto`: the module as LHS saw it, and when it placed each instruction. The dump of a second module of the same
-name overwrites the first. One cycle is one microsecond on GPU. Up to jaxlib 0.5.0 the file is named after the entry
-computation and holds its schedule alone, before the module (`EntryScheduleProto`).
+XLA writes ``MODULE.schedule.txt`` (``.schedule.pb`` with ``--xla_dump_hlo_as_proto``), a
+`ScheduleProto` of `xla/xla.proto`: the module as LHS saw it, and when it placed each instruction.
+The dump of a second module of the same name overwrites the first. One cycle is one microsecond on
+GPU. Up to jaxlib 0.5.0 the file is named after the entry computation and holds its schedule alone,
+before the module (`EntryScheduleProto`).
 """
 
 from __future__ import annotations
@@ -28,13 +29,16 @@ _ENTRY_TEXT = re.compile(rb"\s*(instructions|computation_id)\b")
 # field 1 is a module: it begins with its field 1, the name
 _MODULE_FIRST = re.compile(rb"\x0a[\x80-\xff]*[\x00-\x7f]\x0a")
 _NOISE = 1e-6  # cycles; sums of floats are not exact
-_IDLE_CYCLES = 1e-3  # less is rounding: times are doubles from the start of the computation
+_IDLE_CYCLES = (
+    1e-3  # less is rounding: times are doubles from the start of the computation
+)
 _START_CYCLES = 1.5  # starts take one cycle; what takes longer occupies its cost
 _Proto = schedule_pb2.ScheduleProto | schedule_pb2.EntryScheduleProto
 _HOW = "dump with XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true'"
 
-# Three quarters of a text dump are fields that nobody reads; protobuf's text parser is slow, so they go first. Only
-# XLA's own indented form is touched: one field per line, a block closed at the indentation where it opened.
+# Three quarters of a text dump are fields that nobody reads; protobuf's text parser is slow, so
+# they go first. Only XLA's own indented form is touched: one field per line, a block closed at the
+# indentation where it opened.
 _UNUSED_BLOCK = re.compile(
     r"^( +)(?:layout|program_shape|host_program_shape|stack_frame_index|statistics_viz|frontend_attributes|literal"
     r"|window|input_output_alias|buffer_donor|spmd_\w+|sharding) \{\n(?:\1 (?! *(?:memory_space|key|preds|[su]\d+s)).*\n)*\1\}\n",
@@ -71,8 +75,9 @@ class Statistics:
 class ComputationSchedule:
     """The schedule of one computation; bodies of loops count once.
 
-    Sums are read off the slots. The dump's own ``scheduler_statistics`` are of the order that LHS was given (observed,
-    jaxlib 0.10.2 and 0.12.0.1: gathers of a Llama-70B loop count as exposed although compute overlaps them).
+    Sums are read off the slots. The dump's own ``scheduler_statistics`` are of the order that LHS
+    was given (observed, jaxlib 0.10.2 and 0.12.0.1: gathers of a Llama-70B loop count as exposed
+    although compute overlaps them).
     """
 
     slots: Mapping[str, Slot]  # by instruction name, in schedule order
@@ -95,8 +100,8 @@ class Latency:
     """What LHS believed of an asynchronous operation."""
 
     pair: AsyncPair  # the operation
-    # from the start of its start to the start of its done. The believed latency is at most this, and exactly this where
-    # nothing hid it.
+    # from the start of its start to the start of its done. The believed latency is at most this,
+    # and exactly this where nothing hid it.
     span_cycles: float
 
 
@@ -104,7 +109,8 @@ class Latency:
 class LhsSchedule:
     """One schedule dump."""
 
-    module: Module  # as LHS saw it, in the order that LHS chose; names are the ones that count for a profile
+    # as LHS saw it, in the order that LHS chose; names are the ones that count for a profile
+    module: Module
     # the schedules by computation name. Computations without asynchronous operations have none.
     computations: Mapping[str, ComputationSchedule]
     latencies: Mapping[str, Latency]  # of asynchronous operations, by the start's name
@@ -112,14 +118,18 @@ class LhsSchedule:
 
     @cached_property
     def assumed_us(self) -> Mapping[str, float | None]:
-        """What LHS took each instruction for that takes time; None where the schedule does not show it.
+        """What LHS took each instruction for that takes time; None where the schedule does not show
+        it.
 
-        An ordinary instruction occupies exactly its cost. Starts and dones occupy one cycle whatever they cost: the
-        latency shows only where the done had to wait for it. The start of an asynchronous fusion with a collective in
-        it occupies its cost as well, before its latency (jaxlib 0.12.0.1).
+        An ordinary instruction occupies exactly its cost. Starts and dones occupy one cycle
+        whatever they cost: the latency shows only where the done had to wait for it. The start of
+        an asynchronous fusion with a collective in it occupies its cost as well, before its latency
+        (jaxlib 0.12.0.1).
         """
         slots = {
-            name: slot for item in self.computations.values() for name, slot in item.slots.items()
+            name: slot
+            for item in self.computations.values()
+            for name, slot in item.slots.items()
         }
         starts = {
             name
@@ -146,7 +156,8 @@ def find_schedule_dumps(path: AnyPath) -> dict[str, AnyPath]:
     """Schedule dumps by module name.
 
     Args:
-        path: a dump file, or a directory that is searched at any depth. Of several dumps of one name (processes) the
+        path: a dump file, or a directory that is searched at any depth. Of several dumps of one
+        name (processes) the
             first in path order is taken.
     """
     files = sorted(path.rglob("*.schedule.*")) if path.is_dir() else [path]
@@ -159,7 +170,9 @@ def find_schedule_dumps(path: AnyPath) -> dict[str, AnyPath]:
 
 
 def _module_name(file: AnyPath) -> str:
-    """The module's name in the head of a dump; file names may lack a trailing ``_``. Empty where it does not show."""
+    """The module's name in the head of a dump; file names may lack a trailing ``_``. Empty where it
+    does not show.
+    """
     head = read_head(file, 4096)
     if ".schedule.txt" in file.name:
         text = read_bytes(file) if _ENTRY_TEXT.match(head) else head
@@ -167,9 +180,15 @@ def _module_name(file: AnyPath) -> str:
         return "" if found is None else found.group(1).decode("utf-8", "replace")
     module_first = _MODULE_FIRST.match(head)
     if module_first is None:
-        return _parse_binary(read_bytes(file, max_bytes=MAX_HLO_BYTES), file).hlo_module.name
+        return _parse_binary(
+            read_bytes(file, max_bytes=MAX_HLO_BYTES), file
+        ).hlo_module.name
     length, name = head[module_first.end() :][:1], head[module_first.end() + 1 :]
-    return name[: length[0]].decode("utf-8", "replace") if length < b"\x80" and length else ""
+    return (
+        name[: length[0]].decode("utf-8", "replace")
+        if length < b"\x80" and length
+        else ""
+    )
 
 
 def read_schedule_dump(path: AnyPath) -> LhsSchedule:
@@ -183,7 +202,9 @@ def read_schedule_dump(path: AnyPath) -> LhsSchedule:
         else _parse_binary(data, path)
     )
     if not proto.hlo_module.computations:
-        raise UserError("not a schedule dump: it holds no HLO module", where=path, remedy=_HOW)
+        raise UserError(
+            "not a schedule dump: it holds no HLO module", where=path, remedy=_HOW
+        )
     return _schedule(proto, str(path))
 
 
@@ -198,7 +219,9 @@ def _parse_text(data: bytes, path: AnyPath) -> _Proto:
         return text_format.Parse(text, proto, allow_unknown_field=True)
     except RecursionError:
         raise UserError(
-            "not a schedule dump (messages within messages, too deep)", where=path, remedy=_HOW
+            "not a schedule dump (messages within messages, too deep)",
+            where=path,
+            remedy=_HOW,
         ) from None
     except (text_format.ParseError, ValueError) as error:
         what = f"not a schedule dump, or cut short ({str(error).splitlines()[0]})"
@@ -207,7 +230,9 @@ def _parse_text(data: bytes, path: AnyPath) -> _Proto:
 
 def _parse_binary(data: bytes, path: AnyPath) -> _Proto:
     kind = (
-        schedule_pb2.ScheduleProto if _MODULE_FIRST.match(data) else schedule_pb2.EntryScheduleProto
+        schedule_pb2.ScheduleProto
+        if _MODULE_FIRST.match(data)
+        else schedule_pb2.EntryScheduleProto
     )
     try:
         proto: _Proto = kind.FromString(data)
@@ -226,7 +251,8 @@ def _schedule(proto: _Proto, source: str) -> LhsSchedule:
         for item in computation.instructions
     }
     computation_names = {
-        computation.id: computation.name for computation in proto.hlo_module.computations
+        computation.id: computation.name
+        for computation in proto.hlo_module.computations
     }
     dumped = (
         [proto]
@@ -240,12 +266,20 @@ def _schedule(proto: _Proto, source: str) -> LhsSchedule:
                 names[i.id]: Slot(i.start_timestamp_cycles, i.end_timestamp_cycles)
                 for i in of.instructions
             }
-            computations[computation_names[of.computation_id]] = ComputationSchedule(placed)
+            computations[computation_names[of.computation_id]] = ComputationSchedule(
+                placed
+            )
     except KeyError as error:
         raise UserError(
-            f"refers to an unknown id {error}; the dump is cut short", where=source, remedy=_HOW
+            f"refers to an unknown id {error}; the dump is cut short",
+            where=source,
+            remedy=_HOW,
         ) from None
-    slots = {name: slot for item in computations.values() for name, slot in item.slots.items()}
+    slots = {
+        name: slot
+        for item in computations.values()
+        for name, slot in item.slots.items()
+    }
     return LhsSchedule(
         module=replace(module, computations=_in_slot_order(module, computations)),
         computations=computations,
@@ -263,7 +297,9 @@ def _schedule(proto: _Proto, source: str) -> LhsSchedule:
 def _in_slot_order(
     module: Module, schedules: Mapping[str, ComputationSchedule]
 ) -> dict[str, Computation]:
-    """The computations in the order that LHS chose; the module in a dump still has the order from before."""
+    """The computations in the order that LHS chose; the module in a dump still has the order from
+    before.
+    """
     ordered = dict(module.computations)
     for name, schedule in schedules.items():
         if schedule.slots.keys() == {item.name for item in ordered[name].instructions}:

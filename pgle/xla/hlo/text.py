@@ -1,7 +1,9 @@
-"""HLO modules from text, as ``--xla_dump_to`` and `Compiled.as_text` print them, in one pass over the lines.
+"""HLO modules from text, as ``--xla_dump_to`` and `Compiled.as_text` print them, in one pass over
+the lines.
 
-Text says less than the proto: ids are missing, and jaxlib 0.12 leaves get-tuple-elements out and writes ``%name#1``;
-these become instructions called ``name#1``. The grammar follows `xla/hlo/parser/hlo_parser.cc`.
+Text says less than the proto: ids are missing, and jaxlib 0.12 leaves get-tuple-elements out and
+writes ``%name#1``; these become instructions called ``name#1``. The grammar follows
+`xla/hlo/parser/hlo_parser.cc`.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ _LETTERS = dict(zip(b"abfnrtv", b"\a\b\f\n\r\t\v", strict=True))
 
 
 def unescape(text: str) -> str:
-    r"""A C-escaped string as XLA prints it: ``\'``, ``\"``, ``\\``, ``\n`` and octal bytes of UTF-8."""
+    r"""A C-escaped string as XLA prints it: ``\'``, ``\"``, ``\\``, ``\n`` and octal bytes of
+    UTF-8.
+    """
     if "\\" not in text:
         return text
 
@@ -78,7 +82,9 @@ def _integers(text: str | None) -> list[int]:
 
 
 def shape_of(text: str) -> Shape:
-    """The shape of ``bf16[8,128]{1,0:T(8,128)S(5)}``, ``(f32[], /*index=1*/s32[4]{0})``, ``token[]``."""
+    """The shape of ``bf16[8,128]{1,0:T(8,128)S(5)}``, ``(f32[], /*index=1*/s32[4]{0})``,
+    ``token[]``.
+    """
     stack: list[list[Shape]] = [[]]
     for match in _ARRAY.finditer(text):
         token = match.group()
@@ -102,7 +108,9 @@ def _array(match: re.Match[str]) -> Shape:
     if dtype is None:
         return Shape("token")
     sizes = (
-        tuple([int(part.lstrip("<=") or 0) for part in dimensions.split(",")]) if dimensions else ()
+        tuple([int(part.lstrip("<=") or 0) for part in dimensions.split(",")])
+        if dimensions
+        else ()
     )
     space = _MEMORY_SPACE.search(layout) if layout and "S(" in layout else None
     order = _integers(layout[1:-1].partition(":")[0]) if layout else []
@@ -117,7 +125,11 @@ def _array(match: re.Match[str]) -> Shape:
 def _names(value: str) -> tuple[str, ...]:
     """``%a`` or ``{%a, %b}`` as names."""
     return tuple(
-        [name.strip().lstrip("%") for name in value.strip("{}").split(",") if name.strip()]
+        [
+            name.strip().lstrip("%")
+            for name in value.strip("{}").split(",")
+            if name.strip()
+        ]
     )
 
 
@@ -135,13 +147,18 @@ def _number(value: str) -> int | None:
 
 def _highest(value: str) -> str:
     """``{high,highest}`` as the higher of both; the default as empty text."""
-    return next((word for word in ("highest", "high") if word in value.strip("{}").split(",")), "")
+    return next(
+        (word for word in ("highest", "high") if word in value.strip("{}").split(",")),
+        "",
+    )
 
 
 def _slices(value: str) -> tuple[tuple[int, int, int], ...]:
     """``{[0:4], [8:64:2]}`` as start, limit and stride."""
     found = re.findall(r"\[\s*(\d+):(\d+)(?::(\d+))?\s*\]", value)
-    return tuple([(int(start), int(limit), int(stride or 1)) for start, limit, stride in found])
+    return tuple(
+        [(int(start), int(limit), int(stride or 1)) for start, limit, stride in found]
+    )
 
 
 _FIELDS: Mapping[str, tuple[str, str, Callable[[str], Any]]] = {
@@ -150,9 +167,15 @@ _FIELDS: Mapping[str, tuple[str, str, Callable[[str], Any]]] = {
     "source_target_pairs": (
         "source_target_pairs",
         "",
-        lambda value: tuple((int(a), int(b)) for a, b in re.findall(r"\{(\d+),(\d+)\}", value)),
+        lambda value: tuple(
+            (int(a), int(b)) for a, b in re.findall(r"\{(\d+),(\d+)\}", value)
+        ),
     ),
-    "custom_call_target": ("custom_call_target", "", lambda value: unescape(value[1:-1])),
+    "custom_call_target": (
+        "custom_call_target",
+        "",
+        lambda value: unescape(value[1:-1]),
+    ),
     "is_host_transfer": ("is_host_transfer", "", lambda value: value == "true"),
     "kind": ("fusion_kind", "fusion", str),
     "direction": ("direction", "compare", str),
@@ -164,25 +187,37 @@ _FIELDS: Mapping[str, tuple[str, str, Callable[[str], Any]]] = {
     "operand_precision": ("precision", "", _highest),
     "algorithm": ("precision", "", lambda value: "" if value == "unset" else value),
     "slice": ("slices", "slice", _slices),
-    "fft_length": ("fft_length", "fft", lambda value: tuple(_integers(value.strip("{}")))),
+    "fft_length": (
+        "fft_length",
+        "fft",
+        lambda value: tuple(_integers(value.strip("{}"))),
+    ),
     "index": ("tuple_index", "get-tuple-element", _number),
 }
-"""By attribute: the field of `Instruction`, the only opcode that it is read of (empty: all), and how it is read."""
+"""By attribute: the field of `Instruction`, the only opcode that it is read of (empty: all), and
+how it is read.
+"""
 
 
 def groups_from_text(text: str) -> Groups:
-    """``{{0,1},{2,3}}``, ``[2,4]<=[4,2]T(1,0)`` or ``mesh['x'=2,'y'=4] {'y':(1)2}`` as device groups."""
+    """``{{0,1},{2,3}}``, ``[2,4]<=[4,2]T(1,0)`` or ``mesh['x'=2,'y'=4] {'y':(1)2}`` as device
+    groups.
+    """
     if not text:
         return ()
     if text.startswith("{"):
-        return tuple(tuple(_integers(group)) for group in re.findall(r"\{([\d,]+)\}", text))
+        return tuple(
+            tuple(_integers(group)) for group in re.findall(r"\{([\d,]+)\}", text)
+        )
     mesh = _MESH.fullmatch(text)
     if mesh is None:
         iota = _IOTA.fullmatch(text)
         if iota is None:
             raise UserError(f"replica groups '{text[:60]}' are of no known form")
         shape = _integers(iota.group(1))
-        return iota_groups(shape[0], shape[-1], _integers(iota.group(2)), _integers(iota.group(3)))
+        return iota_groups(
+            shape[0], shape[-1], _integers(iota.group(2)), _integers(iota.group(3))
+        )
     sizes = [(name, int(size)) for name, size in _MESH_AXIS.findall(mesh.group(1))]
     order = [name for name, _ in sizes]
     refs = [
@@ -211,7 +246,9 @@ _PLACE = re.compile(r"(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)")
 _FRAME_LINE = re.compile(r"(\d+) \{file_location_id=(\d+)\b")
 
 
-def module_from_text(data: bytes, source: str, *, program_id: int | None = None) -> Module:
+def module_from_text(
+    data: bytes, source: str, *, program_id: int | None = None
+) -> Module:
     """A module from HLO text.
 
     Args:
@@ -260,7 +297,8 @@ def _not_hlo(line: str, data: bytes) -> UserError:
 
 _COMMENTS = rb"(?:\s|//[^\n]*(?:\n|\Z)|/\*(?:.*?\*/|.*\Z))*"
 _BEGIN = re.compile(
-    _COMMENTS + rb"(?:HloModule\s|ENTRY\s|%?[A-Za-z_][\w.-]*\s*[{]|%[A-Za-z_][\w.-]*\s*\(|\Z)",
+    _COMMENTS
+    + rb"(?:HloModule\s|ENTRY\s|%?[A-Za-z_][\w.-]*\s*[{]|%[A-Za-z_][\w.-]*\s*\(|\Z)",
     re.DOTALL,
 )
 
@@ -269,7 +307,9 @@ def check_begin(data: bytes, source: str) -> None:
     """Raise `UserError` where no HLO text begins with these bytes."""
     if not data.strip() or not _BEGIN.match(data[:4096]):
         raise UserError(
-            "not HLO text (it does not begin with HloModule)", where=source, remedy=_remedy(data)
+            "not HLO text (it does not begin with HloModule)",
+            where=source,
+            remedy=_remedy(data),
         )
 
 
@@ -312,7 +352,11 @@ class _Parser:
             self._close()
             return line == "}" or line.startswith("}, execution_thread=")
         match = _INSTRUCTION.match(line)
-        return match is not None and not _is_unusual(line) and self._instruction(line, match)
+        return (
+            match is not None
+            and not _is_unusual(line)
+            and self._instruction(line, match)
+        )
 
     def _outside(self, line: str) -> bool:
         """Read a line between computations."""
@@ -331,7 +375,9 @@ class _Parser:
         return line in TABLES
 
     def _table_row(self, line: str) -> None:
-        """A row of the tables of files, functions, places and stack frames, of which the functions come to nothing."""
+        """A row of the tables of files, functions, places and stack frames, of which the functions
+        come to nothing.
+        """
         if match := _PLACE.match(line):
             self.places[match[1]] = f"{self.files.get(match[2], '')}:{match[3]}"
         elif match := _FRAME_LINE.match(line):
@@ -352,14 +398,20 @@ class _Parser:
                         f"%{item.name} refers to %{name}, which is not in its computation"
                     )
             self.called.update(item.called)
-        self.computations[self.name] = Computation(self.name, items, self.root or items[-1].name)
+        self.computations[self.name] = Computation(
+            self.name, items, self.root or items[-1].name
+        )
         self.name, self.root, self.items = "", "", {}
 
     def _instruction(self, line: str, match: re.Match[str]) -> bool:
         """Read an instruction; False if its text is not all on this line, or not in XLA's order."""
         is_root, name, shape_text, opcode = match.groups()
         inside, tail = _split_operands(line, match.end())
-        if _is_open(line, tail) or _is_nested(opcode, inside, tail) or _is_reordered(tail):
+        if (
+            _is_open(line, tail)
+            or _is_nested(opcode, inside, tail)
+            or _is_reordered(tail)
+        ):
             return False
         if name in self.items:
             raise UserError(f"%{name} is defined twice in {self.name}")
@@ -382,18 +434,27 @@ class _Parser:
         return True
 
     def _attributes(self, opcode: str, tail: str) -> dict[str, Any]:
-        """What follows the operands of an instruction, by field of `Instruction`: of most, metadata at most."""
+        """What follows the operands of an instruction, by field of `Instruction`: of most, metadata
+        at most.
+        """
         stated: dict[str, Any] = {}
         body, _, config = tail.partition(", backend_config=")
         if config:
             stated["backend_config"] = (
-                unescape(config[1:].rpartition('"')[0]) if config.startswith('"') else config
+                unescape(config[1:].rpartition('"')[0])
+                if config.startswith('"')
+                else config
             )
         body, _, metadata = body.partition(", metadata={")
         if metadata:
             if (named := _OP_NAME.search(metadata)) and named[1]:
-                stated["op_name"], stated["source"] = unescape(named[1]), self._place(metadata)
-            if "scheduling_name" in metadata and (known := _SCHEDULING_NAME.search(metadata)):
+                stated["op_name"], stated["source"] = (
+                    unescape(named[1]),
+                    self._place(metadata),
+                )
+            if "scheduling_name" in metadata and (
+                known := _SCHEDULING_NAME.search(metadata)
+            ):
                 stated["scheduling_name"] = known[1]
         if len(body) <= 2:
             return stated
@@ -423,10 +484,19 @@ class _Parser:
         frame = _FRAME.search(metadata)
         return "" if frame is None else self.frames.get(frame[1], "")
 
-    def _opcode(self, opcode: str, called: tuple[str, ...], operands: tuple[str, ...]) -> str:
-        """The opcode of the proto: text of some versions prints ``all-gather-start`` for an ``async-start``."""
+    def _opcode(
+        self, opcode: str, called: tuple[str, ...], operands: tuple[str, ...]
+    ) -> str:
+        """The opcode of the proto: text of some versions prints ``all-gather-start`` for an
+        ``async-start``.
+        """
         base, _, step = opcode.rpartition("-")
-        if step not in ("start", "update", "done") or base in ("async", "copy", "send", "recv"):
+        if step not in ("start", "update", "done") or base in (
+            "async",
+            "copy",
+            "send",
+            "recv",
+        ):
             return opcode
         start = self.items.get(operands[0]) if operands else None
         if (step == "start" and called and base != "all-reduce") or (
@@ -442,7 +512,10 @@ class _Parser:
         if "#" not in inside:
             return tuple([name for name, _ in pattern.findall(inside)])
         return tuple(
-            [self._element(name, path) if path else name for name, path in pattern.findall(inside)]
+            [
+                self._element(name, path) if path else name
+                for name, path in pattern.findall(inside)
+            ]
         )
 
     def _element(self, name: str, path: str) -> str:
@@ -466,9 +539,13 @@ class _Parser:
         return name
 
     def _last(self) -> str:
-        """The last computation, which is the entry if none is marked; none if the text ends before it."""
+        """The last computation, which is the entry if none is marked; none if the text ends before
+        it.
+        """
         computation = list(self.computations.values())[-1]
-        root = next(item for item in computation.instructions if item.name == computation.root)
+        root = next(
+            item for item in computation.instructions if item.name == computation.root
+        )
         _, _, stated = self.header.partition("->")
         stated = re.sub(r"/\*.*?\*/|\{[^{}]*\}|\s", "", stated)
         is_whole = not stated or stated.startswith(str(root.shape).replace(" ", ""))
@@ -482,7 +559,9 @@ class _Parser:
             or self.entry not in self.computations
             or not self.called <= self.computations.keys()
         ):
-            raise UserError("HLO text is cut short", where=self.source, remedy="copy it again")
+            raise UserError(
+                "HLO text is cut short", where=self.source, remedy="copy it again"
+            )
         # the first of each counts: attributes that follow hold any text
         devices = dict(reversed(_DEVICES.findall(self.header)))
         fingerprint = _FINGERPRINT.search(self.header)
@@ -511,7 +590,9 @@ _BEHIND = re.compile(r"[}\"], [a-z_-]+=")
 
 
 def _is_unusual(line: str) -> bool:
-    """Whether a line holds comments, but for the numbers that XLA prints into tuples, or text in single quotes."""
+    """Whether a line holds comments, but for the numbers that XLA prints into tuples, or text in
+    single quotes.
+    """
     if "/" not in line and "='" not in line:
         return False
     plain = _STRING.sub("", line)
@@ -536,12 +617,16 @@ def _is_nested(opcode: str, inside: str, tail: str) -> bool:
 
 
 def _is_reordered(tail: str) -> bool:
-    """Whether attributes stand behind the metadata or the backend's configuration, or a bracket is still open."""
+    """Whether attributes stand behind the metadata or the backend's configuration, or a bracket is
+    still open.
+    """
     at = min((at for key in _LAST if (at := tail.find(key)) >= 0), default=-1)
     if at < 0:
         return False
     behind = tail[at:]
-    is_plain = behind.count("{") == behind.count("}") and len(_BEHIND.findall(behind)) == 0
+    is_plain = (
+        behind.count("{") == behind.count("}") and len(_BEHIND.findall(behind)) == 0
+    )
     if is_plain:
         return False
     behind = _STRING.sub('""', behind)

@@ -1,8 +1,8 @@
 """Every HLO text that XLA's parser reads, as the lines that XLA itself would print.
 
-XLA reads tokens (openxla/xla `xla/hlo/parser/hlo_lexer.cc`), so line breaks, blanks, comments, the order of attributes,
-operand shapes and most result shapes are free, and instructions and computations may be nested. `text.py` reads the
-form that XLA prints, and asks here for any other.
+XLA reads tokens (openxla/xla `xla/hlo/parser/hlo_lexer.cc`), so line breaks, blanks, comments, the
+order of attributes, operand shapes and most result shapes are free, and instructions and
+computations may be nested. `text.py` reads the form that XLA prints, and asks here for any other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ _TOKEN = re.compile(
 _OPEN, _CLOSE = {"(": ")", "[": "]", "{": "}"}, frozenset(")]}")
 _NAME = re.compile(r"%?[A-Za-z_][\w.\-]*", re.ASCII)
 _LAST = ("metadata", "backend_config")  # XLA prints them behind all others
-TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")  # heads, in this order
+TABLES = (
+    "FileNames",
+    "FunctionNames",
+    "FileLocations",
+    "StackFrames",
+)  # heads, in this order
 _FIRST_OPERAND = frozenset(
     (
         "abs",
@@ -118,7 +123,9 @@ class _Reader:
 
     tokens: Sequence[str]
     at: int = 0
-    computations: list[tuple[str, list[str]]] = field(default_factory=list)  # name, instructions
+    computations: list[tuple[str, list[str]]] = field(
+        default_factory=list
+    )  # name, instructions
     entry: str = ""
 
     def peek(self, further: int = 0) -> str:
@@ -137,7 +144,9 @@ class _Reader:
             raise UserError("HLO text is cut short", remedy="copy it again")
         if expected and token not in expected:
             before = " ".join(self.tokens[max(self.at - 3, 0) : self.at])
-            raise UserError(f"not HLO text: '{expected[0]}' is missing behind '{before[-60:]}'")
+            raise UserError(
+                f"not HLO text: '{expected[0]}' is missing behind '{before[-60:]}'"
+            )
         self.at += 1
         return token
 
@@ -211,8 +220,12 @@ class _Reader:
         self.take("}")
         self.computations.append((name, lines))
 
-    def instruction(self, name: str, shapes: dict[str, str], lines: list[str], depth: int) -> _Line:
-        """What stands behind the equals sign of an instruction; nested ones are appended to `lines`."""
+    def instruction(
+        self, name: str, shapes: dict[str, str], lines: list[str], depth: int
+    ) -> _Line:
+        """What stands behind the equals sign of an instruction; nested ones are appended to
+        `lines`.
+        """
         if depth > DEEPEST:
             raise UserError(f"instructions of more than {DEEPEST} levels")
         shape = self.shape() if self.is_shape() else ""
@@ -237,7 +250,9 @@ class _Reader:
         self.take(")")
         return parts[0] if len(parts) == 1 and parts[0][:1] not in _OPEN else "{...}"
 
-    def operands(self, shapes: dict[str, str], lines: list[str], depth: int) -> list[str]:
+    def operands(
+        self, shapes: dict[str, str], lines: list[str], depth: int
+    ) -> list[str]:
         """The names of operands; what is nested gets a name."""
         self.take("(")
         found: list[str] = []
@@ -283,7 +298,9 @@ class _Reader:
             self.take("=")
             found[key] = self.attribute(depth, is_inside=is_inside)
         last = {key: found.pop(key) for key in _LAST if key in found}
-        return "".join(f", {key}={value}" for key, value in (*found.items(), *last.items()))
+        return "".join(
+            f", {key}={value}" for key, value in (*found.items(), *last.items())
+        )
 
     def attribute(self, depth: int, *, is_inside: bool) -> str:
         """A value; a computation that stands there gets a name."""
@@ -315,7 +332,9 @@ class _Reader:
 
     def is_shape(self) -> bool:
         """Whether a shape begins here."""
-        return self.peek() == "(" or (bool(_NAME.fullmatch(self.peek())) and self.peek(1) == "[")
+        return self.peek() == "(" or (
+            bool(_NAME.fullmatch(self.peek())) and self.peek(1) == "["
+        )
 
     def shape(self) -> str:
         """A shape as XLA prints it, with its layout if one is stated."""

@@ -1,8 +1,10 @@
-"""How often a loop runs: as XLA states it, else read from the start, step and bound of its induction variable.
+"""How often a loop runs: as XLA states it, else read from the start, step and bound of its
+induction variable.
 
-XLA's passes drop ``known_trip_count`` when they rewrite a loop (pipelined collectives peel iterations, double buffering
-unrolls it), and leave start, step and bound as constants. Integers are followed through tuples, copies, conversions,
-fusions, calls and loops around; each is an offset and, inside a loop, a multiple of one of the loop's variables.
+XLA's passes drop ``known_trip_count`` when they rewrite a loop (pipelined collectives peel
+iterations, double buffering unrolls it), and leave start, step and bound as constants. Integers are
+followed through tuples, copies, conversions, fusions, calls and loops around; each is an offset
+and, inside a loop, a multiple of one of the loop's variables.
 """
 
 from __future__ import annotations
@@ -15,11 +17,15 @@ from pgle.xla.hlo.module import BITS, Computation, Instruction, Module, known_tr
 _SAME = frozenset(
     ("bitcast", "convert", "copy", "copy-done", "copy-start", "opt-barrier", "reshape")
 )
-"""Opcodes whose scalar integer result is their first operand (of a ``copy-start`` its first element)."""
+"""Opcodes whose scalar integer result is their first operand (of a ``copy-start`` its first
+element).
+"""
 
 _INVERSE = {"LT": "GE", "GE": "LT", "LE": "GT", "GT": "LE", "EQ": "NE", "NE": "EQ"}
 _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "EQ": "EQ", "NE": "NE"}
-_MOST_STEPS = 300  # instructions followed for one loop, so that a file cannot exhaust the stack
+_MOST_STEPS = (
+    300  # instructions followed for one loop, so that a file cannot exhaust the stack
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,9 @@ _Parameters = Callable[[int, tuple[int, ...]], _Value]
 
 
 def trip_count(module: Module, loop: Instruction) -> int | None:
-    """How often the body of a ``while`` runs; None where its length is in no constant of the module."""
+    """How often the body of a ``while`` runs; None where its length is in no constant of the
+    module.
+    """
     known = known_trip_count(loop)
     if known is not None:
         return known
@@ -61,14 +69,20 @@ class _Reader:
 
     module: Module
     steps: int = 0
-    items: dict[str, Mapping[str, Instruction]] = field(default_factory=dict)  # by computation
+    items: dict[str, Mapping[str, Instruction]] = field(
+        default_factory=dict
+    )  # by computation
 
     def parts(self, loop: Instruction) -> tuple[Computation | None, Computation | None]:
         """The body and the condition of a loop; None for what is missing."""
         body = condition = None
         for name in loop.called if loop.opcode == "while" else ():
             computation = self.module.computations.get(name)
-            root = None if computation is None else self.find(computation, computation.root)
+            root = (
+                None
+                if computation is None
+                else self.find(computation, computation.root)
+            )
             if root is None:
                 continue
             if root.shape.dtype == "pred" and not root.shape.dimensions:
@@ -77,9 +91,13 @@ class _Reader:
                 body = computation
         return body, condition
 
-    def count(self, loop: Instruction, body: Computation, condition: Computation) -> int | None:
+    def count(
+        self, loop: Instruction, body: Computation, condition: Computation
+    ) -> int | None:
         """Iterations until the condition fails first."""
-        return self.holds(loop, body, condition, condition.root, self.during(loop, body))
+        return self.holds(
+            loop, body, condition, condition.root, self.during(loop, body)
+        )
 
     def holds(
         self,
@@ -97,14 +115,24 @@ class _Reader:
             return None
         if item.opcode == "compare" and len(item.operands) == 2:
             direction = _INVERSE.get(item.direction, "") if inverted else item.direction
-            left, right = (self.value(condition, each, (), parameters) for each in item.operands)
+            left, right = (
+                self.value(condition, each, (), parameters) for each in item.operands
+            )
             return self.compared(loop, body, direction, left, right)
         if item.opcode == "not" and item.operands:
             return self.holds(
-                loop, body, condition, item.operands[0], parameters, inverted=not inverted
+                loop,
+                body,
+                condition,
+                item.operands[0],
+                parameters,
+                inverted=not inverted,
             )
         if item.opcode == "and" and not inverted:
-            parts = [self.holds(loop, body, condition, each, parameters) for each in item.operands]
+            parts = [
+                self.holds(loop, body, condition, each, parameters)
+                for each in item.operands
+            ]
             known = [part for part in parts if part is not None]
             return min(known) if len(known) == len(parts) else None
         if item.opcode in _SAME and item.operands:
@@ -118,7 +146,12 @@ class _Reader:
         return self.holds(loop, body, inside, inside.root, given, inverted=inverted)
 
     def compared(
-        self, loop: Instruction, body: Computation, direction: str, left: _Value, right: _Value
+        self,
+        loop: Instruction,
+        body: Computation,
+        direction: str,
+        left: _Value,
+        right: _Value,
     ) -> int | None:
         """For how many iterations a comparison of a loop's variable with a constant is true."""
         if left is None or right is None:
@@ -134,7 +167,9 @@ class _Reader:
         first = left.offset + left.factor * start.offset
         by = left.factor * step
         trips = _trips(direction, first, by, right.offset)
-        if trips is None or not self.fits(loop, left.variable, start.offset + step * trips):
+        if trips is None or not self.fits(
+            loop, left.variable, start.offset + step * trips
+        ):
             return None
         return trips
 
@@ -178,7 +213,9 @@ class _Reader:
         computation = self.module.computations[loop.computation]
         if not loop.operands:
             return None
-        found = self.value(computation, loop.operands[0], (place,), self.around(loop.computation))
+        found = self.value(
+            computation, loop.operands[0], (place,), self.around(loop.computation)
+        )
         return found if found is not None and found.factor == 0 else None
 
     def around(self, computation: str) -> _Parameters:
@@ -191,7 +228,11 @@ class _Reader:
             (caller,) = callers
             if caller.opcode == "while":
                 body, _ = self.parts(caller)
-                kept = body is not None and len(place) == 1 and self.is_kept(body, place[0])
+                kept = (
+                    body is not None
+                    and len(place) == 1
+                    and self.is_kept(body, place[0])
+                )
                 return self.before(caller, place[0]) if kept else None
             if caller.opcode not in ("call", "fusion", "async-start"):
                 return None
@@ -225,7 +266,9 @@ class _Reader:
     def find(self, computation: Computation, name: str) -> Instruction | None:
         """An instruction of a computation."""
         if computation.name not in self.items:
-            self.items[computation.name] = {item.name: item for item in computation.instructions}
+            self.items[computation.name] = {
+                item.name: item for item in computation.instructions
+            }
         return self.items[computation.name].get(name)
 
     def value(
@@ -246,10 +289,18 @@ class _Reader:
             return parameters(item.parameter_number, place)
         if item.opcode == "constant" and not place:
             return None if item.constant is None else _Linear(item.constant)
-        if item.opcode == "get-tuple-element" and item.tuple_index is not None and item.operands:
-            return self.value(computation, item.operands[0], (item.tuple_index, *place), parameters)
+        if (
+            item.opcode == "get-tuple-element"
+            and item.tuple_index is not None
+            and item.operands
+        ):
+            return self.value(
+                computation, item.operands[0], (item.tuple_index, *place), parameters
+            )
         if item.opcode == "tuple" and place and place[0] < len(item.operands):
-            return self.value(computation, item.operands[place[0]], place[1:], parameters)
+            return self.value(
+                computation, item.operands[place[0]], place[1:], parameters
+            )
         if item.opcode in _SAME and item.operands:
             inside = place[1:] if item.opcode == "copy-start" else place
             return self.value(computation, item.operands[0], inside, parameters)
@@ -264,7 +315,9 @@ class _Reader:
             return self.value(inside_of, inside_of.root, place, given)
         if place:
             return None
-        values = [self.value(computation, each, (), parameters) for each in item.operands]
+        values = [
+            self.value(computation, each, (), parameters) for each in item.operands
+        ]
         return _computed(item.opcode, values)
 
 

@@ -1,7 +1,7 @@
 """How logs say that a program ended before its time, each wording with who writes it.
 
-A crash, a kill and a time limit end the process for certain (`ENDINGS`). A Python exception ends it only if nobody
-catches it: `Tracebacks` looks for a step of the same rank after it.
+A crash, a kill and a time limit end the process for certain (`ENDINGS`). A Python exception ends it
+only if nobody catches it: `Tracebacks` looks for a step of the same rank after it.
 """
 
 from __future__ import annotations
@@ -75,14 +75,27 @@ ENDINGS = tuple(
         (
             "its heap or stack was damaged",
             "GNU C library, malloc/malloc.c",
-            (b"free()", b"malloc", b"munmap_chunk()", b"double free", b"corrupted ", b"stack sm"),
+            (
+                b"free()",
+                b"malloc",
+                b"munmap_chunk()",
+                b"double free",
+                b"corrupted ",
+                b"stack sm",
+            ),
             r"^(?:(?:free|malloc|realloc|munmap_chunk)\(\): |malloc_consolidate\(\): |double free or"
             r" corruption|corrupted (?:size|double-linked)|\*\*\* stack smashing detected)",
         ),
         (
             "the host ran out of memory",
             "Linux, mm/oom_kill.c; Slurm, task/cgroup plugin; Kubernetes, container states",
-            (b"oom", b"OOMKilled", b"Out of memory: Kill", b"out of memory: Kill", b"OUT_OF_MEM"),
+            (
+                b"oom",
+                b"OOMKilled",
+                b"Out of memory: Kill",
+                b"out of memory: Kill",
+                b"OUT_OF_MEM",
+            ),
             r"\boom[-_]kill|\bOOMKilled\b|[Oo]ut of memory: Kill(?:ed)? process|\bOUT_OF_MEMORY\b",
         ),
         (
@@ -113,14 +126,23 @@ ENDINGS = tuple(
         (
             "mpirun saw a process fail",
             "Open MPI, https://docs.open-mpi.org/",
-            (b"noticed that process rank", b"exited with non-zero status", b"EXIT CODE: "),
+            (
+                b"noticed that process rank",
+                b"exited with non-zero status",
+                b"EXIT CODE: ",
+            ),
             r"noticed that process rank (?P<tasks>\d+)|processes? exited with non-zero status"
             r"|^=\s+EXIT CODE: [1-9]",
         ),
         (
             "Kubernetes ended the container",
             "https://kubernetes.io/docs/tasks/debug/debug-application/",
-            (b"terminated with exit code", b"CrashLoopBackOff", b"Evicted", b"low on resource:"),
+            (
+                b"terminated with exit code",
+                b"CrashLoopBackOff",
+                b"Evicted",
+                b"low on resource:",
+            ),
             r"command terminated with exit code [1-9]|\bCrashLoopBackOff\b|\breason: *Evicted\b"
             r"|node was low on resource:",
         ),
@@ -155,7 +177,9 @@ ENDINGS = tuple(
 ENDING_MARKS = tuple(dict.fromkeys(mark for ending in ENDINGS for mark in ending.marks))
 
 FATAL_LINE = re.compile(rb"\bF\d{4} \d\d:\d\d:|\d: F ")
-"""Bytes in each line that XLA's log library writes at level FATAL, which ends the process (see `read.PREFIX`)."""
+"""Bytes in each line that XLA's log library writes at level FATAL, which ends the process (see
+`read.PREFIX`).
+"""
 FATAL_CAUSE = "XLA ended the process"
 
 EXCEPTION_CAUSE = "a Python exception was not caught"
@@ -164,7 +188,9 @@ STUCK_MARKS = (b"may be stuck", b"s unstuck")
 
 
 def ending_of(text: str) -> tuple[str, tuple[str, ...]] | None:
-    """The cause of the end that a line tells, and the ranks that it names; None if it tells none."""
+    """The cause of the end that a line tells, and the ranks that it names; None if it tells
+    none.
+    """
     for ending in ENDINGS:
         if found := ending.pattern.search(text):
             tasks = found.groupdict().get("tasks")
@@ -190,8 +216,12 @@ def _numbers(text: str) -> tuple[str, ...]:
 
 
 TRACEBACK = b"Traceback (most recent call last)"
-_HARMLESS = re.compile(rb"Exception ignored |--- Logging error ---|Error in atexit\._run_exitfuncs")
-"""CPython prints these before the traceback of an exception that it drops, mostly while it shuts down."""
+_HARMLESS = re.compile(
+    rb"Exception ignored |--- Logging error ---|Error in atexit\._run_exitfuncs"
+)
+"""CPython prints these before the traceback of an exception that it drops, mostly while it shuts
+down.
+"""
 MAX_TEXT = 4096  # bytes of a line that are looked at
 _STEP = re.compile(
     rb"\b(?:[Ss]tep|STEP|[Ii]ter|[Ii]teration|[Ee]poch)s?\b\W{0,4}\d|\d(?:it/s|s/it)\b"

@@ -1,6 +1,8 @@
-"""What else logs say, by its wordings: why XLA ended, what AutoPGLE did, what went wrong with a profiler or nsys.
+"""What else logs say, by its wordings: why XLA ended, what AutoPGLE did, what went wrong with a
+profiler or nsys.
 
-`pgle.xla.log.read` has the wordings about the use of a profile, and says what the releases at a wording mean.
+`pgle.xla.log.read` has the wordings about the use of a profile, and says what the releases at a
+wording mean.
 """
 
 from __future__ import annotations
@@ -20,12 +22,15 @@ Refusal: TypeAlias = Literal["unknown", "bad-value"]
 
 
 def flag_refusal(text: str) -> tuple[Refusal, str] | None:
-    """What a process that read XLA_FLAGS says against a flag: how it is refused, and XLA's own words.
+    """What a process that read XLA_FLAGS says against a flag: how it is refused, and XLA's own
+    words.
 
     An unknown flag comes first: it is fatal in every release, a bad value only from 0.4.31 on.
     """
     found: dict[Refusal, str] = {}
-    rules = [wording.pattern for wording in WORDINGS if wording.kind is LineKind.FLAG_REFUSED]
+    rules = [
+        wording.pattern for wording in WORDINGS if wording.kind is LineKind.FLAG_REFUSED
+    ]
     for line in text.splitlines():
         text = line.split("] ", 1)[-1].strip()
         if any(rule.search(text) for rule in rules):
@@ -33,7 +38,9 @@ def flag_refusal(text: str) -> tuple[Refusal, str] | None:
             words = "Flag parsing failed." if "Flag parsing failed" in text else text
             if how not in found or found[how] == "Flag parsing failed.":
                 found[how] = words
-    return next(((how, found[how]) for how in ("unknown", "bad-value") if how in found), None)
+    return next(
+        ((how, found[how]) for how in ("unknown", "bad-value") if how in found), None
+    )
 
 
 FATAL = re.compile(
@@ -43,15 +50,19 @@ FATAL = re.compile(
 
 
 EMPTY_TRACE = "PGLE collected an empty trace"
-"""JAX's AutoPGLE (0.4.31 and newer). The rest of the line names CUPTI's error as one possible cause."""
+"""JAX's AutoPGLE (0.4.31 and newer). The rest of the line names CUPTI's error as one possible
+cause.
+"""
 AUTO_PGLE = {
     "recompiled": r"Compiling module (\S+) with FDO profile of length (\d+)",
     "loaded": r"PGLE-optimized (\S+) loaded from compilation cache",
     "missed": r"PERSISTENT CACHE MISS for PGLE-optimized (\S+)",
     "hits": r"Persistent compilation cache hit for '(\S+)'",
 }
-"""What jax's compiler says of AutoPGLE, within the program (0.4.31 to 0.12): the module, and the bytes of its costs.
-``missed``: JAX expected the executable that AutoPGLE had left in its cache (0.5.1 and newer)."""
+"""What jax's compiler says of AutoPGLE, within the program (0.4.31 to 0.12): the module, and the
+bytes of its costs. ``missed``: JAX expected the executable that AutoPGLE had left in its cache
+(0.5.1 and newer).
+"""
 PGLE_CACHE_WRITE = re.compile(
     r"PERSISTENT CACHE WRITE with key \S+ this is unexpected|CACHE WRITE .*EXPECT_PGLE"
 )
@@ -88,9 +99,13 @@ PROFILER_TROUBLE: tuple[tuple[re.Pattern[str], str], ...] = (
         "DCGM profiles these GPUs as well; pause it with 'dcgmi profile --pause'",
     ),
 )
-"""Where profilers get in each other's way (CUPTI has one subscriber before CUDA 13.2) or lose data; what it means."""
+"""Where profilers get in each other's way (CUPTI has one subscriber before CUDA 13.2) or lose data;
+what it means.
+"""
 SLOW_FOLDING = b"Constant folding an instruction is taking"
-"""XLA computes a constant of the module at compile time, which may take minutes (all); ``> 1s``, ``> 2s`` … follows."""
+"""XLA computes a constant of the module at compile time, which may take minutes (all); ``> 1s``,
+``> 2s`` … follows.
+"""
 NSYS_FAILED = re.compile(
     r"^(?:Importer error|Unable to retrieve the importer|.*FATAL ERROR|Error:|std::exception::what:|\[boost::errinfo_)"
 )
@@ -98,10 +113,13 @@ NSYS_FAILED = re.compile(
 NSYS_FAILED_WORDS = (b"error", b"unable", b"exception", b"errinfo")
 """One of these, in small letters, is in every line that `NSYS_FAILED` matches."""
 NSYS_NOT_READY = re.compile(
-    r"^\S*ProcessWaiterImpl\.cpp\(\d+\): Throw in function .*(?:\n.+)*= sem_open", re.MULTILINE
+    r"^\S*ProcessWaiterImpl\.cpp\(\d+\): Throw in function .*(?:\n.+)*= sem_open",
+    re.MULTILINE,
 )
-"""What nsys (2022.4) says where its agent looks for the semaphore of the program before its launcher has made it. The
-launcher's child then still waits for the signal to become the program: the program has not run."""
+"""What nsys (2022.4) says where its agent looks for the semaphore of the program before its
+launcher has made it. The launcher's child then still waits for the signal to become the program:
+the program has not run.
+"""
 PROFILER_WORDS = (
     b"cupti",
     b"maximum limit",
@@ -113,4 +131,6 @@ PROFILER_WORDS = (
     b"dcgm",
     b"pgle",
 )
-"""One of these, in small letters, is in every line that `PROFILER_TROUBLE` or `EMPTY_TRACE` matches."""
+"""One of these, in small letters, is in every line that `PROFILER_TROUBLE` or `EMPTY_TRACE`
+matches.
+"""

@@ -1,12 +1,14 @@
-"""XLA's log, read: lines → events → a block per module; and every wording by which pgle recognises a line about that.
+"""XLA's log, read: lines → events → a block per module; and every wording by which pgle recognises
+a line about that.
 
-A block is what the log of a rank says of the scheduling of one module; blocks follow each other. A new release that
-says something in other words needs a line here and nothing else. Each wording lists the releases of jax in which it
-was found, in the published wheels or by running them (0.4.26 to 0.12.0.1); ``all`` means all of those. Line numbers of
-XLA's sources are never matched on: they differ in every release.
+A block is what the log of a rank says of the scheduling of one module; blocks follow each other. A
+new release that says something in other words needs a line here and nothing else. Each wording
+lists the releases of jax in which it was found, in the published wheels or by running them (0.4.26
+to 0.12.0.1); ``all`` means all of those. Line numbers of XLA's sources are never matched on: they
+differ in every release.
 
-Memory does not grow with the log: lines are looked at one by one, and blocks of text that cannot hold anything of
-interest are skipped whole.
+Memory does not grow with the log: lines are looked at one by one, and blocks of text that cannot
+hold anything of interest are skipped whole.
 """
 
 from __future__ import annotations
@@ -39,34 +41,50 @@ class LineKind(StrEnum):
     MISSING = "missing"  # `Event.count` instructions have none; their names follow
     MISSING_NAME = "missing-name"  # one instruction without a cost [its name]
     NO_SUCH_FILE = "no-such-file"
-    """The profile is not there [its path]; in directory mode for every module without a file of its own."""
-    UNREADABLE = "unreadable"  # the profile could not be parsed [its path and the reason]
+    """The profile is not there [its path]; in directory mode for every module without a file of its
+    own.
+    """
+    UNREADABLE = (
+        "unreadable"  # the profile could not be parsed [its path and the reason]
+    )
     SYNTAX = "syntax"  # where a text profile is wrong [``LINE:COLUMN: reason``]
-    LHS_OFF_NOTICE = (
-        "lhs-off-notice"  # a profile is given though LHS is not asked for; LHS runs anyway
-    )
+    # a profile is given though LHS is not asked for; LHS runs anyway
+    LHS_OFF_NOTICE = "lhs-off-notice"
     LHS_RAN = "lhs-ran"
-    """The scheduler ran on a module with asynchronous ops; `Event.count` is the memory in use, in bytes."""
-    OTHER_ESTIMATOR = (
-        "other-estimator"  # a module is scheduled by another model than the profile [which]
+    """The scheduler ran on a module with asynchronous ops; `Event.count` is the memory in use, in
+    bytes.
+    """
+    # a module is scheduled by another model than the profile [which]
+    OTHER_ESTIMATOR = "other-estimator"
+    FINGERPRINT = (
+        "fingerprint"  # the fingerprint of `Event.module` [32 hexadecimal digits]
     )
-    FINGERPRINT = "fingerprint"  # the fingerprint of `Event.module` [32 hexadecimal digits]
-    COST_FOUND = "cost-found"  # VLOG: the profile's cost of an instruction was taken [its name]
+    COST_FOUND = (
+        "cost-found"  # VLOG: the profile's cost of an instruction was taken [its name]
+    )
     DISCARDED = "discarded"  # the accuracy checker failed the compilation
     FLAG_REFUSED = "flag-refused"  # XLA ended the process for a flag [the flag]
-    EMPTY_TRACE = "empty-trace"  # JAX's AutoPGLE recorded nothing, so it has no profile to give
-    CACHE_HIT = (
-        "cache-hit"  # JAX loaded an executable instead of compiling it; such a module logs nothing
+    EMPTY_TRACE = (
+        "empty-trace"  # JAX's AutoPGLE recorded nothing, so it has no profile to give
     )
+    # JAX loaded an executable instead of compiling it; such a module logs nothing
+    CACHE_HIT = "cache-hit"
     COMPILED = "compiled"  # `Event.module` has just been compiled, as JAX says
     COMPILING = "compiling"  # a compilation has begun
-    ON_CPU = "on-cpu"  # JAX runs the program on CPU devices, whose compiler reads no profile
-    PGLE_LOADED = "pgle-loaded"  # JAX loaded the executable that AutoPGLE optimized [as `module`]
-    PGLE_MISSED = "pgle-missed"  # JAX found only the executable without PGLE in its cache
-    PGLE_WRITTEN = (
-        "pgle-written"  # JAX compiled a module that it expected as AutoPGLE's in its cache
+    ON_CPU = (
+        "on-cpu"  # JAX runs the program on CPU devices, whose compiler reads no profile
     )
-    PGLE_GIVEN = "pgle-given"  # JAX gave XLA a profile of `Event.count` bytes with the module
+    PGLE_LOADED = (
+        "pgle-loaded"  # JAX loaded the executable that AutoPGLE optimized [as `module`]
+    )
+    PGLE_MISSED = (
+        "pgle-missed"  # JAX found only the executable without PGLE in its cache
+    )
+    # JAX compiled a module that it expected as AutoPGLE's in its cache
+    PGLE_WRITTEN = "pgle-written"
+    PGLE_GIVEN = (
+        "pgle-given"  # JAX gave XLA a profile of `Event.count` bytes with the module
+    )
     ENDED = "ended"  # the process, or the whole job, ended before its time [the cause]
     CAUGHT = "caught"  # a Python exception, after which the program went on
     STUCK = "stuck"  # a thread waits for other ranks [for what]
@@ -102,8 +120,16 @@ WORDINGS = tuple(
             "<=0.6.2",
             r"^Found profile, using profile guided latency estimator",
         ),
-        (LineKind.FOUND, ">=0.5.1", r"^Found (?P<count>\d+) instructions from the profile"),
-        (LineKind.MISSING, ">=0.5.1", r"^Missing (?P<count>\d+) instructions from the profile"),
+        (
+            LineKind.FOUND,
+            ">=0.5.1",
+            r"^Found (?P<count>\d+) instructions from the profile",
+        ),
+        (
+            LineKind.MISSING,
+            ">=0.5.1",
+            r"^Missing (?P<count>\d+) instructions from the profile",
+        ),
         (
             LineKind.NO_SUCH_FILE,
             ">=0.6.1",
@@ -171,14 +197,22 @@ WORDINGS = tuple(
             "all; plural for one flag to 0.5.0",
             r"^Unknown flags? in XLA_FLAGS: (?P<subject>.*?)\s*$",
         ),
-        (LineKind.FLAG_REFUSED, "all", r"^Couldn't interpret value (?P<subject>.+ for flag \w+)"),
+        (
+            LineKind.FLAG_REFUSED,
+            "all",
+            r"^Couldn't interpret value (?P<subject>.+ for flag \w+)",
+        ),
         (
             LineKind.FLAG_REFUSED,
             "0.10.2, 0.12.0.1",
             r"^Illegal value for (?P<subject>--\w+.*?)\s*$",
         ),
         (LineKind.FLAG_REFUSED, ">=0.4.31", r"Flags::Parse\(.*Flag parsing failed"),
-        (LineKind.CACHE_HIT, "all", r"[Pp]ersistent compilation cache hit for '(?P<module>[^']+)'"),
+        (
+            LineKind.CACHE_HIT,
+            "all",
+            r"[Pp]ersistent compilation cache hit for '(?P<module>[^']+)'",
+        ),
         (
             LineKind.PGLE_LOADED,
             ">=0.5.1",
@@ -205,7 +239,11 @@ WORDINGS = tuple(
             r"This thread has been waiting for (?:`(?P<subject>[^`]+)`)?.*\bmay be stuck",
         ),
         (LineKind.UNSTUCK, "all", r"[Tt]hread is unstuck"),
-        (LineKind.COMPILED, "all", r"Writing (?P<module>\S+) to persistent compilation cache"),
+        (
+            LineKind.COMPILED,
+            "all",
+            r"Writing (?P<module>\S+) to persistent compilation cache",
+        ),
         (LineKind.COMPILED, "all", r"Finished XLA compilation of (?P<module>\S+) in"),
         (LineKind.COMPILING, "all, with --xla_dump_to", r"HloModule dump enabled"),
         (LineKind.COMPILING, ">=0.10.2", r"Performing a deviceless compilation"),
@@ -241,7 +279,9 @@ MARKS = (
     *STUCK_MARKS,
     *ENDING_MARKS,
 )
-"""One of these is in every line that any wording matches: tests on bytes, quicker than the expressions."""
+"""One of these is in every line that any wording matches: tests on bytes, quicker than the
+expressions.
+"""
 
 NOISE = (
     b"] PGLE missed cost",
@@ -249,7 +289,9 @@ NOISE = (
 )  # VLOG of every parameter and edge: thousands of lines that say nothing
 
 ESTIMATOR_FILE = "profile_guided_latency_estimator.cc"
-"""Lines of this source that begin with two blanks name an instruction without a cost (0.5.1 and newer)."""
+"""Lines of this source that begin with two blanks name an instruction without a cost (0.5.1 and
+newer).
+"""
 
 PREFIX = re.compile(
     r"^(?P<before>.{0,160}?)"
@@ -258,7 +300,9 @@ PREFIX = re.compile(
     r"(?P<file>[^\s:\]]+):\d+\] (?P<text>.*)$",
     re.DOTALL,
 )
-"""What the log library puts before a text: TSL's form through 0.7.2, Abseil's from 0.8.0, both in some between."""
+"""What the log library puts before a text: TSL's form through 0.7.2, Abseil's from 0.8.0, both in
+some between.
+"""
 
 _RANK_LABELS = (
     r"\s*(\d+): ",  # srun --label
@@ -270,10 +314,15 @@ _RANK_LABELS = (
 RANK_LABEL = re.compile(
     "|".join(_RANK_LABELS)
 )  # what launchers put before a line to say whose it is
-HOST_LABEL = re.compile(r"([A-Za-z][\w./-]*)(?:: | +\| | [A-Za-z][\w.-]* )|([A-Za-z][\w.-]*-\d+) ")
-"""``node7: `` (clush, parallel), ``train-0 | `` (compose), ``worker-0 main `` (stern, jobsets): a label only right
-before XLA's own prefix, elsewhere it may be any text."""
-TIMESTAMP = re.compile(r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)?\]?:? ")
+HOST_LABEL = re.compile(
+    r"([A-Za-z][\w./-]*)(?:: | +\| | [A-Za-z][\w.-]* )|([A-Za-z][\w.-]*-\d+) "
+)
+"""``node7: `` (clush, parallel), ``train-0 | `` (compose), ``worker-0 main `` (stern, jobsets): a
+label only right before XLA's own prefix, elsewhere it may be any text.
+"""
+TIMESTAMP = re.compile(
+    r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)?\]?:? "
+)
 """What ``--timestamps`` of kubectl and docker put before a line, before or behind the label."""
 
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -284,20 +333,28 @@ _SUB_MODULE = re.compile(
 
 
 def is_sub_module(name: str) -> bool:
-    """Whether a module is no program of the user's, by its name; what such a module prints means nothing.
+    """Whether a module is no program of the user's, by its name; what such a module prints means
+    nothing.
 
-    The kernel autotuner cuts modules out of others (0.11.1 and newer: ``gemm_fusion_dot.17``, ``input_reduce_fusion``,
-    ``wrapped_convert``), which go through the same profile lookup and print the same lines. 0.7.2 and 0.8.x first
-    schedule a copy of a module, ``…-clone``, to estimate a threshold.
+    The kernel autotuner cuts modules out of others (0.11.1 and newer: ``gemm_fusion_dot.17``,
+    ``input_reduce_fusion``, ``wrapped_convert``), which go through the same profile lookup and
+    print the same lines. 0.7.2 and 0.8.x first schedule a copy of a module, ``…-clone``, to
+    estimate a threshold.
     """
     is_program = re.match(r"(?:p?jit|pmap|xmap|shmap)_", name) is not None
-    return name.endswith("-clone") or (not is_program and bool(_SUB_MODULE.search(name)))
+    return name.endswith("-clone") or (
+        not is_program and bool(_SUB_MODULE.search(name))
+    )
 
 
 MAX_LINE_BYTES = 1 << 16
-"""Longer lines are cut: XLA's own log library cuts near 15 kB, progress bars and proto dumps may be longer."""
+"""Longer lines are cut: XLA's own log library cuts near 15 kB, progress bars and proto dumps may be
+longer.
+"""
 MAX_INFO_LINES = 20_000
-"""Lines of XLA that are looked at for the first of each rank at level INFO, which all ranks print as they start."""
+"""Lines of XLA that are looked at for the first of each rank at level INFO, which all ranks print
+as they start.
+"""
 
 _CHUNK = 1 << 20
 _MARKED = re.compile(b"|".join((*map(re.escape, MARKS), FATAL_LINE.pattern)))
@@ -315,7 +372,8 @@ class Event:
     text: str  # the line without label and prefix
     level: str = ""  # I, W, E or F; empty where the line has no XLA prefix
     rank: str = ""  # the label of a launcher before the line; empty if absent
-    # the thread id (Abseil's prefix only), which tells processes of one log apart where nothing else does
+    # the thread id (Abseil's prefix only), which tells processes of one log apart where nothing
+    # else does
     thread: str = ""
     seconds: float | None = None  # time of day; None where the line has none
     module: str = ""  # the module it names; empty where it names none
@@ -324,7 +382,9 @@ class Event:
 
 
 def lists_missing(event: Event) -> bool:
-    """Whether an event shows an XLA that lists instructions without a cost, by a wording of 0.5.1 or newer."""
+    """Whether an event shows an XLA that lists instructions without a cost, by a wording of 0.5.1
+    or newer.
+    """
     return (
         (event.kind is LineKind.FOUND_PROFILE and bool(event.module))
         or event.kind in (LineKind.FOUND, LineKind.MISSING, LineKind.LHS_OFF_NOTICE)
@@ -333,12 +393,18 @@ def lists_missing(event: Event) -> bool:
             and event.subject.startswith("fdo_profile")
             and "for module" not in event.text
         )
-        or (event.kind is LineKind.LHS_RAN and event.text.startswith("[latency-hiding-scheduler]"))
+        or (
+            event.kind is LineKind.LHS_RAN
+            and event.text.startswith("[latency-hiding-scheduler]")
+        )
     )
 
 
 def read_events(
-    stream: IO[bytes], *, rank: str = "", progress: Callable[[int, int], None] | None = None
+    stream: IO[bytes],
+    *,
+    rank: str = "",
+    progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Event]:
     """The events of a log, in order, while it is being read.
 
@@ -438,7 +504,11 @@ class _LineReader:
                 self.hosts[host[0]] = host[0].strip(" :|")
             if rank := self.hosts.get(host[0], ""):
                 label += host[0]
-        return rank or self.rank, prefix, line[len(label) :] if prefix is None else prefix["text"]
+        return (
+            rank or self.rank,
+            prefix,
+            line[len(label) :] if prefix is None else prefix["text"],
+        )
 
     def event(self, raw: bytes, number: int) -> Iterator[Event]:
         rank, prefix, text = self.split(_decoded(raw))
@@ -467,7 +537,14 @@ class _LineReader:
                 count = int(fields["count"][:30]) if "count" in fields else None
                 said = (module, fields.get("subject", ""), count)
                 yield Event(
-                    wording.kind, number, text.rstrip(), level, rank, thread, seconds, *said
+                    wording.kind,
+                    number,
+                    text.rstrip(),
+                    level,
+                    rank,
+                    thread,
+                    seconds,
+                    *said,
                 )
                 return
         yield from _end(text.rstrip(), number, rank, level)
@@ -476,7 +553,8 @@ class _LineReader:
 def _time_of_day(stamp: str) -> float | None:
     """Seconds since midnight.
 
-    Abseil writes ``00:00:`` and seconds since 1970 until the program sets up logging; such a stamp returns None.
+    Abseil writes ``00:00:`` and seconds since 1970 until the program sets up logging; such a stamp
+    returns None.
     """
     hours, minutes, rest = stamp.split(":")
     seconds = float(rest)
@@ -527,15 +605,21 @@ class SchedulingBlock:
     order: int  # number of the block in the rank's log
     module: str = ""  # its name; empty where no line names it
     fingerprint: str = ""  # where a line gives it
-    lines: dict[LineKind, Event] = field(default_factory=dict)  # the first line of each kind
+    lines: dict[LineKind, Event] = field(
+        default_factory=dict
+    )  # the first line of each kind
     found: int | None = None  # instructions with a cost; None where no line counts them
     missing: int | None = None  # instructions without; None where no line counts them
-    missing_names: list[str] = field(default_factory=list)  # at most `MAX_NAMES` of them
+    missing_names: list[str] = field(
+        default_factory=list
+    )  # at most `MAX_NAMES` of them
     listed: int = 0  # how many the log lists
     # how many of these are the start or the done of what, such as ``("fusion", "done")``
     missing_ends: Counter[tuple[str, str]] = field(default_factory=Counter)
     costs_found: int = 0  # VLOG lines that take a cost from the profile
-    began: float | None = None  # time of day of its first line; None where lines have none
+    began: float | None = (
+        None  # time of day of its first line; None where lines have none
+    )
     ended: float | None = None  # the same of the last line before the next block
     closed: bool = False  # the module is done, or the next one has begun
 
@@ -550,11 +634,16 @@ class SchedulingBlock:
     @property
     def took_profile(self) -> bool:
         """Whether the scheduler got its costs from the profile."""
-        return bool(self.lines.keys() & {LineKind.FOUND_PROFILE, LineKind.FOUND, LineKind.MISSING})
+        return bool(
+            self.lines.keys()
+            & {LineKind.FOUND_PROFILE, LineKind.FOUND, LineKind.MISSING}
+        )
 
     @property
     def lacked_profile(self) -> bool:
-        """Whether a line says that the module was, or would have been, scheduled without the profile."""
+        """Whether a line says that the module was, or would have been, scheduled without the
+        profile.
+        """
         without = {
             LineKind.NO_SUCH_FILE,
             LineKind.UNREADABLE,
@@ -565,7 +654,9 @@ class SchedulingBlock:
 
     @property
     def is_past_lookup(self) -> bool:
-        """Whether XLA has printed all that it prints between the lookup of the profile and the schedule."""
+        """Whether XLA has printed all that it prints between the lookup of the profile and the
+        schedule.
+        """
         return self.closed or LineKind.LHS_RAN in self.lines
 
     @property
@@ -575,14 +666,18 @@ class SchedulingBlock:
 
     @property
     def profile_is_its_own(self) -> bool:
-        """Whether what it read was meant for this module alone: an option of its compilation, or its file."""
+        """Whether what it read was meant for this module alone: an option of its compilation, or
+        its file.
+        """
         return self.profile.startswith("fdo_profile") or bool(
             _FINGERPRINT_FILE.search(self.profile)
         )
 
     @property
     def fingerprint_sought(self) -> str:
-        """The fingerprint of a module that has no file in the directory of profiles; empty for a single file."""
+        """The fingerprint of a module that has no file in the directory of profiles; empty for a
+        single file.
+        """
         line = self.lines.get(LineKind.NO_SUCH_FILE)
         found = _FINGERPRINT_FILE.search(line.subject) if line else None
         return found[1] if found else ""
@@ -591,12 +686,17 @@ class SchedulingBlock:
     def covered(self) -> tuple[int, int]:
         """Instructions with a cost, and all that want one: XLA's numbers without the dones.
 
-        XLA finds an asynchronous fusion or copy twice, for its cost and for its latency, and misses its done, which
-        costs nothing. Dones of collectives are never listed.
+        XLA finds an asynchronous fusion or copy twice, for its cost and for its latency, and misses
+        its done, which costs nothing. Dones of collectives are never listed.
         """
-        dones = {what: count for (what, end), count in self.missing_ends.items() if end == "done"}
+        dones = {
+            what: count
+            for (what, end), count in self.missing_ends.items()
+            if end == "done"
+        }
         twice = sum(
-            max(count - self.missing_ends[what, "start"], 0) for what, count in dones.items()
+            max(count - self.missing_ends[what, "start"], 0)
+            for what, count in dones.items()
         )
         found, missing = self.found or 0, self.missing or 0
         covered = max(found - twice, 0)
@@ -604,15 +704,27 @@ class SchedulingBlock:
 
     @property
     def weight(self) -> tuple[int, int, float]:
-        """How much of a program this module is: scheduler memory, instructions counted, seconds; all 0 if unknown.
+        """How much of a program this module is: scheduler memory, instructions counted, seconds;
+        all 0 if unknown.
 
-        Half without a name: what 0.7.2 and 0.8.x say of a step's clone in directory mode names no module.
+        Half without a name: what 0.7.2 and 0.8.x say of a step's clone in directory mode names no
+        module.
         """
-        memory = (self.lines[LineKind.LHS_RAN].count or 0) if LineKind.LHS_RAN in self.lines else 0
-        seconds = (
-            0.0 if self.began is None or self.ended is None else (self.ended - self.began) % 86_400
+        memory = (
+            (self.lines[LineKind.LHS_RAN].count or 0)
+            if LineKind.LHS_RAN in self.lines
+            else 0
         )
-        return memory // (1 if self.module else 2), (self.found or 0) + (self.missing or 0), seconds
+        seconds = (
+            0.0
+            if self.began is None or self.ended is None
+            else (self.ended - self.began) % 86_400
+        )
+        return (
+            memory // (1 if self.module else 2),
+            (self.found or 0) + (self.missing or 0),
+            seconds,
+        )
 
     def note_time(self, event: Event) -> None:
         """Note when the last line that belongs to the module was logged."""
@@ -629,9 +741,12 @@ class SchedulingBlock:
 class RankLog:
     """What one rank says; a log without labels is of one rank."""
 
-    # the last block by thread, module, and whether it lacked the profile; of unnamed ones the weightiest
+    # the last block by thread, module, and whether it lacked the profile; of unnamed ones the
+    # weightiest
     last: dict[tuple[str, str, bool], SchedulingBlock] = field(default_factory=dict)
-    times: Counter[str] = field(default_factory=Counter)  # how many blocks there were per module
+    times: Counter[str] = field(
+        default_factory=Counter
+    )  # how many blocks there were per module
     # names of the modules that `is_sub_module` leaves out; they have no blocks
     sub_modules: set[str] = field(default_factory=set)
     reads: Counter[str] = field(
@@ -640,20 +755,27 @@ class RankLog:
     cache_hits: dict[str, Event] = field(
         default_factory=dict
     )  # modules that JAX loaded from its cache, with the line
-    # modules of which JAX says whether their executables are AutoPGLE's, with the last line about each
+    # modules of which JAX says whether their executables are AutoPGLE's, with the last line about
+    # each
     about_pgle: dict[str, Event] = field(default_factory=dict)
     # the first line of each kind that is not about one module
     lines: dict[LineKind, Event] = field(default_factory=dict)
-    is_open: bool = False  # the last module that the log speaks of may not have been scheduled when the log ends
+    # the last module that the log speaks of may not have been scheduled when the log ends
+    is_open: bool = False
 
 
 @dataclass
 class Log:
     """A whole log."""
 
-    ranks: dict[str, RankLog] = field(default_factory=dict)  # what each rank says, by its label
-    lists_missing: bool = False  # this XLA lists instructions without a cost (0.5.1 and newer)
-    # the first end of each rank that a line tells; of "" where it is the whole job's, or no rank is named
+    ranks: dict[str, RankLog] = field(
+        default_factory=dict
+    )  # what each rank says, by its label
+    lists_missing: bool = (
+        False  # this XLA lists instructions without a cost (0.5.1 and newer)
+    )
+    # the first end of each rank that a line tells; of "" where it is the whole job's, or no rank is
+    # named
     ends: dict[str, Event] = field(default_factory=dict)
 
     @property
@@ -664,7 +786,9 @@ class Log:
 
 
 def collect(events: Iterable[Event]) -> Log:
-    """Gather the events of a log; memory grows with the number of ranks and modules, not with the log."""
+    """Gather the events of a log; memory grows with the number of ranks and modules, not with the
+    log.
+    """
     gatherers: dict[str, _Gatherer] = {}
     log = Log()
     for event in events:
@@ -774,7 +898,9 @@ class _Gatherer:
                 block.costs_found += 1
 
     def _thread(self, event: Event) -> str:
-        """The event's thread. Releases that mix TSL's prefixes, which have none, with Abseil's are read as one."""
+        """The event's thread. Releases that mix TSL's prefixes, which have none, with Abseil's are
+        read as one.
+        """
         if not event.thread and event.level and not self.one_thread:
             self.one_thread = True
             if self.latest is not None:
@@ -824,7 +950,9 @@ class _Gatherer:
 
 
 def _begins_next(event: Event, block: SchedulingBlock) -> bool:
-    """Whether an event cannot be of the module that the block is about, by the order in which XLA logs."""
+    """Whether an event cannot be of the module that the block is about, by the order in which XLA
+    logs.
+    """
     lines = block.lines
     scheduled = LineKind.FOUND_PROFILE in lines or LineKind.LHS_RAN in lines
     match event.kind:

@@ -1,6 +1,8 @@
-"""From XLA's log to a verdict per rank and module: did it use the profile, which line proves it, and what to do.
+"""From XLA's log to a verdict per rank and module: did it use the profile, which line proves it,
+and what to do.
 
-No verdict relies on missing lines at the end of a log, unless the log is known to be whole: it may have been cut.
+No verdict relies on missing lines at the end of a log, unless the log is known to be whole: it may
+have been cut.
 """
 
 from __future__ import annotations
@@ -60,14 +62,18 @@ class ProfileUse(StrEnum):
         return self in (ProfileUse.USED, ProfileUse.PARTLY_USED)
 
 
-MOSTLY_UNKNOWN = 0.5  # below this share of a module's instructions the likeliest cause is a profile of another program
+# below this share of a module's instructions the likeliest cause is a profile of another program
+MOSTLY_UNKNOWN = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a profile must cover of a module at least: `verify` asks before a run, `confirm` after it."""
+    """What a profile must cover of a module at least: `verify` asks before a run, `confirm` after
+    it.
+    """
 
-    # share of the module's time; a log alone knows no times, and there it is the share of its instructions
+    # share of the module's time; a log alone knows no times, and there it is the share of its
+    # instructions
     time: float = 0.95
     # the rest of the step, as a share, without the weight of collectives that have no cost
     collectives: float = 0.99
@@ -85,15 +91,18 @@ class KnownCoverage:
     """What a profile covers of a module, as far as somebody counted; None where nobody did."""
 
     covered: int | None = None  # instructions with a cost of their own
-    # instructions that want one: XLA's `missing` also counts what no schedule needs, its `found` some twice and those
-    # that got the cost of another program's instruction
+    # instructions that want one: XLA's `missing` also counts what no schedule needs, its `found`
+    # some twice and those that got the cost of another program's instruction
     wanted: int | None = None
-    # share of the module's time that these costs cover, as `pgle verify` weighs it; a log alone does not tell
+    # share of the module's time that these costs cover, as `pgle verify` weighs it; a log alone
+    # does not tell
     time_coverage: float | None = None
     kept_share: float | None = (
         None  # the rest of the step without the weight of collectives that have no cost
     )
-    mismatched: int | None = None  # instructions that got the cost of another opcode or shape
+    mismatched: int | None = (
+        None  # instructions that got the cost of another opcode or shape
+    )
 
 
 @dataclass(frozen=True)
@@ -132,10 +141,14 @@ class ModuleVerdict(KnownCoverage):
     module: str  # its name; empty where the log names none
     verdict: ProfileUse  # whether the profile was used
     why: str  # the reason, in words
-    line: int | None = None  # number of the line that proves it; None where nothing in the log does
+    line: int | None = (
+        None  # number of the line that proves it; None where nothing in the log does
+    )
     proof: str = ""  # that line, without its prefix
     remedy: str = ""  # what to do; empty where nothing is to be done
-    profile: str = ""  # what was read: a path, or ``fdo_profile (text)``; empty where unknown
+    profile: str = (
+        ""  # what was read: a path, or ``fdo_profile (text)``; empty where unknown
+    )
     found: int | None = None  # what XLA counts as found; None where it does not say
     # what XLA counts as missing; None where it does not say. Silence means 0 too (0.5.1 and newer).
     missing: int | None = None
@@ -165,7 +178,9 @@ class ModuleVerdict(KnownCoverage):
         kept = 1.0 if self.kept_share is None else self.kept_share
         of = "" if self.time_coverage is None else " of the step's time as XLA plans it"
         no_times = "; a log tells no times" if self.time_coverage is None else ""
-        asked = "" if share >= bounds.time else f" (asked for: {bounds.time:.1%}{no_times})"
+        asked = (
+            "" if share >= bounds.time else f" (asked for: {bounds.time:.1%}{no_times})"
+        )
         why = f"the profile has costs for {covered or 'none'} of the {wanted} instructions, {share:.1%}{of}{asked}"
         if share >= bounds.time and kept < bounds.collectives:
             most = f"at most {1 - bounds.collectives:.1%}"
@@ -177,19 +192,27 @@ class ModuleVerdict(KnownCoverage):
             self,
             verdict=ProfileUse.USED if enough else ProfileUse.PARTLY_USED,
             why=f"{why}; XLA guessed the others",
-            remedy=Remedy.FOREIGN if by_count < MOSTLY_UNKNOWN and not enough else Remedy.PARTIAL,
+            remedy=Remedy.FOREIGN
+            if by_count < MOSTLY_UNKNOWN and not enough
+            else Remedy.PARTIAL,
         )
 
     def filled(self, dump: str = "") -> ModuleVerdict:
-        """The verdict with a remedy that can be typed: it names the profile and the dump, where they are known."""
+        """The verdict with a remedy that can be typed: it names the profile and the dump, where
+        they are known.
+        """
         remedy = self.remedy
         if self.profile and not self.profile.startswith("fdo_profile"):
             remedy = re.sub(
-                r"(?<= )PROFILE\b", lambda _: quoted(word_of(PurePath(self.profile))), remedy
+                r"(?<= )PROFILE\b",
+                lambda _: quoted(word_of(PurePath(self.profile))),
+                remedy,
             )
         if dump:
             remedy = re.sub(
-                r"(?<=--hlo )DUMP\b", lambda _: quoted(word_of(PurePath(dump).parent)), remedy
+                r"(?<=--hlo )DUMP\b",
+                lambda _: quoted(word_of(PurePath(dump).parent)),
+                remedy,
             )
         return replace(self, remedy=remedy)
 
@@ -217,25 +240,25 @@ class Remedy:
         "this profile was made by another program, flags or jax version: profile this program with "
         f"`{PROFILE}`; `{VERIFY}` shows what fits"
     )
-    NO_NAMES = (
-        f"the profile is of another program, XLA version or fingerprint: compare with `{VERIFY}`"
-    )
+    NO_NAMES = f"the profile is of another program, XLA version or fingerprint: compare with `{VERIFY}`"
     OTHER_MODULE = f"normal for helper modules; for the main module see `{VERIFY}`"
     OLD_XLA = (
         "say which jax it was (--jax 0.6.2), or run with "
         "XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true' and pass "
         "`--schedule DIR --profile PROFILE`"
     )
-    CACHE = (
-        "compile again: JAX_ENABLE_COMPILATION_CACHE=false, or an empty JAX_COMPILATION_CACHE_DIR"
-    )
+    CACHE = "compile again: JAX_ENABLE_COMPILATION_CACHE=false, or an empty JAX_COMPILATION_CACHE_DIR"
     LEVEL = "set TF_CPP_MIN_LOG_LEVEL=0 in the environment before Python starts (JAX hides INFO lines), or pass --schedule"
-    EMPTY_TRACE = f"another profiler, such as nsys, holds CUPTI: run `{AUTO}` without it first"
+    EMPTY_TRACE = (
+        f"another profiler, such as nsys, holds CUPTI: run `{AUTO}` without it first"
+    )
     FLAG = f"see `{FLAGS_LINT}`"
     MODULE = "choose another --module"
     WHOLE_LOG = "give the whole log of the run"
     WHOLE_OR_SILENT = f"{WHOLE_LOG}; if this is all of it, {SILENT}"
-    CPU = f"run it on GPUs, or see what a GPU would do: `{REHEARSE}`, `{PERF_SIMULATED}`"
+    CPU = (
+        f"run it on GPUs, or see what a GPU would do: `{REHEARSE}`, `{PERF_SIMULATED}`"
+    )
     END = "find out why the program ended, then run it again"
     PGLE_CACHE = (
         "fill the cache again with JAX_ENABLE_PGLE=true: run each module more often than "
@@ -273,14 +296,17 @@ class Context:
     lists_missing: bool = False  # this XLA lists the instructions without a cost
     whole: bool = False  # the program is known to have ended by itself, so that the log is not cut
     release: tuple[int, ...] | None = None  # of jax; None where unknown
-    schedule: ScheduleEvidence | None = None  # what a schedule dump says of the main module
+    schedule: ScheduleEvidence | None = (
+        None  # what a schedule dump says of the main module
+    )
     bounds: Bounds = BOUNDS  # what a profile must cover to count as used
 
 
 def _judge_rank(
     context: Context, module: str | None, *, is_its_own: bool
 ) -> tuple[ModuleVerdict, ...]:
-    """The verdicts on what one rank logs: on its main module, then on the others of its program, weightiest first.
+    """The verdicts on what one rank logs: on its main module, then on the others of its program,
+    weightiest first.
 
     Args:
         module: regular expression for the main one; None: the schedule dump's, else the weightiest.
@@ -288,32 +314,48 @@ def _judge_rank(
     """
     schedule = context.schedule
     wanted = (
-        module if module is not None else (rf"^{re.escape(schedule.module)}$" if schedule else None)
+        module
+        if module is not None
+        else (rf"^{re.escape(schedule.module)}$" if schedule else None)
     )
     by_name: dict[str, list[SchedulingBlock]] = {}
     for (_, name, _), block in context.log.last.items():
         by_name.setdefault(name, []).append(block)
     weightiest_first = sorted(
-        by_name.items(), key=lambda item: max(block.weight for block in item[1]), reverse=True
+        by_name.items(),
+        key=lambda item: max(block.weight for block in item[1]),
+        reverse=True,
     )
-    scheduled = [_judge_module(context, name, blocks) for name, blocks in weightiest_first]
+    scheduled = [
+        _judge_module(context, name, blocks) for name, blocks in weightiest_first
+    ]
     modules = _with_cached(context.log, scheduled)
     main = first = _main(context, modules, wanted)
-    if schedule is not None and (is_its_own or (main.verdict not in _NEGATIVE and modules)):
+    if schedule is not None and (
+        is_its_own or (main.verdict not in _NEGATIVE and modules)
+    ):
         main = _with_schedule(main, schedule, context.bounds)
     main = _with_contradictions(context, main)
-    dump = schedule.source if schedule is not None and schedule.module == main.module else ""
+    dump = (
+        schedule.source
+        if schedule is not None and schedule.module == main.module
+        else ""
+    )
     return main.filled(dump), *(item.filled() for item in modules if item is not first)
 
 
-def _judge_module(context: Context, name: str, blocks: Sequence[SchedulingBlock]) -> ModuleVerdict:
+def _judge_module(
+    context: Context, name: str, blocks: Sequence[SchedulingBlock]
+) -> ModuleVerdict:
     """The verdict on a module by each thread's last lines about it: the worst thread's verdict.
 
-    A thread that compiles a module twice, as AutoPGLE does, is judged by the second time; of modules without a name,
-    by the weightiest.
+    A thread that compiles a module twice, as AutoPGLE does, is judged by the second time; of
+    modules without a name, by the weightiest.
     """
     last: dict[str, SchedulingBlock] = {}
-    for block in sorted(blocks, key=lambda item: (item.order,) if name else item.weight):
+    for block in sorted(
+        blocks, key=lambda item: (item.order,) if name else item.weight
+    ):
         last[block.thread] = block
     by_thread = [_judge_block(context, name, block) for block in last.values()]
     return replace(worst_of(by_thread), times=context.log.times[name])
@@ -344,12 +386,14 @@ _OF_CACHE: Mapping[LineKind, tuple[ProfileUse, str, str]] = {
 """What a line of JAX about an executable of AutoPGLE proves."""
 
 
-def _with_cached(log: RankLog, scheduled: Sequence[ModuleVerdict]) -> list[ModuleVerdict]:
+def _with_cached(
+    log: RankLog, scheduled: Sequence[ModuleVerdict]
+) -> list[ModuleVerdict]:
     """Add what JAX says about AutoPGLE's executables: first what proves most about the program.
 
-    A module that XLA scheduled with a profile comes first. Then come executables that JAX had to compile anew or
-    loaded, the last of each first: a program loads its helpers before its step. JAX misses helpers as a rule, because
-    they run too rarely.
+    A module that XLA scheduled with a profile comes first. Then come executables that JAX had to
+    compile anew or loaded, the last of each first: a program loads its helpers before its step. JAX
+    misses helpers as a rule, because they run too rarely.
     """
     took = [item for item in scheduled if item.verdict.took_costs]
     known = {item.module for item in took}
@@ -367,16 +411,26 @@ def _with_cached(log: RankLog, scheduled: Sequence[ModuleVerdict]) -> list[Modul
     known |= {item.module for item in proved}
     rest = [item for item in scheduled if item.module not in known]
     known |= {item.module for item in rest}
-    given = [item for item in said.get(LineKind.PGLE_GIVEN, ()) if item.module not in known]
+    given = [
+        item for item in said.get(LineKind.PGLE_GIVEN, ()) if item.module not in known
+    ]
     return [*took, *proved, *rest, *given]
 
 
-def _main(context: Context, modules: Sequence[ModuleVerdict], wanted: str | None) -> ModuleVerdict:
-    """The verdict on the main module; where the log never names it, the one on the unnamed module, or on the log."""
+def _main(
+    context: Context, modules: Sequence[ModuleVerdict], wanted: str | None
+) -> ModuleVerdict:
+    """The verdict on the main module; where the log never names it, the one on the unnamed module,
+    or on the log.
+    """
     if wanted is None and modules:
         return modules[0]
     named = next(
-        (item for item in modules if wanted and item.module and re.search(wanted, item.module)),
+        (
+            item
+            for item in modules
+            if wanted and item.module and re.search(wanted, item.module)
+        ),
         None,
     )
     unnamed = next((item for item in modules if not item.module), None)
@@ -386,7 +440,9 @@ def _main(context: Context, modules: Sequence[ModuleVerdict], wanted: str | None
 def _with_schedule(
     main: ModuleVerdict, schedule: ScheduleEvidence, bounds: Bounds
 ) -> ModuleVerdict:
-    """Let the schedule dump decide on its module: it holds the costs that the scheduler believed."""
+    """Let the schedule dump decide on its module: it holds the costs that the scheduler
+    believed.
+    """
     if main.module and main.module != schedule.module:
         return main
     main = replace(main, module=schedule.module)
@@ -395,9 +451,15 @@ def _with_schedule(
             schedule.coverage
         )
         used = used.held_against(bounds)
-        contrary = f"; the log says otherwise: {main.why}" if main.verdict in _NEGATIVE else ""
+        contrary = (
+            f"; the log says otherwise: {main.why}" if main.verdict in _NEGATIVE else ""
+        )
         return replace(used, why=f"{used.why}; {schedule.sentence}{contrary}")
-    why = schedule.sentence if main.line is None else f"{schedule.sentence}; the log: {main.why}"
+    why = (
+        schedule.sentence
+        if main.line is None
+        else f"{schedule.sentence}; the log: {main.why}"
+    )
     if not schedule.compared:
         return replace(main, why=why, remedy=Remedy.NO_NAMES)
     silent = main.verdict is ProfileUse.CANNOT_TELL or not main.remedy
@@ -410,17 +472,20 @@ def _with_schedule(
 
 
 def _with_contradictions(context: Context, main: ModuleVerdict) -> ModuleVerdict:
-    """No module counts as used while another line says otherwise, and nothing but another process explains it.
+    """No module counts as used while another line says otherwise, and nothing but another process
+    explains it.
 
-    All modules of one process look the profile up in the same file, so one that was scheduled without it belongs to
-    another process. Where each module has a profile of its own (AutoPGLE, a directory), others on its thread may lack
-    one.
+    All modules of one process look the profile up in the same file, so one that was scheduled
+    without it belongs to another process. Where each module has a profile of its own (AutoPGLE, a
+    directory), others on its thread may lack one.
     """
     log = context.log
     if not main.verdict.took_costs:
         return main
     if LineKind.FLAG_REFUSED in log.lines:
-        return _contradicted(main, _refused_flag(main, log.lines[LineKind.FLAG_REFUSED]), "")
+        return _contradicted(
+            main, _refused_flag(main, log.lines[LineKind.FLAG_REFUSED]), ""
+        )
     users = [
         block
         for block in log.last.values()
@@ -429,7 +494,9 @@ def _with_contradictions(context: Context, main: ModuleVerdict) -> ModuleVerdict
     for block in log.last.values():
         same_thread = [user for user in users if user.thread == block.thread]
         own = any(user.profile_is_its_own for user in same_thread)
-        again = bool(block.module) and any(user.order > block.order for user in same_thread)
+        again = bool(block.module) and any(
+            user.order > block.order for user in same_thread
+        )
         if (
             block.lacked_profile
             and users
@@ -438,11 +505,15 @@ def _with_contradictions(context: Context, main: ModuleVerdict) -> ModuleVerdict
         ):
             other = _judge_block(context, main.module, block)
             if other.verdict in _NEGATIVE:
-                return _contradicted(main, other, block.thread if not same_thread else "")
+                return _contradicted(
+                    main, other, block.thread if not same_thread else ""
+                )
     return main
 
 
-def _contradicted(main: ModuleVerdict, other: ModuleVerdict, thread: str) -> ModuleVerdict:
+def _contradicted(
+    main: ModuleVerdict, other: ModuleVerdict, thread: str
+) -> ModuleVerdict:
     claim = (
         f"line {main.line} says it was used"
         if main.line is not None
@@ -479,12 +550,18 @@ def _judge_block(context: Context, name: str, block: SchedulingBlock) -> ModuleV
     if block.took_profile:
         return _judge_used(context, base, block)
     if line := lines.get(LineKind.UNREADABLE):
-        where = f" at {lines[LineKind.SYNTAX].subject}" if LineKind.SYNTAX in lines else ""
-        is_last_try = "fdo" not in line.text.lower() or block.is_past_lookup or context.whole
+        where = (
+            f" at {lines[LineKind.SYNTAX].subject}" if LineKind.SYNTAX in lines else ""
+        )
+        is_last_try = (
+            "fdo" not in line.text.lower() or block.is_past_lookup or context.whole
+        )
         use = (
             ProfileUse.WRONG_FORMAT if is_last_try else ProfileUse.CANNOT_TELL
         )  # else the flag's file comes next
-        return _proved(base, use, f"the profile cannot be parsed{where}", line, Remedy.FORMAT)
+        return _proved(
+            base, use, f"the profile cannot be parsed{where}", line, Remedy.FORMAT
+        )
     if line := lines.get(LineKind.NO_SUCH_FILE):
         return _judge_no_file(context, base, block, line)
     if line := lines.get(LineKind.READ):
@@ -492,7 +569,8 @@ def _judge_block(context: Context, name: str, block: SchedulingBlock) -> ModuleV
         return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.WHOLE_LOG)
     if block.listed:
         return replace(
-            base, why="the log begins in the middle of XLA's list of instructions without a cost"
+            base,
+            why="the log begins in the middle of XLA's list of instructions without a cost",
         )
     if line := lines.get(LineKind.OTHER_ESTIMATOR):
         why = f"scheduled with XLA's {line.subject} model, without a profile"
@@ -510,25 +588,37 @@ def _judge_block(context: Context, name: str, block: SchedulingBlock) -> ModuleV
 def _judge_no_file(
     context: Context, base: ModuleVerdict, block: SchedulingBlock, line: Event
 ) -> ModuleVerdict:
-    """There is no such file; in a directory of profiles there may be one for the module that comes next."""
+    """There is no such file; in a directory of profiles there may be one for the module that comes
+    next.
+    """
     if not block.fingerprint_sought:
         return _proved(
-            base, ProfileUse.NOT_USED, "the profile file does not exist", line, Remedy.PATH
+            base,
+            ProfileUse.NOT_USED,
+            "the profile file does not exist",
+            line,
+            Remedy.PATH,
         )
     base = replace(base, fingerprint=base.fingerprint or block.fingerprint_sought)
     why = "the directory has no file for this fingerprint"
     others = any(other.profile for other in context.log.last.values())
     remedy = Remedy.OTHER_MODULE if others else Remedy.DIRECTORY
-    no_clones = context.release is not None and not CLONES[0] <= context.release < CLONES[1]
+    no_clones = (
+        context.release is not None and not CLONES[0] <= context.release < CLONES[1]
+    )
     if context.whole or (
-        LineKind.LHS_RAN in block.lines and (block.closed or no_clones) and not context.log.is_open
+        LineKind.LHS_RAN in block.lines
+        and (block.closed or no_clones)
+        and not context.log.is_open
     ):
         return _proved(base, ProfileUse.NOT_USED, why, line, remedy)
     why += ", but the log may end before the step itself is scheduled: other modules have files of their own"
     return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.DIRECTORY)
 
 
-def _judge_used(context: Context, base: ModuleVerdict, block: SchedulingBlock) -> ModuleVerdict:
+def _judge_used(
+    context: Context, base: ModuleVerdict, block: SchedulingBlock
+) -> ModuleVerdict:
     """The module was scheduled with a profile: did any of its names match?"""
     lines = block.lines
     counted = lines.get(LineKind.FOUND) or lines.get(LineKind.MISSING)
@@ -546,7 +636,9 @@ def _judge_used(context: Context, base: ModuleVerdict, block: SchedulingBlock) -
         return _proved(base, ProfileUse.CANNOT_TELL, why, counted, Remedy.WHOLE_LOG)
     proof = lines[LineKind.FOUND_PROFILE]
     if context.lists_missing and past_lookup:
-        why = "XLA names no instruction without a cost, so each has one from the profile"
+        why = (
+            "XLA names no instruction without a cost, so each has one from the profile"
+        )
         return _proved(replace(base, missing=0), ProfileUse.USED, why, proof, "")
     if block.costs_found:
         why = f"XLA took {block.costs_found} costs from the profile; this log does not say how many it lacked"
@@ -554,9 +646,7 @@ def _judge_used(context: Context, base: ModuleVerdict, block: SchedulingBlock) -
     if context.lists_missing:
         why = "XLA gave the profile to its scheduler, but the log ends before it could name instructions without a cost"
         return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)
-    why = (
-        "the scheduler got the profile, and XLA names no gap; before jax 0.5.1 that proves nothing"
-    )
+    why = "the scheduler got the profile, and XLA names no gap; before jax 0.5.1 that proves nothing"
     base = replace(base, names_unlisted=True)
     return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.OLD_XLA)
 
@@ -573,8 +663,12 @@ def _judge_counted(
         base = base.with_coverage(dump.coverage)
     if not base.found:
         why = f"the profile has a cost for none of the {base.wanted} instructions"
-        return _proved(base, ProfileUse.USED_WITHOUT_MATCHES, why, proof, Remedy.NO_NAMES)
-    return replace(base, line=proof.line, proof=proof.text.strip()).held_against(context.bounds)
+        return _proved(
+            base, ProfileUse.USED_WITHOUT_MATCHES, why, proof, Remedy.NO_NAMES
+        )
+    return replace(base, line=proof.line, proof=proof.text.strip()).held_against(
+        context.bounds
+    )
 
 
 def _judge_silence(context: Context, wanted: str | None) -> ModuleVerdict:
@@ -598,9 +692,15 @@ def _judge_silence(context: Context, wanted: str | None) -> ModuleVerdict:
         why = "jax ran on CPU devices, whose compiler has no latency-hiding scheduler and reads no profile"
         return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.CPU)
     if hit is not None:
-        why = "loaded from JAX's compilation cache, so nothing was scheduled in this run"
+        why = (
+            "loaded from JAX's compilation cache, so nothing was scheduled in this run"
+        )
         return _proved(
-            replace(base, module=hit.module), ProfileUse.CANNOT_TELL, why, hit, Remedy.CACHE
+            replace(base, module=hit.module),
+            ProfileUse.CANNOT_TELL,
+            why,
+            hit,
+            Remedy.CACHE,
         )
     if wanted is not None and log.last:
         names = ", ".join(sorted({name for _, name, _ in log.last if name})[:5])
@@ -629,7 +729,12 @@ def _proved(
     base: ModuleVerdict, verdict: ProfileUse, why: str, line: Event, remedy: str
 ) -> ModuleVerdict:
     return replace(
-        base, verdict=verdict, why=why, line=line.line, proof=line.text.strip(), remedy=remedy
+        base,
+        verdict=verdict,
+        why=why,
+        line=line.line,
+        proof=line.text.strip(),
+        remedy=remedy,
     )
 
 
@@ -637,12 +742,14 @@ def _proved(
 class LogVerdict:
     """The verdict on a log."""
 
-    # on all modules of the program, the main one first: the module asked for, else the weightiest; each as the rank
-    # has it that is worst off
+    # on all modules of the program, the main one first: the module asked for, else the weightiest;
+    # each as the rank has it that is worst off
     modules: tuple[ModuleVerdict, ...]
     # what each rank did with the profile, by its label, where the log tells ranks by labels
     ranks: Mapping[str, ProfileUse] = field(default_factory=dict)
-    sub_modules: int = 0  # how many modules of kernel autotuner and fusions were left out
+    sub_modules: int = (
+        0  # how many modules of kernel autotuner and fusions were left out
+    )
     # for how many modules each profile was parsed, sub-modules and all ranks included
     reads: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()  # what else the log gives away
@@ -667,11 +774,14 @@ def judge(
 
     Args:
         log: what `pgle.xla.log.read.collect` made of its events.
-        module: regular expression for the main module; None: the module of `schedule`, else the one with the most
+        module: regular expression for the main module; None: the module of `schedule`, else the one
+        with the most
             scheduler memory, instructions or compile time.
-        schedule: what a schedule dump says of the same compilation, or by rank what its own says; it beats the log,
+        schedule: what a schedule dump says of the same compilation, or by rank what its own says;
+        it beats the log,
             but one dump does not clear a rank whose log speaks against it.
-        release: of jax, where known: from 0.5.1 on a log without missing instructions proves that all matched.
+        release: of jax, where known: from 0.5.1 on a log without missing instructions proves that
+        all matched.
         whole: the program ended by itself, so that silence at the end of the log means something.
         alike: paths of profiles that hold the same costs as another path, and that other path.
     """
@@ -681,8 +791,13 @@ def judge(
         # lines that no rank has written, such as a launcher's
         ranks = {rank: item for rank, item in ranks.items() if rank}
     if "" not in ranks:  # the launcher names ranks that left no line
-        ranks = {**ranks, **{rank: RankLog() for rank in log.ends if rank and rank not in ranks}}
-    lists_missing = log.lists_missing or (release is not None and release >= LISTS_SINCE)
+        ranks = {
+            **ranks,
+            **{rank: RankLog() for rank in log.ends if rank and rank not in ranks},
+        }
+    lists_missing = log.lists_missing or (
+        release is not None and release >= LISTS_SINCE
+    )
     is_its_own = isinstance(schedule, Mapping) or len(ranks) == 1
     by_rank = {}
     for rank, rank_log in ranks.items():
@@ -742,24 +857,32 @@ def _with_one_profile(
     why = f"the ranks read different profiles: {some(list(uses), 3)}"
     if _WORST_FIRST.index(main.verdict) < _WORST_FIRST.index(ProfileUse.DIFFERENT):
         return replace(main, why=f"{main.why}; {why}"), *others
-    different = replace(main, verdict=ProfileUse.DIFFERENT, why=why, remedy=Remedy.RANKS)
+    different = replace(
+        main, verdict=ProfileUse.DIFFERENT, why=why, remedy=Remedy.RANKS
+    )
     return different, *others
 
 
-def _combined(by_rank: Mapping[str, tuple[ModuleVerdict, ...]]) -> tuple[ModuleVerdict, ...]:
+def _combined(
+    by_rank: Mapping[str, tuple[ModuleVerdict, ...]],
+) -> tuple[ModuleVerdict, ...]:
     """The verdicts of all ranks in one: each module as the rank has it that is worst off."""
     if len(by_rank) == 1:
         return next(iter(by_rank.values()))
     mains = {rank: verdicts[0] for rank, verdicts in by_rank.items()}
     name = next((item.module for item in mains.values() if item.module), "")
     main = _of_ranks(
-        {rank: replace(item, module=item.module or name) for rank, item in mains.items()}
+        {
+            rank: replace(item, module=item.module or name)
+            for rank, item in mains.items()
+        }
     )
     if main.verdict is not ProfileUse.USED and ProfileUse.USED in (
         item.verdict for item in mains.values()
     ):
         main = replace(
-            main, remedy=f"{main.remedy}; {Remedy.RANKS}" if main.remedy else Remedy.RANKS
+            main,
+            remedy=f"{main.remedy}; {Remedy.RANKS}" if main.remedy else Remedy.RANKS,
         )
     by_name: dict[str, dict[str, ModuleVerdict]] = {}
     for rank, verdicts in by_rank.items():
@@ -770,11 +893,15 @@ def _combined(by_rank: Mapping[str, tuple[ModuleVerdict, ...]]) -> tuple[ModuleV
 
 def _of_ranks(verdicts: Mapping[str, ModuleVerdict]) -> ModuleVerdict:
     worst = worst_of(verdicts.values())
-    ranks = tuple(rank for rank, item in verdicts.items() if item.verdict is worst.verdict)
+    ranks = tuple(
+        rank for rank, item in verdicts.items() if item.verdict is worst.verdict
+    )
     times = sum(item.times for item in verdicts.values())
     if len(ranks) == len(verdicts):
         return replace(worst, ranks=ranks, times=times)
-    some = ", ".join(rank or "(no label)" for rank in ranks[:4]) + (", …" if len(ranks) > 4 else "")
+    some = ", ".join(rank or "(no label)" for rank in ranks[:4]) + (
+        ", …" if len(ranks) > 4 else ""
+    )
     why = f"on {len(ranks)} of {len(verdicts)} ranks ({some}): {worst.why}"
     return replace(worst, ranks=ranks, times=times, why=why)
 

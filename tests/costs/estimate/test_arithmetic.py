@@ -1,6 +1,8 @@
-"""Products take the peak of the arithmetic that their precision allows; transforms and solvers count what they do.
+"""Products take the peak of the arithmetic that their precision allows; transforms and solvers
+count what they do.
 
-Peaks are those of NVIDIA's data sheet of the H100 SXM: FP32 67 TFLOP/s, TF32 494, bf16 989, FP64 67 on tensor cores.
+Peaks are those of NVIDIA's data sheet of the H100 SXM: FP32 67 TFLOP/s, TF32 494, bf16 989, FP64 67
+on tensor cores.
 """
 
 import json
@@ -30,7 +32,13 @@ def given(name: str, dtype: str, *dimensions: int) -> Instruction:
 def product(dtype: str, precision: str) -> tuple[Module, Instruction]:
     shape = Shape(dtype, (N, N))
     dot = Instruction(
-        "d", "dot", shape, "e", ("x", "y"), dot_lhs_contracting=(1,), precision=precision
+        "d",
+        "dot",
+        shape,
+        "e",
+        ("x", "y"),
+        dot_lhs_contracting=(1,),
+        precision=precision,
     )
     return module(given("x", dtype, N, N), given("y", dtype, N, N), dot), dot
 
@@ -62,7 +70,10 @@ def test_a_cublas_call_keeps_its_precision_in_its_configuration() -> None:
     numbers = {"lhs_contracting_dimensions": ["1"]}
     precision = {"operand_precision": ["HIGHEST", "HIGHEST"], "algorithm": "ALG_UNSET"}
     config = {
-        "gemm_backend_config": {"dot_dimension_numbers": numbers, "precision_config": precision}
+        "gemm_backend_config": {
+            "dot_dimension_numbers": numbers,
+            "precision_config": precision,
+        }
     }
     shape = Shape("tuple", elements=(Shape("f32", (N, N)), Shape("s8", (1 << 25,))))
     call = Instruction(
@@ -79,12 +90,16 @@ def test_a_cublas_call_keeps_its_precision_in_its_configuration() -> None:
 
 
 def test_the_workspace_of_a_library_is_not_moved() -> None:
-    shape = Shape("tuple", elements=(Shape("bf16", (256, 256)), Shape("s8", (1 << 25,))))
+    shape = Shape(
+        "tuple", elements=(Shape("bf16", (256, 256)), Shape("s8", (1 << 25,)))
+    )
     items = given("x", "bf16", 256, 256), given("y", "bf16", 256, 256)
     call = Instruction(
         "c", "custom-call", shape, "e", ("x", "y"), custom_call_target="__cublas$gemm"
     )
-    dot = Instruction("d", "dot", shape.elements[0], "e", ("x", "y"), dot_lhs_contracting=(1,))
+    dot = Instruction(
+        "d", "dot", shape.elements[0], "e", ("x", "y"), dot_lhs_contracting=(1,)
+    )
     assert compute_us(module(*items, call), call, H100) == pytest.approx(
         compute_us(module(*items, dot), dot, H100)
     )
@@ -109,7 +124,9 @@ def test_text_states_precision_and_lengths() -> None:
     assert items["f"].fft_length == (4, 8)
 
 
-def transform(*lengths: int, dtype: str = "c64", batch: int = 1) -> tuple[Module, Instruction]:
+def transform(
+    *lengths: int, dtype: str = "c64", batch: int = 1
+) -> tuple[Module, Instruction]:
     shape = Shape(dtype, (batch, *lengths))
     fft = Instruction("f", "fft", shape, "e", ("x",), fft_length=lengths)
     return module(given("x", dtype, batch, *lengths), fft), fft
@@ -117,7 +134,13 @@ def transform(*lengths: int, dtype: str = "c64", batch: int = 1) -> tuple[Module
 
 @pytest.mark.parametrize(
     ("lengths", "passes"),
-    [((1024,), 1), ((128, 128), 1), ((4096, 4096), 2), ((1 << 26,), 2), ((512, 512, 512), 3)],
+    [
+        ((1024,), 1),
+        ((128, 128), 1),
+        ((4096, 4096), 2),
+        ((1 << 26,), 2),
+        ((512, 512, 512), 3),
+    ],
 )
 def test_a_transform_passes_over_memory_once_for_what_fits_into_shared_memory(
     lengths: tuple[int, ...], passes: int
@@ -135,11 +158,20 @@ def test_a_plane_of_transforms_takes_at_least_two_passes_at_the_peak() -> None:
     assert compute_us(of, fft, H100) > two_passes_us
 
 
-def solver(target: str, *dimensions: int, dtype: str = "f32") -> tuple[Module, Instruction]:
+def solver(
+    target: str, *dimensions: int, dtype: str = "f32"
+) -> tuple[Module, Instruction]:
     call = Instruction(
-        "c", "custom-call", Shape(dtype, dimensions), "e", ("a", "b"), custom_call_target=target
+        "c",
+        "custom-call",
+        Shape(dtype, dimensions),
+        "e",
+        ("a", "b"),
+        custom_call_target=target,
     )
-    return module(given("a", dtype, *dimensions), given("b", dtype, *dimensions), call), call
+    return module(
+        given("a", dtype, *dimensions), given("b", dtype, *dimensions), call
+    ), call
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,9 @@ def shape(dtype: str, sizes: tuple[int, ...]) -> str:
     return f"{dtype}[{','.join(map(str, sizes))}]"
 
 
-@pytest.mark.parametrize(("dtype", "size"), [("bf16", 2), ("f32", 4), ("c64", 8), ("c128", 16)])
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("bf16", 2), ("f32", 4), ("c64", 8), ("c128", 16)]
+)
 def test_a_loop_that_moves_the_minor_dimension_takes_a_sector_for_each_element(
     dtype: str, size: int
 ) -> None:
@@ -104,7 +106,10 @@ def test_layouts_move_dimensions_as_transpositions_do() -> None:
     sizes = "[16,128,128,1024]"
     line = f"  ROOT %n = f32{sizes}{{0,2,1,3}} negate(%p)"
     assert (
-        reads_of(*fusion(f"f32{sizes}{{3,2,1,0}}", line, f"f32{sizes}{{0,2,1,3}}"))[0].sectors == 8
+        reads_of(*fusion(f"f32{sizes}{{3,2,1,0}}", line, f"f32{sizes}{{0,2,1,3}}"))[
+            0
+        ].sectors
+        == 8
     )
     text = (
         "HloModule m\n\nENTRY %main {\n  %p = f32[8192,8192]{1,0} parameter(0)\n"
@@ -114,7 +119,9 @@ def test_layouts_move_dimensions_as_transpositions_do() -> None:
 
 
 def test_a_measured_transposition_is_in_its_range() -> None:
-    """c64[8,128,128,1024] to [1024,128,8,128] took about 8 ms in a job on A100, 6 to 7 times its bytes."""
+    """c64[8,128,128,1024] to [1024,128,8,128] took about 8 ms in a job on A100, 6 to 7 times its
+    bytes.
+    """
     module, item = transposed("c64", (8, 128, 128, 1024), (3, 1, 0, 2))
     us = compute_us(module, item, A100)
     found = range_of(module, item, A100, us)
@@ -125,6 +132,12 @@ def test_a_measured_transposition_is_in_its_range() -> None:
 
 def test_no_read_takes_less_than_its_bytes_or_more_than_a_line_an_element() -> None:
     for dtype, size in (("bf16", 2), ("f32", 4), ("c64", 8)):
-        for order in ((3, 2, 1, 0), (3, 0, 2, 1), (1, 3, 0, 2), (2, 0, 3, 1), (0, 3, 1, 2)):
+        for order in (
+            (3, 2, 1, 0),
+            (3, 0, 2, 1),
+            (1, 3, 0, 2),
+            (2, 0, 3, 1),
+            (0, 3, 1, 2),
+        ):
             for found in reads_of(*transposed(dtype, (24, 40, 56, 72), order)).values():
                 assert 1 <= found.sectors <= found.lines <= LINE_BYTES / size

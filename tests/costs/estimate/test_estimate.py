@@ -50,10 +50,13 @@ def parameter(
     return Instruction(name, "parameter", shape, "e", parameter_number=number)
 
 
-def module(*items: Instruction, partitions: int = 8, **fused: tuple[Instruction, ...]) -> Module:
+def module(
+    *items: Instruction, partitions: int = 8, **fused: tuple[Instruction, ...]
+) -> Module:
     computations = {"e": Computation("e", items, items[-1].name)}
     computations |= {
-        name: Computation(name, inner, inner[-1].name, True) for name, inner in fused.items()
+        name: Computation(name, inner, inner[-1].name, True)
+        for name, inner in fused.items()
     }
     return Module("m", 1, "", "e", computations, True, num_partitions=partitions)
 
@@ -70,7 +73,9 @@ def dot(m: int, n: int, k: int) -> tuple[Instruction, ...]:
 def test_a_large_matmul_takes_its_operations_at_the_efficient_peak() -> None:
     items = dot(16384, 16384, 8192)
     seconds = 2 * 16384 * 16384 * 8192 / (312e12 * A100_EFFICIENCY)
-    assert compute_us(module(*items), items[-1], A100) == pytest.approx(seconds * 1e6, rel=0.05)
+    assert compute_us(module(*items), items[-1], A100) == pytest.approx(
+        seconds * 1e6, rel=0.05
+    )
 
 
 def test_a_matmul_of_few_tiles_leaves_multiprocessors_idle() -> None:
@@ -80,9 +85,7 @@ def test_a_matmul_of_few_tiles_leaves_multiprocessors_idle() -> None:
 
 
 def test_a_cublas_call_is_read_from_its_configuration() -> None:
-    config = (
-        '{"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["0"]}}}'
-    )
+    config = '{"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["0"]}}}'
     shape = Shape("tuple", elements=(Shape("bf16", (64, 32)), Shape("s8", (4096,))))
     call = Instruction(
         "c",
@@ -103,7 +106,13 @@ def test_a_pointwise_fusion_takes_its_bytes_at_the_efficient_bandwidth() -> None
         Instruction("n", "negate", Shape("bf16", (1 << 28,)), "f", ("p",)),
     )
     call = Instruction(
-        "k", "fusion", Shape("bf16", (1 << 28,)), "e", ("x",), called=("f",), fusion_kind="kLoop"
+        "k",
+        "fusion",
+        Shape("bf16", (1 << 28,)),
+        "e",
+        ("x",),
+        called=("f",),
+        fusion_kind="kLoop",
     )
     of = module(parameter("x", 1 << 28), call, f=inner)
     expected = 2 * (1 << 29) / (1555e3 * MEMORY_EFFICIENCY)
@@ -116,7 +125,9 @@ def test_only_the_slice_of_a_large_operand_is_read() -> None:
         parameter("i", number=1, dtype="s32"),
         Instruction("s", "dynamic-slice", Shape("bf16", (1, 64)), "f", ("p", "i")),
     )
-    call = Instruction("k", "fusion", Shape("bf16", (1, 64)), "e", ("x", "j"), called=("f",))
+    call = Instruction(
+        "k", "fusion", Shape("bf16", (1, 64)), "e", ("x", "j"), called=("f",)
+    )
     of = module(parameter("x", 1000, 64), parameter("j", dtype="s32"), call, f=inner)
     assert bytes_accessed(of, call) == (128 + 128 + 4, 0)
 
@@ -125,9 +136,13 @@ def test_an_update_in_place_writes_only_the_update() -> None:
     inner = (
         parameter("p", 1000, 64, number=0),
         parameter("u", 1, 64, number=1),
-        Instruction("d", "dynamic-update-slice", Shape("bf16", (1000, 64)), "f", ("p", "u")),
+        Instruction(
+            "d", "dynamic-update-slice", Shape("bf16", (1000, 64)), "f", ("p", "u")
+        ),
     )
-    call = Instruction("k", "fusion", Shape("bf16", (1000, 64)), "e", ("x", "y"), called=("f",))
+    call = Instruction(
+        "k", "fusion", Shape("bf16", (1000, 64)), "e", ("x", "y"), called=("f",)
+    )
     of = module(parameter("x", 1000, 64), parameter("y", 1, 64), call, f=inner)
     assert bytes_accessed(of, call) == (128 + 128, 0)
 
@@ -136,15 +151,17 @@ def collective(
     kind: str, mebibytes: int, groups: tuple[tuple[int, ...], ...] = ()
 ) -> tuple[Module, Instruction]:
     elements = mebibytes << 19
-    item = Instruction("c", kind, Shape("bf16", (elements,)), "e", ("x",), replica_groups=groups)
+    item = Instruction(
+        "c", kind, Shape("bf16", (elements,)), "e", ("x",), replica_groups=groups
+    )
     return module(parameter("x", elements), item), item
 
 
 @pytest.mark.parametrize(
     ("kind", "mebibytes", "target", "busbw"),
     [
-        # nccl-tests, 8 GPUs of one DGX A100, bus bandwidth in GB/s at 1 GiB (NVIDIA/nccl-tests issues); what is
-        # estimated is scaled from an H100's.
+        # nccl-tests, 8 GPUs of one DGX A100, bus bandwidth in GB/s at 1 GiB (NVIDIA/nccl-tests
+        # issues); what is estimated is scaled from an H100's.
         ("all-reduce", 1024, "a100", 230),
         ("reduce-scatter", 1024, "a100", 230),
     ],
@@ -155,7 +172,14 @@ def test_large_collectives_reach_the_published_bus_bandwidth(
     of, item = collective(kind, mebibytes)
     size = payload_bytes(of, kind, item)
     rounds = 2 if kind == "all-reduce" else 1
-    found = size / collective_us(of, kind, item, find_hardware(target)) * rounds * 7 / 8 / 1e3
+    found = (
+        size
+        / collective_us(of, kind, item, find_hardware(target))
+        * rounds
+        * 7
+        / 8
+        / 1e3
+    )
     assert found == pytest.approx(busbw, rel=0.2)
 
 
@@ -168,14 +192,19 @@ def test_small_collectives_take_ten_to_thirty_microseconds_on_a_host() -> None:
 def test_a_ragged_all_to_all_moves_its_first_operand_alone() -> None:
     sizes = parameter("sizes", 8, dtype="s32")
     item = Instruction(
-        "r", "ragged-all-to-all", Shape("bf16", (1 << 20,)), "e", ("x", "out", *["sizes"] * 4)
+        "r",
+        "ragged-all-to-all",
+        Shape("bf16", (1 << 20,)),
+        "e",
+        ("x", "out", *["sizes"] * 4),
     )
     of = module(parameter("x", 1 << 20), parameter("out", 1 << 20), sizes, item)
     assert payload_bytes(of, "ragged-all-to-all", item) == 2 << 20
 
 
 @pytest.mark.parametrize(
-    ("target", "mask", "products"), [("forward", 0, 2), ("forward", 3, 1), ("backward", 2, 2.5)]
+    ("target", "mask", "products"),
+    [("forward", 0, 2), ("forward", 3, 1), ("backward", 2, 2.5)],
 )
 def test_attention_counts_the_products_of_its_heads(
     target: str, mask: int, products: float
@@ -201,10 +230,30 @@ CUDNN = (
 @pytest.mark.parametrize(
     ("target", "config", "scores", "depth"),
     [
-        ("te_fused_attn_forward_ffi", ENGINE.format(window=-1), 2 * 32 * 1024 * 2048, 160),
-        ("te_fused_attn_forward_ffi", ENGINE.format(window=255), 2 * 32 * 1024 * 256, 160),
-        ("__cudnn$fmhaSoftmax", CUDNN.format(mask="NO_MASK", window=0), 2 * 32 * 16 * 2048, 128),
-        ("__cudnn$fmhaSoftmax", CUDNN.format(mask="CAUSAL", window=0), 2 * 32 * 16 * 1024, 128),
+        (
+            "te_fused_attn_forward_ffi",
+            ENGINE.format(window=-1),
+            2 * 32 * 1024 * 2048,
+            160,
+        ),
+        (
+            "te_fused_attn_forward_ffi",
+            ENGINE.format(window=255),
+            2 * 32 * 1024 * 256,
+            160,
+        ),
+        (
+            "__cudnn$fmhaSoftmax",
+            CUDNN.format(mask="NO_MASK", window=0),
+            2 * 32 * 16 * 2048,
+            128,
+        ),
+        (
+            "__cudnn$fmhaSoftmax",
+            CUDNN.format(mask="CAUSAL", window=0),
+            2 * 32 * 16 * 1024,
+            128,
+        ),
     ],
 )
 def test_attention_is_as_large_as_its_configuration_says(
@@ -212,10 +261,18 @@ def test_attention_is_as_large_as_its_configuration_says(
 ) -> None:
     shape = Shape("bf16", (2, 16, 32, 128))
     call = Instruction(
-        "c", "custom-call", shape, "e", ("x", "y"), custom_call_target=target, backend_config=config
+        "c",
+        "custom-call",
+        shape,
+        "e",
+        ("x", "y"),
+        custom_call_target=target,
+        backend_config=config,
     )
     packed = (
-        parameter("y", 2, 2048, 2, 8, 128) if "te_" in target else parameter("y", 2, 2048, 8, 128)
+        parameter("y", 2, 2048, 2, 8, 128)
+        if "te_" in target
+        else parameter("y", 2, 2048, 8, 128)
     )
     of = module(parameter("x", 2, 16, 32, 128), packed, call)
     assert attention_operations(of, call) == 2 * 2 * scores * depth
@@ -260,7 +317,9 @@ def test_every_shipped_target_has_figures_that_agree_with_its_description() -> N
     for name in BUILT_IN:
         target, hardware = load_target(name), TABLE[name]
         assert find_hardware(target).cores == hardware.cores
-        assert target.memory_bandwidth / 1e9 == pytest.approx(hardware.memory_gb_s, rel=0.1)
+        assert target.memory_bandwidth / 1e9 == pytest.approx(
+            hardware.memory_gb_s, rel=0.1
+        )
 
 
 def test_an_unknown_target_is_a_user_error() -> None:
@@ -269,26 +328,37 @@ def test_an_unknown_target_is_a_user_error() -> None:
 
 
 def test_compute_of_the_real_step_is_estimated_within_a_factor_of_two() -> None:
-    of = read_module(next((DATA / "proc0" / "dump").glob("module_0040*after_optimizations*")))
+    of = read_module(
+        next((DATA / "proc0" / "dump").glob("module_0040*after_optimizations*"))
+    )
     trace = read_nsys(DATA / "proc0.sqlite")
     costs = aggregate(trace, [find_programs(trace, [of])[0]])[0].costs
     estimate = estimator(of, A100)
     compute = [cost for cost in costs if cost.kind == CostKind.COMPUTE]
     measured = np.array([cost.cost_us for cost in compute])
-    ratio = np.array([estimate(of.instructions[cost.name]) for cost in compute]) / measured
+    ratio = (
+        np.array([estimate(of.instructions[cost.name]) for cost in compute]) / measured
+    )
     assert 0.7 < np.median(ratio) < 1.3
     assert np.mean((ratio > 0.5) & (ratio < 2)) > 0.85
-    assert float((ratio * measured).sum() / measured.sum()) == pytest.approx(1.0, abs=0.15)
+    assert float((ratio * measured).sum() / measured.sum()) == pytest.approx(
+        1.0, abs=0.15
+    )
 
 
 def test_an_update_in_host_memory_moves_the_update_alone() -> None:
-    stored, update = Shape("bf16", (8, 1 << 20), memory_space=5), Shape("bf16", (1, 1 << 20))
+    stored, update = (
+        Shape("bf16", (8, 1 << 20), memory_space=5),
+        Shape("bf16", (1, 1 << 20)),
+    )
     inner = (
         Instruction("stored", "parameter", stored, "f", parameter_number=0),
         Instruction("update", "parameter", update, "f", parameter_number=1),
         Instruction("root", "dynamic-update-slice", stored, "f", ("stored", "update")),
     )
-    item = Instruction("offload", "fusion", stored, "e", called=("f",), fusion_kind="kLoop")
+    item = Instruction(
+        "offload", "fusion", stored, "e", called=("f",), fusion_kind="kLoop"
+    )
     found = module(item, f=inner)
     assert transferred_bytes(found, item) == 2 << 20
 
@@ -305,11 +375,16 @@ def test_a_buffer_that_is_only_allocated_costs_nothing() -> None:
 
 
 def fusion(
-    shape: Shape, *inner: Instruction, kind: str = "kLoop", operands: tuple[str, ...] = ("x", "y")
+    shape: Shape,
+    *inner: Instruction,
+    kind: str = "kLoop",
+    operands: tuple[str, ...] = ("x", "y"),
 ) -> Module:
     """`inner` fused over parameters of the same names and shapes."""
     given = tuple(item for item in inner if item.opcode == "parameter")
-    call = Instruction("k", "fusion", shape, "e", operands, called=("f",), fusion_kind=kind)
+    call = Instruction(
+        "k", "fusion", shape, "e", operands, called=("f",), fusion_kind=kind
+    )
     outer = tuple(
         Instruction(name, "parameter", item.shape, "e")
         for name, item in zip(operands, given, strict=True)
@@ -321,7 +396,11 @@ def op(name: str, opcode: str, shape: Shape, *operands: str) -> Instruction:
     return Instruction(name, opcode, shape, "f", operands)
 
 
-LAYERS, LAYER, ONE = Shape("f32", (8, 1024, 64)), Shape("f32", (1, 1024, 64)), Shape("s32", ())
+LAYERS, LAYER, ONE = (
+    Shape("f32", (8, 1024, 64)),
+    Shape("f32", (1, 1024, 64)),
+    Shape("s32", ()),
+)
 
 
 def test_a_slice_counts_by_what_it_takes_through_whatever_lies_between() -> None:
@@ -345,7 +424,10 @@ def test_what_is_broadcast_is_read_once() -> None:
         op("b", "broadcast", LAYERS, "p"),
         operands=("x",),
     )
-    assert bytes_accessed(of, of.instructions["k"]) == (LAYERS.size_bytes + row.size_bytes, 0)
+    assert bytes_accessed(of, of.instructions["k"]) == (
+        LAYERS.size_bytes + row.size_bytes,
+        0,
+    )
 
 
 def test_of_a_reduction_all_is_read() -> None:
@@ -367,15 +449,23 @@ def test_an_update_in_place_goes_one_thread_for_each_element_of_the_update() -> 
     )
     assert bytes_accessed(of, of.instructions["k"]) == (2 * LAYER.size_bytes, 0)
     threads_us = 1024 * 64 / (A100.cores * A100.clock_ghz * ELEMENTS_PER_CLOCK * 1e3)
-    assert compute_us(of, of.instructions["k"], A100) == pytest.approx(KERNEL_US + threads_us)
+    assert compute_us(of, of.instructions["k"], A100) == pytest.approx(
+        KERNEL_US + threads_us
+    )
 
 
 def gathered(*elements: int, nccl: tuple[int, int] = (2, 22)) -> float:
     """Microseconds of one all-gather of operands of some elements each."""
     given = tuple(parameter(f"x{number}", each) for number, each in enumerate(elements))
-    shape = Shape("tuple", elements=tuple(Shape("bf16", (8 * each,)) for each in elements))
-    gather = Instruction("g", "all-gather", shape, "e", tuple(item.name for item in given))
-    return collective_us(module(*given, gather), "all-gather", gather, replace(H100, nccl=nccl))
+    shape = Shape(
+        "tuple", elements=tuple(Shape("bf16", (8 * each,)) for each in elements)
+    )
+    gather = Instruction(
+        "g", "all-gather", shape, "e", tuple(item.name for item in given)
+    )
+    return collective_us(
+        module(*given, gather), "all-gather", gather, replace(H100, nccl=nccl)
+    )
 
 
 def test_calls_of_a_group_run_one_by_one_on_their_channel() -> None:
@@ -386,32 +476,41 @@ def test_calls_of_a_group_run_one_by_one_on_their_channel() -> None:
 def test_small_calls_beside_large_ones_stand_on_one_channel() -> None:
     large, small = [1 << 22] * 24, [8] * 48
     latency = 6.6 + 7 * 0.6
-    assert gathered(*small, *large) - gathered(*large) == pytest.approx(48 * latency, rel=0.1)
+    assert gathered(*small, *large) - gathered(*large) == pytest.approx(
+        48 * latency, rel=0.1
+    )
 
 
 def test_before_nccl_2_22_small_calls_had_the_protocol_of_the_large_ones() -> None:
     large, small = [1 << 22] * 24, [8] * 48
     latency = 8.4 + 7 * 3.4
     old = (2, 21)
-    assert gathered(*small, *large, nccl=old) - gathered(*large, nccl=old) == pytest.approx(
-        48 * latency, rel=0.1
-    )
+    assert gathered(*small, *large, nccl=old) - gathered(
+        *large, nccl=old
+    ) == pytest.approx(48 * latency, rel=0.1)
 
 
 def test_scatters_of_the_real_step_are_near_what_they_took() -> None:
-    of = read_module(next((DATA / "proc0" / "dump").glob("module_0040*after_optimizations*")))
+    of = read_module(
+        next((DATA / "proc0" / "dump").glob("module_0040*after_optimizations*"))
+    )
     old = replace(A100, nccl=(2, 21))  # what the job ran
-    # microseconds after the last of two ranks: 96 operands of which 72 are small, 12 alike, 12 alike, 4
+    # microseconds after the last of two ranks: 96 operands of which 72 are small, 12 alike, 12
+    # alike, 4
     for name, measured in (("131", 2307), ("132", 222), ("133", 290), ("134", 402)):
         item = of.instructions[f"reduce-scatter.{name}"]
-        assert collective_us(of, "reduce-scatter", item, old) == pytest.approx(measured, rel=0.3)
+        assert collective_us(of, "reduce-scatter", item, old) == pytest.approx(
+            measured, rel=0.3
+        )
 
 
 def test_a_fusion_in_a_fusion_that_slices_reads_the_slice() -> None:
     stack = Instruction(
         "s", "parameter", Shape("bf16", (8, 4096, 4096)), "inner", parameter_number=0
     )
-    part = Instruction("part", "slice", Shape("bf16", (1, 4096, 4096)), "inner", operands=("s",))
+    part = Instruction(
+        "part", "slice", Shape("bf16", (1, 4096, 4096)), "inner", operands=("s",)
+    )
     whole = replace(stack, name="w", computation="outer")
     block = Instruction(
         "b",
@@ -423,7 +522,9 @@ def test_a_fusion_in_a_fusion_that_slices_reads_the_slice() -> None:
         fusion_kind="kCustom",
     )
     given = replace(stack, name="p", computation="e")
-    fusion = replace(block, name="f", computation="e", operands=("p",), called=("outer",))
+    fusion = replace(
+        block, name="f", computation="e", operands=("p",), called=("outer",)
+    )
     of = Module("m", 1, "", "e", {
         "inner": Computation("inner", (stack, part), "part"),
         "outer": Computation("outer", (whole, block), "b"),
@@ -434,11 +535,19 @@ def test_a_fusion_in_a_fusion_that_slices_reads_the_slice() -> None:
 
 @pytest.mark.parametrize(
     ("target", "product"),
-    [("__cudnn$fmhaSoftmax", True), ("__cublas$lt$matmul", True), ("__cub$DeviceRadixSort", False)],
+    [
+        ("__cudnn$fmhaSoftmax", True),
+        ("__cublas$lt$matmul", True),
+        ("__cub$DeviceRadixSort", False),
+    ],
 )
-def test_a_call_that_xla_runs_asynchronously_is_what_it_wraps(target: str, product: bool) -> None:
+def test_a_call_that_xla_runs_asynchronously_is_what_it_wraps(
+    target: str, product: bool
+) -> None:
     shape = Shape("bf16", (64, 64))
-    call = Instruction("call", "custom-call", shape, "wrapped", ("p",), custom_call_target=target)
+    call = Instruction(
+        "call", "custom-call", shape, "wrapped", ("p",), custom_call_target=target
+    )
     start = Instruction("start", "async-start", shape, "e", ("x",), called=("wrapped",))
     inner = (Instruction("p", "parameter", shape, "wrapped"), call)
     of = module(parameter("x", 64, 64), start, wrapped=inner)

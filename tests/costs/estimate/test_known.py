@@ -1,4 +1,6 @@
-"""Of each instruction one place says whether its cost is a model, a bound only, or unknown; every answer follows."""
+"""Of each instruction one place says whether its cost is a model, a bound only, or unknown; every
+answer follows.
+"""
 
 from dataclasses import replace
 
@@ -16,7 +18,9 @@ X = Instruction("x", "parameter", SQUARE, "e", parameter_number=0)
 
 
 def call(target: str, **more: int) -> Instruction:
-    return Instruction("c", "custom-call", SQUARE, "e", ("x",), custom_call_target=target, **more)
+    return Instruction(
+        "c", "custom-call", SQUARE, "e", ("x",), custom_call_target=target, **more
+    )
 
 
 def module(item: Instruction, **fused: tuple[Instruction, ...]) -> Module:
@@ -56,7 +60,10 @@ def test_a_call_inside_a_fusion_is_not_known_either() -> None:
     )
     of = module(fusion, f=(inner, mine))
     assert basis_of(of, fusion) is Basis.UNKNOWN
-    assert predict(of, None, H100).lower_bound_why == "no cost is known of the custom call mine"
+    assert (
+        predict(of, None, H100).lower_bound_why
+        == "no cost is known of the custom call mine"
+    )
 
 
 @pytest.mark.parametrize("target", ["mine", "cusolver_syevd_ffi"])
@@ -79,4 +86,6 @@ def test_warnings_tell_a_bound_from_no_knowledge() -> None:
     (unknown,) = unmodelled_warnings(module(call("mine")), ())
     (bound,) = unmodelled_warnings(module(call("cusolver_getrf_ffi")), ())
     assert unknown.startswith("no cost is known of custom calls (mine × 1)")
-    assert bound.startswith("only a bound is known of linear algebra (cusolver_getrf_ffi × 1)")
+    assert bound.startswith(
+        "only a bound is known of linear algebra (cusolver_getrf_ffi × 1)"
+    )

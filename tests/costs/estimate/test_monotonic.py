@@ -1,6 +1,8 @@
-"""Estimates in order: more work never takes less, a stronger GPU never takes more, nothing is faster than its peak.
+"""Estimates in order: more work never takes less, a stronger GPU never takes more, nothing is
+faster than its peak.
 
-More than ten thousand collectives and as many matrix products: kinds, sizes, groups, GPUs, devices per host.
+More than ten thousand collectives and as many matrix products: kinds, sizes, groups, GPUs, devices
+per host.
 """
 
 from collections.abc import Hashable, Iterator
@@ -13,7 +15,8 @@ from pgle.costs.estimate.communication import DeviceGroup, group_us
 from pgle.costs.estimate.products import Matmul, matmul_us
 from pgle.xla.targets import TABLE, find_hardware
 
-# Each has at least as much of everything as the one before; NVLink per direction in GB/s (data sheets).
+# Each has at least as much of everything as the one before; NVLink per direction in GB/s (data
+# sheets).
 NVLINK = {
     "a100-40gb": 300,
     "a100-80gb": 300,
@@ -27,7 +30,13 @@ HOSTS = (8, 72)  # devices
 CONTIGUOUS = (2, 3, 4, 8, 9, 12, 16, 64, 72, 144, 576, 1024)
 STRIDED = (2, 4, 16, 128)  # one device of each host
 BYTES = tuple(factor << bits for bits in range(0, 36, 5) for factor in (1, 3))
-TABLE_KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-broadcast")
+TABLE_KINDS = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-broadcast",
+)
 SLACK = 1 + 1e-9  # of rounding
 
 
@@ -37,9 +46,14 @@ def contiguous(size: int, per_host: int) -> DeviceGroup:
 
 
 def ordered(
-    times: dict[tuple[Hashable, ...], float], axis: int, order: tuple[Hashable, ...], sign: int
+    times: dict[tuple[Hashable, ...], float],
+    axis: int,
+    order: tuple[Hashable, ...],
+    sign: int,
 ) -> list[str]:
-    """The points whose time changes the wrong way along an axis; `sign` is 1 where it must not fall."""
+    """The points whose time changes the wrong way along an axis; `sign` is 1 where it must not
+    fall.
+    """
     after = dict(pairwise(order))
     wrong = []
     for key, us in times.items():
@@ -64,7 +78,11 @@ def collectives(
 def series() -> Iterator[tuple[str, int, dict[int, DeviceGroup]]]:
     for per_host in HOSTS:
         for kind in TABLE_KINDS:
-            yield kind, per_host, {size: contiguous(size, per_host) for size in CONTIGUOUS}
+            yield (
+                kind,
+                per_host,
+                {size: contiguous(size, per_host) for size in CONTIGUOUS},
+            )
             yield kind, per_host, {size: DeviceGroup(size, size) for size in STRIDED}
         for kind in ("permute-ring", "permute-swap"):
             yield kind, per_host, {1: DeviceGroup(2, 1), 2: DeviceGroup(2, 2)}
@@ -124,13 +142,18 @@ def test_thousands_of_products_are_in_order(dtype: str) -> None:
     for key, item in items.items():
         gpu, (b, m, n, k) = TABLE[key[0]], key[1:]
         moved = b * (m * k + k * n + m * n) * item.item_bytes / (gpu.memory_gb_s * 1e3)
-        assert times[key] * SLACK >= max(item.operations / (gpu.peak_tflops(dtype) * 1e6), moved)
+        assert times[key] * SLACK >= max(
+            item.operations / (gpu.peak_tflops(dtype) * 1e6), moved
+        )
 
 
 def test_a_slower_network_never_takes_less() -> None:
     def us(gb_s: float) -> float:
         return group_us(
-            "all-reduce", DeviceGroup(64, 8), 1 << 28, find_hardware("h100", network_gb_s=gb_s)
+            "all-reduce",
+            DeviceGroup(64, 8),
+            1 << 28,
+            find_hardware("h100", network_gb_s=gb_s),
         )
 
     times = [us(gb_s) for gb_s in (1.0, 12.5, 25.0, 50.0, 100.0)]

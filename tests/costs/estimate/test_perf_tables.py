@@ -9,8 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.costs.estimate.communication import DeviceGroup, curve, group_us, inside_us, rows
-from pgle.costs.estimate.products import GRID_B, GRID_K, Matmul, matmul_us, measured_products
+from pgle.costs.estimate.communication import (
+    DeviceGroup,
+    curve,
+    group_us,
+    inside_us,
+    rows,
+)
+from pgle.costs.estimate.products import (
+    GRID_B,
+    GRID_K,
+    Matmul,
+    matmul_us,
+    measured_products,
+)
 from pgle.xla.targets import TABLE, find_hardware
 
 TESTDATA = Path(__file__).parents[3] / "testdata"
@@ -28,7 +40,9 @@ def left_out(gpu: str, kind: str, group: str) -> list[float]:
     ratios = []
     for index in range(1, len(points) - 1):
         sizes, times = curve(points[:index] + points[index + 1 :])
-        ratios.append(exp(float(np.interp(points[index][0], sizes, times)) - points[index][1]))
+        ratios.append(
+            exp(float(np.interp(points[index][0], sizes, times)) - points[index][1])
+        )
     return ratios
 
 
@@ -39,8 +53,12 @@ def test_a_collective_left_out_of_the_table_is_read_within_a_tenth(gpu: str) -> 
     assert np.median(ratios) == pytest.approx(1, abs=0.05)
 
 
-@pytest.mark.parametrize(("gpu", "dtype"), [*product(("h100-sxm", "b200"), ("bf16", "f32", "f8"))])
-def test_a_matmul_left_out_of_the_table_is_read_within_a_tenth(gpu: str, dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("gpu", "dtype"), [*product(("h100-sxm", "b200"), ("bf16", "f32", "f8"))]
+)
+def test_a_matmul_left_out_of_the_table_is_read_within_a_tenth(
+    gpu: str, dtype: str
+) -> None:
     grid = np.log(measured_products(gpu, dtype))
     errors = []
     for place in product(range(len(GRID_B)), *[range(1, len(GRID_K) - 1)] * 3):
@@ -57,30 +75,44 @@ def test_a_matmul_left_out_of_the_table_is_read_within_a_tenth(gpu: str, dtype: 
 
 def test_no_shipped_matmul_is_faster_than_its_gpu() -> None:
     for gpu, dtype, *_, tflops in rows("matmuls.tsv"):
-        assert float(tflops) < TABLE[gpu].peak_tflops({"f8": "f8e4m3fn"}.get(dtype, dtype))
+        assert float(tflops) < TABLE[gpu].peak_tflops(
+            {"f8": "f8e4m3fn"}.get(dtype, dtype)
+        )
 
 
 def test_a_point_of_the_table_is_read_as_it_stands() -> None:
-    row = next(row for row in ROWS if row[:4] == ["h100-sxm", "all-gather", "8", str(1 << 31)])
-    assert inside_us("all-gather", 8, 1 << 31, TABLE["h100-sxm"]) == pytest.approx(float(row[4]))
+    row = next(
+        row for row in ROWS if row[:4] == ["h100-sxm", "all-gather", "8", str(1 << 31)]
+    )
+    assert inside_us("all-gather", 8, 1 << 31, TABLE["h100-sxm"]) == pytest.approx(
+        float(row[4])
+    )
 
 
 def test_beyond_the_table_time_grows_with_the_bytes() -> None:
     last, twice = (
-        inside_us("all-gather", 8, size, TABLE["h100-sxm"]) for size in (1 << 31, 1 << 32)
+        inside_us("all-gather", 8, size, TABLE["h100-sxm"])
+        for size in (1 << 31, 1 << 32)
     )
     assert twice == pytest.approx(2 * last)
 
 
 def test_a_message_of_no_size_takes_the_shortest_time() -> None:
-    least = min(float(row[4]) for row in ROWS if row[:3] == ["h100-sxm", "all-reduce", "8"])
+    least = min(
+        float(row[4]) for row in ROWS if row[:3] == ["h100-sxm", "all-reduce", "8"]
+    )
     assert inside_us("all-reduce", 8, 0, TABLE["h100-sxm"]) == pytest.approx(least)
 
 
-@pytest.mark.parametrize("kind", ["all-gather", "all-reduce", "reduce-scatter", "all-to-all"])
+@pytest.mark.parametrize(
+    "kind", ["all-gather", "all-reduce", "reduce-scatter", "all-to-all"]
+)
 def test_more_bytes_never_take_less_time(kind: str) -> None:
     for group in (DeviceGroup(4, 1), DeviceGroup(8, 1), DeviceGroup(32, 4)):
-        times = [group_us(kind, group, 1 << bits, find_hardware("h100")) for bits in range(33)]
+        times = [
+            group_us(kind, group, 1 << bits, find_hardware("h100"))
+            for bits in range(33)
+        ]
         assert times == sorted(times)
 
 
@@ -95,11 +127,17 @@ def test_across_hosts_takes_longer_than_inside_one() -> None:
 
 def test_a_product_beyond_the_grid_takes_the_measured_efficiency() -> None:
     h100 = find_hardware("h100")
-    inside, beyond = Matmul(1, 4096, 4096, 4096, "bf16"), Matmul(1, 16384, 16384, 4096, "bf16")
-    assert matmul_us(beyond, h100) / matmul_us(inside, h100) == pytest.approx(16, rel=0.05)
+    inside, beyond = (
+        Matmul(1, 4096, 4096, 4096, "bf16"),
+        Matmul(1, 16384, 16384, 4096, "bf16"),
+    )
+    assert matmul_us(beyond, h100) / matmul_us(inside, h100) == pytest.approx(
+        16, rel=0.05
+    )
 
 
-# 4 × H100, NVIDIA/JAX-Toolbox maxtext_fsdp4_test_data.zip @ 72757033: kind, bytes, microseconds after the last arrival.
+# 4 × H100, NVIDIA/JAX-Toolbox maxtext_fsdp4_test_data.zip @ 72757033: kind, bytes, microseconds
+# after the last arrival.
 MAXTEXT = [
     ("all-gather", 146800640, 350.2),
     ("all-gather", 751108096, 2071.3),
@@ -120,13 +158,22 @@ def test_the_tables_hold_on_a_job_that_they_were_not_made_on(
 
 def published() -> Iterator[tuple[str, float]]:
     """What others measured with nccl-tests: which, and its estimate over it."""
-    for row in DictReader((TESTDATA / "nccl_tests" / "all_reduce.tsv").open(), delimiter="\t"):
+    for row in DictReader(
+        (TESTDATA / "nccl_tests" / "all_reduce.tsv").open(), delimiter="\t"
+    ):
         group = DeviceGroup(int(row["devices"]), int(row["domains"]))
-        found = group_us("all-reduce", group, int(row["bytes"]), find_hardware(row["gpu"]))
-        yield f"{row['gpu']} x {row['devices']}, NCCL {row['nccl']}", found / float(row["us"])
+        found = group_us(
+            "all-reduce", group, int(row["bytes"]), find_hardware(row["gpu"])
+        )
+        yield (
+            f"{row['gpu']} x {row['devices']}, NCCL {row['nccl']}",
+            found / float(row["us"]),
+        )
 
 
 def test_large_all_reduces_that_others_measured_are_met_within_a_quarter() -> None:
-    """But for two kinds that docs/evidence/estimates.md names: a network that was not set up, and 20 racks."""
+    """But for two kinds that docs/evidence/estimates.md names: a network that was not set up, and
+    20 racks.
+    """
     missed = {which for which, ratio in published() if not 0.75 < ratio < 1.25}
     assert missed == {"a100-40gb x 16, NCCL 2.26.5", "gb200 x 1440, NCCL 2.26.2"}

@@ -21,7 +21,13 @@ from pgle.costs.estimate.unknown import (
     range_of,
 )
 from pgle.schedule.predict import predict
-from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Computation, Instruction, Module, Shape
+from pgle.xla.hlo.module import (
+    HOST_MEMORY_SPACE,
+    Computation,
+    Instruction,
+    Module,
+    Shape,
+)
 from pgle.xla.targets import TABLE
 
 H100 = TABLE["h100-sxm"]
@@ -29,7 +35,9 @@ X = Instruction("x", "parameter", Shape("f32", (4096, 128)), "e", parameter_numb
 
 
 def module(*items: Instruction) -> Module:
-    return Module("m", 1, "", "e", {"e": Computation("e", (X, *items), items[-1].name)}, True)
+    return Module(
+        "m", 1, "", "e", {"e": Computation("e", (X, *items), items[-1].name)}, True
+    )
 
 
 def found(*items: Instruction) -> Range:
@@ -41,7 +49,11 @@ def found(*items: Instruction) -> Range:
 
 def operand(name: str, dtype: str, *dimensions: int, memory: int = 0) -> Instruction:
     return Instruction(
-        name, "parameter", Shape(dtype, dimensions, memory_space=memory), "e", parameter_number=1
+        name,
+        "parameter",
+        Shape(dtype, dimensions, memory_space=memory),
+        "e",
+        parameter_number=1,
     )
 
 
@@ -56,7 +68,9 @@ def operand(name: str, dtype: str, *dimensions: int, memory: int = 0) -> Instruc
 def test_the_most_frequent_row_of_a_text_waits_and_equal_rows_are_a_line_of_their_own(
     dtype: str, added_us: float, same_us: float
 ) -> None:
-    scatter = Instruction("s", "scatter", Shape(dtype, (4096, 128)), "e", ("x", "i", "u"))
+    scatter = Instruction(
+        "s", "scatter", Shape(dtype, (4096, 128)), "e", ("x", "i", "u")
+    )
     known = found(operand("i", "s32", 1000, 1), operand("u", dtype, 1000, 128), scatter)
     assert known.most_us - known.least_us == pytest.approx(1000 * FREQUENT * added_us)
     assert known.extreme_us == pytest.approx(known.least_us + 1000 * same_us)
@@ -64,20 +78,33 @@ def test_the_most_frequent_row_of_a_text_waits_and_equal_rows_are_a_line_of_thei
 
 def test_a_histogram_waits_for_its_bins_though_all_are_as_frequent() -> None:
     count = 1 << 20
-    items = operand("bins", "s64", 256), operand("i", "s32", count, 1), operand("u", "s64", count)
+    items = (
+        operand("bins", "s64", 256),
+        operand("i", "s32", count, 1),
+        operand("u", "s64", count),
+    )
     scatter = Instruction("s", "scatter", Shape("s64", (256,)), "e", ("bins", "i", "u"))
     of = module(*items, scatter)
-    assert estimator(of, H100)(scatter) == pytest.approx(count / 256 * ADDED_US, rel=0.1)
+    assert estimator(of, H100)(scatter) == pytest.approx(
+        count / 256 * ADDED_US, rel=0.1
+    )
 
 
 def routed(*, sorted_payload: bool = True) -> Range:
-    """A scatter of 8,192 rows of bf16 into 1,024, at an argsort divided by 8, or at sorted values divided by 8."""
+    """A scatter of 8,192 rows of bf16 into 1,024, at an argsort divided by 8, or at sorted values
+    divided by 8.
+    """
     tokens = Shape("s32", (8192,))
     keys = Instruction("k", "parameter", tokens, "e", parameter_number=2)
     iota = Instruction("iota", "iota", tokens, "e")
     both = Shape("tuple", elements=(tokens, tokens))
     index = Instruction(
-        "g", "get-tuple-element", tokens, "e", ("sort",), tuple_index=int(sorted_payload)
+        "g",
+        "get-tuple-element",
+        tokens,
+        "e",
+        ("sort",),
+        tuple_index=int(sorted_payload),
     )
     items = (
         keys, iota, Instruction("sort", "sort", both, "e", ("k", "iota")), index,
@@ -88,15 +115,21 @@ def routed(*, sorted_payload: bool = True) -> Range:
     return found(*items)
 
 
-def test_rows_of_a_divided_argsort_repeat_as_often_as_it_is_longer_than_the_result() -> None:
+def test_rows_of_a_divided_argsort_repeat_as_often_as_it_is_longer_than_the_result() -> (
+    None
+):
     bounded, unbounded = routed(), routed(sorted_payload=False)
     assert bounded.most_us - bounded.least_us == pytest.approx(8 * SWAPPED_US)
-    assert unbounded.most_us - unbounded.least_us == pytest.approx(8192 * FREQUENT * SWAPPED_US)
+    assert unbounded.most_us - unbounded.least_us == pytest.approx(
+        8192 * FREQUENT * SWAPPED_US
+    )
     assert bounded.extreme_us == pytest.approx(bounded.least_us + 8 * SAME_SWAPPED_US)
 
 
 def test_a_scatter_that_overwrites_has_no_rows_that_wait() -> None:
-    scatter = Instruction("s", "scatter", X.shape, "e", ("x", "i", "u"), called=("replace",))
+    scatter = Instruction(
+        "s", "scatter", X.shape, "e", ("x", "i", "u"), called=("replace",)
+    )
     items = operand("i", "s32", 1000, 1), operand("u", "f32", 1000, 128), scatter
     combiner = Computation("replace", (operand("a", "f32"), operand("b", "f32")), "b")
     of = module(*items)
@@ -120,21 +153,30 @@ def test_a_gather_of_long_rows_has_no_range() -> None:
 
 
 def test_a_sort_by_comparison_moves_all_once_for_each_distance_beyond_a_block() -> None:
-    radix, bitonic = sort_passes(Instruction("s", "sort", Shape("f32", (1 << 13,)), "e", ("x",)))
+    radix, bitonic = sort_passes(
+        Instruction("s", "sort", Shape("f32", (1 << 13,)), "e", ("x",))
+    )
     assert (radix, bitonic) == (4, 1 + 2 + 3)
 
 
 def test_a_radix_sort_reaches_less_of_the_bandwidth_than_a_copy() -> None:
     target = "xla.gpu.ext.cub_sort_keys"
     sort = Instruction(
-        "s", "custom-call", Shape("f32", (1 << 24,)), "e", ("x",), custom_call_target=target
+        "s",
+        "custom-call",
+        Shape("f32", (1 << 24,)),
+        "e",
+        ("x",),
+        custom_call_target=target,
     )
     known = found(sort)
     assert known.most_us / known.least_us == pytest.approx(RADIX_SHORT)
 
 
 def permuted(*pairs: tuple[int, int]) -> Instruction:
-    return Instruction("p", "collective-permute", X.shape, "e", ("x",), source_target_pairs=pairs)
+    return Instruction(
+        "p", "collective-permute", X.shape, "e", ("x",), source_target_pairs=pairs
+    )
 
 
 def test_a_permute_inside_a_host_is_between_its_links_and_xlas_table() -> None:
@@ -152,14 +194,23 @@ def test_a_permute_between_hosts_has_no_such_range() -> None:
 def test_attention_may_reach_half_or_three_quarters_of_the_peak() -> None:
     q = operand("q", "bf16", 8, 4096, 32, 128)
     call = Instruction(
-        "a", "custom-call", q.shape, "e", ("q", "q", "q"), custom_call_target="__cudnn$fmhaSoftmax"
+        "a",
+        "custom-call",
+        q.shape,
+        "e",
+        ("q", "q", "q"),
+        custom_call_target="__cudnn$fmhaSoftmax",
     )
     assert found(q, call).most_us / found(q, call).least_us == pytest.approx(1.5)
 
 
 def test_a_copy_to_the_host_may_share_its_link() -> None:
     copy = Instruction(
-        "c", "copy", Shape("f32", (4096, 128), memory_space=HOST_MEMORY_SPACE), "e", ("x",)
+        "c",
+        "copy",
+        Shape("f32", (4096, 128), memory_space=HOST_MEMORY_SPACE),
+        "e",
+        ("x",),
     )
     assert found(copy).most_us == 2 * found(copy).least_us
 
@@ -167,7 +218,9 @@ def test_a_copy_to_the_host_may_share_its_link() -> None:
 def test_a_convolution_is_at_most_that_without_tensor_cores() -> None:
     kernel = operand("k", "bf16", 3, 3, 256, 256)
     image = operand("i", "bf16", 32, 56, 56, 256)
-    convolution = Instruction("c", "convolution", Shape("bf16", (32, 56, 56, 256)), "e", ("i", "k"))
+    convolution = Instruction(
+        "c", "convolution", Shape("bf16", (32, 56, 56, 256)), "e", ("i", "k")
+    )
     operations = 2 * 32 * 56 * 56 * 256 * 9 * 256
     assert found(image, kernel, convolution).most_us == pytest.approx(
         operations / (67e12) * 1e6, rel=0.01
@@ -193,7 +246,9 @@ def call(target: str, latency_ns: int | None = None) -> Instruction:
 
 
 def test_custom_calls_without_a_cost_are_named_with_what_to_type() -> None:
-    of = module(call("mine"), call("__cublas$gemm"), call("stated", 777_000), call("Sharding"))
+    of = module(
+        call("mine"), call("__cublas$gemm"), call("stated", 777_000), call("Sharding")
+    )
     assert unmodelled(of, ())[Basis.UNKNOWN] == {"mine": 1}
     (line,) = unmodelled_warnings(of, ())
     assert "mine × 1" in line
@@ -212,14 +267,18 @@ def test_what_the_program_states_is_the_estimate() -> None:
 def test_the_interval_of_a_step_holds_what_data_decides() -> None:
     items = (operand("i", "s32", 1000, 1), operand("u", "f32", 1000, 128))
     prediction = predict(
-        module(*items, Instruction("s", "scatter", X.shape, "e", ("x", "i", "u"))), None, H100
+        module(*items, Instruction("s", "scatter", X.shape, "e", ("x", "i", "u"))),
+        None,
+        H100,
     )
     assert [item.name for item in prediction.uncertain] == ["s"]
     assert prediction.steps_us.most_data > prediction.step_us
 
 
 def reduced(*devices: int) -> Module:
-    item = Instruction("r", "all-reduce", X.shape, "e", ("x",), replica_groups=(devices,))
+    item = Instruction(
+        "r", "all-reduce", X.shape, "e", ("x",), replica_groups=(devices,)
+    )
     return replace(module(item), num_partitions=16)
 
 
@@ -237,7 +296,13 @@ def test_the_range_of_a_step_holds_every_network_that_the_gpu_is_rented_with() -
         "r", "all-reduce", large.shape, "e", ("x",), replica_groups=(tuple(range(16)),)
     )
     of = Module(
-        "m", 1, "", "e", {"e": Computation("e", (large, item), "r")}, True, num_partitions=16
+        "m",
+        1,
+        "",
+        "e",
+        {"e": Computation("e", (large, item), "r")},
+        True,
+        num_partitions=16,
     )
     a100 = TABLE["a100-40gb"]
     low, high = predict(of, None, a100).interval_us
@@ -249,15 +314,25 @@ def test_the_range_of_a_step_holds_every_network_that_the_gpu_is_rented_with() -
 
 def test_a_gather_of_rows_has_a_thread_for_four_neighbours() -> None:
     rows = 1 << 18
-    table = Instruction("t", "parameter", Shape("bf16", (50304, 1024)), "e", parameter_number=0)
-    index = Instruction("i", "parameter", Shape("s32", (rows,)), "e", parameter_number=1)
+    table = Instruction(
+        "t", "parameter", Shape("bf16", (50304, 1024)), "e", parameter_number=0
+    )
+    index = Instruction(
+        "i", "parameter", Shape("s32", (rows,)), "e", parameter_number=1
+    )
     inner = (
         replace(table, name="p0", computation="f"),
         replace(index, name="p1", computation="f"),
         Instruction("g", "gather", Shape("bf16", (rows, 1024)), "f", ("p0", "p1")),
     )
     fusion = Instruction(
-        "fusion", "fusion", inner[-1].shape, "e", ("t", "i"), called=("f",), fusion_kind="kLoop"
+        "fusion",
+        "fusion",
+        inner[-1].shape,
+        "e",
+        ("t", "i"),
+        called=("f",),
+        fusion_kind="kLoop",
     )
     computations = {
         "e": Computation("e", (table, index, fusion), "fusion"),

@@ -12,7 +12,9 @@ F32 = Shape("f32", (8,))
 
 
 def instruction(name, opcode="fusion", *, computation="main", **fields):
-    return Instruction(name=name, opcode=opcode, shape=F32, computation=computation, **fields)
+    return Instruction(
+        name=name, opcode=opcode, shape=F32, computation=computation, **fields
+    )
 
 
 def module(*entry, others=()):
@@ -38,7 +40,9 @@ def step(number, *spans, device=0):
 
 def test_the_cost_is_the_median_over_executions(make_trace):
     rows = [
-        row for number, time in enumerate([10, 10, 13]) for row in step(number, ("fusion.1", time))
+        row
+        for number, time in enumerate([10, 10, 13])
+        for row in step(number, ("fusion.1", time))
     ]
     costs, _ = costs_of(make_trace(rows), keep_all=True)
     cost = costs["fusion.1"]
@@ -47,7 +51,9 @@ def test_the_cost_is_the_median_over_executions(make_trace):
 
 def test_other_statistics_can_be_chosen(make_trace):
     rows = [
-        row for number, time in enumerate([10, 10, 13]) for row in step(number, ("fusion.1", time))
+        row
+        for number, time in enumerate([10, 10, 13])
+        for row in step(number, ("fusion.1", time))
     ]
     costs, _ = costs_of(make_trace(rows), stat=parse_statistic("max"), keep_all=True)
     assert costs["fusion.1"].cost_us == 13
@@ -55,10 +61,14 @@ def test_other_statistics_can_be_chosen(make_trace):
 
 def test_a_collective_costs_what_the_last_rank_to_arrive_measured(make_trace):
     early = [
-        row for number in range(3) for row in step(number, ("all-gather-start", 5000), device=0)
+        row
+        for number in range(3)
+        for row in step(number, ("all-gather-start", 5000), device=0)
     ]
     late = [
-        row for number in range(3) for row in step(number, ("all-gather-start", 1000), device=1)
+        row
+        for number in range(3)
+        for row in step(number, ("all-gather-start", 1000), device=1)
     ]
     costs, _ = costs_of(make_trace(early + late))
     assert costs["all-gather-start"].cost_us == 1000
@@ -78,7 +88,9 @@ def test_the_last_rank_is_found_for_each_execution_on_its_own(make_trace):
 
 
 def test_of_several_replica_groups_the_slowest_counts(make_trace):
-    hlo = module(instruction("all-gather", "all-gather", replica_groups=((0, 1), (2, 3))))
+    hlo = module(
+        instruction("all-gather", "all-gather", replica_groups=((0, 1), (2, 3)))
+    )
     times = {0: 100, 1: 900, 2: 400, 3: 300}
     rows = [
         row
@@ -98,16 +110,28 @@ def test_one_rank_alone_is_warned_about(make_trace):
 
 
 def test_missing_ranks_are_counted_against_the_replica_groups(make_trace):
-    hlo = module(instruction("all-gather", "all-gather", replica_groups=((0, 1, 2, 3),)))
-    rows = [row for d in range(2) for n in range(3) for row in step(n, ("all-gather", 5), device=d)]
+    hlo = module(
+        instruction("all-gather", "all-gather", replica_groups=((0, 1, 2, 3),))
+    )
+    rows = [
+        row
+        for d in range(2)
+        for n in range(3)
+        for row in step(n, ("all-gather", 5), device=d)
+    ]
     _, result = costs_of(make_trace(rows), hlo)
     assert any("2 of 4 ranks given" in line for line in result.warnings)
 
 
 def test_loop_bodies_cost_per_iteration(make_trace):
-    body = Computation("body", (instruction("body_fusion", computation="body"),), "body_fusion")
+    body = Computation(
+        "body", (instruction("body_fusion", computation="body"),), "body_fusion"
+    )
     loop = instruction(
-        "while.1", "while", called=("body",), backend_config='{"known_trip_count":{"n":"3"}}'
+        "while.1",
+        "while",
+        called=("body",),
+        backend_config='{"known_trip_count":{"n":"3"}}',
     )
     rows = [row for n in range(3) for row in step(n, *[("body_fusion", 40)] * 3)]
     costs, _ = costs_of(make_trace(rows), module(loop, others=[body]))
@@ -116,16 +140,23 @@ def test_loop_bodies_cost_per_iteration(make_trace):
 
 
 def test_a_loop_costs_its_span_on_the_device_that_waits_least(make_trace):
-    body = Computation("body", (instruction("body_fusion", computation="body"),), "body_fusion")
+    body = Computation(
+        "body", (instruction("body_fusion", computation="body"),), "body_fusion"
+    )
     loop = instruction(
-        "while.1", "while", called=("body",), backend_config='{"known_trip_count":{"n":"3"}}'
+        "while.1",
+        "while",
+        called=("body",),
+        backend_config='{"known_trip_count":{"n":"3"}}',
     )
     times = {0: [40, 40, 40], 1: [40, 90, 40]}
     rows = [
         row
         for device, spans in times.items()
         for number in range(3)
-        for row in step(number, *[("body_fusion", time) for time in spans], device=device)
+        for row in step(
+            number, *[("body_fusion", time) for time in spans], device=device
+        )
     ]
     costs, _ = costs_of(make_trace(rows), module(loop, others=[body]))
     assert (costs["while.1"].cost_us, costs["while.1"].kind) == (120, "loop")
@@ -139,23 +170,37 @@ def test_the_inner_kernel_of_a_fusion_is_the_fusions_time(make_trace):
         is_fusion=True,
     )
     fusion = instruction("input_reduce_fusion", called=("fused",))
-    rows = [row for n in range(3) for row in step(n, ("reduce.7", 2), ("input_reduce_fusion", 50))]
+    rows = [
+        row
+        for n in range(3)
+        for row in step(n, ("reduce.7", 2), ("input_reduce_fusion", 50))
+    ]
     costs, _ = costs_of(make_trace(rows), module(fusion, others=[inner]))
-    assert {name: cost.cost_us for name, cost in costs.items()} == {"input_reduce_fusion": 52}
+    assert {name: cost.cost_us for name, cost in costs.items()} == {
+        "input_reduce_fusion": 52
+    }
 
 
 def test_a_renamed_collective_is_filed_under_its_name_at_scheduling(make_trace):
-    hlo = module(instruction("all-gather.25", "all-gather", scheduling_name="all-gather-start.3"))
+    hlo = module(
+        instruction("all-gather.25", "all-gather", scheduling_name="all-gather-start.3")
+    )
     costs, _ = costs_of(
-        make_trace([row for n in range(3) for row in step(n, ("all-gather.25", 70))]), hlo
+        make_trace([row for n in range(3) for row in step(n, ("all-gather.25", 70))]),
+        hlo,
     )
     assert costs["all-gather-start.3"].trace_name == "all-gather.25"
 
 
 def test_scheduling_names_of_compute_are_not_believed(make_trace):
-    hlo = module(instruction("loop_convert_fusion", scheduling_name="get-tuple-element.18"))
+    hlo = module(
+        instruction("loop_convert_fusion", scheduling_name="get-tuple-element.18")
+    )
     costs, _ = costs_of(
-        make_trace([row for n in range(3) for row in step(n, ("loop_convert_fusion", 7))]), hlo
+        make_trace(
+            [row for n in range(3) for row in step(n, ("loop_convert_fusion", 7))]
+        ),
+        hlo,
     )
     assert set(costs) == {"loop_convert_fusion"}
 
@@ -177,7 +222,11 @@ def test_names_that_the_module_does_not_have_are_no_costs(make_trace):
 
 @pytest.mark.parametrize("name", ["fusion.1.remat", "fusion.1.remat2"])
 def test_rematerialised_copies_count_as_their_original(make_trace, name):
-    rows = [row for n in range(3) for row in step(n, ("fusion.1", 10), ("other", 1), (name, 10))]
+    rows = [
+        row
+        for n in range(3)
+        for row in step(n, ("fusion.1", 10), ("other", 1), (name, 10))
+    ]
     costs, _ = costs_of(make_trace(rows))
     assert costs["fusion.1"].cost_us == 10
     assert set(costs) == {"fusion.1", "other"}
@@ -193,20 +242,28 @@ def test_equal_names_in_other_modules_do_not_mix(make_trace):
     trace = combine([mine, dataclasses.replace(other, devices=mine.devices)])
     programs = find_programs(trace, [])
     costs = {
-        result.program.key.name: result.costs[0].cost_us for result in aggregate(trace, programs)
+        result.program.key.name: result.costs[0].cost_us
+        for result in aggregate(trace, programs)
     }
     assert costs == {"jit_step": 900, "jit_init": 10}
 
 
 def test_an_occurrence_that_not_all_ranks_recorded_is_no_sample(make_trace):
     early = [
-        row for number in range(4) for row in step(number, ("all-gather-start", 5000), device=0)
+        row
+        for number in range(4)
+        for row in step(number, ("all-gather-start", 5000), device=0)
     ]
     late = [
-        row for number in range(3) for row in step(number, ("all-gather-start", 1000), device=1)
+        row
+        for number in range(3)
+        for row in step(number, ("all-gather-start", 1000), device=1)
     ]
     costs, result = costs_of(make_trace(early + late))
-    assert (costs["all-gather-start"].max_us, costs["all-gather-start"].samples) == (1000, 3)
+    assert (costs["all-gather-start"].max_us, costs["all-gather-start"].samples) == (
+        1000,
+        3,
+    )
     assert any("3 to 4 executions" in line for line in result.warnings)
 
 
@@ -217,7 +274,9 @@ def test_devices_of_one_process_are_matched_by_their_clock(make_trace):
         for row in step(number, ("all-gather-start", 5000 - 1000 * number), device=0)
     ]
     second = [
-        row for number in range(1, 5) for row in step(number, ("all-gather-start", 3000), device=1)
+        row
+        for number in range(1, 5)
+        for row in step(number, ("all-gather-start", 3000), device=1)
     ]
     trace = make_trace(first + second)
     execution = trace.execution - (
@@ -226,12 +285,17 @@ def test_devices_of_one_process_are_matched_by_their_clock(make_trace):
     _, result = costs_of(dataclasses.replace(trace, execution=execution), keep_all=True)
     (cost,) = result.costs
     assert (cost.cost_us, cost.min_us, cost.samples) == (3000, 2000, 3)
-    assert any("begin up to 1 apart, matched by their clock" in line for line in result.warnings)
+    assert any(
+        "begin up to 1 apart, matched by their clock" in line
+        for line in result.warnings
+    )
 
 
 def test_devices_of_a_lone_process_are_told_by_their_ordinals(make_trace):
     groups = ((0, 1), (2, 3))
-    hlo = module(instruction("all-gather-start", "all-gather-start", replica_groups=groups))
+    hlo = module(
+        instruction("all-gather-start", "all-gather-start", replica_groups=groups)
+    )
     rows = [
         row
         for number in range(3)
@@ -240,17 +304,21 @@ def test_devices_of_a_lone_process_are_told_by_their_ordinals(make_trace):
     ]
     trace = make_trace(rows)
     nameless = [
-        dataclasses.replace(device, process="host", global_id=None) for device in trace.devices
+        dataclasses.replace(device, process="host", global_id=None)
+        for device in trace.devices
     ]
     nameless = [
-        dataclasses.replace(device, ordinal=number) for number, device in enumerate(nameless)
+        dataclasses.replace(device, ordinal=number)
+        for number, device in enumerate(nameless)
     ]
     costs, _ = costs_of(dataclasses.replace(trace, devices=tuple(nameless)), hlo)
     assert costs["all-gather-start"].cost_us == 3000
 
 
 def test_a_rematerialised_copy_that_runs_too_does_not_add_to_the_cost(make_trace):
-    hlo = module(instruction("gemm.1"), instruction("add.2"), instruction("gemm.1.remat"))
+    hlo = module(
+        instruction("gemm.1"), instruction("add.2"), instruction("gemm.1.remat")
+    )
     rows = [
         row
         for number in range(3)

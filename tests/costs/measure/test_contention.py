@@ -1,4 +1,6 @@
-"""How much longer kernels take beside a collective: measured on a trace, kept in a sidecar, else a model's range."""
+"""How much longer kernels take beside a collective: measured on a trace, kept in a sidecar, else a
+model's range.
+"""
 
 from dataclasses import asdict, replace
 
@@ -20,7 +22,9 @@ from pgle.trace.table import Device, ModuleKey, Trace
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 SHAPE = Shape("f32", (1024, 1024))
-DOTS, ADDS = (tuple(f"{kind}{number}" for number in range(12)) for kind in ("dot", "add"))
+DOTS, ADDS = (
+    tuple(f"{kind}{number}" for number in range(12)) for kind in ("dot", "add")
+)
 NAMES = (*DOTS, *ADDS, "gather")
 MODULE = Module(
     "jit_step", 1, "", "e", is_scheduled=True,
@@ -31,15 +35,22 @@ MODULE = Module(
         Instruction("gather", "all-gather", SHAPE, "e", ("x",)),
     ), "gather")},
 )  # fmt: skip
-MEASURED = Contention(Slowdown(1.9, 1.8, 2.0, 60), Slowdown(1.3, 1.0, 1.6, 500), {"dot0": 1.0})
+MEASURED = Contention(
+    Slowdown(1.9, 1.8, 2.0, 60), Slowdown(1.3, 1.0, 1.6, 500), {"dot0": 1.0}
+)
 
 
 def trace(dots_us: float, adds_us: float, *, gather_us: float = 1e4) -> Trace:
     """Six of each run alone, 10 µs each, then the others beside a gather, in the times given."""
     rows = [(name, 10.0) for name in (*DOTS[:6], *ADDS[:6])]
-    rows += [(name, dots_us) for name in DOTS[6:]] + [(name, adds_us) for name in ADDS[6:]]
+    rows += [(name, dots_us) for name in DOTS[6:]] + [
+        (name, adds_us) for name in ADDS[6:]
+    ]
     start = np.cumsum([0.0, *(time + 1 for _, time in rows)])[:-1]
-    found = [(when, name, time) for when, (name, time) in zip(start.tolist(), rows, strict=True)]
+    found = [
+        (when, name, time)
+        for when, (name, time) in zip(start.tolist(), rows, strict=True)
+    ]
     found = sorted([*found, (start[12] - 0.5, "gather", gather_us)])
     n = len(found)
     return Trace(
@@ -60,10 +71,16 @@ def trace(dots_us: float, adds_us: float, *, gather_us: float = 1e4) -> Trace:
 
 def measured(of: Trace) -> Contention | None:
     kinds = {"gather": CostKind.COLLECTIVE}
-    filed = tuple(Cost(name, 0.0, kind=kinds.get(name, CostKind.COMPUTE)) for name in NAMES)
+    filed = tuple(
+        Cost(name, 0.0, kind=kinds.get(name, CostKind.COMPUTE)) for name in NAMES
+    )
     count = len(NAMES)
     naming = Naming(
-        np.arange(count, dtype=np.int32), filed, tuple(NAMES), (0,) * count, ((),) * count
+        np.arange(count, dtype=np.int32),
+        filed,
+        tuple(NAMES),
+        (0,) * count,
+        ((),) * count,
     )
     return measure_contention(of, 0, np.array([True]), MODULE, naming)
 
@@ -129,7 +146,10 @@ def test_a_damaged_record_is_left_aside(damaged: object) -> None:
 
 def test_costs_measured_beside_a_collective_are_less_alone() -> None:
     costs = {"dot0": Cost("dot0", 190.0, slowest_us=380.0), "dot1": Cost("dot1", 190.0)}
-    found = {name: MEASURED.alone(MODULE, cost, MEASURED.likely) for name, cost in costs.items()}
+    found = {
+        name: MEASURED.alone(MODULE, cost, MEASURED.likely)
+        for name, cost in costs.items()
+    }
     assert (found["dot0"].cost_us, found["dot0"].slowest_us) == (
         pytest.approx(100.0),
         pytest.approx(200.0),
@@ -138,7 +158,9 @@ def test_costs_measured_beside_a_collective_are_less_alone() -> None:
 
 
 def test_for_other_schedules_it_is_forgotten_what_ran_beside_collectives() -> None:
-    profile = replace(sidecar(asdict(MEASURED)), costs=(Cost("dot0", 190.0), Cost("dot1", 190.0)))
+    profile = replace(
+        sidecar(asdict(MEASURED)), costs=(Cost("dot0", 190.0), Cost("dot1", 190.0))
+    )
     found = as_if_alone(profile, MODULE)
     assert [cost.cost_us for cost in found.costs] == [pytest.approx(100.0), 190.0]
     assert contention_of(found, "jit_step") == replace(MEASURED, beside={})
@@ -148,7 +170,9 @@ def test_for_other_schedules_it_is_forgotten_what_ran_beside_collectives() -> No
 def test_a_trace_without_overlap_is_known_to_have_none_if_hlo_told_the_collectives(
     hlo: bool, beside: object
 ) -> None:
-    profile = Profile((), {"modules": [{"name": "jit_step", "hlo": hlo, "contention": None}]})
+    profile = Profile(
+        (), {"modules": [{"name": "jit_step", "hlo": hlo, "contention": None}]}
+    )
     assert contention_of(profile, "jit_step").beside == beside
 
 

@@ -35,7 +35,9 @@ def trace(
     )
 
 
-def kernels(gap: float, count: int = N) -> tuple[list[float], list[float], list[str], list[int]]:
+def kernels(
+    gap: float, count: int = N
+) -> tuple[list[float], list[float], list[str], list[int]]:
     """`count` kernels of 10 µs on stream 7."""
     return (
         [i * (10 + gap) for i in range(count)],
@@ -47,17 +49,23 @@ def kernels(gap: float, count: int = N) -> tuple[list[float], list[float], list[
 
 def naming(of: Trace, iterations: int | dict[str, int]) -> Naming:
     of_name = (
-        iterations if isinstance(iterations, dict) else dict.fromkeys(of.instructions, iterations)
+        iterations
+        if isinstance(iterations, dict)
+        else dict.fromkeys(of.instructions, iterations)
     )
     filed = tuple(Cost(name, 0.0, kind=likely_kind(name)) for name in of.instructions)
     times, count = tuple(of_name.get(name, 1) for name in of.instructions), len(filed)
-    return Naming(np.arange(count, dtype=np.int32), filed, ("",) * count, times, ((),) * count)
+    return Naming(
+        np.arange(count, dtype=np.int32), filed, ("",) * count, times, ((),) * count
+    )
 
 
 KEPT = np.array([True])
 
 
-def measured(of: Trace, kept: np.ndarray = KEPT, iterations: int = 1) -> LaunchGaps | None:
+def measured(
+    of: Trace, kept: np.ndarray = KEPT, iterations: int = 1
+) -> LaunchGaps | None:
     return measure_launch(of, 0, kept, naming(of, iterations))
 
 
@@ -65,22 +73,35 @@ def test_the_gap_between_kernels_is_measured() -> None:
     of = trace(*kernels(1.5))
     found = measured(of)
     assert found is not None
-    assert (found.gap_us, found.origin, found.gaps) == (pytest.approx(1.5), Origin.MEASURED, N - 1)
+    assert (found.gap_us, found.origin, found.gaps) == (
+        pytest.approx(1.5),
+        Origin.MEASURED,
+        N - 1,
+    )
 
 
 def test_an_interruption_is_no_launch_gap() -> None:
     starts, *rest = kernels(1.5)
-    of = trace([start + (500 if i > 12 else 0) for i, start in enumerate(starts)], *rest)
+    of = trace(
+        [start + (500 if i > 12 else 0) for i, start in enumerate(starts)], *rest
+    )
     found = measured(of)
     assert found is not None
     assert found.gap_us == pytest.approx(1.5)
 
 
-def test_waiting_for_a_collective_is_no_launch_gap_and_its_start_tells_the_switch() -> None:
+def test_waiting_for_a_collective_is_no_launch_gap_and_its_start_tells_the_switch() -> (
+    None
+):
     starts, durations, names, streams = kernels(1.5)
     starts = [start + (8 if i > 12 else 0) for i, start in enumerate(starts)]
     begin = starts[12] + 10 + 4.0  # 4 µs after the kernel that it waited for
-    of = trace([*starts, begin], [*durations, 3.0], [*names, "all-gather-start"], [*streams, 20])
+    of = trace(
+        [*starts, begin],
+        [*durations, 3.0],
+        [*names, "all-gather-start"],
+        [*streams, 20],
+    )
     found = measured(of)
     assert found is not None
     assert found.gap_us == pytest.approx(1.5)
@@ -122,15 +143,21 @@ def test_dropped_executions_are_not_looked_at() -> None:
     assert measured(of, np.array([False])) is None
 
 
-def test_a_synchronous_collective_follows_kernels_of_its_own_stream_and_tells_no_switch() -> None:
+def test_a_synchronous_collective_follows_kernels_of_its_own_stream_and_tells_no_switch() -> (
+    None
+):
     starts, durations, names, streams = kernels(1.5)
-    found = measured(trace(starts, durations, [*names[:-1], "all-gather-start"], streams))
+    found = measured(
+        trace(starts, durations, [*names[:-1], "all-gather-start"], streams)
+    )
     assert found is not None
     assert found.switch_us == LaunchGaps().switch_us
 
 
 def test_kernels_that_wait_for_the_host_tell_no_gap() -> None:
-    """Kernels of 1 µs every 3.8 µs, as the host launches them, then longer ones that follow each other after 1.5 µs."""
+    """Kernels of 1 µs every 3.8 µs, as the host launches them, then longer ones that follow each
+    other after 1.5 µs.
+    """
     starts, *rest = kernels(1.5)
     short = [-100.0 + 3.8 * number for number in range(20)]
     durations, names, streams = rest
@@ -159,7 +186,14 @@ def test_ranks_that_start_a_step_apart_lengthen_it_by_as_much() -> None:
         devices=(Device("h:1", 0), Device("h:2", 1)),
         **{
             name: np.tile(getattr(first, name), 2)
-            for name in ("duration_ns", "kind", "stream", "module", "instruction", "execution")
+            for name in (
+                "duration_ns",
+                "kind",
+                "stream",
+                "module",
+                "instruction",
+                "execution",
+            )
         },
     )
     assert measured(of) == LaunchGaps(begin_us=30.0)

@@ -41,7 +41,9 @@ def test_shifted_windows_are_matched_without_any_clock(shift, seed):
 def test_shifted_windows_are_matched_with_clocks_that_differ_by_some_ms(shift, seed):
     ends = job(16, seed=seed)
     by, _ = match(
-        rank(ends, 5, 10), rank(ends, 5 + shift, 10 + shift, clock_ns=8e6, seed=9), ahead_ns=0
+        rank(ends, 5, 10),
+        rank(ends, 5 + shift, 10 + shift, clock_ns=8e6, seed=9),
+        ahead_ns=0,
     )
     assert by == shift
 
@@ -49,7 +51,9 @@ def test_shifted_windows_are_matched_with_clocks_that_differ_by_some_ms(shift, s
 @pytest.mark.parametrize("seed", range(20))
 def test_windows_that_clocks_tell_apart_are_not_matched(seed):
     ends = job(16, seed=seed)
-    assert match(rank(ends, 0, 5), rank(ends, 8, 13, clock_ns=8e6, seed=9), ahead_ns=0) == (
+    assert match(
+        rank(ends, 0, 5), rank(ends, 8, 13, clock_ns=8e6, seed=9), ahead_ns=0
+    ) == (
         0,
         MatchedBy.APART,
     )
@@ -66,7 +70,10 @@ def test_windows_of_other_lengths_are_matched(first, last):
 
 def test_one_collective_in_each_of_many_steps_is_enough():
     ends = job(20, collectives=1)
-    assert match(rank(ends, 0, 15), rank(ends, 2, 17, clock_ns=1e9, seed=2)) == (2, MatchedBy.ENDS)
+    assert match(rank(ends, 0, 15), rank(ends, 2, 17, clock_ns=1e9, seed=2)) == (
+        2,
+        MatchedBy.ENDS,
+    )
 
 
 def test_collectives_that_did_not_run_do_not_matter():
@@ -78,7 +85,11 @@ def test_collectives_that_did_not_run_do_not_matter():
 
 def regular(first, last, clock_ns=0.0):
     """Steps that are all alike: when their collectives end tells nothing."""
-    return np.arange(first, last)[:, None] * STEP_NS + np.linspace(0.1, 0.9, 8) * STEP_NS + clock_ns
+    return (
+        np.arange(first, last)[:, None] * STEP_NS
+        + np.linspace(0.1, 0.9, 8) * STEP_NS
+        + clock_ns
+    )
 
 
 def test_where_all_steps_are_alike_wall_clocks_tell():
@@ -102,12 +113,18 @@ def test_when_collectives_end_tells_more_than_wall_clocks():
 
 
 def test_devices_of_one_process_share_a_clock():
-    assert match(regular(0, 5), regular(1, 6), ahead_ns=0, same_clock=True) == (1, MatchedBy.CLOCK)
+    assert match(regular(0, 5), regular(1, 6), ahead_ns=0, same_clock=True) == (
+        1,
+        MatchedBy.CLOCK,
+    )
 
 
 def test_on_one_clock_windows_are_not_moved_to_where_ends_do_not_coincide():
     other = regular(0, 5) * 0.43
-    assert match(regular(0, 5), other, ahead_ns=0, same_clock=True) == (0, MatchedBy.ORDER)
+    assert match(regular(0, 5), other, ahead_ns=0, same_clock=True) == (
+        0,
+        MatchedBy.ORDER,
+    )
 
 
 def test_equally_many_steps_that_are_all_alike_are_taken_to_begin_together():
@@ -125,7 +142,9 @@ def test_one_common_step_is_too_little_without_clocks():
 
 def test_one_common_step_is_enough_with_clocks():
     ends = job(16)
-    by, _ = match(rank(ends, 0, 4), rank(ends, 3, 7, clock_ns=0.05 * STEP_NS, seed=2), ahead_ns=0)
+    by, _ = match(
+        rank(ends, 0, 4), rank(ends, 3, 7, clock_ns=0.05 * STEP_NS, seed=2), ahead_ns=0
+    )
     assert by == 3
 
 

@@ -29,7 +29,9 @@ RANKS = 4
 
 
 def job(steps=12):
-    """When each instruction of each step begins and ends on each rank, µs[steps, instructions, ranks]."""
+    """When each instruction of each step begins and ends on each rank, µs[steps, instructions,
+    ranks].
+    """
     random = np.random.default_rng(0)
     clock = np.zeros(RANKS)
     begin, end = [], []
@@ -40,11 +42,15 @@ def job(steps=12):
             if name.startswith("gemm"):
                 clock = clock + cost * random.uniform(1, 1.01, RANKS)
                 end.append(clock)
-                clock = clock + random.exponential(400, RANKS)  # the host is late now and then
+                clock = clock + random.exponential(
+                    400, RANKS
+                )  # the host is late now and then
             else:
                 clock = np.full(RANKS, clock.max() + cost)
                 end.append(clock + random.uniform(0, 2, RANKS))
-    return np.array(begin).reshape(steps, -1, RANKS), np.array(end).reshape(steps, -1, RANKS)
+    return np.array(begin).reshape(steps, -1, RANKS), np.array(end).reshape(
+        steps, -1, RANKS
+    )
 
 
 def window(make_trace, rank, first, last, *, clock_us=0):
@@ -88,36 +94,57 @@ def costs_of(traces, hlo=()):
     return {cost.name: cost for cost in result.costs}, result
 
 
-FORMATS = pytest.mark.parametrize("through", [through_nsys, through_xplane, as_they_are])
+FORMATS = pytest.mark.parametrize(
+    "through", [through_nsys, through_xplane, as_they_are]
+)
 
 
 @FORMATS
-@pytest.mark.parametrize("firsts", [(0, 0, 0, 0), (0, 1, 0, 0), (3, 2, 1, 0), (0, 2, 2, 3)])
-def test_costs_are_true_wherever_the_windows_begin(make_trace, tmp_path, through, firsts):
+@pytest.mark.parametrize(
+    "firsts", [(0, 0, 0, 0), (0, 1, 0, 0), (3, 2, 1, 0), (0, 2, 2, 3)]
+)
+def test_costs_are_true_wherever_the_windows_begin(
+    make_trace, tmp_path, through, firsts
+):
     traces = [
         window(make_trace, rank, first, first + 7, clock_us=10_000_000 * rank)
         for rank, first in enumerate(firsts)
     ]
     costs, result = costs_of(through(traces, tmp_path))
-    assert {name: cost.cost_us for name, cost in costs.items()} == pytest.approx(TRUE_US, rel=0.02)
-    said = [line for line in result.warnings if "matched by when their collectives end" in line]
+    assert {name: cost.cost_us for name, cost in costs.items()} == pytest.approx(
+        TRUE_US, rel=0.02
+    )
+    said = [
+        line
+        for line in result.warnings
+        if "matched by when their collectives end" in line
+    ]
     assert bool(said) == (max(firsts) > min(firsts))
 
 
 @FORMATS
-def test_windows_of_different_lengths_are_matched_at_the_right_end(make_trace, tmp_path, through):
+def test_windows_of_different_lengths_are_matched_at_the_right_end(
+    make_trace, tmp_path, through
+):
     traces = [
         window(make_trace, rank, first, 8, clock_us=-70 * rank)
         for rank, first in enumerate((0, 2, 3, 1))
     ]
     costs, result = costs_of(through(traces, tmp_path))
-    assert {name: cost.cost_us for name, cost in costs.items()} == pytest.approx(TRUE_US, rel=0.02)
+    assert {name: cost.cost_us for name, cost in costs.items()} == pytest.approx(
+        TRUE_US, rel=0.02
+    )
     (line,) = [line for line in result.warnings if "recorded" in line]
-    assert "5 to 8 executions, begin up to 3 apart, matched by when their collectives end" in line
+    assert (
+        "5 to 8 executions, begin up to 3 apart, matched by when their collectives end"
+        in line
+    )
 
 
 def alike(make_trace, rank, first, *, origin_ns):
-    """Five steps of a job whose every step is the same, on a clock that begins 1 ms before the window."""
+    """Five steps of a job whose every step is the same, on a clock that begins 1 ms before the
+    window.
+    """
     step_us = sum(TRUE_US.values())
     rows, start = [], 1_000
     for execution in range(5):
@@ -127,7 +154,9 @@ def alike(make_trace, rank, first, *, origin_ns):
     process = f"node{rank}:1"
     began = Recording(origin_ns + 1000 * step_us * first)
     return replace(
-        make_trace(rows), devices=(Device(process, 0, rank),), recordings={process: began}
+        make_trace(rows),
+        devices=(Device(process, 0, rank),),
+        recordings={process: began},
     )
 
 
@@ -140,7 +169,8 @@ def test_wall_clocks_tell_where_steps_are_all_alike(make_trace, tmp_path, throug
     ]
     _, result = costs_of(through(traces, tmp_path))
     assert any(
-        "begin up to 2 apart, matched by their wall clocks" in line for line in result.warnings
+        "begin up to 2 apart, matched by their wall clocks" in line
+        for line in result.warnings
     )
 
 
@@ -175,30 +205,48 @@ def in_rows_and_columns():
         communicating("all-reduce-start.5", "all-reduce", rows),
     )
     return Module(
-        "jit_step", 1, "f" * 32, "main", {"main": Computation("main", entry, entry[-1].name)}, True
+        "jit_step",
+        1,
+        "f" * 32,
+        "main",
+        {"main": Computation("main", entry, entry[-1].name)},
+        True,
     )
 
 
 def test_ranks_that_share_no_group_are_matched_over_others(make_trace):
     trace = combine(
-        [window(make_trace, rank, first, first + 8) for rank, first in enumerate((0, 1, 2, 3))]
+        [
+            window(make_trace, rank, first, first + 8)
+            for rank, first in enumerate((0, 1, 2, 3))
+        ]
     )
     (program,) = find_programs(trace, [in_rows_and_columns()])
     found = align_program(
-        trace, program.index, name_instructions(trace, program.instructions, program.hlo)
+        trace,
+        program.index,
+        name_instructions(trace, program.instructions, program.hlo),
     )
-    assert (found.shift.tolist(), found.alignment.evidence) == ([0, 1, 2, 3], MatchedBy.ENDS)
+    assert (found.shift.tolist(), found.alignment.evidence) == (
+        [0, 1, 2, 3],
+        MatchedBy.ENDS,
+    )
 
 
 def test_one_common_execution_without_clocks_is_said_to_be_unclear(make_trace):
     traces = [
-        window(make_trace, rank, 4 * (rank // 2), 4 * (rank // 2) + 5) for rank in range(RANKS)
+        window(make_trace, rank, 4 * (rank // 2), 4 * (rank // 2) + 5)
+        for rank in range(RANKS)
     ]
     _, result = costs_of(traces)
-    assert any("nothing tells with which execution node" in line for line in result.warnings)
+    assert any(
+        "nothing tells with which execution node" in line for line in result.warnings
+    )
 
 
 def test_windows_that_begin_together_are_left_alone(make_trace):
-    traces = [window(make_trace, rank, 0, 7, clock_us=5_000 * rank) for rank in range(RANKS)]
+    traces = [
+        window(make_trace, rank, 0, 7, clock_us=5_000 * rank) for rank in range(RANKS)
+    ]
     _, result = costs_of(traces)
     assert not any("begin" in line for line in result.warnings)

@@ -11,7 +11,11 @@ def naming(trace, iterations=0):
     filed = tuple(Cost(name, 0.0, kind=CostKind.COMPUTE) for name in trace.instructions)
     count = len(filed)
     return Naming(
-        np.arange(count, dtype=np.int32), filed, ("",) * count, (iterations,) * count, ((),) * count
+        np.arange(count, dtype=np.int32),
+        filed,
+        ("",) * count,
+        (iterations,) * count,
+        ((),) * count,
     )
 
 
@@ -20,7 +24,12 @@ def samples_us(trace, iterations=0, kept=None):
     keep = np.ones(executions, bool) if kept is None else np.array(kept)
     found = collect_samples(trace, 0, naming(trace, iterations), keep)
     rows = zip(
-        found.name, found.device, found.execution, found.occurrence, found.time_ns, strict=True
+        found.name,
+        found.device,
+        found.execution,
+        found.occurrence,
+        found.time_ns,
+        strict=True,
     )
     return [
         (trace.instructions[name], int(d), int(e), int(o), time / 1000)
@@ -30,7 +39,11 @@ def samples_us(trace, iterations=0, kept=None):
 
 def test_kernels_of_one_launch_are_added_without_the_gaps_between_them(make_trace):
     trace = make_trace(
-        [(0, 0, "gemm", 1, 0, 100), (0, 0, "gemm", 1, 101, 300), (0, 0, "gemm", 1, 402, 50)]
+        [
+            (0, 0, "gemm", 1, 0, 100),
+            (0, 0, "gemm", 1, 101, 300),
+            (0, 0, "gemm", 1, 402, 50),
+        ]
     )
     assert samples_us(trace) == [("gemm", 0, 0, 0, 450)]
 
@@ -41,7 +54,9 @@ def test_overlapping_kernels_of_one_launch_count_once(make_trace):
 
 
 def test_adjoining_launches_of_one_name_are_one_run(make_trace):
-    trace = make_trace([(0, 0, "copy_fusion", launch, 10 * launch, 2) for launch in range(8)])
+    trace = make_trace(
+        [(0, 0, "copy_fusion", launch, 10 * launch, 2) for launch in range(8)]
+    )
     assert samples_us(trace) == [("copy_fusion", 0, 0, 0, 16)]
 
 
@@ -72,13 +87,17 @@ def test_dropped_executions_are_left_out(make_trace):
 
 
 def test_rows_without_a_launch_number_are_launches_of_their_own(make_trace):
-    trace = make_trace([(0, 0, "a", -1, 0, 5), (0, 0, "b", -1, 5, 1), (0, 0, "a", -1, 7, 3)])
+    trace = make_trace(
+        [(0, 0, "a", -1, 0, 5), (0, 0, "b", -1, 5, 1), (0, 0, "a", -1, 7, 3)]
+    )
     assert [row[-1] for row in samples_us(trace) if row[0] == "a"] == [5, 3]
 
 
 @given(
     st.lists(
-        st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), min_size=1, max_size=6),
+        st.lists(
+            st.tuples(st.integers(0, 50), st.integers(0, 20)), min_size=1, max_size=6
+        ),
         min_size=1,
         max_size=8,
     )

@@ -6,26 +6,41 @@ from pgle.costs.measure.measured import AggregateOptions, aggregate, find_progra
 
 
 def costs_of(trace):
-    (result,) = aggregate(trace, find_programs(trace, []), AggregateOptions(keep_all=True))
+    (result,) = aggregate(
+        trace, find_programs(trace, []), AggregateOptions(keep_all=True)
+    )
     return {cost.name: cost for cost in result.costs}, result
 
 
 def rank(device, *executions):
-    """Per execution the durations of ``a``, ``b``, a collective that ends on all ranks together, and ``c``."""
+    """Per execution the durations of ``a``, ``b``, a collective that ends on all ranks together,
+    and ``c``.
+    """
     rows = []
     for number, (a, b, c) in enumerate(executions):
         start = 10_000 * number
         rows += [
             (device, number, "a", 10 * number, start, a),
             (device, number, "b", 10 * number + 1, start + a, b),
-            (device, number, "all-reduce", 10 * number + 2, start + a + b, 1000 - a - b),
+            (
+                device,
+                number,
+                "all-reduce",
+                10 * number + 2,
+                start + a + b,
+                1000 - a - b,
+            ),
             (device, number, "c", 10 * number + 3, start + 1000, c),
         ]
     return rows
 
 
-def test_what_the_slowest_rank_takes_more_than_the_median_is_added_to_the_cost(make_trace):
-    trace = make_trace([*rank(0, (100, 1, 1), (20, 1, 1)), *rank(1, (30, 1, 1), (80, 1, 1))])
+def test_what_the_slowest_rank_takes_more_than_the_median_is_added_to_the_cost(
+    make_trace,
+):
+    trace = make_trace(
+        [*rank(0, (100, 1, 1), (20, 1, 1)), *rank(1, (30, 1, 1), (80, 1, 1))]
+    )
     costs, _ = costs_of(trace)
     assert (costs["a"].cost_us, costs["a"].slowest_us) == (55, 55 + (35 + 30) / 2)
 
@@ -38,27 +53,38 @@ def test_a_step_that_is_longer_on_all_ranks_is_no_skew(make_trace):
 
 def test_an_execution_with_unusual_skew_is_left_out(make_trace):
     usual = [(100, 1, 1)] * 4
-    trace = make_trace([*rank(0, *usual, (900, 1, 1)), *rank(1, *[(102, 1, 1)] * 4, (100, 1, 1))])
+    trace = make_trace(
+        [*rank(0, *usual, (900, 1, 1)), *rank(1, *[(102, 1, 1)] * 4, (100, 1, 1))]
+    )
     assert costs_of(trace)[1].skew_us == pytest.approx(1)
 
 
 def test_of_four_ranks_the_middle_two_are_compared_with(make_trace):
     trace = make_trace(
-        [row for device, time in enumerate((10, 20, 40, 90)) for row in rank(device, (time, 1, 1))]
+        [
+            row
+            for device, time in enumerate((10, 20, 40, 90))
+            for row in rank(device, (time, 1, 1))
+        ]
     )
     assert costs_of(trace)[1].skew_us == pytest.approx(90 - (20 + 40) / 2)
 
 
 def test_one_rank_counts_between_two_collectives(make_trace):
-    # rank 0 is slow in a, rank 1 in b: together rank 0 takes longest, so its times count, not the maximum of each
+    # rank 0 is slow in a, rank 1 in b: together rank 0 takes longest, so its times count, not the
+    # maximum of each
     trace = make_trace([*rank(0, (100, 10, 5)), *rank(1, (10, 90, 7))])
     costs, _ = costs_of(trace)
     assert [costs[name].slowest_us for name in "abc"] == [100, 10, 7]
 
 
-def test_kernels_that_begin_beside_the_collective_belong_to_one_stretch_on_all_ranks(make_trace):
+def test_kernels_that_begin_beside_the_collective_belong_to_one_stretch_on_all_ranks(
+    make_trace,
+):
     before = [(0, n, "a", 9 * n, 10_000 * n, 50) for n in range(5)]
-    rows = before + [(0, n, "all-reduce", 9 * n + 1, 10_000 * n + 50, 50) for n in range(5)]
+    rows = before + [
+        (0, n, "all-reduce", 9 * n + 1, 10_000 * n + 50, 50) for n in range(5)
+    ]
     for n in range(5):  # once the kernel begins before the collective's
         rows.append((0, n, "c", 9 * n + 2, 10_000 * n + (49 if n == 2 else 60), 40))
     trace = make_trace(rows + [(1, *row[1:]) for row in rows])
@@ -89,12 +115,16 @@ def test_the_step_waits_for_the_sum_over_its_instructions(make_trace):
 
 
 def test_ranks_that_do_not_communicate_do_not_wait(make_trace):
-    trace = make_trace([(device, 0, "a", 0, 0, 100 + 50 * device) for device in range(2)])
+    trace = make_trace(
+        [(device, 0, "a", 0, 0, 100 + 50 * device) for device in range(2)]
+    )
     assert costs_of(trace)[0]["a"].slowest_us is None
 
 
 def beside(device, first, second):
-    """Per execution two kernels, during which a collective runs and ends; then one that ranks wait for."""
+    """Per execution two kernels, during which a collective runs and ends; then one that ranks wait
+    for.
+    """
     rows = []
     for number in range(4):
         start = 10_000 * number

@@ -9,8 +9,12 @@ from pgle.trace.table import Device, ModuleKey
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 
-def two_modules(make_trace, *, processes, names=("gemm", "gemm"), first_starts=(0, 1_000)):
-    """A module of one instruction under two program ids, two executions each, the first on the first process."""
+def two_modules(
+    make_trace, *, processes, names=("gemm", "gemm"), first_starts=(0, 1_000)
+):
+    """A module of one instruction under two program ids, two executions each, the first on the
+    first process.
+    """
     devices = tuple(dict.fromkeys(Device(process, 0) for process in processes))
     rows = [
         (
@@ -26,7 +30,8 @@ def two_modules(make_trace, *, processes, names=("gemm", "gemm"), first_starts=(
     ]
     trace = make_trace(rows)
     module, name = zip(
-        *(trace.instructions[code].split(".") for code in trace.instruction), strict=True
+        *(trace.instructions[code].split(".") for code in trace.instruction),
+        strict=True,
     )
     instructions = tuple(dict.fromkeys(name))
     return dataclasses.replace(
@@ -40,10 +45,17 @@ def two_modules(make_trace, *, processes, names=("gemm", "gemm"), first_starts=(
 
 
 def hlo(program_id, fingerprint):
-    root = Instruction(name="gemm", opcode="fusion", shape=Shape("f32", (8,)), computation="main")
+    root = Instruction(
+        name="gemm", opcode="fusion", shape=Shape("f32", (8,)), computation="main"
+    )
     computation = Computation("main", (root,), "gemm")
     return Module(
-        "jit_step", program_id, fingerprint, "main", {"main": computation}, is_scheduled=True
+        "jit_step",
+        program_id,
+        fingerprint,
+        "main",
+        {"main": computation},
+        is_scheduled=True,
     )
 
 
@@ -61,12 +73,16 @@ def test_equally_named_modules_of_one_process_stay_apart(make_trace):
 
 
 def test_equally_named_modules_of_other_instructions_stay_apart(make_trace):
-    trace = two_modules(make_trace, processes=("rank0", "rank1"), names=("gemm", "conv"))
+    trace = two_modules(
+        make_trace, processes=("rank0", "rank1"), names=("gemm", "conv")
+    )
     assert len(unite_programs(trace, find_programs(trace, ()))[1]) == 2
 
 
 def test_a_module_compiled_twice_is_one_program_whose_executions_go_on(make_trace):
-    trace = two_modules(make_trace, processes=("rank0", "rank0"), first_starts=(1_000, 0))
+    trace = two_modules(
+        make_trace, processes=("rank0", "rank0"), first_starts=(1_000, 0)
+    )
     united, (program,) = unite_programs(
         trace, find_programs(trace, [hlo(40, "f" * 32), hlo(42, "f" * 32)])
     )

@@ -1,4 +1,6 @@
-"""Costs carried over to another module: to one of other names, of another release, of another size."""
+"""Costs carried over to another module: to one of other names, of another release, of another
+size.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,11 @@ def renamed(module: Module) -> tuple[Module, dict[str, str]]:
         )
 
     computations = {
-        name: replace(found, instructions=tuple(map(one, found.instructions)), root=new[found.root])
+        name: replace(
+            found,
+            instructions=tuple(map(one, found.instructions)),
+            root=new[found.root],
+        )
         for name, found in module.computations.items()
     }
     return replace(module, computations=computations), new
@@ -53,7 +59,10 @@ def costs_for(table: LookupTable, seed: int = 3) -> Profile:
     """Another cost for every instruction."""
     draw = random.Random(seed)
     return Profile(
-        tuple(row.cost(draw.uniform(1, 1000), Origin.MEASURED) for row in table.rows.values())
+        tuple(
+            row.cost(draw.uniform(1, 1000), Origin.MEASURED)
+            for row in table.rows.values()
+        )
     )
 
 
@@ -66,7 +75,8 @@ def test_each_instruction_of_a_real_step_gets_its_own_cost_back_whatever_its_nam
     profile = costs_for(old)
     costs = old.costs(profile)
     found = {
-        match.name: match.cost.cost_us for match in carry(profile, old, LookupTable(other)).matches
+        match.name: match.cost.cost_us
+        for match in carry(profile, old, LookupTable(other)).matches
     }
     own = [
         name
@@ -74,7 +84,10 @@ def test_each_instruction_of_a_real_step_gets_its_own_cost_back_whatever_its_nam
         if found.get(new[row.instruction.name]) == costs[name].cost_us
     ]
     total = sum(costs[name].cost_us * row.executions for name, row in old.rows.items())
-    assert sum(costs[name].cost_us * old.rows[name].executions for name in own) > 0.99 * total
+    assert (
+        sum(costs[name].cost_us * old.rows[name].executions for name in own)
+        > 0.99 * total
+    )
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
@@ -84,7 +97,11 @@ def test_a_profile_is_carried_to_another_release(
 ) -> None:
     old, new = (
         LookupTable(
-            read_module(next((testdata / "hlo" / release / mode).glob("*optimizations.hlo.pb.xz")))
+            read_module(
+                next(
+                    (testdata / "hlo" / release / mode).glob("*optimizations.hlo.pb.xz")
+                )
+            )
         )
         for release in way
     )
@@ -158,7 +175,8 @@ def test_the_command_writes_a_profile_that_verify_accepts(
     old, new = (testdata / "hlo" / release / "async" for release in RELEASES)
     table = LookupTable(read_module(next(old.glob("*optimizations.hlo.pb.xz"))))
     text = "".join(
-        f'costs {{ name: "{row.filed_as}" cost_us: 5 }}\n' for row in table.rows.values()
+        f'costs {{ name: "{row.filed_as}" cost_us: 5 }}\n'
+        for row in table.rows.values()
     )
     (tmp_path / "old.pbtxt").write_text(text)
     words = [
@@ -171,7 +189,9 @@ def test_the_command_writes_a_profile_that_verify_accepts(
         str(tmp_path / "new.pbtxt"),
     ]
     assert run(["carry", *words]) == 0
-    assert "of the profile's time carried over" in capsys.readouterr().out.splitlines()[1]
+    assert (
+        "of the profile's time carried over" in capsys.readouterr().out.splitlines()[1]
+    )
     assert run(["verify", str(tmp_path / "new.pbtxt"), "--hlo", str(new)]) == 0
 
 
@@ -206,13 +226,20 @@ def test_a_profile_of_another_program_is_refused(
     foreign = (
         testdata / "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"
     )  # it has all-gather-start and fusion.1, too
-    assert run(["carry", str(foreign), "--from", dump, "--to", dump, "-o", str(out)]) == 2
-    assert "--from is not the module that this profile was measured on" in capsys.readouterr().err
+    assert (
+        run(["carry", str(foreign), "--from", dump, "--to", dump, "-o", str(out)]) == 2
+    )
+    assert (
+        "--from is not the module that this profile was measured on"
+        in capsys.readouterr().err
+    )
     assert not out.exists()
 
 
 def test_the_share_is_of_all_the_profile_s_time(tmp_path: Path) -> None:
-    other = Cost("fusion.9", 60.0, kind=CostKind.COMPUTE)  # of no instruction of the module
+    other = Cost(
+        "fusion.9", 60.0, kind=CostKind.COMPUTE
+    )  # of no instruction of the module
     loop = Cost("while.1", 500.0, kind=CostKind.LOOP)  # its body's costs count
     profile = Profile((*MEASURED.costs, other, loop))
     assert carry(
@@ -249,9 +276,15 @@ def test_another_kernel_and_gathers_combined_otherwise_are_scaled_by_estimates(
         path.write_text(SCALED.format(kind=kind, operands=operands, gathered=gathered))
         tables.append(LookupTable(read_module(path)))
     measured = Profile(
-        (Cost("t.1", 10.0, kind=CostKind.COMPUTE), Cost("g", 40.0, kind=CostKind.COLLECTIVE))
+        (
+            Cost("t.1", 10.0, kind=CostKind.COMPUTE),
+            Cost("g", 40.0, kind=CostKind.COLLECTIVE),
+        )
     )
-    found = {match.name: match for match in carry(measured, *tables, lambda was, row: 3.0).matches}
+    found = {
+        match.name: match
+        for match in carry(measured, *tables, lambda was, row: 3.0).matches
+    }
     assert {name: (match.by, match.cost.cost_us) for name, match in found.items()} == {
         "t.1": (By.SCALED, 30.0), "g": (By.SCALED, 120.0),
     }  # fmt: skip

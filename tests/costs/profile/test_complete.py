@@ -1,4 +1,6 @@
-"""Filling gaps: small modules by hand, and a real profile half of which is hidden and guessed again."""
+"""Filling gaps: small modules by hand, and a real profile half of which is hidden and guessed
+again.
+"""
 
 import random
 from collections.abc import Callable
@@ -29,12 +31,16 @@ DUMP = next((DATA / "proc0" / "dump").glob("module_0040*after_optimizations*"))
 
 
 def fusion(name: str, size: int, computation: str = "e") -> Instruction:
-    return Instruction(name, "fusion", Shape("f32", (size,)), computation, fusion_kind="kLoop")
+    return Instruction(
+        name, "fusion", Shape("f32", (size,)), computation, fusion_kind="kLoop"
+    )
 
 
 def module(*entry: Instruction, **bodies: tuple[Instruction, ...]) -> Module:
     named = {"e": entry, **bodies}
-    computations = {name: Computation(name, items, items[-1].name) for name, items in named.items()}
+    computations = {
+        name: Computation(name, items, items[-1].name) for name, items in named.items()
+    }
     return Module("m", 1, "", "e", computations, True, num_partitions=4)
 
 
@@ -67,7 +73,11 @@ def test_nothing_measured_is_changed() -> None:
 
 def test_a_collective_is_filed_under_the_name_it_had_when_lhs_ran() -> None:
     plain = Instruction(
-        "psum.14", "all-reduce", Shape("f32", (8,)), "e", scheduling_name="all-reduce-start"
+        "psum.14",
+        "all-reduce",
+        Shape("f32", (8,)),
+        "e",
+        scheduling_name="all-reduce-start",
     )
     assert list(filled(module(plain))) == ["all-reduce-start"]
     assert filled(module(plain), **{"all-reduce-start": 5.0}) == {}
@@ -75,8 +85,12 @@ def test_a_collective_is_filed_under_the_name_it_had_when_lhs_ran() -> None:
 
 def test_a_loop_costs_its_trips_times_its_body() -> None:
     config = '{"known_trip_count":{"n":"10"}}'
-    loop = Instruction("w", "while", Shape("f32", (8,)), "e", called=("b",), backend_config=config)
-    found = filled(module(loop, b=(fusion("x", 8, "b"), fusion("y", 9, "b"))), x=3.0, y=4.0)
+    loop = Instruction(
+        "w", "while", Shape("f32", (8,)), "e", called=("b",), backend_config=config
+    )
+    found = filled(
+        module(loop, b=(fusion("x", 8, "b"), fusion("y", 9, "b"))), x=3.0, y=4.0
+    )
     assert (found["w"].cost_us, found["w"].kind) == (70.0, CostKind.LOOP)
 
 
@@ -104,15 +118,21 @@ def real() -> tuple[Module, tuple[Cost, ...]]:
 def hide(keep: Callable[[Cost], bool]) -> tuple[Profile, dict[str, float]]:
     costs = real()[1]
     kept = tuple(cost for cost in costs if keep(cost))
-    return Profile(kept), {cost.name: cost.cost_us for cost in costs if cost not in kept}
+    return Profile(kept), {
+        cost.name: cost.cost_us for cost in costs if cost not in kept
+    }
 
 
-def test_half_of_a_real_profile_is_guessed_within_five_per_cent_where_a_twin_was_measured() -> None:
+def test_half_of_a_real_profile_is_guessed_within_five_per_cent_where_a_twin_was_measured() -> (
+    None
+):
     chance = random.Random(0)
     profile, hidden = hide(lambda cost: chance.random() < 0.5)
     found = complete_profile(profile, real()[0], A100)
     twins = [
-        cost for cost in found.filled if cost.origin is Origin.SAME_SHAPE and cost.name in hidden
+        cost
+        for cost in found.filled
+        if cost.origin is Origin.SAME_SHAPE and cost.name in hidden
     ]
     ratios = [cost.cost_us / hidden[cost.name] for cost in twins]
     assert len(ratios) > 0.9 * len(hidden)
@@ -122,33 +142,48 @@ def test_half_of_a_real_profile_is_guessed_within_five_per_cent_where_a_twin_was
 def test_kinds_without_a_measurement_are_estimated_within_a_factor_of_two() -> None:
     profile, hidden = hide(lambda cost: cost.opcode != "custom-call")
     found = complete_profile(profile, real()[0], A100)
-    ratios = [cost.cost_us / hidden[cost.name] for cost in found.filled if cost.name in hidden]
+    ratios = [
+        cost.cost_us / hidden[cost.name] for cost in found.filled if cost.name in hidden
+    ]
     assert {cost.origin for cost in found.filled} == {Origin.ESTIMATED}
     assert 0.5 < median(ratios) < 2
 
 
 def test_a_completed_profile_predicts_the_real_step_again() -> None:
     chance = random.Random(1)
-    profile, _ = hide(lambda cost: cost.kind == CostKind.COLLECTIVE or chance.random() < 0.5)
+    profile, _ = hide(
+        lambda cost: cost.kind == CostKind.COLLECTIVE or chance.random() < 0.5
+    )
     of, costs = real()
     whole = simulate(of, {cost.name: cost for cost in costs}).step_us
     half = simulate(of, {cost.name: cost for cost in profile.costs}).step_us
     full = simulate(
-        of, {cost.name: cost for cost in complete_profile(profile, of, A100).profile.costs}
+        of,
+        {cost.name: cost for cost in complete_profile(profile, of, A100).profile.costs},
     ).step_us
     assert half < 0.7 * whole
     assert full == pytest.approx(whole, rel=0.02)
 
 
-def test_the_command_writes_a_profile_whose_sidecar_marks_what_was_filled(tmp_path: Path) -> None:
+def test_the_command_writes_a_profile_whose_sidecar_marks_what_was_filled(
+    tmp_path: Path,
+) -> None:
     given = tmp_path / "half.pbtxt"
     given.write_text(
-        "".join(f'costs {{ name: "{c.name}" cost_us: {c.cost_us} }}\n' for c in real()[1][::2])
+        "".join(
+            f'costs {{ name: "{c.name}" cost_us: {c.cost_us} }}\n'
+            for c in real()[1][::2]
+        )
     )
-    completions, _ = complete_file(given, [DUMP], tmp_path / "full.pbtxt", target="a100")
+    completions, _ = complete_file(
+        given, [DUMP], tmp_path / "full.pbtxt", target="a100"
+    )
     written = read_profile(tmp_path / "full.pbtxt")
     assert len(written) == completions[0].wanted
-    assert {cost.origin for cost in written.costs[-100:]} <= {Origin.SAME_SHAPE, Origin.ESTIMATED}
+    assert {cost.origin for cost in written.costs[-100:]} <= {
+        Origin.SAME_SHAPE,
+        Origin.ESTIMATED,
+    }
 
 
 def test_a_profile_of_another_program_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pgle.costs.profile.coverage import Coverage, ModuleCoverage, cover, estimate_profile
+from pgle.costs.profile.coverage import (
+    Coverage,
+    ModuleCoverage,
+    cover,
+    estimate_profile,
+)
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Cost, Origin, Profile
 from pgle.errors import UserError
@@ -35,12 +40,15 @@ def full(step: Module) -> Profile:
     """Estimates that count as measured."""
     profile = estimate_profile(step, find_hardware("a100-40gb"))
     return replace(
-        profile, costs=tuple(cost._replace(origin=Origin.MEASURED) for cost in profile.costs)
+        profile,
+        costs=tuple(cost._replace(origin=Origin.MEASURED) for cost in profile.costs),
     )
 
 
 def without(profile: Profile, *names: str) -> Profile:
-    return replace(profile, costs=tuple(cost for cost in profile.costs if cost.name not in names))
+    return replace(
+        profile, costs=tuple(cost for cost in profile.costs if cost.name not in names)
+    )
 
 
 def main_of(coverage: Coverage) -> ModuleCoverage:
@@ -65,7 +73,8 @@ def test_a_gap_weighs_what_its_neighbours_of_the_same_shape_cost(
 
 
 @pytest.mark.parametrize(
-    ("factor", "is_implausible"), [(29, False), (31, True), (1 / 29, False), (1 / 31, True)]
+    ("factor", "is_implausible"),
+    [(29, False), (31, True), (1 / 29, False), (1 / 31, True)],
 )
 def test_a_cost_of_something_else_is_told_by_the_estimate(
     step: Module, full: Profile, factor: float, is_implausible: bool
@@ -76,7 +85,9 @@ def test_a_cost_of_something_else_is_told_by_the_estimate(
         for cost in full.costs
     )
     found = cover(replace(full, costs=changed), [step])
-    assert [item.name for item in main_of(found).implausible] == ([name] if is_implausible else [])
+    assert [item.name for item in main_of(found).implausible] == (
+        [name] if is_implausible else []
+    )
 
 
 HLO = """HloModule jit_step, is_scheduled=true
@@ -113,7 +124,9 @@ def test_a_cost_that_data_decides_or_nobody_knows_may_be_large(
     tmp_path: Path, operation: str, is_implausible: bool
 ) -> None:
     (tmp_path / "step.txt").write_text(HLO.replace("OPERATION", operation))
-    found = main_of(cover(Profile((Cost("it", 3000.0),)), [read_module(tmp_path / "step.txt")]))
+    found = main_of(
+        cover(Profile((Cost("it", 3000.0),)), [read_module(tmp_path / "step.txt")])
+    )
     assert (found.count.value, bool(found.implausible)) == (1, is_implausible)
 
 
@@ -127,9 +140,12 @@ def test_time_coverage_counts_loops_by_their_trips() -> None:
     assert gap.total_us == pytest.approx(4 * cost.cost_us)
 
 
-def test_estimates_of_gaps_are_scaled_to_the_profile(step: Module, full: Profile) -> None:
+def test_estimates_of_gaps_are_scaled_to_the_profile(
+    step: Module, full: Profile
+) -> None:
     tenfold = replace(
-        full, costs=tuple(cost._replace(cost_us=10 * cost.cost_us) for cost in full.costs)
+        full,
+        costs=tuple(cost._replace(cost_us=10 * cost.cost_us) for cost in full.costs),
     )
     costs = {cost.name: cost for cost in tenfold.costs}
     found = main_of(cover(without(tenfold, "all-gather-start.7"), [step]))
@@ -138,7 +154,9 @@ def test_estimates_of_gaps_are_scaled_to_the_profile(step: Module, full: Profile
     assert gap.cost_us == pytest.approx(costs["all-gather-start.7"].cost_us)
 
 
-def test_xla_takes_a_lost_collective_for_five_milliseconds(step: Module, full: Profile) -> None:
+def test_xla_takes_a_lost_collective_for_five_milliseconds(
+    step: Module, full: Profile
+) -> None:
     found = main_of(cover(without(full, "all-gather-start.7"), [step]))
     assert found.fallback == "T-shirt sizes"
     assert found.gaps[0].assumed_us == 5000
@@ -147,13 +165,17 @@ def test_xla_takes_a_lost_collective_for_five_milliseconds(step: Module, full: P
 
 def test_the_wrapped_name_covers_a_generic_start(step: Module, full: Profile) -> None:
     renamed = tuple(
-        cost._replace(name="reduce-scatter.131") if cost.name == "reduce-scatter-start" else cost
+        cost._replace(name="reduce-scatter.131")
+        if cost.name == "reduce-scatter-start"
+        else cost
         for cost in full.costs
     )
     assert main_of(cover(Profile(renamed), [step])).count.value == 1
 
 
-def test_a_name_of_another_shape_is_a_mismatch_and_no_coverage(step: Module, full: Profile) -> None:
+def test_a_name_of_another_shape_is_a_mismatch_and_no_coverage(
+    step: Module, full: Profile
+) -> None:
     costs = tuple(
         cost._replace(shape="f32[7]") if cost.name == "all-gather-start.7" else cost
         for cost in full.costs
@@ -186,7 +208,9 @@ def test_filled_in_costs_are_counted_apart(step: Module, full: Profile) -> None:
     assert main_of(cover(full, [step])).filled_in == 0
 
 
-def test_fingerprint_names_count_for_their_module_only(step: Module, full: Profile) -> None:
+def test_fingerprint_names_count_for_their_module_only(
+    step: Module, full: Profile
+) -> None:
     def under(fingerprint: str) -> ModuleCoverage:
         costs = tuple(cost._replace(fingerprint=fingerprint) for cost in full.costs)
         return main_of(cover(Profile(costs), [step]))
@@ -208,13 +232,22 @@ def test_costs_that_no_module_takes_are_unused(step: Module, full: Profile) -> N
         Cost("all-gather-start.7", 1.0, fingerprint="0" * 32),
     ]
     coverage = cover(replace(full, costs=(*full.costs, *extra)), [step])
-    assert [cost.full_name for cost in coverage.unused] == [cost.full_name for cost in extra]
+    assert [cost.full_name for cost in coverage.unused] == [
+        cost.full_name for cost in extra
+    ]
 
 
 def test_processes_that_compiled_differently_must_all_be_covered(full: Profile) -> None:
-    modules = [module for module in read_modules(TESTDATA / "pax_fsdp4") if module.program_id == 40]
+    modules = [
+        module
+        for module in read_modules(TESTDATA / "pax_fsdp4")
+        if module.program_id == 40
+    ]
     mine = replace(
-        full, costs=tuple(cost._replace(fingerprint=modules[0].fingerprint) for cost in full.costs)
+        full,
+        costs=tuple(
+            cost._replace(fingerprint=modules[0].fingerprint) for cost in full.costs
+        ),
     )
     assert cover(full, modules).is_ok(Bounds(1.0))
     assert not cover(mine, modules).is_ok(Bounds(0.5))
@@ -242,7 +275,11 @@ def recorded(version: str, run: str) -> Module:
 
 
 def lhs(version: str) -> dict[str, Module]:
-    return {"jit_step": read_module(TESTDATA / "hlo" / version / "async/jit_step.schedule.pb.xz")}
+    return {
+        "jit_step": read_module(
+            TESTDATA / "hlo" / version / "async/jit_step.schedule.pb.xz"
+        )
+    }
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -251,15 +288,23 @@ def test_scheduling_names_of_a_sync_profile_run_cover_the_performance_run(
     version: str, with_dump: bool
 ) -> None:
     profile = estimate_profile(recorded(version, "sync"), find_hardware("a100-40gb"))
-    found = main_of(cover(profile, [recorded(version, "async")], lhs(version) if with_dump else {}))
+    found = main_of(
+        cover(profile, [recorded(version, "async")], lhs(version) if with_dump else {})
+    )
     assert found.against == ("schedule dump" if with_dump else "scheduling names")
     assert (found.collectives.value, found.gaps) == (1, ())
 
 
 def test_a_profile_run_without_lhs_loses_every_collective_of_newer_xla() -> None:
-    """In 0.12 collectives that stayed synchronous have new names, and without LHS no scheduling name."""
-    profile = estimate_profile(recorded("jax-0.12.0.1", "off"), find_hardware("a100-40gb"))
-    found = main_of(cover(profile, [recorded("jax-0.12.0.1", "async")], lhs("jax-0.12.0.1")))
+    """In 0.12 collectives that stayed synchronous have new names, and without LHS no scheduling
+    name.
+    """
+    profile = estimate_profile(
+        recorded("jax-0.12.0.1", "off"), find_hardware("a100-40gb")
+    )
+    found = main_of(
+        cover(profile, [recorded("jax-0.12.0.1", "async")], lhs("jax-0.12.0.1"))
+    )
     assert (found.collectives.covered, found.collectives.total) == (0, 10)
     assert len(found.gaps) == 10
 
@@ -272,18 +317,22 @@ def test_gaps_are_among_the_names_that_xla_logs_as_missing(version: str) -> None
         given = Profile(tuple(Cost(name, 1.0) for name in line["names"]))
         gaps = {
             gap.name
-            for gap in main_of(cover(given, [recorded(version, "async")], lhs(version))).gaps
+            for gap in main_of(
+                cover(given, [recorded(version, "async")], lhs(version))
+            ).gaps
         }
         others = set(line["missing"]) - gaps
         assert gaps <= set(line["missing"])
-        assert all("-done" in name or "-start" in name or "compare" in name for name in others), (
-            others
-        )
+        assert all(
+            "-done" in name or "-start" in name or "compare" in name for name in others
+        ), others
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("with_dump", [False, True])
-def test_a_condition_that_no_schedule_asks_for_is_no_gap(version: str, with_dump: bool) -> None:
+def test_a_condition_that_no_schedule_asks_for_is_no_gap(
+    version: str, with_dump: bool
+) -> None:
     module = recorded(version, "async")
     lhs_modules = lhs(version) if with_dump else {}
     profile = estimate_profile(module, find_hardware("a100-40gb"))
@@ -298,7 +347,9 @@ def test_a_condition_that_no_schedule_asks_for_is_no_gap(version: str, with_dump
 
 def test_renamed_collectives_without_scheduling_names_are_pointed_out() -> None:
     module = recorded("jax-0.12.0.1", "off")
-    profile = estimate_profile(recorded("jax-0.12.0.1", "sync"), find_hardware("a100-40gb"))
+    profile = estimate_profile(
+        recorded("jax-0.12.0.1", "sync"), find_hardware("a100-40gb")
+    )
     found = main_of(cover(profile, [module]))
     (hint,) = [hint for hint in found.hints if "renamed after scheduling" in hint]
     assert "give its schedule dump in --hlo too" in hint

@@ -1,4 +1,6 @@
-"""What XLA takes from a profile; `test_profile_against_xla.py` holds the same rules against the compiler."""
+"""What XLA takes from a profile; `test_profile_against_xla.py` holds the same rules against the
+compiler.
+"""
 
 from pathlib import Path
 
@@ -17,17 +19,26 @@ FP = "0123456789abcdef0123456789abcdef"
 
 
 def profile_of(*entries: tuple[str, float]) -> Profile:
-    text = "".join(f'costs {{ name: "{name}" cost_us: {cost_us} }}\n' for name, cost_us in entries)
+    text = "".join(
+        f'costs {{ name: "{name}" cost_us: {cost_us} }}\n' for name, cost_us in entries
+    )
     return decode_profile(text.encode(), Path("x.pbtxt"))
 
 
 def table(profile: Profile, fingerprint: str = "") -> dict[str, float]:
-    return {name: cost.cost_us for name, cost in effective_costs(profile, fingerprint).items()}
+    return {
+        name: cost.cost_us
+        for name, cost in effective_costs(profile, fingerprint).items()
+    }
 
 
-def found(profile: Profile, fault: Fault) -> list[tuple[str, tuple[float, ...], float | None]]:
+def found(
+    profile: Profile, fault: Fault
+) -> list[tuple[str, tuple[float, ...], float | None]]:
     return [
-        (f.name, f.values_us, f.effective_us) for f in profile_findings(profile) if f.fault == fault
+        (f.name, f.values_us, f.effective_us)
+        for f in profile_findings(profile)
+        if f.fault == fault
     ]
 
 
@@ -60,12 +71,19 @@ def test_a_remat_name_of_another_module_does_not_make_xla_average():
 
 
 def test_entries_hold_each_usable_cost_once():
-    costs = effective_entries(profile_of(("a", 1), (f"{FP}::a", 2), ("a", 3), ("x::y::z", 4)))
-    assert [(cost.full_name, cost.cost_us) for cost in costs] == [("a", 3), (f"{FP}::a", 2)]
+    costs = effective_entries(
+        profile_of(("a", 1), (f"{FP}::a", 2), ("a", 3), ("x::y::z", 4))
+    )
+    assert [(cost.full_name, cost.cost_us) for cost in costs] == [
+        ("a", 3),
+        (f"{FP}::a", 2),
+    ]
 
 
 def test_duplicates_are_found_with_the_effective_value():
-    assert found(profile_of(("a", 1), ("a", 3), ("b", 1)), Fault.DUPLICATE) == [("a", (1, 3), 3)]
+    assert found(profile_of(("a", 1), ("a", 3), ("b", 1)), Fault.DUPLICATE) == [
+        ("a", (1, 3), 3)
+    ]
 
 
 def test_a_bare_and_a_prefixed_cost_are_duplicates_for_that_module():
@@ -99,24 +117,30 @@ def test_what_remat_averages_is_found():
     ],
 )
 def test_odd_costs_and_names_are_found(name, cost_us, fault):
-    assert [item.fault for item in profile_findings(profile_of((name, cost_us)))] == [fault]
+    assert [item.fault for item in profile_findings(profile_of((name, cost_us)))] == [
+        fault
+    ]
 
 
 def test_a_sound_profile_has_no_findings():
     assert (
         profile_findings(
-            profile_of(("all-gather-start", 3), ("loop_fusion", 500), ("gemm_fusion_dot.1", 4))
+            profile_of(
+                ("all-gather-start", 3), ("loop_fusion", 500), ("gemm_fusion_dot.1", 4)
+            )
         )
         == ()
     )
 
 
 def test_the_loop_of_a_published_profile_costs_xla_a_microsecond(testdata):
-    # 62 costs of one loop, from 1 µs to 16 ms, of which XLA takes the last: what a converter without module and
-    # thunk ranges makes of a loop whose body it also lists
+    # 62 costs of one loop, from 1 µs to 16 ms, of which XLA takes the last: what a converter
+    # without module and thunk ranges makes of a loop whose body it also lists
     profile = read_profile(testdata / "maxtext_pgle/llama2_70b_bf16_pgle_128vm.pbtxt")
     duplicates = {
-        item.name: item for item in profile_findings(profile) if item.fault == Fault.DUPLICATE
+        item.name: item
+        for item in profile_findings(profile)
+        if item.fault == Fault.DUPLICATE
     }
     assert len(duplicates) == 19
     assert len(duplicates["while.6.0"].values_us) == 62

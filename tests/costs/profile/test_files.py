@@ -22,7 +22,9 @@ from pgle.errors import UserError
 from pgle.files import write_files
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
-PROFILES = st.lists(st.tuples(NAMES, st.floats(0, MAX_COST_US)), min_size=1, max_size=8).map(
+PROFILES = st.lists(
+    st.tuples(NAMES, st.floats(0, MAX_COST_US)), min_size=1, max_size=8
+).map(
     lambda entries: Profile(
         tuple(Cost(name, cost_us, origin=Origin.UNKNOWN) for name, cost_us in entries)
     )
@@ -52,7 +54,8 @@ def test_jaxlib_reads_the_binary_form(profile):
     last = {cost.full_name: cost.cost_us for cost in profile.costs}
     ours = Profile(tuple(Cost(name, cost_us) for name, cost_us in last.items()))
     theirs = decode_profile(
-        jaxlib.aggregate_profiled_instructions([encode_profile(ours, ".pb")], 50), Path("x.pb")
+        jaxlib.aggregate_profiled_instructions([encode_profile(ours, ".pb")], 50),
+        Path("x.pb"),
     )
     assert sorted(spelled(theirs)) == sorted(spelled(ours))
 
@@ -60,8 +63,12 @@ def test_jaxlib_reads_the_binary_form(profile):
 @pytest.mark.parametrize("suffix", [".pb", ".pbtxt"])
 @pytest.mark.parametrize("cost_us", [math.nan, math.inf, -math.inf, -1.0, 2e15])
 def test_what_is_no_time_is_never_written(cost_us, suffix):
-    with pytest.raises(UserError, match=rf"the cost of {'f' * 32}::fusion.1 is {cost_us}"):
-        encode_profile(Profile((Cost("a", 1.0), Cost("fusion.1", cost_us, "f" * 32))), suffix)
+    with pytest.raises(
+        UserError, match=rf"the cost of {'f' * 32}::fusion.1 is {cost_us}"
+    ):
+        encode_profile(
+            Profile((Cost("a", 1.0), Cost("fusion.1", cost_us, "f" * 32))), suffix
+        )
 
 
 @pytest.mark.parametrize(
@@ -98,7 +105,10 @@ BAD = {
         rb'costs { name: "\377" }',
         r"1:22: a name is not UTF-8, so no instruction is called that",
     ),
-    "x.txt": (b'costs { name: "a" cost_us: 1 }', r"XLA ignores .*rename it if it is a profile"),
+    "x.txt": (
+        b'costs { name: "a" cost_us: 1 }',
+        r"XLA ignores .*rename it if it is a profile",
+    ),
     "x.pbtxt.gz": (b"", "XLA ignores"),
     "x": (b"", "XLA ignores"),
     "deep.pbtxt": (b"costs {" * 100_000, "XLA would not parse"),
@@ -129,10 +139,17 @@ def test_a_missing_profile_is_said_so(tmp_path):
 def test_a_directory_is_read_as_xla_reads_it(tmp_path):
     one, other = "a" * 32, "b" * 32
     (tmp_path / f"{one}.pbtxt").write_text('costs { name: "x" cost_us: 1 }\n')
-    (tmp_path / f"{one}.pb").write_bytes(encode_profile(profile_of(("not.read", 5.0)), ".pb"))
-    (tmp_path / f"{other}.pb").write_bytes(encode_profile(profile_of(("y", 2.0)), ".pb"))
+    (tmp_path / f"{one}.pb").write_bytes(
+        encode_profile(profile_of(("not.read", 5.0)), ".pb")
+    )
+    (tmp_path / f"{other}.pb").write_bytes(
+        encode_profile(profile_of(("y", 2.0)), ".pb")
+    )
     (tmp_path / "notes.pbtxt").write_text("not read")
-    assert spelled(read_profile(tmp_path)) == [(f"{one}::x", "1.0"), (f"{other}::y", "2.0")]
+    assert spelled(read_profile(tmp_path)) == [
+        (f"{one}::x", "1.0"),
+        (f"{other}::y", "2.0"),
+    ]
 
 
 def test_a_directory_without_profiles_is_refused(tmp_path):
@@ -161,10 +178,18 @@ DESCRIBED = Profile(
             trace_name="all-gather.4",
         ),
         Cost(
-            "loop_fusion", 3.0, fingerprint="f" * 32, kind=CostKind.COMPUTE, origin=Origin.ESTIMATED
+            "loop_fusion",
+            3.0,
+            fingerprint="f" * 32,
+            kind=CostKind.COMPUTE,
+            origin=Origin.ESTIMATED,
         ),
     ),
-    provenance={"tool": "pgle", "step_us": float("nan"), "inputs": [{"name": "a.sqlite"}]},
+    provenance={
+        "tool": "pgle",
+        "step_us": float("nan"),
+        "inputs": [{"name": "a.sqlite"}],
+    },
     warnings=("one rank only",),
 )
 
@@ -175,11 +200,17 @@ def test_the_sidecar_gives_back_what_the_profile_cannot_hold(suffix, tmp_path):
     write_files(profile_files(path, DESCRIBED))
     found = read_profile(path)
     assert (found.costs, found.warnings) == (DESCRIBED.costs, DESCRIBED.warnings)
-    assert found.provenance == {"tool": "pgle", "step_us": None, "inputs": [{"name": "a.sqlite"}]}
+    assert found.provenance == {
+        "tool": "pgle",
+        "step_us": None,
+        "inputs": [{"name": "a.sqlite"}],
+    }
 
 
 def test_equal_profiles_give_equal_bytes():
-    assert profile_files(Path("x.pb"), DESCRIBED) == profile_files(Path("x.pb"), replace(DESCRIBED))
+    assert profile_files(Path("x.pb"), DESCRIBED) == profile_files(
+        Path("x.pb"), replace(DESCRIBED)
+    )
 
 
 def test_a_sidecar_is_json_with_a_schema():
@@ -197,7 +228,10 @@ def test_a_sidecar_is_json_with_a_schema():
     [
         (lambda text: text.replace("812.5", "812.5 "), None),
         (lambda text: text[:-20], "not JSON"),
-        (lambda text: text.replace("pgle.profile/1", "pgle.profile/9"), "not a sidecar of schema"),
+        (
+            lambda text: text.replace("pgle.profile/1", "pgle.profile/9"),
+            "not a sidecar of schema",
+        ),
         (
             lambda text: text.replace('"sha256": "', '"sha256": "0'),
             "another version of the profile",
@@ -207,12 +241,18 @@ def test_a_sidecar_is_json_with_a_schema():
         (lambda text: text.replace('::loop_fusion"', '::other"'), "damaged"),
         (lambda text: text.replace('"origin": "measured"', '"origin": 3'), "damaged"),
         (lambda text: "[" * 100_000, "not a sidecar"),
-        (lambda text: text.replace('"origin"', '"slowest_us": 1.7e308, "origin"'), "damaged"),
+        (
+            lambda text: text.replace('"origin"', '"slowest_us": 1.7e308, "origin"'),
+            "damaged",
+        ),
         (lambda text: "[]", "not a sidecar"),
         (lambda text: text.replace('"warnings": []', '"warnings": 5'), "damaged"),
         (lambda text: text.replace('"samples": 18', '"samples": 1.5'), "damaged"),
         *(
-            (lambda text, hostile=hostile: text.replace('"tool": "pgle"', hostile), "damaged")
+            (
+                lambda text, hostile=hostile: text.replace('"tool": "pgle"', hostile),
+                "damaged",
+            )
             for hostile in (
                 '"modules": {}',
                 '"modules": null',
@@ -226,7 +266,9 @@ def test_a_sidecar_is_json_with_a_schema():
             )
         ),
         (
-            lambda text: text.replace('"tool": "pgle"', '"modules": [{"launch": {"gap_us": NaN}}]'),
+            lambda text: text.replace(
+                '"tool": "pgle"', '"modules": [{"launch": {"gap_us": NaN}}]'
+            ),
             "not JSON",
         ),
         (
@@ -235,13 +277,16 @@ def test_a_sidecar_is_json_with_a_schema():
         ),  # a byte that is not UTF-8
         (
             lambda text: text.replace(
-                '"tool": "pgle"', '"modules": [{"launch": null, "of_a_later_release": [3]}]'
+                '"tool": "pgle"',
+                '"modules": [{"launch": null, "of_a_later_release": [3]}]',
             ),
             None,
         ),
     ],
 )
-def test_a_sidecar_that_does_not_fit_is_left_aside_with_a_warning(spoil, reason, tmp_path):
+def test_a_sidecar_that_does_not_fit_is_left_aside_with_a_warning(
+    spoil, reason, tmp_path
+):
     path = tmp_path / "x.pbtxt"
     write_files(profile_files(path, replace(DESCRIBED, warnings=())))
     sidecar = sidecar_path(path)

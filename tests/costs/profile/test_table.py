@@ -1,4 +1,6 @@
-"""Which cost of a profile XLA finds for an instruction, and what filling gaps leaves of measured costs."""
+"""Which cost of a profile XLA finds for an instruction, and what filling gaps leaves of measured
+costs.
+"""
 
 import random
 from dataclasses import replace
@@ -33,7 +35,9 @@ def program(name: str) -> tuple[Module, Module | None]:
         return read_module(TESTDATA / STEP), None
     (module,) = read_modules(TESTDATA / "hlo" / name)
     dumps = find_schedule_dumps(TESTDATA / "hlo" / name)
-    return module, read_schedule_dump(dumps[module.name]).module if module.name in dumps else None
+    return module, read_schedule_dump(
+        dumps[module.name]
+    ).module if module.name in dumps else None
 
 
 def module(*entry: Instruction) -> Module:
@@ -53,7 +57,9 @@ def fusion(name: str, size: int = 8) -> Instruction:
 
 
 def measured(name: str, chance: random.Random) -> Profile:
-    """Some costs as measured: repeated names, rematerialized copies, names of this and of another fingerprint."""
+    """Some costs as measured: repeated names, rematerialized copies, names of this and of another
+    fingerprint.
+    """
     final, lhs = program(name)
     costs: list[Cost] = []
     for cost in estimate_profile(lhs or final, A100).costs:
@@ -64,7 +70,9 @@ def measured(name: str, chance: random.Random) -> Profile:
         ):
             fingerprint = chance.choice(["", "", final.fingerprint, "0" * 32])
             value = chance.uniform(1, 1000)
-            found = cost._replace(name=cost.name + spelling, cost_us=value, fingerprint=fingerprint)
+            found = cost._replace(
+                name=cost.name + spelling, cost_us=value, fingerprint=fingerprint
+            )
             costs.append(found._replace(origin=Origin.MEASURED))
     if chance.random() < 0.5:
         costs = [cost for cost in costs if ".remat" not in cost.name]
@@ -80,17 +88,22 @@ def test_completing_changes_no_measured_cost_of_any_module(
 ) -> None:
     profile = measured(name, random.Random(f"{name} {seed}"))
     final, lhs = program(name)
-    done = complete_profile(profile, final, A100, lhs_module=lhs if with_dump else None).profile
+    done = complete_profile(
+        profile, final, A100, lhs_module=lhs if with_dump else None
+    ).profile
     for fingerprint in (final.fingerprint, "0" * 32, "1" * 32):
-        before, after = effective_costs(profile, fingerprint), effective_costs(done, fingerprint)
+        before, after = (
+            effective_costs(profile, fingerprint),
+            effective_costs(done, fingerprint),
+        )
         assert {key: after[key].cost_us for key in before} == {
             key: cost.cost_us for key, cost in before.items()
         }
     table = LookupTable(final, lhs)
     found = table.costs(profile)
-    assert {key: cost.cost_us for key, cost in table.costs(done).items() if key in found} == {
-        key: cost.cost_us for key, cost in found.items()
-    }
+    assert {
+        key: cost.cost_us for key, cost in table.costs(done).items() if key in found
+    } == {key: cost.cost_us for key, cost in found.items()}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -137,7 +150,9 @@ def test_a_bare_name_never_covers_that_of_another_module() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -5.0, 1e308])
 def test_a_cost_that_is_no_time_is_a_gap_to_be_filled(value: float) -> None:
     done = complete_profile(
-        Profile((Cost("a", 5.0), Cost("b", value))), module(fusion("a"), fusion("b")), A100
+        Profile((Cost("a", 5.0), Cost("b", value))),
+        module(fusion("a"), fusion("b")),
+        A100,
     ).profile
     assert {cost.name: cost.cost_us for cost in done.costs} == {"a": 5.0, "b": 5.0}
     assert any(f"b ({value:g})" in line for line in done.warnings)
@@ -148,14 +163,19 @@ def test_a_program_whose_collectives_all_lack_costs_fails(name: str) -> None:
     final, lhs = program(name)
     full = estimate_profile(lhs or final, A100)
     blind = replace(
-        full, costs=tuple(cost for cost in full.costs if cost.kind is not CostKind.COLLECTIVE)
+        full,
+        costs=tuple(
+            cost for cost in full.costs if cost.kind is not CostKind.COLLECTIVE
+        ),
     )
     assert len(blind) < len(full)
     assert not cover(blind, [final], {final.name: lhs}).is_ok(Bounds(0))
 
 
 def test_the_collective_gate_is_a_share_of_the_step() -> None:
-    """5 ms, which XLA takes a lost collective for, is 5 % of a step of 0.1 s, and 0.5 % of one of 1 s."""
+    """5 ms, which XLA takes a lost collective for, is 5 % of a step of 0.1 s, and 0.5 % of one of 1
+    s.
+    """
     start = Instruction("all-reduce-start", "all-reduce-start", Shape("f32", (8,)), "e")
     of = module(fusion("a"), start)
     assert not cover(Profile((Cost("a", 1e5),)), [of]).is_ok(Bounds(0))
@@ -163,8 +183,12 @@ def test_the_collective_gate_is_a_share_of_the_step() -> None:
 
 
 def test_a_gap_weighs_what_it_costs_where_xla_takes_it_for_less() -> None:
-    big = Instruction("big", "fusion", Shape("f32", (1 << 28,)), "e", fusion_kind="kInput")
-    (gap,) = cover(Profile((Cost("a", 5.0),)), [module(fusion("a"), big)]).modules[0].gaps
+    big = Instruction(
+        "big", "fusion", Shape("f32", (1 << 28,)), "e", fusion_kind="kInput"
+    )
+    (gap,) = (
+        cover(Profile((Cost("a", 5.0),)), [module(fusion("a"), big)]).modules[0].gaps
+    )
     assert gap.assumed_us == 1 < gap.cost_us == gap.weight_us
 
 
@@ -177,7 +201,9 @@ def test_a_done_is_never_filled_in() -> None:
 
 
 def test_an_asynchronous_fusion_is_filed_under_what_it_wraps() -> None:
-    """Under the start's own name XLA takes a cost twice: as latency, and as time in which nothing else computes."""
+    """Under the start's own name XLA takes a cost twice: as latency, and as time in which nothing
+    else computes.
+    """
     final, lhs = program("jax-0.12.0.1/async")
     table = LookupTable(final, lhs)
     row = table.rows["fusion-start"]

@@ -36,8 +36,12 @@ def test_what_we_write_protobuf_reads(entries):
 @settings(deadline=None)  # machines differ
 @given(ENTRIES, st.booleans(), st.booleans())
 def test_what_protobuf_writes_we_read(entries, one_line, as_utf8):
-    text = text_format.MessageToString(message_of(entries), as_one_line=one_line, as_utf8=as_utf8)
-    assert same(decode_entries(text), [(c.name, c.cost_us) for c in message_of(entries).costs])
+    text = text_format.MessageToString(
+        message_of(entries), as_one_line=one_line, as_utf8=as_utf8
+    )
+    assert same(
+        decode_entries(text), [(c.name, c.cost_us) for c in message_of(entries).costs]
+    )
 
 
 @settings(deadline=None)  # machines differ
@@ -50,7 +54,12 @@ def test_text_round_trip(entries):
 @given(
     st.lists(
         st.sampled_from(
-            [*"costs{}name:\"'\\ \n#cost_us10.-e+fx,;[]<>\u00a0\0é", "costs", "name", "cost_us"]
+            [
+                *"costs{}name:\"'\\ \n#cost_us10.-e+fx,;[]<>\u00a0\0é",
+                "costs",
+                "name",
+                "cost_us",
+            ]
         )
     )
 )

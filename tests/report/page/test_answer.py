@@ -1,4 +1,6 @@
-"""A page as every renderer draws it: the order is fixed, names stay text, and what is saved is read again."""
+"""A page as every renderer draws it: the order is fixed, names stay text, and what is saved is read
+again.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,16 @@ from pgle.report.page.value import (
 
 HOSTILE = "</script><img src=x onerror=alert(1)>[x](http://y)![z](w)"
 TABLE = Table(
-    (Column(""), Column("step", Unit.TIME), Column("empty"), Column("exposed", Unit.TIME)),
-    (("default", 6419.0, None, Cell(539.2, "exposed")), ("with the profile", 5878.0, None, 0.0)),
+    (
+        Column(""),
+        Column("step", Unit.TIME),
+        Column("empty"),
+        Column("exposed", Unit.TIME),
+    ),
+    (
+        ("default", 6419.0, None, Cell(539.2, "exposed")),
+        ("with the profile", 5878.0, None, 0.0),
+    ),
 )
 PAGE = Page(
     "pgle test",
@@ -37,7 +47,12 @@ PAGE = Page(
     TABLE,
     notes=("From estimated costs.",),
     actions=(
-        Advice("Turn the scheduler on", 0.039, "XLA has it off here", "export XLA_FLAGS=--x"),
+        Advice(
+            "Turn the scheduler on",
+            0.039,
+            "XLA has it off here",
+            "export XLA_FLAGS=--x",
+        ),
         Advice("Measure"),
     ),
     sections=(
@@ -49,7 +64,9 @@ PAGE = Page(
 )
 
 
-def lines(capsys: pytest.CaptureFixture[str], page: Page = PAGE, *sections: str) -> list[str]:
+def lines(
+    capsys: pytest.CaptureFixture[str], page: Page = PAGE, *sections: str
+) -> list[str]:
     plain.show(page, sections=sections)
     found = capsys.readouterr()
     assert found.err == ""
@@ -78,10 +95,14 @@ def test_the_verdict_is_the_second_line_and_the_next_command_the_last(
 
 
 def test_flags_to_copy_stay_as_a_shell_takes_them() -> None:
-    assert "<code><span>export</span> <span>XLA_FLAGS=--x</span></code>" in html.render(PAGE)
+    assert "<code><span>export</span> <span>XLA_FLAGS=--x</span></code>" in html.render(
+        PAGE
+    )
 
 
-def test_sections_are_printed_only_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sections_are_printed_only_when_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert "Layers" not in lines(capsys)
     assert "Layers" in lines(capsys, PAGE, "layers")
     assert "Memory" not in lines(capsys, PAGE, "layers")
@@ -124,13 +145,15 @@ def test_hostile_names_make_no_links_or_pictures_in_markdown() -> None:
         fenced ^= line.startswith("```")
         text += [] if fenced or line.lstrip().startswith("`") else [line]
     assert not any(
-        "](" in line.replace("\\](", "") or "<img" in line.replace("\\<", "") for line in text
+        "](" in line.replace("\\](", "") or "<img" in line.replace("\\<", "")
+        for line in text
     )
 
 
 def test_a_terminal_is_never_controlled(capsys: pytest.CaptureFixture[str]) -> None:
     found = lines(
-        capsys, replace(PAGE, verdict="a\x1b[31mb", identity=("c\x07",), notes=("\x9b2J",))
+        capsys,
+        replace(PAGE, verdict="a\x1b[31mb", identity=("c\x07",), notes=("\x9b2J",)),
     )
     assert not any(char in "\n".join(found) for char in "\x1b\x07\x9b")
 
@@ -175,7 +198,9 @@ def test_what_is_no_page_is_refused(text: str, tmp_path: Path) -> None:
 
 
 def test_a_damaged_timeline_is_refused(tmp_path: Path) -> None:
-    page = replace(PAGE, sections=(Section("k", "h", (TimelineData("</script>", ""),)),))
+    page = replace(
+        PAGE, sections=(Section("k", "h", (TimelineData("</script>", ""),)),)
+    )
     (tmp_path / "page.json").write_text(value.as_json(page))
     with pytest.raises(UserError, match="not a report"):
         value.read_page(tmp_path / "page.json")

@@ -11,7 +11,9 @@ from pgle.report.page.figures import Unit
     [(285.4, "285 µs"), (6419, "6.42 ms"), (55990, "55.99 ms"), (130_900, "130.9 ms"), (1_562_000, "1.56 s"),
      (0.2, "–"), (None, "–"), (-1231, "−1.23 ms"), (999.6, "1.00 ms"), (999_960, "1.00 s")],
 )  # fmt: skip
-def test_a_duration_has_the_digits_that_a_reader_needs(us: float | None, text: str) -> None:
+def test_a_duration_has_the_digits_that_a_reader_needs(
+    us: float | None, text: str
+) -> None:
     assert figures.time(us) == text
 
 

@@ -1,4 +1,6 @@
-"""Names from files hold line breaks, colours and the words of CI runners: no renderer lets them forge a line."""
+"""Names from files hold line breaks, colours and the words of CI runners: no renderer lets them
+forge a line.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from pgle.report.page.value import Advice, Page, Prose, Section, Table, table
 from pgle.xla.protos import hlo_pb2
 
 FORGED = "a\n✓ all is well\n::error::stop\r\nNext: rm -rf .\x1b[2J\u2028b\u202ec\x85d"
-"""Line breaks of five kinds, a forged verdict, command and next step, an erased screen, text from right to left."""
+"""Line breaks of five kinds, a forged verdict, command and next step, an erased screen, text from
+right to left.
+"""
 
 
 def cells(name: str) -> Table:
@@ -31,7 +35,11 @@ HOSTILE = Page(
     cells(FORGED),
     notes=(FORGED, value.Cell(FORGED, "bad")),
     actions=(Advice(FORGED, 0.1, FORGED, FORGED),),
-    sections=(Section("one", FORGED, (Prose(FORGED), Prose(FORGED, tone="head"), cells(FORGED))),),
+    sections=(
+        Section(
+            "one", FORGED, (Prose(FORGED), Prose(FORGED, tone="head"), cells(FORGED))
+        ),
+    ),
     next=(FORGED,),
     warnings=(FORGED,),
     about=((FORGED, FORGED),),
@@ -40,9 +48,15 @@ HOSTILE = Page(
 
 
 def forged(lines: str) -> list[str]:
-    """Lines that pass for a verdict, a command to a CI runner or a next step, and what a terminal obeys."""
-    found = [line for line in lines.split("\n") if re.match(r"\s*(✓|::|Next: rm)", line)]
-    return found + re.findall(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]", lines)
+    """Lines that pass for a verdict, a command to a CI runner or a next step, and what a terminal
+    obeys.
+    """
+    found = [
+        line for line in lines.split("\n") if re.match(r"\s*(✓|::|Next: rm)", line)
+    ]
+    return found + re.findall(
+        r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]", lines
+    )
 
 
 def test_no_part_of_a_page_forges_a_line_of_the_terminal(
@@ -67,7 +81,9 @@ def test_no_part_of_a_page_forges_a_line_of_json() -> None:
     assert json.loads(written)["page"]["verdict"] == FORGED
 
 
-def test_code_in_a_section_keeps_its_lines_indented(capsys: pytest.CaptureFixture[str]) -> None:
+def test_code_in_a_section_keeps_its_lines_indented(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     section = Section("flags", "Flags", (Prose("--one\nNext: rm", code=True),))
     plain.show(Page("t", (), "v", sections=(section,)), sections=["flags"])
     assert capsys.readouterr().out.splitlines()[-2:] == ["  --one", "  Next: rm"]
@@ -76,7 +92,9 @@ def test_code_in_a_section_keeps_its_lines_indented(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     "line", ["::error::no", "  ::set-output name=x::y", "a ##[group]b", "##vso[task.x]"]
 )
-def test_no_line_is_a_command_to_a_ci_runner(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_line_is_a_command_to_a_ci_runner(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     text.console().print(line, soft_wrap=True)
     text.say(line)
     shown = capsys.readouterr()
@@ -84,7 +102,9 @@ def test_no_line_is_a_command_to_a_ci_runner(line: str, capsys: pytest.CaptureFi
     assert "##" not in shown.err
 
 
-@pytest.mark.parametrize("line", ["std::vector<int>", "a ::b", "# heading", "### done", "x: y"])
+@pytest.mark.parametrize(
+    "line", ["std::vector<int>", "a ::b", "# heading", "### done", "x: y"]
+)
 def test_ordinary_lines_stay_as_they_are(line: str) -> None:
     assert inert(line) == line
 

@@ -1,4 +1,6 @@
-"""A page: escaped, with no way to the network, the same bytes for the same values, readable colours."""
+"""A page: escaped, with no way to the network, the same bytes for the same values, readable
+colours.
+"""
 
 import base64
 import hashlib
@@ -22,7 +24,9 @@ TEXTS = (
     ("ink", "hidden"),
     ("ink", "idle"),
 )  # fmt: skip
-"""Which text stands on which ground; each pair has a contrast of at least 4.5 in both palettes (WCAG 2.2, 1.4.3)."""
+"""Which text stands on which ground; each pair has a contrast of at least 4.5 in both palettes
+(WCAG 2.2, 1.4.3).
+"""
 
 
 def contrast(one: str, other: str) -> float:
@@ -34,20 +38,24 @@ def contrast(one: str, other: str) -> float:
 def _luminance(colour: str) -> float:
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for part in parts
     )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 @pytest.mark.parametrize("row", [("x",), ("x", 1.0, "z"), ()])
-def test_a_row_of_a_table_has_a_cell_for_each_head(row: tuple[str | float, ...]) -> None:
+def test_a_row_of_a_table_has_a_cell_for_each_head(
+    row: tuple[str | float, ...],
+) -> None:
     with pytest.raises(ValueError, match="rows of other lengths than the heads"):
         table("name | time (time)", [("x", 1.0), row])
 
 
 def page(name: str = "ag-start") -> Page:
     of = timeline(
-        (name, "all-gather", Stream.COMMUNICATION, 0, 40), ("dot", "matmul", Stream.COMPUTE, 0, 20)
+        (name, "all-gather", Stream.COMMUNICATION, 0, 40),
+        ("dot", "matmul", Stream.COMPUTE, 0, 20),
     )
     return Page(
         name,
@@ -74,7 +82,9 @@ def test_contrast_is_that_of_the_guidelines() -> None:
 
 
 def test_the_page_compares_the_schedules() -> None:
-    schedules = [Schedule(label, HALF_EXPOSED, "measured") for label in ("A & B", "new")]
+    schedules = [
+        Schedule(label, HALF_EXPOSED, "measured") for label in ("A & B", "new")
+    ]
     html = render(Page("A & B", (), "Yes", sections=sections(schedules, (), ("", ""))))
     assert "<title>A &amp; B</title>" in html
     row = re.search(r"<td class=\"\">A &amp; B</td>.*?</tr>", html)

@@ -1,4 +1,6 @@
-"""The timeline in a real browser: what it draws is true, the keyboard reaches everything, hostile names stay text."""
+"""The timeline in a real browser: what it draws is true, the keyboard reaches everything, hostile
+names stay text.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +19,10 @@ from pgle.report.timeline import panel_of
 from pgle.report.timeline import timeline as part
 from pgle.schedule.simulate import Stream, Timeline
 
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
+]
 HOSTILE = "</script><script>document.title='hacked'</script>"
 VIEW = "document.getElementById('timeline').view"
 
@@ -37,7 +42,9 @@ def show(chromium: Page, tmp_path: Path) -> Any:
         ]
         path = tmp_path / "page.html"
         path.write_text(
-            html.render(Answer("test", (), "Yes", sections=sections(schedules, (), ("", ""))))
+            html.render(
+                Answer("test", (), "Yes", sections=sections(schedules, (), ("", "")))
+            )
         )
         chromium.open(path, **options)
         return chromium
@@ -60,8 +67,13 @@ def picked(page: Page) -> str:
 
 
 def test_the_parts_that_it_draws_are_those_of_the_timeline(show: Any) -> None:
-    said = show(HALF_EXPOSED).run("document.querySelector('canvas').getAttribute('aria-label')")
-    assert "compute 80 µs, exposed communication 20 µs, exposed copies 0 ns of 100 µs" in said
+    said = show(HALF_EXPOSED).run(
+        "document.querySelector('canvas').getAttribute('aria-label')"
+    )
+    assert (
+        "compute 80 µs, exposed communication 20 µs, exposed copies 0 ns of 100 µs"
+        in said
+    )
 
 
 def test_unfolded_loops_are_drawn_iteration_by_iteration(show: Any) -> None:
@@ -71,10 +83,14 @@ def test_unfolded_loops_are_drawn_iteration_by_iteration(show: Any) -> None:
     assert page.run(f"[...{lane}.times.end]") == [20_000, 40_000, 60_000, 80_000]
 
 
-def test_a_page_opens_on_the_part_of_time_that_it_is_about(chromium: Page, tmp_path: Path) -> None:
+def test_a_page_opens_on_the_part_of_time_that_it_is_about(
+    chromium: Page, tmp_path: Path
+) -> None:
     moving = part([panel_of("one step of many", HALF_EXPOSED)], first_us=40)
     (tmp_path / "page.html").write_text(
-        html.render(Answer("test", (), "Yes", sections=(Timed("timeline", "Step", (moving,)),)))
+        html.render(
+            Answer("test", (), "Yes", sections=(Timed("timeline", "Step", (moving,)),))
+        )
     )
     chromium.open(tmp_path / "page.html")
     assert span(chromium) == [0, 40_000]
@@ -129,7 +145,14 @@ def test_a_bar_leads_to_its_row(show: Any) -> None:
 def test_the_wheel_with_control_zooms_where_the_pointer_is(show: Any) -> None:
     page = show(HALF_EXPOSED)
     left, top, right, _ = canvas(page)
-    page.mouse("mouseWheel", (left + 136 + right) / 2, top + 60, deltaX=0, deltaY=-200, modifiers=2)
+    page.mouse(
+        "mouseWheel",
+        (left + 136 + right) / 2,
+        top + 60,
+        deltaX=0,
+        deltaY=-200,
+        modifiers=2,
+    )
     page.frame()
     start, end = span(page)
     assert end - start < 70_000 and (start + end) / 2 == pytest.approx(50_000, rel=0.01)
@@ -194,7 +217,9 @@ def test_keys_that_scroll_a_page_stay_its_own(show: Any) -> None:
     assert span(page) == [0, 100_000]
 
 
-IDLE = timeline(("a", "fusion", Stream.COMPUTE, 0, 20), ("b", "fusion", Stream.COMPUTE, 60, 100))
+IDLE = timeline(
+    ("a", "fusion", Stream.COMPUTE, 0, 20), ("b", "fusion", Stream.COMPUTE, 60, 100)
+)
 
 
 def test_idle_time_can_be_pointed_at_and_chosen(show: Any) -> None:
@@ -231,8 +256,14 @@ def test_a_drag_with_shift_sums_up_what_it_covers(show: Any) -> None:
     page = show(HALF_EXPOSED)
     left, top, right, _ = canvas(page)
     begin, end = left + 136, left + 136 + (right - left - 136) * 0.5
-    for kind, x in (("mousePressed", begin), ("mouseMoved", end), ("mouseReleased", end)):
-        page.mouse(kind, x, top + 120, button="left", buttons=1, modifiers=8, clickCount=1)
+    for kind, x in (
+        ("mousePressed", begin),
+        ("mouseMoved", end),
+        ("mouseReleased", end),
+    ):
+        page.mouse(
+            kind, x, top + 120, button="left", buttons=1, modifiers=8, clickCount=1
+        )
     page.frame()
     assert "compute 30 µs, exposed 20 µs" in picked(page)
     assert "ag-start 40 µs" in picked(page)
@@ -256,16 +287,24 @@ def test_a_stage_without_width_draws_nothing_and_logs_no_error(show: Any) -> Non
     page.run(f"{VIEW}.draw()")
     page.run("document.querySelector('.stage').style.width = ''")
     page.frame()
-    assert not [event for event in page.events if event.get("method") == "Runtime.exceptionThrown"]
+    assert not [
+        event
+        for event in page.events
+        if event.get("method") == "Runtime.exceptionThrown"
+    ]
 
 
 def test_a_row_without_a_bar_is_no_link(chromium: Page, tmp_path: Path) -> None:
     table = Table(
-        (Column("name"),), (("ag-start",), ("execution 0",)), find=("ag-start", "execution 0")
+        (Column("name"),),
+        (("ag-start",), ("execution 0",)),
+        find=("ag-start", "execution 0"),
     )
     parts = (part([panel_of("one", HALF_EXPOSED)]), table)
     (tmp_path / "page.html").write_text(
-        html.render(Answer("test", (), "Yes", sections=(Timed("timeline", "Step", parts),)))
+        html.render(
+            Answer("test", (), "Yes", sections=(Timed("timeline", "Step", parts),))
+        )
     )
     chromium.open(tmp_path / "page.html")
     assert chromium.run(
@@ -290,7 +329,8 @@ def luminance(colour: str) -> float:
     """Relative luminance of ``#rrggbb``, as WCAG 2 defines it."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for part in parts
     ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
@@ -301,7 +341,9 @@ def test_without_javascript_there_is_a_picture_of_text(tmp_path: Path) -> None:
             "test",
             (),
             "Yes",
-            sections=(Timed("timeline", "Step", (part([panel_of("one", HALF_EXPOSED)]),)),),
+            sections=(
+                Timed("timeline", "Step", (part([panel_of("one", HALF_EXPOSED)]),)),
+            ),
         )
     )
     still = written.partition("<noscript>")[2].partition("</noscript>")[0]
@@ -320,7 +362,9 @@ def test_the_name_of_a_bar_can_be_copied(show: Any) -> None:
     )
 
 
-def test_an_action_leads_to_its_place_in_the_timeline(chromium: Page, tmp_path: Path) -> None:
+def test_an_action_leads_to_its_place_in_the_timeline(
+    chromium: Page, tmp_path: Path
+) -> None:
     action = Advice("Hide it", 0.2, span_us=(20.0, 40.0))
     sections = (Timed("timeline", "Step", (part([panel_of("one", HALF_EXPOSED)]),)),)
     (tmp_path / "page.html").write_text(
@@ -347,7 +391,9 @@ def test_forty_thousand_instructions_are_one_small_page_that_can_be_searched(
     for letter in ".31415":
         page.press(letter)
     page.press("Enter")
-    assert "loop_multiply_add_fusion.31415" in picked(page) and "31.41 ms" in picked(page)
+    assert "loop_multiply_add_fusion.31415" in picked(page) and "31.41 ms" in picked(
+        page
+    )
 
 
 def test_two_fingers_zoom(show: Any) -> None:

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 from scenes import HALF_EXPOSED, timeline
 
-from pgle.report.timeline import Lane, disjoint, encode, followers, panel_of, text_timeline
+from pgle.report.timeline import (
+    Lane,
+    disjoint,
+    encode,
+    followers,
+    panel_of,
+    text_timeline,
+)
 from pgle.schedule.simulate import Stream
 from pgle.xla.hlo.text import module_from_text
 
@@ -68,7 +75,9 @@ def test_the_same_scene_gives_the_same_bytes() -> None:
 def test_the_text_fits_the_terminal_and_marks_exposed_time() -> None:
     text = text_timeline(PANELS)
     assert max(map(len, text.splitlines())) <= 100
-    marks = next(line for line in text.splitlines() if line.strip().startswith("exposed "))
+    marks = next(
+        line for line in text.splitlines() if line.strip().startswith("exposed ")
+    )
     # 84 cells for 100 µs: exposed from 20 to 40 µs
     assert marks[16:].count("^") == pytest.approx(84 / 5, abs=1.5)
 

@@ -78,7 +78,9 @@ def test_a_python_that_is_not_there_is_one_line():
 
 
 def test_a_python_without_jaxlib_is_one_line(tmp_path):
-    with pytest.raises(UserError, match="has no jaxlib; name the Python of your program"):
+    with pytest.raises(
+        UserError, match="has no jaxlib; name the Python of your program"
+    ):
         probe([Flag(LHS)], fake_python(tmp_path, "echo '[{}, \"\"]'"))
 
 
@@ -106,7 +108,9 @@ def test_versions_are_read_without_importing_jax():
 
 def test_old_releases_end_with_abort_and_say_flags():
     said = "2024-12-17: F external/xla/xla/parse_flags_from_env.cc:225] Unknown flags in XLA_FLAGS: --x=true "
-    assert answer(-6, said) == FlagAnswer("unknown", "Unknown flags in XLA_FLAGS: --x=true")
+    assert answer(-6, said) == FlagAnswer(
+        "unknown", "Unknown flags in XLA_FLAGS: --x=true"
+    )
 
 
 def test_an_enumeration_has_no_line_of_its_own():
@@ -125,9 +129,12 @@ def test_the_recorded_flags_are_those_of_the_installed_jaxlib():
         pytest.skip(f"jaxlib {version} is not among the recorded releases")
     recorded = {name for name, releases in table.present.items() if version in releases}
     found = probe([Flag(name, "") for name in table.present])
-    # An empty value is known to lists and strings, and a bad value, not an unknown flag, to all others.
+    # An empty value is known to lists and strings, and a bad value, not an unknown flag, to all
+    # others.
     assert {
-        name for name in table.present if found.verdicts[Flag(name, "").text].status != "unknown"
+        name
+        for name in table.present
+        if found.verdicts[Flag(name, "").text].status != "unknown"
     } == recorded
 
 

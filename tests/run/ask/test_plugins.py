@@ -1,4 +1,6 @@
-"""Which command mends jax's CUDA plugin: never one that moves jax, never one that adds a second plugin."""
+"""Which command mends jax's CUDA plugin: never one that moves jax, never one that adds a second
+plugin.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,10 @@ def jax(version: str, **plugins: str) -> dict[str, str]:
         (jax("0.4.38"), f"{INSTALL} jax-cuda12-plugin==0.4.38 jax-cuda12-pjrt==0.4.38"),
         (jax("0.7.1"), f"{INSTALL} jax-cuda12-plugin==0.7.1 jax-cuda12-pjrt==0.7.1"),
         (jax("0.7.2"), f"{INSTALL} jax-cuda13-plugin==0.7.2 jax-cuda13-pjrt==0.7.2"),
-        (jax("0.12.0.1"), f"{INSTALL} jax-cuda13-plugin==0.12.0.1 jax-cuda13-pjrt==0.12.0.1"),
+        (
+            jax("0.12.0.1"),
+            f"{INSTALL} jax-cuda13-plugin==0.12.0.1 jax-cuda13-pjrt==0.12.0.1",
+        ),
         (
             jax("0.8.3", **wheels(12, "0.8.2")),
             f"{INSTALL} jax-cuda12-plugin==0.8.3 jax-cuda12-pjrt==0.8.3",
@@ -46,7 +51,9 @@ def jax(version: str, **plugins: str) -> dict[str, str]:
     ],
     ids=str,
 )
-def test_what_is_missing_or_old_is_installed_alone(versions: dict[str, str], command: str) -> None:
+def test_what_is_missing_or_old_is_installed_alone(
+    versions: dict[str, str], command: str
+) -> None:
     found = repair(versions, PYTHON)
     assert found is not None
     assert found.line == command
@@ -56,8 +63,12 @@ def test_what_is_missing_or_old_is_installed_alone(versions: dict[str, str], com
     ("runtime", "removed"),
     [("nvidia-cuda-runtime-cu12", 13), ("nvidia-cuda-runtime", 12), ("nothing", 13)],
 )
-def test_of_two_plugins_the_one_without_its_cuda_goes(runtime: str, removed: int) -> None:
-    versions = jax("0.10.2", **wheels(12, "0.10.2"), **wheels(13, "0.10.2"), **{runtime: "1"})
+def test_of_two_plugins_the_one_without_its_cuda_goes(
+    runtime: str, removed: int
+) -> None:
+    versions = jax(
+        "0.10.2", **wheels(12, "0.10.2"), **wheels(13, "0.10.2"), **{runtime: "1"}
+    )
     found = repair(versions, PYTHON)
     assert found is not None
     assert (

@@ -1,4 +1,6 @@
-"""What is captured of a program on CPUs, and what is said where that is not what a GPU run would compile."""
+"""What is captured of a program on CPUs, and what is said where that is not what a GPU run would
+compile.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ ad.deflinear2(only, lambda t, _: [t])
 
 @pytest.fixture(scope="module")
 def captured(tmp_path_factory):
-    """The module that a program executes again and again; a program of which several tests know a fact runs once."""
+    """The module that a program executes again and again; a program of which several tests know a
+    fact runs once.
+    """
 
     @cache
     def capture(text: str) -> Path:
@@ -97,7 +101,9 @@ def test_moves_to_host_memory_are_kept(captured):
     assert capture_warnings(module) == ()
 
 
-def test_moves_that_cannot_be_lowered_for_gpus_are_a_warning_with_a_remedy(captured, capfd):
+def test_moves_that_cannot_be_lowered_for_gpus_are_a_warning_with_a_remedy(
+    captured, capfd
+):
     module = captured(CPU_ONLY + OFFLOAD.format(inside="only.bind"))
     assert "annotate_device_placement" not in module.read_text()
     (said,) = capture_warnings(module)
@@ -139,9 +145,12 @@ def test_a_module_is_read_once_however_often_it_is_looked_at(tmp_path, monkeypat
     )
     read = []
     monkeypatch.setattr(
-        "pgle.run.capture.captured.read_bytes", lambda path: read.append(path) or path.read_bytes()
+        "pgle.run.capture.captured.read_bytes",
+        lambda path: read.append(path) or path.read_bytes(),
     )
-    assert [doubt_of(choose_module(modules_in(tmp_path), None)) for _ in range(3)] == [""] * 3
+    assert [doubt_of(choose_module(modules_in(tmp_path), None)) for _ in range(3)] == [
+        ""
+    ] * 3
     assert read == [module] * 2  # for collectives, and for products
     module.write_text(module.read_text().replace("dot_general", "add"))
     assert doubt_of(module) == "a module that returns parameters, as training does"
@@ -156,7 +165,9 @@ def test_a_module_that_was_asked_for_by_name_is_not_waited_for_longer(tmp_path):
     assert [progress(modules, name)[1] for name in asked] == [True, False, False]
 
 
-@pytest.mark.parametrize("step", ["train_step", "train_step.lower(weights, x).compile()"])
+@pytest.mark.parametrize(
+    "step", ["train_step", "train_step.lower(weights, x).compile()"]
+)
 def test_the_step_is_what_is_executed_again_and_again(captured, step):
     module = captured(f"{TWO}step = {step}\n{STEPS}")
     assert module_name(module) == "jit_train_step"
@@ -169,9 +180,11 @@ def test_the_step_is_what_is_executed_again_and_again(captured, step):
 def test_of_modules_executed_once_the_last_large_one_is_the_step(captured):
     module = captured(f"{TWO}{RANDOM}\ntrain_step(weights, x)")
     executed = read_captured(module.parent).executed
-    assert [executed[path.name] for path in modules_in(module.parent) if "_model" in path.name] == [
-        1
-    ]
+    assert [
+        executed[path.name]
+        for path in modules_in(module.parent)
+        if "_model" in path.name
+    ] == [1]
     assert executed[module.name] == 1
     assert module_name(module) == "jit_train_step"
 
@@ -197,7 +210,9 @@ def test_a_program_that_wants_gpus_and_sets_its_own_flags_gets_the_devices(captu
     assert "--xla_gpu_autotune_level=0" in program.xla_flags
 
 
-def test_what_a_program_asks_of_the_compiler_beside_xla_flags_is_kept_by_module(captured):
+def test_what_a_program_asks_of_the_compiler_beside_xla_flags_is_kept_by_module(
+    captured,
+):
     module = captured("""
 import jax, jax.numpy as jnp
 jax.config.update("jax_optimization_level", "O1")
@@ -215,8 +230,12 @@ def test_a_script_that_replaces_pythonpath_is_told_to_keep_it(tmp_path):
         "-c",
         f"PYTHONPATH=/ exec {shlex.quote(sys.executable)} -c 'raise SystemExit(3)'",
     ]  # without the hook
-    with pytest.raises(WorkloadError, match=r"let it keep the old: PYTHONPATH=…:\$PYTHONPATH"):
-        capture_modules(words, tmp_path / "captured", target=H100, devices=Devices(1), quiet_s=60)
+    with pytest.raises(
+        WorkloadError, match=r"let it keep the old: PYTHONPATH=…:\$PYTHONPATH"
+    ):
+        capture_modules(
+            words, tmp_path / "captured", target=H100, devices=Devices(1), quiet_s=60
+        )
 
 
 LOADER = """
@@ -231,7 +250,9 @@ os._exit(0)
 """
 
 
-def test_the_step_is_counted_at_once_after_thousands_of_executions_of_what_loads_data(captured):
+def test_the_step_is_counted_at_once_after_thousands_of_executions_of_what_loads_data(
+    captured,
+):
     module = captured(LOADER)
     assert "dot_general" in module.read_text()
     assert read_captured(module.parent).executed[module.name] == 2
@@ -266,7 +287,9 @@ for _ in range(2): w = train_step(w, x)
 """
 
 
-def test_hundreds_of_evaluations_before_the_first_training_step_are_not_the_step(captured):
+def test_hundreds_of_evaluations_before_the_first_training_step_are_not_the_step(
+    captured,
+):
     module = captured(EVALUATION)
     executed = read_captured(module.parent).executed
     assert executed[module.name] == 2
@@ -288,7 +311,9 @@ SPLIT = '%arg0: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}]>}'
 def test_a_module_that_communicates_goes_before_one_that_is_executed_more_often(
     tmp_path, main, body, is_step
 ):
-    """brax trains so: an evaluation on one device, executed hundreds of times, and one epoch on all of them."""
+    """brax trains so: an evaluation on one device, executed hundreds of times, and one epoch on all
+    of them.
+    """
     modules = [
         tmp_path / f"jax_ir000{i}_jit_{name}_compile.mlir"
         for i, name in enumerate(("evaluate", "epoch", "log"))
@@ -297,7 +322,9 @@ def test_a_module_that_communicates_goes_before_one_that_is_executed_more_often(
         modules, ("", main, ""), ("stablehlo.dot_general", body, ""), strict=True
     ):
         head = "module @m attributes {mhlo.num_partitions = 1 : i32} {\n"
-        module.write_text(f"{head}func.func public @main({line}) -> () {{\n" + f"  {inside}\n" * 9)
+        module.write_text(
+            f"{head}func.func public @main({line}) -> () {{\n" + f"  {inside}\n" * 9
+        )
     executed = {modules[0].name: 200, modules[2].name: 200}
     (tmp_path / ".program.json").write_text(
         json.dumps({"version": [3, 12, 1], "executed": executed})
@@ -336,7 +363,9 @@ def test_a_program_partitions_its_own_operations_on_a_mesh_of_several_slices(tmp
     words = [sys.executable, "-c", PARTITIONS_ITSELF]
     devices = devices_for(None, topology="2x2x4")
     chosen = choose_module(
-        capture_modules(words, tmp_path / "captured", target=H100, devices=devices, quiet_s=60),
+        capture_modules(
+            words, tmp_path / "captured", target=H100, devices=devices, quiet_s=60
+        ),
         None,
     )
     assert "CustomSPMDPartitioning" in chosen.read_text()
@@ -356,18 +385,29 @@ def test_a_program_partitions_its_own_operations_on_a_mesh_of_several_slices(tmp
     module = read_module(compiled)
     shapes = {item.opcode: item.shape.dimensions for item in module.walk()}
     assert shapes["rsqrt"] == (64, 1), "of 1024 rows each of 16 devices has 64"
-    assert not [item.name for item in module.walk() if item.opcode in ("all-gather", "custom-call")]
+    assert not [
+        item.name
+        for item in module.walk()
+        if item.opcode in ("all-gather", "custom-call")
+    ]
 
 
 STATE_FOR_LOSS = "module @m {\n  func.func public @main(%arg0: tensor<8xf32>) -> (tensor<{}f32>) {\n    dot_general\n"
 
 
-def test_a_training_step_that_was_compiled_again_is_taken_as_it_was_compiled_last(tmp_path):
+def test_a_training_step_that_was_compiled_again_is_taken_as_it_was_compiled_last(
+    tmp_path,
+):
     names = ("evaluate", "train_step", "train_step", "evaluate")
-    modules = [tmp_path / f"jax_ir000{i}_jit_{name}_compile.mlir" for i, name in enumerate(names)]
+    modules = [
+        tmp_path / f"jax_ir000{i}_jit_{name}_compile.mlir"
+        for i, name in enumerate(names)
+    ]
     for module in modules:
         module.write_text(STATE_FOR_LOSS.replace("{}", "8x" * ("train" in module.name)))
-    executed = {path.name: times for path, times in zip(modules, (61, 1, 1, 2), strict=True)}
+    executed = {
+        path.name: times for path, times in zip(modules, (61, 1, 1, 2), strict=True)
+    }
     (tmp_path / ".program.json").write_text(
         json.dumps({"version": [3, 12, 1], "executed": executed})
     )
@@ -406,9 +446,13 @@ def test_a_program_without_a_step_of_its_own_is_a_warning(tmp_path):
         ({}, "1x2x4", ""),
     ],
 )
-def test_a_step_is_for_the_devices_that_its_program_took(tmp_path, counts, topology, said):
+def test_a_step_is_for_the_devices_that_its_program_took(
+    tmp_path, counts, topology, said
+):
     module = tmp_path / "jax_ir0001_jit_step_compile.mlir"
-    numbers = ", ".join(f"mhlo.num_{name} = {count} : i32" for name, count in counts.items())
+    numbers = ", ".join(
+        f"mhlo.num_{name} = {count} : i32" for name, count in counts.items()
+    )
     module.write_text(f"module @jit_step attributes {{{numbers}}} {{\n")
     assert topology_of_step(module, "1x2x4")[0] == topology
     assert said in "".join(topology_of_step(module, "1x2x4")[1])
@@ -445,26 +489,43 @@ def test_of_a_program_that_was_stopped_before_its_step_the_choice_is_called_a_gu
 ):
     module = tmp_path / "jax_ir0000_jit_init_compile.mlir"
     main = f"  func.func public @main(%arg0: tensor<8x8xf32>, %arg1: tensor<i32>) -> (tensor<{returned}>) {{\n"
-    module.write_text(f"module @jit_init {{\n{main}    %0 = stablehlo.dot_general %arg0, %arg0\n")
+    module.write_text(
+        f"module @jit_init {{\n{main}    %0 = stablehlo.dot_general %arg0, %arg0\n"
+    )
     (tmp_path / ".stopped").touch()
     (tmp_path / ".program.json").write_text(
         json.dumps({"version": [3, 12], "executed": {module.name: times}})
     )
-    warnings = [line for line in capture_warnings(module) if "before it executed" in line]
-    assert [f"before it executed {missing}" in line for line in warnings] == [True] * bool(missing)
+    warnings = [
+        line for line in capture_warnings(module) if "before it executed" in line
+    ]
+    assert [f"before it executed {missing}" in line for line in warnings] == [
+        True
+    ] * bool(missing)
 
 
 @pytest.mark.parametrize(("choose", "good"), [(None, False), ("jit_init", True)])
-def test_a_rehearsal_of_what_is_no_step_is_not_good_unless_it_was_named(tmp_path, choose, good):
+def test_a_rehearsal_of_what_is_no_step_is_not_good_unless_it_was_named(
+    tmp_path, choose, good
+):
     module = tmp_path / "jax_ir0000_jit_init_compile.mlir"
     module.write_text(
         "module @jit_init {\n  func.func public @main(%arg0: tensor<i32>) -> (tensor<8xf32>) {\n"
     )
     (tmp_path / ".stopped").touch()
-    program = {"python": sys.executable, "version": [3, 12], "executed": {module.name: 1}}
+    program = {
+        "python": sys.executable,
+        "version": [3, 12],
+        "executed": {module.name: 1},
+    }
     (tmp_path / ".program.json").write_text(json.dumps(program))
-    request = settle([module], choose, read_captured(tmp_path), (), target=H100, out=tmp_path)
-    assert Rehearsal.good.fget(SimpleNamespace(request=request, used=True, moves=())) == good
+    request = settle(
+        [module], choose, read_captured(tmp_path), (), target=H100, out=tmp_path
+    )
+    assert (
+        Rehearsal.good.fget(SimpleNamespace(request=request, used=True, moves=()))
+        == good
+    )
 
 
 def test_a_module_is_chosen_by_its_name(captured):
@@ -547,7 +608,9 @@ def test_a_program_sees_the_gpu_that_it_is_captured_for(captured, monkeypatch):
     module = captured(SEES_A_GPU)
     assert module_name(module) == "jit__lambda"
     assert "__cudnn$fmha" in module.read_text(), "attention as GPUs have it"
-    assert "stablehlo.while" not in module.read_text(), "random bits are loops on CPUs alone"
+    assert "stablehlo.while" not in module.read_text(), (
+        "random bits are loops on CPUs alone"
+    )
 
 
 def test_processes_of_one_job_share_its_devices_and_the_first_is_captured(captured):
@@ -555,9 +618,9 @@ def test_processes_of_one_job_share_its_devices_and_the_first_is_captured(captur
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     module = captured(RANKS % port)
-    assert [path.name for path in modules_in(module.parent) if "lambda" in path.name] == [
-        module.name
-    ]
+    assert [
+        path.name for path in modules_in(module.parent) if "lambda" in path.name
+    ] == [module.name]
 
 
 def test_what_a_stopped_program_started_ends_with_it(tmp_path, monkeypatch):
@@ -566,14 +629,20 @@ def test_what_a_stopped_program_started_ends_with_it(tmp_path, monkeypatch):
     rank = "trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done"
     dump = "echo 'module @jit_f' > captured/jax_ir0001_jit_f_compile.mlir"
     launcher = f"cd {tmp_path}; (exec sh -c {shlex.quote(rank)}) & {dump}; wait"
-    capture_modules(["sh", "-c", launcher], folder, target=H100, devices=Devices(1), quiet_s=0.2)
+    capture_modules(
+        ["sh", "-c", launcher], folder, target=H100, devices=Devices(1), quiet_s=0.2
+    )
     with pytest.raises(ProcessLookupError):
         while True:  # until init has taken note of its end
             os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
-def test_on_a_machine_with_more_work_than_cores_a_program_has_more_time(tmp_path, monkeypatch):
-    monkeypatch.setattr("os.getloadavg", lambda: (100.0 * (os.cpu_count() or 1), 0.0, 0.0))
+def test_on_a_machine_with_more_work_than_cores_a_program_has_more_time(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        "os.getloadavg", lambda: (100.0 * (os.cpu_count() or 1), 0.0, 0.0)
+    )
     one, two = (f"echo 'module @jit_{name}' > {tmp_path}/captured/jax_ir000{at}_jit_{name}_compile.mlir"
                 for at, name in enumerate("fg"))  # fmt: skip
     words = ["sh", "-c", f"{one}; sleep 1; {two}"]
@@ -716,7 +785,8 @@ def test_which_exceptions_zeros_may_cause(error, may):
 
 
 @pytest.mark.parametrize(
-    ("work", "found"), [("exec sleep 600", False), ("echo > m.after_spmd_partitioner.hlo.pb", True)]
+    ("work", "found"),
+    [("exec sleep 600", False), ("echo > m.after_spmd_partitioner.hlo.pb", True)],
 )
 def test_a_child_that_partitions_is_ended_once_it_has_written_the_module_or_hangs(
     of_hook, tmp_path, monkeypatch, work, found
@@ -731,7 +801,12 @@ def test_a_child_that_partitions_is_ended_once_it_has_written_the_module_or_hang
 
 @pytest.mark.parametrize(
     ("code", "error", "may"),
-    [(1, "", True), (1, "AssertionError", True), (1, "KeyError: 'flops'", False), (137, "", False)],
+    [
+        (1, "", True),
+        (1, "AssertionError", True),
+        (1, "KeyError: 'flops'", False),
+        (137, "", False),
+    ],
 )
 def test_a_failed_program_learns_how_to_have_all_computed_if_zeros_may_be_why(
     tmp_path, monkeypatch, code, error, may
@@ -756,12 +831,18 @@ def test_a_failed_program_learns_how_to_have_all_computed_if_zeros_may_be_why(
     assert str(failed.value).endswith("PGLE_COMPUTE=1 executes all") == may
 
 
-def test_the_exception_that_ended_a_program_is_named_and_assumed_devices_are(tmp_path, monkeypatch):
+def test_the_exception_that_ended_a_program_is_named_and_assumed_devices_are(
+    tmp_path, monkeypatch
+):
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     words = [sys.executable, "-c", "import jax.numpy as jnp; jnp.ones(3)\n{}['flops']"]
     with pytest.raises(WorkloadError) as failed:
         capture_modules(
-            words, tmp_path / "captured", target=H100, devices=devices_for(None), quiet_s=60
+            words,
+            tmp_path / "captured",
+            target=H100,
+            devices=devices_for(None),
+            quiet_s=60,
         )
     why = "ended with exit code 1 (KeyError: 'flops' (<string>, line 2)) before any step ran twice"
     assert why in str(failed.value)
@@ -783,22 +864,32 @@ def test_the_exception_that_ended_a_program_is_named_and_assumed_devices_are(tmp
 def test_devices_are_those_asked_for_then_exported_then_assumed(
     asked, exported, devices, tmp_path, monkeypatch
 ):
-    flag = "" if exported is None else f"--xla_force_host_platform_device_count={exported}"
+    flag = (
+        "" if exported is None else f"--xla_force_host_platform_device_count={exported}"
+    )
     monkeypatch.setenv("XLA_FLAGS", f"--xla_a=1 {flag}")
     assert devices_for(asked) == devices
     flags = capture_environment(tmp_path, devices, H100)["XLA_FLAGS"].split()
-    assert flags[:2] == ["--xla_a=1", f"--xla_force_host_platform_device_count={devices.count}"]
+    assert flags[:2] == [
+        "--xla_a=1",
+        f"--xla_force_host_platform_device_count={devices.count}",
+    ]
 
 
-def test_a_program_that_needs_the_results_gets_them_if_all_is_to_be_computed(captured, monkeypatch):
+def test_a_program_that_needs_the_results_gets_them_if_all_is_to_be_computed(
+    captured, monkeypatch
+):
     monkeypatch.setenv("PGLE_COMPUTE", "1")
     module = captured(COUNTED)
     assert read_captured(module.parent).executed[module.name] == 3
 
 
 @pytest.mark.parametrize(
-    "text", ["[]", "7", '{"version": 3}', '{"executed": {"x": "y"}}', "[" * 100_000, "{}"]
+    "text",
+    ["[]", "7", '{"version": 3}', '{"executed": {"x": "y"}}', "[" * 100_000, "{}"],
 )
-def test_of_a_damaged_record_of_a_program_nothing_is_known(tmp_path: Path, text: str) -> None:
+def test_of_a_damaged_record_of_a_program_nothing_is_known(
+    tmp_path: Path, text: str
+) -> None:
     (tmp_path / ".program.json").write_text(text)
     assert read_captured(tmp_path) == CapturedProgram()

@@ -1,4 +1,6 @@
-"""What a capture left is read with a bound: another thing than a file in its place is nothing, and is not waited for."""
+"""What a capture left is read with a bound: another thing than a file in its place is nothing, and
+is not waited for.
+"""
 
 import os
 from collections.abc import Callable
@@ -6,10 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from pgle.run.capture.captured import PROGRAM, CapturedProgram, own_failure, read_captured
+from pgle.run.capture.captured import (
+    PROGRAM,
+    CapturedProgram,
+    own_failure,
+    read_captured,
+)
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")]
+)
 def test_of_a_captured_program_that_is_no_file_nothing_is_known(
     tmp_path: Path, make: Callable[[Path], None]
 ) -> None:

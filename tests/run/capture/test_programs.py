@@ -1,4 +1,6 @@
-"""Programs that end early, fail, wait or are compiled again: what is captured of them, and what is said."""
+"""Programs that end early, fail, wait or are compiled again: what is captured of them, and what is
+said.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def captured(tmp_path, monkeypatch):
         script.write_text(text)
         folder = tmp_path / "captured"
         command = [sys.executable, str(script), *words]
-        capture_modules(command, folder, target=H100, devices=Devices(devices), quiet_s=60)
+        capture_modules(
+            command, folder, target=H100, devices=Devices(devices), quiet_s=60
+        )
         return folder
 
     return capture
@@ -63,7 +67,9 @@ for step in range(6):
 
 
 @pytest.mark.parametrize("how", ["jit", "aot"])
-def test_a_program_that_zeros_end_before_it_trains_is_run_again_with_ones(captured, capfd, how):
+def test_a_program_that_zeros_end_before_it_trains_is_run_again_with_ones(
+    captured, capfd, how
+):
     folder = captured(VALIDATES_FIRST, how)
     assert step_of(folder) == "jit_update"
     assert read_captured(folder).ones
@@ -71,7 +77,9 @@ def test_a_program_that_zeros_end_before_it_trains_is_run_again_with_ones(captur
     assert [path.name for path in folder.parent.iterdir() if "-ones" in path.name] == []
 
 
-def test_a_program_that_divides_by_a_result_is_run_again_with_ones_and_is_no_failure(captured):
+def test_a_program_that_divides_by_a_result_is_run_again_with_ones_and_is_no_failure(
+    captured,
+):
     folder = captured("""
 import jax, jax.numpy as jnp
 train = jax.jit(lambda w: (w - w @ w, (w @ w).sum()))
@@ -81,7 +89,10 @@ for step in range(3):
     1.0 / float(total)
 """)
     assert own_failure(folder) == (0, "")
-    assert read_captured(folder).executed[choose_module(modules_in(folder), None).name] == 3
+    assert (
+        read_captured(folder).executed[choose_module(modules_in(folder), None).name]
+        == 3
+    )
 
 
 def test_an_exception_that_comes_with_zeros_and_with_ones_is_the_programs_own(captured):
@@ -96,14 +107,19 @@ for step in range(9):
     assert own_failure(folder) == (1, "ValueError: bad batch (train.py, line 7)")
 
 
-def test_a_training_step_that_was_compiled_and_never_ran_beats_a_smaller_evaluation(tmp_path):
+def test_a_training_step_that_was_compiled_and_never_ran_beats_a_smaller_evaluation(
+    tmp_path,
+):
     takes, gives = "(%arg0: tensor<4xf32>, %arg1: tensor<8xf32>)", "(tensor<f32>)"
     texts = {
         "loss": f"func.func public @main{takes} -> {gives} {{ stablehlo.dot_general }}",
         "train": f"func.func public @main{takes} -> (tensor<4xf32>, tensor<8xf32>) "
         "{ stablehlo.dot_general stablehlo.dot_general }",
     }
-    names = [f"jax_ir000{at}_jit_{name}_compile.mlir" for at, name in enumerate(("train", "loss"))]
+    names = [
+        f"jax_ir000{at}_jit_{name}_compile.mlir"
+        for at, name in enumerate(("train", "loss"))
+    ]
     for name in names:
         (tmp_path / name).write_text(texts[name.split("_")[3]])
     (tmp_path / ".program.json").write_text(f'{{"executed": {{"{names[1]}": 4}}}}')
@@ -170,7 +186,9 @@ for _ in range(2): train({second})
         ),
     ],
 )
-def test_a_step_that_is_compiled_twice_is_named_with_the_argument(captured, first, second, why):
+def test_a_step_that_is_compiled_twice_is_named_with_the_argument(
+    captured, first, second, why
+):
     folder = captured(COMPILED_AGAIN.format(first=first, second=second))
     (said,) = capture_warnings(choose_module(modules_in(folder), None))
     assert said == f"jit_train is compiled 2 times: {why}; give it the same each time"
@@ -183,22 +201,35 @@ w = jnp.ones((8, 8))
 for _ in range(3): w = jax.jit(lambda w: w - w @ w)(w)
 """)
     (said,) = capture_warnings(choose_module(modules_in(folder), None))
-    assert said.endswith("another function object each time; call jax.jit once, outside the loop")
+    assert said.endswith(
+        "another function object each time; call jax.jit once, outside the loop"
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("import not_here\nimport jax", "No module named 'not_here' (train.py, line 1)) before"),
-        ("import sys\nsys.exit('no data')", "exit code 1 (no data) before it imported jax"),
-        ("import jax\n{}['x']", "KeyError: 'x' (train.py, line 2)) before it had compiled"),
+        (
+            "import not_here\nimport jax",
+            "No module named 'not_here' (train.py, line 1)) before",
+        ),
+        (
+            "import sys\nsys.exit('no data')",
+            "exit code 1 (no data) before it imported jax",
+        ),
+        (
+            "import jax\n{}['x']",
+            "KeyError: 'x' (train.py, line 2)) before it had compiled",
+        ),
         (
             "import os\nos.environ['XLA_FLAGS'] = '--xla_of_nobody=1'\nimport jax\njax.devices()",
             "XLA says: Unknown flag in XLA_FLAGS: --xla_of_nobody=1; see: pgle flags lint",
         ),
     ],
 )
-def test_a_program_that_dies_early_says_why_and_nothing_of_the_hook(captured, text, said):
+def test_a_program_that_dies_early_says_why_and_nothing_of_the_hook(
+    captured, text, said
+):
     with pytest.raises(WorkloadError) as failed:
         captured(text)
     assert said in str(failed.value)
@@ -206,7 +237,9 @@ def test_a_program_that_dies_early_says_why_and_nothing_of_the_hook(captured, te
 
 
 def test_a_program_without_jax_is_told_so(captured):
-    with pytest.raises(UserError, match="it does not import jax; name the program that does"):
+    with pytest.raises(
+        UserError, match="it does not import jax; name the program that does"
+    ):
         captured("print('done')")
 
 
@@ -225,7 +258,13 @@ jax.distributed.shutdown()
         ({"JAX_COORDINATOR_BIND_ADDRESS": "0.0.0.0:1"}, ""),
         ({"JAX_COORDINATOR_ADDRESS": "elsewhere.invalid:1"}, ""),
         ({"SLURM_JOB_ID": "1", "SLURM_NTASKS": "8", "SLURM_PROCID": "3"}, ""),
-        ({"OMPI_MCA_orte_hnp_uri": "1.0;tcp://10.0.0.1:1", "OMPI_COMM_WORLD_SIZE": "8"}, ""),
+        (
+            {
+                "OMPI_MCA_orte_hnp_uri": "1.0;tcp://10.0.0.1:1",
+                "OMPI_COMM_WORLD_SIZE": "8",
+            },
+            "",
+        ),
         ({}, "'elsewhere.invalid:1', 1, 0"),
         ({}, "'elsewhere.invalid:1', num_processes=8, process_id=5"),
     ],
@@ -250,7 +289,9 @@ def test_a_process_that_nothing_started_several_times_waits_for_nobody(
             "it has compiled 0 modules, and is at train.py, line 3, in load",
         ),
         (
-            CapturedProgram(python="python", compiling="jax_ir0001_jit_step_compile.mlir"),
+            CapturedProgram(
+                python="python", compiling="jax_ir0001_jit_step_compile.mlir"
+            ),
             1,
             "it compiles jit_step",
         ),
@@ -263,14 +304,19 @@ def test_what_a_program_does_while_it_is_waited_for_is_said(program, modules, sa
 def printed(tmp_path: Path, text: str, *, failed: bool = False) -> None:
     output = ProgramOutput(tmp_path / OUTPUT)
     child = subprocess.Popen(
-        [sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+        [sys.executable, "-c", text],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
     )
     output.follow(child)
     child.wait()
     output.end(failed=failed)
 
 
-def test_of_a_program_that_prints_much_the_beginning_is_shown_and_all_is_kept(tmp_path, capfd):
+def test_of_a_program_that_prints_much_the_beginning_is_shown_and_all_is_kept(
+    tmp_path, capfd
+):
     printed(tmp_path, "for step in range(100): print('loss', step)")
     *shown, last = capfd.readouterr().err.splitlines()
     assert shown == [f"loss {step}" for step in range(SHOWN_LINES)]
@@ -278,7 +324,9 @@ def test_of_a_program_that_prints_much_the_beginning_is_shown_and_all_is_kept(tm
     assert (tmp_path / OUTPUT).read_text().splitlines()[-1] == "loss 99"
 
 
-def test_quiet_hides_what_a_program_prints_unless_it_fails(tmp_path, capfd, monkeypatch):
+def test_quiet_hides_what_a_program_prints_unless_it_fails(
+    tmp_path, capfd, monkeypatch
+):
     monkeypatch.setattr(terminal, "is_quiet", True)
     printed(tmp_path, "print('loss 1')")
     assert capfd.readouterr().err == ""

@@ -1,6 +1,8 @@
-"""A job as JAX runs it, with everything dumped: `python rehearsal_job.py DIR TARGET`, no GPU needed.
+"""A job as JAX runs it, with everything dumped: `python rehearsal_job.py DIR TARGET`, no GPU
+needed.
 
-Compiles a small sharded step for four devices through JAX's public API only, with specified and unspecified shardings.
+Compiles a small sharded step for four devices through JAX's public API only, with specified and
+unspecified shardings.
 """
 
 import os
@@ -29,11 +31,15 @@ def step(w, x):
     return w - 0.01 * gradient, value
 
 
-topology = topologies.get_topology_desc("", platform="cuda", target_config=TARGET, topology="1x1x4")
+topology = topologies.get_topology_desc(
+    "", platform="cuda", target_config=TARGET, topology="1x1x4"
+)
 mesh = Mesh(np.array(topology.devices), ("data",))
 rows = NamedSharding(mesh, PartitionSpec("data", None))
 shapes = (
     jax.ShapeDtypeStruct((512, 2048), jnp.float32),
     jax.ShapeDtypeStruct((256, 512), jnp.float32),
 )
-jax.jit(step, in_shardings=(rows, None), out_shardings=(rows, None)).lower(*shapes).compile()
+jax.jit(step, in_shardings=(rows, None), out_shardings=(rows, None)).lower(
+    *shapes
+).compile()

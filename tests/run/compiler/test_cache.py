@@ -55,10 +55,14 @@ def test_nothing_is_there_at_first(cache: Cache, dumps: Path) -> None:
     [
         lambda data: data[: len(data) // 2],
         lambda data: data[:80] + b"xx" + data[82:],
-        lambda data: zlib.compress(zlib.decompress(data).replace(b"xla.log", b"../logs")),
+        lambda data: zlib.compress(
+            zlib.decompress(data).replace(b"xla.log", b"../logs")
+        ),
     ],
 )
-def test_a_damaged_file_counts_as_none(cache: Cache, dumps: Path, tmp_path: Path, damage) -> None:
+def test_a_damaged_file_counts_as_none(
+    cache: Cache, dumps: Path, tmp_path: Path, damage
+) -> None:
     cache.store("k", dumps, NAMES, ANSWER)
     (path,) = cache.folder.iterdir()
     path.write_bytes(damage(path.read_bytes()))
@@ -68,7 +72,9 @@ def test_a_damaged_file_counts_as_none(cache: Cache, dumps: Path, tmp_path: Path
     assert not any(there.iterdir())
 
 
-def test_the_least_recently_used_go_first(cache: Cache, dumps: Path, tmp_path: Path) -> None:
+def test_the_least_recently_used_go_first(
+    cache: Cache, dumps: Path, tmp_path: Path
+) -> None:
     for age, key in enumerate("abc"):
         cache.store(key, dumps, NAMES, ANSWER)
         os.utime(cache.folder / key, (age, age))
@@ -85,7 +91,9 @@ def test_what_is_kept_stays_below_the_users_bound_and_the_newest_stays(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     cache, draw = Cache.of_user(), random.Random(0)
     for number in range(6):
-        (dumps / MODULE).write_bytes(draw.randbytes(300_000))  # which nothing compresses
+        (dumps / MODULE).write_bytes(
+            draw.randbytes(300_000)
+        )  # which nothing compresses
         cache.store(f"k{number}", dumps, NAMES, ANSWER)
         kept = {path.name: path.stat().st_size for path in cache.folder.iterdir()}
         assert sum(kept.values()) <= 1 << 20
@@ -104,7 +112,8 @@ def test_a_limit_of_nothing_keeps_nothing(dumps: Path, tmp_path: Path) -> None:
 def test_the_limit_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGLE_CACHE_MIB", "2G")
     with pytest.raises(
-        UserError, match=r"PGLE_CACHE_MIB=2G: is not a number of mebibytes; 0 keeps nothing"
+        UserError,
+        match=r"PGLE_CACHE_MIB=2G: is not a number of mebibytes; 0 keeps nothing",
     ):
         Cache.of_user()
 
@@ -120,14 +129,17 @@ def test_the_key_is_of_the_content(module: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "other.mlir"
     elsewhere.write_text("module @m {}")
     one, two = (
-        key_of(sys.executable, path, ("--xla_x=1",), None, {}) for path in (module, elsewhere)
+        key_of(sys.executable, path, ("--xla_x=1",), None, {})
+        for path in (module, elsewhere)
     )
     assert one == two
     elsewhere.write_text("module @n {}")
     assert key_of(sys.executable, elsewhere, ("--xla_x=1",), None, {}) != one
 
 
-def test_files_that_flags_name_count_with_their_content(module: Path, tmp_path: Path) -> None:
+def test_files_that_flags_name_count_with_their_content(
+    module: Path, tmp_path: Path
+) -> None:
     table = tmp_path / "table.pbtxt"
     keys = set()
     for text in ("a", "b"):
@@ -160,7 +172,9 @@ class Pretended(Compiler):
 
     edit = ""
 
-    def _ask(self, request: CompileRequest, folder: Path, unscheduled: object) -> dict[str, Any]:
+    def _ask(
+        self, request: CompileRequest, folder: Path, unscheduled: object
+    ) -> dict[str, Any]:
         (folder / MODULE).write_bytes(scheduled())
         if self.edit:
             request.module.write_text(self.edit)
@@ -188,7 +202,8 @@ def test_what_was_compiled_while_the_module_was_edited_is_not_kept(
 
 
 @pytest.mark.parametrize(
-    "entry", [[], {}, {"answer": {"module_name": 1}, "files": {}}, {"answer": [], "files": {}}]
+    "entry",
+    [[], {}, {"answer": {"module_name": 1}, "files": {}}, {"answer": [], "files": {}}],
 )
 def test_an_entry_that_does_not_say_all_is_compiled_again(
     cache: Cache, tmp_path: Path, entry: object
@@ -203,14 +218,18 @@ def test_an_entry_that_does_not_say_all_is_compiled_again(
     assert [item.name for item in (tmp_path / "b").iterdir()] == [MODULE]
 
 
-def test_an_entry_without_its_module_is_compiled_again(cache: Cache, tmp_path: Path) -> None:
+def test_an_entry_without_its_module_is_compiled_again(
+    cache: Cache, tmp_path: Path
+) -> None:
     module = tmp_path / "m.mlir"
     module.write_text("one")
     compiler = Pretended(cache=cache)
     is_kept(compiler, module, tmp_path / "a")
     (path,) = cache.folder.iterdir()
     path.write_bytes(
-        zlib.compress(msgspec.msgpack.encode({"answer": ANSWER, "files": {"other.txt": b"x"}}))
+        zlib.compress(
+            msgspec.msgpack.encode({"answer": ANSWER, "files": {"other.txt": b"x"}})
+        )
     )
     assert not is_kept(compiler, module, tmp_path / "b")
     assert [item.name for item in (tmp_path / "b").iterdir()] == [MODULE]
@@ -226,7 +245,9 @@ def test_a_flag_without_a_value_reads_no_folder(
     assert key_of(sys.executable, module, flags, None, {}) == before
 
 
-def test_a_folder_of_profiles_counts_with_the_profiles_in_it(module: Path, tmp_path: Path) -> None:
+def test_a_folder_of_profiles_counts_with_the_profiles_in_it(
+    module: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "profiles"
     folder.mkdir()
     keys = set()
@@ -251,7 +272,9 @@ def test_an_entry_whose_module_nobody_can_read_is_compiled_again_and_replaced(
     assert is_kept(compiler, module, tmp_path / "c")
 
 
-@pytest.mark.parametrize("kind", ["pipe", "folder", "link to a device", "link to itself"])
+@pytest.mark.parametrize(
+    "kind", ["pipe", "folder", "link to a device", "link to itself"]
+)
 def test_what_is_no_file_in_place_of_an_entry_counts_as_none(
     cache: Cache, tmp_path: Path, kind: str
 ) -> None:

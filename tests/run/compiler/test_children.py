@@ -28,5 +28,7 @@ def test_slow_folding_of_constants_is_seen_in_the_log(
 ) -> None:
     path = tmp_path / "xla.log"
     if log is not None:
-        path.write_text(f"I0000 begin\n{log}\n\n  %reduce_window_sum.8 = f32[3000,3000]{{1,0}}\n")
+        path.write_text(
+            f"I0000 begin\n{log}\n\n  %reduce_window_sum.8 = f32[3000,3000]{{1,0}}\n"
+        )
     assert folds_slowly(path) == slow

@@ -20,7 +20,12 @@ import pytest
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
 from pgle.run.compiler.cache import Cache
-from pgle.run.compiler.compile import Compiler, CompileRequest, CompileResult, compile_once
+from pgle.run.compiler.compile import (
+    Compiler,
+    CompileRequest,
+    CompileResult,
+    compile_once,
+)
 from pgle.run.compiler.worker import check_disk
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.xla.hlo.dumps import fingerprint_of, read_module
@@ -30,7 +35,8 @@ from pgle.xla.log.verdict import LogVerdict, ProfileUse, judge
 from pgle.xla.targets import load_target
 
 JAX = importlib.util.find_spec("jax_plugins") and any(
-    importlib.util.find_spec(f"jax_plugins.{name}") for name in ("xla_cuda13", "xla_cuda12")
+    importlib.util.find_spec(f"jax_plugins.{name}")
+    for name in ("xla_cuda13", "xla_cuda12")
 )
 pytestmark = [
     pytest.mark.rehearse,
@@ -49,7 +55,9 @@ Rehearse = Callable[..., CompileResult]
 def module() -> Path:
     folder = Path(__file__).parents[3] / "testdata/stablehlo"
     newest = sys.version_info >= (3, 12)
-    return folder / ("fsdp_mlp_jax_0.12.0.1.mlir" if newest else "fsdp_mlp_jax_0.10.2.mlir")
+    return folder / (
+        "fsdp_mlp_jax_0.12.0.1.mlir" if newest else "fsdp_mlp_jax_0.10.2.mlir"
+    )
 
 
 @pytest.fixture
@@ -73,7 +81,9 @@ def test_dumps_go_into_the_folder_that_is_named_and_keep_no_token(
     folder, token = tmp_path / "a \"b' c", "hf_" + "0Fake" * 6
     table = f"--xla_gpu_experimental_collective_perf_table_path={tmp_path}/{token}"
     assert (
-        rehearse(dump_dir=folder, flags=(LHS, table), passes="before scheduling").module_name
+        rehearse(
+            dump_dir=folder, flags=(LHS, table), passes="before scheduling"
+        ).module_name
         == STEP
     )
     (config,) = folder.glob("*.config.pbtxt")
@@ -86,7 +96,9 @@ def test_dumps_go_into_the_folder_that_is_named_and_keep_no_token(
 def test_level_o1_runs_the_latency_hiding_scheduler_on_ampere(
     rehearse: Rehearse, level: str, has_lhs: bool
 ) -> None:
-    assert (rehearse(flags=(f"--jax_optimization_level={level}",)).schedule is not None) is has_lhs
+    assert (
+        rehearse(flags=(f"--jax_optimization_level={level}",)).schedule is not None
+    ) is has_lhs
 
 
 def test_the_scheduler_plans_with_what_the_jobs_allocator_has(
@@ -110,10 +122,12 @@ def costs(baseline: CompileResult) -> str:
     names = [
         item.name
         for item in scheduled.entry_computation.instructions
-        if item.opcode in ("fusion", "custom-call", "copy") or item.opcode.endswith("-start")
+        if item.opcode in ("fusion", "custom-call", "copy")
+        or item.opcode.endswith("-start")
     ]
     return "".join(
-        f'costs {{ name: "{name}" cost_us: {10 + i} }}\n' for i, name in enumerate(names)
+        f'costs {{ name: "{name}" cost_us: {10 + i} }}\n'
+        for i, name in enumerate(names)
     )
 
 
@@ -130,7 +144,10 @@ def test_leaves_a_scheduled_module_and_a_schedule(baseline: CompileResult) -> No
 
 
 def test_leaves_no_generated_code(baseline: CompileResult) -> None:
-    assert {path.suffix for path in baseline.log.parent.iterdir()} & {".ll", ".ptx"} == set()
+    assert {path.suffix for path in baseline.log.parent.iterdir()} & {
+        ".ll",
+        ".ptx",
+    } == set()
 
 
 def test_says_how_long_it_took(baseline: CompileResult) -> None:
@@ -145,20 +162,25 @@ def names(module: Path) -> list[list[str]]:
     ]
 
 
-def test_a_session_reads_a_module_once_and_compiles_it_often(module: Path, tmp_path: Path) -> None:
+def test_a_session_reads_a_module_once_and_compiles_it_often(
+    module: Path, tmp_path: Path
+) -> None:
     unread = Path(shutil.copy(module, tmp_path))  # by no other test
     request = CompileRequest(unread, TARGET.texts, tmp_path / "0", flags=(LHS,))
     phases: list[tuple[str, str]] = []
     with (
         Compiler(
-            on_phase=lambda phase: phases.append((phase.request.dump_dir.name, phase.name))
+            on_phase=lambda phase: phases.append(
+                (phase.request.dump_dir.name, phase.name)
+            )
         ) as compiler,
         ThreadPoolExecutor(2) as pool,
     ):
         first = compiler.compile(request)
         others = list(
             pool.map(
-                compiler.compile, [replace(request, dump_dir=tmp_path / name) for name in "12"]
+                compiler.compile,
+                [replace(request, dump_dir=tmp_path / name) for name in "12"],
             )
         )
     assert [folder for folder, phase in phases if phase == "reading"] == ["0"]
@@ -167,7 +189,9 @@ def test_a_session_reads_a_module_once_and_compiles_it_often(module: Path, tmp_p
     ] * 2
 
 
-def test_the_same_compilation_is_made_once(module: Path, costs: str, tmp_path: Path) -> None:
+def test_the_same_compilation_is_made_once(
+    module: Path, costs: str, tmp_path: Path
+) -> None:
     results = []
     for name in "12":
         profile = tmp_path / f"{name}.pbtxt"
@@ -206,7 +230,9 @@ def test_a_killed_client_leaves_no_process(module: Path, tmp_path: Path) -> None
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
         worker = int(
-            next(line for line in client.stdout if line.startswith("optimising")).split()[1]
+            next(
+                line for line in client.stdout if line.startswith("optimising")
+            ).split()[1]
         )
         children = Path(f"/proc/{worker}/task/{worker}/children").read_text().split()
         left = [os.pidfd_open(pid) for pid in (worker, *map(int, children))]
@@ -241,7 +267,11 @@ CASES: dict[str, tuple[str, Callable[[str, str], str], ProfileUse]] = {
     ),
     "wrong extension": ("p.txt", lambda costs, fp: costs, ProfileUse.NOT_USED),
     "text in a binary file": ("p.pb", lambda costs, fp: costs, ProfileUse.WRONG_FORMAT),
-    "broken text": ("p.pbtxt", lambda costs, fp: costs + "costs {", ProfileUse.WRONG_FORMAT),
+    "broken text": (
+        "p.pbtxt",
+        lambda costs, fp: costs + "costs {",
+        ProfileUse.WRONG_FORMAT,
+    ),
 }
 
 
@@ -257,7 +287,10 @@ def test_verdict_with_the_real_compiler(
 
 def test_verdict_on_a_wrong_path(rehearse: Rehearse, tmp_path: Path) -> None:
     main = verdict_of(rehearse(profile=tmp_path / "missing.pbtxt")).main
-    assert (main.verdict, main.why) == (ProfileUse.NOT_USED, "the profile file does not exist")
+    assert (main.verdict, main.why) == (
+        ProfileUse.NOT_USED,
+        "the profile file does not exist",
+    )
 
 
 def test_a_schedule_dump_alone_is_proof(
@@ -269,19 +302,27 @@ def test_a_schedule_dump_alone_is_proof(
     with_profile = rehearse(profile=profile)
     verdicts = [
         confirm(
-            ConfirmRequest(silence, schedule=result.schedule, profile=read_profile(profile))
+            ConfirmRequest(
+                silence, schedule=result.schedule, profile=read_profile(profile)
+            )
         ).main.verdict
         for result in (with_profile, baseline)
     ]
     assert verdicts == [ProfileUse.USED, ProfileUse.NOT_USED]
 
 
-def test_verdict_without_the_scheduler(rehearse: Rehearse, costs: str, tmp_path: Path) -> None:
+def test_verdict_without_the_scheduler(
+    rehearse: Rehearse, costs: str, tmp_path: Path
+) -> None:
     profile = tmp_path / "p.pbtxt"
     profile.write_text(costs)
-    result = rehearse(profile=profile, flags=("--xla_gpu_enable_latency_hiding_scheduler=false",))
+    result = rehearse(
+        profile=profile, flags=("--xla_gpu_enable_latency_hiding_scheduler=false",)
+    )
     older = tuple(int(part) for part in result.jaxlib.split(".")) < (0, 11, 2)
-    assert verdict_of(result).main.verdict is (ProfileUse.USED if older else ProfileUse.NOT_USED)
+    assert verdict_of(result).main.verdict is (
+        ProfileUse.USED if older else ProfileUse.NOT_USED
+    )
 
 
 def test_a_profile_leaves_the_fingerprint_alone(
@@ -328,11 +369,15 @@ def test_hlo_before_optimizations_keeps_its_collectives(
     }
 
 
-def test_the_module_of_a_job_is_compiled_as_in_the_job(rehearse: Rehearse, tmp_path: Path) -> None:
+def test_the_module_of_a_job_is_compiled_as_in_the_job(
+    rehearse: Rehearse, tmp_path: Path
+) -> None:
     job, target = tmp_path / "job", tmp_path / "target.pbtxt"
     job.mkdir()
     target.write_text(TARGET.text)
-    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    environment = {
+        key: value for key, value in os.environ.items() if key != "XLA_FLAGS"
+    }
     script = Path(__file__).with_name("rehearsal_job.py")
     subprocess.run([sys.executable, script, job, target], check=True, env=environment)
     (dumped,) = job.glob("jax_ir*_jit_step_compile.mlir")
@@ -340,7 +385,10 @@ def test_the_module_of_a_job_is_compiled_as_in_the_job(rehearse: Rehearse, tmp_p
     result = rehearse(dumped, flags=())
     assert names(result.after_optimizations) == names(compiled)
     assert fingerprint_of(compiled) == read_module(compiled).fingerprint
-    if tuple(map(int, result.jaxlib.split("."))) < (0, 11):  # later ones are told to try no kernels
+    if tuple(map(int, result.jaxlib.split("."))) < (
+        0,
+        11,
+    ):  # later ones are told to try no kernels
         assert result.fingerprint == fingerprint_of(compiled)
 
 
@@ -368,7 +416,9 @@ def test_topology_over_two_hosts(rehearse: Rehearse) -> None:
 
 
 def test_refused_flag(rehearse: Rehearse) -> None:
-    with pytest.raises(UserError, match=r"this XLA refuses a flag: .*--xla_gpu_no_such_flag=1"):
+    with pytest.raises(
+        UserError, match=r"this XLA refuses a flag: .*--xla_gpu_no_such_flag=1"
+    ):
         rehearse(flags=("--xla_gpu_no_such_flag=1",))
 
 
@@ -377,12 +427,15 @@ def test_refused_value(rehearse: Rehearse) -> None:
         rehearse(flags=("--xla_gpu_pgle_accuracy_checker=off",))
 
 
-def test_failing_compilation_gives_xlas_own_line(rehearse: Rehearse, tmp_path: Path) -> None:
+def test_failing_compilation_gives_xlas_own_line(
+    rehearse: Rehearse, tmp_path: Path
+) -> None:
     profile = tmp_path / "p.pbtxt"
     profile.write_text("")
     strict = "--xla_gpu_pgle_accuracy_checker=PGLE_STRICTNESS_LEVEL_ERROR"
     with pytest.raises(
-        UserError, match=r"missing instructions. Discarding the profile|Failed to get configs"
+        UserError,
+        match=r"missing instructions. Discarding the profile|Failed to get configs",
     ):
         rehearse(profile=profile, flags=(LHS, strict))
 
@@ -390,7 +443,9 @@ def test_failing_compilation_gives_xlas_own_line(rehearse: Rehearse, tmp_path: P
 def test_no_mlir(rehearse: Rehearse, tmp_path: Path) -> None:
     path = tmp_path / "step.mlir"
     path.write_text("module @x {\n  this is no operation\n}\n")
-    with pytest.raises(UserError, match=r"step.mlir: StableHLO that this jax cannot parse"):
+    with pytest.raises(
+        UserError, match=r"step.mlir: StableHLO that this jax cannot parse"
+    ):
         rehearse(path)
 
 
@@ -413,6 +468,7 @@ def test_a_dump_at_the_limit_of_a_files_size_was_cut_short(tmp_path, monkeypatch
     check_disk(tmp_path)
     (tmp_path / "xla.log").write_bytes(b"1234")
     with pytest.raises(
-        UserError, match=r"xla.log: cut short at 4 bytes, .* raise that limit: ulimit -f unlimited"
+        UserError,
+        match=r"xla.log: cut short at 4 bytes, .* raise that limit: ulimit -f unlimited",
     ):
         check_disk(tmp_path)

@@ -1,4 +1,6 @@
-"""The thread that hears of the compiler's answers outlives whatever fails here, so that nobody waits for ever."""
+"""The thread that hears of the compiler's answers outlives whatever fails here, so that nobody
+waits for ever.
+"""
 
 import io
 import subprocess

@@ -32,7 +32,9 @@ def changed(request: CompileRequest, **changes: object) -> CompileRequest:
     return replace(request, **changes)  # type: ignore[arg-type]
 
 
-def test_own_flags_come_first_so_that_the_users_win(request_for: CompileRequest) -> None:
+def test_own_flags_come_first_so_that_the_users_win(
+    request_for: CompileRequest,
+) -> None:
     flags = xla_flags(
         changed(request_for, flags=("--xla_dump_hlo_as_proto=false",)), Path("/d")
     ).split()
@@ -55,12 +57,18 @@ def test_passes_that_only_try_kernels_are_left_out_but_where_passes_are_listed_a
     fitted = flags_without_gpu("0.12.0.1", others)
     assert "--xla_disable_hlo_passes=config-assigner " in fitted
     assert fitted.endswith(others)
-    assert flags_without_gpu("0.12.0.1", listed).endswith(" --xla_enable_hlo_passes_only=dce,cse")
+    assert flags_without_gpu("0.12.0.1", listed).endswith(
+        " --xla_enable_hlo_passes_only=dce,cse"
+    )
     assert flags_without_gpu("0.10.2", listed) == listed
 
 
-@pytest.mark.parametrize("name", ["/a b", "/a 'b", '/a "b', "/a \"b'c", '/a\\ "b', "/a --xla_b=1"])
-def test_xla_reads_the_folder_that_is_meant(request_for: CompileRequest, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["/a b", "/a 'b", '/a "b', "/a \"b'c", '/a\\ "b', "/a --xla_b=1"]
+)
+def test_xla_reads_the_folder_that_is_meant(
+    request_for: CompileRequest, name: str
+) -> None:
     assert parse_flags(xla_flags(request_for, Path(name))).value("xla_dump_to") == name
 
 
@@ -142,7 +150,8 @@ def test_sizes_that_are_known_only_as_it_runs(
 ) -> None:
     answer = f"""printf '%s\\n' '{{"id": 1, "answer": {{"xla_error": "{said.replace("'", "")}"}}}}'\nread end"""
     with pytest.raises(
-        UserError, match=r"known only as it runs \(.*\); export or lower it with numbers"
+        UserError,
+        match=r"known only as it runs \(.*\); export or lower it with numbers",
     ):
         compile_once(request_for, python=python_that(tmp_path, HELLO + answer))
 
@@ -160,6 +169,10 @@ def test_fingerprint_of_a_real_dump(testdata: Path) -> None:
     # testdata/pax_fsdp4/README.md: processes 0 and 3 differ
     name = "dump/module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
     found = [
-        fingerprint_of(testdata / "pax_fsdp4" / process / name) for process in ("proc0", "proc3")
+        fingerprint_of(testdata / "pax_fsdp4" / process / name)
+        for process in ("proc0", "proc3")
     ]
-    assert found == ["25fa0b3e673a92036f22550cd7bcb068", "04555b1419fd4e5b8933dc47fbf80dbb"]
+    assert found == [
+        "25fa0b3e673a92036f22550cd7bcb068",
+        "04555b1419fd4e5b8933dc47fbf80dbb",
+    ]

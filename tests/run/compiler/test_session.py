@@ -1,4 +1,6 @@
-"""Schedules made by the scheduling passes alone, held against whole compilations by the real compiler."""
+"""Schedules made by the scheduling passes alone, held against whole compilations by the real
+compiler.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,17 @@ from types import SimpleNamespace
 import pytest
 
 from pgle.run.compiler import worker
-from pgle.run.compiler.compile import SCHEDULING_PASSES, Compiler, CompileRequest, Session
-from pgle.run.compiler.worker import DUMP_BEFORE_SCHEDULING, UNSCHEDULED, keep_unscheduled
+from pgle.run.compiler.compile import (
+    SCHEDULING_PASSES,
+    Compiler,
+    CompileRequest,
+    Session,
+)
+from pgle.run.compiler.worker import (
+    DUMP_BEFORE_SCHEDULING,
+    UNSCHEDULED,
+    keep_unscheduled,
+)
 from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.schedule_dump import Slot, read_schedule_dump
 from pgle.xla.targets import TABLE, load_target
@@ -44,8 +55,13 @@ def test_scheduling_passes_alone_make_the_schedule_of_a_whole_compilation(
     profile, trusted = tmp_path / "p.pbtxt", tmp_path / "trusted"
     profile.write_text(COSTS)
     with Compiler() as compiler:
-        session = Session(compiler, replace(base, dump_dir=tmp_path / "session"), HARDWARE, trusted)
-        schedules = [session.schedule("plain", [LHS]), session.schedule("costs", [LHS], profile)]
+        session = Session(
+            compiler, replace(base, dump_dir=tmp_path / "session"), HARDWARE, trusted
+        )
+        schedules = [
+            session.schedule("plain", [LHS]),
+            session.schedule("costs", [LHS], profile),
+        ]
         whole = [
             compiler.compile(replace(base, dump_dir=tmp_path / name, profile=costs))
             for name, costs in (("plain", None), ("costs", profile))
@@ -55,14 +71,16 @@ def test_scheduling_passes_alone_make_the_schedule_of_a_whole_compilation(
         assert believed(schedule.schedule) == believed(compiled.schedule)
         assert (schedule.fingerprint, schedule.num_devices) == (compiled.fingerprint, 4)
         sizes = [
-            len(list(read_module(item.after_optimizations).walk())) for item in (schedule, compiled)
+            len(list(read_module(item.after_optimizations).walk()))
+            for item in (schedule, compiled)
         ]
         assert sizes[0] == sizes[1]
     assert believed(schedules[0].schedule) != believed(schedules[1].schedule)
 
 
 RUNS = re.compile(
-    r"on module (\S+): (.+)$|  HLO pass ([\w-]+?)(?:-\d+)?$|(Skipping) HLO pass ", re.MULTILINE
+    r"on module (\S+): (.+)$|  HLO pass ([\w-]+?)(?:-\d+)?$|(Skipping) HLO pass ",
+    re.MULTILINE,
 )
 ABSENT = {
     "0.10.2": {
@@ -76,7 +94,9 @@ ABSENT = {
 
 
 def passes(log: Path) -> tuple[list[str], list[str]]:
-    """Passes, and pipelines with a colon, that XLA ran on a step before its scheduling and from there on."""
+    """Passes, and pipelines with a colon, that XLA ran on a step before its scheduling and from
+    there on.
+    """
     of_step, ran = False, list[str]()
     for module, pipeline, name, skipped in RUNS.findall(log.read_text()):
         of_step = (
@@ -93,16 +113,24 @@ def test_the_listed_passes_are_those_of_a_whole_compilation_from_scheduling_on(
 ) -> None:
     environment = worker.environment()
     monkeypatch.setattr(
-        worker, "environment", lambda: environment | {"TF_CPP_VMODULE": "hlo_pass_pipeline=1"}
+        worker,
+        "environment",
+        lambda: environment | {"TF_CPP_VMODULE": "hlo_pass_pipeline=1"},
     )
     with Compiler() as compiler:
         session = Session(compiler, replace(base, dump_dir=tmp_path), HARDWARE)
         session.schedule("plain", [LHS])
-        alone = session.schedule("again", [LHS, "--xla_gpu_memory_limit_slop_factor=90"])
+        alone = session.schedule(
+            "again", [LHS, "--xla_gpu_memory_limit_slop_factor=90"]
+        )
         whole, dumped = tmp_path / "all-passes", tmp_path / "dumped"
         flags = (LHS, DUMP_BEFORE_SCHEDULING)
         again = replace(
-            base, module=whole / UNSCHEDULED, dump_dir=dumped, topology="1x1x4", flags=flags
+            base,
+            module=whole / UNSCHEDULED,
+            dump_dir=dumped,
+            topology="1x1x4",
+            flags=flags,
         )
         compiler.compile(replace(again, passes="from scheduling on"))
     assert keep_unscheduled(dumped)
@@ -116,7 +144,9 @@ def test_the_listed_passes_are_those_of_a_whole_compilation_from_scheduling_on(
         == ABSENT[alone.jaxlib]
     )
     # Both of these ran in the same place before, and leave the module as it is.
-    alone_before = {name for name in before if name[-1] != ":" and f"{name}:" not in before}
+    alone_before = {
+        name for name in before if name[-1] != ":" and f"{name}:" not in before
+    }
     assert alone_before <= {"fusion-wrapper", "stream-attribute-annotator"}
     modules = [read_module(folder / UNSCHEDULED) for folder in (whole, dumped)]
     assert modules[0].computations == modules[1].computations
@@ -128,14 +158,18 @@ def test_without_lhs_the_rest_is_scheduled_as_in_a_whole_compilation(
     target = load_target("a100")  # where XLA runs no LHS by itself
     ampere = replace(base, targets=target.texts)
     with Compiler() as compiler:
-        session = Session(compiler, replace(ampere, dump_dir=tmp_path / "session"), HARDWARE)
+        session = Session(
+            compiler, replace(ampere, dump_dir=tmp_path / "session"), HARDWARE
+        )
         session.schedule("lhs", [LHS])
         alone = session.schedule("default", [])
         whole = compiler.compile(replace(ampere, dump_dir=tmp_path / "whole", flags=()))
     one, other = (
         [
             item.opcode
-            for item in read_module(found.after_optimizations).entry_computation.instructions
+            for item in read_module(
+                found.after_optimizations
+            ).entry_computation.instructions
         ]
         for found in (alone, whole)
     )
@@ -152,12 +186,17 @@ def test_flags_of_other_passes_compile_the_module_again(
         session.schedule("plain", [LHS])
         session.schedule("slop", [LHS, "--xla_gpu_memory_limit_slop_factor=80"])
         assert len(list(tmp_path.glob(f"*/{UNSCHEDULED}"))) == 1
-        session.schedule("pipelined", [LHS, "--xla_gpu_enable_pipelined_all_gather=true"])
+        session.schedule(
+            "pipelined", [LHS, "--xla_gpu_enable_pipelined_all_gather=true"]
+        )
     assert len(list(tmp_path.glob(f"*/{UNSCHEDULED}"))) == 2
 
 
 def test_disabled_passes_stay_disabled(base: CompileRequest, tmp_path: Path) -> None:
-    flags = (LHS, "--xla_disable_hlo_passes=rematerialization,collective-permute-motion")
+    flags = (
+        LHS,
+        "--xla_disable_hlo_passes=rematerialization,collective-permute-motion",
+    )
     with Compiler() as compiler:
         result = Session(compiler, replace(base, dump_dir=tmp_path), HARDWARE).schedule(
             "plain", flags
@@ -167,7 +206,9 @@ def test_disabled_passes_stay_disabled(base: CompileRequest, tmp_path: Path) -> 
     assert 'xla_enable_hlo_passes_only: "rematerialization"' not in config
 
 
-def test_no_step_is_wrapped_into_command_buffers(base: CompileRequest, tmp_path: Path) -> None:
+def test_no_step_is_wrapped_into_command_buffers(
+    base: CompileRequest, tmp_path: Path
+) -> None:
     with Compiler() as compiler:
         result = Session(compiler, replace(base, dump_dir=tmp_path), HARDWARE).schedule(
             "plain", ["--xla_gpu_enable_command_buffer=FUSION", LHS]

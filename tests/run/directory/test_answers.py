@@ -35,7 +35,9 @@ def test_a_folder_in_which_a_process_works_stays():
         assert working.exists()
 
 
-def test_a_folder_that_nobody_named_can_be_forgotten_and_one_that_was_named_stays(tmp_path: Path):
+def test_a_folder_that_nobody_named_can_be_forgotten_and_one_that_was_named_stays(
+    tmp_path: Path,
+):
     with opened(None) as out:
         (out / "rehearsal").mkdir()
     forget(out / "rehearsal")

@@ -54,7 +54,9 @@ def test_an_empty_directory_has_an_empty_manifest(tmp_path):
 
 def test_a_stage_that_ended_replaces_itself(tmp_path):
     extend_manifest(tmp_path, PROFILE)
-    extend_manifest(tmp_path, replace(PROFILE, exit_code=0, ended="2026-01-02T03:05:00Z"))
+    extend_manifest(
+        tmp_path, replace(PROFILE, exit_code=0, ended="2026-01-02T03:05:00Z")
+    )
     assert [record.exit_code for record in read_manifest(tmp_path).stages] == [0]
 
 
@@ -66,7 +68,11 @@ def test_ranks_write_their_own_files_and_are_read_together(tmp_path):
         "manifest.rank0001.json",
         "manifest.rank0002.json",
     }
-    assert [record.rank for record in read_manifest(tmp_path).of("profile")] == [0, 1, 2]
+    assert [record.rank for record in read_manifest(tmp_path).of("profile")] == [
+        0,
+        1,
+        2,
+    ]
 
 
 def test_processes_of_one_rank_lose_nothing(tmp_path):
@@ -78,7 +84,9 @@ def test_processes_of_one_rank_lose_nothing(tmp_path):
 
 def test_the_last_of_repeated_stages_counts(tmp_path):
     extend_manifest(tmp_path, PROFILE)
-    extend_manifest(tmp_path, replace(PROFILE, started="2026-02-01T00:00:00Z", exit_code=3))
+    extend_manifest(
+        tmp_path, replace(PROFILE, started="2026-02-01T00:00:00Z", exit_code=3)
+    )
     assert read_manifest(tmp_path).last("profile").exit_code == 3
 
 
@@ -120,12 +128,19 @@ def test_a_pipe_in_the_place_of_an_output_is_not_read(tmp_path):
 
 def test_the_file_names_its_schema(tmp_path):
     extend_manifest(tmp_path, PROFILE)
-    assert json.loads((tmp_path / "manifest.json").read_text())["schema"] == "pgle.manifest/1"
+    assert (
+        json.loads((tmp_path / "manifest.json").read_text())["schema"]
+        == "pgle.manifest/1"
+    )
 
 
 def test_another_schema_is_refused(tmp_path):
-    (tmp_path / "manifest.json").write_text('{"schema": "pgle.manifest/2", "stages": []}')
-    with pytest.raises(UserError, match=r"is of schema pgle.manifest/2, not pgle.manifest/1"):
+    (tmp_path / "manifest.json").write_text(
+        '{"schema": "pgle.manifest/2", "stages": []}'
+    )
+    with pytest.raises(
+        UserError, match=r"is of schema pgle.manifest/2, not pgle.manifest/1"
+    ):
         read_manifest(tmp_path)
 
 
@@ -169,7 +184,11 @@ def test_files_inside_the_run_directory_are_named_relative_to_it(tmp_path):
     path.parent.mkdir()
     path.write_text("abc")
     record = record_file(path, tmp_path)
-    assert (record.path, record.size_bytes, record.sha256[:8]) == ("out/a.txt", 3, "ba7816bf")
+    assert (record.path, record.size_bytes, record.sha256[:8]) == (
+        "out/a.txt",
+        3,
+        "ba7816bf",
+    )
 
 
 def test_a_profile_run_and_a_performance_run_are_the_same_program():
@@ -190,7 +209,8 @@ def test_a_profile_run_and_a_performance_run_are_the_same_program():
 )
 def test_what_differs_is_said(change, what):
     assert [
-        line.partition(" differs: ")[0] for line in same_program(PROFILE, replace(PERF, **change))
+        line.partition(" differs: ")[0]
+        for line in same_program(PROFILE, replace(PERF, **change))
     ] == [what]
 
 
@@ -201,7 +221,8 @@ def test_a_mismatch_is_one_line():
 
 def test_a_run_that_imports_other_code_than_the_profile_run_is_named():
     first, second = (
-        replace(PROFILE, imported=(FileRecord("model.py", digest, 1),)) for digest in ("ab", "cd")
+        replace(PROFILE, imported=(FileRecord("model.py", digest, 1),))
+        for digest in ("ab", "cd")
     )
     assert same_program(first, first) == ()
     (said,) = same_program(first, second)

@@ -34,7 +34,9 @@ def test_a_machine_with_gpus_can_do_all(on, capsys):
 def test_without_a_gpu_it_says_what_works(on, capsys):
     assert on(machine(smi=None)) == 0
     out = capsys.readouterr().out
-    assert out.splitlines()[1] == "! Can rehearse and simulate; cannot measure (see GPUs)"
+    assert (
+        out.splitlines()[1] == "! Can rehearse and simulate; cannot measure (see GPUs)"
+    )
     assert out.endswith("Next: give your program: pgle run --capture simulated -- …\n")
     assert len(out.splitlines()) <= 14
 
@@ -48,9 +50,14 @@ def test_nvidia_smi_without_a_gpu_fails_and_rehearsals_work(on, capsys):
 
 
 def test_without_the_plugin_there_are_no_rehearsals(on, capsys):
-    versions = {name: version for name, version in VERSIONS.items() if "cuda" not in name}
+    versions = {
+        name: version for name, version in VERSIONS.items() if "cuda" not in name
+    }
     assert on(machine(smi=None, versions=versions)) == 0
-    assert "Cannot measure, rehearse or simulate (see GPUs, CUDA plugin)" in capsys.readouterr().out
+    assert (
+        "Cannot measure, rehearse or simulate (see GPUs, CUDA plugin)"
+        in capsys.readouterr().out
+    )
 
 
 def test_bad_flags_exit_1(on, capsys):
@@ -76,7 +83,8 @@ def test_a_python_that_is_not_there_is_one_line(capsys):
     assert run(["doctor", "--python", "/no/python"]) == 2
     err = capsys.readouterr().err
     assert (
-        err == "pgle: /no/python: cannot be run (No such file or directory); pass --python PATH\n"
+        err
+        == "pgle: /no/python: cannot be run (No such file or directory); pass --python PATH\n"
     )
 
 

@@ -32,7 +32,10 @@ def test_no_gpu_is_no_crash(smi):
 
 def test_equal_gpus_are_counted():
     check = checks.check_gpus(machine(), (H100,) * 4)
-    assert (check.verdict, check.found) == ("ok", "4 x NVIDIA H100 80GB HBM3 (80 GiB, sm_9.0)")
+    assert (check.verdict, check.found) == (
+        "ok",
+        "4 x NVIDIA H100 80GB HBM3 (80 GiB, sm_9.0)",
+    )
 
 
 def test_mixed_gpus_are_warned_about():
@@ -67,13 +70,19 @@ def no_gpu(says=None, **options):
             "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure",
             "modprobe nvidia",
         ),
-        ("Failed to initialize NVML: Insufficient Permissions", "may not open /dev/nvidia"),
+        (
+            "Failed to initialize NVML: Insufficient Permissions",
+            "may not open /dev/nvidia",
+        ),
         ("Failed to initialize NVML: Unknown Error", "restart the container"),
         (
             "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.",
             "NVIDIA_DRIVER_CAPABILITIES",
         ),
-        ("Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error", "Xid"),
+        (
+            "Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error",
+            "Xid",
+        ),
         ("No devices were found", "srun --gpus"),
         ("it did not answer in 20 s", "hangs"),
         ("Segmentation fault", "run nvidia-smi"),
@@ -84,7 +93,8 @@ def test_a_failing_nvidia_smi_is_quoted_with_a_remedy(says, remedy):
     check = no_gpu(says)
     assert check.verdict == "fail"
     assert (
-        check.found == f"nvidia-smi fails: {says.splitlines()[0] if says else 'it printed nothing'}"
+        check.found
+        == f"nvidia-smi fails: {says.splitlines()[0] if says else 'it printed nothing'}"
     )
     assert remedy in check.remedy
 
@@ -109,7 +119,10 @@ def test_devices_without_nvidia_smi_are_told():
 @pytest.mark.parametrize("value", ["", "-1", "NoDevFiles"])
 def test_gpus_that_cuda_may_not_see(value):
     check = checks.check_gpus(machine(environ={"CUDA_VISIBLE_DEVICES": value}), (H100,))
-    assert (check.verdict, "unset CUDA_VISIBLE_DEVICES" in check.remedy) == ("warn", True)
+    assert (check.verdict, "unset CUDA_VISIBLE_DEVICES" in check.remedy) == (
+        "warn",
+        True,
+    )
 
 
 def test_what_a_real_program_says_is_heard_though_it_fails(tmp_path, monkeypatch):
@@ -125,13 +138,19 @@ def test_what_a_real_program_says_is_heard_though_it_fails(tmp_path, monkeypatch
 
 def test_a_loaded_driver_without_devices_fails():
     check = no_gpu(files=DRIVER)
-    assert (check.verdict, "driver 580.65.06 is loaded" in check.found) == ("fail", True)
+    assert (check.verdict, "driver 580.65.06 is loaded" in check.found) == (
+        "fail",
+        True,
+    )
     assert checks.check_driver(machine(files=DRIVER), ()).found == "580.65.06"
 
 
 def test_a_driver_too_old_for_the_plugins_cuda_fails():
     check = checks.check_driver(machine(), (Gpu("H100", "550.54.15"),))
-    assert (check.verdict, check.found) == ("fail", "550.54.15, older than CUDA 13 needs (580)")
+    assert (check.verdict, check.found) == (
+        "fail",
+        "550.54.15, older than CUDA 13 needs (580)",
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,8 +158,13 @@ def test_a_driver_too_old_for_the_plugins_cuda_fails():
     [("1", False, "warn"), ("1", True, "ok"), ("0", False, "ok"), (None, False, "ok")],
 )
 def test_profiling_for_administrators_only(value, root, verdict):
-    files = {} if value is None else {"/proc/driver/nvidia/params": PARAMS.format(value)}
-    assert checks.check_text("CUPTI", machine(files=files, is_root=root)).verdict == verdict
+    files = (
+        {} if value is None else {"/proc/driver/nvidia/params": PARAMS.format(value)}
+    )
+    assert (
+        checks.check_text("CUPTI", machine(files=files, is_root=root)).verdict
+        == verdict
+    )
 
 
 def test_dcgm_says_how_to_pause_it():
@@ -179,7 +203,10 @@ def test_a_python_without_jax_fails():
 
 
 def test_a_newer_jaxlib_fails():
-    assert checks.check_jax(machine(versions=VERSIONS | {"jaxlib": "0.11.0"})).verdict == "fail"
+    assert (
+        checks.check_jax(machine(versions=VERSIONS | {"jaxlib": "0.11.0"})).verdict
+        == "fail"
+    )
 
 
 @pytest.mark.parametrize(
@@ -211,7 +238,9 @@ def test_the_plugin_must_fit_jaxlib(versions, verdict, words):
 def test_xla_flags_are_linted(flags, verdict):
     import sys
 
-    check = checks.check_flags(machine(environ={"XLA_FLAGS": flags}, python=sys.executable))
+    check = checks.check_flags(
+        machine(environ={"XLA_FLAGS": flags}, python=sys.executable)
+    )
     assert check.verdict == verdict
 
 
@@ -219,8 +248,16 @@ def test_xla_flags_are_linted(flags, verdict):
     ("environ", "verdict", "remedy"),
     [
         ({"JAX_ENABLE_PGLE": "1", "NCCL_DEBUG": "INFO"}, "ok", ""),
-        ({"JAX_PGLE_EMBEDDING_DIR": "/d"}, "warn", "'pgle flags list PGLE' shows what there is"),
-        ({"JAX_PGLE_PROFILE_RUNS": "3"}, "warn", "did you mean JAX_PGLE_PROFILING_RUNS?"),
+        (
+            {"JAX_PGLE_EMBEDDING_DIR": "/d"},
+            "warn",
+            "'pgle flags list PGLE' shows what there is",
+        ),
+        (
+            {"JAX_PGLE_PROFILE_RUNS": "3"},
+            "warn",
+            "did you mean JAX_PGLE_PROFILING_RUNS?",
+        ),
         ({"TF_CPP_MAX_LOG_LEVEL": "100"}, "warn", "use TF_CPP_MAX_VLOG_LEVEL"),
         (
             {"XLA_CLIENT_MEM_FRACTION": "0.9", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9"},
@@ -234,14 +271,18 @@ def test_variables_without_effect(environ, verdict, remedy):
     assert (check.verdict, check.remedy) == (verdict, remedy)
 
 
-@pytest.mark.parametrize(("level", "verdict"), [(None, "ok"), ("0", "ok"), ("1", "warn")])
+@pytest.mark.parametrize(
+    ("level", "verdict"), [(None, "ok"), ("0", "ok"), ("1", "warn")]
+)
 def test_the_log_level(level, verdict):
     environ = {} if level is None else {"TF_CPP_MIN_LOG_LEVEL": level}
     assert checks.check_text("XLA log", machine(environ=environ)).verdict == verdict
 
 
 def test_no_password_of_a_url_is_shown():
-    found = diagnose(machine(environ={"JAX_COMPILATION_CACHE_DIR": "gs://me:s3cr3tpass@bucket/x"}))
+    found = diagnose(
+        machine(environ={"JAX_COMPILATION_CACHE_DIR": "gs://me:s3cr3tpass@bucket/x"})
+    )
     assert "s3cr3t" not in str(found)
     assert any("gs***bucket/x" in check.found for check in found.checks)
 
@@ -254,26 +295,39 @@ def test_the_compilation_cache_does_not_notice_a_changed_profile():
 
 
 def test_a_cache_that_is_off_is_fine():
-    environ = {"JAX_COMPILATION_CACHE_DIR": "/cache", "JAX_ENABLE_COMPILATION_CACHE": "false"}
-    assert checks.check_text("compilation cache", machine(environ=environ)).verdict == "ok"
+    environ = {
+        "JAX_COMPILATION_CACHE_DIR": "/cache",
+        "JAX_ENABLE_COMPILATION_CACHE": "false",
+    }
+    assert (
+        checks.check_text("compilation cache", machine(environ=environ)).verdict == "ok"
+    )
 
 
 @pytest.mark.parametrize(("gib", "verdict"), [(1, "fail"), (10, "warn"), (100, "ok")])
 def test_disk_space(gib, verdict):
     assert (
-        checks.check_run_dir(machine(free_bytes=lambda path: gib << 30), "/runs").verdict == verdict
+        checks.check_run_dir(
+            machine(free_bytes=lambda path: gib << 30), "/runs"
+        ).verdict
+        == verdict
     )
 
 
 def test_a_run_directory_that_cannot_be_written_fails():
-    assert checks.check_run_dir(machine(writable=lambda path: False), "/runs").verdict == "fail"
+    assert (
+        checks.check_run_dir(machine(writable=lambda path: False), "/runs").verdict
+        == "fail"
+    )
 
 
 def test_a_check_that_breaks_is_a_warning():
     def broken(path):
         raise RuntimeError("no such thing")
 
-    checks = {check.name: check for check in diagnose(machine(free_bytes=broken)).checks}
+    checks = {
+        check.name: check for check in diagnose(machine(free_bytes=broken)).checks
+    }
     assert checks["run directory"].verdict == "warn"
     assert "RuntimeError: no such thing" in checks["run directory"].found
 
@@ -287,7 +341,11 @@ def test_every_failure_and_warning_has_a_remedy():
     sick = machine(
         smi=None,
         versions={},
-        environ={"XLA_FLAGS": "word", "JAX_ENABLE_PGLE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+        environ={
+            "XLA_FLAGS": "word",
+            "JAX_ENABLE_PGLE": "1",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        },
         free_bytes=lambda path: 0,
         writable=lambda path: False,
     )
@@ -303,7 +361,9 @@ LAPTOP = {"/sys/bus/pci/devices/0000:00:02.0/vendor": "0x8086\n"}
 
 
 def test_a_machine_without_an_nvidia_device_is_told_to_load_no_driver():
-    says = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
+    says = (
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
+    )
     check = no_gpu(says, files=LAPTOP)
     assert (check.verdict, check.found) == ("warn", "none")
     assert "modprobe" not in check.remedy

@@ -1,4 +1,6 @@
-"""The commit that a run is recorded with: that of its work tree, a mark where it has changes, nothing else."""
+"""The commit that a run is recorded with: that of its work tree, a mark where it has changes,
+nothing else.
+"""
 
 import subprocess
 from pathlib import Path

@@ -23,7 +23,9 @@ def environment(tmp_path: Path) -> Path:
     for name in ("jax", "jaxlib"):
         info = packages / f"{name}-0.8.3.dist-info"
         info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.8.3\n")
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.8.3\n"
+        )
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
     (python.parent / "pip").touch()
@@ -38,10 +40,14 @@ def test_a_missing_plugin_is_named_with_the_command_that_installs_it(
     environment: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(["doctor", "--python", str(environment), "--json"])
-    remedies = [check["remedy"] for check in json.loads(capsys.readouterr().out)["checks"]]
+    remedies = [
+        check["remedy"] for check in json.loads(capsys.readouterr().out)["checks"]
+    ]
     line = f"{environment} -m pip install --no-deps jax-cuda13-plugin==0.8.3 jax-cuda13-pjrt==0.8.3"
     assert line in remedies
-    if not shutil.which("nvidia-smi"):  # else its driver may be what fails, which comes first
+    if not shutil.which(
+        "nvidia-smi"
+    ):  # else its driver may be what fails, which comes first
         run(["doctor", "--python", str(environment)])
         assert capsys.readouterr().out.splitlines()[-1] == f"Next: {line}"
 
@@ -52,7 +58,15 @@ def test_prove_shows_every_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["doctor", "--prove", "--capture", "simulated", "--run-dir", "proof", "--json"]
+    words = [
+        "doctor",
+        "--prove",
+        "--capture",
+        "simulated",
+        "--run-dir",
+        "proof",
+        "--json",
+    ]
     assert run(words) == 0
     found = json.loads(capsys.readouterr().out)
     assert [link["name"] for link in found["links"]] == [

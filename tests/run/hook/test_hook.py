@@ -1,4 +1,6 @@
-"""The parts of the capture hook, each by itself; whole programs are in tests/integration/test_real_programs.py."""
+"""The parts of the capture hook, each by itself; whole programs are in
+tests/integration/test_real_programs.py.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +55,13 @@ def test_only_the_standard_library_is_imported(path):
         for alias in node.names
     }
     names |= {
-        node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module
+        node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
     }
-    assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names | {"pgle_hook"}
+    assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names | {
+        "pgle_hook"
+    }
 
 
 def steer(window, steps: range, compiled=()) -> list[tuple[int, str]]:
@@ -109,28 +115,38 @@ def test_a_compilation_begins_the_count_anew(hook):
     window.on_execution(11.1)
     window.on_execution(11.2)
     window.on_compile(seconds=0.1, now=11.3, heavy=False)
-    assert [window.on_execution(now) for now in (14.0, 14.1, 14.2)] == [None, None, "open"]
+    assert [window.on_execution(now) for now in (14.0, 14.1, 14.2)] == [
+        None,
+        None,
+        "open",
+    ]
 
 
 def opened(window):
     settled(window)
-    assert [window.on_execution(now) for now in (11.1, 11.2, 11.3)] == [None, None, "open"]
+    assert [window.on_execution(now) for now in (11.1, 11.2, 11.3)] == [
+        None,
+        None,
+        "open",
+    ]
     window.opened(12.0)
     return window
 
 
 def test_long_executions_hold_a_window_open(hook):
     window = opened(hook("window").TraceWindow("auto"))
-    assert [window.on_execution(12.0 + 4 * number) for number in range(1, 6)] == [None] * 4 + [
-        "close"
-    ]
+    assert [window.on_execution(12.0 + 4 * number) for number in range(1, 6)] == [
+        None
+    ] * 4 + ["close"]
     window.closed(32.0)
     assert window.describe() == {"seconds": 20.0, "executions": 5}
 
 
 def test_a_window_opened_too_soon_lasts_through_a_long_compilation(hook):
     window = opened(hook("window").TraceWindow("auto"))
-    assert [window.on_execution(12.0 + number / 10) for number in range(10)] == [None] * 10
+    assert [window.on_execution(12.0 + number / 10) for number in range(10)] == [
+        None
+    ] * 10
     assert window.on_time(now=300.0) is None
     window.on_compile(seconds=280.0, now=301.0, heavy=True)
     window.on_execution(302.0)
@@ -141,7 +157,9 @@ def test_a_window_opened_too_soon_lasts_through_a_long_compilation(hook):
 def test_a_heavy_compilation_in_the_window_begins_it_anew(hook):
     window = opened(hook("window").TraceWindow("auto"))
     window.on_compile(seconds=4.0, now=16.5, heavy=True)
-    assert [window.on_execution(17.0 + number / 10) for number in range(10)] == [None] * 10
+    assert [window.on_execution(17.0 + number / 10) for number in range(10)] == [
+        None
+    ] * 10
     assert window.on_execution(22.0) == "close"
 
 
@@ -181,12 +199,18 @@ def test_why_a_window_never_opened(hook):
     make = hook("window").TraceWindow
     window = make("steps:5-6")
     steer(window, range(100, 110))
-    assert window.describe()["none"] == "steps 5-6 never began; the program went from 100 to 109"
+    assert (
+        window.describe()["none"]
+        == "steps 5-6 never began; the program went from 100 to 109"
+    )
     assert "marked no steps" in make("auto").describe()["none"]
     assert "marked no steps" in make("steps:5-6").describe()["none"]
     window = settled(make("auto"))
     window.on_execution(10.1)
-    assert "executed more than 1 times since the last compilation" in window.describe()["none"]
+    assert (
+        "executed more than 1 times since the last compilation"
+        in window.describe()["none"]
+    )
     assert "--window all" in window.describe()["remedy"]
 
 
@@ -224,9 +248,18 @@ def test_flags_that_a_program_replaces_are_added_again(hook, there, after):
 
 def told(folder: Path, rank: Rank | None = None, **changes) -> dict:
     """What the launcher tells the hook of a profile stage in a folder, after a way through JSON."""
-    options = {"capture": "none", "window": "none", "flags": (), "auto_pgle": False} | changes
+    options = {
+        "capture": "none",
+        "window": "none",
+        "flags": (),
+        "auto_pgle": False,
+    } | changes
     return json.loads(
-        json.dumps(hook_config(RunDirectory(folder).stage("profile"), rank or Rank(), **options))
+        json.dumps(
+            hook_config(
+                RunDirectory(folder).stage("profile"), rank or Rank(), **options
+            )
+        )
     )
 
 
@@ -237,7 +270,10 @@ def test_a_rank_is_found_by_the_hook_only_where_one_launcher_has_many(hook):
     place = hook("records").HookFiles
     stage = RunDirectory(Path("/f")).stage("profile")
     alone = place(told(Path("/f")), SLURM)
-    assert (alone.steps, alone.trace) == (str(stage.rank(3).steps), str(stage.rank(3).trace))
+    assert (alone.steps, alone.trace) == (
+        str(stage.rank(3).steps),
+        str(stage.rank(3).trace),
+    )
     assert place(told(Path("/f"), Rank(2, 4)), SLURM).facts == str(stage.rank(2).facts)
     inside = {
         "SLURM_PROCID": "0",
@@ -245,7 +281,9 @@ def test_a_rank_is_found_by_the_hook_only_where_one_launcher_has_many(hook):
         "OMPI_COMM_WORLD_RANK": "1",
         "OMPI_COMM_WORLD_SIZE": "2",
     }
-    assert place(told(Path("/f")), inside).rank == 1  # mpirun in an interactive step of one
+    assert (
+        place(told(Path("/f")), inside).rank == 1
+    )  # mpirun in an interactive step of one
 
 
 def test_a_rank_that_only_the_program_knows_is_taken_from_jax(hook):
@@ -255,8 +293,14 @@ def test_a_rank_that_only_the_program_knows_is_taken_from_jax(hook):
     )
     assert not place.join(lambda: (0, 4))
     assert place.join(lambda: (3, 4))
-    assert (place.steps, place.trace) == (str(stage.rank(3).steps), str(stage.rank(3).trace))
-    assert place.own_dump("--xla_dump_to=/f/profile/hlo") == "--xla_dump_to=/f/profile/hlo.rank0003"
+    assert (place.steps, place.trace) == (
+        str(stage.rank(3).steps),
+        str(stage.rank(3).trace),
+    )
+    assert (
+        place.own_dump("--xla_dump_to=/f/profile/hlo")
+        == "--xla_dump_to=/f/profile/hlo.rank0003"
+    )
     assert (
         not hook("records").HookFiles(told(Path("/f")), SLURM).join(lambda: (0, 4))
     )  # a variable told it
@@ -304,7 +348,9 @@ def test_compiler_messages_are_heard_and_not_shown(hook, caplog):
     logger = logging.getLogger("jax._src.compiler")
     try:
         with caplog.at_level(logging.INFO):
-            logger.debug("Compiling module %s with FDO profile of length %d", "jit_step", 812)
+            logger.debug(
+                "Compiling module %s with FDO profile of length %d", "jit_step", 812
+            )
     finally:
         logger.filters.clear()
         logger.setLevel(logging.NOTSET)
@@ -312,7 +358,9 @@ def test_compiler_messages_are_heard_and_not_shown(hook, caplog):
     assert caplog.records == []
 
 
-def in_python(code: str, config: dict, folder: Path) -> subprocess.CompletedProcess[str]:
+def in_python(
+    code: str, config: dict, folder: Path
+) -> subprocess.CompletedProcess[str]:
     stage = folder / "profile"
     stage.mkdir(exist_ok=True)
     environ = {
@@ -322,7 +370,11 @@ def in_python(code: str, config: dict, folder: Path) -> subprocess.CompletedProc
     }
     environ["JAX_PLATFORMS"] = "cpu"
     return subprocess.run(
-        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -368,7 +420,11 @@ def test_nothing_is_counted_where_no_window_is_wanted(tmp_path):
 def test_a_broken_configuration_is_one_warning():
     environ = {**os.environ, "PYTHONPATH": str(HOOK_SITE), "PGLE_HOOK": "not json"}
     done = subprocess.run(
-        [sys.executable, "-c", "print(1)"], env=environ, capture_output=True, text=True, check=False
+        [sys.executable, "-c", "print(1)"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (0, "1\n")
     assert done.stderr.count("\n") == 1
@@ -385,7 +441,9 @@ with jax.profiler.StepTraceAnnotation("train", step_num=2):
     pass
 print("done")
 """
-    done = in_python(code.format(folder=str(tmp_path / "profile")), {"window": "none"}, tmp_path)
+    done = in_python(
+        code.format(folder=str(tmp_path / "profile")), {"window": "none"}, tmp_path
+    )
     assert (done.returncode, done.stdout) == (0, "done\n")
     assert "the capture hook failed (FileNotFoundError" in done.stderr
     assert "Traceback" not in done.stderr
@@ -449,7 +507,9 @@ for number in range(4):
 
 def test_a_module_counts_by_itself(hook):
     window = settled(hook("window").TraceWindow("auto"))
-    assert [window.on_execution(12.0, module) for module in "ababa"] == [None] * 4 + ["open"]
+    assert [window.on_execution(12.0, module) for module in "ababa"] == [None] * 4 + [
+        "open"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -461,8 +521,12 @@ def test_a_program_may_ask_for_jax_before_it_imports_it(tmp_path, ask):
 
 
 def test_zeros_of_any_size_share_their_pages(hook, tmp_path):
-    uncomputed = hook("capture").Uncomputed(str(tmp_path / "names"), lambda call: False, False)
-    large, small = (uncomputed._zeros(shape, "float32") for shape in ((64, 1024), (3, 5)))
+    uncomputed = hook("capture").Uncomputed(
+        str(tmp_path / "names"), lambda call: False, False
+    )
+    large, small = (
+        uncomputed._zeros(shape, "float32") for shape in ((64, 1024), (3, 5))
+    )
     assert np.shares_memory(large, small)
     assert (large.shape, small.shape, large.any()) == ((64, 1024), (3, 5), False)
 
@@ -495,7 +559,9 @@ ENTRY %main (p: s32[]) -> s32[] {
     assert hook("capture").executed_in(text) == 2 + 1000 * (1 + 10 * 2) + 2
 
 
-def test_shardings_are_not_propagated_by_the_release_that_crashes_over_them(hook, monkeypatch):
+def test_shardings_are_not_propagated_by_the_release_that_crashes_over_them(
+    hook, monkeypatch
+):
     monkeypatch.setattr("jaxlib.version.__version__", "0.9.2")
     mesh = SimpleNamespace(operation=SimpleNamespace(name="sdy.mesh"))
     module = SimpleNamespace(body=SimpleNamespace(operations=[mesh]))
@@ -540,6 +606,8 @@ print(json.dumps(Sources().found()))
         (["-m", "package"], "from . import inner", "package/__main__.py"),
     ],
 )
-def test_the_files_that_a_program_imports_are_those_of_its_own(tmp_path, words, imports, main):
+def test_the_files_that_a_program_imports_are_those_of_its_own(
+    tmp_path, words, imports, main
+):
     found = sources_of(tmp_path, *words, code=SOURCES.format(imports=imports))
     assert found == {main, "package/__init__.py", "package/inner.py"}

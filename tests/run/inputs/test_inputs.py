@@ -52,7 +52,10 @@ def test_what_lies_behind_a_link_is_found_once(tmp_path, testdata):
     (tmp_path / "job").symlink_to(testdata / "pax_fsdp4")
     (tmp_path / "again").symlink_to(testdata / "pax_fsdp4")
     found = {sight.kind: sight for sight in contents_of(tmp_path).sights}
-    assert {path.name for path in found["nsys report"].paths} == {"proc0.sqlite", "proc3.sqlite"}
+    assert {path.name for path in found["nsys report"].paths} == {
+        "proc0.sqlite",
+        "proc3.sqlite",
+    }
     assert found["HLO dump"].command.startswith(f"pgle predict {tmp_path}/again/proc")
 
 
@@ -67,7 +70,10 @@ def test_links_to_a_folder_above_end(tmp_path):
 
 def test_the_dump_of_a_module_is_found_by_the_names_of_its_files(tmp_path, testdata):
     (tmp_path / "job").symlink_to(testdata / "pax_fsdp4")
-    assert dump_near(tmp_path, {"pjit__wrapped_step_fn": ()}) == tmp_path / "job/proc0/dump"
+    assert (
+        dump_near(tmp_path, {"pjit__wrapped_step_fn": ()})
+        == tmp_path / "job/proc0/dump"
+    )
     assert dump_near(tmp_path, {"jit_train_step": ()}) is None
 
 
@@ -75,9 +81,11 @@ def test_of_two_modules_of_one_name_each_gets_its_own_dump(tmp_path):
     for folder, digit in (("first", "a"), ("second", "b")):
         (tmp_path / folder).mkdir()
         text = f'HloModule jit_step, frontend_attributes={{fingerprint_before_lhs="{digit * 32}"}}'
-        (tmp_path / folder / "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt").write_text(
-            text
-        )
+        (
+            tmp_path
+            / folder
+            / "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt"
+        ).write_text(text)
     found = [dump_near(tmp_path, {"jit_step": (digit * 32,)}) for digit in "bac"]
     assert found == [tmp_path / "second", tmp_path / "first", None]
 
@@ -89,7 +97,9 @@ def test_a_dump_of_the_cpu_compiler_is_to_be_rehearsed(tmp_path):
         f"pgle rehearse {tmp_path}"
     ]
     (tmp_path / "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt").touch()
-    assert [sight.command for sight in contents_of(tmp_path).sights] == [f"pgle predict {tmp_path}"]
+    assert [sight.command for sight in contents_of(tmp_path).sights] == [
+        f"pgle predict {tmp_path}"
+    ]
 
 
 def test_a_search_or_a_rehearsal_is_one_thing_whatever_it_left(tmp_path):
@@ -97,14 +107,18 @@ def test_a_search_or_a_rehearsal_is_one_thing_whatever_it_left(tmp_path):
         (tmp_path / name / "profiled").mkdir(parents=True)
         (tmp_path / name / "report.json").write_text('{"schema": "pgle.report/1"}')
         (
-            tmp_path / name / "profiled/module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt"
+            tmp_path
+            / name
+            / "profiled/module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt"
         ).touch()
     (sight,) = contents_of(tmp_path).sights
     assert set(sight.paths) == {tmp_path / "tuned", tmp_path / "rehearsal/rehearsal"}
     assert sight.command == f"pgle report {sight.paths[0]}"
 
 
-def test_lines_that_are_next_to_empty_are_refused_before_all_are_read(tmp_path, monkeypatch):
+def test_lines_that_are_next_to_empty_are_refused_before_all_are_read(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(files, "MANY_LINES", 1000)
     bomb = tmp_path / "steps.log.xz"
     bomb.write_bytes(lzma.compress(b"\n" * (1 << 20)))
@@ -115,7 +129,9 @@ def test_lines_that_are_next_to_empty_are_refused_before_all_are_read(tmp_path, 
 
 
 def test_of_programs_the_one_that_is_started_is_named(tmp_path):
-    (tmp_path / "train.py").write_text("import jax\nif __name__ == '__main__':\n    train()\n")
+    (tmp_path / "train.py").write_text(
+        "import jax\nif __name__ == '__main__':\n    train()\n"
+    )
     (tmp_path / "model.py").write_text("import jax\n")
     (sight,) = contents_of(tmp_path).sights
     assert sight.paths[0].name == "train.py"

@@ -5,7 +5,12 @@ import pytest
 from pgle.errors import UserError
 from pgle.run.ask.jaxlib import Installed
 from pgle.run.process import environment
-from pgle.run.process.environment import build_environment, given_flags, interpreter, user_flags
+from pgle.run.process.environment import (
+    build_environment,
+    given_flags,
+    interpreter,
+    user_flags,
+)
 from pgle.xla.flags.text import parse_flags
 
 LHS = "xla_gpu_enable_latency_hiding_scheduler"
@@ -25,7 +30,11 @@ def codes(built):
 
 
 def test_everything_of_the_users_is_still_there():
-    environ = {"HOME": "/home/me", "XLA_FLAGS": "--xla_dump_to=/mine", "NCCL_DEBUG": "INFO"}
+    environ = {
+        "HOME": "/home/me",
+        "XLA_FLAGS": "--xla_dump_to=/mine",
+        "NCCL_DEBUG": "INFO",
+    }
     built = build(environ=environ)
     assert {name: built.values[name] for name in ("HOME", "NCCL_DEBUG")} == {
         "HOME": "/home/me",
@@ -81,14 +90,17 @@ def test_a_compilation_with_dumps_of_its_own_leaves_the_users_out_and_says_so():
 @pytest.mark.parametrize("value", ["/a b", "'/a b'"])
 def test_more_flags_keep_blanks_in_their_values_quoted_or_not(value):
     assert (
-        given_flags({}, [f"--xla_gpu_cuda_data_dir={value}"]).value("xla_gpu_cuda_data_dir")
+        given_flags({}, [f"--xla_gpu_cuda_data_dir={value}"]).value(
+            "xla_gpu_cuda_data_dir"
+        )
         == "/a b"
     )
 
 
 def test_a_level_of_effort_reaches_the_program_as_jax_reads_it():
     built = build(
-        environ={"JAX_OPTIMIZATION_LEVEL": "O3"}, more_flags=["--jax_optimization_level=O1"]
+        environ={"JAX_OPTIMIZATION_LEVEL": "O3"},
+        more_flags=["--jax_optimization_level=O1"],
     )
     assert built.values["JAX_OPTIMIZATION_LEVEL"] == "O1"
     assert (
@@ -99,7 +111,8 @@ def test_a_level_of_effort_reaches_the_program_as_jax_reads_it():
 
 def test_a_level_that_jax_does_not_have_is_refused():
     with pytest.raises(
-        UserError, match="JAX_OPTIMIZATION_LEVEL=O9: is no value that jax takes; O0 to O3"
+        UserError,
+        match="JAX_OPTIMIZATION_LEVEL=O9: is no value that jax takes; O0 to O3",
     ):
         build(environ={"JAX_OPTIMIZATION_LEVEL": "O9"})
 
@@ -168,19 +181,22 @@ def test_auto_pgle_in_the_environment_is_warned_about():
         ({}, None, False),
     ],
 )
-def test_the_programs_own_jaxlib_compiles_or_that_is_said(monkeypatch, theirs, python, warned):
+def test_the_programs_own_jaxlib_compiles_or_that_is_said(
+    monkeypatch, theirs, python, warned
+):
     asked = {None: Installed({"jaxlib": "0.10.2"}), "/opt/python3": Installed(theirs)}
     monkeypatch.setattr(environment, "installed", asked.get)
     monkeypatch.setattr(environment.shutil, "which", lambda name: f"/opt/{name}")
     found, warnings = environment.compiler_of(["python3", "train.py"])
     assert found == python
-    assert ["jaxlib 0.9.0" in line and "jaxlib 0.10.2" in line for line in warnings] == [
-        True
-    ] * warned
+    assert [
+        "jaxlib 0.9.0" in line and "jaxlib 0.10.2" in line for line in warnings
+    ] == [True] * warned
 
 
 @pytest.mark.parametrize(
-    ("name", "is_python"), [("python3.11", True), ("python-job.sh", False), ("bash", False)]
+    ("name", "is_python"),
+    [("python3.11", True), ("python-job.sh", False), ("bash", False)],
 )
 def test_a_job_that_is_called_python_is_not_started_to_ask_it_about_flags(
     tmp_path, name, is_python
@@ -188,4 +204,6 @@ def test_a_job_that_is_called_python_is_not_started_to_ask_it_about_flags(
     program = tmp_path / name
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    assert interpreter((str(program), "train.py")) == (str(program) if is_python else None)
+    assert interpreter((str(program), "train.py")) == (
+        str(program) if is_python else None
+    )

@@ -31,7 +31,9 @@ def ranks(testdata: Path) -> list[Path]:
 
 def same(one: Trace, other: Trace) -> bool:
     columns = ("start_ns", "duration_ns", "instruction", "device")
-    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)
+    return all(
+        np.array_equal(getattr(one, name), getattr(other, name)) for name in columns
+    )
 
 
 def test_processes_read_what_this_one_reads(
@@ -40,7 +42,9 @@ def test_processes_read_what_this_one_reads(
     here = read_traces(ranks)
     monkeypatch.setattr(traces, "PARALLEL_BYTES", 0)
     told: list[tuple[int, int]] = []
-    assert same(read_traces(ranks, progress=lambda done, of: told.append((done, of))), here)
+    assert same(
+        read_traces(ranks, progress=lambda done, of: told.append((done, of))), here
+    )
     assert told == [(1, 2), (2, 2)]
 
 
@@ -61,7 +65,10 @@ def test_a_process_that_is_killed() -> None:
 
 
 def test_what_is_wrong_in_a_process_is_said_here() -> None:
-    with pytest.raises(UserError, match=r"^7: is not even; take another$"), executor(1) as pool:
+    with (
+        pytest.raises(UserError, match=r"^7: is not even; take another$"),
+        executor(1) as pool,
+    ):
         list(pool.map(refuse, [7]))
 
 

@@ -1,4 +1,6 @@
-"""Nothing that pgle starts outlives a pgle that is killed: neither workers nor what a launcher left running."""
+"""Nothing that pgle starts outlives a pgle that is killed: neither workers nor what a launcher left
+running.
+"""
 
 from __future__ import annotations
 

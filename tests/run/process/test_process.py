@@ -14,19 +14,31 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.masking import kept_output
-from pgle.run.process.process import DIGESTED_BYTES, check_program, last_line, launch, program_of
+from pgle.run.process.process import (
+    DIGESTED_BYTES,
+    check_program,
+    last_line,
+    launch,
+    program_of,
+)
 
 
 @pytest.fixture
 def start(tmp_path, capfd):
-    """Run a shell script; its exit code, stdout, stderr, log and lines. ``logged TEXT`` waits until the log has it."""
+    """Run a shell script; its exit code, stdout, stderr, log and lines. ``logged TEXT`` waits until
+    the log has it.
+    """
     wait = 'logged() { for _ in $(seq 3000); do grep -q "$1" "$0" >/dev/null && return; sleep 0.01; done; }\n'
 
     def run(script: str, **options):
         lines: list[str] = []
         log = str(tmp_path / "log")
         code = launch(
-            ["sh", "-c", wait + script, log], os.environ, Path(log), lines.append, **options
+            ["sh", "-c", wait + script, log],
+            os.environ,
+            Path(log),
+            lines.append,
+            **options,
         )
         out, err = capfd.readouterr()
         return code, out, err, (tmp_path / "log").read_text(), lines
@@ -35,7 +47,9 @@ def start(tmp_path, capfd):
 
 
 def test_both_streams_go_where_they_went_and_into_the_log(start):
-    code, out, err, log, lines = start("printf 'a\\nb'; exec >&-; logged b; printf 'c\\n' >&2")
+    code, out, err, log, lines = start(
+        "printf 'a\\nb'; exec >&-; logged b; printf 'c\\n' >&2"
+    )
     assert (code, out, err) == (0, "a\nb", "c\n")
     assert log == "a\nbc\n"
     assert lines == ["a", "c"]
@@ -50,13 +64,20 @@ PEM = "-----BEGIN PRIVATE KEY-----\nhunter2secret\n-----END PRIVATE KEY-----"
 
 
 @pytest.mark.parametrize("secret", [*SECRETS, PEM])
-def test_the_terminal_shows_all_and_the_log_keeps_no_credential(tmp_path, capfd, secret):
+def test_the_terminal_shows_all_and_the_log_keeps_no_credential(
+    tmp_path, capfd, secret
+):
     log = tmp_path / "output.log"
-    script = f"print('step 1: 0.2 s'); print({secret!r}); print('step 2: 0.2 s', end='')"
+    script = (
+        f"print('step 1: 0.2 s'); print({secret!r}); print('step 2: 0.2 s', end='')"
+    )
     assert launch([sys.executable, "-c", script], os.environ, log) == 0
     assert secret in capfd.readouterr().out
     assert "hunter2secret" not in log.read_text()
-    assert [log.read_text().split("\n")[i] for i in (0, -1)] == ["step 1: 0.2 s", "step 2: 0.2 s"]
+    assert [log.read_text().split("\n")[i] for i in (0, -1)] == [
+        "step 1: 0.2 s",
+        "step 2: 0.2 s",
+    ]
 
 
 def test_an_endless_line_is_looked_through_in_no_more_than_its_length():
@@ -80,7 +101,9 @@ def test_carriage_returns_end_lines(start):
 
 
 def test_bytes_that_are_no_text_pass(tmp_path, capfdbinary):
-    assert launch(["printf", "\\377\\000x\\n"], os.environ, tmp_path / "log", print) == 0
+    assert (
+        launch(["printf", "\\377\\000x\\n"], os.environ, tmp_path / "log", print) == 0
+    )
     assert b"\xff\x00x\n" in capfdbinary.readouterr().out
     assert (tmp_path / "log").read_bytes() == b"\xff\x00x\n"
 
@@ -94,7 +117,9 @@ def test_the_exit_code_is_the_commands(start, script, code):
 
 @pytest.fixture
 def launcher(tmp_path):
-    """Run a shell script under a launcher of its own, which the script may signal as ``$PPID``: (exit code, stdout)."""
+    """Run a shell script under a launcher of its own, which the script may signal as ``$PPID``:
+    (exit code, stdout).
+    """
 
     def run(script: str, before: str = "") -> tuple[int, str]:
         code = (
@@ -102,14 +127,18 @@ def launcher(tmp_path):
             f"sys.exit(launch(['sh', '-c', sys.argv[1]], os.environ, Path(sys.argv[2])))"
         )
         words = [sys.executable, "-c", code, script, str(tmp_path / "log")]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=60, check=False
+        )
         return done.returncode, done.stdout
 
     return run
 
 
 def test_a_signal_to_us_goes_to_the_command_once(launcher):
-    script = "trap 'echo got; exit 5' USR1; kill -USR1 $PPID; while :; do sleep 0.01; done"
+    script = (
+        "trap 'echo got; exit 5' USR1; kill -USR1 $PPID; while :; do sleep 0.01; done"
+    )
     assert launcher(script) == (5, "got\n")
 
 
@@ -128,7 +157,9 @@ def test_a_failing_listener_does_not_stop_the_output(tmp_path, capfd):
     def fail(line: str) -> None:
         raise OSError("disk full")
 
-    assert launch(["sh", "-c", "echo a; echo b"], os.environ, tmp_path / "log", fail) == 0
+    assert (
+        launch(["sh", "-c", "echo a; echo b"], os.environ, tmp_path / "log", fail) == 0
+    )
     captured = capfd.readouterr()
     assert captured.out == "a\nb\n"
     assert captured.err.count("disk full") == 1
@@ -140,14 +171,19 @@ def test_a_program_whose_reader_has_gone_ends_as_it_would_alone(tmp_path):
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "log")], stdout=write, timeout=60, check=False
+        [sys.executable, "-c", code, str(tmp_path / "log")],
+        stdout=write,
+        timeout=60,
+        check=False,
     )
     os.close(write)
     assert done.returncode == 128 + signal.SIGPIPE
 
 
 def test_a_listener_is_spared_output_that_mentions_nothing(start):
-    *_, lines = start("echo a; logged a; echo STEP 1; logged STEP; echo b", words=(b"step",))
+    *_, lines = start(
+        "echo a; logged a; echo STEP 1; logged STEP; echo b", words=(b"step",)
+    )
     assert lines == ["STEP 1"]
 
 
@@ -164,8 +200,12 @@ def test_a_command_that_cannot_be_started_is_named(tmp_path):
         launch(["no-such-program"], os.environ, tmp_path / "log")
 
 
-@pytest.mark.parametrize("mode", [0o644, 0o755])  # some file systems have every file executable
-def test_a_module_in_place_of_a_program_is_for_rehearse(tmp_path, monkeypatch, mode: int) -> None:
+@pytest.mark.parametrize(
+    "mode", [0o644, 0o755]
+)  # some file systems have every file executable
+def test_a_module_in_place_of_a_program_is_for_rehearse(
+    tmp_path, monkeypatch, mode: int
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("step.mlir").write_text("module @jit_step {}\n")
     Path("step.mlir").chmod(mode)
@@ -173,7 +213,9 @@ def test_a_module_in_place_of_a_program_is_for_rehearse(tmp_path, monkeypatch, m
         UserError, match=r"it is a module\); predict its step: pgle rehearse step.mlir"
     ):
         check_program(["step.mlir"])
-    with pytest.raises(UserError, match=r"other.mlir: cannot be started \(no such program\)"):
+    with pytest.raises(
+        UserError, match=r"other.mlir: cannot be started \(no such program\)"
+    ):
         check_program(["other.mlir"])
 
 
@@ -187,7 +229,9 @@ def test_a_module_in_place_of_a_program_is_for_rehearse(tmp_path, monkeypatch, m
         ("sh job.sh", "no such program.*without quotes"),
     ],
 )
-def test_what_was_meant_by_a_word_that_starts_nothing_is_said(tmp_path, monkeypatch, word, what):
+def test_what_was_meant_by_a_word_that_starts_nothing_is_said(
+    tmp_path, monkeypatch, word, what
+):
     monkeypatch.chdir(tmp_path)
     for name in ("train.py", "job.sh", "start.sh"):
         Path(name).write_text("#!/bin/sh\n")
@@ -225,7 +269,8 @@ def test_of_a_long_log_the_end_is_enough_for_its_last_line(tmp_path):
 
 def test_of_an_answer_that_failed_the_verdict_is_the_reason_not_its_warnings(tmp_path):
     (tmp_path / "log").write_text(
-        "step 1\n✗ profile partly used\nwarning: 4 devices (assumed)\n", encoding="utf-8"
+        "step 1\n✗ profile partly used\nwarning: 4 devices (assumed)\n",
+        encoding="utf-8",
     )
     assert last_line(tmp_path / "log") == "✗ profile partly used"
 
@@ -241,7 +286,9 @@ def test_files_of_a_command_that_differ_behind_their_first_mebibyte_are_two_prog
     assert program_of(command) != before
 
 
-def test_a_huge_file_is_told_by_its_size_and_time_and_no_pipe_is_read(tmp_path: Path) -> None:
+def test_a_huge_file_is_told_by_its_size_and_time_and_no_pipe_is_read(
+    tmp_path: Path,
+) -> None:
     huge, pipe = tmp_path / "huge", tmp_path / "pipe"
     with huge.open("wb") as file:
         file.truncate(1000 * DIGESTED_BYTES)

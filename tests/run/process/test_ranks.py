@@ -52,7 +52,9 @@ def test_files_of_a_rank_carry_its_number_and_those_of_rank_0_none():
 def perf(tmp_path, content: str) -> StageRequest:
     profile = tmp_path / f"{len(content)}.pbtxt"
     profile.write_text(content)
-    return StageRequest("perf", ("true",), RunDirectory(tmp_path / "run"), "perf", profile)
+    return StageRequest(
+        "perf", ("true",), RunDirectory(tmp_path / "run"), "perf", profile
+    )
 
 
 @pytest.fixture
@@ -82,7 +84,9 @@ def test_a_rank_with_another_profile_is_refused(tmp_path, as_rank):
         _make_folder(second, again=False)
 
 
-def test_a_rank_that_has_run_into_a_directory_does_not_run_into_it_again(tmp_path, as_rank):
+def test_a_rank_that_has_run_into_a_directory_does_not_run_into_it_again(
+    tmp_path, as_rank
+):
     request = perf(tmp_path, "a")
     as_rank(1)
     _make_folder(request, again=False)
@@ -99,5 +103,7 @@ def test_facts_are_those_of_the_process_with_most_steps(tmp_path):
         ("facts.pid7.json", 7, 12),
         ("facts.rank0001.json", 9, 50),
     ):
-        (files.folder / name).write_text(json.dumps({"pid": pid, "steps": steps, "compile_s": 1.0}))
+        (files.folder / name).write_text(
+            json.dumps({"pid": pid, "steps": steps, "compile_s": 1.0})
+        )
     assert read_facts(files)["pid"] == 7

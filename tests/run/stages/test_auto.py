@@ -35,7 +35,10 @@ def test_outcomes(tmp_path, facts, log, outcome):
 def test_a_function_compiled_ahead_of_time_is_said_to_be_out_of_reach(tmp_path):
     path = tmp_path / "output.log"
     path.write_text("")
-    assert "lower().compile()" in _outcome(3, path, GPU | {"auto_pgle": {"ahead_of_time": 2}})[1]
+    assert (
+        "lower().compile()"
+        in _outcome(3, path, GPU | {"auto_pgle": {"ahead_of_time": 2}})[1]
+    )
 
 
 def test_without_a_gpu_nothing_is_run(tmp_path, monkeypatch):
@@ -43,5 +46,7 @@ def test_without_a_gpu_nothing_is_run(tmp_path, monkeypatch):
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     with pytest.raises(UserError, match="no NVIDIA driver"):
         words = ("python", "-c", "raise SystemExit('ran')")
-        run_auto(StageRequest("auto", words, RunDirectory(tmp_path / "run"), "baseline"))
+        run_auto(
+            StageRequest("auto", words, RunDirectory(tmp_path / "run"), "baseline")
+        )
     assert not (tmp_path / "run").exists()

@@ -41,7 +41,10 @@ EMPTY = "profiler.py:529: RuntimeWarning: PGLE collected an empty trace - CUPTI_
         ("Only one profile may be run at a time.", "two profiler sessions"),
         ("12 activities were dropped", "dropped events"),
         ("DCGM is in use", "dcgmi profile --pause"),
-        ("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES: try sudo", "NVreg_RestrictProfilingToAdminUsers"),
+        (
+            "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES: try sudo",
+            "NVreg_RestrictProfilingToAdminUsers",
+        ),
         ("ALREADY_EXISTS: Another profiling session active.", "two profiler sessions"),
         ("W0 cupti_buffer_events.cc:9] CUPTI dropped 812 events", "dropped events"),
     ],
@@ -61,7 +64,9 @@ def test_an_empty_trace_of_autopgle_is_no_proof_of_another_profiler(tmp_path):
 
 def test_a_quiet_log_has_no_trouble(tmp_path):
     log = tmp_path / "log"
-    log.write_text("I1121 cupti_tracer.cc: Profiler session started.\nlearning rate dropped\n")
+    log.write_text(
+        "I1121 cupti_tracer.cc: Profiler session started.\nlearning rate dropped\n"
+    )
     assert trouble(log) == []
 
 
@@ -75,7 +80,10 @@ def files(tmp_path):
 def test_why_there_is_no_trace(files):
     facts = {
         "finished": True,
-        "window": {"none": "the program ended after steps 0 to 2", "remedy": "let it run longer"},
+        "window": {
+            "none": "the program ended after steps 0 to 2",
+            "remedy": "let it run longer",
+        },
     }
     assert (
         why_no_trace("jax", files, facts)
@@ -153,9 +161,17 @@ def test_printed_times_are_kept_and_marked_by_what_happened_meanwhile():
 
 
 def test_without_printed_times_those_between_lines_count_per_step():
-    lines = [StepLine(0, 10.0), StepLine(10, 12.0), StepLine(10, 12.5), StepLine(20, 15.5)]
+    lines = [
+        StepLine(0, 10.0),
+        StepLine(10, 12.0),
+        StepLine(10, 12.5),
+        StepLine(20, 15.5),
+    ]
     records = console_records(["no times here"], lines, {})
-    assert [(record["step"], record["step_time_s"]) for record in records] == [(10, 0.2), (20, 0.3)]
+    assert [(record["step"], record["step_time_s"]) for record in records] == [
+        (10, 0.2),
+        (20, 0.3),
+    ]
 
 
 def test_a_program_that_nsys_ends_after_its_range_has_not_failed(files):
@@ -175,7 +191,9 @@ def test_what_nsys_could_not_import_is_named(files):
     assert "rank0000.qdstrm" in warning
 
 
-@pytest.mark.parametrize(("importer", "readable"), [(None, False), ("/bin/QdstrmImporter", True)])
+@pytest.mark.parametrize(
+    ("importer", "readable"), [(None, False), ("/bin/QdstrmImporter", True)]
+)
 def test_a_raw_recording_is_a_trace_where_it_can_be_imported(
     files, monkeypatch, importer, readable
 ):
@@ -196,7 +214,9 @@ NOT_READY = (
 
 @pytest.fixture
 def nsys_that_fails(files):
-    """Makes a start of nsys that fails a number of times before it runs the program, which then ends with code 7."""
+    """Makes a start of nsys that fails a number of times before it runs the program, which then
+    ends with code 7.
+    """
 
     def make(failures, said=NOT_READY):
         starts = []
@@ -213,7 +233,9 @@ def nsys_that_fails(files):
     return make
 
 
-def test_nsys_that_failed_before_the_program_ran_is_started_again(files, nsys_that_fails):
+def test_nsys_that_failed_before_the_program_ran_is_started_again(
+    files, nsys_that_fails
+):
     start, starts = nsys_that_fails(2)
     code, (warning,) = start_nsys(start, files)
     assert (code, len(starts)) == (7, 3)
@@ -221,7 +243,9 @@ def test_nsys_that_failed_before_the_program_ran_is_started_again(files, nsys_th
     assert files.log.read_text() == "step 1\n"
 
 
-def test_nsys_that_never_runs_the_program_is_said_in_its_own_words(files, nsys_that_fails):
+def test_nsys_that_never_runs_the_program_is_said_in_its_own_words(
+    files, nsys_that_fails
+):
     start, starts = nsys_that_fails(NSYS_STARTS)
     with pytest.raises(UserError, match="sem_open: No such file or directory"):
         start_nsys(start, files)
@@ -244,7 +268,9 @@ def test_a_program_that_began_is_not_run_again(files, nsys_that_fails):
 
 def test_an_exception_of_nsys_is_quoted_where_there_is_no_trace(files):
     files.log.write_text(NOT_READY.replace("sem_open", "shm_open"))
-    assert "[boost::errinfo_api_function_*] = shm_open" in why_no_trace("nsys", files, {})
+    assert "[boost::errinfo_api_function_*] = shm_open" in why_no_trace(
+        "nsys", files, {}
+    )
 
 
 @pytest.mark.nsys

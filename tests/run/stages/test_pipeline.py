@@ -1,4 +1,6 @@
-"""`pgle run` on a back end that leaves a recorded trace: which stages run again, and what is never taken for done."""
+"""`pgle run` on a back end that leaves a recorded trace: which stages run again, and what is never
+taken for done.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ class Recorded:
         return request.plan(self.installed)
 
     def run(self, request, *, again, force):
-        older = waiting(request.run, request.stage, request.folder.make(again=again), force=force)
+        older = waiting(
+            request.run, request.stage, request.folder.make(again=again), force=force
+        )
         self.ran.append(request.stage)
         record = replace(self.plan(request), started=now(), before=older)
         extend_manifest(request.run.path, record)
@@ -75,12 +79,16 @@ class Recorded:
             raise KeyboardInterrupt
         files = request.folder.rank()
         files.log.write_text("I am the program\n")
-        lines = [f'{{"step": {step}, "step_time_s": 0.{1000 + step % 7}}}\n' for step in range(40)]
+        lines = [
+            f'{{"step": {step}, "step_time_s": 0.{1000 + step % 7}}}\n'
+            for step in range(40)
+        ]
         files.steps.write_text("".join(lines))
         if request.stage == "profile" and self.traces:
             files.trace.mkdir(parents=True)
             shutil.copyfile(
-                RECORDED / "jax_conv_minimal_legacy.xplane.pb", files.trace / "host.xplane.pb"
+                RECORDED / "jax_conv_minimal_legacy.xplane.pb",
+                files.trace / "host.xplane.pb",
             )
         if request.stage == "baseline" or (request.stage == "profile" and self.traces):
             files.hlo.mkdir()
@@ -116,7 +124,10 @@ def experiment(tmp_path):
         try:
             result = Experiment(stage, recorded, said.append, force=force).run()
         finally:
-            run.ran, run.said = [item for item in said if item.split(":")[0] in STAGES], said
+            run.ran, run.said = (
+                [item for item in said if item.split(":")[0] in STAGES],
+                said,
+            )
             run.launched = recorded.ran
         return result
 
@@ -134,7 +145,10 @@ def test_what_a_stage_came_to_is_told_before_the_next_begins(tmp_path):
     told = []
     stage = StageRequest("profile", ("train",), RunDirectory(tmp_path / "run"), "sync")
     Experiment(
-        stage, Recorded(), told.append, lambda result: told.append(type(result).__name__)
+        stage,
+        Recorded(),
+        told.append,
+        lambda result: told.append(type(result).__name__),
     ).run()
     ran, converted = "StageResult", "Conversion"
     assert told == [
@@ -170,7 +184,9 @@ def test_warnings_of_stages_that_are_skipped_are_in_the_answer(experiment):
 
 def test_a_file_that_a_viewer_puts_beside_a_trace_changes_nothing(experiment):
     experiment()
-    (experiment.folder / "profile/trace/rank0000/ALL_HOSTS.op_stats.pb").write_text("cache")
+    (experiment.folder / "profile/trace/rank0000/ALL_HOSTS.op_stats.pb").write_text(
+        "cache"
+    )
     assert experiment().skipped == tuple(STAGES)
 
 
@@ -210,7 +226,10 @@ def test_the_files_of_a_failed_run_lie_beside_those_that_stay(experiment):
     with pytest.raises(WorkloadError):
         experiment("other", exit_code=9)
     failed = read_manifest(experiment.folder).stages[-1]
-    assert (failed.aside, (experiment.folder / failed.aside / "output.log").exists()) == (
+    assert (
+        failed.aside,
+        (experiment.folder / failed.aside / "output.log").exists(),
+    ) == (
         "profile.2",
         True,
     )
@@ -229,15 +248,23 @@ def test_another_command_runs_every_stage(experiment):
     experiment("train --layers 2")
     experiment("train --layers 4")
     assert experiment.launched == ["profile", "baseline", "perf"]
-    assert "profile: again, its command has changed since its last run" in experiment.said
+    assert (
+        "profile: again, its command has changed since its last run" in experiment.said
+    )
     assert (experiment.folder / "profile.1").is_dir()
 
 
 @pytest.mark.parametrize(
     ("now", "why"),
     [
-        ({"jax": "0.8.3", "jaxlib": "0.9.2"}, "jaxlib is 0.9.2, and was 0.8.3 in its last run"),
-        ({"jax": "0.9.2", "jaxlib": "0.8.3"}, "jax is 0.9.2, and was 0.8.3 in its last run"),
+        (
+            {"jax": "0.8.3", "jaxlib": "0.9.2"},
+            "jaxlib is 0.9.2, and was 0.8.3 in its last run",
+        ),
+        (
+            {"jax": "0.9.2", "jaxlib": "0.8.3"},
+            "jax is 0.9.2, and was 0.8.3 in its last run",
+        ),
         ({"jaxlib": "0.8.3"}, "jax is gone, and was 0.8.3 in its last run"),
     ],
 )
@@ -265,7 +292,8 @@ def test_a_profile_that_fits_only_its_own_run_names_the_other_mode(experiment):
 
 
 @pytest.mark.parametrize(
-    ("edit", "how"), [(lambda path: path.write_text("2"), "has changed"), (Path.unlink, "is gone")]
+    ("edit", "how"),
+    [(lambda path: path.write_text("2"), "has changed"), (Path.unlink, "is gone")],
 )
 def test_an_edited_module_that_the_program_imports_runs_every_stage(
     experiment, tmp_path, monkeypatch, edit, how
@@ -279,7 +307,9 @@ def test_an_edited_module_that_the_program_imports_runs_every_stage(
     edit(model)
     experiment()
     assert experiment.launched == ["profile", "baseline", "perf"]
-    assert f"profile: again, model.py, which the program imports, {how}" in experiment.said
+    assert (
+        f"profile: again, model.py, which the program imports, {how}" in experiment.said
+    )
 
 
 def test_an_edited_program_runs_every_stage(experiment, tmp_path):
@@ -297,7 +327,9 @@ def test_a_program_that_is_gone_is_said_to_be(experiment, tmp_path):
     experiment(f"python {script}")
     script.unlink()
     experiment(f"python {script}")
-    assert f"profile: again, {script}, which its last run read, is gone" in experiment.said
+    assert (
+        f"profile: again, {script}, which its last run read, is gone" in experiment.said
+    )
 
 
 def test_other_flags_in_the_environment_run_every_stage(experiment, monkeypatch):
@@ -379,7 +411,9 @@ def test_killed_at_any_write_it_goes_on(tmp_path, monkeypatch):
 
     replace_, written = Path.replace, []
     monkeypatch.setattr(
-        Path, "replace", lambda path, target: written.append(target) or replace_(path, target)
+        Path,
+        "replace",
+        lambda path, target: written.append(target) or replace_(path, target),
     )
     profile = pipeline(tmp_path / "whole").run.profile.read_bytes()
     assert len(written) > 10
@@ -401,7 +435,15 @@ def test_killed_at_any_write_it_goes_on(tmp_path, monkeypatch):
 
 
 def test_a_workload_that_was_only_compiled_runs_on_gpus() -> None:
-    program = ("python", "-m", "pgle.workloads", "fsdp", "--compile-only", "--layers", "2")
+    program = (
+        "python",
+        "-m",
+        "pgle.workloads",
+        "fsdp",
+        "--compile-only",
+        "--layers",
+        "2",
+    )
     assert ProgramLaunch(program, capture="simulated").on_gpus() == ProgramLaunch(
         (*program[:4], "--layers", "2")
     )

@@ -19,7 +19,9 @@ def begun(tmp_path, monkeypatch):
     )
     words = ("python", "t.py", "--api-key=x")
     request = StageRequest("profile", words, RunDirectory(tmp_path / "run"), "async")
-    return request, begin_record(request, request.plan(installed().versions), environment)
+    return request, begin_record(
+        request, request.plan(installed().versions), environment
+    )
 
 
 def test_a_stage_that_is_running_is_in_the_manifest(begun):
@@ -46,8 +48,14 @@ def test_the_end_completes_the_record(begun):
     request, record = begun
     trace = request.run.path / "trace.pb"
     trace.write_bytes(b"abc")
-    end_record(request.run, record, 3, outputs=[trace], warnings=["slow"], facts={"steps": 5})
+    end_record(
+        request.run, record, 3, outputs=[trace], warnings=["slow"], facts={"steps": 5}
+    )
     (ended,) = read_manifest(request.run.path).stages
-    assert (ended.exit_code, ended.outputs[0].path, ended.warnings[-1]) == (3, "trace.pb", "slow")
+    assert (ended.exit_code, ended.outputs[0].path, ended.warnings[-1]) == (
+        3,
+        "trace.pb",
+        "slow",
+    )
     assert ended.facts == {"steps": 5}
     assert ended.ended > ended.started

@@ -17,7 +17,10 @@ THREAD = MACHINE | 1 << 24 | 1
 def resolved(trace: Trace) -> list[tuple[str, int, str]]:
     """(module, execution, instruction) of each row."""
     rows = zip(
-        trace.module.tolist(), trace.execution.tolist(), trace.instruction.tolist(), strict=True
+        trace.module.tolist(),
+        trace.execution.tolist(),
+        trace.instruction.tolist(),
+        strict=True,
     )
     return [
         (trace.modules[module].name, execution, trace.instructions[name])
@@ -37,12 +40,16 @@ def graph_step(export: Any) -> int:
 
 
 @pytest.mark.parametrize("table", ["CUDA_GRAPH_EVENTS", "CUDA_GRAPH_NODE_EVENTS"])
-def test_a_graph_node_belongs_to_the_thunk_that_made_it(export: Any, table: str) -> None:
+def test_a_graph_node_belongs_to_the_thunk_that_made_it(
+    export: Any, table: str
+) -> None:
     export.tables[table] = export.tables["CUDA_GRAPH_EVENTS"]
     correlation = graph_step(export)
     for number, name in enumerate(("mul.20", "sub.21")):
         export.range(f"Thunk:#hlo_op={name}#", 12 + 10 * number, 18 + 10 * number)
-        export.row(table, start=14 + 10 * number, globalTid=THREAD, graphNodeId=500 + number)
+        export.row(
+            table, start=14 + 10 * number, globalTid=THREAD, graphNodeId=500 + number
+        )
         # instantiated, then updated: two clones in a chain
         export.row(
             table,
@@ -58,7 +65,9 @@ def test_a_graph_node_belongs_to_the_thunk_that_made_it(export: Any, table: str)
             graphNodeId=700 + number,
             originalGraphNodeId=600 + number,
         )
-        export.work(2000 + 100 * number, correlation, kernel="library", node=700 + number)
+        export.work(
+            2000 + 100 * number, correlation, kernel="library", node=700 + number
+        )
     trace = export.read()
     assert resolved(trace) == [("jit_step", 0, "mul.20"), ("jit_step", 0, "sub.21")]
     assert len(set(trace.instance.tolist())) == 2
@@ -86,21 +95,34 @@ def test_kernels_of_xla_name_their_instruction_where_the_graph_was_made_before_t
     trace = export.read()
     assert resolved(trace) == [("jit_step", 0, "loop_mul_fusion.20")]
     assert left_out(trace) == {"graph-node": 1}
-    assert any("--xla_gpu_enable_command_buffer=" in warning for warning in trace.warnings)
+    assert any(
+        "--xla_gpu_enable_command_buffer=" in warning for warning in trace.warnings
+    )
 
 
 def test_graph_mode_hides_activities(export: Any) -> None:
     export.step_with("dot.2")
     export.call(950, name="cuGraphLaunch")
-    columns = ["start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphId"]
+    columns = [
+        "start",
+        "end",
+        "deviceId",
+        "streamId",
+        "correlationId",
+        "globalPid",
+        "graphId",
+    ]
     export.tables["CUPTI_ACTIVITY_KIND_GRAPH_TRACE"] = columns
     export.row(
-        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", start=3000, end=3400, correlationId=export.correlation
+        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+        start=3000,
+        end=3400,
+        correlationId=export.correlation,
     )
     trace = export.read()
-    assert [(entry.reason, entry.count, entry.duration_ns) for entry in trace.unresolved] == [
-        ("graph-launch", 1, 400)
-    ]
+    assert [
+        (entry.reason, entry.count, entry.duration_ns) for entry in trace.unresolved
+    ] == [("graph-launch", 1, 400)]
     assert "CUDA graphs" in trace.warnings[0]
 
 
@@ -112,5 +134,7 @@ def test_graph_launches_that_show_nothing_are_counted(export: Any) -> None:
 
 def test_only_graphs_is_an_error(export: Any) -> None:
     graph_step(export)
-    with pytest.raises(UserError, match=r"only CUDA graphs .*--xla_gpu_enable_command_buffer="):
+    with pytest.raises(
+        UserError, match=r"only CUDA graphs .*--xla_gpu_enable_command_buffer="
+    ):
         export.read()

@@ -50,7 +50,9 @@ def write(
 ) -> None:
     path.unlink(missing_ok=True)
     with sqlite3.connect(path) as database:
-        database.executescript(f"PRAGMA page_size = {page}; PRAGMA synchronous = OFF; {table}")
+        database.executescript(
+            f"PRAGMA page_size = {page}; PRAGMA synchronous = OFF; {table}"
+        )
         database.executemany("INSERT INTO t (a, text, b) VALUES (?, ?, ?)", content)
     database.close()
 
@@ -68,21 +70,29 @@ def read(path: Path, columns: Sequence[str] = ("b", "a")) -> list[tuple[int, ...
 
 
 def stored(content: Sequence[Row]) -> list[tuple[int, ...]]:
-    return [tuple(NULL if value is None else value for value in (b, a)) for a, _, b in content]
+    return [
+        tuple(NULL if value is None else value for value in (b, a))
+        for a, _, b in content
+    ]
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.lists(rows, max_size=60), st.sampled_from([512, 4096, 65536]))
-def test_columns_are_those_that_were_stored(tmp_path: Path, content: list[Row], page: int) -> None:
+def test_columns_are_those_that_were_stored(
+    tmp_path: Path, content: list[Row], page: int
+) -> None:
     write(tmp_path / "x.sqlite", content, page=page)
     assert read(tmp_path / "x.sqlite") == stored(content)
 
 
 def test_a_table_of_many_pages_is_read_in_the_order_of_its_rows(tmp_path: Path) -> None:
     content: list[Row] = [
-        (number, "y" * (number % 90), number * 7919 % 100_003) for number in range(5_000)
+        (number, "y" * (number % 90), number * 7919 % 100_003)
+        for number in range(5_000)
     ]
     write(tmp_path / "x.sqlite", content, page=512)
     assert read(tmp_path / "x.sqlite") == stored(content)
@@ -96,7 +106,9 @@ def test_a_table_of_many_pages_is_read_in_the_order_of_its_rows(tmp_path: Path) 
         "CREATE TABLE t (text, a, c AS (a + 1), b)",
     ],
 )
-def test_tables_that_are_stored_otherwise_are_asked_of_sqlite(tmp_path: Path, table: str) -> None:
+def test_tables_that_are_stored_otherwise_are_asked_of_sqlite(
+    tmp_path: Path, table: str
+) -> None:
     content: list[Row] = [(number, "y", -number) for number in range(2000)]
     write(tmp_path / "x.sqlite", content, table=table)
     assert read(tmp_path / "x.sqlite") == stored(content)
@@ -120,8 +132,12 @@ def test_anything_but_an_integer_is_damage(tmp_path: Path, value: object) -> Non
         read(tmp_path / "x.sqlite")
 
 
-def test_bytes_that_were_overwritten_are_an_error_or_other_values(tmp_path: Path) -> None:
-    content: list[Row] = [(number, "y" * (number % 700), -number) for number in range(200)]
+def test_bytes_that_were_overwritten_are_an_error_or_other_values(
+    tmp_path: Path,
+) -> None:
+    content: list[Row] = [
+        (number, "y" * (number % 700), -number) for number in range(200)
+    ]
     write(tmp_path / "x.sqlite", content, page=512)
     whole = (tmp_path / "x.sqlite").read_bytes()
     errors = 0
@@ -129,7 +145,9 @@ def test_bytes_that_were_overwritten_are_an_error_or_other_values(tmp_path: Path
         chance = random.Random(seed)
         data = bytearray(whole)
         for _ in range(chance.choice([1, 20])):
-            data[chance.randrange(600, len(data))] = chance.choice([0, 1, 127, 128, 255])
+            data[chance.randrange(600, len(data))] = chance.choice(
+                [0, 1, 127, 128, 255]
+            )
         (tmp_path / "x.sqlite").write_bytes(data)
         try:
             read(tmp_path / "x.sqlite")

@@ -53,10 +53,15 @@ def expected(ranges: list[Range], thread: int, at: int) -> int | str:
     """Start of the thunk that owns a call, or why none does, by looking at every range."""
     mine = [item for item in ranges if item[0] == thread and item[3] != "not of XLA"]
     around = sorted(
-        (item for item in mine if item[1] <= at <= item[2]), key=lambda item: (item[1], -item[2])
+        (item for item in mine if item[1] <= at <= item[2]),
+        key=lambda item: (item[1], -item[2]),
     )
     # where one range ends as another begins, the call is in the latter
-    around = [item for item in around if item[2] > at or not any(other[1] == at for other in mine)]
+    around = [
+        item
+        for item in around
+        if item[2] > at or not any(other[1] == at for other in mine)
+    ]
     texts = [item[3] for item in around]
     if not texts:
         return LeftOutReason.NO_RANGE.word
@@ -65,11 +70,15 @@ def expected(ranges: list[Range], thread: int, at: int) -> int | str:
     if TEXTS[0] not in texts:
         return LeftOutReason.NO_THUNK.word
     thunk = max(number for number, text in enumerate(texts) if text == TEXTS[0])
-    return around[thunk][1] if TEXTS[1] in texts[:thunk] else LeftOutReason.NO_MODULE.word
+    return (
+        around[thunk][1] if TEXTS[1] in texts[:thunk] else LeftOutReason.NO_MODULE.word
+    )
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(forests(), st.sampled_from([1, 3, nsys_ranges.BLOCK]))
 def test_owners_are_those_that_a_search_of_all_ranges_finds(
@@ -96,14 +105,16 @@ def test_owners_are_those_that_a_search_of_all_ranges_finds(
         # the start of each thunk, ordered like the thunks
         starts = [
             start
-            for *_, start in sorted((t, s, -e, s) for t, s, e, text in ranges if text == TEXTS[0])
+            for *_, start in sorted(
+                (t, s, -e, s) for t, s, e, text in ranges if text == TEXTS[0]
+            )
         ]
         for at, thunk, reason in zip(
             times.tolist(), thunks.tolist(), reasons.tolist(), strict=True
         ):
-            assert (LeftOutReason(reason).word if reason else starts[thunk]) == expected(
-                ranges, thread, at
-            )
+            assert (
+                LeftOutReason(reason).word if reason else starts[thunk]
+            ) == expected(ranges, thread, at)
 
 
 @pytest.mark.parametrize("spread", [1, 10**12])
@@ -124,4 +135,7 @@ def test_a_lookup_finds_the_last_of_equal_keys(spread: int) -> None:
 
 def test_an_empty_lookup_knows_nothing() -> None:
     empty = np.zeros(0, np.int64)
-    assert Lookup(empty, empty.astype(np.int32), -3)(np.array([1, 2])).tolist() == [-3, -3]
+    assert Lookup(empty, empty.astype(np.int32), -3)(np.array([1, 2])).tolist() == [
+        -3,
+        -3,
+    ]

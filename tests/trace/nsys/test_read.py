@@ -23,7 +23,10 @@ def pid(number: int, machine: int = MACHINE) -> int:
 def resolved(trace: Trace) -> list[tuple[str, int, str]]:
     """(module, execution, instruction) of each row."""
     rows = zip(
-        trace.module.tolist(), trace.execution.tolist(), trace.instruction.tolist(), strict=True
+        trace.module.tolist(),
+        trace.execution.tolist(),
+        trace.instruction.tolist(),
+        strict=True,
     )
     return [
         (trace.modules[module].name, execution, trace.instructions[name])
@@ -35,7 +38,9 @@ def left_out(trace: Trace) -> dict[str, int]:
     return {entry.reason: entry.count for entry in trace.unresolved}
 
 
-def test_a_kernel_belongs_to_the_thunk_and_module_around_its_launch(export: Any) -> None:
+def test_a_kernel_belongs_to_the_thunk_and_module_around_its_launch(
+    export: Any,
+) -> None:
     export.step_with("fusion.1", "dot.2")
     trace = export.read()
     assert resolved(trace) == [("jit_step", 0, "fusion.1"), ("jit_step", 0, "dot.2")]
@@ -85,7 +90,9 @@ def test_equal_correlation_ids_of_two_processes_are_kept_apart(export: Any) -> N
     for process, name in ((pid(1), "first"), (pid(2), "second")):
         export.range(STEP, 0, 1000, process=process)
         export.range(f"Thunk:#hlo_op={name}#", 10, 90, process=process)
-        export.work(2000, export.call(50, process=process, correlation=77), process=process)
+        export.work(
+            2000, export.call(50, process=process, correlation=77), process=process
+        )
     trace = export.read()
     assert [name for _, _, name in resolved(trace)] == ["first", "second"]
     assert [device.process for device in trace.devices] == ["report:1", "report:2"]
@@ -158,7 +165,11 @@ def test_autotuning_is_left_out(export: Any, around: str | None) -> None:
     export.step_with("dot.2")
     if around is not None:
         export.range(around, 2000, 3000)
-    export.range("XlaModule:#hlo_module=gemm_fusion_dot.1#" if around is None else STEP, 2010, 2900)
+    export.range(
+        "XlaModule:#hlo_module=gemm_fusion_dot.1#" if around is None else STEP,
+        2010,
+        2900,
+    )
     export.range("Thunk:#hlo_op=gemm_fusion_dot.1#", 2020, 2090)
     export.launch(2050)
     trace = export.read()
@@ -185,24 +196,38 @@ def test_what_has_no_instruction_is_counted_by_reason(export: Any) -> None:
         "reversed": 1,
     }
     assert (
-        next(entry.duration_ns for entry in trace.unresolved if entry.reason == "no-api-row") == 30
+        next(
+            entry.duration_ns
+            for entry in trace.unresolved
+            if entry.reason == "no-api-row"
+        )
+        == 30
     )
 
 
 @pytest.mark.parametrize(
-    "version", json.loads((TESTDATA / "nsys_schema/columns_by_version.json").read_text())
+    "version",
+    json.loads((TESTDATA / "nsys_schema/columns_by_version.json").read_text()),
 )
 def test_every_schema_is_read(new_export: Any, tmp_path: Path, version: str) -> None:
     facts = json.loads((TESTDATA / "nsys_schema/columns_by_version.json").read_text())
-    tables = {name: [column[0] for column in columns] for name, columns in facts[version].items()}
+    tables = {
+        name: [column[0] for column in columns]
+        for name, columns in facts[version].items()
+    }
     tables.setdefault(
-        "NVTX_EVENTS", ["start", "end", "eventType", "text", "globalTid", "textId", "domainId"]
+        "NVTX_EVENTS",
+        ["start", "end", "eventType", "text", "globalTid", "textId", "domainId"],
     )
     tables.setdefault("META_DATA_EXPORT", ["name", "value"])
     export = new_export(tmp_path / "report.sqlite", tables)
     export.step_with("fusion.1", "dot.2")
     export.work(5000, export.call(60), table="MEMCPY")
-    assert [name for _, _, name in resolved(export.read())] == ["fusion.1", "dot.2", "fusion.1"]
+    assert [name for _, _, name in resolved(export.read())] == [
+        "fusion.1",
+        "dot.2",
+        "fusion.1",
+    ]
 
 
 def test_only_xla_flags_of_the_environment_are_kept(export: Any) -> None:
@@ -212,17 +237,25 @@ def test_only_xla_flags_of_the_environment_are_kept(export: Any) -> None:
         "XLA_FLAGS=\"--xla_a=1 --xla_b='x y'\"",
         'MY_XLA_FLAGS="hunter3"',
     ):
-        export.row("META_DATA_CAPTURE", name="PROCESS_0:ENVIRONMENT_VARIABLE", value=line)
+        export.row(
+            "META_DATA_CAPTURE", name="PROCESS_0:ENVIRONMENT_VARIABLE", value=line
+        )
     trace = export.read()
     assert trace.xla_flags == "--xla_a=1 --xla_b='x y'"
     assert "hunter" not in repr(trace)
 
 
 @pytest.mark.parametrize("between", [" ", ",", "\t", "\0", '","', "','", "; ", "\n"])
-@pytest.mark.parametrize("flags", ["--a=1", "--xla_a=b,c", '--xla_b="x y"', "--xla_c='us=1'", ""])
-def test_no_other_variable_is_taken_for_flags(export: Any, between: str, flags: str) -> None:
+@pytest.mark.parametrize(
+    "flags", ["--a=1", "--xla_a=b,c", '--xla_b="x y"', "--xla_c='us=1'", ""]
+)
+def test_no_other_variable_is_taken_for_flags(
+    export: Any, between: str, flags: str
+) -> None:
     export.step_with("a")
-    value = between.join(["TOKEN=hunter2", f"XLA_FLAGS={flags}", "HF_TOKEN=hunter3", "PASS=--word"])
+    value = between.join(
+        ["TOKEN=hunter2", f"XLA_FLAGS={flags}", "HF_TOKEN=hunter3", "PASS=--word"]
+    )
     export.row("TARGET_INFO_SYSTEM_ENV", name="DeviceEnvironment", value=value)
     assert export.read().xla_flags == (flags if "--xla" in flags else "")
 
@@ -246,12 +279,16 @@ def test_processes_are_named_after_the_host(export: Any) -> None:
 def test_a_device_is_named_by_xla(export: Any) -> None:
     export.step_with("dot.2")
     export.row(
-        "TARGET_INFO_NVTX_CUDA_DEVICE", name="Xla:#global=3,local=0,process=3,slice=0#", deviceId=3
+        "TARGET_INFO_NVTX_CUDA_DEVICE",
+        name="Xla:#global=3,local=0,process=3,slice=0#",
+        deviceId=3,
     )
     assert export.read().devices[0].global_id == 3
 
 
-def test_launcher_threads_tell_the_devices_of_several_processes_apart(export: Any) -> None:
+def test_launcher_threads_tell_the_devices_of_several_processes_apart(
+    export: Any,
+) -> None:
     for number in (1, 2):
         process = pid(number)
         export.range(STEP, 0, 1000, process=process)
@@ -286,9 +323,13 @@ def test_progress_reaches_the_end(export: Any) -> None:
 def test_kernels_of_libraries_are_known_by_instruction(export: Any) -> None:
     export.range(STEP, 0, 1000)
     for number, kernel in enumerate(("ampere_sgemm_128x64_tn", "splitKreduce_kernel")):
-        export.range("Thunk:#hlo_op=custom-call.1#", number * 100 + 10, number * 100 + 90)
+        export.range(
+            "Thunk:#hlo_op=custom-call.1#", number * 100 + 10, number * 100 + 90
+        )
         export.work(2000 + number * 20, export.call(number * 100 + 50), kernel=kernel)
-    assert export.read().kernels == {("jit_step", "custom-call.1"): {"ampere_sgemm_128x64_tn"}}
+    assert export.read().kernels == {
+        ("jit_step", "custom-call.1"): {"ampere_sgemm_128x64_tn"}
+    }
 
 
 def test_times_of_compilation_are_known_by_process(export: Any) -> None:
@@ -297,4 +338,7 @@ def test_times_of_compilation_are_known_by_process(export: Any) -> None:
     export.range("XlaPass:#name=cse#", 5100, 5200)
     export.range("XlaAutotunerMeasurement:#hlo_op=dot.1#", 9500, 9700)
     trace = export.read()
-    assert trace.compiling[trace.devices[0].process].tolist() == [[5000, 9000], [9500, 9700]]
+    assert trace.compiling[trace.devices[0].process].tolist() == [
+        [5000, 9000],
+        [9500, 9700],
+    ]

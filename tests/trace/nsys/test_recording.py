@@ -32,7 +32,13 @@ def test_the_start_of_the_session_is_the_clock(export):
 
 def test_the_gpu_that_the_process_used_is_named(export):
     for number, uuid in enumerate(["AA", "BB"]):
-        row(export, "TARGET_INFO_GPU", id=number, uuid=uuid, busLocation=f"0000:0{number}:00.0")
+        row(
+            export,
+            "TARGET_INFO_GPU",
+            id=number,
+            uuid=uuid,
+            busLocation=f"0000:0{number}:00.0",
+        )
     row(export, "TARGET_INFO_CUDA_DEVICE", gpuId=1, cudaId=0, pid=1)
     assert recorded(export).gpus == {"uuid:bb", "bus:0000:01:00.0"}
 
@@ -72,5 +78,8 @@ def test_real_exports_have_clock_gpu_and_container(testdata):
     tables = Tables(testdata / "nsys_exports/mock.sqlite")
     found = recordings(tables, [(91186 << 24, 0)], [Device("a", 0)])["a"]
     assert found.utc_ns == 1_776_781_226_557_295_056
-    assert found.gpus == {"uuid:554a6988-03dd-6206-3dd1-f43fb60a3ed0", "bus:0000:01:00.0"}
+    assert found.gpus == {
+        "uuid:554a6988-03dd-6206-3dd1-f43fb60a3ed0",
+        "bus:0000:01:00.0",
+    }
     assert found.namespace == "pid:[4026532239]"

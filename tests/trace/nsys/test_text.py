@@ -21,7 +21,10 @@ FRAMEWORK_NAMES = st.text(alphabet="abz,()=[]# _/'", max_size=30)
     ("text", "instruction"),
     [
         ("Thunk:#hlo_op=loop_add_fusion.1#", "loop_add_fusion.1"),
-        ("Thunk:#name=jit(f)/reduce_sum[axes=(0,)],hlo_op=all-reduce-start#", "all-reduce-start"),
+        (
+            "Thunk:#name=jit(f)/reduce_sum[axes=(0,)],hlo_op=all-reduce-start#",
+            "all-reduce-start",
+        ),
         ("Thunk:#name=a,hlo_op=not_this,b,hlo_op=x.30,unique_hlo_op_id=77#", "x.30"),
         ("Thunk:#hlo_op=X.1,unique_hlo_op_id=1#", "X.1"),
         ("Thunk:#hlo_op=#", None),
@@ -45,8 +48,14 @@ def test_any_framework_name_may_stand_before_the_instruction(
     ("text", "key"),
     [
         ("XlaModule:#hlo_module=jit_f,program_id=3#", ModuleKey("jit_f", 3)),
-        ("XlaModule:#prefix=args[0],hlo_module=jit_f,program_id=3#", ModuleKey("jit_f", 3)),
-        ("XlaModule:#hlo_module=gemm_fusion_dot.262#", ModuleKey("gemm_fusion_dot.262", None)),
+        (
+            "XlaModule:#prefix=args[0],hlo_module=jit_f,program_id=3#",
+            ModuleKey("jit_f", 3),
+        ),
+        (
+            "XlaModule:#hlo_module=gemm_fusion_dot.262#",
+            ModuleKey("gemm_fusion_dot.262", None),
+        ),
         ("XlaModule:#hlo_module=jit_f,program_id=many#", ModuleKey("jit_f", None)),
         (
             "XlaModule:#hlo_module=jit_f,program_id=99999999999999999999999#",
@@ -85,5 +94,7 @@ def test_the_kind_of_a_range(text: str, kind: RangeKind | None) -> None:
         ("ncclDevKernel_AllGather_RING_LL", None),
     ],
 )
-def test_kernels_of_xla_carry_their_fusion(kernel: str, instruction: str | None) -> None:
+def test_kernels_of_xla_carry_their_fusion(
+    kernel: str, instruction: str | None
+) -> None:
     assert kernel_instruction(kernel) == instruction

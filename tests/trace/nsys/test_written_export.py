@@ -18,25 +18,39 @@ from pgle.trace.table import ActivityKind, Device, ModuleKey, Trace
 
 MODULES = (ModuleKey("jit_step", 7), ModuleKey("jit_step", 9), ModuleKey("jit_init", 2))
 INSTRUCTIONS = ("loop_fusion.1", "all-gather-start", "while.3", "copy.4")
-DEVICES = (Device("node1:41", 0, 4), Device("node1:41", 1, 5), Device("node1:42", 0, None))
+DEVICES = (
+    Device("node1:41", 0, 4),
+    Device("node1:41", 1, 5),
+    Device("node1:42", 0, None),
+)
 
 
 @st.composite
 def traces(draw: st.DrawFn) -> Trace:
-    """Traces as a profiler would record them: per device one execution after the other, launches in order."""
+    """Traces as a profiler would record them: per device one execution after the other, launches in
+    order.
+    """
     columns: list[tuple[int, int, int, int, int, int, int, int, int]] = []
     launch = 0
     for device in range(draw(st.integers(1, len(DEVICES)))):
         clock = draw(st.integers(-(10**6), 10**15))
         executions = dict.fromkeys(range(len(MODULES)), -1)
-        for module in draw(st.lists(st.integers(0, len(MODULES) - 1), min_size=1, max_size=4)):
+        for module in draw(
+            st.lists(st.integers(0, len(MODULES) - 1), min_size=1, max_size=4)
+        ):
             executions[module] += 1
             for instruction, kernels in draw(
-                st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3)), min_size=1, max_size=4)
+                st.lists(
+                    st.tuples(st.integers(0, 3), st.integers(1, 3)),
+                    min_size=1,
+                    max_size=4,
+                )
             ):
                 for _ in range(kernels):
                     kind, stream, duration = draw(
-                        st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(1, 99))
+                        st.tuples(
+                            st.integers(0, 2), st.integers(0, 40), st.integers(1, 99)
+                        )
                     )
                     columns.append(
                         (
@@ -59,7 +73,9 @@ def traces(draw: st.DrawFn) -> Trace:
         for column, dtype in zip(zip(*columns, strict=True), types, strict=True)
     ]
     used = int(arrays[3].max()) + 1
-    return Trace(*arrays, modules=MODULES, instructions=INSTRUCTIONS, devices=DEVICES[:used])  # type: ignore[arg-type]
+    return Trace(
+        *arrays, modules=MODULES, instructions=INSTRUCTIONS, devices=DEVICES[:used]
+    )  # type: ignore[arg-type]
 
 
 def rows(trace: Trace) -> list[tuple[object, ...]]:
@@ -74,7 +90,9 @@ def rows(trace: Trace) -> list[tuple[object, ...]]:
 
 
 @settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=80,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(traces())
 def test_what_is_written_reads_back(tmp_path: Path, trace: Trace) -> None:
@@ -86,7 +104,9 @@ def test_what_is_written_reads_back(tmp_path: Path, trace: Trace) -> None:
 
 def test_xla_flags_survive(tmp_path: Path, make_trace: Callable[..., Trace]) -> None:
     trace = make_trace([(0, 0, "a", 0, 1, 1)])
-    write_nsys_sqlite(replace(trace, xla_flags='--xla_a=1 --xla_b="x y"'), tmp_path / "x.sqlite")
+    write_nsys_sqlite(
+        replace(trace, xla_flags='--xla_a=1 --xla_b="x y"'), tmp_path / "x.sqlite"
+    )
     assert read_nsys(tmp_path / "x.sqlite").xla_flags == '--xla_a=1 --xla_b="x y"'
 
 
@@ -94,7 +114,9 @@ def test_rows_of_unknown_launches_are_launches_of_their_own(
     tmp_path: Path, make_trace: Callable[..., Trace]
 ) -> None:
     trace = make_trace([(0, 0, "a", 0, 1, 1), (0, 0, "a", 0, 2, 1)])
-    write_nsys_sqlite(replace(trace, instance=np.full(2, -1, np.int32)), tmp_path / "x.sqlite")
+    write_nsys_sqlite(
+        replace(trace, instance=np.full(2, -1, np.int32)), tmp_path / "x.sqlite"
+    )
     assert read_nsys(tmp_path / "x.sqlite").instance.tolist() == [0, 1]
 
 
@@ -107,7 +129,9 @@ def test_launches_precede_the_work_and_do_not_overlap(
         calls = database.execute(
             "SELECT start, end FROM CUPTI_ACTIVITY_KIND_RUNTIME ORDER BY start"
         ).fetchall()
-        first = database.execute("SELECT min(start) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()[0]
+        first = database.execute(
+            "SELECT min(start) FROM CUPTI_ACTIVITY_KIND_KERNEL"
+        ).fetchone()[0]
     assert calls[0][1] < first
     assert all(before[1] < after[0] for before, after in pairwise(calls))
 
@@ -139,9 +163,11 @@ def test_host_work_and_several_machines_are_refused(
     trace = make_trace([(0, 0, "a", 0, 1, 1), (1, 0, "a", 0, 1, 1)])
     with pytest.raises(ValueError, match="GPU activities only"):
         write_nsys_sqlite(
-            replace(trace, kind=np.full(2, ActivityKind.HOST, np.uint8)), tmp_path / "x.sqlite"
+            replace(trace, kind=np.full(2, ActivityKind.HOST, np.uint8)),
+            tmp_path / "x.sqlite",
         )
     with pytest.raises(ValueError, match="one machine"):
         write_nsys_sqlite(
-            replace(trace, devices=(Device("a:1", 0), Device("b:1", 0))), tmp_path / "x.sqlite"
+            replace(trace, devices=(Device("a:1", 0), Device("b:1", 0))),
+            tmp_path / "x.sqlite",
         )

@@ -1,21 +1,32 @@
-"""Executions and launches of xplane rows: by scope ranges, and by the order of instructions where there are none."""
+"""Executions and launches of xplane rows: by scope ranges, and by the order of instructions where
+there are none.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from pgle.trace.xplane.executions import LaunchRows, Scopes, number_launches, schedule_places
+from pgle.trace.xplane.executions import (
+    LaunchRows,
+    Scopes,
+    number_launches,
+    schedule_places,
+)
 from pgle.xla.protos import hlo_pb2
 
 
 def hlo(entry: list[str], *, loops: dict[str, list[str]] | None = None) -> bytes:
-    """A module whose entry schedule is `entry`; `loops` gives the bodies of its while instructions."""
+    """A module whose entry schedule is `entry`; `loops` gives the bodies of its while
+    instructions.
+    """
     module = hlo_pb2.HloModuleProto(name="m", entry_computation_id=1)
     computation = module.computations.add(id=1)
     # the dump order is not the schedule
     for place, name in sorted(enumerate(entry), reverse=True):
-        instruction = computation.instructions.add(name=name, id=100 + place, opcode="fusion")
+        instruction = computation.instructions.add(
+            name=name, id=100 + place, opcode="fusion"
+        )
         if loops and name in loops:
             instruction.opcode = "while"
             body = module.computations.add(id=1000 + place)
@@ -35,7 +46,9 @@ def number(
     scope: list[int] | None = None,
     tops: list[int] | None = None,
 ) -> tuple[list[int], list[int]]:
-    """Executions and launches of activities given as one letter per instruction, in launch order."""
+    """Executions and launches of activities given as one letter per instruction, in launch
+    order.
+    """
     names = sorted(set(order))
     n = len(order)
     rows = LaunchRows(
@@ -48,7 +61,9 @@ def number(
         scope=np.array(scope or [0] * n),
         top=np.array(tops or [0] * n),
     )
-    execution, instance = number_launches(rows, names, {} if proto is None else {0: proto})
+    execution, instance = number_launches(
+        rows, names, {} if proto is None else {0: proto}
+    )
     return execution.tolist(), instance.tolist()
 
 
@@ -59,7 +74,12 @@ def test_scope_ranges_tell_launches_and_executions():
 
 
 def test_executions_are_numbered_by_time_not_by_scope_number():
-    assert number("abab", scope=[30, 31, 10, 11], tops=[29, 29, 9, 9])[0] == [0, 0, 1, 1]
+    assert number("abab", scope=[30, 31, 10, 11], tops=[29, 29, 9, 9])[0] == [
+        0,
+        0,
+        1,
+        1,
+    ]
 
 
 def test_overlapping_executions_are_kept_apart_by_scope():
@@ -117,12 +137,16 @@ def test_outermost_scope_over_several_levels():
 
 
 def test_a_cycle_of_scopes_ends():
-    assert Scopes(np.array([1, 2]), np.array([2, 1])).outermost(np.array([1])).tolist() in (
+    assert Scopes(np.array([1, 2]), np.array([2, 1])).outermost(
+        np.array([1])
+    ).tolist() in (
         [1],
         [2],
     )
 
 
-@pytest.mark.parametrize("data", [b"\xff\xff", b"", hlo_pb2.HloProto().SerializeToString()])
+@pytest.mark.parametrize(
+    "data", [b"\xff\xff", b"", hlo_pb2.HloProto().SerializeToString()]
+)
 def test_unreadable_hlo_gives_no_places(data: bytes):
     assert schedule_places(data) == {}

@@ -1,4 +1,6 @@
-"""xplane files as Trace tables: real files of three profilers, and small hand-made ones for each rule."""
+"""xplane files as Trace tables: real files of three profilers, and small hand-made ones for each
+rule.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,13 @@ def add_plane(
         for start, duration, stats in events:
             kernel = str(stats.get("kernel", "kernel"))
             key = 1 + sum(map(ord, kernel))
-            plane.event_metadata[key].CopyFrom(xplane_pb2.XEventMetadata(id=key, name=kernel))
+            plane.event_metadata[key].CopyFrom(
+                xplane_pb2.XEventMetadata(id=key, name=kernel)
+            )
             event = line.events.add(
-                metadata_id=key, offset_ps=start * 1_000_000, duration_ps=duration * 1_000_000
+                metadata_id=key,
+                offset_ps=start * 1_000_000,
+                duration_ps=duration * 1_000_000,
             )
             for stat_name, value in stats.items():
                 stat = event.stats.add(metadata_id=number(stat_name))
@@ -74,16 +80,30 @@ def names(trace: Trace) -> list[str]:
 
 
 def test_eight_gpu_program_of_rocm(testdata: Path):
-    trace = read_xplane([testdata / "jax_xplane" / "jax_conv_minimal_08_tw003.xplane.pb"])
+    trace = read_xplane(
+        [testdata / "jax_xplane" / "jax_conv_minimal_08_tw003.xplane.pb"]
+    )
     assert [device.ordinal for device in trace.devices] == list(range(8))
     assert trace.modules == (ModuleKey("jit_forward_3d_conv", 15),)
-    assert (len(trace), trace.unresolved) == (198, (Unresolved("no-range", 37, 586_401),))
-    # 5 executions of 3 one-kernel instructions and one of two kernels, per device; the first device lost two kernels
+    assert (len(trace), trace.unresolved) == (
+        198,
+        (Unresolved("no-range", 37, 586_401),),
+    )
+    # 5 executions of 3 one-kernel instructions and one of two kernels, per device; the first device
+    # lost two kernels
     for device in range(1, 8):
         on_device = trace.device == device
-        assert Counter(trace.execution[on_device].tolist()) == dict.fromkeys(range(5), 5)
+        assert Counter(trace.execution[on_device].tolist()) == dict.fromkeys(
+            range(5), 5
+        )
         assert len(set(trace.instance[on_device].tolist())) == 5 * 4
-    assert Counter(trace.execution[trace.device == 0].tolist()) == {0: 5, 1: 3, 2: 5, 3: 5, 4: 5}
+    assert Counter(trace.execution[trace.device == 0].tolist()) == {
+        0: 5,
+        1: 3,
+        2: 5,
+        3: 5,
+        4: 5,
+    }
 
 
 def test_older_layout_of_rocm(testdata: Path):
@@ -99,11 +119,19 @@ def test_every_launch_of_a_module_of_one_kernel_is_an_execution(testdata: Path):
 
 
 def test_embedded_hlo_is_taken_along(testdata: Path):
-    trace = read_xplane([testdata / "jax_xplane" / "jax_conv_minimal_08_tw003.xplane.pb"])
-    dumped = testdata / "jax_xplane" / "hlo_proto" / "jit_forward_3d_conv(15).hlo_proto.pb"
+    trace = read_xplane(
+        [testdata / "jax_xplane" / "jax_conv_minimal_08_tw003.xplane.pb"]
+    )
+    dumped = (
+        testdata / "jax_xplane" / "hlo_proto" / "jit_forward_3d_conv(15).hlo_proto.pb"
+    )
     module = hlo_pb2.HloProto.FromString(trace.hlo[trace.modules[0]]).hlo_module
-    assert module.name == hlo_pb2.HloProto.FromString(dumped.read_bytes()).hlo_module.name
-    assert {i.name for c in module.computations for i in c.instructions} >= set(trace.instructions)
+    assert (
+        module.name == hlo_pb2.HloProto.FromString(dumped.read_bytes()).hlo_module.name
+    )
+    assert {i.name for c in module.computations for i in c.instructions} >= set(
+        trace.instructions
+    )
 
 
 @pytest.mark.parametrize("version", ["0_10_2", "0_12_0"])
@@ -111,17 +139,27 @@ def test_cpu_backend_rows_are_host_work_by_device_and_run(testdata: Path, versio
     trace = read_xplane([testdata / "jax_xplane" / f"cpu_4dev_jax_{version}.xplane.pb"])
     assert [device.ordinal for device in trace.devices] == [0, 1, 2, 3]
     assert set(trace.kind.tolist()) == {ActivityKind.HOST}
-    # one step: 6 instructions outside, 6 in a loop of 3 iterations; the loop itself is not counted again
+    # one step: 6 instructions outside, 6 in a loop of 3 iterations; the loop itself is not counted
+    # again
     assert "while.8" not in trace.instructions
     for device in range(4):
-        assert Counter(trace.execution[trace.device == device].tolist()) == {0: 24, 1: 24, 2: 24}
+        assert Counter(trace.execution[trace.device == device].tolist()) == {
+            0: 24,
+            1: 24,
+            2: 24,
+        }
     assert ModuleKey("jit_step", 10) in trace.hlo
 
 
 def test_strings_stand_as_references_or_in_place(tmp_path: Path):
     trace = gpu(
         tmp_path,
-        {"Stream #7(Kernel)": [(0, 5, op("@fusion")), (9, 5, op("dot.1", module="jit_step"))]},
+        {
+            "Stream #7(Kernel)": [
+                (0, 5, op("@fusion")),
+                (9, 5, op("dot.1", module="jit_step")),
+            ]
+        },
     )
     assert names(trace) == ["fusion", "dot.1"]
     assert trace.modules == (ModuleKey("jit_step", 3),)
@@ -129,7 +167,11 @@ def test_strings_stand_as_references_or_in_place(tmp_path: Path):
 
 def test_times_are_nanoseconds_since_the_origin_of_the_line(tmp_path: Path):
     trace = gpu(tmp_path, {"Stream #7(Kernel)": [(2, 5, op("a"))]})
-    assert (trace.start_ns.tolist(), trace.duration_ns.tolist(), trace.stream.tolist()) == (
+    assert (
+        trace.start_ns.tolist(),
+        trace.duration_ns.tolist(),
+        trace.stream.tolist(),
+    ) == (
         [3_000],
         [5_000],
         [7],
@@ -138,7 +180,9 @@ def test_times_are_nanoseconds_since_the_origin_of_the_line(tmp_path: Path):
 
 def test_lines_that_repeat_the_streams_are_not_counted(tmp_path: Path):
     events: list[Event] = [(0, 5, op("a"))]
-    lines = dict.fromkeys(("Stream #7(Kernel)", "XLA Modules", "XLA Ops", "Async XLA Ops"), events)
+    lines = dict.fromkeys(
+        ("Stream #7(Kernel)", "XLA Modules", "XLA Ops", "Async XLA Ops"), events
+    )
     assert len(gpu(tmp_path, lines)) == 1
 
 
@@ -150,7 +194,11 @@ def test_kinds_follow_the_details(tmp_path: Path):
         (6, 1, op("alloc", memalloc_details="@kind:device")),
     ]
     trace = gpu(tmp_path, {"Stream #7(Kernel)": events})
-    assert trace.kind.tolist() == [ActivityKind.KERNEL, ActivityKind.MEMCPY, ActivityKind.MEMSET]
+    assert trace.kind.tolist() == [
+        ActivityKind.KERNEL,
+        ActivityKind.MEMCPY,
+        ActivityKind.MEMSET,
+    ]
 
 
 def test_what_belongs_to_no_instruction_is_counted_by_reason(tmp_path: Path):
@@ -185,7 +233,12 @@ def test_rows_are_ordered_by_device_and_start_over_streams_and_hosts(tmp_path: P
         paths.append(tmp_path / f"{host}.xplane.pb")
         paths[-1].write_bytes(space.SerializeToString())
     trace = read_xplane(paths)
-    assert trace.devices == (Device("a", 0), Device("a", 1), Device("b", 0), Device("b", 1))
+    assert trace.devices == (
+        Device("a", 0),
+        Device("a", 1),
+        Device("b", 0),
+        Device("b", 1),
+    )
     assert trace.device.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
     assert names(trace) == ["z", "x", "y"] * 4
     assert [source.path for source in trace.sources] == [str(path) for path in paths]
@@ -205,7 +258,9 @@ def test_processes_are_told_by_pid_and_by_file(tmp_path: Path):
 
 
 def test_dropped_events_become_warnings(tmp_path: Path):
-    space = xplane_pb2.XSpace(warnings=["Detected GPU events dropped on h:\n 7 events dropped"])
+    space = xplane_pb2.XSpace(
+        warnings=["Detected GPU events dropped on h:\n 7 events dropped"]
+    )
     add_plane(space, "/device:GPU:0", {"Stream #1": [(0, 1, op("x"))]})
     assert read(tmp_path, space).warnings == (
         "host.xplane.pb: Detected GPU events dropped on h: 7 events dropped",
@@ -215,7 +270,11 @@ def test_dropped_events_become_warnings(tmp_path: Path):
 def test_the_environment_of_the_process_is_never_read(tmp_path: Path):
     space = xplane_pb2.XSpace()
     add_plane(space, "/device:GPU:0", {"Stream #1": [(0, 1, op("x"))]})
-    add_plane(space, "Task Environment", {"TOKEN=secret": [(0, 1, op("secret", module="@secret"))]})
+    add_plane(
+        space,
+        "Task Environment",
+        {"TOKEN=secret": [(0, 1, op("secret", module="@secret"))]},
+    )
     assert "secret" not in repr(read(tmp_path, space))
 
 
@@ -253,7 +312,9 @@ def test_paths_of_object_stores_are_searched(tmp_path: Path):
     assert [path.name for path in find_xplanes(epath.Path(tmp_path))] == ["a.xplane.pb"]
 
 
-def test_an_execution_is_told_by_the_hlo_of_that_name_where_there_is_no_program_id(tmp_path: Path):
+def test_an_execution_is_told_by_the_hlo_of_that_name_where_there_is_no_program_id(
+    tmp_path: Path,
+):
     proto = hlo_pb2.HloProto(
         hlo_module=hlo_pb2.HloModuleProto(name="jit_f", id=8, entry_computation_id=1)
     )
@@ -265,7 +326,8 @@ def test_an_execution_is_told_by_the_hlo_of_that_name_where_there_is_no_program_
     metadata.name = "jit_f(8)"
     metadata.stats.append(xplane_pb2.XStat(bytes_value=proto.SerializeToString()))
     events: list[Event] = [
-        (i, 1, {"hlo_op": f"@{name}", "hlo_module": "@jit_f"}) for i, name in enumerate("babab")
+        (i, 1, {"hlo_op": f"@{name}", "hlo_module": "@jit_f"})
+        for i, name in enumerate("babab")
     ]
     add_plane(space, "/device:GPU:0", {"Stream #1": events})
     trace = read(tmp_path, space)
@@ -281,7 +343,10 @@ def test_records_without_a_possible_time_are_left_out_by_reason(tmp_path: Path):
         ("no-time", 2),
         ("reversed", 1),
     ]
-    assert any("2 GPU records without a time stamp: left out" in line for line in trace.warnings)
+    assert any(
+        "2 GPU records without a time stamp: left out" in line
+        for line in trace.warnings
+    )
 
 
 def test_progress_goes_up_to_the_whole(testdata: Path):
@@ -300,7 +365,9 @@ def test_compressed_files_are_read(testdata: Path, tmp_path: Path):
     assert len(read_xplane([packed])) == len(read_xplane([plain]))
 
 
-def test_nested_thunks_are_told_across_blocks(testdata: Path, monkeypatch: pytest.MonkeyPatch):
+def test_nested_thunks_are_told_across_blocks(
+    testdata: Path, monkeypatch: pytest.MonkeyPatch
+):
     path = testdata / "jax_xplane" / "cpu_4dev_jax_0_12_0.xplane.pb"
     whole = read_xplane([path])
     monkeypatch.setattr("pgle.trace.xplane.planes.BLOCK_EVENTS", 3)

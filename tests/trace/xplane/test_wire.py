@@ -51,7 +51,9 @@ def stats() -> st.SearchStrategy[xplane_pb2.XStat]:
         st.builds(lambda v: {"double_value": v}, st.floats(allow_nan=False)),
         st.builds(lambda v: {"bytes_value": v}, st.binary(max_size=200)),
     )
-    return st.builds(lambda key, v: xplane_pb2.XStat(metadata_id=key, **v), SMALL, value)
+    return st.builds(
+        lambda key, v: xplane_pb2.XStat(metadata_id=key, **v), SMALL, value
+    )
 
 
 EVENTS = st.lists(
@@ -79,7 +81,9 @@ def test_integers_of_any_size(values: list[int]):
 
 @given(EVENTS)
 def test_events_are_those_of_the_protobuf_runtime(events: list[xplane_pb2.XEvent]):
-    data = xplane_pb2.XLine(id=3, name="Stream", timestamp_ns=5, events=events).SerializeToString()
+    data = xplane_pb2.XLine(
+        id=3, name="Stream", timestamp_ns=5, events=events
+    ).SerializeToString()
     starts, ends, others = repeated(data, 0, len(data), 4)
     assert [number for number, *_ in others] == [1, 2, 3]
     (found,) = read_events(data, starts, ends, ["a", "b"], {"a": 7, "b": 200})
@@ -89,7 +93,10 @@ def test_events_are_those_of_the_protobuf_runtime(events: list[xplane_pb2.XEvent
     for name, key in (("a", 7), ("b", 200)):
         column = found.stats[name]
         for i, event in enumerate(events):
-            last = next((stat for stat in reversed(event.stats) if stat.metadata_id == key), None)
+            last = next(
+                (stat for stat in reversed(event.stats) if stat.metadata_id == key),
+                None,
+            )
             if last is None:
                 assert column.form[i] == ABSENT
             elif last.WhichOneof("value") in ("int64_value", "uint64_value"):
@@ -110,7 +117,9 @@ def test_scope_pairs_in_either_order():
 
 
 def test_a_stat_that_begins_with_its_value_is_damage():
-    event = length_delimited(4, b"\x20\x2a\x08\x07")  # int64_value 42, then metadata_id 7
+    event = length_delimited(
+        4, b"\x20\x2a\x08\x07"
+    )  # int64_value 42, then metadata_id 7
     data = length_delimited(4, event)
     starts, ends, _ = repeated(data, 0, len(data), 4)
     with pytest.raises(DamagedError, match="begin with its name"):
@@ -125,7 +134,8 @@ def test_a_stat_that_is_a_number_is_damage():
 
 
 @pytest.mark.parametrize(
-    "data", [b"\x0a\x05ab", b"\x08\xff\xff", b"\x0b", b"\x09\x00", b"\x08" + b"\xff" * 11]
+    "data",
+    [b"\x0a\x05ab", b"\x08\xff\xff", b"\x0b", b"\x09\x00", b"\x08" + b"\xff" * 11],
 )
 def test_fields_that_do_not_fit_are_damage(data: bytes):
     with pytest.raises(DamagedError):

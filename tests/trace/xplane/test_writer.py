@@ -1,4 +1,6 @@
-"""A Trace written as an xplane reads back as itself, and jaxlib's own converter finds the same costs in it."""
+"""A Trace written as an xplane reads back as itself, and jaxlib's own converter finds the same
+costs in it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ from pgle.xla.protos import profiled_instructions_pb2, xplane_pb2
 Launch = tuple[int, int, int, int, list[tuple[int, int, int]]]
 """(device, module, execution, instruction, [(gap, duration, kind) of each activity])"""
 
-MODULES = (ModuleKey("jit_step", 42), ModuleKey("jit_init", 1 << 40), ModuleKey("jit_other"))
+MODULES = (
+    ModuleKey("jit_step", 42),
+    ModuleKey("jit_init", 1 << 40),
+    ModuleKey("jit_other"),
+)
 NAMES = ("fusion.1", "all-gather-start", "copy", "größe")
 
 
@@ -28,7 +34,9 @@ def trace_of(launches: list[Launch]) -> Trace:
     clock: dict[int, int] = {}
     seen: dict[tuple[int, int], list[int]] = {}
     rows: list[tuple[int, ...]] = []
-    for number, (device, module, execution, instruction, activities) in enumerate(launches):
+    for number, (device, module, execution, instruction, activities) in enumerate(
+        launches
+    ):
         known = seen.setdefault((device, module), [])
         if execution not in known:
             known.append(execution)
@@ -51,7 +59,9 @@ def trace_of(launches: list[Launch]) -> Trace:
             )
     rows.sort()
     columns = (
-        [np.array(column) for column in zip(*rows, strict=True)] if rows else [np.empty(0)] * 9
+        [np.array(column) for column in zip(*rows, strict=True)]
+        if rows
+        else [np.empty(0)] * 9
     )
     types = (
         np.int32,
@@ -91,7 +101,9 @@ def rows_of(trace: Trace) -> list[tuple[object, ...]]:
     launches: dict[tuple[int, int], int] = {}
     out = []
     for i in range(len(trace)):
-        launch = launches.setdefault((trace.device[i], trace.instance[i]), len(launches))
+        launch = launches.setdefault(
+            (trace.device[i], trace.instance[i]), len(launches)
+        )
         times = (
             int(trace.start_ns[i]),
             int(trace.duration_ns[i]),
@@ -120,7 +132,11 @@ ACTIVITIES = st.lists(
 )
 LAUNCHES = st.lists(
     st.tuples(
-        st.integers(0, 1), st.integers(0, 2), st.integers(0, 3), st.integers(0, 3), ACTIVITIES
+        st.integers(0, 1),
+        st.integers(0, 2),
+        st.integers(0, 3),
+        st.integers(0, 3),
+        ACTIVITIES,
     ),
     min_size=1,
     max_size=12,
@@ -136,7 +152,9 @@ def test_a_written_trace_reads_back_as_itself(tmp_path: Path, launches: list[Lau
 
 def test_hlo_and_warnings_come_back(tmp_path: Path):
     hlo = {MODULES[0]: b"\x0a\x06\x0a\x04main", MODULES[1]: b"\x0a\x03\x0a\x01x"}
-    trace = replace(trace_of([(0, 0, 0, 0, [(1, 5, 0)])]), hlo=hlo, warnings=("7 events dropped",))
+    trace = replace(
+        trace_of([(0, 0, 0, 0, [(1, 5, 0)])]), hlo=hlo, warnings=("7 events dropped",)
+    )
     again = read_back(tmp_path, trace)
     assert again.hlo == hlo
     assert again.warnings == ("host.xplane.pb: 7 events dropped",)
@@ -150,21 +168,32 @@ def test_executions_that_are_not_known_are_for_the_reader(tmp_path: Path):
 
 
 def test_lines_are_named_after_streams_and_kinds():
-    trace = trace_of([(0, 0, 0, 0, [(1, 5, ActivityKind.KERNEL), (1, 5, ActivityKind.MEMCPY)])])
+    trace = trace_of(
+        [(0, 0, 0, 0, [(1, 5, ActivityKind.KERNEL), (1, 5, ActivityKind.MEMCPY)])]
+    )
     space = xplane_pb2.XSpace.FromString(write_xplane(trace))
-    (line,) = next(plane for plane in space.planes if plane.name == "/device:GPU:0").lines
+    (line,) = next(
+        plane for plane in space.planes if plane.name == "/device:GPU:0"
+    ).lines
     assert (line.id, line.name) == (13, "Stream #13(Kernel,MemcpyD2D)")
 
 
 def test_same_trace_gives_the_same_bytes():
     trace = trace_of(
-        [(d, 0, e, i, [(1, 5, 0)]) for e in range(2) for d in range(2) for i in range(4)]
+        [
+            (d, 0, e, i, [(1, 5, 0)])
+            for e in range(2)
+            for d in range(2)
+            for i in range(4)
+        ]
     )
     assert write_xplane(trace) == write_xplane(trace)
 
 
 def test_several_processes_need_several_files():
-    trace = replace(trace_of([(0, 0, 0, 0, [(1, 5, 0)])]), devices=(Device("a", 0), Device("b", 0)))
+    trace = replace(
+        trace_of([(0, 0, 0, 0, [(1, 5, 0)])]), devices=(Device("a", 0), Device("b", 0))
+    )
     with pytest.raises(ValueError, match="one process"):
         write_xplane(trace)
 
@@ -194,7 +223,9 @@ def test_jaxlib_from_0_12_takes_the_span_of_a_launch_and_before_the_mean_of_its_
 ):
     trace = trace_of([(0, 0, 0, 0, [(1, 10_000, 0), (5_000, 15_000, 0)])])
     scoped = tuple(map(int, jaxlib.__version__.split(".")[:2])) >= (0, 12)
-    assert jaxlib_costs(tmp_path, trace) == pytest.approx({"fusion.1": 30.0 if scoped else 12.5})
+    assert jaxlib_costs(tmp_path, trace) == pytest.approx(
+        {"fusion.1": 30.0 if scoped else 12.5}
+    )
     assert read_back(tmp_path, trace).duration_ns.sum() == 25_000
 
 
@@ -202,7 +233,10 @@ def test_jaxlib_mixes_modules_that_share_a_name(tmp_path: Path):
     trace = trace_of([(0, 0, 0, 0, [(1, 10_000, 0)]), (0, 1, 0, 0, [(1, 30_000, 0)])])
     assert jaxlib_costs(tmp_path, trace) == pytest.approx({"fusion.1": 20.0})
     again = read_back(tmp_path, trace)
-    assert [again.modules[code].name for code in again.module] == ["jit_step", "jit_init"]
+    assert [again.modules[code].name for code in again.module] == [
+        "jit_step",
+        "jit_init",
+    ]
 
 
 def test_blocks_join_without_a_seam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,13 +1,22 @@
-"""The catalogue: complete with respect to the guides it was made for, in agreement with the recorded releases."""
+"""The catalogue: complete with respect to the guides it was made for, in agreement with the
+recorded releases.
+"""
 
 import pytest
 
 from pgle.errors import UserError
-from pgle.xla.flags.catalogue import catalogue, find, known_flags, known_in, nearest, release
+from pgle.xla.flags.catalogue import (
+    catalogue,
+    find,
+    known_flags,
+    known_in,
+    nearest,
+    release,
+)
 
-# Every setting named in five public documents: JAX's "GPU performance tips", GPU_performance.md and PGLE.md of NVIDIA's
-# JAX-Toolbox, P. Mocz's "GPU/JAX profiling" slides, TensorFlow's "GPU performance analysis";
-# found by regular expression.
+# Every setting named in five public documents: JAX's "GPU performance tips", GPU_performance.md and
+# PGLE.md of NVIDIA's JAX-Toolbox, P. Mocz's "GPU/JAX profiling" slides, TensorFlow's "GPU
+# performance analysis"; found by regular expression.
 NAMED_IN_GUIDES = (  # noqa: SIM905
     """
 XLA_FLAGS xla_gpu_enable_latency_hiding_scheduler xla_gpu_pgle_profile_file_or_directory_path
@@ -41,7 +50,9 @@ def test_every_setting_of_the_guides_is_described(name):
 def test_every_setting_has_a_source_and_a_kind():
     for setting in catalogue().values():
         assert setting.source, setting.name
-        assert setting.kind in {"bool", "int", "float", "string", "list", "choice"}, setting.name
+        assert setting.kind in {"bool", "int", "float", "string", "list", "choice"}, (
+            setting.name
+        )
 
 
 def test_what_replaces_a_setting_is_described_too():
@@ -109,11 +120,16 @@ def test_find_takes_dashes_values_and_short_names():
 
 def test_find_knows_flags_that_are_not_described():
     setting = find("priority_fusion")
-    assert (setting.name, setting.lifetime) == ("xla_gpu_enable_priority_fusion", "<0.6.2")
+    assert (setting.name, setting.lifetime) == (
+        "xla_gpu_enable_priority_fusion",
+        "<0.6.2",
+    )
 
 
 def test_find_suggests_the_nearest_name():
-    with pytest.raises(UserError, match="did you mean xla_gpu_enable_latency_hiding_scheduler"):
+    with pytest.raises(
+        UserError, match="did you mean xla_gpu_enable_latency_hiding_scheduler"
+    ):
         find("xla_gpu_enable_latency_hiding_schedular")
 
 

@@ -19,7 +19,11 @@ def codes(text, jaxlib="0.12.0.1"):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "--xla_gpu_autotune_level=0", "--xla_disable_hlo_passes=a --xla_disable_hlo_passes=b"],
+    [
+        "",
+        "--xla_gpu_autotune_level=0",
+        "--xla_disable_hlo_passes=a --xla_disable_hlo_passes=b",
+    ],
 )
 def test_there_is_nothing_to_say_about_good_flags(text):
     assert findings(text) == ()
@@ -35,7 +39,10 @@ def test_a_removed_flag_names_its_release_and_replacement():
 
 def test_a_flag_that_never_was_names_the_right_one():
     (found,) = findings("--xla_gpu_cudnn_gemm_fusion=true")
-    assert ("never" in found.message, found.remedy) == (True, "use xla_gpu_cudnn_gemm_fusion_level")
+    assert ("never" in found.message, found.remedy) == (
+        True,
+        "use xla_gpu_cudnn_gemm_fusion_level",
+    )
 
 
 def test_a_flag_that_is_too_new_names_its_release():
@@ -55,7 +62,9 @@ def test_a_suggestion_is_never_a_flag_the_release_does_not_know():
 
 
 def test_a_flag_between_releases_is_uncertain():
-    assert codes("--xla_gpu_enable_priority_fusion", "0.6.0") == {("warning", "uncertain")}
+    assert codes("--xla_gpu_enable_priority_fusion", "0.6.0") == {
+        ("warning", "uncertain")
+    }
 
 
 def test_a_bare_string_flag_needs_a_value():
@@ -104,11 +113,15 @@ def test_repeated_flags_with_different_values():
 
 
 def test_repeated_flags_with_the_same_value_are_only_noted():
-    assert codes("--xla_gpu_autotune_level=0 --xla_gpu_autotune_level=0") == {("note", "duplicate")}
+    assert codes("--xla_gpu_autotune_level=0 --xla_gpu_autotune_level=0") == {
+        ("note", "duplicate")
+    }
 
 
 def test_a_bare_word_is_an_error():
-    assert ("error", "bare-word") in codes("--xla_gpu_autotune_level=0 true --xla_dump_to=/d")
+    assert ("error", "bare-word") in codes(
+        "--xla_gpu_autotune_level=0 true --xla_dump_to=/d"
+    )
 
 
 @pytest.mark.parametrize(
@@ -150,7 +163,9 @@ def test_lhs_with_synchronous_collectives_has_nothing_to_overlap():
 
 
 def test_dumps_without_a_directory_have_no_effect():
-    assert codes("--xla_dump_latency_hiding_schedule=true") == {("warning", "no-effect")}
+    assert codes("--xla_dump_latency_hiding_schedule=true") == {
+        ("warning", "no-effect")
+    }
     assert codes("--xla_dump_latency_hiding_schedule=true --xla_dump_to=/d") == set()
 
 
@@ -190,5 +205,12 @@ def test_a_variable_written_as_a_flag_is_told_how_it_is_set():
 
 def test_xlas_own_words_about_a_value_are_quoted():
     text = "--xla_gpu_autotune_level=high"
-    said = {text: ("bad-value", "Couldn't interpret value high for flag xla_gpu_autotune_level.")}
-    assert "(Couldn't interpret value high" in findings(text, "0.12.0.1", said)[0].message
+    said = {
+        text: (
+            "bad-value",
+            "Couldn't interpret value high for flag xla_gpu_autotune_level.",
+        )
+    }
+    assert (
+        "(Couldn't interpret value high" in findings(text, "0.12.0.1", said)[0].message
+    )

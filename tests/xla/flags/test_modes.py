@@ -14,7 +14,9 @@ def values(mode, version="0.12.0.1", user="", **options):
 
 
 def codes(mode, version="0.12.0.1", user="", **options):
-    return {warning.code for warning in flags_for(mode, version, user, **options).warnings}
+    return {
+        warning.code for warning in flags_for(mode, version, user, **options).warnings
+    }
 
 
 @pytest.mark.parametrize("mode", PROFILE_MODES)
@@ -30,7 +32,8 @@ COMBINING = "xla_gpu_experimental_enable_heuristic_collective_combining"
 
 
 @pytest.mark.parametrize(
-    ("version", "value"), [("0.6.2", None), ("0.7.2", "false"), ("0.8.3", "false"), ("0.9.2", None)]
+    ("version", "value"),
+    [("0.6.2", None), ("0.7.2", "false"), ("0.8.3", "false"), ("0.9.2", None)],
 )
 def test_every_run_combines_the_same_collectives(version, value):
     """0.7 and 0.8 combine by a trial schedule, which the mode and the profile change."""
@@ -40,7 +43,9 @@ def test_every_run_combines_the_same_collectives(version, value):
 
 
 def test_what_keeps_the_collectives_is_said_once():
-    said = [mode for mode in ("sync", "baseline") if "combining" in codes(mode, "0.8.3")]
+    said = [
+        mode for mode in ("sync", "baseline") if "combining" in codes(mode, "0.8.3")
+    ]
     assert said == ["sync"]
     assert "combining" not in codes("sync", "0.10.2")
 
@@ -103,7 +108,12 @@ def test_the_users_own_dump_directory_wins():
 )
 def test_perf_with_the_users_lhs_off_says_what_it_does(version, words):
     plan = flags_for("perf", version, f"--{LHS}=false", profile="p.pbtxt")
-    assert words in next(warning for warning in plan.warnings if warning.code == "lhs-off").message
+    assert (
+        words
+        in next(
+            warning for warning in plan.warnings if warning.code == "lhs-off"
+        ).message
+    )
 
 
 def test_a_baseline_with_the_users_profile_is_warned_about():
@@ -113,11 +123,16 @@ def test_a_baseline_with_the_users_profile_is_warned_about():
 
 
 def test_a_profile_run_with_the_users_command_buffers_is_warned_about():
-    assert codes("async", user="--xla_gpu_enable_command_buffer=FUSION") >= {"kept", "graphs"}
+    assert codes("async", user="--xla_gpu_enable_command_buffer=FUSION") >= {
+        "kept",
+        "graphs",
+    }
 
 
 def test_nothing_to_overlap_is_warned_about():
-    assert "no-async" in codes("baseline", user="--xla_gpu_disable_async_collectives=allgather")
+    assert "no-async" in codes(
+        "baseline", user="--xla_gpu_disable_async_collectives=allgather"
+    )
 
 
 def test_perf_without_a_profile_is_refused():

@@ -10,7 +10,9 @@ NAMES = tuple(presets())
 
 
 def values(name, jaxlib):
-    return {flag.name: flag.value for flag in preset(name, jaxlib, profile="p.pbtxt").flags}
+    return {
+        flag.name: flag.value for flag in preset(name, jaxlib, profile="p.pbtxt").flags
+    }
 
 
 def test_the_presets_are_those_promised():
@@ -56,7 +58,9 @@ def test_pipelining_has_new_names_since_0_11_1():
 
 
 def test_a_replacement_is_said():
-    codes = {(finding.code, finding.flag) for finding in preset("fsdp", "0.12.0.1").findings}
+    codes = {
+        (finding.code, finding.flag) for finding in preset("fsdp", "0.12.0.1").findings
+    }
     assert ("replaced", "xla_gpu_enable_pipelined_all_gather") in codes
 
 
@@ -97,5 +101,8 @@ def test_an_unknown_preset_names_the_others():
 def test_a_profile_that_xla_would_ignore_is_told(profile, ignored):
     assert (
         "no-effect"
-        in [item.code for item in preset("pgle-perf", "0.12.0.1", profile=profile).findings]
+        in [
+            item.code
+            for item in preset("pgle-perf", "0.12.0.1", profile=profile).findings
+        ]
     ) == ignored

@@ -1,4 +1,6 @@
-"""The public record: every effect has a link and a figure, and is found by the flag's older and newer names."""
+"""The public record: every effect has a link and a figure, and is found by the flag's older and
+newer names.
+"""
 
 import json
 
@@ -11,7 +13,9 @@ from pgle.xla.flags.text import parse_flags
 
 @pytest.mark.parametrize("effect", public_record(), ids=lambda effect: effect.id)
 def test_every_effect_has_a_link_a_figure_and_known_flags(effect):
-    assert effect.source.startswith(("https://github.com/", "https://developer.nvidia.com/"))
+    assert effect.source.startswith(
+        ("https://github.com/", "https://developer.nvidia.com/")
+    )
     assert effect.change
     assert all(-50 < reading < 50 for reading in effect.change)
     for text in effect.set:
@@ -24,7 +28,9 @@ def test_ids_are_unique():
 
 def test_throughput_is_turned_into_step_time():
     """The sweep reports the change of throughput: its pipelined arm is -2.35 %, a longer step."""
-    (pipelined,) = (effect for effect in public_record() if effect.id == "moe-fsdp-pipelined")
+    (pipelined,) = (
+        effect for effect in public_record() if effect.id == "moe-fsdp-pipelined"
+    )
     assert pipelined.change == (2.35,)
 
 
@@ -45,9 +51,14 @@ def test_a_summary_gives_the_range_over_all_readings():
 
 
 def test_explain_shows_what_others_measured(capsys):
-    assert run(["flags", "explain", "xla_gpu_enable_pipelined_all_gather", "--json"]) == 0
+    assert (
+        run(["flags", "explain", "xla_gpu_enable_pipelined_all_gather", "--json"]) == 0
+    )
     record = json.loads(capsys.readouterr().out)["setting"]["record"]
-    assert [entry["id"] for entry in record] == ["moe-fsdp-pipelined", "moe-fsdp-pipelined-double"]
+    assert [entry["id"] for entry in record] == [
+        "moe-fsdp-pipelined",
+        "moe-fsdp-pipelined-double",
+    ]
     assert run(["flags", "explain", "xla_gpu_enable_pipelined_all_gather"]) == 0
     assert "marin-community/marin#8054" in "".join(capsys.readouterr().out.split())
 
@@ -57,6 +68,8 @@ def test_lint_names_a_flag_with_which_a_jaxlib_does_nothing(jaxlib, warned):
     """Without a GPU windowed einsum splits nothing before jaxlib 0.11.2 (jax-ml/jax#39200)."""
     flags = parse_flags("--xla_gpu_threshold_for_windowed_einsum_mib=0")
     found = [
-        finding.flag for finding in lint(flags, jaxlib).findings if finding.code == "no-effect"
+        finding.flag
+        for finding in lint(flags, jaxlib).findings
+        if finding.code == "no-effect"
     ]
     assert found == (["xla_gpu_threshold_for_windowed_einsum_mib"] if warned else [])

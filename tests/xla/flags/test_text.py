@@ -14,7 +14,9 @@ from pgle.xla.flags.text import (
 )
 
 NAMES = st.text(alphabet="az09_", min_size=1, max_size=12).map("xla_{}".format)
-VALUES = st.none() | st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
+VALUES = st.none() | st.text(
+    st.characters(codec="utf-8", exclude_characters="\0"), max_size=12
+)
 FLAGS = st.lists(st.builds(Flag, NAMES, VALUES), max_size=6)
 
 
@@ -57,7 +59,9 @@ def test_merging_twice_adds_nothing_more(ours):
 
 
 def test_the_last_of_repeated_flags_counts():
-    assert parse_flags("--xla_dump_to=a --xla_dump_to=b").effective() == {"xla_dump_to": "b"}
+    assert parse_flags("--xla_dump_to=a --xla_dump_to=b").effective() == {
+        "xla_dump_to": "b"
+    }
 
 
 def test_disabled_passes_accumulate():
@@ -66,12 +70,16 @@ def test_disabled_passes_accumulate():
 
 
 def test_signed_items_of_command_buffers_change_the_value_before():
-    text = "--xla_gpu_enable_command_buffer=FUSION --xla_gpu_enable_command_buffer=+CUBLAS"
+    text = (
+        "--xla_gpu_enable_command_buffer=FUSION --xla_gpu_enable_command_buffer=+CUBLAS"
+    )
     assert parse_flags(text).value("xla_gpu_enable_command_buffer") == "FUSION,+CUBLAS"
 
 
 def test_flags_are_separated_by_blanks_tabs_and_lines():
-    assert [flag.name for flag in parse_flags(" --xla_a\t--xla_b=1\n --xla_c\r\n").flags] == [
+    assert [
+        flag.name for flag in parse_flags(" --xla_a\t--xla_b=1\n --xla_c\r\n").flags
+    ] == [
         "xla_a",
         "xla_b",
         "xla_c",
@@ -83,18 +91,23 @@ def test_single_quotes_keep_blanks_and_backslashes():
 
 
 def test_double_quotes_take_the_character_after_a_backslash():
-    assert parse_flags(r'--xla_dump_to="a\"b\\c"').value("xla_dump_to") == r"a\b".replace(
-        r"\b", '"b\\c'
-    )
+    assert parse_flags(r'--xla_dump_to="a\"b\\c"').value(
+        "xla_dump_to"
+    ) == r"a\b".replace(r"\b", '"b\\c')
 
 
 def test_an_open_quote_takes_the_rest():
-    assert parse_flags("--xla_dump_to='a --xla_b=1").effective() == {"xla_dump_to": "a --xla_b=1"}
+    assert parse_flags("--xla_dump_to='a --xla_b=1").effective() == {
+        "xla_dump_to": "a --xla_b=1"
+    }
 
 
 def test_a_quote_inside_a_value_is_an_ordinary_character():
     parsed = parse_flags("--xla_dump_to=a'b c' --xla_b=1")
-    assert (parsed.effective(), parsed.ignored) == ({"xla_dump_to": "a'b"}, "c' --xla_b=1")
+    assert (parsed.effective(), parsed.ignored) == (
+        {"xla_dump_to": "a'b"},
+        "c' --xla_b=1",
+    )
 
 
 def test_the_empty_value_is_not_a_bare_flag():
@@ -112,15 +125,25 @@ def test_a_bare_word_ends_parsing_and_is_an_error():
 
 
 def test_a_text_without_a_dash_is_a_file():
-    assert (parse_flags("flags.txt").file, codes("flags.txt")) == ("flags.txt", ["file"])
+    assert (parse_flags("flags.txt").file, codes("flags.txt")) == (
+        "flags.txt",
+        ["file"],
+    )
 
 
 def test_single_dash_double_dash_and_dashes_in_names_are_malformed():
-    assert codes("-xla_a=1") == codes("-- --xla_b") == codes("--xla-dump-to=q") == ["malformed"]
+    assert (
+        codes("-xla_a=1")
+        == codes("-- --xla_b")
+        == codes("--xla-dump-to=q")
+        == ["malformed"]
+    )
 
 
 def test_the_remedy_for_dashes_in_a_name_is_underscores():
-    assert parse_flags("--xla-dump-to=q").findings[0].remedy == "write --xla_dump_to=VALUE"
+    assert (
+        parse_flags("--xla-dump-to=q").findings[0].remedy == "write --xla_dump_to=VALUE"
+    )
 
 
 def test_ours_stand_before_the_users_text():
@@ -130,7 +153,10 @@ def test_ours_stand_before_the_users_text():
 
 def test_what_gives_way_is_said():
     merged = merge_flags(parse_flags("--xla_a=1"), [Flag("xla_a", "2")])
-    assert (merged.flags, [finding.code for finding in merged.warnings]) == ((), ["kept"])
+    assert (merged.flags, [finding.code for finding in merged.warnings]) == (
+        (),
+        ["kept"],
+    )
     assert (
         merged.warnings[0].line()
         == "--xla_a: yours stays (--xla_a=1); pgle would have set --xla_a=2"
@@ -140,7 +166,8 @@ def test_what_gives_way_is_said():
 def test_equal_booleans_are_not_a_conflict():
     assert (
         merge_flags(
-            parse_flags("--xla_a --xla_b=1"), [Flag("xla_a", "true"), Flag("xla_b", "TRUE")]
+            parse_flags("--xla_a --xla_b=1"),
+            [Flag("xla_a", "true"), Flag("xla_b", "TRUE")],
         ).warnings
         == ()
     )
@@ -148,7 +175,8 @@ def test_equal_booleans_are_not_a_conflict():
 
 def test_disabled_passes_of_both_sides_are_joined():
     merged = merge_flags(
-        parse_flags("--xla_disable_hlo_passes=a"), [Flag("xla_disable_hlo_passes", "a,b")]
+        parse_flags("--xla_disable_hlo_passes=a"),
+        [Flag("xla_disable_hlo_passes", "a,b")],
     )
     assert parse_flags(merged.xla_flags).value("xla_disable_hlo_passes") == "b,a"
 

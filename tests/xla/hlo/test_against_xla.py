@@ -69,7 +69,9 @@ _RAW = re.compile(r'("(?:[^"\\]|\\.)*"|backend_config=\{.*\})')
 def outside_strings(change: Callable[[str], str]) -> Callable[[str], str]:
     def changed(text: str) -> str:
         parts = _RAW.split(text)
-        return "".join(part if at % 2 else change(part) for at, part in enumerate(parts))
+        return "".join(
+            part if at % 2 else change(part) for at, part in enumerate(parts)
+        )
 
     return changed
 
@@ -80,16 +82,22 @@ def without_result_shapes(text: str) -> str:
 
 
 def metadata_first(text: str) -> str:
-    return re.sub(r"\)(, kind=kLoop, calls=%fused)(, metadata=\{[^}]*\})", r")\2\1", text)
+    return re.sub(
+        r"\)(, kind=kLoop, calls=%fused)(, metadata=\{[^}]*\})", r")\2\1", text
+    )
 
 
 def config_first(text: str) -> str:
-    return re.sub(r"\)(, custom.*?)(, backend_config=\{.*\})$", r")\2\1", text, flags=re.MULTILINE)
+    return re.sub(
+        r"\)(, custom.*?)(, backend_config=\{.*\})$", r")\2\1", text, flags=re.MULTILINE
+    )
 
 
 def entry_first(text: str) -> str:
     head, entry = text.split("ENTRY")
-    return head.replace("%body (", "%body(").replace("%sum (", "%sum(") + "ENTRY" + entry
+    return (
+        head.replace("%body (", "%body(").replace("%sum (", "%sum(") + "ENTRY" + entry
+    )
 
 
 FORMS: dict[str, Callable[[str], str]] = {
@@ -137,10 +145,14 @@ def parsed_by_xla(text: str) -> Module:
 
 
 def facts(module: Module) -> list[tuple[object, ...]]:
-    """What both readers say of a module, without names: XLA's parser makes names unique in its own way."""
+    """What both readers say of a module, without names: XLA's parser makes names unique in its own
+    way.
+    """
     place = {
         item.name: (number, index)
-        for number, one in enumerate(sorted(module.computations.values(), key=order(module)))
+        for number, one in enumerate(
+            sorted(module.computations.values(), key=order(module))
+        )
         for index, item in enumerate(one.instructions)
     }
     rows = [
@@ -150,7 +162,9 @@ def facts(module: Module) -> list[tuple[object, ...]]:
             str(item.shape),
             tuple(place[name] for name in item.operands),
             tuple(sorted(place[name] for name in item.control_predecessors)),
-            tuple(sorted(place[module.computations[name].root] for name in item.called)),
+            tuple(
+                sorted(place[module.computations[name].root] for name in item.called)
+            ),
             item.op_name,
             item.channel_id,
             item.replica_groups,
@@ -172,7 +186,9 @@ def order(module: Module) -> Callable[[Any], tuple[Any, ...]]:
 
     def key(computation: Any) -> tuple[Any, ...]:
         is_entry = computation.name == module.entry
-        return is_entry, [(item.opcode, str(item.shape)) for item in computation.instructions]
+        return is_entry, [
+            (item.opcode, str(item.shape)) for item in computation.instructions
+        ]
 
     return key
 

@@ -76,7 +76,9 @@ def test_names_are_of_their_computation() -> None:
         "ENTRY %main (x: f32[64]) -> f32[64] {\n  %x = f32[64] parameter(0)\n  ROOT %z = f32[64] negate(%x)\n}\n"
     )
     module = module_from_text(text.encode(), "m.txt")
-    assert {name: item.shape.dimensions for name, item in module.instructions.items()} == {
+    assert {
+        name: item.shape.dimensions for name, item in module.instructions.items()
+    } == {
         "f/x": (8,),
         "y": (8,),
         "x": (64,),

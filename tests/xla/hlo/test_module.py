@@ -20,7 +20,12 @@ F32 = Shape("f32", (4,))
         (Shape("bf16", (3, 5)), 30),
         (Shape("s4", (3,)), 2),
         (Shape("token"), 0),
-        (Shape("tuple", (), (Shape("f32"), Shape("tuple", (), (Shape("u8", (3,)),)))), 7),
+        (
+            Shape(
+                "tuple", (), (Shape("f32"), Shape("tuple", (), (Shape("u8", (3,)),)))
+            ),
+            7,
+        ),
     ],
 )
 def test_bytes_of_shapes(shape: Shape, size: int) -> None:
@@ -40,11 +45,17 @@ def test_bytes_of_shapes(shape: Shape, size: int) -> None:
     ],
 )
 def test_trip_counts(config: str, count: int | None) -> None:
-    assert known_trip_count(Instruction("w", "while", F32, "main", backend_config=config)) == count
+    assert (
+        known_trip_count(Instruction("w", "while", F32, "main", backend_config=config))
+        == count
+    )
 
 
 def test_a_backend_config_that_is_no_object_is_empty() -> None:
-    assert backend_config(Instruction("w", "while", F32, "main", backend_config="[1]")) == {}
+    assert (
+        backend_config(Instruction("w", "while", F32, "main", backend_config="[1]"))
+        == {}
+    )
 
 
 def test_an_update_wraps_what_its_start_wraps() -> None:

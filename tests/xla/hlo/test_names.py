@@ -33,7 +33,9 @@ def identities(module: Module, names: dict[str, str]) -> dict[str, tuple[object,
 
 
 @pytest.mark.parametrize("run", ["async", "sync"])
-def test_scheduling_names_lead_to_what_lhs_saw(dumps: Path, lhs: Module, run: str) -> None:
+def test_scheduling_names_lead_to_what_lhs_saw(
+    dumps: Path, lhs: Module, run: str
+) -> None:
     (module,) = read_modules(dumps / run)
     assert identities(module, lhs_names(module)) == identities(lhs, {})
 
@@ -54,25 +56,34 @@ def test_wrapped_names_lead_to_the_start(dumps: Path) -> None:
 
 def test_inside_shard_map_where_all_channels_are_one(dumps: Path) -> None:
     (module,) = read_modules(dumps / "collectives")
-    lhs = read_schedule_dump(dumps / "collectives" / "jit_collectives.schedule.pb.xz").module
+    lhs = read_schedule_dump(
+        dumps / "collectives" / "jit_collectives.schedule.pb.xz"
+    ).module
     assert identities(module, lhs_names(module, lhs)) == identities(lhs, {})
 
 
 def test_only_collectives_are_mapped(dumps: Path) -> None:
     (module,) = read_modules(dumps / "async")
-    inside = {item.name for item in module.walk() if item.opcode in ("fusion", "copy", "while")}
+    inside = {
+        item.name
+        for item in module.walk()
+        if item.opcode in ("fusion", "copy", "while")
+    }
     assert not inside & lhs_names(module).keys()
 
 
 @pytest.fixture(scope="module")
 def step() -> Module:
     return read_module(
-        PAX / "module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
+        PAX
+        / "module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
     )
 
 
 def test_what_is_inside_a_fusion_belongs_to_the_fusion(step: Module) -> None:
-    fusion = next(item for item in step.entry_computation.instructions if item.opcode == "fusion")
+    fusion = next(
+        item for item in step.entry_computation.instructions if item.opcode == "fusion"
+    )
     for inner in step.computations[fusion.called[0]].instructions:
         assert owner(step, inner.name) == fusion.name
 
@@ -95,7 +106,11 @@ def test_loops_and_their_trip_counts(dumps: Path) -> None:
     body = module.computations[whiles[0].called[0]]
     fusion = next(item for item in body.instructions if item.opcode == "fusion")
     inner = module.computations[fusion.called[0]].instructions[0]
-    assert loops(module, fusion.name) == loops(module, inner.name) == ((whiles[0].name, 4),)
+    assert (
+        loops(module, fusion.name)
+        == loops(module, inner.name)
+        == ((whiles[0].name, 4),)
+    )
     assert loops(module, whiles[0].name) == ()
 
 
@@ -108,7 +123,9 @@ def test_schedulable_is_what_the_real_step_ran(step: Module) -> None:
 
 
 def test_a_command_buffer_is_what_it_holds(tmp_path: Path) -> None:
-    """Up to jaxlib 0.6 XLA moves scheduled instructions into calls after LHS; other calls are one instruction."""
+    """Up to jaxlib 0.6 XLA moves scheduled instructions into calls after LHS; other calls are one
+    instruction.
+    """
     dump = tmp_path / "m.txt"
     dump.write_text(
         "HloModule m, is_scheduled=true\n\n"
@@ -123,4 +140,7 @@ def test_a_command_buffer_is_what_it_holds(tmp_path: Path) -> None:
         "  %call.1 = f32[8]{0} call(%a), to_apply=%command_buffer.3\n"
         "  ROOT %call.2 = f32[8]{0} call(%call.1), to_apply=%helper\n}\n"
     )
-    assert {item.name for item in schedulable(read_module(dump))} == {"negate.7", "call.2"}
+    assert {item.name for item in schedulable(read_module(dump))} == {
+        "negate.7",
+        "call.2",
+    }

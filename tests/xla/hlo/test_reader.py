@@ -48,7 +48,10 @@ def test_a_collective_has_its_channel_groups_and_bytes(step: Module) -> None:
     gather = step.instructions["all-gather-start.9"]
     assert gather.replica_groups == ((0, 1, 2, 3),)
     assert gather.channel_id is not None
-    assert step.instructions[gather.operands[0]].shape.size_bytes * len(gather.operands) <= 175632
+    assert (
+        step.instructions[gather.operands[0]].shape.size_bytes * len(gather.operands)
+        <= 175632
+    )
 
 
 def test_a_reduce_scatter_is_found_inside_its_async_start(step: Module) -> None:
@@ -65,7 +68,8 @@ def test_a_done_wraps_what_its_start_wraps(step: Module) -> None:
 
 def test_a_module_before_optimizations_is_not_scheduled() -> None:
     module = read_module(
-        PAX / "proc0/dump/module_0040.pjit__wrapped_step_fn.before_optimizations.hlo.pb.xz"
+        PAX
+        / "proc0/dump/module_0040.pjit__wrapped_step_fn.before_optimizations.hlo.pb.xz"
     )
     assert not module.is_scheduled
     assert module.fingerprint == ""
@@ -80,8 +84,13 @@ def test_a_dump_directory_gives_each_optimized_module_once() -> None:
 
 
 def test_processes_that_compiled_differently_are_both_kept() -> None:
-    steps = [module.fingerprint for module in read_modules(PAX) if module.program_id == 40]
-    assert steps == ["25fa0b3e673a92036f22550cd7bcb068", "04555b1419fd4e5b8933dc47fbf80dbb"]
+    steps = [
+        module.fingerprint for module in read_modules(PAX) if module.program_id == 40
+    ]
+    assert steps == [
+        "25fa0b3e673a92036f22550cd7bcb068",
+        "04555b1419fd4e5b8933dc47fbf80dbb",
+    ]
 
 
 def small_proto() -> hlo_pb2.HloModuleProto:
@@ -109,20 +118,30 @@ def test_a_bare_module_proto_reads_like_a_wrapped_one() -> None:
 
 def test_instructions_come_in_schedule_order() -> None:
     proto = small_proto()
-    extra = proto.computations[0].instructions.add(name="late", opcode="constant", id=(1 << 40) + 3)
+    extra = proto.computations[0].instructions.add(
+        name="late", opcode="constant", id=(1 << 40) + 3
+    )
     proto.schedule.sequences[1 << 40].instruction_ids.extend(
         [extra.id, (1 << 40) + 1, (1 << 40) + 2]
     )
     module = module_from_bytes(proto.SerializeToString(), "")
     assert module.is_scheduled
-    assert [item.name for item in module.entry_computation.instructions] == ["late", "p", "r"]
+    assert [item.name for item in module.entry_computation.instructions] == [
+        "late",
+        "p",
+        "r",
+    ]
 
 
 def collective(**fields: object) -> tuple[tuple[int, ...], ...]:
     proto = small_proto()
     item = proto.computations[0].instructions[1]
     item.MergeFrom(hlo_pb2.HloInstructionProto(opcode="all-gather", **fields))
-    return module_from_bytes(proto.SerializeToString(), "").instructions["r"].replica_groups
+    return (
+        module_from_bytes(proto.SerializeToString(), "")
+        .instructions["r"]
+        .replica_groups
+    )
 
 
 def test_groups_as_lists() -> None:
@@ -155,7 +174,12 @@ def mesh_list(
 
 def test_groups_along_a_mesh_axis() -> None:
     along_x = mesh_list([hlo_pb2.AxisRefProto(mesh_axis_index=0)], [])
-    assert collective(mesh_axes_replica_group_list=along_x) == ((0, 4), (1, 5), (2, 6), (3, 7))
+    assert collective(mesh_axes_replica_group_list=along_x) == (
+        (0, 4),
+        (1, 5),
+        (2, 6),
+        (3, 7),
+    )
 
 
 def test_groups_along_part_of_a_mesh_axis() -> None:
@@ -170,8 +194,15 @@ def test_groups_along_part_of_a_mesh_axis() -> None:
 
 
 def test_groups_of_a_mesh_with_its_own_device_order() -> None:
-    along_x = mesh_list([hlo_pb2.AxisRefProto(mesh_axis_index=0)], [7, 6, 5, 4, 3, 2, 1, 0])
-    assert collective(mesh_axes_replica_group_list=along_x) == ((7, 3), (6, 2), (5, 1), (4, 0))
+    along_x = mesh_list(
+        [hlo_pb2.AxisRefProto(mesh_axis_index=0)], [7, 6, 5, 4, 3, 2, 1, 0]
+    )
+    assert collective(mesh_axes_replica_group_list=along_x) == (
+        (7, 3),
+        (6, 2),
+        (5, 1),
+        (4, 0),
+    )
 
 
 def test_hostile_group_sizes_are_refused() -> None:
@@ -198,10 +229,16 @@ def test_hostile_group_sizes_are_refused() -> None:
             gzip.compress(small_proto().SerializeToString(), mtime=0)[:-9],
             "damaged archive",
         ),
-        ("a.hlo.pb", hlo_pb2.HloModuleProto(name="m").SerializeToString(), "no HLO computation"),
+        (
+            "a.hlo.pb",
+            hlo_pb2.HloModuleProto(name="m").SerializeToString(),
+            "no HLO computation",
+        ),
     ],
 )
-def test_bad_files_are_user_errors(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_bad_files_are_user_errors(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(UserError, match=message):
@@ -229,7 +266,9 @@ def test_a_schedule_for_cpus_is_not_taken_for_a_gpus(tmp_path: Path) -> None:
     (tmp_path / "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt").write_text(
         text.replace("f32", "f16")
     )
-    assert [".sm_9.0_gpu_" in module.source for module in read_scheduled(tmp_path)] == [True]
+    assert [".sm_9.0_gpu_" in module.source for module in read_scheduled(tmp_path)] == [
+        True
+    ]
 
 
 def test_text_and_proto_name_the_same_lines_of_the_program(dumps: Path) -> None:

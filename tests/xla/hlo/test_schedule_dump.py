@@ -9,7 +9,11 @@ from google.protobuf import text_format
 from pgle.errors import UserError
 from pgle.xla.hlo.dumps import read_module, read_modules
 from pgle.xla.hlo.module import Instruction, Module
-from pgle.xla.hlo.schedule_dump import LhsSchedule, find_schedule_dumps, read_schedule_dump
+from pgle.xla.hlo.schedule_dump import (
+    LhsSchedule,
+    find_schedule_dumps,
+    read_schedule_dump,
+)
 from pgle.xla.protos import schedule_pb2
 
 
@@ -38,25 +42,33 @@ def test_the_module_has_the_fingerprint_of_the_final_one(
 
 
 def test_entry_and_loop_bodies_are_scheduled(schedule: LhsSchedule) -> None:
-    bodies = {item.called[0] for item in schedule.module.walk() if item.opcode == "while"}
+    bodies = {
+        item.called[0] for item in schedule.module.walk() if item.opcode == "while"
+    }
     assert set(schedule.computations) == bodies | {schedule.module.entry}
 
 
 def test_slots_cover_the_whole_computation_in_order(schedule: LhsSchedule) -> None:
     for name, computation in schedule.computations.items():
-        in_module = [item.name for item in schedule.module.computations[name].instructions]
+        in_module = [
+            item.name for item in schedule.module.computations[name].instructions
+        ]
         assert list(computation.slots) == in_module
         starts = [slot.start_cycles for slot in computation.slots.values()]
         assert starts == sorted(starts)
 
 
-def test_costs_are_the_t_shirt_sizes_of_a_run_without_profile(schedule: LhsSchedule) -> None:
+def test_costs_are_the_t_shirt_sizes_of_a_run_without_profile(
+    schedule: LhsSchedule,
+) -> None:
     entry = schedule.computations[schedule.module.entry]
     assert entry.slots["gemm_fusion_dot.9"].cycles == 1
     assert entry.slots["loop_multiply_fusion"].cycles == 1000
 
 
-def test_a_collective_that_nothing_hides_shows_its_believed_latency(schedule: LhsSchedule) -> None:
+def test_a_collective_that_nothing_hides_shows_its_believed_latency(
+    schedule: LhsSchedule,
+) -> None:
     latency = schedule.latencies["all-gather-start.3"]
     assert (latency.pair.kind, latency.span_cycles) == ("all-gather", 5000)
 
@@ -66,7 +78,9 @@ def test_statistics_add_up(schedule: LhsSchedule) -> None:
         statistics = computation.statistics
         busy = sum(slot.cycles for slot in computation.slots.values())
         assert statistics.total_wasted_cycles > 0
-        assert statistics.total_cycles == pytest.approx(statistics.total_wasted_cycles + busy)
+        assert statistics.total_cycles == pytest.approx(
+            statistics.total_wasted_cycles + busy
+        )
 
 
 def test_a_dump_reads_as_a_module_too(dumps: Path, schedule: LhsSchedule) -> None:
@@ -111,7 +125,9 @@ cycles_per_microsecond: 1
 
 
 @pytest.mark.parametrize("suffix", ["txt", "pb"])
-def test_the_form_of_jaxlib_0_5_0_has_one_computation(tmp_path: Path, suffix: str) -> None:
+def test_the_form_of_jaxlib_0_5_0_has_one_computation(
+    tmp_path: Path, suffix: str
+) -> None:
     path = tmp_path / f"main.schedule.{suffix}"
     proto = text_format.Parse(OLD, schedule_pb2.EntryScheduleProto())
     path.write_bytes(OLD.encode() if suffix == "txt" else proto.SerializeToString())
@@ -132,7 +148,9 @@ def test_the_form_of_jaxlib_0_5_0_has_one_computation(tmp_path: Path, suffix: st
         ("m.schedule.pb", OLD, "not a binary schedule dump"),
     ],
 )
-def test_bad_dumps_are_user_errors(tmp_path: Path, name: str, content: str, message: str) -> None:
+def test_bad_dumps_are_user_errors(
+    tmp_path: Path, name: str, content: str, message: str
+) -> None:
     path = tmp_path / name
     path.write_text(content)
     with pytest.raises(UserError, match=message):

@@ -21,7 +21,9 @@ def both(dumps: Path, run: str) -> tuple[Module, Module]:
 
 
 def comparable(module: Module) -> dict[str, Instruction]:
-    """Instructions by name; get-tuple-elements as PRODUCER#INDEX, as newer text has it, and JSON without key order."""
+    """Instructions by name; get-tuple-elements as PRODUCER#INDEX, as newer text has it, and JSON
+    without key order.
+    """
 
     def element(name: str) -> str:
         item = module.instructions[name]
@@ -49,7 +51,9 @@ def test_text_and_proto_have_equal_instructions(dumps: Path, run: str) -> None:
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_text_and_proto_have_equal_computations_in_equal_order(dumps: Path, run: str) -> None:
+def test_text_and_proto_have_equal_computations_in_equal_order(
+    dumps: Path, run: str
+) -> None:
     def outline(module: Module) -> dict[str, object]:
         return {
             item.name: (item.root, item.is_fusion, [
@@ -63,7 +67,9 @@ def test_text_and_proto_have_equal_computations_in_equal_order(dumps: Path, run:
 
 
 def test_text_and_proto_have_equal_headers(dumps: Path) -> None:
-    text, proto = (replace(module, computations={}, source="") for module in both(dumps, "async"))
+    text, proto = (
+        replace(module, computations={}, source="") for module in both(dumps, "async")
+    )
     assert text == proto
 
 
@@ -91,7 +97,12 @@ ENTRY %main (a: f32[4], b: (f32[2], s32[])) -> f32[4] {
 def test_elements_without_their_own_line_become_instructions() -> None:
     module = module_from_text(SMALL, "m")
     element = module.instructions["b#0"]
-    assert (element.opcode, element.operands, element.tuple_index, str(element.shape)) == (
+    assert (
+        element.opcode,
+        element.operands,
+        element.tuple_index,
+        str(element.shape),
+    ) == (
         "get-tuple-element",
         ("b",),
         0,
@@ -117,9 +128,9 @@ def test_what_an_instruction_states_of_its_latency_reads(rest: str) -> None:
 
 
 def test_how_many_devices_is_not_taken_from_attributes() -> None:
-    text = SMALL.replace(b'="00ff"}', b'="00ff",of="num_partitions=3, replica_count=4"}').replace(
-        b"replica_count=2", b"replica_count=2, num_partitions=8"
-    )
+    text = SMALL.replace(
+        b'="00ff"}', b'="00ff",of="num_partitions=3, replica_count=4"}'
+    ).replace(b"replica_count=2", b"replica_count=2, num_partitions=8")
     module = module_from_text(text, "m")
     assert (module.num_replicas, module.num_partitions) == (2, 8)
 
@@ -127,10 +138,19 @@ def test_how_many_devices_is_not_taken_from_attributes() -> None:
 def test_a_small_module_reads() -> None:
     module = module_from_text(SMALL, "m", program_id=3)
     fusion = module.instructions["f"]
-    assert (fusion.operands, fusion.called, fusion.fusion_kind) == (("a",), ("fused",), "kLoop")
+    assert (fusion.operands, fusion.called, fusion.fusion_kind) == (
+        ("a",),
+        ("fused",),
+        "kLoop",
+    )
     assert fusion.backend_config == '{"a":{"b":[1]}}'
     assert module.computations["fused"].is_fusion
-    assert (module.entry, module.fingerprint, module.num_replicas, module.program_id) == (
+    assert (
+        module.entry,
+        module.fingerprint,
+        module.num_replicas,
+        module.program_id,
+    ) == (
         "main",
         "00ff",
         2,
@@ -164,7 +184,11 @@ def test_device_groups(text: str, groups: tuple[tuple[int, ...], ...]) -> None:
         ("bf16[8,128]{1,0:T(8,128)(2,1)S(5)}", "bf16[8,128]", 2048),
         ("f32[]", "f32[]", 4),
         ("s4[3]{0:E(4)}", "s4[3]", 2),
-        ("((f32[2]{0}), (token[], /*index=1*/u8[<=4]{0}))", "((f32[2]), (token[], u8[4]))", 12),
+        (
+            "((f32[2]{0}), (token[], /*index=1*/u8[<=4]{0}))",
+            "((f32[2]), (token[], u8[4]))",
+            12,
+        ),
         ("()", "()", 0),
     ],
 )
@@ -186,7 +210,10 @@ def test_octal_bytes_are_utf8() -> None:
         (SMALL[:200], "cut short"),
         (SMALL.replace(b"%b#0", b"%b#7"), "no element"),
         (SMALL.replace(b"f32[2]{0} negate", b"f32?? negate"), "no HLO shape"),
-        (SMALL.replace(b"f32[2]{0} negate", b"f32[two]{0} negate"), "not HLO text: '%c = f32.two."),
+        (
+            SMALL.replace(b"f32[2]{0} negate", b"f32[two]{0} negate"),
+            "not HLO text: '%c = f32.two.",
+        ),
     ],
 )
 def test_bad_text_is_a_user_error(tmp_path: Path, content: bytes, message: str) -> None:

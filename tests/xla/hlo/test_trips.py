@@ -1,4 +1,6 @@
-"""How often loops run that XLA states no trip count for: start, step and bound stand in the module."""
+"""How often loops run that XLA states no trip count for: start, step and bound stand in the
+module.
+"""
 
 import pytest
 
@@ -89,7 +91,9 @@ FUSED = """%fused (p: s32[], q: s32[]) -> pred[] {
 """
 COMPARED = "ROOT %c = pred[] compare(%i.1, %n.1), direction=LT"
 WAYS = {
-    "copied": (("  %t = (s32[], f32[8], s32[]) tuple(%start, %x.2, %bound)\n", COPIED),),
+    "copied": (
+        ("  %t = (s32[], f32[8], s32[]) tuple(%start, %x.2, %bound)\n", COPIED),
+    ),
     "mirrored": ((COMPARED, "ROOT %c = pred[] compare(%n.1, %i.1), direction=GT"),),
     "converted": (
         ("  ROOT %c", "  %wide = s64[] convert(%i.1)\n  ROOT %c"),
@@ -113,7 +117,9 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_stands_between_a_variable_and_its_comparison_is_followed(way: str) -> None:
+def test_what_stands_between_a_variable_and_its_comparison_is_followed(
+    way: str,
+) -> None:
     text = loop(0, "LT", 3, 1)
     for old, new in WAYS[way]:
         assert old in text
@@ -160,7 +166,21 @@ def test_an_inner_loop_takes_a_bound_that_the_outer_one_keeps() -> None:
     )
     text = loop(0, "LT", 3, 1)
     start, end = text.index("%body ("), text.index("ENTRY")
-    names = ("body", "test", "s", "i", "x", "n", "step", "next", "out", "s.1", "i.1", "n.1", "c")
+    names = (
+        "body",
+        "test",
+        "s",
+        "i",
+        "x",
+        "n",
+        "step",
+        "next",
+        "out",
+        "s.1",
+        "i.1",
+        "n.1",
+        "c",
+    )
     own = text[start:end]
     for name in names:
         for mark in (" ", ",", ")"):
@@ -180,10 +200,16 @@ def dumps_loop() -> Module:
     from pgle.xla.protos import hlo_pb2
 
     scalar = hlo_pb2.ShapeProto(element_type=hlo_pb2.S16)
-    literal = hlo_pb2.LiteralProto(shape=scalar, s16s=(-4).to_bytes(2, "little", signed=True))
+    literal = hlo_pb2.LiteralProto(
+        shape=scalar, s16s=(-4).to_bytes(2, "little", signed=True)
+    )
     constant = hlo_pb2.HloInstructionProto(
         name="c", opcode="constant", shape=scalar, literal=literal, id=1
     )
-    computation = hlo_pb2.HloComputationProto(name="main", instructions=[constant], id=1, root_id=1)
-    proto = hlo_pb2.HloModuleProto(name="m", computations=[computation], entry_computation_id=1)
+    computation = hlo_pb2.HloComputationProto(
+        name="main", instructions=[constant], id=1, root_id=1
+    )
+    proto = hlo_pb2.HloModuleProto(
+        name="m", computations=[computation], entry_computation_id=1
+    )
     return module_from_proto(proto, "m.hlo.pb")

@@ -32,23 +32,41 @@ def verdict(text: str, **options: object) -> LogVerdict:
 @pytest.mark.parametrize(
     ("line", "cause"),
     [
-        ("F1121 00:00:02.000000   7 gpu_hlo_schedule.cc:475] Check failed: a <= b", "XLA ended"),
-        ("2024-11-21 00:00:02.000000: F external/xla/a.cc:4] Check failed: a", "XLA ended"),
+        (
+            "F1121 00:00:02.000000   7 gpu_hlo_schedule.cc:475] Check failed: a <= b",
+            "XLA ended",
+        ),
+        (
+            "2024-11-21 00:00:02.000000: F external/xla/a.cc:4] Check failed: a",
+            "XLA ended",
+        ),
         ("*** Check failure stack trace: ***", "a check failed"),
         ("Fatal Python error: Segmentation fault", "Python crashed"),
         ("Fatal Python error: Aborted", "Python crashed"),
-        ("*** SIGABRT received by PID 7 (TID 7) on cpu 3 from PID 7; stack trace: ***", "a signal"),
+        (
+            "*** SIGABRT received by PID 7 (TID 7) on cpu 3 from PID 7; stack trace: ***",
+            "a signal",
+        ),
         ("*** SIGSEGV (@0x0) received at time=1700000000 on cpu 3 ***", "a signal"),
         ("Segmentation fault (core dumped)", "a signal"),
         ("run.sh: line 3: 12345 Killed                  python train.py", "a signal"),
         ("Killed", "a signal"),
         ("Bus error (core dumped)", "a signal"),
-        ("terminate called after throwing an instance of 'std::bad_alloc'", "an exception of C++"),
+        (
+            "terminate called after throwing an instance of 'std::bad_alloc'",
+            "an exception of C++",
+        ),
         ("free(): invalid pointer", "its heap"),
         ("corrupted size vs. prev_size", "its heap"),
-        ("[1.0] Out of memory: Killed process 7 (python) total-vm:1kB", "the host ran out"),
+        (
+            "[1.0] Out of memory: Killed process 7 (python) total-vm:1kB",
+            "the host ran out",
+        ),
         ("oom-kill:constraint=CONSTRAINT_MEMCG,task=python", "the host ran out"),
-        ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.", "the host ran out"),
+        (
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.",
+            "the host ran out",
+        ),
         ("    Reason:       OOMKilled", "the host ran out"),
         (
             "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***",
@@ -59,7 +77,10 @@ def verdict(text: str, **options: object) -> LogVerdict:
             "the job was cancelled",
         ),
         ("srun: error: n1: task 3: Bus error", "Slurm saw a task fail"),
-        ("srun: error: n1: tasks 0-3: Exited with exit code 1", "Slurm saw a task fail"),
+        (
+            "srun: error: n1: tasks 0-3: Exited with exit code 1",
+            "Slurm saw a task fail",
+        ),
         (
             "mpirun noticed that process rank 3 with PID 7 on node n1 exited on signal 9 (Killed).",
             "mpirun saw a process fail",
@@ -69,7 +90,10 @@ def verdict(text: str, **options: object) -> LogVerdict:
             "=>> PBS: job killed: walltime 3612 exceeded limit 3600",
             "the job reached its time limit",
         ),
-        ("TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.", "the job reached its"),
+        (
+            "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.",
+            "the job reached its",
+        ),
         (
             "E1121 00:00:02.0 7 rendezvous.cc:57] Termination timeout for `x` of 40 seconds exceeded. Exiting",
             "a rank waited too long",
@@ -110,7 +134,10 @@ def test_lines_that_are_no_end(line: str) -> None:
 def test_an_exception_before_a_later_step_was_caught() -> None:
     found = verdict(f"{USED}{TRACEBACK}step 2: loss 1.9\n")
     assert found.main.verdict is ProfileUse.USED
-    assert "line 8: a Python exception, after which the program went on" in found.warnings[0]
+    assert (
+        "line 8: a Python exception, after which the program went on"
+        in found.warnings[0]
+    )
 
 
 def test_an_exception_that_python_drops_at_its_end_is_no_end() -> None:
@@ -120,7 +147,9 @@ def test_an_exception_that_python_drops_at_its_end_is_no_end() -> None:
 
 def test_an_end_before_the_scheduler_took_the_profile_cannot_tell() -> None:
     read = USED.splitlines()[0]
-    main = verdict(f"{read}\nF1121 00:00:02.0 1 latency_hiding_scheduler.cc:1] Check failed\n").main
+    main = verdict(
+        f"{read}\nF1121 00:00:02.0 1 latency_hiding_scheduler.cc:1] Check failed\n"
+    ).main
     assert (main.verdict, main.line) == (ProfileUse.CANNOT_TELL, 2)
     assert main.why.startswith("the program ended at line 2: XLA ended the process")
 
@@ -154,9 +183,7 @@ def test_one_rank_of_four_ended(end: str) -> None:
 
 
 def test_a_time_limit_ends_every_rank() -> None:
-    limit = (
-        "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***"
-    )
+    limit = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME LIMIT ***"
     found = verdict(f"{four_ranks()}{limit}\n")
     assert set(found.ranks.values()) == {ProfileUse.ENDED}
 
@@ -169,7 +196,9 @@ def test_a_rank_that_left_no_other_line_is_a_rank() -> None:
 
 def test_a_log_cut_before_its_end_claims_use_and_no_more() -> None:
     lines = f"{USED}Killed\n".splitlines(keepends=True)
-    uses = [verdict("".join(lines[:end])).main.verdict for end in range(1, len(lines) + 1)]
+    uses = [
+        verdict("".join(lines[:end])).main.verdict for end in range(1, len(lines) + 1)
+    ]
     assert uses[-3:] == [ProfileUse.USED, ProfileUse.USED, ProfileUse.ENDED]
     assert set(uses[:-3]) == {ProfileUse.CANNOT_TELL}
 
@@ -179,9 +208,7 @@ def test_waiting_for_other_ranks_is_mentioned_until_it_is_over() -> None:
         "E1121 00:00:02.0 1 rendezvous.cc:31] [id=3] This thread has been waiting for `acquire` "
         "for 10 seconds and may be stuck. Expected 8 threads\n"
     )
-    over = (
-        "E1121 00:00:09.0 1 rendezvous.cc:40] [id=3] This thread is unstuck waiting for `acquire`\n"
-    )
+    over = "E1121 00:00:09.0 1 rendezvous.cc:40] [id=3] This thread is unstuck waiting for `acquire`\n"
     assert "line 5: a thread waits for other ranks" in verdict(USED + stuck).warnings[0]
     assert verdict(USED + stuck + over).warnings == ()
 
@@ -190,7 +217,10 @@ def test_ranks_with_two_profiles_are_a_failure() -> None:
     text = labelled(0, USED) + labelled(1, USED.replace("p.pbtxt", "q.pbtxt"))
     found = verdict(text)
     assert found.main.verdict is ProfileUse.DIFFERENT
-    assert found.main.why == "the ranks read different profiles: p.pbtxt on 0, q.pbtxt on 1"
+    assert (
+        found.main.why
+        == "the ranks read different profiles: p.pbtxt on 0, q.pbtxt on 1"
+    )
 
 
 def test_the_same_profile_under_two_names_is_one_profile() -> None:
@@ -222,7 +252,9 @@ GIVEN = "DEBUG:jax._src.compiler:Compiling module {} with FDO profile of length 
         (LOADED.format("jit_step") + "Killed\n", ProfileUse.ENDED),
     ],
 )
-def test_what_jax_says_about_the_executables_of_autopgle(text: str, use: ProfileUse) -> None:
+def test_what_jax_says_about_the_executables_of_autopgle(
+    text: str, use: ProfileUse
+) -> None:
     main = verdict(text).main
     assert (main.module, main.verdict) == ("jit_step", use)
 

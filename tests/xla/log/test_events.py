@@ -7,7 +7,13 @@ import tracemalloc
 
 import pytest
 
-from pgle.xla.log.read import MAX_LINE_BYTES, Event, LineKind, is_sub_module, read_events
+from pgle.xla.log.read import (
+    MAX_LINE_BYTES,
+    Event,
+    LineKind,
+    is_sub_module,
+    read_events,
+)
 
 ABSEIL = "I1121 00:39:04.533721   29479 gpu_hlo_schedule.cc:392] "
 TSL = "2026-11-21 01:04:15.660721: I external/xla/xla/service/gpu/gpu_hlo_schedule.cc:393] "
@@ -79,7 +85,12 @@ def test_wording(
     prefix: str, text: str, kind: LineKind, module: str, subject: str, count: int | None
 ) -> None:
     (event,) = events(prefix + text)
-    assert (event.kind, event.module, event.subject, event.count) == (kind, module, subject, count)
+    assert (event.kind, event.module, event.subject, event.count) == (
+        kind,
+        module,
+        subject,
+        count,
+    )
 
 
 def test_prefix_gives_level_thread_and_time() -> None:
@@ -148,7 +159,9 @@ def test_the_first_info_line_of_each_rank_is_an_event() -> None:
 
 
 def test_missing_names_are_told_by_their_source_file() -> None:
-    listed = "W1121 00:39:04.5 1 profile_guided_latency_estimator.cc:197]   all-gather-start"
+    listed = (
+        "W1121 00:39:04.5 1 profile_guided_latency_estimator.cc:197]   all-gather-start"
+    )
     other = "W1121 00:39:04.5 1 rematerialization.cc:197]   all-gather-start profile"
     assert [event.kind for event in events(listed, other)] == [LineKind.MISSING_NAME]
 
@@ -157,7 +170,9 @@ def test_parser_position_of_a_text_profile() -> None:
     text = "Error parsing text-format tensorflow.profiler.ProfiledInstructionsProto: 1:15: Expected string, got: "
     old = f"[libprotobuf ERROR external/text_format.cc:337] {text}"
     new = f"E1121 00:39:04.5 1 text_format.cc:457] {text}"
-    assert [event.subject for event in events(old, new)] == ["1:15: Expected string, got: "] * 2
+    assert [event.subject for event in events(old, new)] == [
+        "1:15: Expected string, got: "
+    ] * 2
 
 
 def test_python_tells_of_cache_and_compilation() -> None:
@@ -174,7 +189,11 @@ def test_python_tells_of_cache_and_compilation() -> None:
 
 
 def test_first_info_line_of_xla_is_an_event_and_no_other() -> None:
-    lines = ["I0306 06:26:45.5 1 xla_bridge.py:704] Unable to", ABSEIL + "one", ABSEIL + "two"]
+    lines = [
+        "I0306 06:26:45.5 1 xla_bridge.py:704] Unable to",
+        ABSEIL + "one",
+        ABSEIL + "two",
+    ]
     found = list(read_events(io.BytesIO("\n".join(lines).encode())))
     assert [(event.kind, event.line) for event in found] == [(LineKind.INFO, 2)]
 
@@ -182,7 +201,9 @@ def test_first_info_line_of_xla_is_an_event_and_no_other() -> None:
 def test_line_numbers_count_every_line() -> None:
     text = "step 1\n\nstep 2\r\n" + ABSEIL + "Using PGLE profile from x.pb\r\n"
     found = [
-        event for event in read_events(io.BytesIO(text.encode())) if event.kind is LineKind.READ
+        event
+        for event in read_events(io.BytesIO(text.encode()))
+        if event.kind is LineKind.READ
     ]
     assert [(event.line, event.subject) for event in found] == [(4, "x.pb")]
 
@@ -249,19 +270,35 @@ def test_a_cut_line_keeps_what_stands_at_its_beginning() -> None:
 
 def test_bytes_that_are_no_text_are_replaced() -> None:
     data = b"\xff\xfe" + ABSEIL.encode() + b"Using PGLE profile from \xff.pb\n"
-    found = [event for event in read_events(io.BytesIO(data)) if event.kind is LineKind.READ]
+    found = [
+        event for event in read_events(io.BytesIO(data)) if event.kind is LineKind.READ
+    ]
     assert found[0].subject == "�.pb"
 
 
 @pytest.mark.parametrize(
-    "name", ["gemm_fusion_dot.17", "input_reduce_fusion", "wrapped_convert", "fusion", "extracted"]
+    "name",
+    [
+        "gemm_fusion_dot.17",
+        "input_reduce_fusion",
+        "wrapped_convert",
+        "fusion",
+        "extracted",
+    ],
 )
 def test_sub_modules_by_name(name: str) -> None:
     assert is_sub_module(name)
 
 
 @pytest.mark.parametrize(
-    "name", ["jit_step", "pjit__wrapped_step_fn", "jit_fusion_test", "SyncTensorsGraph.12", "main"]
+    "name",
+    [
+        "jit_step",
+        "pjit__wrapped_step_fn",
+        "jit_fusion_test",
+        "SyncTensorsGraph.12",
+        "main",
+    ],
 )
 def test_program_modules_by_name(name: str) -> None:
     assert not is_sub_module(name)

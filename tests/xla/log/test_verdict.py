@@ -1,4 +1,6 @@
-"""Verdicts on logs: recorded ones of three releases, a real one of 2024, and small ones for each rule."""
+"""Verdicts on logs: recorded ones of three releases, a real one of 2024, and small ones for each
+rule.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def of_lines(*texts: str, **options: object) -> LogVerdict:
         level, thread, message = (
             ("I", "1", text) if "@" not in text[:3] else (text[0], text[2], text[4:])
         )
-        lines.append(f"{level}1121 00:00:{second:02d}.000000   {thread} xla.cc:1] {message}")
+        lines.append(
+            f"{level}1121 00:00:{second:02d}.000000   {thread} xla.cc:1] {message}"
+        )
     data = "\n".join(lines).encode()
     return judge(collect(read_events(io.BytesIO(data))), **options)  # type: ignore[arg-type]
 
@@ -66,11 +70,16 @@ def test_recorded_logs(release: str, case: str, verdict: ProfileUse) -> None:
 
 
 def test_lhs_false_loses_the_profile_in_12_but_not_in_10() -> None:
-    found = [of_file(LOGS / release / "lhs_false.log", whole=True).main.verdict for release in NEW]
+    found = [
+        of_file(LOGS / release / "lhs_false.log", whole=True).main.verdict
+        for release in NEW
+    ]
     assert found == [ProfileUse.USED, ProfileUse.NOT_USED]
 
 
-@pytest.mark.parametrize(("release", "found"), [("jax_0.10.2", 21), ("jax_0.12.0.1", 18)])
+@pytest.mark.parametrize(
+    ("release", "found"), [("jax_0.10.2", 21), ("jax_0.12.0.1", 18)]
+)
 def test_half_a_profile_counts_found_and_missing(release: str, found: int) -> None:
     main = of_file(LOGS / release / "half.log").main
     assert (main.module, main.found, main.missing, len(main.missing_names)) == (
@@ -92,13 +101,18 @@ FUSION = [
 
 
 def test_dones_are_no_instructions_and_an_asynchronous_fusion_is_one() -> None:
-    """Of three asynchronous fusions one has a cost: XLA finds it twice, and misses the done of each."""
+    """Of three asynchronous fusions one has a cost: XLA finds it twice, and misses the done of
+    each.
+    """
     counted = [
         "Found 7 instructions from the profile.",
         "Missing 6 instructions from the profile.",
         *FUSION,
     ]
-    lines = ["Found profile for module jit_step, using profile guided latency estimator", *counted]
+    lines = [
+        "Found profile for module jit_step, using profile guided latency estimator",
+        *counted,
+    ]
     prefix = "W1121 00:00:01.000000   1 profile_guided_latency_estimator.cc:9]"
     log = "".join(f"{prefix} {line}\n" for line in [*lines, LHS.format(5)])
     main = judge(collect(read_events(io.BytesIO(log.encode())))).main
@@ -170,7 +184,8 @@ def test_full_coverage_cannot_be_told_from_an_old_release_that_never_lists() -> 
 
 
 @pytest.mark.parametrize(
-    ("release", "verdict"), [((0, 5, 0), ProfileUse.CANNOT_TELL), ((0, 5, 3), ProfileUse.USED)]
+    ("release", "verdict"),
+    [((0, 5, 0), ProfileUse.CANNOT_TELL), ((0, 5, 3), ProfileUse.USED)],
 )
 def test_the_release_settles_it(release: tuple[int, ...], verdict: ProfileUse) -> None:
     assert of_file(LOGS / "jax_0.5.3/used.log", release=release).main.verdict is verdict
@@ -198,13 +213,21 @@ LHS = "[latency-hiding-scheduler] LatencyHidingScheduler current memory usage: {
 
 def test_the_main_module_has_the_most_scheduler_memory() -> None:
     found = of_lines(
-        FOUND.format("jit_big"), LHS.format(900), FOUND.format("jit_small"), LHS.format(20)
+        FOUND.format("jit_big"),
+        LHS.format(900),
+        FOUND.format("jit_small"),
+        LHS.format(20),
     )
     assert found.main.module == "jit_big"
 
 
 def test_a_regular_expression_chooses_the_main_module() -> None:
-    lines = (FOUND.format("jit_big"), LHS.format(900), FOUND.format("jit_small"), LHS.format(20))
+    lines = (
+        FOUND.format("jit_big"),
+        LHS.format(900),
+        FOUND.format("jit_small"),
+        LHS.format(20),
+    )
     assert of_lines(*lines, module="small").main.module == "jit_small"
 
 
@@ -261,9 +284,15 @@ SURE = (
 
 
 def claims(lines: list[bytes]) -> tuple[ProfileUse, bool, bool]:
-    """What a log lets us claim: use or not, that nothing is missing, that all that want a cost have one."""
+    """What a log lets us claim: use or not, that nothing is missing, that all that want a cost have
+    one.
+    """
     main = judge(collect(read_events(io.BytesIO(b"".join(lines))))).main
-    return main.verdict, main.missing == 0, main.wanted is not None and main.covered == main.wanted
+    return (
+        main.verdict,
+        main.missing == 0,
+        main.wanted is not None and main.covered == main.wanted,
+    )
 
 
 def too_strong(whole: tuple[ProfileUse, bool, bool], part: list[bytes]) -> bool:
@@ -272,7 +301,9 @@ def too_strong(whole: tuple[ProfileUse, bool, bool], part: list[bytes]) -> bool:
     return other or (nothing_missing and not whole[1]) or (all_covered and not whole[2])
 
 
-@pytest.mark.parametrize("log", [*ALL, MAXTEXT], ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize(
+    "log", [*ALL, MAXTEXT], ids=lambda path: f"{path.parent.name}/{path.stem}"
+)
 def test_a_log_cut_at_its_end_claims_no_more_than_the_whole(log: Path) -> None:
     lines = log.read_bytes().splitlines(keepends=True)
     whole = claims(lines)
@@ -283,14 +314,19 @@ def test_a_log_cut_at_its_end_claims_no_more_than_the_whole(log: Path) -> None:
 def test_a_log_cut_at_its_beginning_claims_no_more_than_the_whole(log: Path) -> None:
     lines = log.read_bytes().splitlines(keepends=True)
     whole = claims(lines)
-    assert [start for start in range(len(lines)) if too_strong(whole, lines[start:])] == []
+    assert [
+        start for start in range(len(lines)) if too_strong(whole, lines[start:])
+    ] == []
 
 
 def test_a_log_that_ends_as_the_compilation_begins_cannot_tell() -> None:
     main = of_lines(
         "Found GPU target config and no PjRtClient. Performing a deviceless compilation."
     ).main
-    assert (main.verdict, main.remedy) == (ProfileUse.CANNOT_TELL, Remedy.WHOLE_OR_SILENT)
+    assert (main.verdict, main.remedy) == (
+        ProfileUse.CANNOT_TELL,
+        Remedy.WHOLE_OR_SILENT,
+    )
 
 
 def test_the_profile_alone_does_not_say_that_every_instruction_has_a_cost() -> None:
@@ -318,7 +354,10 @@ UNLIKE = ["no_profile", "wrong_extension", "wrong_path", "text_in_pb"]
 def of_ranks(*logs: Path, prefix: str, interleaved: bool) -> LogVerdict:
     """The verdict on the logs of several ranks in one, one after the other or line by line."""
     ranks = [
-        [prefix.format(rank).encode() + line for line in log.read_bytes().splitlines(keepends=True)]
+        [
+            prefix.format(rank).encode() + line
+            for line in log.read_bytes().splitlines(keepends=True)
+        ]
         for rank, log in enumerate(logs)
     ]
     mixed = [line for lines in zip_longest(*ranks, fillvalue=b"") for line in lines]
@@ -326,7 +365,9 @@ def of_ranks(*logs: Path, prefix: str, interleaved: bool) -> LogVerdict:
     return judge(collect(read_events(io.BytesIO(b"".join(lines)))))
 
 
-@pytest.mark.parametrize("interleaved", [False, True], ids=["one after the other", "line by line"])
+@pytest.mark.parametrize(
+    "interleaved", [False, True], ids=["one after the other", "line by line"]
+)
 @pytest.mark.parametrize("prefix", PREFIXES)
 @pytest.mark.parametrize("case", UNLIKE)
 @pytest.mark.parametrize("release", NEW)
@@ -340,7 +381,9 @@ def test_a_rank_that_differs_is_named(
         (list(verdict.ranks)[2],),
         "jit_train_step",
     )
-    assert sorted(verdict.ranks.values()) == sorted([ProfileUse.USED] * 3 + [verdict.main.verdict])
+    assert sorted(verdict.ranks.values()) == sorted(
+        [ProfileUse.USED] * 3 + [verdict.main.verdict]
+    )
     assert "deadlock" in verdict.main.remedy
 
 
@@ -363,7 +406,9 @@ def test_ranks_that_all_use_the_profile(release: str, prefix: str) -> None:
     )
 
 
-@pytest.mark.parametrize("interleaved", [False, True], ids=["one after the other", "line by line"])
+@pytest.mark.parametrize(
+    "interleaved", [False, True], ids=["one after the other", "line by line"]
+)
 @pytest.mark.parametrize("case", UNLIKE)
 @pytest.mark.parametrize("release", NEW)
 def test_processes_without_labels_that_contradict_each_other(
@@ -379,7 +424,9 @@ def test_processes_without_labels_that_contradict_each_other(
 @pytest.mark.parametrize("case", ["no_profile", "wrong_path", "text_in_pb"])
 def test_processes_of_an_old_release_without_labels(case: str) -> None:
     folder = LOGS / "jax_0.5.3"
-    main = of_ranks(folder / "half.log", folder / f"{case}.log", prefix="", interleaved=False).main
+    main = of_ranks(
+        folder / "half.log", folder / f"{case}.log", prefix="", interleaved=False
+    ).main
     assert main.verdict in (ProfileUse.NOT_USED, ProfileUse.WRONG_FORMAT)
 
 
@@ -394,10 +441,12 @@ def test_a_refused_flag_beside_a_used_profile() -> None:
 def test_a_schedule_dump_does_not_clear_another_rank() -> None:
     folder = LOGS / "jax_0.12.0.1"
     log = b"".join(
-        b"0: " + line for line in (folder / "used.log").read_bytes().splitlines(keepends=True)
+        b"0: " + line
+        for line in (folder / "used.log").read_bytes().splitlines(keepends=True)
     )
     log += b"".join(
-        b"1: " + line for line in (folder / "no_profile.log").read_bytes().splitlines(keepends=True)
+        b"1: " + line
+        for line in (folder / "no_profile.log").read_bytes().splitlines(keepends=True)
     )
     proof = ScheduleEvidence("jit_train_step", 30, 30, 40, "jit_train_step.schedule.pb")
     assert (
@@ -416,7 +465,9 @@ def test_a_schedule_dump_does_not_clear_another_rank() -> None:
 )
 def test_a_job_on_cpu_devices(line: str) -> None:
     main = of_lines(
-        "GetPjrtApi was found for cuda", line, "HloModule dump enabled with path prefix: "
+        "GetPjrtApi was found for cuda",
+        line,
+        "HloModule dump enabled with path prefix: ",
     ).main
     assert (main.verdict, main.remedy, "CPU devices" in main.why) == (
         ProfileUse.CANNOT_TELL,
@@ -433,7 +484,11 @@ def test_only_warnings_still_prove_use() -> None:
         "  fusion.1",
     ]
     main = judge(
-        collect(read_events(io.BytesIO("".join(f"{source} {line}\n" for line in listed).encode())))
+        collect(
+            read_events(
+                io.BytesIO("".join(f"{source} {line}\n" for line in listed).encode())
+            )
+        )
     ).main
     assert (main.verdict, main.module) == (ProfileUse.PARTLY_USED, "")
 
@@ -458,7 +513,9 @@ def test_a_cached_executable_tells_nothing() -> None:
 
 
 def test_the_speed_of_light_model_is_no_profile() -> None:
-    main = of_lines("Using Speed-of-Light (SoL) analytical latency estimator", LHS.format(5)).main
+    main = of_lines(
+        "Using Speed-of-Light (SoL) analytical latency estimator", LHS.format(5)
+    ).main
     assert (main.verdict, "Speed-of-Light" in main.why) == (ProfileUse.NOT_USED, True)
 
 
@@ -480,14 +537,17 @@ def test_the_checker_in_a_traceback(line: str) -> None:
 
 
 def test_an_empty_trace_of_autopgle_is_a_warning() -> None:
-    line = (
-        b"RuntimeWarning: PGLE collected an empty trace, may be due to contention with another tool"
+    line = b"RuntimeWarning: PGLE collected an empty trace, may be due to contention with another tool"
+    assert (
+        "AutoPGLE recorded nothing"
+        in judge(collect(read_events(io.BytesIO(line)))).warnings[0]
     )
-    assert "AutoPGLE recorded nothing" in judge(collect(read_events(io.BytesIO(line)))).warnings[0]
 
 
 def test_clones_are_left_out() -> None:
-    found = of_lines(FOUND.format("jit_step-clone"), FOUND.format("jit_step"), LHS.format(1))
+    found = of_lines(
+        FOUND.format("jit_step-clone"), FOUND.format("jit_step"), LHS.format(1)
+    )
     assert [item.module for item in found.modules] == ["jit_step"]
 
 
@@ -511,7 +571,8 @@ def test_a_schedule_proves_use_where_the_log_is_silent() -> None:
 
 def test_a_schedule_with_other_costs_disproves_use() -> None:
     main = of_lines(
-        "Found profile, using profile guided latency estimator", schedule=evidence(30, 0)
+        "Found profile, using profile guided latency estimator",
+        schedule=evidence(30, 0),
     ).main
     assert (main.verdict, main.remedy) == (ProfileUse.NOT_USED, Remedy.NOT_GIVEN)
 
@@ -529,13 +590,19 @@ def covering(
 ) -> ScheduleEvidence:
     """A dump that agrees with a profile, which covers so much of the module."""
     known = KnownCoverage(
-        covered=covered, wanted=wanted, time_coverage=time, kept_share=kept, mismatched=mismatched
+        covered=covered,
+        wanted=wanted,
+        time_coverage=time,
+        kept_share=kept,
+        mismatched=mismatched,
     )
     return replace(evidence(8, 8), coverage=known)
 
 
 def test_a_schedule_tells_how_much_of_the_step_the_profile_covers() -> None:
-    """That decides, not the number of instructions: the log counts 8 of 26, the dump half of the step's time."""
+    """That decides, not the number of instructions: the log counts 8 of 26, the dump half of the
+    step's time.
+    """
     counted = [
         "W@1:Found 8 instructions from the profile.",
         "W@1:Missing 18 instructions from the profile.",
@@ -548,7 +615,10 @@ def test_a_schedule_tells_how_much_of_the_step_the_profile_covers() -> None:
     assert main.why.startswith(
         "the profile has costs for 8 of the 26 instructions, 48.0% of the step's time as XLA plans it"
     )
-    assert of_lines(*lines, schedule=proof, bounds=Bounds(0.4)).main.verdict is ProfileUse.USED
+    assert (
+        of_lines(*lines, schedule=proof, bounds=Bounds(0.4)).main.verdict
+        is ProfileUse.USED
+    )
     assert main.remedy.startswith("this profile was made by another program")
     main = of_lines(*lines, schedule=covering(8, 26, time=0.97)).main
     assert (main.verdict, main.remedy.partition(" with ")[0]) == (
@@ -560,7 +630,10 @@ def test_a_schedule_tells_how_much_of_the_step_the_profile_covers() -> None:
 def test_collectives_without_a_cost_make_a_profile_partly_used() -> None:
     proof = covering(25, 26, time=0.97, kept=0.9)
     main = of_lines(FOUND.format("jit_step"), LHS.format(5), schedule=proof).main
-    assert (main.verdict, "collectives without a cost weigh 10.0% of the step" in main.why) == (
+    assert (
+        main.verdict,
+        "collectives without a cost weigh 10.0% of the step" in main.why,
+    ) == (
         ProfileUse.PARTLY_USED,
         True,
     )
@@ -575,6 +648,13 @@ def test_costs_of_another_program_under_the_same_names_are_said() -> None:
 
 
 def test_a_remedy_names_the_profile_and_the_dump() -> None:
-    lines = ["Using PGLE profile from my runs/p.pbtxt", FOUND.format("jit_step"), LHS.format(5)]
+    lines = [
+        "Using PGLE profile from my runs/p.pbtxt",
+        FOUND.format("jit_step"),
+        LHS.format(5),
+    ]
     proof = replace(covering(30, 40, time=0.9), source="d/jit_step.schedule.pb")
-    assert "`pgle verify 'my runs/p.pbtxt' --hlo d`" in of_lines(*lines, schedule=proof).main.remedy
+    assert (
+        "`pgle verify 'my runs/p.pbtxt' --hlo d`"
+        in of_lines(*lines, schedule=proof).main.remedy
+    )

@@ -1,4 +1,6 @@
-"""Put first on PYTHONPATH by `pgle profile` and `pgle perf`: starts the hook, then the sitecustomize that it hides."""
+"""Put first on PYTHONPATH by `pgle profile` and `pgle perf`: starts the hook, then the
+sitecustomize that it hides.
+"""
 
 import os
 import sys

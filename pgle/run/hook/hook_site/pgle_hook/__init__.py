@@ -1,7 +1,9 @@
-"""The capture hook: runs inside the user's program, counts its steps and opens the profiler's window.
+"""The capture hook: runs inside the user's program, counts its steps and opens the profiler's
+window.
 
-Standard library only, Python 3.9 or newer: the program's interpreter need not have pgle. Nothing of jax is imported
-before the program imports it. Every failure is one warning; the program continues as without the hook.
+Standard library only, Python 3.9 or newer: the program's interpreter need not have pgle. Nothing of
+jax is imported before the program imports it. Every failure is one warning; the program continues
+as without the hook.
 """
 
 import atexit
@@ -17,7 +19,9 @@ _printed = set()
 
 
 def install(text):
-    """Read the configuration (JSON), leave a sign that the hook runs, and wait for jax to be imported."""
+    """Read the configuration (JSON), leave a sign that the hook runs, and wait for jax to be
+    imported.
+    """
     from pgle_hook.records import HookFiles
 
     config = json.loads(text)
@@ -33,7 +37,9 @@ def install(text):
 
 
 def _note_start(record):
-    """Leave a sign that a Python with the hook has started; and at its end, without jax, what exception ended it."""
+    """Leave a sign that a Python with the hook has started; and at its end, without jax, what
+    exception ended it.
+    """
     started = record + ".started"
     with open(started, "a"):
         pass
@@ -104,7 +110,9 @@ class _Finder(importlib.abc.MetaPathFinder):
         self._asking = False
 
     def find_spec(self, name, path=None, target=None):
-        """The spec that the other finders give; programs also ask for it without importing the module."""
+        """The spec that the other finders give; programs also ask for it without importing the
+        module.
+        """
         if name != self._name or self._asking:
             return None
         self._asking = True
@@ -134,7 +142,8 @@ def after_import(name, then):
 
 
 def watch(owner, name, before=None, after=None):
-    """Call `before` with the arguments of every call of a function, and `after` when it has returned or raised.
+    """Call `before` with the arguments of every call of a function, and `after` when it has
+    returned or raised.
 
     Returns whether there is the function.
     """

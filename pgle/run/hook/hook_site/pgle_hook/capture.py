@@ -1,7 +1,9 @@
-"""A program that is captured on CPUs: which modules it executes, how often, and what it has instead of large results.
+"""A program that is captured on CPUs: which modules it executes, how often, and what it has instead
+of large results.
 
-Several processes that one command starts as one job have the devices asked for together, and the first captures:
-without this each of eight would have eight devices, all together 64, and all would write the same files.
+Several processes that one command starts as one job have the devices asked for together, and the
+first captures: without this each of eight would have eight devices, all together 64, and all would
+write the same files.
 """
 
 import atexit
@@ -35,7 +37,8 @@ def capture(jax, *, captured, computes, ones, devices, given, gpu, ranks, flags)
         devices: virtual CPU devices of the job.
         given: XLA_FLAGS as pgle started the command.
         gpu: the GPU that the program is to see, as of `GpuAnswers`.
-        ranks: variables by which launchers number processes, with the values that they had for pgle, None: not set.
+        ranks: variables by which launchers number processes, with the values that they had for
+        pgle, None: not set.
         flags: the ones that pgle added to XLA_FLAGS.
     """
     jax_private.before_backends(lambda: restore_flags(flags))
@@ -55,22 +58,26 @@ def capture(jax, *, captured, computes, ones, devices, given, gpu, ranks, flags)
 
 
 def _watch_processes(jax, devices, ranks, record):
-    """Divide the devices when the program says of how many processes it is one; only the first tells of its modules.
+    """Divide the devices when the program says of how many processes it is one; only the first
+    tells of its modules.
 
-    A process that nothing has started several times is alone, whatever launchers, clusters and addresses its
-    environment or its arguments name: the other processes of that job are not here.
+    A process that nothing has started several times is alone, whatever launchers, clusters and
+    addresses its environment or its arguments name: the other processes of that job are not here.
     """
     initialize = jax.distributed.initialize
 
     @functools.wraps(initialize)
     def new_initialize(coordinator_address=None, num_processes=None, *args, **kwargs):
-        is_launched = any(os.environ.get(name) != value for name, value in ranks.items())
+        is_launched = any(
+            os.environ.get(name) != value for name, value in ranks.items()
+        )
         is_told = num_processes is not None and num_processes > 1
         if not is_launched and not (is_told and others_here()):
             with socket.socket() as free:
                 free.bind(("localhost", 0))
                 address = "localhost:%d" % free.getsockname()[1]
-            # Of all that is given here nothing is looked for in the environment; there is no GPU 0 to be seen.
+            # Of all that is given here nothing is looked for in the environment; there is no GPU 0
+            # to be seen.
             given = {"local_device_ids": [0], "coordinator_bind_address": address}
             return initialize(address, 1, 0, **given)
         number = args[0] if args else kwargs.get("process_id")
@@ -89,11 +96,15 @@ def _watch_processes(jax, devices, ranks, record):
 
 
 OTHERS_S, LOOK_S = 3.0, 0.1
-"""How long other processes of the command are looked for, since a script may start them one after the other."""
+"""How long other processes of the command are looked for, since a script may start them one after
+the other.
+"""
 
 
 def others_here():
-    """Whether the command has started another Python than this one and those that started it; waits for it a while."""
+    """Whether the command has started another Python than this one and those that started it; waits
+    for it a while.
+    """
     until = time.monotonic() + OTHERS_S
     while True:
         found = guarded(_others)
@@ -122,7 +133,11 @@ def _others():
     while mine in parents and mine not in above:
         above.add(mine)
         mine = parents[mine][0]
-    return [pid for pid, (_, name) in parents.items() if pid not in above and "python" in name]
+    return [
+        pid
+        for pid, (_, name) in parents.items()
+        if pid not in above and "python" in name
+    ]
 
 
 def _share(jax, devices, record):
@@ -130,9 +145,13 @@ def _share(jax, devices, record):
     number, count = jax_private.process_of()
     if count < 2:
         return
-    SECONDS = math.inf  # a collective that one process leaves out is one that the others wait for
+    SECONDS = (
+        math.inf
+    )  # a collective that one process leaves out is one that the others wait for
     own = DEVICES + str(max(devices // count, 1))
-    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "").replace(DEVICES + str(devices), own)
+    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "").replace(
+        DEVICES + str(devices), own
+    )
     if number > 0:
         record.silence()
         jax.config.update("jax_dump_ir_to", "")
@@ -141,8 +160,9 @@ def _share(jax, devices, record):
 PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
 LOOKED_S = 1.0  # time between two looks at where the program is
 WRITTEN_S = 0.2
-"""Time between two writings of the counts, since the program may be stopped at any time. The first two executions of
-each module, which tell a step from a module that runs once, are written at once."""
+"""Time between two writings of the counts, since the program may be stopped at any time. The first
+two executions of each module, which tell a step from a module that runs once, are written at once.
+"""
 
 LEVELS = {9: "O0", 19: "O1", 29: "O2", 39: "O3"}  # of effort, as XLA numbers them
 
@@ -152,12 +172,15 @@ EFFORT = {
     "jax_exec_time_optimization_effort": 0.0,
     "jax_memory_fitting_effort": 0.0,
 }
-"""Settings of jax that are options of every compilation, and what they are where nobody says anything."""
+"""Settings of jax that are options of every compilation, and what they are where nobody says
+anything.
+"""
 
 
 class CaptureRecord:
-    """Counts executions of every module, in a file next to facts about the program; `given`: XLA_FLAGS as pgle set
-    them."""
+    """Counts executions of every module, in a file next to facts about the program; `given`:
+    XLA_FLAGS as pgle set them.
+    """
 
     def __init__(self, path, given, ones):
         self._path = path
@@ -190,7 +213,9 @@ class CaptureRecord:
         threading.Thread(target=self._look, name="pgle-hook", daemon=True).start()
 
     def _look(self):
-        """Daemon thread: note where the program is, for as long as that changes, and what it has imported."""
+        """Daemon thread: note where the program is, for as long as that changes, and what it has
+        imported.
+        """
         while os.getpid() == self._pid:
             time.sleep(LOOKED_S)
             place = guarded(place_of_main) or ""
@@ -199,7 +224,9 @@ class CaptureRecord:
                 self._write()
 
     def again(self, name, differing):
-        """A function is compiled again as the module with this name, with other arguments: name, before, now."""
+        """A function is compiled again as the module with this name, with other arguments: name,
+        before, now.
+        """
         self._about["again"][name] = differing
 
     def waits_for(self, what):
@@ -216,8 +243,9 @@ class CaptureRecord:
         self._write()
 
     def note(self, kind, name):
-        """Note a dump as ``of_jax`` or ``not_lowered`` (for GPUs), or a function as ``uncomputed``: its results were
-        zeros."""
+        """Note a dump as ``of_jax`` or ``not_lowered`` (for GPUs), or a function as ``uncomputed``:
+        its results were zeros.
+        """
         if name not in self._about[kind]:
             self._about[kind].append(name)
             self._write()
@@ -232,7 +260,9 @@ class CaptureRecord:
         self._write()
 
     def compiled(self, executable, name, arguments):
-        """It was, to an executable, with these arguments; the name is empty if it was not dumped."""
+        """It was, to an executable, with these arguments; the name is empty if it was not
+        dumped.
+        """
         self._about["compiling"] = ""
         if name:
             function = re.search(r"_jit_(.+)_compile\.mlir$", name)
@@ -273,7 +303,9 @@ class CaptureRecord:
 
 
 def place_of_main():
-    """Where the program's main thread is, in its own code: ``train.py, line 41, in load``; empty if in none."""
+    """Where the program's main thread is, in its own code: ``train.py, line 41, in load``; empty if
+    in none.
+    """
     frame = sys._current_frames().get(threading.main_thread().ident)
     while frame is not None:
         path = frame.f_code.co_filename
@@ -292,14 +324,17 @@ def _is_installed(name):
 
 
 def _given_options(arguments):
-    """What a program asks of XLA besides XLA_FLAGS: ``compiler_options`` of `jax.jit`, and jax's settings of effort,
-    as names of flags or of settings of jax (``jax_optimization_level``) with their values as text."""
+    """What a program asks of XLA besides XLA_FLAGS: ``compiler_options`` of `jax.jit`, and jax's
+    settings of effort, as names of flags or of settings of jax (``jax_optimization_level``) with
+    their values as text.
+    """
     options = jax_private.options_in(arguments)
     build = options.executable_build_options
     found = [
         (name, LEVELS.get(value, value))
         for name, value in (
-            (name, _option(build, name[4:], default)) for name, default in EFFORT.items()
+            (name, _option(build, name[4:], default))
+            for name, default in EFFORT.items()
         )
         if value and value != EFFORT[name]
     ]
@@ -321,20 +356,22 @@ def _option(build, name, default):
         return default
 
 
-# Large modules are not executed on the CPU: what they return is zeros that take no memory. A model of billions of
-# parameters is initialised and trained for hours there, and only its modules are wanted. If a module says how all its
-# results are sharded, or Shardy decides it, its code for CPUs is not even generated (`lowering`). All virtual devices
-# are on this one machine, so a module is judged by what all of them do together.
+# Large modules are not executed on the CPU: what they return is zeros that take no memory. A model
+# of billions of parameters is initialised and trained for hours there, and only its modules are
+# wanted. If a module says how all its results are sharded, or Shardy decides it, its code for CPUs
+# is not even generated (`lowering`). All virtual devices are on this one machine, so a module is
+# judged by what all of them do together.
 
-OPERATIONS = (
-    1e10  # arithmetic operations of one execution, loops counted once, from which a module is large
-)
+# arithmetic operations of one execution, loops counted once, from which a module is large
+OPERATIONS = 1e10
 
 BYTES = 2e8  # the same for the bytes that it reads and writes
 
 INSTRUCTIONS = 2e6
-"""Executions of instructions, in loops once per iteration, from which a module is large: a CPU takes 2 to
-50 µs for each of a simulated robot's, of which an episode of 1000 steps has five million."""
+"""Executions of instructions, in loops once per iteration, from which a module is large: a CPU
+takes 2 to 50 µs for each of a simulated robot's, of which an episode of 1000 steps has five
+million.
+"""
 
 LOOKED_AT = 64 << 20
 """Bytes of a result on one device up to which it may be ones. All of a type share their memory."""
@@ -350,9 +387,11 @@ MAPPING = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE",
 
 
 class Uncomputed:
-    """Which modules are large, and what they return; `is_zeros` knows whether an execution returns zeros by itself.
+    """Which modules are large, and what they return; `is_zeros` knows whether an execution returns
+    zeros by itself.
 
-    With `ones`, results that a program may look at, as a loss, are ones; larger ones stay zeros, which take no memory.
+    With `ones`, results that a program may look at, as a loss, are ones; larger ones stay zeros,
+    which take no memory.
     """
 
     def __init__(self, record, is_zeros, ones):
@@ -364,9 +403,13 @@ class Uncomputed:
         self._pages = mmap.mmap(-1, mmap.PAGESIZE, flags=MAPPING)
 
     def results(self, call, execute):
-        """The results of one execution, given jax's record of the executable and what executes it."""
+        """The results of one execution, given jax's record of the executable and what executes
+        it.
+        """
         if id(call) not in self._large:
-            is_large = guarded(lambda: jax_private.may_be_left_out(call) and _is_large(call))
+            is_large = guarded(
+                lambda: jax_private.may_be_left_out(call) and _is_large(call)
+            )
             self._judge(call, bool(is_large) or self._is_zeros(call))
         if self._large[id(call)][1]:
             found = guarded(lambda: jax_private.results_of(call, self._zeros))
@@ -385,7 +428,9 @@ class Uncomputed:
             guarded(lambda: self._record.note("uncomputed", call.name))
 
     def _zeros(self, shape, dtype):
-        """An array of zeros on pages that nobody has written to: all of them together take one page of memory."""
+        """An array of zeros on pages that nobody has written to: all of them together take one page
+        of memory.
+        """
         np = sys.modules["numpy"]
         count = int(np.prod(shape, dtype=np.int64))
         size = max(count * np.dtype(dtype).itemsize, 1)
@@ -408,8 +453,10 @@ def _is_large(call):
 
 
 def executed_in(text):
-    """How many instructions an execution of a module executes, given its HLO as text; of a loop, as often as it is
-    known to go round, else once; those inside a fusion or a reduction are part of theirs."""
+    """How many instructions an execution of a module executes, given its HLO as text; of a loop, as
+    often as it is known to go round, else once; those inside a fusion or a reduction are part of
+    theirs.
+    """
     sizes, inner, name, entry = {}, {}, None, None
     for line in text.splitlines():
         head = _COMPUTATION.match(line)
@@ -422,8 +469,12 @@ def executed_in(text):
             called = _LOOP.search(line) or _CALL.search(line)
             trips = called and called.re is _LOOP and _TRIPS.search(line)
             if called:
-                inner[name].append((called.group(1), int(trips.group(1)) if trips else 1))
+                inner[name].append(
+                    (called.group(1), int(trips.group(1)) if trips else 1)
+                )
     totals = {}
     for name in sizes:  # a computation comes after its callees
-        totals[name] = sizes[name] + sum(trips * totals.get(body, 0) for body, trips in inner[name])
+        totals[name] = sizes[name] + sum(
+            trips * totals.get(body, 0) for body, trips in inner[name]
+        )
     return totals.get(entry, 0)

@@ -1,15 +1,18 @@
-"""What makes a program on CPUs the one that runs on GPUs: what it sees of devices, and how jax lowers it.
+"""What makes a program on CPUs the one that runs on GPUs: what it sees of devices, and how jax
+lowers it.
 
-Programs choose kernels, sharding and batch sizes by ``jax.default_backend()``, a device's kind or its memory. So the
-program's questions are answered for the target, jax's own for the CPU.
+Programs choose kernels, sharding and batch sizes by ``jax.default_backend()``, a device's kind or
+its memory. So the program's questions are answered for the target, jax's own for the CPU.
 
-Code for CPUs differs: random bits are loops there, moves to host memory are dropped, cuDNN's attention and kernels of
-Pallas have no rule at all. So every program is lowered for CUDA, and that is dumped. The same program is lowered for
-CPUs where it is executed. A large one is not: a module that returns zeros is compiled instead.
+Code for CPUs differs: random bits are loops there, moves to host memory are dropped, cuDNN's
+attention and kernels of Pallas have no rule at all. So every program is lowered for CUDA, and that
+is dumped. The same program is lowered for CPUs where it is executed. A large one is not: a module
+that returns zeros is compiled instead.
 
-Operations may say by callbacks how they are partitioned (``custom_partitioning``: attention by cuDNN, Transformer
-Engine). XLA partitions such programs here, in the program's own process, where the callbacks are: a forked child
-compiles the module for GPUs that are not there, and is ended as soon as XLA has dumped the partitioned module.
+Operations may say by callbacks how they are partitioned (``custom_partitioning``: attention by
+cuDNN, Transformer Engine). XLA partitions such programs here, in the program's own process, where
+the callbacks are: a forked child compiles the module for GPUs that are not there, and is ended as
+soon as XLA has dumped the partitioned module.
 """
 
 import functools
@@ -27,16 +30,23 @@ from pgle_hook import guarded, jax_private, warn
 
 PLATFORM = "gpu"  # as `Device.platform` and `jax.default_backend` call NVIDIA's GPUs
 NAMES = (PLATFORM, "cuda")
-PLATFORM_VERSION = (
-    "PJRT C API\ncuda 12090"  # the form of a CUDA client's; kernels are chosen by the word in it
-)
+# the form of a CUDA client's; kernels are chosen by the word in it
+PLATFORM_VERSION = "PJRT C API\ncuda 12090"
 SETTINGS = ("jax_platforms", "jax_platform_name")
 CHOOSES = (os.path.join("cudnn", ""), os.path.join("pallas", ""), "mesh.py")
 MESHES = os.path.join("jax", "_src", "mesh_utils.py")
-WITH_PLATFORM = ("devices", "local_devices", "device_count", "local_device_count", "get_backend")
+WITH_PLATFORM = (
+    "devices",
+    "local_devices",
+    "device_count",
+    "local_device_count",
+    "get_backend",
+)
 
 CUDNN = 91300
-"""The release of cuDNN that is assumed when none is installed: newer than every one that jax 0.12 asks for."""
+"""The release of cuDNN that is assumed when none is installed: newer than every one that jax 0.12
+asks for.
+"""
 
 
 class GpuAnswers:
@@ -44,8 +54,10 @@ class GpuAnswers:
 
     Args:
         jax: the module, freshly imported.
-        about: facts about the GPU: ``kind``, ``compute_capability``, ``core_count``, ``memory_bytes`` (of jax's
-            allocator), ``topology`` of the job (``SxHxD``: slices, hosts of each, devices of each host).
+        about: facts about the GPU: ``kind``, ``compute_capability``, ``core_count``,
+        ``memory_bytes`` (of jax's
+            allocator), ``topology`` of the job (``SxHxD``: slices, hosts of each, devices of each
+            host).
     """
 
     def __init__(self, jax, about):
@@ -53,11 +65,14 @@ class GpuAnswers:
         self._about = about
         self._ranks = {}  # of devices by their ids
         self._own = os.path.join(os.path.dirname(jax.__file__), "_src", "")
-        # Parts of jax that choose kernels, and ask as programs do; a mesh tells Pallas its kind of device.
+        # Parts of jax that choose kernels, and ask as programs do; a mesh tells Pallas its kind of
+        # device.
         self._chooses = tuple(os.path.join(self._own, name) for name in CHOOSES)
 
     def show(self):
-        """Have jax answer the program's questions so; each part by itself, since releases differ."""
+        """Have jax answer the program's questions so; each part by itself, since releases
+        differ.
+        """
         guarded(self._stay_on_cpus)
         guarded(self._functions)
         guarded(self._types)
@@ -72,7 +87,9 @@ class GpuAnswers:
         """Ignore what the program says of platforms: there are CPUs alone."""
         update = self._jax.config.update
         update(SETTINGS[0], "cpu")
-        keep = lambda this, name, value: None if name in SETTINGS else update(name, value)
+        keep = lambda this, name, value: (
+            None if name in SETTINGS else update(name, value)
+        )
         type(self._jax.config).update = keep
 
     def _functions(self):
@@ -106,7 +123,9 @@ class GpuAnswers:
         )  # of jax's own meshes: one process a host; the program sees that it is one
         device.process_index = property(
             lambda this: (
-                self._rank(this) // each if self._asks_for_mesh() else process.__get__(this)
+                self._rank(this) // each
+                if self._asks_for_mesh()
+                else process.__get__(this)
             )
         )
         device.compute_capability = about["compute_capability"]
@@ -130,7 +149,11 @@ class GpuAnswers:
 
     def _property(self, kind, name, value):
         real = getattr(kind, name)
-        setattr(kind, name, property(lambda this: value if self._asks() else real.__get__(this)))
+        setattr(
+            kind,
+            name,
+            property(lambda this: value if self._asks() else real.__get__(this)),
+        )
 
 
 def _without_gpus(ask):
@@ -180,7 +203,8 @@ class Lowering:
     Args:
         record: gets the names of modules that cannot be lowered for GPUs.
         folder: of the dumps.
-        leaves_out: whether large programs are replaced by zeros; programs that only GPUs can execute always are.
+        leaves_out: whether large programs are replaced by zeros; programs that only GPUs can
+        execute always are.
         targets: texts of a GpuTargetConfigProto, the one with most fields first.
     """
 
@@ -193,9 +217,10 @@ class Lowering:
         self._zeros = {}
 
     def _of(self, module):
-        """What is known of one of jax's modules, which is kept, so that its id stays its own: the name of its dump,
-        whether it was lowered here, the module for GPUs, which is dumped, what is compiled instead of it, and its
-        function with what that takes."""
+        """What is known of one of jax's modules, which is kept, so that its id stays its own: the
+        name of its dump, whether it was lowered here, the module for GPUs, which is dumped, what is
+        compiled instead of it, and its function with what that takes.
+        """
         new = SimpleNamespace(
             module=module,
             name="",
@@ -238,11 +263,16 @@ class Lowering:
         mlir.lower_jaxpr_to_module, mlir.dump_module_to_file = new_lower, new_dump
         guarded(lambda: jax_private.static_arguments(self._compilations.called))
         self._zeros = jax_private.compiled_instead(
-            lambda module: self._of(module).instead, self._rescue, self._partition, self._compiled
+            lambda module: self._of(module).instead,
+            self._rescue,
+            self._partition,
+            self._compiled,
         )
 
     def _rescue(self, module):
-        """Zeros for a program that XLA cannot compile for CPUs, such as attention by cuDNN; None if that fails."""
+        """Zeros for a program that XLA cannot compile for CPUs, such as attention by cuDNN; None if
+        that fails.
+        """
         for_gpus = self._of(module).for_gpus
         return None if for_gpus is None else jax_private.signature(for_gpus, 0)
 
@@ -296,7 +326,11 @@ class Lowering:
         known = self._of(module)
         if known.name and known.for_gpus:
             dumped = os.path.join(self._folder, known.name)
-            guarded(lambda: partition(dumped, known.for_gpus, compile_, given, self._targets))
+            guarded(
+                lambda: partition(
+                    dumped, known.for_gpus, compile_, given, self._targets
+                )
+            )
 
     def _compiled(self, module, executable, given):
         guarded(lambda: self._record.compiled(executable, self._of(module).name, given))
@@ -306,7 +340,9 @@ DIFFERENCES = 3  # arguments that a second compilation of a function names at mo
 
 
 class Compilations:
-    """Why a function is compiled again: the arguments that differ from those of its last compilation."""
+    """Why a function is compiled again: the arguments that differ from those of its last
+    compilation.
+    """
 
     def __init__(self, record):
         self._record = record
@@ -336,25 +372,34 @@ class Compilations:
 CALL = "CustomSPMDPartitioning"
 """The custom call by which a module asks for a callback; the callback's address is in it."""
 
-DUMPS = "*.after_spmd[_-]partition*.hlo.pb"  # of all passes of the partitioner, in jaxlib before 0.6 of one
+# of all passes of the partitioner, in jaxlib before 0.6 of one
+DUMPS = "*.after_spmd[_-]partition*.hlo.pb"
 PARTITIONED = ".after_spmd_partitioner.hlo.pb"
 """What the name of the partitioned module has in place of ``_compile.mlir``."""
 
-IDLE_S = 20.0  # a child that used no processor for so long hangs, on a lock that a thread held at the fork
+# a child that used no processor for so long hangs, on a lock that a thread held at the fork
+IDLE_S = 20.0
 POLL_S = 0.02
 
 
 def partition(dumped, module, compile_, given, targets):
-    """Partition a module lowered for GPUs, if it holds custom partitioning, and put the result next to its dump by
-    jax."""
+    """Partition a module lowered for GPUs, if it holds custom partitioning, and put the result next
+    to its dump by jax.
+    """
     options = jax_private.options_in(given)
-    if options.num_partitions < 2 or not dumped.endswith("_compile.mlir") or not _asks(dumped):
+    if (
+        options.num_partitions < 2
+        or not dumped.endswith("_compile.mlir")
+        or not _asks(dumped)
+    ):
         return
     wanted = dumped[: -len("_compile.mlir")] + PARTITIONED
     folder = wanted + ".tmp"
     os.makedirs(folder, exist_ok=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # jax warns of forks; this child starts its own threads
+        warnings.simplefilter(
+            "ignore"
+        )  # jax warns of forks; this child starts its own threads
         sys.stderr.flush()
         child = os.fork()
     if child == 0:
@@ -382,7 +427,9 @@ def _asks(dumped):
 def _compile(folder, module, compile_, given, targets):
     """In the child: compile, and end."""
     try:
-        log = os.open(os.path.join(folder, "log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = os.open(
+            os.path.join(folder, "log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
+        )
         os.dup2(log, 1)
         os.dup2(log, 2)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -399,7 +446,9 @@ def _dumped(child, folder):
     try:
         while True:
             found = glob.glob(os.path.join(glob.escape(folder), DUMPS))
-            if found and (ended or (os.path.getsize(found[0]) and not _holds(child, found[0]))):
+            if found and (
+                ended or (os.path.getsize(found[0]) and not _holds(child, found[0]))
+            ):
                 return found[0]
             if ended or time.monotonic() - since > IDLE_S:
                 return None

@@ -1,4 +1,6 @@
-"""What happens in the program: steps are counted, compilations noticed, the window opened and closed."""
+"""What happens in the program: steps are counted, compilations noticed, the window opened and
+closed.
+"""
 
 import atexit
 import os
@@ -12,11 +14,11 @@ from pgle_hook import guarded, jax_private, warn, watch
 from pgle_hook.records import XLA_FLAGS, Facts, StepWriter, restore_flags
 from pgle_hook.window import Profiler, TraceWindow
 
-POLL_S = (
-    0.05  # how often steps are written and the quiet time is looked at; costs nothing measurable
-)
+# how often steps are written and the quiet time is looked at; costs nothing measurable
+POLL_S = 0.05
 
-FACTS_S = 1.0  # time between two writings of the facts; the first does not wait: a program may be killed soon
+# time between two writings of the facts; the first does not wait: a program may be killed soon
+FACTS_S = 1.0
 
 
 class Hook:
@@ -61,7 +63,9 @@ class Hook:
     # Steps.
 
     def begin_step(self, number, source):
-        """A step begins: the one before ends. Of the sources (``annotation``, ``api``) the first counts."""
+        """A step begins: the one before ends. Of the sources (``annotation``, ``api``) the first
+        counts.
+        """
         if os.getpid() != self.pid:
             return
         now = time.perf_counter()
@@ -100,7 +104,9 @@ class Hook:
             number, begin = self._current
             self._current = None
             profiled = self.profiler.is_open or self._program_traces
-            self.writer.note(number, now - begin, profiled, self.compiles != self._compiles_at_step)
+            self.writer.note(
+                number, now - begin, profiled, self.compiles != self._compiles_at_step
+            )
 
     # Window.
 
@@ -114,7 +120,9 @@ class Hook:
         elif wish == "close":
             self._close()
         # Executions are counted as long as they decide anything.
-        self.executions.counting = self.executions.counting and self.window.wants_executions
+        self.executions.counting = (
+            self.executions.counting and self.window.wants_executions
+        )
 
     def _close(self):
         self.facts.set("window_closed", time.time())
@@ -149,10 +157,13 @@ class Hook:
     def _on_compile(self, seconds):
         if os.getpid() != self.pid:
             return
-        # Without the lock: its holder may be waiting for devices, and they for a callback that compiles.
+        # Without the lock: its holder may be waiting for devices, and they for a callback that
+        # compiles.
         self.compiles += 1
         self.facts.compiled(seconds, time.time())
-        wish = self.window.on_compile(seconds, time.monotonic(), self.executions.compiled(seconds))
+        wish = self.window.on_compile(
+            seconds, time.monotonic(), self.executions.compiled(seconds)
+        )
         if wish:
             with self._lock:
                 self._steer(wish)
@@ -166,7 +177,9 @@ class Hook:
             self._lock.release()
 
     def _restore_flags(self):
-        """XLA is about to read its flags, which the program may have replaced; what it sets later has no effect."""
+        """XLA is about to read its flags, which the program may have replaced; what it sets later
+        has no effect.
+        """
         if guarded(lambda: self.files.join(jax_private.process_of)):
             self.files.separate(os.environ)
             self.flags = [self.files.own_dump(flag) for flag in self.flags]
@@ -179,7 +192,9 @@ class Hook:
             self.facts.set("xla_flags", os.environ.get(XLA_FLAGS, ""))
 
     def _on_own_start(self, folder):
-        """The program's own profiler session wins: ours closes, and stays closed while theirs runs."""
+        """The program's own profiler session wins: ours closes, and stays closed while theirs
+        runs.
+        """
         with self._lock:
             if self.profiler.busy:
                 return
@@ -188,7 +203,9 @@ class Hook:
                 self.profiler.close()
             self._program_traces = True
             if folder is not None:
-                self.facts.set("own_traces", [*self.facts.values.get("own_traces", []), folder])
+                self.facts.set(
+                    "own_traces", [*self.facts.values.get("own_traces", []), folder]
+                )
             self.window.give_up("the program traces itself")
 
     def _on_own_stop(self):
@@ -220,16 +237,22 @@ def _keep_step(annotation, name, **kwargs):
 
 
 def own_traces(jax, on_start, on_stop):
-    """Call `on_start(folder or None)` before and `on_stop()` after every session of `jax.profiler`."""
+    """Call `on_start(folder or None)` before and `on_stop()` after every session of
+    `jax.profiler`.
+    """
 
     def started(folder):
         on_start(None if folder is None else os.path.abspath(str(folder)))
 
     module = jax.profiler
-    session = getattr(module, "ProfileSession", None)  # since 0.12 all ways lead through it
+    session = getattr(
+        module, "ProfileSession", None
+    )  # since 0.12 all ways lead through it
     if session is not None:
         watch(
-            session, "start", before=lambda this, *_, **__: started(getattr(this, "log_dir", None))
+            session,
+            "start",
+            before=lambda this, *_, **__: started(getattr(this, "log_dir", None)),
         )
         watch(session, "stop", after=lambda *_, **__: on_stop())
         return
@@ -246,10 +269,11 @@ def own_traces(jax, on_start, on_stop):
 
 
 class AutoPgle:
-    """Listens to jax's compiler without changing what it prints; what it saw is the fact ``auto_pgle``.
+    """Listens to jax's compiler without changing what it prints; what it saw is the fact
+    ``auto_pgle``.
 
-    Wordings are regular expressions of messages: ``recompiled`` (module, bytes of costs); ``loaded``, ``missed``,
-    ``hits`` (module).
+    Wordings are regular expressions of messages: ``recompiled`` (module, bytes of costs);
+    ``loaded``, ``missed``, ``hits`` (module).
     """
 
     def __init__(self, facts, jax, wordings):
@@ -287,28 +311,31 @@ class AutoPgle:
 
 
 HEAVY = 0.1
-"""A module is counted if its compilation took at least this share of the longest one. The very first compilation is not
-taken for the longest: it includes what XLA sets up once."""
+"""A module is counted if its compilation took at least this share of the longest one. The very
+first compilation is not taken for the longest: it includes what XLA sets up once.
+"""
 
-HEAVIEST = (
-    0.5  # a compilation is one of the longest if it took at least this share of the longest so far
-)
+# a compilation is one of the longest if it took at least this share of the longest so far
+HEAVIEST = 0.5
 
 MOST = 5000
-"""Calls that are kept off jax's fast path at most: a program of small operations is slowed down for a while only."""
+"""Calls that are kept off jax's fast path at most: a program of small operations is slowed down for
+a while only.
+"""
 
 
 class ExecutionCounter:
-    """Counts executions of heavy modules while `counting` is true: how a program that marks no steps shows that it has
-    settled.
+    """Counts executions of heavy modules while `counting` is true: how a program that marks no
+    steps shows that it has settled.
 
-    Once jax has seen a jitted function it calls it from C++, and Python hears of it no more. As long as executions are
-    to be counted, heavy modules are kept off that path, by the means that jax has for AutoPGLE (until it has its
-    costs): the C++ cache forgets them after every call, so each call comes through Python. Afterwards that costs
-    nothing.
+    Once jax has seen a jitted function it calls it from C++, and Python hears of it no more. As
+    long as executions are to be counted, heavy modules are kept off that path, by the means that
+    jax has for AutoPGLE (until it has its costs): the C++ cache forgets them after every call, so
+    each call comes through Python. Afterwards that costs nothing.
 
     Args:
-        on_execution: called with a module's key after each execution of a heavy one has been handed to the devices.
+        on_execution: called with a module's key after each execution of a heavy one has been handed
+        to the devices.
     """
 
     def __init__(self, on_execution):
@@ -324,8 +351,13 @@ class ExecutionCounter:
         """Begin to count, where this jax has what it takes."""
         if counting and jax_private.python_calls(self._new_data, self._new_rebuild):
             self.counting = True
-            # Programs that look whether a function was compiled once must not find that C++ has forgotten it.
-            guarded(lambda: jax_private.show_cache_size(lambda: self.counting and self._kept > 0))
+            # Programs that look whether a function was compiled once must not find that C++ has
+            # forgotten it.
+            guarded(
+                lambda: jax_private.show_cache_size(
+                    lambda: self.counting and self._kept > 0
+                )
+            )
 
     def compiled(self, seconds):
         """This thread has compiled something; returns whether it is one of the longest so far."""
@@ -337,9 +369,13 @@ class ExecutionCounter:
         return seconds >= HEAVIEST * self._heaviest
 
     def _new_data(self, data, executable, *args, **kwargs):
-        """What jax asks after a call from Python: what C++ makes the next call with. None: Python makes it."""
+        """What jax asks after a call from Python: what C++ makes the next call with. None: Python
+        makes it.
+        """
         self._local.keep = bool(
-            self.counting and executable is not None and guarded(lambda: self._count(executable))
+            self.counting
+            and executable is not None
+            and guarded(lambda: self._count(executable))
         )
         return None if self._local.keep else data(executable, *args, **kwargs)
 

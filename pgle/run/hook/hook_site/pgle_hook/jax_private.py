@@ -1,4 +1,5 @@
-"""All of jax that is private and that the hook uses. If a release lacks a part, pgle leaves out what needs it.
+"""All of jax that is private and that the hook uses. If a release lacks a part, pgle leaves out
+what needs it.
 
 Known to work: jax 0.4.38 to 0.12.
 """
@@ -20,14 +21,17 @@ def has_backends():
 
 
 def before_backends(act):
-    """Call `act()` before each backend is set up, the first of which has XLA read its flags; at once where this jax
-    lacks the function that does it."""
+    """Call `act()` before each backend is set up, the first of which has XLA read its flags; at
+    once where this jax lacks the function that does it.
+    """
     if not watch(backends(), "_init_backend", before=lambda *_, **__: act()):
         act()
 
 
 def backends():
-    """The module that knows the backends: ``devices``, ``get_backend``, ``default_backend`` and their like."""
+    """The module that knows the backends: ``devices``, ``get_backend``, ``default_backend`` and
+    their like.
+    """
     return importlib.import_module("jax._src.xla_bridge")
 
 
@@ -41,13 +45,17 @@ def device_types():
 
 
 def slice_on_host():
-    """Have NumPy cut an array into the parts of devices, instead of a program of one result per device: XLA takes
-    minutes to compile that for 2,048."""
+    """Have NumPy cut an array into the parts of devices, instead of a program of one result per
+    device: XLA takes minutes to compile that for 2,048.
+    """
     array = importlib.import_module("jax._src.array").ArrayImpl
 
     def new_slice(this, starts, limits, removed):
         values = sys.modules["numpy"].asarray(this)
-        parts = (values[tuple(map(slice, start, limit))] for start, limit in zip(starts, limits))  # noqa: B905 (3.9)
+        parts = (
+            values[tuple(map(slice, start, limit))]
+            for start, limit in zip(starts, limits)  # noqa: B905
+        )
         return [part.squeeze(axis) for part, axis in zip(parts, removed)]  # noqa: B905
 
     if hasattr(array, "_multi_slice"):
@@ -55,7 +63,9 @@ def slice_on_host():
 
 
 def cudnn_imported(act):
-    """Call `act(module)` once jax's attention by cuDNN is imported; its ``check_cudnn_version`` says which there is."""
+    """Call `act(module)` once jax's attention by cuDNN is imported; its ``check_cudnn_version``
+    says which there is.
+    """
     after_import("jax._src.cudnn.fused_attention_stablehlo", act)
 
 
@@ -78,12 +88,16 @@ def python_calls(new_data, new_rebuild):
     if not data or not rebuild:
         return False
     pjit._get_fastpath_data = lambda *args, **kwargs: new_data(data, *args, **kwargs)
-    pjit._need_to_rebuild_with_fdo = lambda *args, **kwargs: new_rebuild(rebuild, *args, **kwargs)
+    pjit._need_to_rebuild_with_fdo = lambda *args, **kwargs: new_rebuild(
+        rebuild, *args, **kwargs
+    )
     return True
 
 
 def show_cache_size(is_hidden):
-    """While `is_hidden()`, a function that C++ has forgotten says that it was compiled once all the same."""
+    """While `is_hidden()`, a function that C++ has forgotten says that it was compiled once all the
+    same.
+    """
     jitted = type(sys.modules["jax"].jit(lambda: None))
     size = jitted._cache_size
     jitted._cache_size = lambda this: size(this) or int(is_hidden())
@@ -103,15 +117,21 @@ def compiler_messages(on_message):
 
 
 def optimised_found(on_found):
-    """Call `on_found()` when AutoPGLE finds a function's optimised program in the cache: it profiles it no longer."""
+    """Call `on_found()` when AutoPGLE finds a function's optimised program in the cache: it
+    profiles it no longer.
+    """
     profiler = getattr(sys.modules.get("jax._src.profiler"), "PGLEProfiler", None)
     watch(profiler, "disable", before=lambda this: on_found())
 
 
 def is_of_jax(name):
-    """Whether a module of this name may be of jax's own: an operation outside jit, or a function that jax jits."""
+    """Whether a module of this name may be of jax's own: an operation outside jit, or a function
+    that jax jits.
+    """
     jax = sys.modules["jax"]
-    if callable(getattr(jax.lax, name, None)) or callable(getattr(jax.numpy, name, None)):
+    if callable(getattr(jax.lax, name, None)) or callable(
+        getattr(jax.numpy, name, None)
+    ):
         return True
     jitted = type(jax.jit(lambda: None))
     inner = [
@@ -123,7 +143,9 @@ def is_of_jax(name):
 
 
 def lowering():
-    """The module whose functions ``lower_jaxpr_to_module`` and ``dump_module_to_file`` lower and dump programs."""
+    """The module whose functions ``lower_jaxpr_to_module`` and ``dump_module_to_file`` lower and
+    dump programs.
+    """
     return importlib.import_module("jax._src.interpreters.mlir")
 
 
@@ -133,11 +155,14 @@ def jaxlib_version():
 
 
 def executed(results):
-    """Have `results` called instead of every execution, with jax's record of the executable and what executes it; the
-    calls that C++ makes by itself are switched off."""
+    """Have `results` called instead of every execution, with jax's record of the executable and
+    what executes it; the calls that C++ makes by itself are switched off.
+    """
     pxla = importlib.import_module("jax._src.interpreters.pxla")
     call = pxla.ExecuteReplicated.__call__
-    new_call = lambda this, *args, **kwargs: results(this, lambda: call(this, *args, **kwargs))
+    new_call = lambda this, *args, **kwargs: results(
+        this, lambda: call(this, *args, **kwargs)
+    )
     pxla.ExecuteReplicated.__call__ = new_call
     pxla.MeshExecutable.create_cpp_call = lambda *args, **kwargs: None
     python_calls(lambda *args, **kwargs: None, lambda rebuild, *args: rebuild(*args))
@@ -148,13 +173,16 @@ def compiled_instead(other, rescue, before, after):
 
     Args:
         other: called with the module.
-        rescue: called with a module that XLA refuses to compile for CPUs: what is compiled instead; None: nothing.
-        before: called first, with the module, jax's function that compiles, and what that gets after backend and
+        rescue: called with a module that XLA refuses to compile for CPUs: what is compiled instead;
+        None: nothing.
+        before: called first, with the module, jax's function that compiles, and what that gets
+        after backend and
             module.
         after: called last, with the module, XLA's executable, and the same.
 
     Returns:
-        The executables of other modules by their ids, with the module of each; filled as modules are compiled.
+        The executables of other modules by their ids, with the module of each; filled as modules
+        are compiled.
     """
     compiler = importlib.import_module("jax._src.compiler")
     name = (
@@ -169,7 +197,9 @@ def compiled_instead(other, rescue, before, after):
         before(module, compile_, given)
         instead = other(module)
         try:
-            executable = compile_(backend, module if instead is None else instead, *args, **kwargs)
+            executable = compile_(
+                backend, module if instead is None else instead, *args, **kwargs
+            )
         except Exception:
             instead = rescue(module) if instead is None else None
             if instead is None:
@@ -218,7 +248,11 @@ def compile_deviceless(compile_, module, given, targets, folder):
         build.debug_options.xla_dump_hlo_pass_re = "spmd-partitioning"
     devices = _topology_devices(targets, options.num_partitions * options.num_replicas)
     client = devices[0].client
-    kind = type(sys.modules["jax"].sharding.SingleDeviceSharding(devices[0])._internal_device_list)
+    kind = type(
+        sys.modules["jax"]
+        .sharding.SingleDeviceSharding(devices[0])
+        ._internal_device_list
+    )
     compile_(
         client,
         module,
@@ -231,15 +265,21 @@ def _topology_devices(targets, count):
     get = importlib.import_module("jax.experimental.topologies").get_topology_desc
     for text in targets[:-1]:
         try:
-            return get("", platform="cuda", target_config=text, topology="1x1x%d" % count).devices
+            return get(
+                "", platform="cuda", target_config=text, topology="1x1x%d" % count
+            ).devices
         except Exception:
             continue
-    return get("", platform="cuda", target_config=targets[-1], topology="1x1x%d" % count).devices
+    return get(
+        "", platform="cuda", target_config=targets[-1], topology="1x1x%d" % count
+    ).devices
 
 
 def _answer_costs(kind, backend, modules):
-    """Let an executable that replaces a module report the module's costs: programs compute their throughput by
-    ``compiled.cost_analysis()["flops"]``. They are of the module before XLA optimised it, shared by its devices."""
+    """Let an executable that replaces a module report the module's costs: programs compute their
+    throughput by ``compiled.cost_analysis()["flops"]``. They are of the module before XLA optimised
+    it, shared by its devices.
+    """
     cost = kind.cost_analysis
     if getattr(cost, "is_ours", False):
         return
@@ -267,8 +307,10 @@ def _answer_costs(kind, backend, modules):
 
 
 def signature(module, least):
-    """A module with the arguments, results and shardings of another whose results are zeros; None if arguments and
-    results have fewer than `least` bytes, GSPMD is to decide how a result is sharded, or this jax cannot tell."""
+    """A module with the arguments, results and shardings of another whose results are zeros; None
+    if arguments and results have fewer than `least` bytes, GSPMD is to decide how a result is
+    sharded, or this jax cannot tell.
+    """
     try:
         return _signature(module, least)
     except Exception:  # results that are no numbers, a jax without these parts
@@ -310,11 +352,15 @@ def _signature(module, least):
 
 
 def _propagated(module):
-    """A copy whose shardings are propagated as XLA does it where it uses Shardy; None of a module that does not.
+    """A copy whose shardings are propagated as XLA does it where it uses Shardy; None of a module
+    that does not.
 
-    The pipeline crashes the process in jaxlib 0.9.2, for a scan and for a `shard_map` that is differentiated.
+    The pipeline crashes the process in jaxlib 0.9.2, for a scan and for a `shard_map` that is
+    differentiated.
     """
-    uses_shardy = any(item.operation.name == "sdy.mesh" for item in module.body.operations)
+    uses_shardy = any(
+        item.operation.name == "sdy.mesh" for item in module.body.operations
+    )
     if jaxlib_version().startswith("0.9.") or not uses_shardy:
         return None
     copy = module.operation.clone()
@@ -332,7 +378,10 @@ def _symbol(operation):
 def _all_sharded(ir, module, main, results):
     """Whether every result says how it is laid out over the devices, or cannot be."""
     attributes = module.operation.attributes
-    if "mhlo.num_partitions" not in attributes or attributes["mhlo.num_partitions"].value == 1:
+    if (
+        "mhlo.num_partitions" not in attributes
+        or attributes["mhlo.num_partitions"].value == 1
+    ):
         return True
     given = (
         list(main.attributes["res_attrs"])
@@ -340,7 +389,9 @@ def _all_sharded(ir, module, main, results):
         else [{}] * len(results)
     )
     return all(
-        "sdy.sharding" in own or "mhlo.sharding" in own or not ir.RankedTensorType(result).shape
+        "sdy.sharding" in own
+        or "mhlo.sharding" in own
+        or not ir.RankedTensorType(result).shape
         for own, result in zip(given, results)  # noqa: B905 (Python 3.9)
     )
 
@@ -361,12 +412,16 @@ def _zeros(ir, result):
 
 
 def may_be_left_out(call):
-    """Whether nothing but its results comes of an execution: no ordered effect, no reference that it writes to."""
+    """Whether nothing but its results comes of an execution: no ordered effect, no reference that
+    it writes to.
+    """
     return not call.ordered_effects and not getattr(call, "mut", None)
 
 
 def work_of(call):
-    """Arithmetic operations and bytes read and written by one execution on one device; loops count once."""
+    """Arithmetic operations and bytes read and written by one execution on one device; loops count
+    once.
+    """
     found = call.xla_executable.cost_analysis()
     found = found[0] if isinstance(found, list) else found
     return found.get("flops", 0.0), found.get("bytes accessed", 0.0)
@@ -383,22 +438,30 @@ def hlo_of(call):
 
 
 def results_of(call, values):
-    """Arrays as an execution returns them; `values` gives the NumPy array of a shape and dtype that each device
-    holds."""
+    """Arrays as an execution returns them; `values` gives the NumPy array of a shape and dtype that
+    each device holds.
+    """
     jax = sys.modules["jax"]
     found, out = [], call.out_handler
     for number, aval in enumerate(out.out_avals):
-        shape, dtype = tuple(out.out_shardings[number].shard_shape(aval.shape)), aval.dtype
+        shape, dtype = (
+            tuple(out.out_shardings[number].shard_shape(aval.shape)),
+            aval.dtype,
+        )
         if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):  # keys
             shape, dtype = shape + tuple(dtype._impl.key_shape), "uint32"
         value = values(shape, dtype)
         place = _placement(out.out_shardings[number])
-        found.append([jax.device_put(value, place(device)) for device in call._local_devices])
+        found.append(
+            [jax.device_put(value, place(device)) for device in call._local_devices]
+        )
     return out(found)
 
 
 def _placement(sharding):
-    """From a device to where a part of an array with this sharding lies: on it, or in memory of its host."""
+    """From a device to where a part of an array with this sharding lies: on it, or in memory of its
+    host.
+    """
     kind = getattr(sharding, "memory_kind", None)
     if kind is None:
         return lambda device: device
@@ -407,7 +470,8 @@ def _placement(sharding):
 
 
 def arguments_of(jaxpr, given):
-    """What a module takes, by the names of its arguments: type, shape, weak type and sharding in words.
+    """What a module takes, by the names of its arguments: type, shape, weak type and sharding in
+    words.
 
     Args:
         jaxpr: of the function.
@@ -418,10 +482,18 @@ def arguments_of(jaxpr, given):
     shardings = given.get("arg_shardings") or ()
     found = {}
     for number, aval in enumerate(avals):
-        name = names[number] if number < len(names) and names[number] else "argument %d" % number
+        name = (
+            names[number]
+            if number < len(names) and names[number]
+            else "argument %d" % number
+        )
         sharding = shardings[number] if number < len(shardings) else None
-        is_array = bool(getattr(aval, "shape", ()))  # jax itself decides where scalars lie
-        found[str(name)] = _type_in_words(aval) + _sharding_in_words(sharding if is_array else None)
+        is_array = bool(
+            getattr(aval, "shape", ())
+        )  # jax itself decides where scalars lie
+        found[str(name)] = _type_in_words(aval) + _sharding_in_words(
+            sharding if is_array else None
+        )
     return found
 
 
@@ -448,8 +520,10 @@ def _sharding_in_words(sharding):
 
 
 def static_arguments(on_call):
-    """Call `on_call(name of the function, {argument: value in words})` for every jitted call that jax traces, or may:
-    only static values that tell two compilations apart. Nothing happens if this jax lacks the function."""
+    """Call `on_call(name of the function, {argument: value in words})` for every jitted call that
+    jax traces, or may: only static values that tell two compilations apart. Nothing happens if this
+    jax lacks the function.
+    """
     pjit = sys.modules.get("jax._src.pjit")
     describe = getattr(pjit, "debug_info", None)
     if describe is None:
@@ -458,7 +532,9 @@ def static_arguments(on_call):
     def new_describe(kind, function, args, kwargs, *more, **options):
         name = getattr(function, "__name__", None)
         if name is not None:
-            guarded(lambda: on_call(name, _statics(function, args, kwargs, more, options)))
+            guarded(
+                lambda: on_call(name, _statics(function, args, kwargs, more, options))
+            )
         return describe(kind, function, args, kwargs, *more, **options)
 
     pjit.debug_info = new_describe
@@ -486,4 +562,6 @@ LONGEST_VALUE = 60  # characters of a static value that are kept
 
 def _value_in_words(value):
     text = " ".join(repr(value).split())
-    return "static " + (text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…")
+    return "static " + (
+        text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
+    )

@@ -1,4 +1,6 @@
-"""The files of the hook's rank, and what it writes there: step times, and facts about the running program."""
+"""The files of the hook's rank, and what it writes there: step times, and facts about the running
+program.
+"""
 
 import hashlib
 import json
@@ -19,15 +21,19 @@ _DUMP = r"--xla_dump_to=[\"']?%s(?=[\"'\s]|$)"
 
 
 class HookFiles:
-    """The files of this process's rank, each an attribute: facts, steps, hlo, ir, trace, seen, claim, log.
+    """The files of this process's rank, each an attribute: facts, steps, hlo, ir, trace, seen,
+    claim, log.
 
-    `pgle profile -- srun python train.py` starts one launcher for many ranks: each hook then finds its own rank, in its
-    environment or, where a script gives it in words, once the program has given it to jax (`join`).
+    `pgle profile -- srun python train.py` starts one launcher for many ranks: each hook then finds
+    its own rank, in its environment or, where a script gives it in words, once the program has
+    given it to jax (`join`).
 
     Args:
-        config: from the launcher: ``rank`` of the launcher; ``launchers``, pairs of variables that hold rank and size,
-            none where every rank has a launcher of its own; ``folder`` of the stage; ``names`` of a rank's files in it,
-            with places for its ``label`` and a suffix that holds it, except for rank 0.
+        config: from the launcher: ``rank`` of the launcher; ``launchers``, pairs of variables that
+        hold rank and size,
+            none where every rank has a launcher of its own; ``folder`` of the stage; ``names`` of a
+            rank's files in it, with places for its ``label`` and a suffix that holds it, except for
+            rank 0.
         environ: of this process.
     """
 
@@ -46,11 +52,15 @@ class HookFiles:
         label = self._config["label"].format(rank)
         words = {"label": label, "suffix": ".%s" % label if rank else ""}
         names, folder = self._config["names"], self._config["folder"]
-        return {name: os.path.join(folder, text.format(**words)) for name, text in names.items()}
+        return {
+            name: os.path.join(folder, text.format(**words))
+            for name, text in names.items()
+        }
 
     def join(self, process_of):
-        """Take the rank that the program gave to jax (number, of how many), if no variable gave one; whether it is
-        another."""
+        """Take the rank that the program gave to jax (number, of how many), if no variable gave
+        one; whether it is another.
+        """
         if self._own is not None or not self._config["launchers"]:
             return False
         number, count = process_of()
@@ -60,15 +70,20 @@ class HookFiles:
         return True
 
     def own_dump(self, flags):
-        """XLA_FLAGS with this rank's folder for XLA's dumps in place of the launcher's: ranks that share one write into
-        each other's files."""
+        """XLA_FLAGS with this rank's folder for XLA's dumps in place of the launcher's: ranks that
+        share one write into each other's files.
+        """
         shared = self._paths(self._config["rank"])["hlo"]
         return re.sub(
-            _DUMP % re.escape(shared), lambda found: found.group().replace(shared, self.hlo), flags
+            _DUMP % re.escape(shared),
+            lambda found: found.group().replace(shared, self.hlo),
+            flags,
         )
 
     def separate(self, environ):
-        """Where one launcher started many ranks: XLA dumps into a folder of each rank, jax only on rank 0."""
+        """Where one launcher started many ranks: XLA dumps into a folder of each rank, jax only on
+        rank 0.
+        """
         if self.rank == self._config["rank"]:
             return
         if XLA_FLAGS in environ:
@@ -91,7 +106,9 @@ def _own_rank(launchers, environ):
 
 
 def describe(error):
-    """An exception in a line: ``KeyError: 'flops' (train.py, line 41)``; the line is the last outside of packages."""
+    """An exception in a line: ``KeyError: 'flops' (train.py, line 41)``; the line is the last
+    outside of packages.
+    """
     text = " ".join(("%s: %s" % (type(error).__name__, error)).split())[:300]
     frames = traceback.extract_tb(error.__traceback__)
     own = [
@@ -116,8 +133,9 @@ def free_path(path):
 
 
 def restore_flags(ours, environ=os.environ):
-    """Where the program replaces XLA_FLAGS: add our missing flags in front, so that the program's own win;
-    none where it names a file."""
+    """Where the program replaces XLA_FLAGS: add our missing flags in front, so that the program's
+    own win; none where it names a file.
+    """
     text = environ.get(XLA_FLAGS, "").strip()
     if text and not text.startswith("-"):
         return
@@ -133,7 +151,9 @@ PIECE = 1 << 20  # bytes of a file that are read at a time
 
 
 def is_own(path):
-    """Whether a file of code is the program's: neither installed, nor Python's, nor made at run time (``<string>``)."""
+    """Whether a file of code is the program's: neither installed, nor Python's, nor made at run
+    time (``<string>``).
+    """
     parts = path.replace(os.sep, "/").split("/")
     if any(part in INSTALLED for part in parts) or path.startswith("<"):
         return False
@@ -141,9 +161,11 @@ def is_own(path):
 
 
 class Sources:
-    """The files that the program's modules were imported from, below its working directory or its script's folder.
+    """The files that the program's modules were imported from, below its working directory or its
+    script's folder.
 
-    Each is read once, soon after its import. Modules of a zip, and packages without a file, are left out.
+    Each is read once, soon after its import. Modules of a zip, and packages without a file, are
+    left out.
     """
 
     def __init__(self):
@@ -178,7 +200,12 @@ class Sources:
             return
         path = os.path.realpath(path)
         is_below = any(path.startswith(os.path.join(folder, "")) for folder in folders)
-        if not is_below or not is_own(path) or _HERE in path or not os.path.isfile(path):
+        if (
+            not is_below
+            or not is_own(path)
+            or _HERE in path
+            or not os.path.isfile(path)
+        ):
             return
         digest = hashlib.sha256()
         with open(path, "rb") as file:
@@ -205,8 +232,9 @@ KEPT_TIMES = 200
 class StepWriter:
     """Appends JSON lines to the rank's steps file, which is made with the first step.
 
-    Whole lines at once, so that what a killed program leaves is valid. The program's thread notes steps and continues
-    at once; the hook's writes them. With several processes of one rank, later ones get their pid into the name.
+    Whole lines at once, so that what a killed program leaves is valid. The program's thread notes
+    steps and continues at once; the hook's writes them. With several processes of one rank, later
+    ones get their pid into the name.
     """
 
     def __init__(self, files):
@@ -219,14 +247,21 @@ class StepWriter:
     def note(self, number, seconds, profiled, compiled):
         """One step, to be written soon; marks only where they are true."""
         marks = {
-            name: True for name, holds in (("profiled", profiled), ("compiled", compiled)) if holds
+            name: True
+            for name, holds in (("profiled", profiled), ("compiled", compiled))
+            if holds
         }
-        self._noted.append(dict({"step": number, "step_time_s": round(seconds, 9)}, **marks))
+        self._noted.append(
+            dict({"step": number, "step_time_s": round(seconds, 9)}, **marks)
+        )
 
     def write(self):
         """Write what was noted."""
         with self._lock:
-            lines = [json.dumps(self._noted.popleft()) + "\n" for _ in range(len(self._noted))]
+            lines = [
+                json.dumps(self._noted.popleft()) + "\n"
+                for _ in range(len(self._noted))
+            ]
             if not lines:
                 return
             if self._file is None:
@@ -244,7 +279,9 @@ class StepWriter:
 
 
 class Facts:
-    """The facts file of one process, renewed while the program runs: a killed program leaves the last one."""
+    """The facts file of one process, renewed while the program runs: a killed program leaves the
+    last one.
+    """
 
     def __init__(self, files, jax):
         self._files = files
@@ -264,7 +301,9 @@ class Facts:
         self._sources = Sources()
 
     def compiled(self, seconds, at):
-        """Something was compiled, in so many seconds, until `at`; the times of the first ones are kept."""
+        """Something was compiled, in so many seconds, until `at`; the times of the first ones are
+        kept.
+        """
         self.values["compilations"] += 1
         if self.values["compilations"] <= KEPT_TIMES:
             self.values["compiled_at"].append(round(at, 6))

@@ -1,4 +1,6 @@
-"""Which part of the program is traced (``auto``, ``steps:A-B``, ``seconds:N`` or ``all``), and by which profiler."""
+"""Which part of the program is traced (``auto``, ``steps:A-B``, ``seconds:N`` or ``all``), and by
+which profiler.
+"""
 
 import ctypes
 import os
@@ -7,24 +9,30 @@ from contextlib import suppress
 
 from pgle_hook import warn
 
-WARM_STEPS = (
-    3  # auto: steps, or executions of a heavy module, without compilation before the window opens
-)
+# auto: steps, or executions of a heavy module, without compilation before the window opens
+WARM_STEPS = 3
 
 TRACED_STEPS = 5
-"""auto: steps, or executions at least, in the window; the trace shows later which are warm-up or a cut last step."""
+"""auto: steps, or executions at least, in the window; the trace shows later which are warm-up or a
+cut last step.
+"""
 
-QUIET_S = 3.0  # without steps or executions to count: the program has settled when it has compiled nothing for so long
+# without steps or executions to count: the program has settled when it has compiled nothing for so
+# long
+QUIET_S = 3.0
 
 QUIET_PART = 0.1
-"""Where executions are counted a shorter time is enough: this share of the time from the first compilation to the last.
-What a program executes between its compilations, while it sets itself up, is not its step."""
+"""Where executions are counted a shorter time is enough: this share of the time from the first
+compilation to the last. What a program executes between its compilations, while it sets itself up,
+is not its step.
+"""
 
 TRACED_S = 5.0  # without step marks: length of the window
 
 LONGEST_S = 600.0
-"""Where executions are counted an execution closes the window. If none comes, it closes after this time: a window that
-opened too soon has to last until the step itself has been traced and compiled."""
+"""Where executions are counted an execution closes the window. If none comes, it closes after this
+time: a window that opened too soon has to last until the step itself has been traced and compiled.
+"""
 
 LONGER = "let it run longer, or trace all of it: --window all"
 
@@ -40,7 +48,9 @@ class TraceWindow:
         first, _, last = rest.partition("-")
         self._range = (int(first), int(last or first)) if self.kind == "steps" else None
         self._seconds = float(rest) if self.kind == "seconds" else TRACED_S
-        self._state = "done" if self.kind == "none" else "waiting"  # then open, then done
+        self._state = (
+            "done" if self.kind == "none" else "waiting"
+        )  # then open, then done
         self._quiet_steps = 0
         self._seen = None  # the first and the last marked step
         self._traced = []  # marked steps in the window
@@ -64,7 +74,11 @@ class TraceWindow:
         if self.kind not in ("auto", "steps"):
             return None
         if self._state == "open":
-            if number > self._range[1] if self._range else len(self._traced) >= TRACED_STEPS:
+            if (
+                number > self._range[1]
+                if self._range
+                else len(self._traced) >= TRACED_STEPS
+            ):
                 return self._close()
             self._traced.append(number)
         elif self._state == "waiting":
@@ -79,7 +93,9 @@ class TraceWindow:
         return None
 
     def on_compile(self, seconds, now, heavy):
-        """Something was compiled in so many seconds; `heavy`: it took long, compared with the others before."""
+        """Something was compiled in so many seconds; `heavy`: it took long, compared with the
+        others before.
+        """
         if self._last_compile is None:
             self._first_compile = now - seconds
         self._last_compile = now
@@ -99,7 +115,9 @@ class TraceWindow:
         self._are_counted = True
         self._counts[module] = self._counts.get(module, 0) + 1
         if self._state == "waiting" and self._last_compile is not None:
-            quiet = min(QUIET_S, QUIET_PART * (self._last_compile - self._first_compile))
+            quiet = min(
+                QUIET_S, QUIET_PART * (self._last_compile - self._first_compile)
+            )
             if self._executions >= WARM_STEPS and now - self._last_compile >= quiet:
                 return self._open()
         elif (
@@ -113,12 +131,20 @@ class TraceWindow:
     def on_time(self, now):
         """Time passes."""
         if self._state == "waiting" and self._last_compile is not None:
-            by_time = self.kind == "seconds" or (self.kind == "auto" and self._seen is None)
-            return self._open() if by_time and now - self._last_compile > QUIET_S else None
+            by_time = self.kind == "seconds" or (
+                self.kind == "auto" and self._seen is None
+            )
+            return (
+                self._open() if by_time and now - self._last_compile > QUIET_S else None
+            )
         if self._opened_at is not None and (
             self._is_timed() or (self.kind == "seconds" and self._state == "open")
         ):
-            longest = LONGEST_S if self.kind == "auto" and self._are_counted else self._seconds
+            longest = (
+                LONGEST_S
+                if self.kind == "auto" and self._are_counted
+                else self._seconds
+            )
             return self._close() if now - self._since > longest else None
         return None
 
@@ -136,16 +162,24 @@ class TraceWindow:
         if undo:
             self._traced, self._opened_at = [], None
         if undo or self._state != "done":
-            self._why_not = why if not self._traced and self._opened_at is None else self._why_not
+            self._why_not = (
+                why if not self._traced and self._opened_at is None else self._why_not
+            )
             self._state = "done"
 
     def describe(self):
-        """What was traced, for the facts file; where nothing was, why, and what can be done about it."""
+        """What was traced, for the facts file; where nothing was, why, and what can be done about
+        it.
+        """
         if self._traced:
             return {"steps": [self._traced[0], self._traced[-1]]}
         if self._opened_at is not None:
             end = self._closed_at
-            found = {"seconds": self._seconds if end is None else round(end - self._opened_at, 3)}
+            found = {
+                "seconds": self._seconds
+                if end is None
+                else round(end - self._opened_at, 3)
+            }
             return (
                 dict(found, executions=self._executions)
                 if self.kind == "auto" and self._are_counted
@@ -187,7 +221,9 @@ class TraceWindow:
             )
             return why, "choose among these, or --window all"
         if self._range:
-            why = "the program marked no steps, so steps %d-%d never began" % self._range
+            why = (
+                "the program marked no steps, so steps %d-%d never began" % self._range
+            )
             return (
                 why,
                 "mark them (jax.profiler.StepTraceAnnotation, pgle.step), or leave --window out",
@@ -215,7 +251,8 @@ STILL = (
 
 
 class Profiler:
-    """A session of `jax.profiler` that writes into the rank's trace folder, the CUDA profiler range, or none.
+    """A session of `jax.profiler` that writes into the rank's trace folder, the CUDA profiler
+    range, or none.
 
     Attributes:
         is_open: whether it records.
@@ -227,7 +264,11 @@ class Profiler:
         self._begin = {"jax": self._begin_session, "nsys": self._begin_range}.get(
             capture, lambda: False
         )
-        self._end = self._end_session if capture == "jax" else lambda: self._cuda.cudaProfilerStop()
+        self._end = (
+            self._end_session
+            if capture == "jax"
+            else lambda: self._cuda.cudaProfilerStop()
+        )
         self._files, self._jax = files, jax
         self._start, self._stop = (
             jax.profiler.start_trace,
@@ -254,18 +295,24 @@ class Profiler:
 
     def _begin_session(self):
         try:  # one process of a rank traces: helpers do not add to the trace of the program
-            os.close(os.open(self._files.claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+            os.close(
+                os.open(self._files.claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            )
         except FileExistsError:
             return False
         _settle(self._jax)
         os.makedirs(self._files.trace, exist_ok=True)
         options = {}
-        make = getattr(self._jax.profiler, "ProfileOptions", None)  # older releases have none
+        make = getattr(
+            self._jax.profiler, "ProfileOptions", None
+        )  # older releases have none
         if make is not None:
             options["profiler_options"] = make()
             options[
                 "profiler_options"
-            ].python_tracer_level = 0  # calls of Python cost time and are no use for costs
+            ].python_tracer_level = (
+                0  # calls of Python cost time and are no use for costs
+            )
         try:
             self._start(self._files.trace, **options)
         except Exception as error:
@@ -288,7 +335,9 @@ class Profiler:
     def _begin_range(self):
         self._cuda = _cuda_runtime()
         if self._cuda is None:
-            warn("no trace: libcudart is not loaded, so the window of nsys cannot be opened")
+            warn(
+                "no trace: libcudart is not loaded, so the window of nsys cannot be opened"
+            )
             return False
         _settle(self._jax)
         self._cuda.cudaProfilerStart()
@@ -296,7 +345,9 @@ class Profiler:
 
 
 def _settle(jax):
-    """Wait for the devices: jax hands work over long before it is done, and a window is about work done."""
+    """Wait for the devices: jax hands work over long before it is done, and a window is about work
+    done.
+    """
     for array in jax.live_arrays():
         try:
             array.block_until_ready()
@@ -309,7 +360,9 @@ def _cuda_runtime():
     names = []
     try:
         with open("/proc/self/maps") as maps:
-            names = sorted({line.split()[-1] for line in maps if "libcudart.so" in line})
+            names = sorted(
+                {line.split()[-1] for line in maps if "libcudart.so" in line}
+            )
     except OSError:
         pass
     for name in [*names, "libcudart.so", "libcudart.so.13", "libcudart.so.12"]:
