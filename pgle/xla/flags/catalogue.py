@@ -87,6 +87,8 @@ class KnownSetting:
     )
     values: tuple[str, ...] = ()  # what a choice or list may hold; empty where open
     use: str = ""  # the name of what replaces it
+    # pairs of an old value and the flags that mean it now; empty flags: it is so without any flag
+    instead: tuple[tuple[str, str], ...] = ()
     remarks: tuple[str, ...] = ()  # traps
     fingerprint: str = ""  # ``changes``, ``same`` or empty (not known)
     source: tuple[str, ...] = ()  # where the facts are from
@@ -485,6 +487,7 @@ def _unknown(flag: Flag, jaxlib: str) -> FlagFinding:
             if setting.use
             else (setting.remarks[0] if setting.remarks else "leave it out")
         )
+        remedy = _instead(setting, flag) or remedy
         return FlagFinding(
             "error",
             "removed",
@@ -512,6 +515,16 @@ def _unknown(flag: Flag, jaxlib: str) -> FlagFinding:
         f"jaxlib {jaxlib} does not know it: XLA ends the program",
         remedy,
     )
+
+
+def _instead(setting: KnownSetting, flag: Flag) -> str:
+    """What to write for the value of an old flag, whose replacement may have the opposite sense; empty if unknown."""
+    meant = next(
+        (new for old, new in setting.instead if same_value(flag.value, old)), None
+    )
+    if meant is None:
+        return ""
+    return f"write {meant}" if meant else "leave it out: XLA does so by default now"
 
 
 def _bad_value(flag: Flag, answer: str) -> FlagFinding:

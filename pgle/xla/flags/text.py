@@ -150,22 +150,23 @@ def parse_flags(text: str) -> FlagList:
         return FlagList(text=text)
     if not stripped.startswith("-"):
         # XLA opens the unchanged text, blanks included.
-        message = "does not begin with '-': XLA takes it for the name of a file that holds the flags"
-        return FlagList(
-            text=text,
-            file=text,
-            findings=(FlagFinding("warning", "file", "", message),),
-        )
+        return FlagList(text=text, file=text, findings=(_taken_for_a_file(stripped),))
     flags: list[Flag] = []
+    quotes: list[FlagFinding] = []
     at = len(text) - len(stripped)
     while at < len(text) and text[at] == "-":
-        flag, at = _one(text, at)
+        start = at
+        flag, at = _one(text, start)
         flags.append(flag)
+        quotes += _quotes(flag, text[start:at])
         while at < len(text) and text[at] in BLANKS:
             at += 1
     ignored = text[at:]
     return FlagList(
-        tuple(flags), text, ignored, findings=(*_malformed(flags), *_bare_word(ignored))
+        tuple(flags),
+        text,
+        ignored,
+        findings=(*_malformed(flags), *quotes, *_bare_word(ignored)),
     )
 
 
@@ -276,6 +277,75 @@ def _name(key: str) -> str:
     return key[2:] if _WELL_FORMED.match(key) else key
 
 
+_DASHES = re.compile("[\u2010-\u2015\u2212\ufe58\ufe63\uff0d]")
+"""Hyphens, dashes and minus signs of Unicode that a word processor or a web page puts in place of ``-``."""
+_CURLED = re.compile("[\u2018-\u201f\u00ab\u00bb\u2032\u2033]")
+"""Quotes of Unicode, which no shell and no XLA reads as quotes."""
+_STRAIGHT = "'\""
+
+
+def _plain(text: str) -> str:
+    """The text with ASCII's dashes and without quotes of Unicode; a long dash at the beginning stands for ``--``."""
+    text = _CURLED.sub("", text)
+    if found := re.match(f"(?:{_DASHES.pattern}|-)+", text):
+        text = "--" + text[found.end() :]
+    return _DASHES.sub("-", text)
+
+
+def _taken_for_a_file(text: str) -> FlagFinding:
+    """What XLA makes of a text that does not begin with ``-``, and whether that was meant."""
+    file = "XLA takes it for the name of a file that holds the flags"
+    if _DASHES.match(text):
+        message = f"begins with '{text[0]}', which is not the ASCII hyphen: {file}"
+        return FlagFinding(
+            "error", "dash", "", message, f"write {cut(_plain(text), 60)}"
+        )
+    inner = text.strip(_STRAIGHT)
+    is_quoted = text[0] in _STRAIGHT or _CURLED.match(text) is not None
+    if is_quoted and _plain(inner).startswith("--"):
+        message = f"begins with the quote {text[0]}, which no shell removed: {file}"
+        return FlagFinding(
+            "error", "quote", "", message, "remove the quotes around flags"
+        )
+    return FlagFinding("warning", "file", "", f"does not begin with '-': {file}")
+
+
+def _quotes(flag: Flag, raw: str) -> list[FlagFinding]:
+    """Quotes in a flag that XLA takes for a part of the value, or that never end."""
+    value = raw.partition("=")[2]
+    found: list[FlagFinding] = []
+    if value[:1] in _STRAIGHT and value:
+        closed = len(value) > 1 and value.endswith(value[0])
+        if not closed or (
+            value[0] == '"' and value.endswith('\\"') and not value.endswith('\\\\"')
+        ):
+            message = f"the quote {value[0]} is never closed: XLA reads all that follows as its value"
+            found.append(
+                FlagFinding("warning", "quote", flag.name, message, "close the quote")
+            )
+        return found
+    if not flag.is_well_formed:
+        return found
+    odd = next((char for char in value if char in _STRAIGHT or _CURLED.match(char)), "")
+    dash = _DASHES.search(value)
+    is_path = "/" in value  # an apostrophe and a dash may belong to its names
+    if odd and (not is_path or value.count(odd) > 1):
+        fixed = Flag(
+            flag.name, _CURLED.sub("", value).translate({39: None, 34: None})
+        ).text
+        message = f"the quote {odd} is a part of the value: XLA reads quotes only right after '='"
+        found.append(
+            FlagFinding("warning", "quote", flag.name, message, f"write {fixed}")
+        )
+    elif dash and not is_path:
+        fixed = Flag(flag.name, _DASHES.sub("-", value)).text
+        message = f"the value holds '{dash[0]}', which is not the ASCII hyphen"
+        found.append(
+            FlagFinding("warning", "dash", flag.name, message, f"write {fixed}")
+        )
+    return found
+
+
 def _malformed(flags: Sequence[Flag]) -> list[FlagFinding]:
     findings: list[FlagFinding] = []
     for flag in flags:
@@ -283,7 +353,8 @@ def _malformed(flags: Sequence[Flag]) -> list[FlagFinding]:
             message = "'--' makes XLA reject every flag after it"
             findings.append(FlagFinding("error", "malformed", "", message, "remove it"))
         elif not flag.is_well_formed:
-            name = flag.name.lstrip("-").replace("-", "_").lower().split(":")[0]
+            plain = _plain(flag.name).lstrip("-").lower()
+            name = plain.replace("-", "_").split(":")[0].strip(_STRAIGHT)
             hint = f"write --{name}=VALUE" if name else "remove it"
             findings.append(
                 FlagFinding(

@@ -33,8 +33,72 @@ def test_a_removed_flag_names_its_release_and_replacement():
     (found,) = findings("--xla_gpu_enable_async_collectives=true")
     assert found.line() == (
         "--xla_gpu_enable_async_collectives: is gone since jaxlib 0.4.27: XLA ends the program; "
-        "use xla_gpu_disable_async_collectives"
+        "leave it out: XLA does so by default now"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        (
+            "--xla_gpu_enable_async_all_reduce=true",
+            "leave it out: XLA does so by default now",
+        ),
+        (
+            "--xla_gpu_enable_async_all_reduce",
+            "leave it out: XLA does so by default now",
+        ),
+        (
+            "--xla_gpu_enable_async_all_reduce=FALSE",
+            "write --xla_gpu_disable_async_collectives=allreduce",
+        ),
+        (
+            "--xla_gpu_enable_async_collective_permute=0",
+            "write --xla_gpu_disable_async_collectives=collectivepermute",
+        ),
+        (
+            "--xla_gpu_cudnn_gemm_fusion=false",
+            "write --xla_gpu_cudnn_gemm_fusion_level=0",
+        ),
+    ],
+)
+def test_the_remedy_for_an_old_flag_keeps_its_sense(text, remedy):
+    assert findings(text)[0].remedy == remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "remedy"),
+    [
+        ("–xla_a=false", "dash", "write --xla_a=false"),
+        ("—xla_a=false", "dash", "write --xla_a=false"),
+        ("−−xla_a=false", "dash", "write --xla_a=false"),
+        ("--xla–a=false", "malformed", "write --xla_a=VALUE"),
+        ("-–xla_a=false", "malformed", "write --xla_a=VALUE"),
+        ("--'xla_a=false'", "malformed", "write --xla_a=VALUE"),
+        ("'--xla_a=false'", "quote", "remove the quotes around flags"),
+        ("“--xla_a=false”", "quote", "remove the quotes around flags"),
+        ("--xla_a=“false”", "quote", "write --xla_a=false"),
+        ("--xla_a=fal'se'", "quote", "write --xla_a=false"),
+        ('--xla_a="false', "quote", "close the quote"),
+        ("--xla_a=a–b", "dash", "write --xla_a=a-b"),
+    ],
+)
+def test_dashes_and_quotes_that_xla_does_not_read_are_named(text, code, remedy):
+    found = parse_flags(text).findings
+    assert (found[0].code, found[0].remedy) == (code, remedy)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--xla_a='b c'",
+        '--xla_a="it\'s"',
+        "--xla_dump_to=/o'brien/a–b",
+        '--xla_a="b \\" c"',
+    ],
+)
+def test_quotes_that_xla_reads_are_fine(text):
+    assert parse_flags(text).findings == ()
 
 
 def test_a_flag_that_never_was_names_the_right_one():
