@@ -296,20 +296,12 @@ def profile_document(name: str, summary: Summary) -> dict[str, object]:
     }
 
 
-_NAMES = {
-    "kernel": "kernels",
-    "memcpy": "copies",
-    "memset": "memsets",
-    "host": "thunks on the CPU",
-}
-
-
 def trace_page(path: str, summary: TraceSummary, following: str) -> Page:
     """Modules with their executions first; instructions, devices and what was left out in
     sections.
     """
     kinds = ", ".join(
-        f"{count:,} {_NAMES[kind]}" for kind, count in summary.kinds.items()
+        f"{count:,} {kind.words}" for kind, count in summary.kinds.items()
     )
     formats = dict.fromkeys(
         f"{source.format} {source.version}".strip() for source in summary.trace.sources
@@ -407,10 +399,10 @@ def trace_document(
         ),
         **text.plain(
             text.picked(
-                summary,
-                "kinds span_us gpu_time_us devices modules meanings instructions",
+                summary, "span_us gpu_time_us devices modules meanings instructions"
             )
         ),
+        "kinds": {kind.name.lower(): count for kind, count in summary.kinds.items()},
     }
     for record, module in zip(found["modules"], summary.modules, strict=True):
         record["steady"] = module.steady
@@ -698,8 +690,7 @@ _BY = {
     "scaled": "another size or kernel: scaled (estimated)",
 }
 """By `By`, whose file imports the estimates, which `convert` does without."""
-# share of the time from which on a carried profile is as good as `pgle verify` asks for
-MOSTLY = 0.95
+MOSTLY = 0.95  # share of the time from which on a carried profile is as good as `pgle verify` asks for
 _SUMS = "costs (count) | sum (time)"
 
 

@@ -30,8 +30,10 @@ COMMON = (
 # times the usual duration of an instruction; a record that is no longer has a likely duration
 LONG = 2.0
 FEW = 20  # records; with fewer, nothing tells which one is far away
-# times the rest of its execution; a last record that is further from it has a wrong stamp
-FAR = 10.0
+FAR = 10.0  # times the rest of its execution; a last record that is further from it has a wrong stamp
+LEAST_FAR_NS = (
+    1_000_000  # a host keeps a GPU waiting for up to a millisecond in any execution
+)
 SWEEPS = 8  # a mended record can overlap another one
 
 
@@ -180,15 +182,16 @@ def _far_away(records: Records) -> Ints:
         reach = int(start[-2] - start[1])
         run = records.run[low:high]
         rest = start[:-1][run[:-1] == run[-1]]
+        ahead = int(start[1] - start[0])
         if (
-            start[1] - start[0] > reach
+            ahead > max(reach, LEAST_FAR_NS)
             and run[0] >= 0
             and np.count_nonzero(run == run[0]) > 1
         ):
             found.append(low)
         if run[-1] >= 0 and len(rest) > 1:
             apart, extent = int(start[-1] - rest[-1]), int(rest[-1] - rest[0])
-            if apart > FAR * max(extent, 1):
+            if apart > max(FAR * extent, LEAST_FAR_NS):
                 found.append(high - 1)
     return np.array(found, np.int64)
 

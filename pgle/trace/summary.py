@@ -12,7 +12,7 @@ import numpy as np
 
 from pgle.trace.columns import distinct, median, totals
 from pgle.trace.steady import ModuleExecutions, find_executions
-from pgle.trace.table import MEANINGS, ActivityKind, Device, ModuleKey, Trace
+from pgle.trace.table import MEANINGS, ActivityKind, Device, ModuleKey, Trace, count_kinds
 from pgle.xla.collectives import guess_kind
 
 
@@ -73,7 +73,7 @@ class TraceSummary:
     """What a trace holds."""
 
     trace: Trace
-    kinds: Mapping[str, int]  # activities by kind
+    kinds: Mapping[ActivityKind, int]  # activities by kind
     span_us: float  # the longest of a device, first start to last end
     gpu_time_us: float  # of all activities
     devices: tuple[DeviceSummary, ...]
@@ -90,16 +90,11 @@ class TraceSummary:
 
 def summarise_trace(trace: Trace) -> TraceSummary:
     """What a trace holds. Executions are marked as `costs.measure` marks them without HLO."""
-    kinds = np.bincount(trace.kind, minlength=len(ActivityKind)).tolist()
     devices = tuple(_device(trace, number) for number in range(len(trace.devices)))
     instructions = _instructions(trace)
     return TraceSummary(
         trace,
-        kinds={
-            kind.name.lower(): count
-            for kind, count in zip(ActivityKind, kinds, strict=True)
-            if count
-        },
+        kinds=count_kinds(trace.kind),
         span_us=max((item.span_us for item in devices), default=0.0),
         gpu_time_us=float(trace.duration_ns.sum()) / 1e3,
         devices=devices,

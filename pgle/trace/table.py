@@ -39,10 +39,29 @@ after instructions.
 class ActivityKind(IntEnum):
     """What a GPU activity is."""
 
-    KERNEL = 0
-    MEMCPY = 1
-    MEMSET = 2
-    HOST = 3  # work of the CPU backend, where the "device" is a host thread
+    words: str  # for people, of several
+    stream_word: str  # what JAX's profiler calls it in the names of streams
+
+    def __new__(cls, value: int, words: str = "", stream_word: str = "") -> ActivityKind:
+        """A kind with its number, which columns hold, and its words."""
+        kind = int.__new__(cls, value)
+        kind._value_ = value
+        kind.words = words
+        kind.stream_word = stream_word
+        return kind
+
+    KERNEL = 0, "kernels", "Kernel"
+    MEMCPY = 1, "copies", "MemcpyD2D"
+    MEMSET = 2, "memsets", "Memset"
+    # work of the CPU backend, where the "device" is a host thread
+    HOST = 3, "thunks on the CPU", "Kernel"
+
+
+def count_kinds(kind: npt.NDArray[np.uint8]) -> dict[ActivityKind, int]:
+    """How many activities of each kind there are, by value; kinds that do not occur are left out."""
+    counts = np.bincount(kind)
+    found = np.flatnonzero(counts).tolist()
+    return {ActivityKind(value): int(counts[value]) for value in found}
 
 
 @dataclass(frozen=True)

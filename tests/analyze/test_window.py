@@ -51,19 +51,19 @@ def laid_out(
 
 
 def sweep(
-    step: MeasuredStep, device: int, stream_of: Callable[[int], int]
+    step: MeasuredStep, window: DeviceWindow, stream_of: Callable[[int], int]
 ) -> dict[str, int]:
     """The parts by another way: what runs between any two edges of what a device ran.
 
     Args:
-        step: its trace and the executions left out are used, nothing else.
-        device: in the trace.
+        step: its trace is used, nothing else.
+        window: its device and the numbers of its executions are used, nothing else.
         stream_of: what a row of the trace is: 0 compute, 1 communication, 2 a copy.
     """
     trace, main = step.trace, step.costs.program.index
-    of_main = (trace.device == device) & (trace.module == main) & (trace.execution >= 0)
-    used = of_main & ~np.isin(trace.execution, list(step.costs.window.dropped))
-    used = used if used.any() else of_main
+    device = window.device
+    of_main = (trace.device == device) & (trace.module == main)
+    used = of_main & np.isin(trace.execution, window.numbers)
     begin, end = int(trace.start_ns[used].min()), int(trace.end_ns[used].max())
     events = []
     for row in np.flatnonzero(
@@ -115,7 +115,7 @@ def test_the_parts_add_up_on_any_trace_and_are_those_of_a_sweep(devices):
 
     for window in step.windows:
         assert_adds_up(window)
-        expected = sweep(step, window.device, stream_of)
+        expected = sweep(step, window, stream_of)
         assert found_in(window, expected) == expected
 
 
@@ -140,7 +140,7 @@ def test_the_parts_of_a_real_step_add_up_and_are_those_of_a_sweep(job, request):
 
     for window in step.windows:
         assert_adds_up(window)
-        expected = sweep(step, window.device, stream_of)
+        expected = sweep(step, window, stream_of)
         assert found_in(window, expected) == expected
 
 

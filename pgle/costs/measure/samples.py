@@ -558,9 +558,9 @@ def rank_skew_us(samples: Samples, compute: Flags, names: int) -> Floats:
     devices = np.flatnonzero(ran)
     if len(devices) < 2 or compute.all():
         return unknown
-    recorded = np.zeros(
-        (int(samples.execution[compute].max()) + 1, len(devices)), np.bool_
-    )
+    # as many as there are: a last execution of collectives alone is one that no rank computed in
+    executions = int(samples.execution.max()) + 1
+    recorded = np.zeros((executions, len(devices)), np.bool_)
     many = np.full(names, -1, np.int64)
     for rows in _sample_chunks(samples, compute):
         recorded[

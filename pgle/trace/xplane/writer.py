@@ -36,12 +36,6 @@ from pgle.xla.protos.xplane_pb2 import (
     XStatMetadata,
 )
 
-_KIND_NAMES = {
-    ActivityKind.KERNEL: "Kernel",
-    ActivityKind.MEMCPY: "MemcpyD2D",
-    ActivityKind.MEMSET: "Memset",
-    ActivityKind.HOST: "Kernel",
-}
 _DETAILS = {
     ActivityKind.MEMCPY: "memcpy_details",
     ActivityKind.MEMSET: "memset_details",
@@ -205,7 +199,7 @@ def _fill_device_plane(
         mine = rows[trace.stream[rows] == stream]
         kinds = sorted(
             {
-                _KIND_NAMES[ActivityKind(each)]
+                ActivityKind(each).stream_word
                 for each in np.unique(trace.kind[mine]).tolist()
             }
         )

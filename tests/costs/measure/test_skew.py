@@ -121,6 +121,12 @@ def test_ranks_that_do_not_communicate_do_not_wait(make_trace):
     assert costs_of(trace)[0]["a"].slowest_us is None
 
 
+def test_an_execution_of_collectives_alone_is_one_that_no_rank_computed_in(make_trace):
+    alone = (1, 1, "all-reduce", 20, 10_000, 50)
+    trace = make_trace([*rank(0, (40, 1, 1)), *rank(1, (30, 1, 1)), alone])
+    assert costs_of(trace)[0]["a"].slowest_us == 35 + (40 - 30) / 2
+
+
 def beside(device, first, second):
     """Per execution two kernels, during which a collective runs and ends; then one that ranks wait
     for.
