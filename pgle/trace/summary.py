@@ -12,7 +12,14 @@ import numpy as np
 
 from pgle.trace.columns import distinct, median, totals
 from pgle.trace.steady import ModuleExecutions, find_executions
-from pgle.trace.table import MEANINGS, ActivityKind, Device, ModuleKey, Trace, count_kinds
+from pgle.trace.table import (
+    MEANINGS,
+    ActivityKind,
+    Device,
+    ModuleKey,
+    Trace,
+    count_kinds,
+)
 from pgle.xla.collectives import guess_kind
 
 

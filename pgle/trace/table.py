@@ -42,7 +42,9 @@ class ActivityKind(IntEnum):
     words: str  # for people, of several
     stream_word: str  # what JAX's profiler calls it in the names of streams
 
-    def __new__(cls, value: int, words: str = "", stream_word: str = "") -> ActivityKind:
+    def __new__(
+        cls, value: int, words: str = "", stream_word: str = ""
+    ) -> ActivityKind:
         """A kind with its number, which columns hold, and its words."""
         kind = int.__new__(cls, value)
         kind._value_ = value

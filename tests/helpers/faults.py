@@ -353,7 +353,11 @@ def repeat(
         range_columns = [row[1] for row in file.execute(f"pragma table_info({RANGES})")]
         first, last = min(row[0] for row in kernels), max(row[1] for row in kernels)
         period = max(last, end) - min(first, begin) + 4_000_000
-        for table in (KERNELS, CALLS, RANGES):  # what ran behind the last execution still does
+        for table in (
+            KERNELS,
+            CALLS,
+            RANGES,
+        ):  # what ran behind the last execution still does
             file.execute(
                 f"update {table} set start = start + ?1, end = end + ?1 where start >= ?2",
                 (period * times, max(last, end)),
