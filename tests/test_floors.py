@@ -26,7 +26,7 @@ STOREYS = (
     "tune",
     "scale",
     "analyze",
-    "run",
+    "run mission",
     "report",
     "api",
     "profiled mcp",
@@ -161,6 +161,13 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
     TopologicalSorter(
         {name: imports(path) & names.keys() for name, path in names.items()}
     ).prepare()
+
+
+def test_below_the_answers_only_the_pipeline_knows_the_mission() -> None:
+    """The front door is on the floor of `run/`: it calls the rooms, and only the one on top calls it."""
+    below_report = [path for path in SOURCES if floor_of(path) <= FLOORS["mission"]]
+    knowing = {below(path) for path in below_report if "pgle.mission" in imports(path)}
+    assert knowing == {"run/stages/pipeline.py"}
 
 
 @pytest.mark.parametrize("floor", ROOMS)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pgle.costs.estimate.estimate import estimator, hardware_of
@@ -20,18 +20,18 @@ from pgle.costs.profile.carry import (
     scale_by,
 )
 from pgle.costs.profile.coverage import Completion, Coverage, complete_profile, cover
-from pgle.costs.profile.files import read_profile
+from pgle.costs.profile.files import profile_files, read_profile
 from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, many
-from pgle.files import AnyPath
+from pgle.files import AnyPath, write_files
 from pgle.run.convert import Written, check_output, write_profiles
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.predict import hardware_for
 from pgle.xla.hlo.dumps import Dumps, no_match, read_dumps, read_module, read_modules
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.schedule_dump import find_schedule_dumps
-from pgle.xla.log.verdict import BOUNDS
+from pgle.xla.log.verdict import BOUNDS, Bounds
 from pgle.xla.targets import Hardware, Target, find_hardware, load_target
 
 
@@ -251,6 +251,42 @@ def carried_over(
             )
             return replace(carried.profile, warnings=(*given.warnings, note)), note
     return given, ""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How well a profile fits the program that will use it."""
+
+    profile: Path  # the profile to use
+    coverage: Coverage  # the instructions of the program that find a cost in it
+    note: str = ""  # what was carried over from another compilation; empty if nothing
+
+
+def find_fit(profile: Path, hlo: Path, bounds: Bounds) -> Fit:
+    """How well a profile fits the program in a folder of HLO.
+
+    If it covers too little, it is carried over to the program, into a file next to it. If that
+    does not help, the answer has the profile as it is.
+    """
+    found = verify(profile, [hlo])
+    if found.is_ok(bounds):
+        return Fit(profile, found)
+    carried, note = _carried(profile, hlo)
+    if carried is None:
+        return Fit(profile, found)
+    path = profile.with_name("profile.carried.pbtxt")
+    write_files(profile_files(path, carried), force=True)
+    return Fit(path, verify(path, [hlo]), note)
+
+
+def _carried(profile: Path, hlo: Path) -> tuple[Profile | None, str]:
+    """The profile as carried over to the program in a folder of HLO, and a note; None if not."""
+    dumps = read_dumps([hlo])
+    module = max(dumps.modules, key=lambda item: len(LookupTable(item).rows))
+    table = table_of(dumps, module)
+    given = read_profile(profile)
+    carried, note = carried_over(profile, given, table, hardware_of(module))
+    return (carried, note) if note else (None, "")
 
 
 def table_of(dumps: Dumps, module: Module) -> LookupTable:

@@ -11,11 +11,10 @@ from pgle.costs.profile.files import profile_files, read_profile
 from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Cost, Profile
 from pgle.files import write_files
-from pgle.run.coverage import carried_over
+from pgle.run.coverage import carried_over, find_fit
 from pgle.run.directory.directory import RunDirectory
-from pgle.run.stages.pipeline import _carried
-from pgle.run.stages.stage import StageRequest
 from pgle.xla.hlo.dumps import read_module
+from pgle.xla.log.verdict import BOUNDS
 from pgle.xla.targets import find_hardware
 
 H100 = find_hardware("h100")
@@ -105,6 +104,6 @@ def test_the_pipeline_carries_to_what_the_baseline_compiled(
     in_run(tmp_path / "run", testdata, "profile.pbtxt")
     in_run(tmp_path / "run", testdata, "profile.pbtxt", "baseline", NEW)
     run = RunDirectory(tmp_path / "run")
-    path, note = _carried(run, StageRequest("baseline", ("train",), run, "baseline"))
-    assert path.name == "profile.carried.pbtxt"
-    assert note in read_profile(path).warnings
+    fit = find_fit(run.profile, run.stage("baseline").rank().hlo, BOUNDS)
+    assert fit.profile.name == "profile.carried.pbtxt"
+    assert fit.note in read_profile(fit.profile).warnings

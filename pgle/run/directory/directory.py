@@ -173,6 +173,11 @@ class StageFolder:
         """Every file that a profiler wrote, of all ranks."""
         return _trace_files(self.path / "trace")
 
+    def dumps(self) -> tuple[Path, ...]:
+        """The folder of HLO that XLA dumped on the first rank; none if the stage left no dump."""
+        hlo = self.rank().hlo
+        return (hlo,) if hlo.is_dir() else ()
+
     def traces(self) -> tuple[Path, ...]:
         """Its traces, one per rank; of a report and the recording that it was made of, the
         report.

@@ -1,25 +1,22 @@
-"""Stages are run: one by itself, or with `pgle run` all of them, profile → convert → baseline →
-verify → perf → compare, where what has not changed is skipped.
-"""
+"""Stages are run: one by itself, or with `pgle run` all of them, profile → convert → baseline → verify → perf →
+compare, where what has not changed is skipped."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from pgle.costs.estimate.estimate import hardware_of
 from pgle.costs.profile.coverage import Coverage
-from pgle.costs.profile.files import profile_files, read_profile, sidecar_path
-from pgle.costs.profile.lookup import LookupTable
+from pgle.costs.profile.files import read_profile, sidecar_path
 from pgle.errors import UserError, WorkloadError
 from pgle.files import AnyPath, check_absent, read_bytes, read_kept, sha256, write_files
-from pgle.run.compare import CompareRequest, record_comparison, run_compare
+from pgle.mission import Compared, fulfil
 from pgle.run.convert import Conversion, ConvertRequest, convert
-from pgle.run.coverage import carried_over, table_of, verify
-from pgle.run.directory.directory import COMPARED, RunDirectory
+from pgle.run.coverage import Fit, verify
+from pgle.run.directory.directory import COMPARED, RunDirectory, StageFolder
 from pgle.run.directory.manifest import (
     StageRecord,
     extend_manifest,
@@ -32,11 +29,9 @@ from pgle.run.directory.manifest import (
 from pgle.run.process.environment import find_rank
 from pgle.run.stages.real import RealBackEnd, checked_window, reported
 from pgle.run.stages.simulated import SimulatedBackEnd
-from pgle.run.stages.stage import StageRequest, StageResult, end_record
+from pgle.run.stages.stage import KeptVerdict, StageRequest, StageResult, end_record
 from pgle.steps.compare import Comparison, LimitCheck, Limits
 from pgle.xla.flags.text import FOUND_BY_SEARCH
-from pgle.xla.hlo.dumps import read_dumps
-from pgle.xla.log.verdict import Bounds, ProfileUse
 
 Capture: TypeAlias = Literal["auto", "jax", "nsys", "simulated"]
 BackEnd: TypeAlias = RealBackEnd | SimulatedBackEnd
@@ -47,8 +42,7 @@ GPU_DRIVER = Path("/proc/driver/nvidia/version")
 def choose_back_end(
     capture: Capture, window: str = "auto", **simulated: Any
 ) -> BackEnd:
-    """The back end that `--capture` names: for ``auto`` the devices of this machine where there is
-    an NVIDIA GPU.
+    """The back end that `--capture` names: for ``auto`` the devices of this machine where there is an NVIDIA GPU.
 
     `simulated` has the fields of `SimulatedBackEnd`.
     """
@@ -64,6 +58,7 @@ def choose_back_end(
     )
 
 
+EXPOSED = "predicted_exposed_us"  # fact of a simulated stage
 AGAINST = "against the profile run"  # begins a warning of another program
 
 
@@ -84,9 +79,7 @@ def run_stage(
 def run_held(
     request: StageRequest, back_end: BackEnd, *, again: bool, force: bool
 ) -> StageResult:
-    """Run a stage in a run directory that is held already; `again` and `force` as in
-    `RealBackEnd.run`.
-    """
+    """Run a stage in a run directory that is held already; `again` and `force` as in `RealBackEnd.run`."""
     if request.profile is not None:
         request = replace(
             request, profile=content_addressed(request.profile, request.run)
@@ -106,8 +99,7 @@ def run_held(
 
 
 def content_addressed(profile: AnyPath, run: RunDirectory) -> Path:
-    """A copy of a profile whose name carries its hash: JAX's compilation cache keys on the path,
-    not on the content.
+    """A copy of a profile whose name carries its hash: JAX's compilation cache keys on the path, not on the content.
 
     A directory is used in place. Raises `UserError` if it is in an object store.
     """
@@ -142,8 +134,7 @@ class Pipeline:
     run: RunDirectory  # the run directory
     skipped: tuple[str, ...]  # stages that were done already
     stages: tuple[StageResult, ...]  # results of the launched stages that were run now
-    # of the profile against the module that will use it, as the baseline compiled it
-    coverage: Coverage
+    coverage: Coverage  # of the profile against the module that will use it, as the baseline compiled it
     covered: bool  # whether it reaches the bound
     used: bool  # whether XLA used the profile in the performance run, and enough of it
     use: str  # the verdict on that, and why, as recorded; empty if absent
@@ -153,8 +144,7 @@ class Pipeline:
     checks: tuple[LimitCheck, ...] = ()  # what the comparison had to keep
     warnings: tuple[str, ...] = ()  # one line each
     facts: Mapping[str, Any] = field(default_factory=dict)  # of the performance run
-    # predicted exposed communication per step without and with the profile; None unless the GPU is
-    # simulated
+    # predicted exposed communication per step without and with the profile; None unless the GPU is simulated
     exposed_us: tuple[float, float] | None = None
 
     @property
@@ -174,8 +164,7 @@ class Pipeline:
 
 @dataclass
 class Experiment:
-    """One pass over the stages of a run directory: those that the manifest does not hold as done
-    are run.
+    """One pass over the stages of a run directory: those that the manifest does not hold as done are run.
 
     Where one fails, earlier ones are kept, and the next pass continues there.
     """
@@ -198,9 +187,8 @@ class Experiment:
     _results: list[StageResult] = field(default_factory=list, init=False)
 
     def run(self) -> Pipeline:
-        """All stages; raises `WorkloadError` if the user's program failed, with code 1 if it left
-        not what its stage is for.
-        """
+        """All stages; raises `WorkloadError` if the user's program failed, with code 1 if it left not what its stage is
+        for."""
         rank = find_rank()
         if (
             not rank.is_alone
@@ -220,87 +208,46 @@ class Experiment:
         return self.profiled.run
 
     def _stages(self) -> Pipeline:
-        profiled = self.profiled
-        for name in (profiled.stage, *COMPARED):
+        for name in (self.profiled.stage, *COMPARED):
             self._run.stage(name).check(again=self._is_recorded(name) or self.force)
         if self.judged:
-            write_files(
-                {
-                    self._run.judged_flags: "\n".join(
-                        (FOUND_BY_SEARCH, *self.judged, "")
-                    )
-                },
-                force=True,
-            )
-        self._launch(profiled)
-        self._convert()
-        without = tuple(flag for flag in profiled.flags if flag not in self.judged)
-        baseline = replace(profiled, stage="baseline", mode="baseline", flags=without)
-        self._launch(baseline)
-        self.announce("verify")
-        covers = (
-            profiled if self.judged else baseline
-        )  # a module that was compiled with the flags of the perf stage
-        coverage = verify(self._run.profile, [covers.folder.rank().hlo])
-        path, note = self._run.profile, ""
-        if not coverage.is_ok(profiled.bounds):
-            path, note = _carried(self._run, covers)
-            coverage = verify(path, [covers.folder.rank().hlo]) if note else coverage
-        self.on_result(coverage)
-        profile = content_addressed(path, self._run)
-        self._launch(replace(profiled, stage="perf", mode="perf", profile=profile))
-        before, perf = (read_manifest(self._run.path).last(name) for name in COMPARED)
-        stages = (record.facts for record in (before, perf) if record is not None)
-        exposed = [
-            facts["predicted_exposed_us"]
-            for facts in stages
-            if "predicted_exposed_us" in facts
-        ]  # if simulated
-        self.announce("compare")
-        comparison: Comparison | None = None
-        checks: tuple[LimitCheck, ...] = ()
-        not_compared: tuple[str, ...] = ()
-        try:
-            words = tuple(str(self._run.stage(name).path) for name in COMPARED)
-            comparison, checks = run_compare(
-                CompareRequest(words, limits=Limits(fail_slower=self.fail_slower))
-            )
-            record_comparison(self._run, comparison)
-        except (
-            UserError
-        ) as error:  # too few steps: everything before is still worth having
-            not_compared = (f"step times were not compared: {error}",)
+            lines = (FOUND_BY_SEARCH, *self.judged, "")
+            write_files({self._run.judged_flags: "\n".join(lines)}, force=True)
+        limits = Limits(fail_slower=self.fail_slower)
+        fit, verdict, compared = fulfil(self.profiled, self._baseline(), limits, self)
+        return self._result(fit, verdict, compared)
+
+    def _baseline(self) -> StageRequest:
+        flags = tuple(flag for flag in self.profiled.flags if flag not in self.judged)
+        return replace(self.profiled, stage="baseline", mode="baseline", flags=flags)
+
+    def _result(self, fit: Fit, verdict: KeptVerdict, compared: Compared) -> Pipeline:
+        bounds = self.profiled.bounds
+        manifest = read_manifest(self._run.path)
+        records = [manifest.last(name) for name in COMPARED]
+        perf = records[-1]
+        names = (fit.note,) if fit.note else self._other_names(fit.coverage)
+        problems = (compared.problem,) if compared.problem else ()
+        facts: dict[str, Any] = {}
+        if perf is not None:
+            facts = {**reported(None, perf.facts.get("hook", {}), perf), **perf.facts}
         return Pipeline(
             run=self._run,
             skipped=tuple(self._skipped),
             stages=tuple(self._results),
-            coverage=coverage,
-            covered=coverage.is_ok(profiled.bounds),
-            used=perf is not None and _was_used(perf.facts, profiled.bounds),
-            use=": ".join(
-                perf.facts[key]
-                for key in ("verdict", "why")
-                if perf is not None and perf.facts.get(key)
-            ),
-            comparison=comparison,
-            checks=checks,
-            warnings=(
-                *self._recorded,
-                *([note] if note else self._other_names(coverage)),
-                *not_compared,
-            ),
-            facts={}
-            if perf is None
-            else {**reported(None, perf.facts.get("hook", {}), perf), **perf.facts},
-            exposed_us=(float(exposed[0]), float(exposed[1]))
-            if len(exposed) == 2
-            else None,
+            coverage=fit.coverage,
+            covered=fit.coverage.is_ok(bounds),
+            used=verdict.is_used(bounds),
+            use=verdict.text,
+            comparison=compared.comparison,
+            checks=compared.checks,
+            warnings=(*self._recorded, *names, *problems),
+            facts=facts,
+            exposed_us=_predicted_exposed_us(records),
         )
 
     def _other_names(self, coverage: Coverage) -> tuple[str, ...]:
-        """A line if the profile fits the module that it was measured on, but not the one that will
-        use it.
-        """
+        """A line if the profile fits the module that it was measured on, but not the one that will use it."""
         stage = self.profiled
         fits = coverage.is_ok(stage.bounds)
         if fits or not verify(self._run.profile, [stage.folder.rank().hlo]).is_ok(
@@ -311,51 +258,44 @@ class Experiment:
         other = "sync" if stage.mode == "async" else "async"
         return (f"{what}; run again with --mode {other}",)
 
-    def _launch(self, stage: StageRequest) -> None:
-        """Run a stage by the back end, where it is due."""
+    def launch(self, stage: StageRequest) -> StageFolder:
+        """Run a stage by the back end if it is due; return its folder."""
+        if stage.profile is not None:
+            stage = replace(stage, profile=content_addressed(stage.profile, self._run))
         if not self._is_due(self.back_end.plan(stage)):
-            return
-        force = self.force
+            return stage.folder
         if stage.stage == "profile":
             self._check_profile()
-        result = run_held(
-            stage,
-            self.back_end,
-            again=self._is_recorded(stage.stage) or force,
-            force=force,
-        )
+        again = self._is_recorded(stage.stage) or self.force
+        result = run_held(stage, self.back_end, again=again, force=self.force)
         if self.judged and stage.stage == "baseline":  # it is meant to differ
-            result = replace(
-                result,
-                warnings=tuple(line for line in result.warnings if AGAINST not in line),
-            )
+            warnings = tuple(line for line in result.warnings if AGAINST not in line)
+            result = replace(result, warnings=warnings)
         if result.failed:
             raise WorkloadError(1, f"{stage.stage}: {result.failed}")
         self._results.append(result)
         self.on_result(result)
+        return stage.folder
 
-    def _convert(self) -> None:
-        """Trace → profile."""
-        run, folder = self._run, self.profiled.folder
-        dumps = (folder.rank().hlo,) if folder.rank().hlo.is_dir() else ()
-        inputs = tuple(
-            record_file(path, run.path) for path in (*folder.trace_files(), *dumps)
-        )
+    def convert(self, request: ConvertRequest) -> Path:
+        """Convert the traces of the profile stage if that is due; return the path of the profile."""
+        run = self._run
+        sources = (*self.profiled.folder.trace_files(), *self.profiled.folder.dumps())
+        inputs = tuple(record_file(path, run.path) for path in sources)
         planned = StageRecord("convert", inputs=inputs)
         if not self._is_due(planned):
-            return
+            return run.profile
         self._check_profile()
         record = replace(planned, started=now())
         extend_manifest(run.path, record)
         try:
-            conversion = convert(
-                ConvertRequest(folder.traces(), run.profile, dumps, force=True)
-            )
+            conversion = convert(request)
         except UserError as error:
             end_record(run, record, error.exit_code, failed=error.line())
             raise
         end_record(run, record, 0, outputs=(run.profile, sidecar_path(run.profile)))
         self.on_result(conversion)
+        return run.profile
 
     def _check_profile(self) -> None:
         """Refuse to overwrite a profile that this did not write, before the profile run too."""
@@ -398,30 +338,10 @@ class Experiment:
         return bool(why)
 
 
-def _was_used(facts: Mapping[str, Any], bounds: Bounds) -> bool:
-    """Whether a perf stage used its profile, by what it recorded; with other bounds than today's,
-    perhaps.
-    """
-    verdict, time, kept = (
-        facts.get(key) for key in ("verdict", "time_coverage", "kept_share")
-    )
-    if verdict in (ProfileUse.USED, ProfileUse.PARTLY_USED) and time is not None:
-        return bounds.are_met(time, 1.0 if kept is None else kept)
-    return verdict == ProfileUse.USED
-
-
-def _carried(run: RunDirectory, baseline: StageRequest) -> tuple[Path, str]:
-    """The profile carried over to what the baseline compiled, and what to say of it; as it is if
-    that is no better.
-    """
-    dumps = read_dumps([baseline.folder.rank().hlo])
-    given = read_profile(run.profile)
-    module = max(dumps.modules, key=lambda item: len(LookupTable(item).rows))
-    profile, note = carried_over(
-        run.profile, given, table_of(dumps, module), hardware_of(module)
-    )
-    if not note:
-        return run.profile, ""
-    path = run.path / "profile.carried.pbtxt"
-    write_files(profile_files(path, profile), force=True)
-    return path, note
+def _predicted_exposed_us(
+    records: Sequence[StageRecord | None],
+) -> tuple[float, float] | None:
+    """Predicted exposed communication of the records of both runs; None unless both were simulated."""
+    facts = [record.facts for record in records if record is not None]
+    found = [float(one[EXPOSED]) for one in facts if EXPOSED in one]
+    return (found[0], found[1]) if len(found) == 2 else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from pgle.run.directory.manifest import (
     extend_manifest,
     now,
     put_back,
+    read_manifest,
     record_file,
 )
 from pgle.run.process.environment import (
@@ -69,9 +70,8 @@ class StageRequest:
         return self.run.stage(self.stage)
 
     def plan(self, versions: Mapping[str, str], **asked: object) -> StageRecord:
-        """The record of a run with what decides its outcome on any back end, which adds its own
-        options: `asked`, JSON types. The input files are those of the program that the command
-        names, and the profile.
+        """The record of a run with what decides its outcome on any back end, which adds its own options: `asked`, JSON
+        types. The input files are those of the program that the command names, and the profile.
         """
         flags = kept_flags(
             with_efforts(
@@ -121,8 +121,7 @@ class StageResult:
 
     @property
     def good(self) -> bool:
-        """Whether the stage did what it is for: a profile stage left a trace, the main module of
-        perf used the profile.
+        """Whether the stage did what it is for: a profile stage left a trace, the main module of perf used the profile.
 
         A program without jax may have run well all the same.
         """
@@ -150,8 +149,7 @@ def begin_record(
 ) -> StageRecord:
     """Write the record of a stage that is about to start.
 
-    `before` is as of `waiting`. If it is `simulated`, the GPUs and variables of this machine do not
-    matter.
+    `before` is as of `waiting`. If it is `simulated`, the GPUs and variables of this machine do not matter.
     """
     rank = rank or Rank()
     record = replace(
@@ -179,9 +177,7 @@ def begin_record(
 def confirm_stage(
     request: StageRequest, files: RankFiles, facts: Mapping[str, Any]
 ) -> ModuleVerdict | None:
-    """Of a perf stage, what the log and the schedule dump of this rank prove; `facts` as the hook
-    leaves them.
-    """
+    """Of a perf stage, what the log and the schedule dump of this rank prove; `facts` as the hook leaves them."""
     profile = request.profile
     if profile is None:
         return None
@@ -207,6 +203,44 @@ def confirm_stage(
     ).main
 
 
+@dataclass(frozen=True)
+class KeptVerdict:
+    """What the record of a perf stage keeps of the verdict on its profile: enough to judge it by other bounds."""
+
+    verdict: str = ""  # a `ProfileUse`
+    why: str = ""
+    time_coverage: float | None = (
+        None  # share of the module's time that has a cost; None: unknown
+    )
+    kept_share: float | None = (
+        None  # share of the profile's costs that XLA kept; None: all
+    )
+
+    @property
+    def text(self) -> str:
+        """The verdict and why; empty if nothing was recorded."""
+        return ": ".join(filter(None, (self.verdict, self.why)))
+
+    def is_used(self, bounds: Bounds) -> bool:
+        """Whether XLA used the profile, and enough of it by these bounds, which may be new."""
+        took_costs = self.verdict in (ProfileUse.USED, ProfileUse.PARTLY_USED)
+        if took_costs and self.time_coverage is not None:
+            kept = 1.0 if self.kept_share is None else self.kept_share
+            return bounds.are_met(self.time_coverage, kept)
+        return self.verdict == ProfileUse.USED
+
+
+def kept_verdict(performed: StageFolder) -> KeptVerdict:
+    """The verdict that the last run of a stage recorded; an empty one if it was not run."""
+    record = read_manifest(performed.run.path).last(performed.name)
+    if record is None:
+        return KeptVerdict()
+    names = (field.name for field in fields(KeptVerdict))
+    return KeptVerdict(
+        **{name: record.facts[name] for name in names if name in record.facts}
+    )
+
+
 def end_record(
     run: RunDirectory,
     record: StageRecord,
@@ -220,9 +254,8 @@ def end_record(
 ) -> StageRecord:
     """Complete the record of a stage that has ended, and write it; fields as in `StageRecord`.
 
-    Of the verdict of a perf stage the facts keep enough to judge again by other bounds. Where the
-    stage failed and a finished run waits, that is put back, and the record says where this one's
-    files are now.
+    Of the verdict of a perf stage the facts keep enough to judge again by other bounds. Where the stage failed and a
+    finished run waits, that is put back, and the record says where this one's files are now.
     """
     kept = ("verdict", "why", "proof", "time_coverage", "kept_share")
     judged = {

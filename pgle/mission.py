@@ -1,0 +1,116 @@
+"""The mission, from a trace to the proof of a gain. `pgle run` runs `fulfil`.
+
+XLA's latency-hiding scheduler hides communication behind compute, but guesses how long each
+operation takes. pgle measures that, gives the costs to XLA, proves from XLA's log that they were
+used, and compares step times:
+
+    profile  run the program, traced          → StageFolder: traces, and the HLO that XLA compiled
+    convert  measure every instruction        → Path of a Profile: instruction name → cost in µs
+    verify   look costs up as XLA will do     → Fit: the Coverage, and the profile to use
+    perf     run the program with the profile → StageFolder: step times, XLA's log
+    confirm  read what the log proves         → KeptVerdict: whether XLA used the profile
+    compare  steps without and with it        → Compared: the Comparison, or why there is none
+
+A baseline, the program without the profile, runs before verify. Steps hand over files of a run
+directory, so an interrupted run continues. A `Keeper` skips what is done and records the rest:
+`Experiment` in run/stages/pipeline.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from pgle.costs.profile.coverage import Coverage
+from pgle.errors import UserError
+from pgle.run.compare import CompareRequest, record_comparison, run_compare
+from pgle.run.convert import ConvertRequest
+from pgle.run.coverage import Fit, find_fit
+from pgle.run.directory.directory import StageFolder
+from pgle.run.stages.stage import KeptVerdict, StageRequest, kept_verdict
+from pgle.steps.compare import Comparison, LimitCheck, Limits
+from pgle.xla.log.verdict import Bounds
+
+
+class Keeper(Protocol):
+    """Runs long steps if they are due, records them, and tells the user about every step."""
+
+    def launch(self, stage: StageRequest) -> StageFolder:
+        """Run the program, on GPUs or simulated ones; return the folder with its files."""
+
+    def convert(self, request: ConvertRequest) -> Path:
+        """Convert traces by `pgle.run.convert`; return the path of the profile."""
+
+    def announce(self, step: str, /) -> None:
+        """Say that a short step begins, which is never skipped."""
+
+    def on_result(self, found: Coverage, /) -> None:
+        """Show what a short step found."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Step times without the profile against those with it."""
+
+    comparison: Comparison | None = None  # None: too few steps
+    checks: tuple[LimitCheck, ...] = ()  # limits that the comparison had to keep
+    problem: str = ""  # why there is no comparison
+
+
+def fulfil(
+    program: StageRequest, baseline: StageRequest, limits: Limits, keeper: Keeper
+) -> tuple[Fit, KeptVerdict, Compared]:
+    """Run the mission for a program. Its baseline may lack the flags that the run judges."""
+    traced = profile(program, keeper)
+    costs = convert(traced, keeper)
+    before = keeper.launch(baseline)
+    keeper.announce("verify")
+    compiled = (
+        before if baseline.flags == program.flags else traced
+    )  # by the flags of perf
+    fit = verify(costs, compiled, program.bounds)
+    keeper.on_result(fit.coverage)
+    after = perf(program, fit.profile, keeper)
+    verdict = confirm(after)
+    keeper.announce("compare")
+    return fit, verdict, compare(before, after, limits)
+
+
+def profile(program: StageRequest, keeper: Keeper) -> StageFolder:
+    """Run the program, and trace a window of its steps."""
+    return keeper.launch(program)
+
+
+def convert(traced: StageFolder, keeper: Keeper) -> Path:
+    """Measure what each instruction took, and write the profile into the run directory."""
+    out = traced.run.profile
+    return keeper.convert(
+        ConvertRequest(traced.traces(), out, traced.dumps(), force=True)
+    )
+
+
+def verify(costs: Path, compiled: StageFolder, bounds: Bounds) -> Fit:
+    """Find the instructions that have a cost; carry the costs over if they are too few."""
+    return find_fit(costs, compiled.rank().hlo, bounds)
+
+
+def perf(program: StageRequest, costs: Path, keeper: Keeper) -> StageFolder:
+    """Run the program again; XLA schedules it by the profile."""
+    return keeper.launch(replace(program, stage="perf", mode="perf", profile=costs))
+
+
+def confirm(performed: StageFolder) -> KeptVerdict:
+    """Whether XLA used the profile: what `confirm_stage` read in the log when perf ended."""
+    return kept_verdict(performed)
+
+
+def compare(before: StageFolder, after: StageFolder, limits: Limits) -> Compared:
+    """Compare the step times of both runs, and hold the change against the limits."""
+    sides = (str(before.path), str(after.path))
+    try:
+        comparison, checks = run_compare(CompareRequest(sides, limits=limits))
+    except UserError as error:  # what was found before is still worth having
+        return Compared(problem=f"step times were not compared: {error}")
+    record_comparison(after.run, comparison)
+    return Compared(comparison, checks)
