@@ -46,7 +46,7 @@ ROOMS = {
         "directory",
         "ask",
         "process hook compiler",
-        "inputs",
+        "inputs target",
         "predict",
         "convert",
         "coverage confirm compare",

@@ -347,6 +347,7 @@ QUIET = option(
     Between.of("quiet_s"),
     default=20.0,
 )
+COMPILED_FOR = target(f"{_GPU}  [default: the dump's, else h100]")
 COMPILED = (
     option(
         "--profile",
@@ -354,7 +355,7 @@ COMPILED = (
         "PROFILE",
         LOCAL,
     ),
-    target(f"{_GPU}  [default: h100]"),  # of a run directory its own
+    COMPILED_FOR,
     option(
         "--devices",
         "Devices on one host; short for --topology 1x1xN.",

@@ -209,7 +209,7 @@ def _measured(text: str) -> dict[int, float]:
     opt.option(
         "--from measured_on", "Dump that the profile was measured on.", "HLO", LOCAL
     ),
-    opt.TARGET,
+    opt.COMPILED_FOR,
     opt.devices_per_host("GPUs that share NVLink.  [default: the target's, 8 or 72]"),
     opt.NETWORK,
     *opt.FLAGS,

@@ -55,7 +55,8 @@ from pgle.schedule.predict import LEAST_GAIN, Gain
 from pgle.tune.search import NEAR_CEILING
 
 if TYPE_CHECKING:
-    from pgle.run.predict import Predicted, PredictRequest, TargetFrom
+    from pgle.run.predict import Predicted, PredictRequest
+    from pgle.run.target import TargetFrom
     from pgle.schedule.predict import Prediction, Uncertain
     from pgle.schedule.simulate import Timeline
     from pgle.xla.hlo.module import Module

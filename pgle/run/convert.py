@@ -144,20 +144,22 @@ def _profile(
     if target is None:
         return profile
     from pgle.costs.profile.coverage import complete_profile
-    from pgle.xla.targets import find_hardware, load_target
+    from pgle.run.target import same_gpu_of
+    from pgle.xla.targets import load_target
 
-    hardware = find_hardware(load_target(target))
+    named = load_target(target)
     for found in measured.costs:
         module = found.program.hlo
         if module is None:
             what = f"no HLO of {found.program.key.name} to complete"
             raise UserError(what, where="--complete", remedy="pass --hlo DUMP")
+        hardware = same_gpu_of(module, named).hardware
         for fingerprint in (
             fingerprints(found) if fingerprint_names else (module.fingerprint,)
         ):
-            named = replace(module, fingerprint=fingerprint)
+            renamed = replace(module, fingerprint=fingerprint)
             profile = complete_profile(
-                profile, named, hardware, lhs_module=found.program.lhs_module
+                profile, renamed, hardware, lhs_module=found.program.lhs_module
             ).profile
     return profile
 

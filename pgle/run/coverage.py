@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pgle.costs.estimate.estimate import estimator, hardware_of
+from pgle.costs.estimate.estimate import estimator
 from pgle.costs.profile.carry import (
     LEAST_KNOWN,
     By,
@@ -27,12 +27,12 @@ from pgle.errors import UserError, many
 from pgle.files import AnyPath, write_files
 from pgle.run.convert import Written, check_output, write_profiles
 from pgle.run.directory.directory import RunDirectory
-from pgle.run.predict import hardware_for
+from pgle.run.target import gpu_of, same_gpu_of
 from pgle.xla.hlo.dumps import Dumps, no_match, read_dumps, read_module, read_modules
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.schedule_dump import find_schedule_dumps
 from pgle.xla.log.verdict import BOUNDS, Bounds
-from pgle.xla.targets import Hardware, Target, find_hardware, load_target
+from pgle.xla.targets import Hardware, load_target
 
 
 def verify(profile: AnyPath, hlo: Sequence[AnyPath], *, module: str = "") -> Coverage:
@@ -116,7 +116,9 @@ def complete_file(
     for final in chosen:  # bare names of one module would count for the others
         lhs_module = dumps.lhs_module(final.name)
         several = len(chosen) > 1
-        hardware = _hardware_of(final, named, devices_per_host)
+        hardware = replace(
+            same_gpu_of(final, named).hardware, devices_per_host=devices_per_host
+        )
         completions.append(
             complete_profile(
                 given, final, hardware, lhs_module=lhs_module, with_fingerprint=several
@@ -125,22 +127,6 @@ def complete_file(
         given = completions[-1].profile
     (written,) = write_profiles({output: given}, force=force, inputs=inputs)
     return tuple(completions), written
-
-
-def _hardware_of(
-    module: Module, named: Target | None, devices_per_host: int
-) -> Hardware:
-    """The GPU that a module was compiled for, which may be named too, with so many on a host."""
-    if named is None:
-        found, _ = hardware_for(module)
-        return replace(found, devices_per_host=devices_per_host)
-    compiled_for = module.compute_capability
-    if compiled_for is not None and compiled_for != named.compute_capability:
-        major, minor = compiled_for
-        what = f"was compiled for sm_{major}.{minor}, and {named.name} is another generation"
-        remedy = "leave --target out, or give the dump of that GPU"
-        raise UserError(what, where=module.source, remedy=remedy)
-    return find_hardware(named, devices_per_host=devices_per_host)
 
 
 def carry_file(
@@ -159,6 +145,9 @@ def carry_file(
 
     `target` is the GPU by whose links collectives of another size are scaled; empty: as the new
     dump says. `module` is as of `complete_file`.
+
+    Raises:
+        UserError: the new dump is of another generation of GPUs than `target`.
     """
     check_output(output, force=force, inputs=(profile, old, new))
     given, before, after = read_profile(profile), read_dumps([old]), read_dumps([new])
@@ -179,15 +168,10 @@ def carry_file(
         raise no_match(module or source.name, [item.name for item in after.modules])
     goal = max(wanted, key=lambda item: len(item.instructions))
     one, other = table_of(before, source), table_of(after, goal)
-    named_gpu = (
-        find_hardware(load_target(target), devices_per_host=devices_per_host)
-        if target
-        else None
-    )
+    gpu = same_gpu_of(goal, load_target(target) if target else None).hardware
+    hardware = replace(gpu, devices_per_host=devices_per_host)
     check_source(given, one, profile)
-    carried = carry(
-        given, one, other, scale_by(one, other, named_gpu or hardware_of(goal))
-    )
+    carried = carry(given, one, other, scale_by(one, other, hardware))
     if not carried.matches:
         remedy = "check --from and --to: these modules share no instruction"
         raise UserError("nothing of it can be carried", where=profile, remedy=remedy)
@@ -285,7 +269,7 @@ def _carried(profile: Path, hlo: Path) -> tuple[Profile | None, str]:
     module = max(dumps.modules, key=lambda item: len(LookupTable(item).rows))
     table = table_of(dumps, module)
     given = read_profile(profile)
-    carried, note = carried_over(profile, given, table, hardware_of(module))
+    carried, note = carried_over(profile, given, table, gpu_of(module.source).hardware)
     return (carried, note) if note else (None, "")
 
 

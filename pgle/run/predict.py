@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 from pgle.costs.estimate.known import unmodelled_warnings
 from pgle.costs.estimate.unknown import assumed_warnings
@@ -15,21 +14,11 @@ from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import effective_costs
 from pgle.files import AnyPath
 from pgle.run.directory.directory import RunDirectory
+from pgle.run.target import TargetFrom, gpu_of
 from pgle.schedule.predict import Prediction, predict
 from pgle.xla.hlo.dumps import no_match, read_scheduled
 from pgle.xla.hlo.module import Module
-from pgle.xla.targets import (
-    Hardware,
-    by_capability,
-    find_hardware,
-    load_target,
-    target_beside,
-)
-
-TargetFrom: TypeAlias = Literal["option", "description", "file name", "nothing"]
-"""What names the GPU of a module: ``--target``; XLA's description next to the dump; the dump's
-name, by compute capability; nothing, and an H100 is assumed.
-"""
+from pgle.xla.targets import load_target
 
 
 @dataclass(frozen=True)
@@ -69,9 +58,7 @@ def predict_file(request: PredictRequest) -> Predicted:
         UserError: an input is bad, or no module is scheduled.
     """
     profile = read_profile(request.profile) if request.profile is not None else None
-    given = (
-        None if request.target is None else find_hardware(load_target(request.target))
-    )
+    named = None if request.target is None else load_target(request.target)
     hlo, stage = _stage_of(request.hlo)
     scheduled = read_scheduled(hlo)
     chosen = [module for module in scheduled if re.search(request.module, module.name)]
@@ -79,17 +66,12 @@ def predict_file(request: PredictRequest) -> Predicted:
         raise no_match(request.module, [item.name for item in scheduled])
     found = []
     for module in chosen:
-        hardware, target_from = (
-            hardware_for(module) if given is None else (given, "option")
-        )
-        domain = request.devices_per_host or hardware.devices_per_host
-        hardware = replace(
-            hardware.on_network(request.network_gb_s), devices_per_host=domain
-        )
-        found.append(
-            (predict(module, profile, hardware), module, hardware, target_from)
-        )
-    prediction, module, chosen_hardware, target_from = max(
+        gpu = gpu_of(module.source, named)
+        domain = request.devices_per_host or gpu.hardware.devices_per_host
+        hardware = gpu.hardware.on_network(request.network_gb_s)
+        hardware = replace(hardware, devices_per_host=domain)
+        found.append((predict(module, profile, hardware), module, hardware, gpu))
+    prediction, module, chosen_hardware, gpu = max(
         found, key=lambda item: item[0].step_us
     )
     return Predicted(
@@ -97,9 +79,10 @@ def predict_file(request: PredictRequest) -> Predicted:
         stage=stage,
         module=module,
         target=chosen_hardware.name,
-        target_from=target_from,
+        target_from=gpu.by,
         prediction=prediction,
         warnings=(
+            *((gpu.doubt,) if gpu.doubt else ()),
             *unmodelled_warnings(
                 module,
                 () if profile is None else effective_costs(profile, module.fingerprint),
@@ -122,12 +105,3 @@ def _stage_of(path: AnyPath) -> tuple[AnyPath, str]:
         if (dump := run.stage(name).rank().hlo).is_dir():
             return dump, name
     return path, ""
-
-
-def hardware_for(module: Module) -> tuple[Hardware, TargetFrom]:
-    """The GPU that a module was compiled for, and what says so."""
-    described = target_beside(module.source)
-    if described is not None:
-        return find_hardware(described), "description"
-    capability = module.compute_capability
-    return by_capability(capability), "nothing" if capability is None else "file name"

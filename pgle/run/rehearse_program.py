@@ -62,6 +62,7 @@ from pgle.run.process.environment import (
     user_flags,
 )
 from pgle.run.process.process import check_program, program_of
+from pgle.run.target import dump_in, gpu_of, target_named_by
 from pgle.xla.flags.catalogue import LHS, PROFILE_PATH, known_in
 from pgle.xla.flags.presets import Mode, flags_for
 from pgle.xla.flags.text import FlagList, format_flags, parse_flags, typed_flag
@@ -184,7 +185,7 @@ def of_run(given: RehearseCommand) -> RehearseCommand:
     """
     run = RunDirectory(Path(given.words[0]))
     if len(given.words) != 1 or not run.is_recorded:
-        return replace(given, target=given.target or DEFAULT_TARGET)
+        return _of_dump(given)
     places = (run.captured, run.stage("profile").rank().ir)
     folder = next((path for path in places if path.is_dir() and modules_in(path)), None)
     stage = read_manifest(run.path).last("profile")
@@ -220,6 +221,21 @@ def of_run(given: RehearseCommand) -> RehearseCommand:
         choose=given.choose or asked.get("choose"),
         typed=given,
     )
+
+
+def _of_dump(given: RehearseCommand) -> RehearseCommand:
+    """A command line with the GPU of its dump if it names none.
+
+    If it names one of another generation than the dump's, it has a doubt.
+    """
+    if is_program(given.words):
+        return replace(given, target=given.target or DEFAULT_TARGET)
+    source = dump_in(Path(given.words[0]))
+    if given.target:
+        doubt = gpu_of(source, load_target(given.target)).doubt
+        return replace(given, doubts=(*given.doubts, *filter(None, [doubt])))
+    named = target_named_by(source)
+    return replace(given, target=named or DEFAULT_TARGET)
 
 
 def _ran(stage: StageRecord) -> CapturedProgram:

@@ -53,7 +53,8 @@ from pgle.run.process.process import (
     last_line,
     program_of,
 )
-from pgle.run.rehearse_program import settle, told_of_hosts
+from pgle.run.rehearse_program import DEFAULT_TARGET, settle, told_of_hosts
+from pgle.run.target import gpu_of, target_named_by
 from pgle.scale.answer import (
     RowControl,
     ScaleAnswer,
@@ -103,7 +104,7 @@ class ScaleRequest:
     out: Path  # folder for all rows
     vary: Mapping[str, Sequence[str]] = field(default_factory=dict)
     fit: str = ""  # the varied name of which the last value that fits is sought; its values grow
-    target: str = "h100"
+    target: str = "h100"  # empty: as files say, else `DEFAULT_TARGET`
     per_host: int | None = (
         None  # GPUs that share NVLink; None: as the target usually has
     )
@@ -161,7 +162,7 @@ def scale(
     request: ScaleRequest, on_row: OnRow = lambda row, done, total: None
 ) -> Scaling:
     """Make all rows and judge them."""
-    request = _with_run(request)
+    request = _with_target(_with_run(request))
     wanted = _of_files(request) if request.are_files else _of_command(request)
     if missing := set(request.measured) - {trial.devices for trial in wanted}:
         remedy = f"add {min(missing)} to --devices"
@@ -210,6 +211,16 @@ def _with_run(request: ScaleRequest) -> ScaleRequest:
     return replace(
         request, profile=profile and profile.resolve(), measured_on=measured_on
     )
+
+
+def _with_target(request: ScaleRequest) -> ScaleRequest:
+    """The request with the GPU of its first file if it names none."""
+    if request.target:
+        return request
+    named = ""
+    if request.words and request.are_files:
+        named = target_named_by(str(Path(request.words[0]).resolve()))
+    return replace(request, target=named or DEFAULT_TARGET)
 
 
 def _of_command(request: ScaleRequest) -> tuple[SizeTrial, ...]:
@@ -495,7 +506,10 @@ def _found(
         modules, notes = _captured(request, trial, folder / CAPTURED, target, log)
         program = read_captured(folder / CAPTURED)
     elif file.suffix not in OF_JAX and (module := read_module(file)).is_scheduled:
-        scheduled = _Made(module, file.resolve(), memory_of(file))
+        doubt = gpu_of(str(file), target).doubt
+        scheduled = _Made(
+            module, file.resolve(), memory_of(file), warnings=(doubt,) if doubt else ()
+        )
         return _priced(request, empty, scheduled)[0], scheduled
     asked = settle(
         modules,

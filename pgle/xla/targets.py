@@ -24,7 +24,7 @@ from importlib import resources
 from pathlib import Path
 
 from pgle.errors import UserError, suggestion
-from pgle.files import as_path, read_bytes
+from pgle.files import AnyPath, as_path, read_bytes
 
 MATMUL_EFFICIENCY = 0.8
 """Large bf16 matmuls reach 80.3 % of the data-sheet peak on H100 (stas00/ml-engineering at
@@ -475,17 +475,23 @@ def target_beside(source: str) -> Target | None:
         The description, under the name of the shipped target where that is the same GPU by its
         figures, else under that of the device; None if absent that can be read.
     """
+    file = description_beside(source)
+    if file is None:
+        return None
+    with suppress(UserError):
+        given = load_target(str(file))
+        return replace(given, name=shipped_name(given) or given.device)
+    return None
+
+
+def description_beside(source: str) -> AnyPath | None:
+    """The description that XLA wrote for a dump, or another one in its folder; None without one."""
     path = as_path(source)
     stem = glob.escape(".".join(path.name.split(".")[:2]))
-    found = [
-        file
-        for pattern in (f"{stem}.*", "*")
-        for file in sorted(path.parent.glob(pattern + _DESCRIPTION))
-    ]
-    for file in found[:1]:
-        with suppress(UserError):
-            given = load_target(str(file))
-            return replace(given, name=shipped_name(given) or given.device)
+    for pattern in (f"{stem}.*", "*"):
+        found = sorted(path.parent.glob(pattern + _DESCRIPTION))
+        if found:
+            return found[0]
     return None
 
 

@@ -192,3 +192,15 @@ def test_of_a_run_directory_the_stage_is_named(
         (dump / found.name).write_bytes(found.read_bytes())
     assert run(["predict", str(tmp_path)]) == 0
     assert "as its baseline stage compiled it" in capsys.readouterr().out
+
+
+def test_another_generation_than_that_of_the_dump_is_a_warning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = predicted(capsys, PAX / "proc0" / "dump", "--target", "h100")
+    assert found["warnings"][0] == (
+        "the dump was compiled for sm_8.0 (a100-40gb), by the description next to it, "
+        "and --target h100-sxm is another generation: its kernels and schedule differ there"
+    )
+    same = predicted(capsys, PAX / "proc0" / "dump", "--target", "a100")
+    assert not any("generation" in line for line in same["warnings"])

@@ -18,6 +18,16 @@ from typing import Any, TypeVar, dataclass_transform
 
 _SM = re.compile(r"\bsm_(\d+)\.(\d+)")
 
+
+def capability_in_name(source: str) -> tuple[int, int] | None:
+    """The compute capability in the file name of a dump (``.sm_9.0_gpu_after_optimizations``).
+
+    None if the name has none.
+    """
+    found = _SM.search(source.rpartition("/")[2])
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
 _T = TypeVar("_T")
 
 BITS: Mapping[str, int] = {
@@ -208,8 +218,7 @@ class Module:
         """Of the GPU that it was compiled for, from its dump's file name
         (``.sm_9.0_gpu_after_optimizations``).
         """
-        found = _SM.search(self.source.rpartition("/")[2])
-        return None if found is None else (int(found[1]), int(found[2]))
+        return capability_in_name(self.source)
 
     @property
     def entry_computation(self) -> Computation:
