@@ -43,6 +43,10 @@ FREE_BYTES = 32 << 20
 
 _PIECE_BYTES, _BUFFER_BYTES, _ZEROS = 16 << 20, 1 << 20, 64
 
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+"""A file begins so if Git LFS has not replaced its pointer by the content
+(https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md).
+"""
 TEXT_HEAD_BYTES = 4096  # of a file, to decide whether it is text
 NO_PIPE = "is stdin or stdout, and a file is needed"  # of the path ``-``
 
@@ -188,6 +192,12 @@ class _Bounded(io.RawIOBase):
             ) from None
         except OSError as error:
             raise _unreadable(self._path, error) from None
+        if not self._size and data.startswith(LFS_POINTER):
+            raise UserError(
+                "a Git LFS pointer, not the file itself",
+                where=self._path,
+                remedy="run: git lfs pull",
+            )
         buffer[: len(data)] = data
         self._size += len(data)
         if self._max_bytes is not None and self._size > self._max_bytes:

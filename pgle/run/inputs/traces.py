@@ -149,6 +149,8 @@ def _read_export(path: AnyPath, progress: Progress | None) -> Trace:
     """
     if path.is_dir():
         return _read_directory(path, progress)
+    if is_viewer_file(path):
+        raise _viewer_file(path)
     if isinstance(path, Path):
         head = read_head(path, 64)
         if path.suffix in (".gz", ".xz") and head.startswith(
@@ -170,12 +172,54 @@ def _read_export(path: AnyPath, progress: Progress | None) -> Trace:
         from pgle.trace.xplane.read import read_xplane
 
         return read_xplane([path], progress=progress)
+    if path.suffix in UNREAD_TABLES:
+        what = f"a table of nsys as {path.suffix[1:]}, which pgle does not read"
+        remedy = "export the report as SQLite: nsys export --type sqlite REPORT"
+        raise UserError(what, where=path, remedy=remedy)
     remedy = "give .nsys-rep, nsys .sqlite, .xplane.pb or a log directory"
     raise UserError("not a trace that pgle knows", where=path, remedy=remedy)
 
 
+VIEWER_FILES = ("trace.json", "trace.json.gz")
+"""How names end of what JAX's profiler writes for viewers (Perfetto, chrome://tracing)."""
+UNREAD_TABLES = (
+    ".parquet",
+    ".arrow",
+    ".parquetdir",
+    ".arrowdir",
+    ".jsonl",
+    ".hdf",
+    ".h5",
+    ".csv",
+)
+"""Suffixes of other exports of nsys."""
+
+
+def is_viewer_file(path: AnyPath) -> bool:
+    """Whether a file is the profiler's for viewers, by its name."""
+    return path.name.endswith(VIEWER_FILES)
+
+
+def _viewer_file(path: AnyPath) -> UserError:
+    """The error on a viewer file: it holds no HLO and at most a million events; its xplane is next to it."""
+    folder = path.parent
+    beside = sorted(
+        item.name for item in folder.iterdir() if item.name.endswith(".xplane.pb")
+    )
+    remedy = "trace again: the .xplane.pb that JAX's profiler wrote next to it is gone"
+    if beside:
+        remedy = f"give {folder / beside[0]}"
+    return UserError(
+        "the profiler's file for viewers, not the trace", where=path, remedy=remedy
+    )
+
+
 def _read_directory(path: AnyPath, progress: Progress | None) -> Trace:
     suffixes = {item.suffix for item in path.iterdir()}
+    if next(path.rglob("*.xplane.pb"), None) is None:
+        viewer = next(filter(is_viewer_file, path.rglob("*trace.json*")), None)
+        if viewer is not None:
+            raise _viewer_file(viewer)
     if suffixes & {".parquet", ".arrow"}:
         remedy = "export the report as SQLite: nsys export --type sqlite REPORT"
         raise UserError(

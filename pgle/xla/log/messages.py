@@ -70,14 +70,19 @@ PGLE_CACHE_WRITE = re.compile(
 PROFILER_TROUBLE: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(
-            r"CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED|max(?:imum)? limit (?:of subscribers )?reached"
+            r"CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED|CUPTI_ERROR_HARDWARE_BUSY"
+            r"|CUPTI.*\balready (?:subscribed|in use|initialized)|max(?:imum)? limit (?:of subscribers )?reached"
             r"|CUPTI.*(?:error|code)[^0-9]{0,10}39\b"
         ),
         "another profiler (nsys, DCGM, AutoPGLE) holds CUPTI, so the trace has no GPU activities; "
         "stop it, or use --capture nsys",
     ),
     (
-        re.compile(r"CUPTI_ERROR_INSUFFICIENT_PRIVILEGES|ERR_NVGPUCTRPERM"),
+        re.compile(
+            r"CUPTI_ERROR_(?:VIRTUALIZED_DEVICE_)?INSUFFICIENT_PRIVILEGES|ERR_NVGPUCTRPERM"
+            r"|CUPTI.*(?:insufficient privileges|permission denied)",
+            re.IGNORECASE,
+        ),
         "the driver lets only administrators profile; load the nvidia module with "
         f"NVreg_RestrictProfilingToAdminUsers=0 (see '{DOCTOR}')",
     ),
@@ -95,11 +100,52 @@ PROFILER_TROUBLE: tuple[tuple[re.Pattern[str], str], ...] = (
         "the profiler dropped events, so some costs are missing; trace a shorter --window",
     ),
     (
+        re.compile(
+            r"[Cc]ould not (?:load|find|open).*libcupti|libcupti\.so\S*: cannot open|[Uu]nable to (?:load|find).*libcupti"
+            r"|libcupti.*(?:not found|could not be (?:loaded|found))|[Ff]ailed to load.*(?:libcupti|CUPTI)"
+        ),
+        "CUPTI's library was not found, so the trace has no GPU activities; install it "
+        "(pip install nvidia-cuda-cupti, of the CUDA version of jaxlib) or add its folder to LD_LIBRARY_PATH",
+    ),
+    (
+        re.compile(
+            r"CUPTI_ERROR_NOT_COMPATIBLE|CUPTI_ERROR_LEGACY_PROFILER_NOT_SUPPORTED|CUPTI_ERROR_OLD_PROFILER"
+            r"|CUPTI.*version (?:mismatch|is (?:too old|not compatible))|(?:Loaded|runtime).*CUPTI.*but .*compiled with"
+        ),
+        "CUPTI and the driver, or jaxlib, are of different versions; install the CUPTI of jaxlib's CUDA, "
+        "or a newer driver",
+    ),
+    (
+        re.compile(r"CUPTI_ERROR_(?:OUT_OF_MEMORY|MAX_LIMIT_REACHED)"),
+        "CUPTI ran out of memory for its records; trace a shorter --window, or lower "
+        "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    ),
+    (
+        re.compile(r"CUPTI_ERROR_MIG_DEVICE_NOT_SUPPORTED|CUPTI.*\bMIG\b"),
+        "CUPTI cannot profile this MIG instance; profile on a whole GPU",
+    ),
+    (
+        re.compile(
+            r"CUPTI_ERROR_(?:VIRTUALIZED|WSL|CMP|SLI|CONFIDENTIAL_COMPUTING)\w*NOT_SUPPORTED"
+            r"|CUPTI.*\b[Vv]irtualized (?:GPU|device)"
+        ),
+        "CUPTI cannot profile this virtual or restricted GPU; profile on a GPU that the machine owns",
+    ),
+    (
+        re.compile(
+            r"\bCUPTI_ERROR_(?!MULTIPLE_SUBSCRIBERS|HARDWARE_BUSY|INSUFFICIENT|VIRTUALIZED|NOT_COMPATIBLE"
+            r"|LEGACY_PROFILER|OLD_PROFILER|OUT_OF_MEMORY|MAX_LIMIT|MIG_|WSL_|CMP_|SLI_|CONFIDENTIAL)\w+"
+            r"|CUPTI.*(?:initiali[sz]ation|activation|subscription) failed|[Ff]ailed to (?:initialize|start) CUPTI"
+        ),
+        f"CUPTI did not start, so the trace may have no GPU activities; try --capture nsys (see '{DOCTOR}')",
+    ),
+    (
         re.compile(r"nv-hostengine|DCGM.*(?:conflict|in use|profiling)", re.I),
         "DCGM profiles these GPUs as well; pause it with 'dcgmi profile --pause'",
     ),
 )
-"""Where profilers get in each other's way (CUPTI has one subscriber before CUDA 13.2) or lose data;
+"""Where profilers get in each other's way, do not start, or lose data (codes of CUPTI:
+https://docs.nvidia.com/cupti/api/group__CUPTI__RESULT__API.html; CUPTI has one subscriber before CUDA 13.2) or lose data;
 what it means.
 """
 SLOW_FOLDING = b"Constant folding an instruction is taking"

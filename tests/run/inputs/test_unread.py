@@ -1,0 +1,51 @@
+"""Files that pgle does not read: each error says what the file is and what to give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pgle.cli.main import run
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:5e29\nsize 7186\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("show", "p.pbtxt"),
+        ("analyze", "h.xplane.pb"),
+        ("analyze", "r.sqlite"),
+        ("analyze", "r.nsys-rep"),
+        ("confirm", "run.log"),
+        ("predict", "m.hlo"),
+    ],
+)
+def test_a_git_lfs_pointer_is_named(
+    command: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text(POINTER)
+    assert run([command, str(tmp_path / name)]) == 2
+    assert (
+        "a Git LFS pointer, not the file itself; run: git lfs pull"
+        in capsys.readouterr().err
+    )
+
+
+def test_the_viewer_file_names_the_xplane_next_to_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "h.trace.json.gz").write_bytes(b"x")
+    (tmp_path / "h.xplane.pb").write_bytes(b"")
+    assert run(["analyze", str(tmp_path / "h.trace.json.gz")]) == 2
+    assert f"give {tmp_path / 'h.xplane.pb'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["r.parquet", "r.arrow", "r.h5"])
+def test_other_tables_of_nsys_have_a_remedy(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    assert run(["analyze", str(tmp_path / name)]) == 2
+    assert "nsys export --type sqlite" in capsys.readouterr().err
