@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def test_a_git_lfs_pointer_is_named(
 def test_the_viewer_file_names_the_xplane_next_to_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "h.trace.json.gz").write_bytes(b"x")
+    (tmp_path / "h.trace.json.gz").write_bytes(gzip.compress(b"{}"))
     (tmp_path / "h.xplane.pb").write_bytes(b"")
     assert run(["analyze", str(tmp_path / "h.trace.json.gz")]) == 2
     assert f"give {tmp_path / 'h.xplane.pb'}" in capsys.readouterr().err
