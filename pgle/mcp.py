@@ -1,8 +1,8 @@
 """The library as tools of the Model Context Protocol: `pgle mcp` serves them on stdin and stdout
 (extra ``mcp``).
 
-A call runs in a process of its own. So calls run side by side, their phases are known, and one that
-is cancelled ends at once, with the compilers that it started.
+A call runs in a process of its own, which checks its arguments too. So calls run side by side,
+their phases are known, and one that is cancelled ends at once, with the compilers that it started.
 """
 
 from __future__ import annotations
@@ -10,21 +10,34 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from inspect import Parameter, getdoc, signature
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pgle import __version__, api
-from pgle.errors import UserError
+from pgle.errors import UserError, shell_code, shown
+from pgle.run.process.process import end_with_parent, ended
 
 if TYPE_CHECKING:
     import mcp.types as types
+    from anyio import CapacityLimiter
+    from anyio.abc import ByteReceiveStream, Process
 
 SAY_S = 1.0  # between two lines on what a call is doing
 GRACE_S = 5.0  # that a cancelled call has to end
+SIGNAL_GRACE_S = 0.5  # that all calls have to end when a signal ends the server
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+MOST_CALLS = 8  # run at once; further ones wait
+MOST_PATHS = 256  # of a call; a folder stands for all ranks in it
+MOST_ENTRIES = 100_000
+"""Files and folders that are looked at for links, in all paths of a call; a run directory has a few
+thousand.
+"""
+LINE_BYTES = 1 << 16  # of a line on what a call is doing
 LOCAL = (
     "output",
     "force",
@@ -104,56 +117,106 @@ def checked(root: Path, tool: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """
     import jsonschema
 
+    for name, value in given.items():
+        if isinstance(value, list) and len(value) > MOST_PATHS:
+            what = f"{len(value):,} values, and at most {MOST_PATHS} are taken"
+            raise UserError(
+                what, where=name, remedy="name their folder, or call several times"
+            )
     schema = arguments(tool)
     try:
         jsonschema.validate(given, schema)
     except jsonschema.ValidationError as error:
         where = ".".join(map(str, error.absolute_path))
         raise UserError(error.message[:300], where=where or tool) from None
+    paths = PathsInside(root)
     found = dict(given)
     for name, value in given.items():
         kind = schema["properties"][name]
         if kind.get("format") == "path":
-            found[name] = inside(root, value)
+            found[name] = paths.relative(value)
         elif kind.get("items", {}).get("format") == "path":
-            found[name] = [
-                inside(root, item)
-                for item in ([value] if isinstance(value, str) else value)
-            ]
-    if "/" in (target := found.get("target", "")) or (root / target).is_file():
-        found["target"] = inside(root, target)
+            listed = [value] if isinstance(value, str) else value
+            found[name] = [paths.relative(item) for item in listed]
+    if "/" in (target := found.get("target", "")) or is_file_in(root, target):
+        found["target"] = paths.relative(target)
     for flag in found.get("flags", ()):
         name, _, value = flag.removeprefix("--").partition("=")
         if "/" in value or WRITES & set(name.split("_")):
-            raise UserError(
-                "names a file, which tools do not write",
-                where=flag,
-                remedy="use the command line",
-            )
+            what = "names a file, which tools do not write"
+            raise UserError(what, where=flag, remedy="use the command line")
     return found
 
 
-def inside(root: Path, text: str) -> str:
-    """A path relative to `root`, by its real name; of a folder no link leads out of `root`
-    either.
+def is_file_in(root: Path, name: str) -> bool:
+    """Whether a folder has a file of this name; a text that can be no name is none."""
+    try:
+        return (root / name).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+class PathsInside:
+    """The paths of one call: each lies in a folder, and together they hold at most `MOST_ENTRIES`
+    files.
     """
-    path = (root / text).resolve()
-    links = (
-        Path(top, name)
-        for top, *names in os.walk(path)
-        for name in (*names[0], *names[1])
-    )
-    out = next(
-        (item for item in (path, *links) if not item.resolve().is_relative_to(root)),
-        None,
-    )
-    if out is not None:
-        raise UserError(
-            "lies outside the folder of this server",
-            where=text,
-            remedy="name a path in the folder",
-        )
-    return str(path.relative_to(root))
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._entries_left = MOST_ENTRIES
+
+    def relative(self, text: str) -> str:
+        """A path relative to the folder, by its real name; of a folder no link leads out either."""
+        path = self._resolved(self._root / text, text)
+        for link in self._links(path, text):
+            self._resolved(link, text)
+        return str(path.relative_to(self._root))
+
+    def _resolved(self, path: Path, text: str) -> Path:
+        """The real name of a path; raises `UserError` if it lies outside the folder. `text` is what
+        was asked for.
+        """
+        try:
+            real = path.resolve()
+            with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+                real.stat()
+        except (
+            OSError,
+            ValueError,
+            RuntimeError,
+        ):  # too long, a zero byte, links in a circle
+            raise UserError(
+                "is no path", where=shown(text), remedy="check the path"
+            ) from None
+        if not real.is_relative_to(self._root):
+            what = "lies outside the folder of this server"
+            raise UserError(what, where=shown(text), remedy="name a path in the folder")
+        return real
+
+    def _links(self, folder: Path, text: str) -> Iterator[Path]:
+        """The links in a folder and below it."""
+        waiting = [folder]
+        while waiting:
+            try:
+                with os.scandir(waiting.pop()) as entries:
+                    for entry in entries:
+                        self._count(text)
+                        if entry.is_symlink():
+                            yield Path(entry.path)
+                        elif entry.is_dir():
+                            waiting.append(Path(entry.path))
+            except (
+                OSError
+            ):  # a file, or a folder that nobody may read: nothing of it is read later
+                continue
+
+    def _count(self, text: str) -> None:
+        self._entries_left -= 1
+        if self._entries_left < 0:
+            what = f"the paths of this call hold more than {MOST_ENTRIES:,} files"
+            raise UserError(
+                what, where=shown(text), remedy="name the files that matter"
+            )
 
 
 def output_schema(tool: str) -> dict[str, Any] | None:
@@ -172,94 +235,123 @@ def output_schema(tool: str) -> dict[str, Any] | None:
     return None if found is None else json.loads(found.read_text(encoding="utf-8"))
 
 
-async def call(
-    root: Path, tool: str, given: Mapping[str, Any], say: Callable[[float, str], Any]
-) -> dict[str, Any]:
-    """The answer of one call, made in a process of its own, which ends where this is cancelled.
+class Calls:
+    """The calls of a server that run now, each in a process of its own."""
 
-    `say` is awaited with the seconds since the beginning and what the call is doing.
-    """
-    import signal
-    import subprocess
-    from contextlib import suppress
+    def __init__(self, root: Path, limit: CapacityLimiter) -> None:
+        self._root = root
+        self._limit = limit
+        self._running: set[Process] = set()
 
-    import anyio
+    async def answer(
+        self, tool: str, given: Mapping[str, Any], say: Callable[[float, str], Any]
+    ) -> dict[str, Any]:
+        """The answer of one call; its process ends if this is cancelled.
 
-    try:
-        found = checked(root, tool, given)
-    except UserError as error:
-        return {"error": str(error)}
-    with TemporaryDirectory(prefix="pgle-mcp-", ignore_cleanup_errors=True) as scratch:
-        command = [
-            sys.executable,
-            "-P",
-            "-c",
-            "from pgle.mcp import work; work()",
-            tool,
-            json.dumps(found),
-        ]
-        environment = {
-            **os.environ,
-            "COLUMNS": "160",
-            "PGLE_ANSWER": str(Path(scratch, "answer")),
-        }
+        `say` is awaited with the seconds since the beginning and what the call is doing.
+        """
+        async with self._limit:
+            return await self._answer(tool, given, say)
+
+    async def _answer(
+        self, tool: str, given: Mapping[str, Any], say: Callable[[float, str], Any]
+    ) -> dict[str, Any]:
+        import anyio
+
         process = await anyio.open_process(
-            command,
-            cwd=root,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=None,
-            stderr=subprocess.PIPE,
+            [sys.executable, "-P", "-c", "from pgle.mcp import work; work()"],
+            cwd=self._root,
+            env={**os.environ, "COLUMNS": "160"},
             start_new_session=True,
         )
-        since, rest = anyio.current_time(), b""
+        self._running.add(process)
+        answer = b""
         try:
+            assert process.stdin is not None  # all three are pipes
+            assert process.stdout is not None
             assert process.stderr is not None
-            async for piece in process.stderr:
-                *lines, rest = (rest + piece).split(b"\n")
-                for line in lines:
-                    if line.startswith(b"pgle: "):
-                        await say(
-                            anyio.current_time() - since,
-                            line.decode(errors="replace").removeprefix("pgle: "),
-                        )
-            await process.wait()
+            async with anyio.create_task_group() as group:
+                group.start_soon(_heard, process.stderr, say)
+                # a command line is seen by every user of the machine
+                request = {"root": str(self._root), "tool": tool, "arguments": given}
+                with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    await process.stdin.send(json.dumps(request).encode())
+                await process.stdin.aclose()
+                answer = b"".join([piece async for piece in process.stdout])
+                await process.wait()
+                group.cancel_scope.cancel()  # what outlives a call may keep its stderr open
         finally:
             with anyio.CancelScope(shield=True):
-                if process.returncode is None:  # cancelled: it deletes what it made
-                    process.send_signal(signal.SIGINT)
-                    with anyio.move_on_after(GRACE_S):
-                        await process.wait()
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
-        answer = Path(scratch, "answer")
-        if not answer.exists():
-            return {"error": f"the call ended with exit code {process.returncode}"}
-        made: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
+                await _end([process], GRACE_S)  # cancelled: it deletes what it made
+                self._running.discard(process)
+        try:
+            made: dict[str, Any] = json.loads(answer)
+        except ValueError:
+            return {"error": f"the call {ended(shell_code(process.returncode or 0))}"}
         return made
+
+    async def end(self) -> None:
+        """End all calls, and what they started."""
+        await _end(list(self._running), SIGNAL_GRACE_S)
+
+
+async def _end(processes: list[Process], grace_s: float) -> None:
+    """Ask processes to end, and kill those that still run after so long, each with its group."""
+    import anyio
+
+    for process in processes:
+        with suppress(ProcessLookupError):
+            if process.returncode is None:
+                process.send_signal(signal.SIGINT)
+    with anyio.move_on_after(grace_s):
+        for process in processes:
+            await process.wait()
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+async def _heard(stream: ByteReceiveStream, say: Callable[[float, str], Any]) -> None:
+    """Pass on what a call says of its work; other lines are of libraries."""
+    import anyio
+
+    since, rest = anyio.current_time(), b""
+    async for piece in stream:
+        *lines, rest = (rest + piece).split(b"\n")
+        rest = rest[-LINE_BYTES:]
+        for line in lines:
+            if line.startswith(b"pgle: "):
+                what = line[:LINE_BYTES].decode(errors="replace").removeprefix("pgle: ")
+                await say(anyio.current_time() - since, what)
 
 
 def work() -> None:
-    """One call: tool and arguments come as words, the answer goes into the file that the
-    environment names.
+    """One call: stdin has the tool and its arguments, stdout takes the answer; it ends if its
+    server does.
     """
     from pgle.report import text as progress
 
-    progress.is_shown, progress.LOG_S = True, SAY_S
-    os.dup2(2, 1)  # what a library prints is no message of the protocol
-    try:
-        answer = TOOLS[sys.argv[1]](**json.loads(sys.argv[2]))
-        found = {
-            "text": str(answer),
-            "document": dict(answer.document),
-            "ok": answer.ok,
-        }
-    except UserError as error:
-        found = {"error": str(error)}
-    except KeyboardInterrupt:
-        sys.exit(1)
-    Path(os.environ["PGLE_ANSWER"]).write_text(json.dumps(found), encoding="utf-8")
+    end_with_parent()
+    request = json.load(sys.stdin)
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
+        os.dup2(2, 1)  # what a library prints is no answer
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        progress.is_shown, progress.LOG_S = True, SAY_S
+        try:
+            found = _answered(
+                Path(request["root"]), request["tool"], request["arguments"]
+            )
+        except UserError as error:
+            found = {"error": str(error)}
+        except KeyboardInterrupt:
+            sys.exit(1)
+        json.dump(found, out)
+
+
+def _answered(root: Path, tool: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    answer = TOOLS[tool](**checked(root, tool, given))
+    return {"text": str(answer), "document": dict(answer.document), "ok": answer.ok}
 
 
 def serve(root: Path) -> None:
@@ -306,7 +398,7 @@ def serve(root: Path) -> None:
             async def say(seconds: float, what: str) -> None:
                 await context.session.report_progress(seconds, None, what)
 
-            made = await call(root, params.name, params.arguments or {}, say)
+            made = await calls.answer(params.name, params.arguments or {}, say)
         text = made.get("error") or made["text"]
         content: Any = [types.TextContent(type="text", text=text)]
         return types.CallToolResult(
@@ -314,6 +406,12 @@ def serve(root: Path) -> None:
             structured_content=made.get("document") or None,
             is_error="error" in made,
         )
+
+    async def end_at_signal() -> None:
+        with anyio.open_signal_receiver(*_not_ignored()) as received:
+            async for number in received:
+                await calls.end()
+                _exit(number)
 
     async def main() -> None:
         about = f"Answers of pgle on the folder {root}: traces, profiles, HLO, logs and step times of JAX programs on GPUs."
@@ -324,7 +422,29 @@ def serve(root: Path) -> None:
             on_list_tools=listed,
             on_call_tool=called,
         )
-        async with stdio_server() as (incoming, outgoing):
-            await server.run(incoming, outgoing, server.create_initialization_options())
+        async with anyio.create_task_group() as group:
+            group.start_soon(end_at_signal)
+            async with stdio_server() as (incoming, outgoing):
+                await server.run(
+                    incoming, outgoing, server.create_initialization_options()
+                )
+            group.cancel_scope.cancel()
 
+    calls = Calls(root, anyio.CapacityLimiter(MOST_CALLS))
     anyio.run(main)
+
+
+def _not_ignored() -> list[signal.Signals]:
+    """The signals that end this server; ``nohup`` has some ignored."""
+    return [
+        number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN
+    ]
+
+
+def _exit(number: signal.Signals) -> NoReturn:
+    """End at once: a thread of the SDK waits for the client's next line, and the interpreter would
+    wait for it.
+    """
+    with suppress(OSError):
+        os.write(2, f"pgle: ended by {number.name}\n".encode())
+    os._exit(shell_code(-number))

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +20,7 @@ from schemas import violations
 
 import pgle
 from pgle.cli.main import run
-from pgle.mcp import TOOLS, arguments, checked, inside
+from pgle.mcp import MOST_PATHS, TOOLS, PathsInside, arguments, checked
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -200,11 +204,105 @@ def test_long_work_reports_and_ends_where_it_is_cancelled(folder: Path) -> None:
             )
             await until(lambda: any("compiling jit_long" in line for line in said))
             assert len(workers(folder)) > 1
+            assert not (await client.call_tool("confirm", {"log": "run.log"})).is_error
             group.cancel_scope.cancel()
         await until(lambda: not workers(folder))
         assert not (await client.call_tool("confirm", {"log": "run.log"})).is_error
 
     asked(folder, talk)
+
+
+def words_of(process: int) -> list[str]:
+    """The command line of a process, which every user of the machine can read; empty if it is gone."""
+    try:
+        return (Path("/proc") / str(process) / "cmdline").read_text().split("\0")
+    except OSError:
+        return []
+
+
+@pytest.mark.rehearse
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_server_and_its_calls(
+    number: int, folder: Path, tmp_path: Path
+) -> None:
+    (folder / "long.mlir").write_text(module_of(10_000), encoding="utf-8")
+    stdin, writer = (
+        os.pipe()
+    )  # stays open: the client says nothing more and does not go
+    with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
+        command = [sys.executable, "-m", "pgle", "mcp", str(folder)]
+        server = subprocess.Popen(
+            command, stdin=stdin, stdout=out, stderr=err, preexec_fn=heed_interrupts
+        )
+    os.close(stdin)
+    try:
+        call = {
+            "name": "rehearse",
+            "arguments": {"step": "long.mlir", "target": "a100"},
+        }
+        about = {"protocolVersion": "2025-06-18", "capabilities": {}}
+        about["clientInfo"] = {"name": "test", "version": "1"}
+        for message in (
+            {"id": 1, "method": "initialize", "params": about},
+            {"method": "notifications/initialized"},
+            {"id": 2, "method": "tools/call", "params": call},
+        ):
+            os.write(writer, json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        until(lambda: len(workers(folder)) > 1)
+        assert not any(
+            "long.mlir" in word for of in workers(folder) for word in words_of(of)[:6]
+        )
+        server.send_signal(number)
+        assert server.wait(60) == 128 + number
+        until(lambda: not workers(folder))
+    finally:
+        server.kill()
+        os.close(writer)
+    assert (
+        (tmp_path / "err")
+        .read_text()
+        .endswith(f"ended by {signal.Signals(number).name}\n")
+    )
+
+
+def heed_interrupts() -> None:
+    """What a shell starts in the background ignores SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so; a minute is too long."""
+    ends = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
+def test_a_call_takes_so_many_paths(folder: Path) -> None:
+    given = {"base": "run.log", "new": ["run.log"] * (MOST_PATHS + 1)}
+    with pytest.raises(
+        pgle.UserError, match="new: 257 values, and at most 256 are taken"
+    ):
+        checked(folder, "compare", given)
+
+
+def test_the_paths_of_a_call_together_hold_so_many_files(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = sum(1 for _ in (folder / "job").rglob("*"))
+    monkeypatch.setattr("pgle.mcp.MOST_ENTRIES", 2 * held)
+    paths = PathsInside(folder)
+    assert [paths.relative("job"), paths.relative("job")] == ["job", "job"]
+    with pytest.raises(pgle.UserError, match="the paths of this call hold more than"):
+        paths.relative("job")
+
+
+@pytest.mark.parametrize("path", ["a" * 5000, "a\0b", "circle"])
+def test_what_can_be_no_path_is_refused(path: str, folder: Path) -> None:
+    (folder / "circle").symlink_to("circle")
+    with pytest.raises(pgle.UserError, match="is no path; check the path"):
+        PathsInside(folder).relative(path)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +319,7 @@ def test_long_work_reports_and_ends_where_it_is_cancelled(folder: Path) -> None:
 )
 def test_no_path_leads_out(path: str, folder: Path) -> None:
     with pytest.raises(pgle.UserError, match="lies outside the folder of this server"):
-        inside(folder, path)
+        PathsInside(folder).relative(path)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +327,7 @@ def test_no_path_leads_out(path: str, folder: Path) -> None:
     ["job", "./job/proc0.sqlite", "job/../run.log", "gs://bucket/run", "-", "~/x"],
 )
 def test_paths_within_are_relative(path: str, folder: Path) -> None:
-    found = inside(folder, path)
+    found = PathsInside(folder).relative(path)
     assert not found.startswith("/")
     assert "://" not in found
 

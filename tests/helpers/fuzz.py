@@ -16,19 +16,22 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import chdir, redirect_stderr, redirect_stdout
+import zlib
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, chdir, redirect_stderr, redirect_stdout
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 import mutations as damage
+from wild_texts import FATAL_ENDS, HLO_TEXTS
 
 from pgle.cli.main import run
 from pgle.costs.profile.files import read_profile
-from pgle.run.compiler.cache import Compiled
+from pgle.run.compiler.cache import Cache, Compiled
 from pgle.run.compiler.compile import Compiler, CompileRequest
 from pgle.run.compiler.worker import LOG
 from pgle.xla.hlo import schedule_dump
@@ -49,6 +52,8 @@ class Case:
     def __init__(self, seed: int, folder: Path) -> None:
         self.draw = random.Random(seed)
         self.inputs, self.outputs = folder / "in", folder / "out"
+        self.cache = Cache(folder / "cache", 1 << 30)
+        self.entry: bytes | None = None  # what the cache holds under every key
         self.inputs.mkdir(parents=True)
         self.outputs.mkdir()
         self.kind = self.draw.choice(list(KINDS))
@@ -109,16 +114,37 @@ def profile_and_sidecar(folder: str) -> tuple[bytes, bytes, bytes]:
 
 def compiled(
     _: Compiler, request: CompileRequest, folder: Path, _unscheduled: object
-) -> tuple[Compiled, bool]:
-    """A compilation from testdata, in the place of `Compiler._kept_or_compiled`."""
-    name = f"{HLO}.hlo.pb"
-    (folder / Path(name).name).write_bytes(stored(f"{name}.xz"))
-    if "--xla_gpu_enable_latency_hiding_scheduler=true" in request.flags:
-        (folder / Path(f"{SCHEDULE}.txt").name).write_bytes(
-            stored(f"{SCHEDULE}.txt.xz")
-        )
-    (folder / LOG).write_bytes((TESTDATA / "logs/jax_0.12.0.1/half.log").read_bytes())
-    return Compiled("jit_collectives", 4, 1.0, "0.12.0.1"), False
+) -> Compiled:
+    """A compilation from testdata, in the place of `Compiler._compiled`."""
+    with_schedule = "--xla_gpu_enable_latency_hiding_scheduler=true" in request.flags
+    for name, data in recorded_files(with_schedule=with_schedule).items():
+        (folder / name).write_bytes(data)
+    return COMPILED
+
+
+COMPILED = Compiled("jit_collectives", 4, 1.0, "0.12.0.1")
+
+
+def recorded_files(*, with_schedule: bool) -> dict[str, bytes]:
+    """The files of a compilation, by name."""
+    log = (TESTDATA / "logs/jax_0.12.0.1/half.log").read_bytes()
+    found = {Path(f"{HLO}.hlo.pb").name: stored(f"{HLO}.hlo.pb.xz"), LOG: log}
+    if with_schedule:
+        found[Path(f"{SCHEDULE}.txt").name] = stored(f"{SCHEDULE}.txt.xz")
+    return found
+
+
+_load = Cache.load
+
+
+def loaded(
+    case: Case, cache: Cache, key: str, folder: Path, names: Mapping[str, str]
+) -> Any:
+    """As `Cache.load`, of a cache that holds the entry of a case under every key."""
+    if case.entry is not None:
+        cache.folder.mkdir(exist_ok=True)
+        (cache.folder / key).write_bytes(case.entry)
+    return _load(cache, key, folder, names)
 
 
 _parse_text = schedule_dump._parse_text
@@ -147,7 +173,7 @@ def of_trace(case: Case, path: Path, *suffixes: str) -> Words:
         ["show", path],
         ["analyze", path],
     ]
-    words = case.draw.choices(commands, (6, 2, 2, 1))[0]
+    words = case.draw.choices(commands, (6, 2, 2))[0]
     if words[0] != "show" and case.draw.random() < 0.2:
         words += [
             "--hlo",
@@ -257,6 +283,116 @@ def rehearsals(case: Case) -> Words:
     return ["rehearse", *words]
 
 
+def hlo_texts(case: Case) -> Words:
+    """A form of HLO text that XLA's parser reads."""
+    text = case.draw.choice(HLO_TEXTS).encode()
+    path = case.given(
+        "module_0001.jit_f.sm_9.0_gpu_after_optimizations.txt", text, tangled
+    )
+    profile = case.given("p.pbtxt", matching_profile(), damage.damage_text, 0)
+    commands: list[Words] = [
+        ["predict", path, "--target", "h100"],
+        ["predict", path, "--profile", profile, "--target", "a100", "--all"],
+        ["verify", profile, "--hlo", path],
+        [
+            "complete",
+            profile,
+            "--hlo",
+            path,
+            "-o",
+            case.out(".pbtxt"),
+            "--target",
+            "h100",
+        ],
+        ["carry", profile, "--from", path, "--to", path, "-o", case.out(".pbtxt")],
+    ]
+    return case.draw.choice(commands)
+
+
+def schedules(case: Case) -> Words:
+    """A dump of a schedule, whose messages are nested, lost or repeated."""
+    name, how = case.draw.choice(
+        [(f"{SCHEDULE}.pb", damage.damage_proto), (f"{SCHEDULE}.txt", tangled)]
+    )
+    path = case.given(f"dump/{Path(name).name}", stored(f"{name}.xz"), how)
+    case.given(f"dump/{Path(HLO).name}.txt", stored(f"{HLO}.txt.xz"), tangled, 0)
+    profile = case.given("p.pbtxt", matching_profile(), damage.damage_text)
+    log = case.given("run.log", log_of(case), with_end)
+    commands: list[Words] = [
+        ["confirm", log, "--schedule", path.parent, "--profile", profile],
+        ["verify", profile, "--hlo", path],
+        ["predict", path, "--profile", profile, "--target", "a100"],
+        ["analyze", TESTDATA / SYNTHETIC, "--hlo", path.parent],
+    ]
+    return case.draw.choice(commands)
+
+
+def tangled(data: bytes, draw: random.Random) -> bytes:
+    """Damaged text, or one with a piece between braces, brackets or parentheses nested, doubled or
+    gone.
+    """
+    pairs = [(b"{", b"}"), (b"(", b")"), (b"[", b"]")]
+    opening, closing = draw.choice(pairs)
+    begins = [found.start() for found in re.finditer(re.escape(opening), data)]
+    if not begins or draw.random() < 0.5:
+        return damage.damage_text(data, draw)
+    at = draw.choice(begins)
+    end = data.find(closing, at) + 1
+    times = draw.choice((1, 1, 3, 60, 400, 5000))
+    piece = data[at:end]
+    pieces = [
+        b"",
+        piece + piece,
+        opening * times + closing * times,
+        opening * times,
+        closing,
+    ]
+    return data[:at] + draw.choice(pieces) + data[end:]
+
+
+def cached(case: Case) -> Words:
+    """A rehearsal whose compilations are in the cache, damaged."""
+    files = recorded_files(with_schedule=case.draw.random() < 0.7)
+    for name in list(files):
+        if case.draw.random() < 0.3:
+            how = damage.damage_proto if name.endswith(".pb") else damage.damage_text
+            files[name] = how(files[name], case.draw)
+        if case.draw.random() < 0.1:
+            del files[name]
+    answer = {
+        "module_name": "jit_collectives",
+        "num_devices": 4,
+        "compile_s": 1.0,
+        "jaxlib": "x",
+    }
+    if case.draw.random() < 0.3:
+        answer[case.draw.choice(list(answer))] = case.draw.choice(
+            ("", -1, 1e308, 2**63, None)
+        )
+    entry = msgspec.msgpack.encode({"answer": answer, "files": files})
+    if case.draw.random() < 0.3:
+        entry = damage.damage_bytes(entry, case.draw)
+    entry = zlib.compress(entry, 1)
+    case.entry = (
+        damage.damage_bytes(entry, case.draw) if case.draw.random() < 0.2 else entry
+    )
+    text = stored("stablehlo/fsdp_mlp_jax_0.12.0.1.mlir")
+    module = case.given("step.mlir", text, damage.damage_text, 0)
+    profile = case.given("p.pbtxt", matching_profile(), damage.damage_text, 0)
+    words: Words = [
+        module,
+        "--target",
+        "a100",
+        "--profile",
+        profile,
+        "-o",
+        case.outputs / "r",
+    ]
+    if case.draw.random() < 0.3:
+        return ["tune", *words, "--budget", "3"]
+    return ["rehearse", *words]
+
+
 def profiles(case: Case) -> Words:
     text, binary, sidecar = profile_and_sidecar(SYNTHETIC)
     paths = []
@@ -281,20 +417,38 @@ def profiles(case: Case) -> Words:
     return case.draw.choice(commands)
 
 
-def logs(case: Case) -> Words:
-    names = sorted(
-        path
-        for folder in ("jax_0.10.2", "jax_0.12.0.1")
-        for path in (TESTDATA / "logs" / folder).iterdir()
-    )
-    log = case.given(
-        "run.log", case.draw.choice(names).read_bytes(), damage.damage_text
-    )
-    return [
-        "confirm",
-        log,
-        *case.draw.choice((["--module", "jit"], ["--jax", "0.6.2"], [], [])),
+def log_of(case: Case) -> bytes:
+    """A log of XLA as it was recorded."""
+    folders = ("jax_0.10.2", "jax_0.12.0.1")
+    names = [
+        path for folder in folders for path in (TESTDATA / "logs" / folder).iterdir()
     ]
+    return case.draw.choice(sorted(names)).read_bytes()
+
+
+def with_end(data: bytes, draw: random.Random) -> bytes:
+    """A log in which a program ends, or the damage of `damage_text`."""
+    if draw.random() < 0.4:
+        return damage.damage_text(data, draw)
+    lines = data.splitlines(keepends=True)
+    prefix = draw.choice(
+        (b"", b"[3] ", b"12: ", b"node7: ", b"2026-01-31 12:00:00.123456: ")
+    )
+    end = (
+        prefix
+        + draw.choice(FATAL_ENDS).encode()
+        + draw.choice((b"\n", b"", b"\r\n", b"\r"))
+    )
+    at = draw.choice((len(lines), draw.randrange(len(lines) + 1)))
+    return b"".join([*lines[:at], end, *lines[at:]])
+
+
+def logs(case: Case) -> Words:
+    log = case.given("run.log", log_of(case), with_end)
+    more: list[Words] = [["--module", "jit"], ["--jax", "0.6.2"], [], []]
+    if case.draw.random() < 0.3:
+        more = [[case.given("rank1.log", log_of(case), with_end)]]
+    return ["confirm", log, *case.draw.choice(more)]
 
 
 def steps(case: Case) -> Words:
@@ -348,10 +502,11 @@ def manifests(case: Case) -> Words:
     record = {"stage": "profile", "argv": ["python", "t.py"], "exit_code": 0, "started": "2026-01-31T12:00:00+00:00",
               "ended": "2026-01-31T12:01:00+00:00", "facts": {"module": "jit_f"}, "outputs": [
                   {"path": "profile/trace/r.sqlite", "sha256": "0" * 64, "size_bytes": 1}]}  # fmt: skip
-    document = {
-        "schema": "pgle.manifest/1",
-        "stages": [record, {**record, "stage": "perf"}],
-    }
+    imported = [{"path": "model.py", "sha256": "0" * 64, "size_bytes": 1}]
+    perf = {**record, "stage": "perf", "imported": imported, "before": "perf.1", "aside": "",
+            "asked": {"command": ["python"]}, "versions": {"jax": "0.10.2"}, "failed": "", "ranks": 2,
+            "gpus": [{"name": "A100", "memory_mib": 40960}], "topology": {"processes": 2}}  # fmt: skip
+    document = {"schema": "pgle.manifest/1", "stages": [record, perf]}
     case.given("run/manifest.json", json.dumps(document).encode(), damage.damage_json)
     case.given(
         "run/perf/steps.jsonl",
@@ -364,6 +519,9 @@ def manifests(case: Case) -> Words:
         ["convert", run_dir, "-o", case.out(".pbtxt")],
         ["compare", run_dir / "perf", run_dir / "perf"],
         ["confirm", run_dir],
+        ["report", run_dir, "-o", case.out(".html", ".md", ".json")],
+        ["analyze", run_dir],
+        ["verify", run_dir],
     ]
     return case.draw.choice(commands)
 
@@ -408,8 +566,18 @@ def captured(case: Case) -> Words:
         damage.damage_text,
         0,
     )
-    known = {"python": sys.executable, "version": [3, 12, 1], "jaxlib": "0.12.0.1", "plugin": True, "error": "",
-             "executed": {module: 3}, "options": {module: [["xla_gpu_autotune_level", "0"]]}}  # fmt: skip
+    second = "jax_ir0001_jit_train_step_compile.mlir"
+    if case.draw.random() < 0.5:
+        text = stored("stablehlo/fsdp_mlp_jax_0.10.2.mlir")
+        case.given(f"run/{second}", text, damage.damage_text)
+    known: dict[str, Any] = {"python": sys.executable, "version": [3, 12, 1], "jaxlib": "0.12.0.1", "plugin": True,
+             "executed": {module: 3}, "options": {module: [["xla_gpu_autotune_level", "0"]]},
+             "compiling": module, "of_jax": ["x"], "uncomputed": ["step"], "not_lowered": [module],
+             "error": "ValueError: x", "place": "train.py, line 4, in f", "waits_for": "2 processes",
+             "again": {second: [["x", "f32[4]", "f32[8]"]]}, "sources": {"/x/model.py": "0" * 64},
+             "xla_flags": "--xla_gpu_autotune_level=0"}  # fmt: skip
+    for name in case.draw.sample(list(known), case.draw.choice((0, 3, 8))):
+        del known[name]
     case.given("run/.program.json", json.dumps(known).encode(), damage.damage_json)
     return [
         "rehearse",
@@ -554,6 +722,9 @@ KINDS: dict[str, Callable[[Case], Words]] = {
         nsys,
         xplane,
         hlo,
+        hlo_texts,
+        schedules,
+        cached,
         rehearsals,
         profiles,
         logs,
@@ -596,16 +767,17 @@ def _check(case: Case) -> None:
     signal.signal(signal.SIGALRM, _too_long)
     signal.alarm(LONGEST_S)
     try:
-        kept = patch.object(Compiler, "_kept_or_compiled", compiled)
-        once = patch.object(schedule_dump, "_parse_text", parsed)
-        # a report goes to the folder of the outputs by default
-        with (
-            redirect_stdout(out),
-            redirect_stderr(err),
-            kept,
-            once,
-            chdir(case.outputs),
-        ):
+        with ExitStack() as stack:
+            for change in (
+                patch.object(Compiler, "_compiled", compiled),
+                patch.object(schedule_dump, "_parse_text", parsed),
+                patch.object(Cache, "of_user", lambda: case.cache),
+                patch.object(Cache, "load", lambda *given: loaded(case, *given)),
+                redirect_stdout(out),
+                redirect_stderr(err),
+                chdir(case.outputs),  # a report goes there by default
+            ):
+                stack.enter_context(change)
             code = run(case.words)
     finally:
         signal.alarm(0)

@@ -122,7 +122,7 @@ def started(
     """
     try:
         return subprocess.Popen(
-            list(command), env=environment, preexec_fn=_end_with_parent, **streams
+            list(command), env=environment, preexec_fn=end_with_parent, **streams
         )
     except OSError as error:
         raise _refusal(command[0], error.strerror or str(error)) from None
@@ -223,7 +223,8 @@ def _refusal(word: str, reason: str) -> UserError:
     return UserError(f"cannot be started ({reason})", where=word, remedy=remedy)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """Have the system ask this process to end (SIGTERM) when the thread that started it ends."""
     with suppress(OSError, AttributeError):
         _LIBC.prctl(SET_DEATH_SIGNAL, signal.SIGTERM)
 
