@@ -26,7 +26,7 @@ from pathlib import Path
 
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.hook import hook_config, with_hook
-from pgle.run.process.environment import Rank
+from pgle.run.process.ranks import Rank
 
 BLOCKS = 20
 STEPS = 20

@@ -29,7 +29,7 @@ from pgle.costs.profile.coverage import estimate_profile
 from pgle.costs.profile.files import profile_files
 from pgle.files import write_files
 from pgle.run.compiler.compile import Compiler
-from pgle.run.process.environment import DEFAULT_FRACTION
+from pgle.run.process.memory import DEFAULT_FRACTION
 from pgle.run.rehearse_program import RehearseRequest
 from pgle.schedule.predict import predict
 from pgle.schedule.simulate import run_program

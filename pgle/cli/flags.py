@@ -16,7 +16,7 @@ from pgle.errors import printable
 from pgle.report import flags as report
 from pgle.report import next_steps, text
 from pgle.run.ask.jaxlib import installed, lint_flags
-from pgle.run.process.environment import read_flag_file, user_flags
+from pgle.run.process.flags import read_flag_file, user_flags
 from pgle.xla.flags.catalogue import catalogue, known_flags
 from pgle.xla.flags.presets import preset, presets
 from pgle.xla.flags.text import parse_flags

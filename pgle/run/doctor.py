@@ -19,7 +19,7 @@ from pgle.run.ask.jaxlib import lint_flags, repair
 from pgle.run.ask.machine import SMI_QUERY, Level, Machine, MachineCheck, read_gpus
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import Gpu
-from pgle.run.process.environment import user_flags
+from pgle.run.process.flags import user_flags
 from pgle.run.stages.pipeline import Capture, Experiment, Pipeline, choose_back_end
 from pgle.run.stages.simulated import SimulatedBackEnd
 from pgle.run.stages.stage import StageRequest

@@ -35,7 +35,7 @@ from pgle.run.control import (
 )
 from pgle.run.coverage import carried_over
 from pgle.run.directory.directory import claim
-from pgle.run.process.environment import MEMORY_FRACTION
+from pgle.run.process.memory import MEMORY_FRACTION
 from pgle.run.rehearse_program import (
     LHS_ON,
     RehearseCommand,

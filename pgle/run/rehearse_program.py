@@ -50,17 +50,10 @@ from pgle.run.inputs.next_command import (
     launch_of,
     tune,
 )
-from pgle.run.process.environment import (
-    DEFAULT_FRACTION,
-    EFFORTS,
-    OF_CPUS,
-    check_compiler,
-    checked_effort,
-    compiler_of,
-    flags_with,
-    memory_fraction,
-    user_flags,
-)
+from pgle.run.process.compilers import check_compiler, compiler_of
+from pgle.run.process.efforts import EFFORTS, checked_effort
+from pgle.run.process.flags import OF_CPUS, flags_with, user_flags
+from pgle.run.process.memory import DEFAULT_FRACTION, memory_fraction
 from pgle.run.process.process import check_program, program_of
 from pgle.run.target import dump_in, gpu_of, target_named_by
 from pgle.xla.flags.catalogue import LHS, PROFILE_PATH, known_in

@@ -45,7 +45,7 @@ from pgle.run.compiler.compile import Compiler, CompileResult
 from pgle.run.compiler.worker import memory_of
 from pgle.run.directory.directory import RunDirectory, check_question
 from pgle.run.directory.manifest import changed_import, imported_files
-from pgle.run.process.environment import check_compiler
+from pgle.run.process.compilers import check_compiler
 from pgle.run.process.process import (
     check_program,
     ended,

@@ -73,9 +73,7 @@ def test_an_experiment_without_a_compiler_is_refused_before_its_program_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("pgle.run.ask.jax_private.PLUGINS", ())
-    monkeypatch.setattr(
-        "pgle.run.process.environment.compiler_of", lambda _: (None, ())
-    )
+    monkeypatch.setattr("pgle.run.process.compilers.compiler_of", lambda _: (None, ()))
     monkeypatch.chdir(tmp_path)
     program = ["--", sys.executable, "-c", "open('ran', 'w')"]
     for words in (

@@ -11,7 +11,7 @@ import pytest
 from pgle.errors import UserError
 from pgle.run.ask.jaxlib import installed
 from pgle.run.capture.captured import CapturedProgram
-from pgle.run.process.environment import memory_fraction
+from pgle.run.process.memory import memory_fraction
 from pgle.run.rehearse_program import RehearseRequest, settle, told_of_hosts
 from pgle.xla.targets import load_target
 
@@ -182,7 +182,7 @@ def test_the_allocators_part_of_the_memory(
 def test_what_is_no_part_of_a_memory(value: str) -> None:
     with pytest.raises(
         UserError,
-        match=f"XLA_CLIENT_MEM_FRACTION={value}: is no part of a memory; 0.75 is jax's own",
+        match=f"XLA_CLIENT_MEM_FRACTION={value}: must be a number above 0; set 0.75, jax's default",
     ):
         memory_fraction({"XLA_CLIENT_MEM_FRACTION": value})
 

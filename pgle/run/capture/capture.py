@@ -43,8 +43,9 @@ from pgle.run.capture.running import OUTPUT, STDERR, progress, run_program, say
 from pgle.run.compiler.compile import devices_in
 from pgle.run.directory.directory import claim, free
 from pgle.run.hook import with_hook
-from pgle.run.process.environment import LAUNCHERS, memory_fraction
+from pgle.run.process.memory import memory_fraction
 from pgle.run.process.process import ended, last_line, refused_flag
+from pgle.run.process.ranks import LAUNCHERS
 from pgle.xla.targets import Target
 
 SHOWN = 5  # modules that a message about something else names

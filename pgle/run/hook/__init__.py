@@ -13,7 +13,7 @@ from typing import Any
 
 from pgle.files import read_kept
 from pgle.run.directory.directory import RANK_FILES, RANK_LABEL, RankFiles, StageFolder
-from pgle.run.process.environment import LAUNCHERS, Rank
+from pgle.run.process.ranks import LAUNCHERS, Rank
 from pgle.xla.log.messages import AUTO_PGLE
 
 HOOK_SITE = Path(__file__).parent / "hook_site"

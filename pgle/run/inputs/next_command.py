@@ -21,6 +21,7 @@ from pgle.masking import kept_argv
 from pgle.next import quoted, typed
 from pgle.run.directory.directory import COMPARED, MANIFEST, STORED, RunDirectory, free
 from pgle.run.directory.manifest import Manifest, read_manifest
+from pgle.run.process.flags import user_flags
 from pgle.trace.nsys import SQLITE_MAGIC
 from pgle.xla.flags.text import Flag, format_flags, parse_flags
 from pgle.xla.hlo.dumps import fingerprint_of
@@ -228,10 +229,6 @@ def _flags(asked: dict[str, Any]) -> list[Flag]:
     """The flags that are not in the environment, where the next command has them too."""
     if not asked.get("XLA_FLAGS"):
         return []
-    from pgle.run.process.environment import (
-        user_flags,
-    )  # asks the installed jaxlib, which most commands leave alone
-
     here: tuple[Flag, ...] = ()
     with suppress(UserError):
         here = user_flags(os.environ).flags

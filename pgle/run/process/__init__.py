@@ -1,1 +1,1 @@
-"""Child processes: started, fed, ended; their environment; work on several at once."""
+"""Child processes: started, fed, ended; their flags, environment, compiler, memory and ranks."""

@@ -21,7 +21,7 @@ from pgle.next import typed
 from pgle.run.ask.jaxlib import installed
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.hook import read_facts
-from pgle.run.process.environment import interpreter
+from pgle.run.process.compilers import interpreter
 from pgle.run.stages.pipeline import GPU_DRIVER, run_stage
 from pgle.run.stages.real import RealBackEnd, checked_window, lines_about
 from pgle.run.stages.stage import StageRequest, StageResult

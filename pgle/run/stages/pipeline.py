@@ -26,7 +26,7 @@ from pgle.run.directory.manifest import (
     same_program,
     settle,
 )
-from pgle.run.process.environment import find_rank
+from pgle.run.process.ranks import find_rank
 from pgle.run.stages.real import RealBackEnd, checked_window, reported
 from pgle.run.stages.simulated import SimulatedBackEnd
 from pgle.run.stages.stage import KeptVerdict, StageRequest, StageResult, end_record

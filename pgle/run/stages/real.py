@@ -32,14 +32,9 @@ from pgle.run.inputs.step_times import (
     read_runs,
     write_steps,
 )
-from pgle.run.process.environment import (
-    EFFORTS,
-    ChildEnvironment,
-    build_environment,
-    find_rank,
-    interpreter,
-    with_efforts,
-)
+from pgle.run.process.compilers import interpreter
+from pgle.run.process.efforts import EFFORTS, with_efforts
+from pgle.run.process.environment import ChildEnvironment, build_environment
 from pgle.run.process.process import (
     check_program,
     ended,
@@ -47,6 +42,7 @@ from pgle.run.process.process import (
     mentions,
     refused_flag,
 )
+from pgle.run.process.ranks import find_rank
 from pgle.run.stages.stage import (
     StageRequest,
     StageResult,

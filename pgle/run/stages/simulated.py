@@ -42,14 +42,9 @@ from pgle.run.directory.manifest import (
     waiting,
 )
 from pgle.run.inputs.step_times import write_steps
-from pgle.run.process.environment import (
-    ChildEnvironment,
-    build_environment,
-    check_compiler,
-    compiler_of,
-    environment_with,
-    interpreter,
-)
+from pgle.run.process.compilers import check_compiler, compiler_of, interpreter
+from pgle.run.process.environment import ChildEnvironment, build_environment
+from pgle.run.process.flags import environment_with
 from pgle.run.process.process import check_program, ended
 from pgle.run.stages.stage import (
     StageRequest,

@@ -20,7 +20,7 @@ import pytest
 
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.hook import HOOK_SITE, hook_config
-from pgle.run.process.environment import Rank
+from pgle.run.process.ranks import Rank
 from pgle.xla.log.messages import AUTO_PGLE
 
 SOURCES = sorted(HOOK_SITE.rglob("*.py"))

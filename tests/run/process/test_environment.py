@@ -4,13 +4,10 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.run.ask.jaxlib import Installed
-from pgle.run.process import environment
-from pgle.run.process.environment import (
-    build_environment,
-    given_flags,
-    interpreter,
-    user_flags,
-)
+from pgle.run.process import compilers
+from pgle.run.process.compilers import interpreter
+from pgle.run.process.environment import build_environment
+from pgle.run.process.flags import given_flags, user_flags
 from pgle.xla.flags.text import parse_flags
 
 LHS = "xla_gpu_enable_latency_hiding_scheduler"
@@ -112,7 +109,7 @@ def test_a_level_of_effort_reaches_the_program_as_jax_reads_it():
 def test_a_level_that_jax_does_not_have_is_refused():
     with pytest.raises(
         UserError,
-        match="JAX_OPTIMIZATION_LEVEL=O9: is no value that jax takes; O0 to O3",
+        match="JAX_OPTIMIZATION_LEVEL=O9: jax does not take this value; give a level from O0 to O3",
     ):
         build(environ={"JAX_OPTIMIZATION_LEVEL": "O9"})
 
@@ -185,9 +182,9 @@ def test_the_programs_own_jaxlib_compiles_or_that_is_said(
     monkeypatch, theirs, python, warned
 ):
     asked = {None: Installed({"jaxlib": "0.10.2"}), "/opt/python3": Installed(theirs)}
-    monkeypatch.setattr(environment, "installed", asked.get)
-    monkeypatch.setattr(environment.shutil, "which", lambda name: f"/opt/{name}")
-    found, warnings = environment.compiler_of(["python3", "train.py"])
+    monkeypatch.setattr(compilers, "installed", asked.get)
+    monkeypatch.setattr(compilers.shutil, "which", lambda name: f"/opt/{name}")
+    found, warnings = compilers.compiler_of(["python3", "train.py"])
     assert found == python
     assert [
         "jaxlib 0.9.0" in line and "jaxlib 0.10.2" in line for line in warnings
