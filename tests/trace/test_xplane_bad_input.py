@@ -135,7 +135,7 @@ def test_kernels_of_no_instruction(file: Path):
     plane.lines.add(name="Stream #1").events.add(duration_ps=1000)
     file.write_bytes(xplane_pb2.XSpace(planes=[plane]).SerializeToString())
     assert (
-        "none of its 1 GPU activities is tied to an HLO instruction (no-range 1)"
+        "none of its 1 GPU activities is tied to an HLO instruction (1 launched outside of any XLA program)"
         in error_of(file)
     )
 

@@ -576,7 +576,7 @@ def _nothing_found(
     if gathered.left_out:
         count = sum(count for count, _ in gathered.left_out.values())
         reasons = ", ".join(
-            f"{reason.word} {count:,}"
+            f"{count:,} {reason.meaning or reason.word}"
             for reason, (count, _) in sorted(gathered.left_out.items())
         )
         what = f"none of its {count:,} GPU activities is tied to an HLO instruction ({reasons})"
