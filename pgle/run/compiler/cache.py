@@ -13,8 +13,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from pgle.costs.profile.files import SUFFIXES
 from pgle.errors import UserError
@@ -32,13 +34,16 @@ _MOST_BYTES = (
 )  # of a compilation as it is read, so that no file fills the memory
 
 
+MOST_DEVICES, LONGEST_COMPILE_S = 1 << 20, 1e9  # what is more is damage
+
+
 class Compiled(msgspec.Struct, frozen=True):
     """What the compiler's process says of a compilation that succeeded."""
 
     module_name: str
-    num_devices: int
-    compile_s: float
-    jaxlib: str
+    num_devices: Annotated[int, Meta(ge=1, le=MOST_DEVICES)]
+    compile_s: Annotated[float, Meta(ge=0, le=LONGEST_COMPILE_S)]
+    jaxlib: Annotated[str, Meta(pattern=r"^\d+\.\d+[\w.+-]*$")]
 
 
 class _Entry(msgspec.Struct):

@@ -211,6 +211,8 @@ class Compiler:
         )
         if answer is None or module is None or not module.is_file():
             return None
+        if not (folder / worker.LOG).is_file():
+            return None
         self.on_phase(CompilerPhase(request, "kept from before", answer.module_name))
         try:
             found = replace(_result(request, folder, answer), kept=True)

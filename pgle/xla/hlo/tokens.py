@@ -336,13 +336,15 @@ class _Reader:
             bool(_NAME.fullmatch(self.peek())) and self.peek(1) == "["
         )
 
-    def shape(self) -> str:
-        """A shape as XLA prints it, with its layout if one is stated."""
+    def shape(self, depth: int = 0) -> str:
+        """A shape as XLA prints it, with its layout if one is stated; `depth`: tuples around it."""
+        if depth > DEEPEST:
+            raise UserError(f"tuples of more than {DEEPEST} levels")
         if self.peek() == "(":
             self.take("(")
             parts = []
             while self.peek() != ")":
-                parts.append(self.shape())
+                parts.append(self.shape(depth + 1))
                 if self.peek() != ")":
                     self.take(",")
             self.take(")")

@@ -15,6 +15,7 @@ import pytest
 from pgle.errors import UserError
 from pgle.run.compiler.cache import Cache, Compiled, key_of
 from pgle.run.compiler.compile import Compiler, CompileRequest
+from pgle.run.compiler.worker import LOG
 from pgle.xla.protos import hlo_pb2
 
 NAMES = {"@FOLDER@": "/here"}
@@ -167,6 +168,11 @@ def scheduled() -> bytes:
     return dump.SerializeToString()
 
 
+def replaced(**fields: object) -> dict[str, Any]:
+    """What the compiler's process says, with other values."""
+    return {**msgspec.to_builtins(ANSWER), **fields}
+
+
 class Pretended(Compiler):
     """Answers as the compiler's process does; `edit` is what the user does meanwhile."""
 
@@ -176,6 +182,7 @@ class Pretended(Compiler):
         self, request: CompileRequest, folder: Path, unscheduled: object
     ) -> dict[str, Any]:
         (folder / MODULE).write_bytes(scheduled())
+        (folder / LOG).write_text("log of XLA")
         if self.edit:
             request.module.write_text(self.edit)
         return msgspec.to_builtins(ANSWER)
@@ -203,7 +210,16 @@ def test_what_was_compiled_while_the_module_was_edited_is_not_kept(
 
 @pytest.mark.parametrize(
     "entry",
-    [[], {}, {"answer": {"module_name": 1}, "files": {}}, {"answer": [], "files": {}}],
+    [
+        [],
+        {},
+        {"answer": {"module_name": 1}, "files": {}},
+        {"answer": [], "files": {}},
+        {"answer": ANSWER, "files": {MODULE: scheduled()}},  # and no log of XLA
+        {"answer": replaced(jaxlib="x"), "files": {MODULE: scheduled(), LOG: b""}},
+        {"answer": replaced(num_devices=-1), "files": {MODULE: scheduled(), LOG: b""}},
+        {"answer": replaced(compile_s=1e308), "files": {MODULE: scheduled(), LOG: b""}},
+    ],
 )
 def test_an_entry_that_does_not_say_all_is_compiled_again(
     cache: Cache, tmp_path: Path, entry: object
@@ -215,7 +231,8 @@ def test_an_entry_that_does_not_say_all_is_compiled_again(
     (path,) = cache.folder.iterdir()
     path.write_bytes(zlib.compress(msgspec.msgpack.encode(entry)))
     assert not is_kept(compiler, module, tmp_path / "b")
-    assert [item.name for item in (tmp_path / "b").iterdir()] == [MODULE]
+    left = sorted(item.name for item in (tmp_path / "b").iterdir())
+    assert left == sorted([MODULE, LOG])
 
 
 def test_an_entry_without_its_module_is_compiled_again(
@@ -232,7 +249,8 @@ def test_an_entry_without_its_module_is_compiled_again(
         )
     )
     assert not is_kept(compiler, module, tmp_path / "b")
-    assert [item.name for item in (tmp_path / "b").iterdir()] == [MODULE]
+    left = sorted(item.name for item in (tmp_path / "b").iterdir())
+    assert left == sorted([MODULE, LOG])
 
 
 def test_a_flag_without_a_value_reads_no_folder(

@@ -102,3 +102,10 @@ def test_an_instruction_without_its_operands_is_an_error(line: str) -> None:
     text = f"{HEAD}{fused}ENTRY %main {P}  ROOT {line}\n}}\n"
     with pytest.raises(UserError, match="operands"):
         module_from_text(text.encode(), "m.txt")
+
+
+@pytest.mark.parametrize("form", ["%p = {} parameter(0)", "p = {} parameter(0)"])
+def test_tuples_in_tuples_have_a_depth(form: str) -> None:
+    shape = "(" * 5000 + "f32[8]" + ")" * 5000
+    with pytest.raises(UserError):
+        read(f"ENTRY e {{\n  ROOT {form.format(shape)}\n}}\n")
