@@ -289,9 +289,8 @@ class Masker:
 
     def __init__(self) -> None:
         self._key_lines_left = 0  # of a private key that has begun
-        self._in_body = (
-            False  # the line before was of a key: its last line may be short
-        )
+        # the line before was of a key: its last line may be short
+        self._in_body = False
 
     def kept(self, lines: bytes) -> bytes:
         """The next lines, masked. A piece of a line is taken for a line."""

@@ -188,9 +188,8 @@ def median(values: npt.NDArray[np.number]) -> float:
 
 # normal ones, that values differ by from their median without anybody calling them special
 DEVIATIONS = 3.0
-MAD_TO_DEVIATION = (
-    1.4826  # median absolute deviation to standard deviation of a normal distribution
-)
+# median absolute deviation to standard deviation of a normal distribution
+MAD_TO_DEVIATION = 1.4826
 # of the median; of few values the deviation is not known well enough to call a nearer one unusual
 UNUSUAL = 0.25
 

@@ -33,9 +33,8 @@ class CollectiveKind:
 
     name: str  # its opcode; a start, update or done adds a suffix
     primitives: tuple[str, ...] = ()  # what JAX calls it, and so its instructions
-    flag: str = (
-        ""  # its name in ``--xla_gpu_disable_async_collectives``; empty if absent
-    )
+    # its name in ``--xla_gpu_disable_async_collectives``; empty if absent
+    flag: str = ""
     # what nccl-tests count as its bytes: the ``result``, all ``operands``, or the ``first`` operand
     payload: str = "operands"
     # the measured table that it takes (`pgle.costs.estimate.communication`); empty: none

@@ -85,17 +85,15 @@ class Hardware:
     # the GPU of `TABLE` whose measured tables (`costs.estimate.communication`) are nearest: itself
     # where there are some
     measured_as: str
-    devices_per_host: int = (
-        8  # GPUs that share NVLink: of one host, in a rack of all its hosts
-    )
+    # GPUs that share NVLink: of one host, in a rack of all its hosts
+    devices_per_host: int = 8
     # the slowest and the fastest network that is rented or sold with the GPU, as `nic_gb_s`; the
     # same if it is named
     networks_gb_s: tuple[float, float] = (0.0, 0.0)
     is_rack: bool = False  # whether NVLink joins hosts
     nccl: tuple[int, int] = (2, 22)  # release of NCCL whose rules are taken
-    matmul_efficiency: float = (
-        MATMUL_EFFICIENCY  # part of the peak that large matrix products reach
-    )
+    # part of the peak that large matrix products reach
+    matmul_efficiency: float = MATMUL_EFFICIENCY
 
     def peak_tflops(self, dtype: str) -> float:
         """Peak of dots of that type."""

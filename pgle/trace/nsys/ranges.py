@@ -86,14 +86,12 @@ class RangeKind(IntEnum):
 
     THUNK = 0
     MODULE = 1
-    COMPILE = (
-        2  # compilation or autotuning: GPU work below it is no part of any program
-    )
+    # compilation or autotuning: GPU work below it is no part of any program
+    COMPILE = 2
 
 
-THUNK, MODULE, COMPILE = (
-    RangeKind  # asked for once: a member of an enum takes as long as all else of a text
-)
+# asked for once: a member of an enum takes as long as all else of a text
+THUNK, MODULE, COMPILE = RangeKind
 
 
 PREFIXES = (

@@ -82,9 +82,8 @@ class KnownSetting:
         tuple[str, str], ...
     ] = ()  # (release, value) pairs, the value from that release on
     since: str = ""  # first release that knows it; empty: as old as the catalogue
-    gone: str = (
-        ""  # first release that does not; ``always``: none ever did; empty: still there
-    )
+    # first release that does not; ``always``: none ever did; empty: still there
+    gone: str = ""
     values: tuple[str, ...] = ()  # what a choice or list may hold; empty where open
     use: str = ""  # the name of what replaces it
     # pairs of an old value and the flags that mean it now; empty flags: it is so without any flag
@@ -98,9 +97,8 @@ class KnownSetting:
     tries: tuple[str, ...] = ()  # values that a search for flags tries
     # its value in the preset fsdp, which the search tries as a whole; empty: it is not in it
     fsdp: str = ""
-    about: str = (
-        ""  # the kind of collective that it moves; empty: all, or none in particular
-    )
+    # the kind of collective that it moves; empty: all, or none in particular
+    about: str = ""
     # what a program needs for it to do anything (`pgle.tune.search`); empty: nothing
     where: str = ""
     inert: tuple[
@@ -518,7 +516,9 @@ def _unknown(flag: Flag, jaxlib: str) -> FlagFinding:
 
 
 def _instead(setting: KnownSetting, flag: Flag) -> str:
-    """What to write for the value of an old flag, whose replacement may have the opposite sense; empty if unknown."""
+    """What to write for the value of an old flag, whose replacement may have the opposite sense;
+    empty if unknown.
+    """
     meant = next(
         (new for old, new in setting.instead if same_value(flag.value, old)), None
     )

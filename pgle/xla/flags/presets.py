@@ -147,9 +147,8 @@ def _replacement(choice: Choice, version: str) -> Choice:
 Mode: TypeAlias = Literal["sync", "async", "baseline", "perf"]
 
 PROFILE_MODES: tuple[Mode, ...] = ("sync", "async")  # the ones that measure
-MEASURES_ALONE: Mode = (
-    "sync"  # keeps every collective synchronous, to measure each alone
-)
+# keeps every collective synchronous, to measure each alone
+MEASURES_ALONE: Mode = "sync"
 
 MODES: Mapping[Mode, tuple[str, tuple[Choice, ...]]] = {
     # LHS stays on, since only then XLA (0.11.1 and newer) records the name each collective had when

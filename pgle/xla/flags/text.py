@@ -66,9 +66,8 @@ class Flag:
     """One flag."""
 
     name: str  # without the two dashes; of a malformed flag (``-x``, ``--``) the unchanged text
-    value: str | None = (
-        None  # without quotes; None for a bare flag, empty for ``--flag=``
-    )
+    # without quotes; None for a bare flag, empty for ``--flag=``
+    value: str | None = None
 
     @property
     def key(self) -> str:
@@ -101,9 +100,8 @@ class FlagList:
 
     flags: tuple[Flag, ...] = ()  # in the order of the text, repetitions included
     text: str = ""  # the text itself
-    ignored: str = (
-        ""  # the rest of the text after the first bare word, which XLA never sees
-    )
+    # the rest of the text after the first bare word, which XLA never sees
+    ignored: str = ""
     # the file that XLA reads instead, where the text does not begin with ``-``; `flags` is then
     # empty
     file: str = ""
@@ -278,14 +276,19 @@ def _name(key: str) -> str:
 
 
 _DASHES = re.compile("[\u2010-\u2015\u2212\ufe58\ufe63\uff0d]")
-"""Hyphens, dashes and minus signs of Unicode that a word processor or a web page puts in place of ``-``."""
+"""Hyphens, dashes and minus signs of Unicode that a word processor or a web page puts in place of
+``-``.
+"""
 _CURLED = re.compile("[\u2018-\u201f\u00ab\u00bb\u2032\u2033]")
 """Quotes of Unicode, which no shell and no XLA reads as quotes."""
 _STRAIGHT = "'\""
 
 
 def _plain(text: str) -> str:
-    """The text with ASCII's dashes and without quotes of Unicode; a long dash at the beginning stands for ``--``."""
+    """The text with ASCII's dashes and without quotes of Unicode.
+
+    A long dash at the beginning stands for ``--``.
+    """
     text = _CURLED.sub("", text)
     if found := re.match(f"(?:{_DASHES.pattern}|-)+", text):
         text = "--" + text[found.end() :]

@@ -150,19 +150,16 @@ class Instruction:
     tuple_index: int | None = None  # of a get-tuple-element; None otherwise
     parameter_number: int | None = None  # of a parameter; None otherwise
     is_host_transfer: bool = False  # of a send or receive that talks to the host
-    source: str = (
-        ""  # file and line of the program, ``/src/model.py:12``; empty where absent
-    )
+    # file and line of the program, ``/src/model.py:12``; empty where absent
+    source: str = ""
     # what the program states that it takes (frontend attribute ``latency_metadata``); None where
     # absent. XLA's speed-of-light model takes it for any instruction, its table of constants for
     # custom calls.
     latency_ns: int | None = None
-    constant: int | None = (
-        None  # value of a scalar integer constant; None of anything else
-    )
-    direction: str = (
-        ""  # of a compare: ``EQ``, ``NE``, ``LT``, ``LE``, ``GT`` or ``GE``
-    )
+    # value of a scalar integer constant; None of anything else
+    constant: int | None = None
+    # of a compare: ``EQ``, ``NE``, ``LT``, ``LE``, ``GT`` or ``GE``
+    direction: str = ""
     # of products: ``high``, ``highest``, or the algorithm that the program asks for
     # (``dot_bf16_bf16_f32_x3``); empty: XLA's default
     precision: str = ""

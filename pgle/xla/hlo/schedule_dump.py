@@ -29,9 +29,8 @@ _ENTRY_TEXT = re.compile(rb"\s*(instructions|computation_id)\b")
 # field 1 is a module: it begins with its field 1, the name
 _MODULE_FIRST = re.compile(rb"\x0a[\x80-\xff]*[\x00-\x7f]\x0a")
 _NOISE = 1e-6  # cycles; sums of floats are not exact
-_IDLE_CYCLES = (
-    1e-3  # less is rounding: times are doubles from the start of the computation
-)
+# less is rounding: times are doubles from the start of the computation
+_IDLE_CYCLES = 1e-3
 _START_CYCLES = 1.5  # starts take one cycle; what takes longer occupies its cost
 _Proto = schedule_pb2.ScheduleProto | schedule_pb2.EntryScheduleProto
 _HOW = "dump with XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true'"

@@ -23,9 +23,8 @@ element).
 
 _INVERSE = {"LT": "GE", "GE": "LT", "LE": "GT", "GT": "LE", "EQ": "NE", "NE": "EQ"}
 _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "EQ": "EQ", "NE": "NE"}
-_MOST_STEPS = (
-    300  # instructions followed for one loop, so that a file cannot exhaust the stack
-)
+# instructions followed for one loop, so that a file cannot exhaust the stack
+_MOST_STEPS = 300
 
 
 @dataclass(frozen=True, slots=True)
