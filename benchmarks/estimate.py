@@ -18,8 +18,8 @@ from pgle.costs.estimate.estimate import estimator
 from pgle.costs.measure.contention import ASSUMED
 from pgle.costs.measure.measured import measure
 from pgle.run.inputs.traces import read_traces
-from pgle.xla.collectives import is_product
 from pgle.xla.hlo.dumps import read_dumps
+from pgle.xla.matrix_products import is_product
 from pgle.xla.targets import find_hardware
 
 DATA = Path(__file__).parent.parent / "testdata" / "pax_fsdp4"

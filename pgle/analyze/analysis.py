@@ -45,10 +45,10 @@ from pgle.schedule.simulate import Stream
 from pgle.trace.columns import distinct
 from pgle.trace.steady import find_executions
 from pgle.trace.table import ActivityKind, Trace
-from pgle.xla.collectives import guess_kind
 from pgle.xla.flags.presets import MEASURES_ALONE
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.proto import BufferPlan
+from pgle.xla.instruction_kinds import guess_kind
 from pgle.xla.targets import Hardware
 
 _STREAMS = {CostKind.COLLECTIVE: Stream.COMMUNICATION, CostKind.COPY: Stream.COPY}

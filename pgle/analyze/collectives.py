@@ -31,8 +31,10 @@ from pgle.schedule.simulate import Stream
 from pgle.trace.columns import distinct, heads, usual_values
 from pgle.trace.intervals import covered, union
 from pgle.trace.table import Trace
-from pgle.xla.collectives import KINDS, collective_kind, is_sync, lhs_names
+from pgle.xla.collective_kinds import KINDS
+from pgle.xla.collectives import collective_kind, is_sync
 from pgle.xla.hlo.module import Instruction, Module
+from pgle.xla.lhs_names import lhs_names
 from pgle.xla.targets import Hardware
 
 MOST_EXPLAINED = 64  # collectives, those with most exposed time

@@ -26,8 +26,10 @@ from pgle.run.analyze import on_host
 from pgle.schedule.placements import ExposedGroup
 from pgle.schedule.simulate import ORIGINS, Breakdown, Stream, Timeline
 from pgle.trace.intervals import EMPTY, Intervals, covered, union, without
-from pgle.xla.collectives import followers, is_sync, kind_of
+from pgle.xla.async_pairs import followers
+from pgle.xla.collectives import is_sync
 from pgle.xla.hlo.module import Module
+from pgle.xla.instruction_kinds import kind_of
 
 Color: TypeAlias = Literal["compute", "exposed", "copy", "other", "idle"]
 PARTS: Mapping[Color, str] = {

@@ -49,12 +49,12 @@ from pgle.run.rehearse_program import (
 from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
 from pgle.schedule.placements import Move, compare_placements, placements
 from pgle.schedule.predict import Prediction, predict
-from pgle.xla.collectives import loops
 from pgle.xla.flags.catalogue import HOPPER_DEFAULT, LHS, SOL, inert_warnings, release
 from pgle.xla.flags.text import FlagList, typed_flag
 from pgle.xla.hlo.module import Module
 from pgle.xla.log.messages import SCHEDULER_MEMORY
 from pgle.xla.log.verdict import ModuleVerdict, ProfileUse
+from pgle.xla.owners import loops
 from pgle.xla.targets import Hardware, Target
 
 LHS_BY_LEVEL = tuple(f"--jax_optimization_level=O{level}" for level in (1, 2, 3))

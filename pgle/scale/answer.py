@@ -17,9 +17,10 @@ from pgle.costs.estimate.products import attention_operations, matmuls
 from pgle.costs.estimate.unknown import size_spread
 from pgle.costs.profile.value import has_remat
 from pgle.schedule.predict import ESTIMATE_RANGE, Prediction
-from pgle.xla.collectives import KINDS, is_product
+from pgle.xla.collective_kinds import KINDS
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.hlo.trips import trip_count
+from pgle.xla.matrix_products import is_product
 from pgle.xla.targets import Hardware
 
 PARTS = {

@@ -12,13 +12,10 @@ import numpy as np
 from pgle.schedule.predict import Prediction
 from pgle.schedule.simulate import Stream, Timeline
 from pgle.trace.columns import distinct
-from pgle.xla.collectives import (
-    async_pairs,
-    collective_kind,
-    lhs_names,
-    walk_collectives,
-)
+from pgle.xla.async_pairs import async_pairs
+from pgle.xla.collectives import collective_kind, walk_collectives
 from pgle.xla.hlo.module import Computation, Module
+from pgle.xla.lhs_names import lhs_names
 
 BLOCK = 4096  # instructions that are looked at together
 

@@ -50,19 +50,13 @@ from pgle.schedule.simulate import (
     run_program,
 )
 from pgle.trace.intervals import covered
-from pgle.xla.collectives import (
-    FREE_TARGETS,
-    collective_kind,
-    is_done,
-    is_host_copy,
-    is_start,
-    is_sync,
-    kind_of,
-    result_shape,
-    start_of,
-)
+from pgle.xla.async_opcodes import is_done, is_start
+from pgle.xla.async_pairs import result_shape, start_of
+from pgle.xla.collectives import collective_kind, is_sync
 from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Instruction, Module
 from pgle.xla.hlo.trips import trip_count
+from pgle.xla.host_copies import is_host_copy
+from pgle.xla.instruction_kinds import FREE_TARGETS, kind_of
 from pgle.xla.targets import Hardware, Target, find_hardware
 
 FREE = frozenset(

@@ -42,7 +42,7 @@ from pgle.trace.columns import (
     noise_of,
 )
 from pgle.trace.table import Trace
-from pgle.xla.collectives import guess_kind
+from pgle.xla.instruction_kinds import guess_kind
 
 WARM_UP_EXCESS = 0.02
 """A leading execution is warm-up when its compute time exceeds the steady median by this share.

@@ -28,9 +28,12 @@ from random import Random
 from pgle.costs.measure.contention import Contention, LaunchGaps
 from pgle.schedule.predict import Prediction
 from pgle.schedule.simulate import Op, Program, Stream, run_program
-from pgle.xla.collectives import is_done, loops, result_shape, walk_collectives
+from pgle.xla.async_opcodes import is_done
+from pgle.xla.async_pairs import result_shape
+from pgle.xla.collectives import walk_collectives
 from pgle.xla.flags.catalogue import KnownSetting, catalogue, known_in, release
 from pgle.xla.hlo.module import Computation, Instruction, Module
+from pgle.xla.owners import loops
 
 Flags = Mapping[str, str]  # values by flag name, without dashes
 

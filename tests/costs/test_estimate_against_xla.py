@@ -10,8 +10,8 @@ import pytest
 
 from pgle.costs.estimate.estimate import estimator
 from pgle.run.compiler.compile import CompileRequest, compile_once
-from pgle.xla.collectives import kind_of
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
+from pgle.xla.instruction_kinds import kind_of
 from pgle.xla.targets import find_hardware, load_target
 
 RECORDED = (

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from pgle.run.compiler.compile import CompileRequest, compile_once
-from pgle.xla.collectives import lhs_names, walk_collectives
+from pgle.xla.collectives import walk_collectives
 from pgle.xla.flags.catalogue import LHS, SOL, release
 from pgle.xla.flags.presets import flags_for
 from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
+from pgle.xla.lhs_names import lhs_names
 from pgle.xla.targets import load_target
 
 pytestmark = [pytest.mark.rehearse, pytest.mark.usefixtures("plugin_loaded_once")]

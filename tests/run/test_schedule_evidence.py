@@ -8,7 +8,7 @@ from pathlib import Path
 from pgle.costs.profile.coverage import cover, estimate_profile
 from pgle.costs.profile.lookup import LookupTable
 from pgle.run.confirm import _compare, schedule_evidence
-from pgle.xla.collectives import AsyncPair
+from pgle.xla.async_pairs import AsyncPair
 from pgle.xla.hlo.dumps import read_modules
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.schedule_dump import (

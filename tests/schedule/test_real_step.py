@@ -25,9 +25,10 @@ from pgle.schedule.simulate import ORIGINS, Timeline
 from pgle.trace.intervals import join, union
 from pgle.trace.nsys.read import read_nsys
 from pgle.trace.table import Trace
-from pgle.xla.collectives import collective_kind, owner
+from pgle.xla.collectives import collective_kind
 from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.module import Module
+from pgle.xla.owners import owner
 
 pytestmark = pytest.mark.usefixtures("read_once")
 

@@ -6,19 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pgle.xla.collectives import (
-    async_pairs,
-    collective_kind,
-    group_size,
-    is_host_copy,
-    is_sync,
-    result_shape,
-    start_of,
-    walk_collectives,
-)
+from pgle.xla.async_pairs import async_pairs, result_shape, start_of
+from pgle.xla.collectives import collective_kind, group_size, is_sync, walk_collectives
 from pgle.xla.hlo.dumps import read_module, read_modules
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.hlo.text import module_from_text
+from pgle.xla.host_copies import is_host_copy
 
 PAX = Path(__file__).parents[2] / "testdata" / "pax_fsdp4" / "proc0" / "dump"
 

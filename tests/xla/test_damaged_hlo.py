@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from pgle.costs.profile.lookup import schedulable
 from pgle.errors import UserError
-from pgle.xla.collectives import lhs_names, loops, owner, walk_collectives
+from pgle.xla.collectives import walk_collectives
 from pgle.xla.hlo.dumps import read_module
+from pgle.xla.lhs_names import lhs_names
+from pgle.xla.owners import loops, owner
 
 FOLDER = Path(__file__).parents[2] / "testdata" / "hlo" / "jax-0.12.0.1" / "collectives"
 FILES = {

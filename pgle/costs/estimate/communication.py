@@ -26,7 +26,7 @@ from importlib import resources
 from itertools import accumulate
 from math import ceil, exp, inf, log, log2
 
-from pgle.xla.collectives import KINDS
+from pgle.xla.collective_kinds import KINDS
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.targets import KERNEL_US, TABLE, Hardware, weaker
 

@@ -35,13 +35,8 @@ from pgle.costs.estimate.products import (
     operand_shape,
 )
 from pgle.costs.estimate.scatters import even_us
-from pgle.xla.collectives import (
-    FREE_TARGETS,
-    collective_kind,
-    is_convolution,
-    is_host_copy,
-    result_shape,
-)
+from pgle.xla.async_pairs import result_shape
+from pgle.xla.collectives import collective_kind
 from pgle.xla.hlo.module import (
     HOST_MEMORY_SPACE,
     Computation,
@@ -49,6 +44,9 @@ from pgle.xla.hlo.module import (
     Module,
     Shape,
 )
+from pgle.xla.host_copies import is_host_copy
+from pgle.xla.instruction_kinds import FREE_TARGETS
+from pgle.xla.matrix_products import is_convolution
 from pgle.xla.targets import (
     ATTENTION_EFFICIENCY,
     HOST_LINK_EFFICIENCY,

@@ -13,13 +13,11 @@ from pgle.costs.estimate.estimate import estimator, least_us
 from pgle.costs.estimate.linear_algebra import routine_of
 from pgle.costs.estimate.products import attention_operations
 from pgle.costs.estimate.unknown import Range, range_of
-from pgle.xla.collectives import (
-    FREE_TARGETS,
-    collective_kind,
-    is_attention,
-    is_host_copy,
-)
+from pgle.xla.collectives import collective_kind
 from pgle.xla.hlo.module import Instruction, Module
+from pgle.xla.host_copies import is_host_copy
+from pgle.xla.instruction_kinds import FREE_TARGETS
+from pgle.xla.matrix_products import is_attention
 from pgle.xla.targets import Hardware
 
 PARTITIONED_LATER = "CustomSPMDPartitioning"

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.costs.estimate.communication import rows
-from pgle.xla.collectives import is_attention, is_convolution, is_gemm
 from pgle.xla.hlo.module import BITS, Instruction, Module, Shape, backend_config
+from pgle.xla.matrix_products import is_attention, is_convolution, is_gemm
 from pgle.xla.targets import (
     KERNEL_US,
     MEMORY_EFFICIENCY,

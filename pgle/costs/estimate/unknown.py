@@ -19,12 +19,10 @@ from pgle.costs.estimate.passes import fewest_fft_passes, fft_passes, is_radix_s
 from pgle.costs.estimate.products import attention_operations, matmuls, operand_shape
 from pgle.costs.estimate.scatters import extreme_us, plausible_us
 from pgle.errors import UserError
-from pgle.xla.collectives import (
-    collective_kind,
-    is_convolution,
-    is_host_copy,
-)
+from pgle.xla.collectives import collective_kind
 from pgle.xla.hlo.module import Instruction, Module
+from pgle.xla.host_copies import is_host_copy
+from pgle.xla.matrix_products import is_convolution
 from pgle.xla.targets import (
     ATTENTION_EFFICIENCY,
     ATTENTION_RANGE,

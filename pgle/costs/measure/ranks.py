@@ -24,7 +24,7 @@ from pgle.costs.profile.lookup import Naming, group_of_device
 from pgle.costs.profile.value import Cost, CostKind
 from pgle.trace.columns import Floats, Ints, median
 from pgle.trace.table import Trace
-from pgle.xla.collectives import ends_together
+from pgle.xla.collective_kinds import ends_together
 
 MAX_EXECUTIONS = 128  # executions of each rank that are looked at
 MAX_NAMES = 16  # collectives that are looked at

@@ -27,7 +27,9 @@ from pgle.costs.profile.lookup import LookupRow, LookupTable
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, effective_costs
 from pgle.errors import UserError
 from pgle.files import AnyPath
-from pgle.xla.collectives import collective_kind, group_size, is_done, start_of
+from pgle.xla.async_opcodes import is_done
+from pgle.xla.async_pairs import start_of
+from pgle.xla.collectives import collective_kind, group_size
 from pgle.xla.hlo.module import Instruction
 from pgle.xla.targets import Hardware
 

@@ -58,7 +58,8 @@ from pgle.costs.profile.value import (
 )
 from pgle.errors import UserError, some
 from pgle.next import COMPLETE, CONVERT, PROFILE, PROFILE_SYNC
-from pgle.xla.collectives import group_size, is_start
+from pgle.xla.async_opcodes import is_start
+from pgle.xla.collectives import group_size
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.hlo.trips import trip_count
 from pgle.xla.log.verdict import MOSTLY_UNKNOWN, Bounds

@@ -32,18 +32,13 @@ from pgle.costs.profile.value import (
 )
 from pgle.trace.columns import Flags, Ints
 from pgle.trace.table import Device, Trace
-from pgle.xla.collectives import (
-    collective_kind,
-    is_done,
-    is_host_copy,
-    is_start,
-    lhs_names,
-    loops,
-    owner,
-    result_shape,
-    start_of,
-)
+from pgle.xla.async_opcodes import is_done, is_start
+from pgle.xla.async_pairs import result_shape, start_of
+from pgle.xla.collectives import collective_kind
 from pgle.xla.hlo.module import Instruction, Module, Shape, value_of_many
+from pgle.xla.host_copies import is_host_copy
+from pgle.xla.lhs_names import lhs_names
+from pgle.xla.owners import loops, owner
 
 
 @value_of_many

@@ -25,7 +25,7 @@ from msgspec import Meta
 
 from pgle.errors import some
 from pgle.next import SHOW
-from pgle.xla.collectives import guess_kind
+from pgle.xla.instruction_kinds import guess_kind
 
 Entry = tuple[
     str, float

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias
 
 from pgle.errors import UserError
 from pgle.run.ask.jaxlib import PACKAGES, install_command, versions
-from pgle.xla.collectives import KINDS
+from pgle.xla.collective_kinds import KINDS
 
 OLDEST_JAX = (0, 4, 38)
 

@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from pgle.errors import UserError, many
 from pgle.next import FLAGS_LINT, FLAGS_LIST, VERIFY
-from pgle.xla.collectives import ASYNC_FLAGS
+from pgle.xla.collective_kinds import ASYNC_FLAGS
 from pgle.xla.flags.text import (
     ACCUMULATING,
     COMMAND_BUFFER,

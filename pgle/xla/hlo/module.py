@@ -269,6 +269,12 @@ class Module:
             item = None if before in seen else self.instructions.get(before)
         return None
 
+    def called_instructions(self, instruction: Instruction) -> Iterator[Instruction]:
+        """The instructions of the computations that an instruction calls; damaged calls are skipped."""
+        for name in instruction.called:
+            if name in self.computations:
+                yield from self.computations[name].instructions
+
     def fused(self, instruction: Instruction) -> Computation | None:
         """What a fusion computes; None of any other instruction."""
         called = instruction.called[:1] if instruction.opcode == "fusion" else ()

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes, read_head
-from pgle.xla.collectives import AsyncPair, async_pairs
+from pgle.xla.async_pairs import AsyncPair, async_pairs
 from pgle.xla.hlo.module import MAX_HLO_BYTES, Computation, Module
 from pgle.xla.hlo.proto import module_from_proto
 from pgle.xla.protos import schedule_pb2

@@ -5,11 +5,14 @@ from pathlib import Path
 import pytest
 
 from pgle.costs.profile.lookup import schedulable
-from pgle.xla.collectives import lhs_names, loops, owner, result_shape, walk_collectives
+from pgle.xla.async_pairs import result_shape
+from pgle.xla.collectives import walk_collectives
 from pgle.xla.hlo.dumps import read_module, read_modules
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
 from pgle.xla.hlo.trips import trip_count
+from pgle.xla.lhs_names import lhs_names
+from pgle.xla.owners import loops, owner
 
 PAX = Path(__file__).parents[3] / "testdata" / "pax_fsdp4" / "proc0" / "dump"
 
