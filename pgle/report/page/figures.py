@@ -46,9 +46,9 @@ def time(us: float | None) -> str:
 
 def share(value: float | None, decimals: int = 1) -> str:
     """A share of 0 to 1 as ``28.0 %``."""
-    return (
-        NONE if value is None else f"{_minus(value)}{abs(value) * 100:,.{decimals}f} %"
-    )
+    if value is None:
+        return NONE
+    return f"{_minus(value)}{abs(value) * 100:,.{decimals}f} %"
 
 
 def change(value: float | None, decimals: int = 1) -> str:
@@ -57,7 +57,7 @@ def change(value: float | None, decimals: int = 1) -> str:
         return f"{value + 1:,.0f}×"
     if value is None or round(abs(value) * 100, decimals) == 0:
         return NONE
-    return f"{'+' if value > 0 else '−'}{abs(value) * 100:,.{decimals}f} %"
+    return f"{_sign(value)}{abs(value) * 100:,.{decimals}f} %"
 
 
 def count(value: float | None) -> str:
@@ -70,7 +70,7 @@ def size(value: float | None) -> str:
     if not value:
         return NONE
     scale, name = _unit(abs(value), _SIZES)
-    return f"{value / scale:,.{0 if name == 'B' else 2}f} {name}"
+    return f"{value / scale:,.{_size_decimals(name)}f} {name}"
 
 
 def column(
@@ -99,7 +99,8 @@ def column(
         ]
     if unit is Unit.SIZE:
         scale, name = _unit(most, _SIZES)
-        return name, [_cell(value, scale, 0 if name == "B" else 2) for value in values]
+        decimals = _size_decimals(name)
+        return name, [_cell(value, scale, decimals) for value in values]
     write: Callable[[float | None], str] = {
         Unit.SHARE: share,
         Unit.CHANGE: change,
@@ -112,14 +113,12 @@ def column(
 
 def between(low: str, high: str) -> str:
     """A range of two figures of one unit: ``8.5 … 15.8 %``."""
+    if low == high:
+        return low
     number, _, unit = low.rpartition(" ")
-    return (
-        low
-        if low == high
-        else f"{number} … {high}"
-        if number and high.endswith(f" {unit}")
-        else f"{low} … {high}"
-    )
+    if number and high.endswith(f" {unit}"):
+        return f"{number} … {high}"
+    return f"{low} … {high}"
 
 
 def shares(values: Iterable[float]) -> str:
@@ -138,7 +137,7 @@ def _cell(
 ) -> str:
     if value is None or abs(value) <= least:
         return NONE
-    sign = ("+" if value > 0 else "−") if signed else _minus(value)
+    sign = _sign(value) if signed else _minus(value)
     return f"{sign}{abs(value) / scale:,.{decimals}f}"
 
 
@@ -147,8 +146,18 @@ def _unit(value: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]
 
 
 def _decimals(value: float, unit: str) -> int:
-    """Of a time: as many as three or four digits need."""
-    return 0 if unit == "µs" else 2 if value < 99.995 else 1
+    """The decimals of a time: as many as three or four digits need."""
+    if unit == "µs":
+        return 0
+    return 2 if value < 99.995 else 1
+
+
+def _size_decimals(unit: str) -> int:
+    return 0 if unit == "B" else 2
+
+
+def _sign(value: float) -> str:
+    return "+" if value > 0 else "−"
 
 
 def _minus(value: float) -> str:
@@ -156,13 +165,9 @@ def _minus(value: float) -> str:
 
 
 def _rate(value: float | None) -> str:
-    return (
-        NONE
-        if value is None
-        else f"{value:,.3g}"
-        if abs(value) < 1000
-        else f"{value:,.0f}"
-    )
+    if value is None:
+        return NONE
+    return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def factor(value: float | None) -> str:

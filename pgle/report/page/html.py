@@ -163,7 +163,8 @@ class ChartPanel:
         self, style: str, start: tuple[float, float], end: tuple[float, float]
     ) -> None:
         """A straight line."""
-        (x1, y1), (x2, y2) = self._place(*start), self._place(*end)
+        x1, y1 = self._place(*start)
+        x2, y2 = self._place(*end)
         self.elements.append(
             SvgElement("line", style, {"x1": x1, "y1": y1, "x2": x2, "y2": y2})
         )
@@ -233,12 +234,11 @@ def render(page: Page) -> str:
     timeline = page.timeline
     script = data_file("templates/page.js")
     script += data_file("templates/timeline.js") if timeline else ""
-    script = script.replace(
-        "</", "<\\/"
-    )  # nothing but a closing tag ends a script element
-    charts = any(
-        isinstance(part, Chart) for section in page.sections for part in section.parts
-    )
+    # nothing but a closing tag ends a script element
+    script = script.replace("</", "<\\/")
+    style = style_sheet()
+    if any(isinstance(part, Chart) for part in page.parts):
+        style += data_file("templates/chart.css")
     # No network, no frame, no form; of scripts only this one.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = f"script-src 'sha256-{digest}'; style-src 'unsafe-inline'"
@@ -247,7 +247,7 @@ def render(page: Page) -> str:
         .get_template("page.html.j2")
         .render(
             page=page,
-            style=style_sheet() + data_file("templates/chart.css") * charts,
+            style=style,
             policy=f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'",
             script=script,
             data=timeline.data if timeline else "",
@@ -263,4 +263,7 @@ def frame(page: Page) -> str:
     """
     height = 620 if page.timeline is None else 1040
     style = f"width:100%;height:{height}px;border:0;resize:vertical;overflow:auto"
-    return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(render(page))}"></iframe>'
+    content = escape(render(page))
+    return (
+        f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{content}"></iframe>'
+    )

@@ -101,11 +101,11 @@ def show(page: Page, *, sections: Sequence[str] = ()) -> None:
             style="yellow",
         )
     if os.environ.get("PGLE_NEXT") != "0":
-        for place, command in enumerate(page.next if everything else page.next[:1]):
-            words = printable(command)
-            screen.print(
-                f"{'' if place else 'Next: '}{words}", style="cyan", soft_wrap=True
-            )
+        commands = page.next if everything else page.next[:1]
+        head = "Next: "
+        for command in commands:
+            screen.print(f"{head}{printable(command)}", style="cyan", soft_wrap=True)
+            head = ""
 
 
 def _mark(tone: str) -> str:
@@ -127,10 +127,8 @@ def _table(screen: text.Screen, content: Table, everything: bool) -> None:
         text.grid(heads, rows, right=right, whole={0, *right}, header=any(heads))
     )
     if left := len(cells) + content.more - len(first):
-        screen.print(
-            f"… and {left:,} more (--{'json' if everything else 'all'} lists them)",
-            style="dim",
-        )
+        option = "--json" if everything else "--all"
+        screen.print(f"… and {left:,} more ({option} lists them)", style="dim")
 
 
 def _styled(cell: Cell) -> str | Text:
@@ -206,10 +204,7 @@ def markdown(page: Page) -> str:
     """A page as Markdown: verdict, table, actions, next command, sections, where it comes from."""
     blocks = [f"# {_escaped(page.verdict)}", _escaped(" · ".join(page.identity))]
     blocks += [_rows(page.table)] if page.table is not None else []
-    blocks += [
-        _escaped(str(note.value if isinstance(note, Cell) else note))
-        for note in page.notes
-    ]
+    blocks += [_escaped(_note_text(note)) for note in page.notes]
     blocks += ["\n".join(_numbered(page.actions))] if page.actions else []
     blocks += (
         ["Next:", _fenced("\n".join(map(printable, page.next)), "sh")]
@@ -234,6 +229,10 @@ def markdown(page: Page) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
+def _note_text(note: str | Cell) -> str:
+    return str(note.value) if isinstance(note, Cell) else note
+
+
 def _escaped(content: str) -> str:
     """Text as Markdown shows it letter by letter; GitHub makes no link of an address in it
     either.
@@ -249,24 +248,25 @@ def _block(part: Part) -> str:
     if isinstance(part, TimelineData):
         return _fenced(part.text, "text")
     if isinstance(part, Prose):
-        return (
-            _fenced(part.text, "sh")
-            if part.code
-            else ("### " if part.tone == "head" else "") + _escaped(part.text)
-        )
+        if part.code:
+            return _fenced(part.text, "sh")
+        mark = "### " if part.tone == "head" else ""
+        return mark + _escaped(part.text)
     return _escaped(part.alt)
 
 
 def _rows(content: Table) -> str:
-    rule = "|".join("---:" if is_number else "---" for is_number in content.right())
-    heads, *rows = (
-        f"| {' | '.join(map(_escaped, row))} |"
-        for row in (
-            content.heads(),
-            *([str(cell.value) for cell in row] for row in content.cells()),
-        )
-    )
-    return "\n".join([heads, f"|{rule}|", *rows])
+    rule = "|".join(map(_rule, content.right()))
+    rows = [_row([str(cell.value) for cell in row]) for row in content.cells()]
+    return "\n".join([_row(content.heads()), f"|{rule}|", *rows])
+
+
+def _rule(is_number: bool) -> str:
+    return "---:" if is_number else "---"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(_escaped, cells))} |"
 
 
 def _numbered(actions: Sequence[Advice]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -96,29 +97,42 @@ class Table(msgspec.Struct, frozen=True, tag_field="kind", tag="table"):
         """
         shown = []
         for place, found in enumerate(self.columns):
-            items = [
-                item if isinstance(item := row[place], Cell) else Cell(item)
-                for row in self.rows
-            ]
+            items = [_as_cell(row[place]) for row in self.rows]
             plain = [item.value for item in items]
             if self.rows and not any(value or value == 0 for value in plain):
                 continue
-            head, texts = found.head, [_text(value) for value in plain]
-            if found.unit is not Unit.TEXT:
-                unit, figures = column(
-                    found.unit,
-                    [None if isinstance(value, str) else value for value in plain],
-                )
-                head = f"{head} ({unit})" if unit and head else head or unit
-                texts = [
-                    value if isinstance(value, str) else text
-                    for value, text in zip(plain, figures, strict=True)
-                ]
-            cells = [
-                Cell(text, item.tone) for text, item in zip(texts, items, strict=True)
-            ]
-            shown.append((head, found.unit is not Unit.TEXT, cells))
+            is_number = found.unit is not Unit.TEXT
+            if is_number:
+                head, texts = _figures(found, plain)
+            else:
+                head = found.head
+                texts = [_text(value) for value in plain]
+            tones = [item.tone for item in items]
+            shown.append((head, is_number, list(map(Cell, texts, tones))))
         return shown
+
+
+def _as_cell(value: Value) -> Cell:
+    return value if isinstance(value, Cell) else Cell(value)
+
+
+def _figures(
+    found: Column, values: Sequence[str | float | None]
+) -> tuple[str, list[str]]:
+    """The head with the unit of a column of figures, and its texts; words stay words."""
+    numbers = [_number(value) for value in values]
+    unit, texts = column(found.unit, numbers)
+    head = found.head or unit
+    if unit and found.head:
+        head = f"{found.head} ({unit})"
+    for place, value in enumerate(values):
+        if isinstance(value, str):
+            texts[place] = value
+    return head, texts
+
+
+def _number(value: str | float | None) -> float | None:
+    return None if isinstance(value, str) else value
 
 
 class Prose(msgspec.Struct, frozen=True, tag_field="kind", tag="prose"):
@@ -230,21 +244,28 @@ class Page:
     )
 
     def __post_init__(self) -> None:
+        has_rows = self.table is not None and self.table.rows
+        sections = tuple(section for section in self.sections if section.parts)
         left = {
             "identity": tuple(filter(None, self.identity)),
-            "table": self.table if self.table is not None and self.table.rows else None,
+            "table": self.table if has_rows else None,
             "notes": tuple(filter(None, self.notes)),
-            "sections": tuple(section for section in self.sections if section.parts),
+            "sections": sections,
             "next": tuple(map(to_type, filter(None, self.next))),
         }
         for name, value in left.items():
             object.__setattr__(self, name, value)
 
     @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of all sections."""
+        return tuple(chain.from_iterable(section.parts for section in self.sections))
+
+    @property
     def timeline(self) -> TimelineData | None:
         """Its timeline."""
-        parts = (part for section in self.sections for part in section.parts)
-        return next((part for part in parts if isinstance(part, TimelineData)), None)
+        found = (part for part in self.parts if isinstance(part, TimelineData))
+        return next(found, None)
 
 
 def table(
@@ -258,40 +279,41 @@ def table(
     """A table of heads and rows.
 
     Args:
-        heads: of the columns, each with what its figures are in brackets if it has any: ``each
-        (time)``; as one text
-            between bars: ``name | each (time)``.
+        heads: of the columns, each with the unit of its figures in brackets if it has any:
+            ``each (time)``; as one text between bars: ``name | each (time)``.
         rows: values under them.
         finds: the instructions to whose bars rows lead; True: those in the first cells.
         most: rows that it holds, with the number of those left out; 0: all.
         shown: rows that are not folded away.
     """
-    named = [
-        _HEAD.fullmatch(head) or head
-        for head in (heads.split(" | ") if isinstance(heads, str) else heads)
-    ]
-    columns = (
-        Column(head) if isinstance(head, str) else Column(head[1], Unit(head[2]))
-        for head in named
-    )
+    listed = heads.split(" | ") if isinstance(heads, str) else heads
     every = tuple(map(tuple, rows))
     kept = every[:most] if most else every
     find = [str(row[0]) for row in kept] if finds is True else finds or ()
-    return Table(tuple(columns), kept, tuple(find), shown, len(every) - len(kept))
-
-
-def _says_something(part: Part) -> bool:
-    return bool(
-        part.rows
-        if isinstance(part, Table)
-        else part.text
-        if isinstance(part, Prose)
-        else True
+    return Table(
+        columns=tuple(map(_read_head, listed)),
+        rows=kept,
+        find=tuple(find),
+        shown=shown,
+        more=len(every) - len(kept),
     )
 
 
+def _read_head(head: str) -> Column:
+    found = _HEAD.fullmatch(head)
+    return Column(head) if found is None else Column(found[1], Unit(found[2]))
+
+
+def _says_something(part: Part) -> bool:
+    if isinstance(part, Table):
+        return bool(part.rows)
+    return not isinstance(part, Prose) or bool(part.text)
+
+
 def _text(value: str | float | None) -> str:
-    return "" if value is None else value if isinstance(value, str) else f"{value:g}"
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 SCHEMA = "pgle.report/2"
