@@ -269,6 +269,25 @@ def test_the_dump_of_another_program_is_refused(convert, pax, testdata):
     assert "no module of the dump is jit_f" in err
 
 
+def test_the_dump_of_another_program_is_refused_though_the_trace_holds_its_own(
+    convert, pax, testdata
+):
+    xplane = testdata / "jax_xplane/jax08_gemm.xplane.pb"
+    err = refused(convert(xplane, "--hlo", pax / "proc0/dump"))
+    assert "no module of the dump is jit_dot" in err
+
+
+def test_a_dump_of_some_modules_of_the_trace_warns_of_the_others(convert, testdata):
+    convolution = testdata / "jax_xplane/jax_conv_minimal_08_tw003.xplane.pb"
+    product = testdata / "jax_xplane/jax08_gemm.xplane.pb"
+    dump = testdata / "jax_xplane/hlo_proto/jit_forward_3d_conv(15).hlo_proto.pb"
+    chosen = ("--hlo", dump, "--module", "jit_dot|forward")
+    code, _, out, _ = convert(convolution, product, *chosen)
+    assert code == 0
+    said = " ".join(out.split())
+    assert "no module of the dump is jit_dot (it has jit_forward_3d_conv)" in said
+
+
 def test_a_suffix_that_xla_ignores_is_refused(convert, testdata):
     assert ".pbtxt" in refused(
         convert(testdata / "nsys_synthetic/synthetic_cases.sqlite", out="profile.txt")

@@ -512,10 +512,15 @@ def measure(
             remedy=f"trace with NVTX and CUDA on and --xla_gpu_enable_command_buffer= ('{PROFILE}' does)",
         )
     trace, programs = traced_programs(trace, dumps.modules)
-    chosen = [
-        with_embedded_hlo(trace, program)
-        for program in select_programs(programs, module)
-    ]
+    selected = select_programs(programs, module)
+    absent = _not_dumped(trace, selected, dumps)
+    if len(absent) == len(selected):
+        raise UserError(
+            _no_dump_of(absent, dumps),
+            where=dumps.paths[0],
+            remedy="give the dump of the profiled run, or --module",
+        )
+    chosen = [with_embedded_hlo(trace, program) for program in selected]
     lhs_modules = {
         name: dumps.lhs_module(name)
         for name in {program.key.name for program in chosen}
@@ -523,13 +528,11 @@ def measure(
     chosen = [
         replace(program, lhs_module=lhs_modules[program.key.name]) for program in chosen
     ]
-    if dumps.paths and all(program.hlo is None for program in chosen):
-        held = ", ".join(dict.fromkeys(module.name for module in dumps.modules[:5]))
-        raise UserError(
-            f"no module of the dump is {chosen[0].key.name} (it has {held})",
-            where=dumps.paths[0],
-            remedy="give the dump of the profiled run, or --module",
-        )
+    embedded = [program for program in absent if program.key in trace.hlo]
+    if embedded:
+        missing = _no_dump_of(embedded, dumps)
+        remark = f"{dumps.paths[0]}: {missing}; the module in the trace is taken"
+        trace = replace(trace, warnings=(*trace.warnings, remark))
     costs = tuple(found for found in aggregate(trace, chosen, options) if found.costs)
     if not costs:
         raise UserError(
@@ -538,6 +541,27 @@ def measure(
             remedy="trace whole steps",
         )
     return Measured(trace, programs, costs, options)
+
+
+def _not_dumped(
+    trace: Trace, programs: Sequence[TracedProgram], dumps: Dumps
+) -> list[TracedProgram]:
+    """The programs that no module of the given dumps fits; none where no dump was given."""
+    if not dumps.paths:
+        return []
+    absent = []
+    for program in programs:
+        names = {trace.instructions[code] for code in program.instructions}
+        if not _modules_of(program.key, names, dumps.modules):
+            absent.append(program)
+    return absent
+
+
+def _no_dump_of(programs: Sequence[TracedProgram], dumps: Dumps) -> str:
+    """That the dump lacks these programs, and what it has."""
+    names = dict.fromkeys(program.key.name for program in programs)
+    held = ", ".join(dict.fromkeys(module.name for module in dumps.modules[:5]))
+    return f"no module of the dump is {some(names, MODULES_SHOWN)} (it has {held})"
 
 
 def _source(trace: Trace) -> str:
