@@ -4,17 +4,23 @@ Known lines, as the programs print them:
     MaxText  ``completed step: 7, seconds: 3.604, TFLOP/s/device: 286.671, loss: 2.014`` plain
     ``step 7 … 0.2013 s``, ``step=7 time=201.3 ms``, ``iteration 7 | 201.3 ms``, ``step 7
     step_time_s=0.2``
+A log without such lines may hold a record per line, as JSON or as a Python dict, or the bars of
+tqdm (``7/100 [00:02<00:30, 3.05it/s]``), whose rates are smoothed.
 What prints means over many steps (Pax ``steps/sec: 0.485``, Keras ``123ms/step``) prints no step
 times. Other lines between them tell when a profiler ran.
 """
 
 from __future__ import annotations
 
+import ast
 import csv
 import json
 import math
 import re
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -63,7 +69,7 @@ _Match: TypeAlias = Callable[[str], "_Row | str | None"]
 
 
 def read_json_lines(lines: Iterable[str], source: str) -> Series:
-    """Steps of JSON lines such as ``{"step": 7, "step_time_s": 0.2013}``.
+    """Steps of JSON lines such as ``{"step": 7, "step_time_s": 0.2013}``, or of Python's dicts.
 
     Optional keys: ``loss``, ``profiled``, ``compiled``, ``checkpoint`` (true where it happened in
     this step), ``simulated``.
@@ -106,12 +112,37 @@ def _json_rows(lines: Iterable[str]) -> _Rows:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            yield number, line, "not JSON (cut short?)"
-            continue
-        yield number, line, row if isinstance(row, dict) else "not a JSON object"
+        yield number, line, _record(line)
+
+
+LONGEST_DICT = 16_384
+"""Characters of a Python dict; a longer line is no record of a step, and slow to parse."""
+_NOT_FINITE = re.compile(r"(?<=[:,\[(] )[-+]?(?:nan|inf)(?=[,}\])])")
+
+
+def _record(line: str) -> _Row | str:
+    """The record that a line holds, as JSON or as a Python dict of plain values; else a reason."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        row = _plain_dict(line.strip())
+        if row is None:
+            return "not JSON (cut short?)"
+    return row if isinstance(row, dict) else "not a JSON object"
+
+
+def _plain_dict(text: str) -> _Row | None:
+    """A dict as Python prints it, evaluated as literals only; None where the text is none."""
+    if not text.startswith("{") or len(text) > LONGEST_DICT:
+        return None
+    quoted = _NOT_FINITE.sub(r"'\g<0>'", text)  # nan and inf are no literals
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a backslash in a text
+            row = ast.literal_eval(quoted)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def _series(source: str, format: str, rows: _Rows) -> Series:
@@ -265,6 +296,8 @@ def read_console(
         is_maxtext = any(_MAXTEXT_LIKE in line for line in lines)
         name, match = ("maxtext", _maxtext) if is_maxtext else ("plain", _plain)
     series = _series(source, name, _console_rows(lines, match))
+    if not len(series) and name == "plain":
+        series = _read_records(lines, source) or _read_bars(lines, source) or series
     if not len(series):
         raise UserError("no line of it holds a step time", where=source, remedy=_REMEDY)
     # no program slows down with each of ten steps, to three times the first
@@ -339,7 +372,7 @@ def _maxtext(line: str) -> _Row | str | None:
 def _plain(line: str) -> _Row | str | None:
     lower = line.lower()  # words are found many times quicker than by an expression
     step = _PLAIN_STEP.search(line) if "step" in lower or "iter" in lower else None
-    if step is None:
+    if step is None or _bar(line) is not None:
         return None
     rest = line[step.end() :]
     named = next(
@@ -357,6 +390,77 @@ def _plain(line: str) -> _Row | str | None:
         "seconds": _float(named["t"]) * UNITS[unit],
         **_loss_in(line),
     }
+
+
+def _read_records(lines: Iterable[str], source: str) -> Series | None:
+    """The steps of the records among other lines of a log; None without."""
+    records = (
+        (number, line, _record(line))
+        for number, line in enumerate(lines, 1)
+        if line.lstrip().startswith("{")
+    )
+    series = _series(source, "jsonl", records)
+    return series if len(series) else None
+
+
+_OF_BAR = r"(?:it|steps?|iter|batch)"
+_BAR = re.compile(
+    rf"\b(?P<step>\d+)(?:/(?P<total>\d+|\?)|{_OF_BAR}) \[[\d:]+(?:<[\d:?]+)?, *"
+    rf"(?:(?P<s>\d+\.\d+)s/{_OF_BAR}|(?P<rate>\d+\.\d+){_OF_BAR}/s)\b"
+)
+"""A bar of tqdm with the rate of its steps: its ``format_meter`` (github.com/tqdm/tqdm,
+tqdm/std.py) prints two decimals, of the rate or of its inverse, whichever is above 1.
+"""
+
+
+def _bar(line: str) -> re.Match[str] | None:
+    """The bar of tqdm in a line, or None."""
+    if "[" not in line or not ("s/" in line or "/s" in line):
+        return None
+    return _BAR.search(line)
+
+
+def _read_bars(lines: Iterable[str], source: str) -> Series | None:
+    """The steps of tqdm's bars, with a warning that their times are smoothed; None without.
+
+    Of bars with several totals (epochs around batches), those of the most lines count.
+    """
+    bars = (_bar(line) for line in lines)
+    totals = Counter(bar["total"] for bar in bars if bar is not None)
+    if not totals:
+        return None
+    (total, _), *_ = totals.most_common(1)
+    series = _series(source, "tqdm", _bar_rows(lines, total))
+    if not len(series):
+        return None
+    note = (
+        f"{source}: step times are tqdm's smoothed rates, of two decimals; "
+        "to see smaller differences, print the time of each step"
+    )
+    return replace(series, warnings=(*series.warnings, note))
+
+
+def _bar_rows(lines: Iterable[str], total: str | None) -> _Rows:
+    """The rows of the bars of one total; what a bar prints again of a step is left out, since
+    a closed bar shows the mean rate of all its steps.
+    """
+    last = None
+    for number, line in enumerate(lines, 1):
+        bar = _bar(_uncoloured(line))
+        if bar is None or bar["total"] != total or bar["step"] == last:
+            continue
+        last = bar["step"]
+        seconds = _seconds_of(bar)
+        row = {"step": _integer(last), "seconds": seconds, **_loss_in(line)}
+        yield number, line.strip(), row
+
+
+def _seconds_of(bar: re.Match[str]) -> float:
+    """Seconds of a step, by the rate of a bar; infinite at a rate of 0."""
+    if bar["s"] is not None:
+        return float(bar["s"])
+    rate = float(bar["rate"])
+    return 1 / rate if rate > 0 else math.inf
 
 
 def _loss_in(line: str) -> _Row:

@@ -109,7 +109,8 @@ class Series:
     """The steps of one run, n of them in the order recorded."""
 
     source: str  # where it was read
-    # ``steps``, ``jsonl``, ``csv``, ``maxtext``, ``plain``, ``pattern``, ``trace``, ``array``
+    # ``steps``, ``jsonl``, ``csv``, ``maxtext``, ``plain``, ``tqdm``, ``pattern``, ``trace``,
+    # ``array``
     format: str
     step: npt.NDArray[np.int64]  # int64[n], step numbers as recorded
     step_time_s: Floats  # float64[n], seconds, all positive and finite

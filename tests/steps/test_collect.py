@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.inputs.step_times import read_runs
+from pgle.run.inputs.step_times import StepLine, console_records, read_runs
 from pgle.steps.collect import read_console, read_csv, read_json_lines, step_number
 from pgle.steps.series import Mark, Series, once_per_step, slowest_rank
 
@@ -213,6 +213,66 @@ def test_an_experiment_is_not_one_side(tmp_path: Path) -> None:
         UserError, match=r"several stages.*pgle compare .*/baseline .*/perf"
     ):
         read_runs(str(tmp_path))
+
+
+def test_python_dicts_are_records_as_json_lines_are(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("{'step': 7, 'step_time': 0.25, 'loss': nan, 'name': 'a'}\n")
+    (series,) = read_runs(str(log))
+    assert times(series) == {7: 0.25}
+    assert series.loss[0] == float("inf")
+
+
+def test_records_among_other_lines_of_a_log_are_read() -> None:
+    log = ["starting", "{'step': 7, 'step_time': 0.25}", '{"step": 8, "time_ms": 300}']
+    assert times(read_console(log, "log")) == {7: 0.25, 8: 0.3}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{'step': 7, 'step_time': print(1)}",
+        "{'step': 7, 'step_time': 0.25",
+        f"{{'step': 7, 'step_time': 0.25, 'text': '{'a' * 20_000}'}}",
+    ],
+)
+def test_what_is_no_plain_dict_of_a_step_is_a_malformed_record(line: str) -> None:
+    (item,) = read_json_lines([line], "log").malformed
+    assert item.reason == "not JSON (cut short?)"
+
+
+@pytest.mark.parametrize(
+    ("bar", "expected"),
+    [
+        ("train: 7it [00:02, 4.00it/s, loss=2.5]", {7: 0.25}),
+        (" 42%|####  | 42/100 [00:12<00:17,  1.50s/it]", {42: 1.5}),
+        ("Training step: 42%|## | 42/100 [00:12<00:17, 2.00step/s]", {42: 0.5}),
+        ("  7/? [1:00:02<?, 4.00it/s, v_num=0]", {7: 0.25}),
+    ],
+)
+def test_rates_of_tqdm_are_step_times(bar: str, expected: dict[int, float]) -> None:
+    series = read_console([bar], "log")
+    assert times(series) == expected
+    (warning,) = series.warnings
+    assert "tqdm's smoothed rates" in warning
+
+
+def test_the_bar_of_the_steps_counts_and_not_that_of_the_epochs() -> None:
+    log = [
+        "1/50 [00:01<00:49, 1.00it/s]",
+        "2/50 [00:02<00:48, 2.00it/s]",
+        "2/50 [00:02<00:48, 1.33it/s]",  # closed: the mean rate
+        "1/3 [00:02<00:04, 2.00s/it]",
+    ]
+    assert times(read_console(log, "log")) == {1: 1.0, 2: 0.5}
+
+
+def test_smoothed_rates_are_not_written_as_printed_step_times() -> None:
+    log = ["7it [00:02, 4.00it/s]"]
+    lines = [StepLine(7, 10.0), StepLine(8, 10.5)]
+    assert console_records(log, lines, {}) == [
+        {"step": 8, "step_time_s": 0.5, "between_lines": True}
+    ]
 
 
 def test_a_compressed_log(tmp_path: Path) -> None:

@@ -257,14 +257,9 @@ def console_records(
     The facts of the hook say when the trace was open, and when something was compiled.
     """
     spans = {line.step: (before.at, line.at) for before, line in pairwise(lines)}
-    try:
-        series = read_console(log, "output")
-        times = [
-            (int(step), float(s))
-            for step, s in zip(series.step, series.step_time_s, strict=True)
-        ]
-        how = "printed"
-    except UserError:
+    times = _printed(log)
+    how = "printed"
+    if not times:
         times = _between(lines)
         how = "between_lines"
     return [
@@ -276,6 +271,17 @@ def console_records(
         }
         for step, seconds in times
     ]
+
+
+def _printed(log: Iterable[str]) -> list[tuple[int, float]]:
+    """Step numbers and seconds that the program printed; none where a bar shows smoothed rates."""
+    try:
+        series = read_console(log, "output")
+    except UserError:
+        return []
+    if series.format == "tqdm":  # nothing in a steps file would say that they are
+        return []
+    return list(zip(series.step.tolist(), series.step_time_s.tolist(), strict=True))
 
 
 def write_steps(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
