@@ -259,6 +259,22 @@ def read_kept(path: AnyPath, *, max_bytes: int = MAX_KEPT_BYTES) -> bytes | None
         return None
 
 
+def content_digest(path: Path) -> tuple[str, int]:
+    """SHA-256 and size in bytes of a regular file, as large as it is now: it ends although the file
+    grows. An empty text and 0 for anything else, such as a pipe, which would wait for a writer.
+    """
+    if not path.is_file():
+        return "", 0
+    digest, size = hashlib.sha256(), 0
+    with _opened(path) as file:
+        left = path.stat().st_size
+        while left and (piece := file.read(min(left, _PIECE_BYTES))):
+            digest.update(piece)
+            size += len(piece)
+            left -= len(piece)
+    return digest.hexdigest(), size
+
+
 def is_text(head: bytes) -> bool:
     """Whether a file that begins so is text: one zero byte or another is left by a file system,
     many are binary.

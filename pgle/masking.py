@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pgle.files import read_kept
+
 MASK = "***"
 
 ALLOWED = (
@@ -429,12 +431,15 @@ def kept_output(lines: bytes) -> bytes:
     return Masker().kept(lines)
 
 
+MOST_MASKED_BYTES = 1 << 30  # a log of XLA has a few megabytes
+
+
 def mask_json(path: Path) -> None:
     """Write a JSON file anew without what looks like a credential in its texts; one that is damaged
     stays.
     """
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_kept(path) or b"")
         kept = _kept_values(found)
     except (OSError, ValueError, RecursionError):
         return
@@ -451,11 +456,11 @@ def _kept_values(value: Any, name: str = "") -> Any:
 
 
 def mask_file(path: Path) -> None:
-    """Write a file anew without what looks like a credential; a file without one stays
-    untouched.
+    """Write a file anew without what looks like a credential; a file without one stays untouched, and
+    what is no regular file of at most `MOST_MASKED_BYTES`.
     """
-    text = path.read_bytes()
-    if (kept := kept_output(text)) != text:
+    text = read_kept(path, max_bytes=MOST_MASKED_BYTES)
+    if text is not None and (kept := kept_output(text)) != text:
         path.write_bytes(kept)
 
 

@@ -17,8 +17,10 @@ from pgle.files import (
     FREE_BYTES,
     as_path,
     check_absent,
+    content_digest,
     open_bytes,
     read_bytes,
+    sha256,
     write_files,
 )
 
@@ -272,3 +274,10 @@ def test_a_pipe_that_comes_in_place_of_a_file_is_not_waited_for(tmp_path, monkey
 def test_what_is_no_file_of_ours_is_not_read(tmp_path, make):
     make(tmp_path / "x")
     assert files.read_kept(tmp_path / "x") is None
+
+
+def test_a_digest_is_of_a_file_and_of_no_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_bytes(b"abc")
+    assert content_digest(tmp_path / "pipe") == ("", 0)
+    assert content_digest(tmp_path / "file") == (sha256(b"abc"), 3)

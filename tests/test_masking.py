@@ -1,6 +1,7 @@
 """What may be kept of an environment and a command line."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from pgle.masking import (
     kept_flags,
     kept_output,
     kept_text,
+    mask_file,
     mask_json,
 )
 
@@ -277,3 +279,11 @@ def test_a_json_file_stays_json(tmp_path):
     path.write_text("[" * 100_000)
     mask_json(path)
     assert path.read_text() == "[" * 100_000
+
+
+@pytest.mark.parametrize("name", ["pipe", "facts.json"])
+def test_what_is_no_file_is_not_masked(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    mask_file(tmp_path / name)
+    mask_json(tmp_path / name)
+    assert (tmp_path / name).is_fifo()

@@ -136,3 +136,13 @@ def test_a_job_has_whole_nodes_and_the_cores_of_each_gpu(
         text.splitlines()
     )
     assert "export SRUN_CPUS_PER_TASK=" in text
+
+
+def test_the_image_runs_as_a_user_from_packages_with_hashes(tmp_path: Path) -> None:
+    run(["init", "docker", "-o", str(tmp_path)])
+    lines = (tmp_path / "Dockerfile.pgle").read_text().splitlines()
+    assert "USER pgle" in lines
+    installs = [line for line in lines if "pip install" in line and line[0] != "#"]
+    assert installs
+    nothing_else = ("--require-hashes", "--no-index --no-deps")
+    assert all(any(way in line for way in nothing_else) for line in installs)

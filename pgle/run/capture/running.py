@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from pgle.errors import UserError, many, one_line, shell_code
+from pgle.errors import UserError, inert, many, one_line, shell_code
 from pgle.files import write_files
 from pgle.masking import Masker
 from pgle.run.capture.captured import (
@@ -165,7 +165,7 @@ class ProgramOutput:
 
 def say(text: str) -> None:
     """Print a line of pgle's own on stderr."""
-    terminal.say(f"pgle: {one_line(text)}")
+    terminal.say(inert(f"pgle: {one_line(text)}"))
 
 
 def _wait_or_stop(

@@ -40,6 +40,7 @@ COMPARED: tuple[StageName, StageName] = (
 )  # the stages whose step times are compared
 # stage of the manifest: the program was run on CPU devices, and its modules kept
 CAPTURE = "capture"
+CAPTURED = "captured"  # folder of that stage
 LOG = "output.log"
 MANIFEST = "manifest.json"
 STORED = "report.json"  # the page of a rehearsal or a search for flags, in its folder
@@ -276,7 +277,7 @@ class RunDirectory:
     @property
     def captured(self) -> Path:
         """Modules of a program that ran on CPU devices."""
-        return self.path / "captured"
+        return self.path / CAPTURED
 
     def profile_to_use(self) -> Path:
         """`found_profile`; raises `UserError` if absent."""

@@ -16,13 +16,19 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, get_args
 
 import msgspec
 
 from pgle.errors import UserError, some
-from pgle.files import is_bare, read_bytes, write_files
-from pgle.run.directory.directory import CAPTURE, RunDirectory, free
+from pgle.files import content_digest, is_bare, read_bytes, write_files
+from pgle.run.directory.directory import (
+    CAPTURE,
+    CAPTURED,
+    RunDirectory,
+    StageName,
+    free,
+)
 from pgle.xla.flags.text import parse_flags, same_value
 
 SCHEMA = "pgle.manifest/1"
@@ -100,12 +106,20 @@ class StageRecord:
     aside: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse names of folders elsewhere, which a later run would move."""
-        if not all(
-            is_bare(name)
-            for name in (self.stage, self.before or "none", self.aside or "none")
-        ):
+        """Refuse names that are not of the stage's own folders: a later run would move them."""
+        if not is_bare(self.stage):
             raise ValueError("a stage's folder must be in the run directory")
+        own = re.escape(self.folder)
+        is_own = re.fullmatch(rf"(?:{own}\.\d+)?", self.before) is not None
+        was_own = re.fullmatch(rf"(?:{own}(?:\.\d+)?)?", self.aside) is not None
+        has_folder = self.stage in (CAPTURE, *get_args(StageName))
+        if not (is_own and was_own and (has_folder or not self.before)):
+            raise ValueError("the folder before or aside is not one of the stage")
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder in the run directory."""
+        return CAPTURED if self.stage == CAPTURE else self.stage
 
     @property
     def is_done(self) -> bool:
@@ -231,10 +245,10 @@ def record_file(path: Path, run_dir: Path) -> FileRecord:
     elif path.is_relative_to(run_dir):
         text = path.relative_to(run_dir).as_posix()  # a link to a file outside
     if not path.is_dir():
-        return FileRecord(text, *_digest(path))
+        return FileRecord(text, *content_digest(path))
     digest, total = hashlib.sha256(), 0
     for item in sorted(item for item in path.rglob("*") if item.is_file()):
-        sha, size = _digest(item)
+        sha, size = content_digest(item)
         digest.update(f"{item.relative_to(path)}\0{sha}\n".encode())
         total += size
     return FileRecord(f"{text}/", digest.hexdigest(), total)
@@ -264,16 +278,9 @@ def changed_import(imported: Iterable[FileRecord]) -> str:
         path = Path(item.path)
         if not path.is_file():
             return f"{item.path}, which the program imports, is gone"
-        if _digest(path)[0] != item.sha256:
+        if content_digest(path)[0] != item.sha256:
             return f"{item.path}, which the program imports, has changed"
     return ""
-
-
-def _digest(path: Path) -> tuple[str, int]:
-    if not path.is_file():  # a pipe would wait for a writer for ever
-        return "", 0
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
 
 
 def _load(path: Path) -> list[StageRecord]:
@@ -353,7 +360,7 @@ def put_back(run: RunDirectory, record: StageRecord) -> StageRecord:
 
     The record is written first, so that `settle` can go on where this is killed.
     """
-    folder = run.captured if record.stage == CAPTURE else run.path / record.stage
+    folder = run.path / record.folder
     aside = run.path / (record.aside or free(folder, ".", 1).name)
 
     def moved(item: FileRecord) -> FileRecord:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import hashlib
 import os
 import re
 import shutil
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pgle.errors import UserError, shell_code
-from pgle.files import sha256
+from pgle.files import content_digest, sha256
 from pgle.masking import Masker, kept_argv
 from pgle.next import Next, typed
 from pgle.run.process.terminal import pass_on
@@ -39,7 +38,6 @@ REFUSAL_BYTES = (
 DIGESTED_BYTES = (
     1 << 30
 )  # of a file that a command names: a larger one is told by its size and time, unread
-DIGESTED_PIECE = 1 << 20
 # how long a grandchild that keeps the output open is waited for once the command has ended
 GRACE_S = 5.0
 FORWARDED = (
@@ -191,12 +189,7 @@ def _digest(path: Path) -> str:
     state = path.stat()
     if state.st_size > DIGESTED_BYTES:
         return sha256(f"{state.st_size} {state.st_mtime_ns}".encode())
-    digest, left = hashlib.sha256(), state.st_size
-    with path.open("rb") as file:
-        while left and (piece := file.read(min(left, DIGESTED_PIECE))):
-            digest.update(piece)
-            left -= len(piece)
-    return digest.hexdigest()
+    return content_digest(path)[0]
 
 
 def _refusal(word: str, reason: str) -> UserError:
@@ -245,7 +238,7 @@ def last_line(log: Path) -> str:
         return ""
     with log.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - LINE_BYTES))
-        lines = file.read().decode(errors="replace").split("\n")
+        lines = file.read(LINE_BYTES).decode(errors="replace").split("\n")
     said = [line.strip() for line in reversed(lines) if line.strip()]
     return next(
         (line for line in said if line.startswith(FAILED)), said[0] if said else ""

@@ -9,6 +9,7 @@ from multiprocessing import get_context
 import pytest
 
 from pgle.errors import UserError
+from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import (
     FileRecord,
     Gpu,
@@ -18,6 +19,7 @@ from pgle.run.directory.manifest import (
     read_manifest,
     record_file,
     same_program,
+    settle,
 )
 
 PROFILE = StageRecord(
@@ -109,6 +111,30 @@ def test_a_folder_elsewhere_is_no_folder_of_a_stage(tmp_path, field, name):
     )
     with pytest.raises(UserError, match="is not a manifest of pgle"):
         read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("stage", "field", "name"),
+    [
+        ("perf", "before", "profiles"),
+        ("perf", "before", "perf"),
+        ("perf", "aside", "my_results"),
+        ("perf", "before", "baseline.1"),
+        ("profiles", "before", "profiles.1"),
+        ("capture", "before", "capture.1"),
+    ],
+)
+def test_a_manifest_moves_only_folders_of_its_stages(tmp_path, stage, field, name):
+    record = {"stage": stage, "exit_code": 1, field: name}
+    (tmp_path / "manifest.json").write_text(
+        json.dumps({"schema": "pgle.manifest/1", "stages": [record]})
+    )
+    for folder in (stage, name, "profiles"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(UserError, match="is not a manifest of pgle"):
+        settle(RunDirectory(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 def test_a_command_that_is_not_utf_8_is_read_back(tmp_path):
