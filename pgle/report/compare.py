@@ -249,6 +249,7 @@ def document(found: Comparison, checks: Sequence[LimitCheck]) -> dict[str, Any]:
             "design=design.unit method=design.text test=design.test run_noise=spread.share",
         ),
         **text.picked(found, "launch_spread=estimate.spread simulated"),
+        "model_reach": dict(zip(("below", "above"), found.estimate.model, strict=True)),
         "base": _side(found.base),
         "new": _side(found.new),
         "guards": [{"name": "loss", **text.whole(found.loss, "change")}]

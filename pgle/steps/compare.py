@@ -81,8 +81,8 @@ class Comparison:
     @property
     def ci(self) -> tuple[float, float]:
         """Confidence interval of the ratio; (0, inf) if nothing is known."""
-        half = self.estimate.half_width
-        return self.ratio * math.exp(-half), self.ratio * _exp(half)
+        low, high = self.estimate.ends
+        return math.exp(low), _exp(high)
 
     @property
     def minimum_detectable(self) -> float:
@@ -113,9 +113,8 @@ def compare(base: Side, new: Side, assumptions: Assumptions = DEFAULTS) -> Compa
             where=f"{base.label}, {new.label}",
             remedy="give both sides in the same form",
         )
-    found = _with_grain(
-        _with_means(estimate(base, new, assumptions), base, new, assumptions), base, new
-    )
+    found = _with_means(estimate(base, new, assumptions), base, new, assumptions)
+    found = _with_model(_with_grain(found, base, new), base, new)
     return Comparison(
         verdict=_verdict(found, assumptions),
         estimate=found,
@@ -170,9 +169,31 @@ def _with_grain(found: Estimate, base: Side, new: Side) -> Estimate:
     return found.widened(sum(grains) / 2, *notes)
 
 
+def _with_model(found: Estimate, base: Side, new: Side) -> Estimate:
+    """Of simulated runs, the interval also holds the range of their model."""
+    sides = [[run.series.modelled_us for run in side.runs] for side in (base, new)]
+    lengths = {len(steps) for side in sides for steps in side}
+    if lengths == {0} or len(lengths) != 1:
+        return found
+    # every simulation of one program has the same range: the first of each side decides
+    changes = [
+        math.log(after / before)
+        for before, after in zip(sides[0][0], sides[1][0], strict=True)
+    ]
+    likely, low, high = changes[0], min(changes), max(changes)
+    if low == high:
+        return found
+    least, most = (change(math.expm1(end)) for end in (low, high))
+    note = (
+        "the interval holds the model's own range: by contention, data and network "
+        f"the step changes by {least} to {most}"
+    )
+    return found.modelled(likely - low, high - likely, note)
+
+
 def _verdict(found: Estimate, assumptions: Assumptions) -> Verdict:
     """The interval decides; the rank test must agree if it has enough units."""
-    low, high = (found.difference + side * found.half_width for side in (-1, 1))
+    low, high = found.ends
     if (
         found.p is None
         or found.least_p > assumptions.alpha

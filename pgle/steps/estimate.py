@@ -387,7 +387,30 @@ class Estimate:
     spread: LaunchSpread | None = (
         None  # of launches, as taken where each side has one run
     )
+    # how much lower and higher the difference may be by the model of simulated runs; 0 if measured
+    model: tuple[float, float] = (0.0, 0.0)
     warnings: tuple[str, ...] = ()  # what the reader should know, one line each
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The interval of the difference.
+
+        Noise and the model's error are independent, so they add in quadrature.
+        """
+        below, above = self.model
+        return (
+            self.difference - math.hypot(self.half_width, below),
+            self.difference + math.hypot(self.half_width, above),
+        )
+
+    def modelled(self, below: float, above: float, note: str) -> Estimate:
+        """With an interval that holds the range of the model whose times were simulated."""
+        return replace(
+            self,
+            model=(below, above),
+            detectable=self.detectable + max(below, above),
+            warnings=(*self.warnings, note),
+        )
 
     def widened(self, half: float, *notes: str) -> Estimate:
         """With an interval wider by `half` on each side."""

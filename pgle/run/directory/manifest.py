@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ from pgle.run.directory.directory import (
 from pgle.xla.flags.text import parse_flags, same_value
 
 SCHEMA = "pgle.manifest/1"
+MODELLED = "modelled_steps_us"
+"""Fact of a simulated stage: the fields of `pgle.schedule.predict.Steps`."""
 
 
 def now() -> str:
@@ -120,6 +123,25 @@ class StageRecord:
     def folder(self) -> str:
         """The name of its folder in the run directory."""
         return CAPTURED if self.stage == CAPTURE else self.stage
+
+    @property
+    def modelled_us(self) -> tuple[float, ...]:
+        """Microseconds of a simulated step, likely and at the ends of its ranges.
+
+        Empty if nothing was simulated.
+
+        Raises:
+            UserError: the manifest has something else there.
+        """
+        found = self.facts.get(MODELLED, [])
+        numbers = isinstance(found, list) and all(
+            isinstance(one, int | float) for one in found
+        )
+        if not numbers or any(not 0 < one < math.inf for one in found):
+            raise UserError(
+                f"{MODELLED} of {self.stage} is no list of times", where="manifest.json"
+            )
+        return tuple(map(float, found))
 
     @property
     def is_done(self) -> bool:

@@ -94,6 +94,7 @@ def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
             replace(
                 slowest_rank([_read_file(file, pattern) for file in ranks]),
                 about=_about(folder),
+                modelled_us=_modelled_us(folder),
             )
         ]
     children = sorted(
@@ -156,6 +157,14 @@ def _about(folder: Path) -> dict[str, str]:
             )
             found["gpus"] = _hashed((*chosen, *(gpu.uuid for gpu in gpus)))
     return {name: value for name, value in found.items() if value}
+
+
+def _modelled_us(folder: Path) -> tuple[float, ...]:
+    """What a simulated stage of a run directory was predicted to take, as its manifest has it."""
+    with suppress(UserError):
+        for record in read_manifest(folder.parent).of(folder.name):
+            return record.modelled_us
+    return ()
 
 
 def _hashed(parts: Iterable[str]) -> str:

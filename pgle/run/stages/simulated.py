@@ -33,6 +33,7 @@ from pgle.run.capture.captured import (
 from pgle.run.compiler.compile import CompileRequest, compile_once
 from pgle.run.directory.directory import CAPTURE, set_aside
 from pgle.run.directory.manifest import (
+    MODELLED,
     StageRecord,
     extend_manifest,
     imported_files,
@@ -195,6 +196,7 @@ class SimulatedBackEnd:
             "predicted_step_us": f"{prediction.step_us:.3f}",
             "predicted_exposed_us": f"{prediction.exposed_us:.3f}",
         }
+        modelled_us = [round(step_us, 3) for step_us in prediction.steps_us]
         where = {
             "simulated": True,
             "target": target.name,
@@ -212,7 +214,7 @@ class SimulatedBackEnd:
             replace(record, topology=where, imported=imported_files(sources)),
             0,
             outputs=request.folder.outputs(),
-            facts=facts,
+            facts={**facts, MODELLED: modelled_us},
             verdict=verdict,
             warnings=(*assumed, *remarks, *capture_warnings(module_path), *notes),
         )

@@ -1,0 +1,47 @@
+"""Simulated runs: the interval of a comparison holds what their model does not know."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pgle.steps.compare import Comparison, Verdict, compare
+from pgle.steps.series import Side, Step, make_series, steady
+
+
+def side(level: float, modelled_us: tuple[float, ...], seed: int) -> Side:
+    """Fifty simulated steps of about `level` seconds, with a jitter of one per mille."""
+    jitter = np.random.default_rng(seed).standard_normal(50)
+    steps = [
+        Step(place, time)
+        for place, time in enumerate((level * np.exp(0.001 * jitter)).tolist())
+    ]
+    series = make_series("mem", "jsonl", steps, simulated=True, modelled_us=modelled_us)
+    return Side("side", (steady(series),))
+
+
+def compared(before_us: tuple[float, ...], after_us: tuple[float, ...]) -> Comparison:
+    return compare(side(1.0, before_us, 1), side(0.99, after_us, 2))
+
+
+def test_jitter_alone_calls_one_per_cent_faster() -> None:
+    assert compared((), ()).verdict is Verdict.FASTER
+
+
+def test_a_gain_that_contention_may_take_away_is_undecided() -> None:
+    found = compared((100.0, 100.0), (99.0, 101.0))
+    assert found.verdict is Verdict.UNDECIDED
+    low, high = found.ci
+    assert low < 0.99 < 1.01 < high
+
+
+def test_a_range_on_one_side_opens_that_end_only() -> None:
+    jitter = compared((), ())
+    found = compared((100.0, 100.0), (99.0, 97.0))
+    assert found.verdict is Verdict.FASTER
+    assert found.ci[0] == pytest.approx(0.97, abs=0.001)  # jitter moves the difference
+    assert found.ci[1] == pytest.approx(jitter.ci[1])
+
+
+def test_records_of_one_side_only_leave_the_interval_as_it_is() -> None:
+    assert compared((100.0, 90.0), ()).ci == compared((), ()).ci
