@@ -26,10 +26,11 @@ class Rule:
     def words(self) -> str:
         """The range in words."""
         kind = "a whole number" if self.whole else "a number"
-        least = f"{'above' if self.above else 'of at least'} {self.least:g}"
-        return f"{kind} {least}" + (
-            "" if self.most == math.inf else f", at most {self.most:g}"
-        )
+        relation = "above" if self.above else "of at least"
+        words = f"{kind} {relation} {self.least:g}"
+        if self.most == math.inf:
+            return words
+        return f"{words}, at most {self.most:g}"
 
     def check(self, name: str, value: Any) -> None:
         """Raise `UserError` if a value is no number in the range."""

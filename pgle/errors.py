@@ -27,10 +27,13 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode()
-        for char in text
-    )
+    return "".join(map(_printable_char, text))
+
+
+def _printable_char(char: str) -> str:
+    if char.isprintable():
+        return char
+    return char.encode("unicode_escape").decode()
 
 
 _OBEYED = re.compile(

@@ -48,15 +48,17 @@ def quoted(word: str) -> str:
     """
     if word.isprintable() and "  " not in word:
         return shlex.quote(word)
-    text = "".join(
-        char
-        if char.isprintable()
-        else "".join(
-            f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape")
-        )
-        for char in word.replace("\\", "\\\\").replace("'", "\\'")
-    )
+    escaped = word.replace("\\", "\\\\").replace("'", "\\'")
+    text = "".join(map(_ansi_c, escaped))
     return "$'" + re.sub(" {2,}", lambda blanks: "\\x20" * len(blanks[0]), text) + "'"
+
+
+def _ansi_c(char: str) -> str:
+    """A character as it stands between ``$'`` and ``'``."""
+    if char.isprintable():
+        return char
+    data = char.encode("utf-8", "surrogateescape")
+    return "".join(f"\\x{byte:02x}" for byte in data)
 
 
 BLANKS = {

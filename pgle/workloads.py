@@ -83,15 +83,15 @@ def _devices(options: argparse.Namespace) -> Any:
     ):
         jax.config.update("jax_platforms", "cpu")
         flags = os.environ.get("XLA_FLAGS", "")
-        if (
-            "xla_force_host_platform_device_count" not in flags
-        ):  # XLA reads the flags with the first device
+        # XLA reads the flags with the first device
+        if "xla_force_host_platform_device_count" not in flags:
             count = f"--xla_force_host_platform_device_count={options.devices}"
             os.environ["XLA_FLAGS"] = f"{flags} {count}".strip()
     devices = jax.devices()
     if len(devices) < options.devices:
         sys.exit(
-            f"{options.devices} devices wanted, {len(devices)} {devices[0].platform} there; say --devices"
+            f"{options.devices} devices wanted, {len(devices)} {devices[0].platform} there; "
+            "say --devices"
         )
     return devices[: options.devices]
 

@@ -38,7 +38,8 @@ def narrow(
     """
     if values.dtype.kind != "i":
         return values
-    low, high = int(values.min(initial=0)), int(values.max(initial=0))
+    low = int(values.min(initial=0))
+    high = int(values.max(initial=0))
     sizes = [
         size
         for size in (2, 4)
@@ -58,14 +59,14 @@ class GrowingColumn(Generic[Number]):
     of a long trace.
 
     Args:
-        dtype: of its values; one of signed integers gets wider where a value needs it.
-        most: how many there are at most, where that is known: then it is one block, never copied.
-        What of it is not
-            filled takes no memory.
+        dtype: of its values; one of signed integers gets wider if a value needs it.
+        most: how many values there are at most, if known. The column is then one block, which is
+            never copied; its unfilled part takes no memory.
     """
 
     def __init__(self, dtype: type[Number], most: int = 0) -> None:
-        self._dtype, self._most = np.dtype(dtype), most
+        self._dtype = np.dtype(dtype)
+        self._most = most
         self._full: list[npt.NDArray[Number]] = []
         self._block = np.empty(most, dtype)
         self._used = 0
@@ -83,19 +84,15 @@ class GrowingColumn(Generic[Number]):
             self._dtype = values.dtype
         while len(values):
             if is_wider or self._used == len(self._block):
-                most = (
-                    BLOCK_BYTES // self._dtype.itemsize
-                    if len(self) >= MANY
-                    else 2 * self._used
-                )
-                size = max(len(values), most, self._most - len(self))
+                usual = 2 * self._used
+                if len(self) >= MANY:
+                    usual = BLOCK_BYTES // self._dtype.itemsize
+                size = max(len(values), usual, self._most - len(self))
                 if self._used:
                     self._full.append(self._block[: self._used])
-                self._block, self._used, is_wider = (
-                    np.empty(size, self._dtype),
-                    0,
-                    False,
-                )
+                self._block = np.empty(size, self._dtype)
+                self._used = 0
+                is_wider = False
             count = min(len(values), len(self._block) - self._used)
             self._block[self._used : self._used + count] = values[:count]
             self._used += count

@@ -44,7 +44,8 @@ def union(start: npt.ArrayLike, end: npt.ArrayLike) -> Intervals:
     Args:
         start, end: float[n].
     """
-    first, last = np.asarray(start, dtype=np.float64), np.asarray(end, dtype=np.float64)
+    first = np.asarray(start, dtype=np.float64)
+    last = np.asarray(end, dtype=np.float64)
     some = last > first
     if not some.all():
         first, last = first[some], last[some]
@@ -75,25 +76,22 @@ def covered(cover: Intervals, start: npt.ArrayLike, end: npt.ArrayLike) -> Float
     Returns:
         float64[n]; O((n + m) log m).
     """
-    first, last = np.asarray(start, dtype=np.float64), np.asarray(end, dtype=np.float64)
-    return np.asarray(
-        np.maximum(_measure_before(cover, last) - _measure_before(cover, first), 0.0)
-    )
+    first = np.asarray(start, dtype=np.float64)
+    last = np.asarray(end, dtype=np.float64)
+    inside = _measure_before(cover, last) - _measure_before(cover, first)
+    return np.asarray(np.maximum(inside, 0.0))
 
 
 def _measure_before(cover: Intervals, time: Floats) -> Floats:
     """|cover ∩ (-∞, t)| for each t."""
     if len(cover) == 0:
         return np.zeros_like(time)
-    total = np.concatenate([[0.0], np.cumsum(cover.end - cover.start)])
+    lengths = cover.end - cover.start
+    before = np.concatenate([[0.0], np.cumsum(lengths)])
     index = np.searchsorted(cover.start, time, side="right")
-    inside = np.minimum(
-        time - cover.start[np.maximum(index - 1, 0)],
-        (cover.end - cover.start)[np.maximum(index - 1, 0)],
-    )
-    return np.asarray(
-        np.where(index > 0, total[np.maximum(index - 1, 0)] + inside, 0.0)
-    )
+    last = np.maximum(index - 1, 0)  # the interval that began last
+    inside = np.minimum(time - cover.start[last], lengths[last])
+    return np.asarray(np.where(index > 0, before[last] + inside, 0.0))
 
 
 def overlap(a: Intervals, b: Intervals) -> float:

@@ -1,5 +1,4 @@
-"""A module as a reader made it, made sure of: names of their own, and calls and sizes that a
-compiler can have made.
+"""Check a module that a reader made: unique names, and calls and sizes that a compiler can make.
 
 Everything that walks a module follows calls without looking back, and a file may hold anything.
 """
@@ -11,7 +10,7 @@ from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 
 from pgle.errors import UserError
-from pgle.xla.hlo.module import DEEPEST, Computation, Module
+from pgle.xla.hlo.module import DEEPEST, Computation, Instruction, Module
 from pgle.xla.hlo.trips import trip_count
 
 MOST_BYTES = (1 << 63) - 1  # of one array: XLA counts bytes in 64 bits
@@ -59,21 +58,18 @@ def _own_names(module: Module) -> Mapping[str, Computation]:
                 again.add(name)
     if not again:
         return module.computations
-    return {
-        name: _renamed(item, owner) if name in again else item
-        for name, item in module.computations.items()
-    }
+    computations = dict(module.computations)
+    for name in again:
+        computations[name] = _renamed(computations[name], owner)
+    return computations
 
 
 def _renamed(computation: Computation, owner: Mapping[str, str]) -> Computation:
     """A computation in which names of other computations' instructions are changed."""
 
     def new(name: str) -> str:
-        return (
-            name
-            if owner.get(name) == computation.name
-            else f"{computation.name}/{name}"
-        )
+        is_own = owner.get(name) == computation.name
+        return name if is_own else f"{computation.name}/{name}"
 
     items = [
         replace(
@@ -132,14 +128,7 @@ def _wrong_operands(module: Module) -> str:
 
 
 def _wrong_calls(module: Module) -> str:
-    calls = {
-        name: [
-            (item, called)
-            for item in computation.instructions
-            for called in item.called
-        ]
-        for name, computation in module.computations.items()
-    }
+    calls = {name: _calls(item) for name, item in module.computations.items()}
     graph = {name: [called for _, called in found] for name, found in calls.items()}
     try:
         order = tuple(TopologicalSorter(graph).static_order())
@@ -150,27 +139,31 @@ def _wrong_calls(module: Module) -> str:
     runs: dict[str, int] = {}
     for name in order:
         found = calls.get(name, ())  # a computation may be named that is not there
-        own = (
-            len(module.computations[name].instructions)
-            if name in module.computations
-            else 0
-        )
-        work[name] = own + sum(
-            work[called] * (_LOOP_TIMES if item.opcode == "while" else 1)
-            for item, called in found
-        )
-        depth[name] = 1 + max((depth[called] for _, called in found), default=0)
-        runs[name] = max(
-            (
-                runs[called] * max(trip_count(module, item) or 1, 1)
-                for item, called in found
-            ),
-            default=1,
-        )
+        work[name] = 0
+        if name in module.computations:
+            work[name] = len(module.computations[name].instructions)
+        depth[name] = runs[name] = 1
+        for item, called in found:
+            times = _LOOP_TIMES if item.opcode == "while" else 1
+            work[name] += times * work[called]
+            depth[name] = max(depth[name], 1 + depth[called])
+            trips = max(trip_count(module, item) or 1, 1)
+            runs[name] = max(runs[name], trips * runs[called])
         if runs[name] > MOST_RUNS:
             return f"loops in {name} run more than 2^53 times"
         if depth[name] > DEEPEST:
             return f"more than {DEEPEST} calls within calls"
         if work[name] > MOST_WORK:
-            return f"computation {name} has more than {MOST_WORK:,} instructions, with all computations that it calls"
+            return (
+                f"computation {name} has more than {MOST_WORK:,} instructions, "
+                "with all computations that it calls"
+            )
     return ""
+
+
+def _calls(computation: Computation) -> list[tuple[Instruction, str]]:
+    """Each call: the instruction that calls, and the name of the called computation."""
+    found: list[tuple[Instruction, str]] = []
+    for item in computation.instructions:
+        found += [(item, called) for called in item.called]
+    return found

@@ -34,9 +34,8 @@ def read_module(path: AnyPath) -> Module:
     ``.xz``, ``.gz`` too.
     """
     if _SCHEDULE.search(path.name):
-        from pgle.xla.hlo.schedule_dump import (
-            read_schedule_dump,
-        )  # and protocol buffers, which most answers do without
+        # imports protocol buffers, which most answers do without
+        from pgle.xla.hlo.schedule_dump import read_schedule_dump
 
         return read_schedule_dump(path).module
     return _module(_read(path), path)
@@ -73,9 +72,8 @@ def read_modules(path: AnyPath) -> tuple[Module, ...]:
 
     Args:
         path: a file as for `read_module`, or a directory. In a directory, at any depth, the
-        after-optimizations
-            modules are read, each once: the proto where there is text as well, and one of several
-            processes that compiled the same (name, program id and fingerprint).
+            after-optimizations modules are read, each once: the proto if there is text as well, and
+            one of several processes that compiled the same (name, program id and fingerprint).
 
     Returns:
         The modules in the order of their paths, dumps numbered ``module_9`` before ``module_10``.
@@ -91,7 +89,8 @@ def read_modules(path: AnyPath) -> tuple[Module, ...]:
         raise UserError(
             "no HLO dump (*after_optimizations.hlo.pb or .txt) in this directory",
             where=path,
-            remedy=f"run with XLA_FLAGS=--xla_dump_to=DIR --xla_dump_hlo_as_proto, or use '{PROFILE}'",
+            remedy="run with XLA_FLAGS=--xla_dump_to=DIR --xla_dump_hlo_as_proto, "
+            f"or use '{PROFILE}'",
         )
     modules: dict[tuple[str, int | None, str], Module] = {}
     seen: set[str] = set()
@@ -149,9 +148,11 @@ def _files(folder: AnyPath) -> Iterable[AnyPath]:
 
 def _numbered(path: AnyPath) -> tuple[str, list[tuple[int, str]]]:
     parts = re.split(r"(\d+)", path.name)
-    return str(path.parent), [
-        (int(part), "") if part.isdigit() else (-1, part) for part in parts
-    ]
+    return str(path.parent), [_sort_key(part) for part in parts]
+
+
+def _sort_key(part: str) -> tuple[int, str]:
+    return (int(part), "") if part.isdigit() else (-1, part)
 
 
 _FINGERPRINT = re.compile(
@@ -174,12 +175,10 @@ class Dumps:
     """The HLO dumps of a program."""
 
     paths: tuple[AnyPath, ...] = ()  # files and directories, as given
-    modules: tuple[
-        Module, ...
-    ] = ()  # after optimisation, in the order of their paths; several processes' may be mixed
-    schedules: Mapping[str, AnyPath] = field(
-        default_factory=dict
-    )  # schedule dumps by module name
+    # after optimisation, in the order of their paths; several processes' may be mixed
+    modules: tuple[Module, ...] = ()
+    # schedule dumps by module name
+    schedules: Mapping[str, AnyPath] = field(default_factory=dict)
 
     def lhs_module(self, name: str) -> Module | None:
         """A module as LHS saw it, from its schedule dump; None if absent."""
@@ -198,11 +197,13 @@ def read_dumps(paths: Sequence[AnyPath]) -> Dumps:
         return Dumps()
     from pgle.xla.hlo.schedule_dump import find_schedule_dumps
 
-    modules = tuple(module for path in paths for module in read_modules(path))
+    modules: list[Module] = []
+    for path in paths:
+        modules += read_modules(path)
     schedules: dict[str, AnyPath] = {}
     for path in paths:
         schedules = {**find_schedule_dumps(path), **schedules}
-    return Dumps(tuple(paths), modules, schedules)
+    return Dumps(tuple(paths), tuple(modules), schedules)
 
 
 def no_match(pattern: str, names: Iterable[str]) -> UserError:

@@ -270,7 +270,7 @@ class Module:
         return None
 
     def called_instructions(self, instruction: Instruction) -> Iterator[Instruction]:
-        """The instructions of the computations that an instruction calls; damaged calls are skipped."""
+        """The instructions of the computations that an instruction calls, if they exist."""
         for name in instruction.called:
             if name in self.computations:
                 yield from self.computations[name].instructions

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from pathlib import PurePath
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -31,9 +32,8 @@ from pgle.xla.protos import hlo_pb2
 
 _Event = hlo_pb2.HeapSimulatorTrace.Event
 Groups = tuple[tuple[int, ...], ...]
-SubAxis = tuple[
-    int, int
-]  # part of a mesh axis: (product of the parts before it, its own size)
+# part of a mesh axis: (product of the parts before it, its own size)
+SubAxis = tuple[int, int]
 
 MAX_DEVICES = 1 << 22
 """Bound on the devices that one collective may name: ten times the largest machine, and still
@@ -57,8 +57,16 @@ def iota_ids(reshape: Sequence[int], transpose: Sequence[int]) -> list[int]:
     ids = [0]
     for dimension in order:
         stride = prod(reshape[dimension + 1 :])
-        ids = [start + stride * at for start in ids for at in range(reshape[dimension])]
+        steps = [stride * at for at in range(reshape[dimension])]
+        ids = _sums(ids, steps)
     return ids
+
+
+def _sums(starts: Sequence[int], steps: Sequence[int]) -> list[int]:
+    found: list[int] = []
+    for start in starts:
+        found += [start + step for step in steps]
+    return found
 
 
 def iota_groups(
@@ -91,18 +99,14 @@ def mesh_groups(
     shape: list[int] = []
     place: dict[tuple[int, int, int], int] = {}
     for index, size in enumerate(sizes):
-        for pre, part in _parts(
-            size, [sub for axis, sub in axes if axis == index and sub is not None]
-        ):
+        subs = [sub for axis, sub in axes if axis == index and sub is not None]
+        for pre, part in _parts(size, subs):
             place[index, pre, part] = len(shape)
             shape.append(part)
     along: list[int] = []
     for axis, sub in axes:
-        key = (
-            (axis, 1, sizes[axis] if 0 <= axis < len(sizes) else 0)
-            if sub is None
-            else (axis, *sub)
-        )
+        size = sizes[axis] if 0 <= axis < len(sizes) else 0
+        key = (axis, 1, size) if sub is None else (axis, *sub)
         if key not in place or place[key] in along:
             raise UserError(
                 f"replica groups along mesh axis {axis} of {list(sizes)} make no sense"
@@ -141,15 +145,13 @@ def groups_of(item: hlo_pb2.HloInstructionProto) -> Groups:
             ids = iota_ids(
                 mesh.iota_transform.reshape_dims, mesh.iota_transform.transpose_perm
             )
-        axes = [
-            (
-                axis.mesh_axis_index,
-                (axis.sub_axis_info.pre_size, axis.sub_axis_info.size),
+        axes: list[tuple[int, SubAxis | None]] = []
+        for axis in stated.axes:
+            info = axis.sub_axis_info
+            part = (
+                (info.pre_size, info.size) if axis.HasField("sub_axis_info") else None
             )
-            if axis.HasField("sub_axis_info")
-            else (axis.mesh_axis_index, None)
-            for axis in stated.axes
-        ]
+            axes.append((axis.mesh_axis_index, part))
         return mesh_groups([axis.size for axis in mesh.axes], ids, axes)
     if item.HasField("iota_collective_device_list"):
         return _iota(item.iota_collective_device_list)
@@ -253,13 +255,16 @@ def module_from_proto(proto: hlo_pb2.HloModuleProto, source: str) -> Module:
 
 def _frames(index: hlo_pb2.StackFrameIndexProto) -> dict[int, str]:
     """File and line by the number of a stack frame; numbers of the table count from 1."""
-    files, places = index.file_names, index.file_locations
-    return {
-        number: f"{files[place.file_name_id - 1]}:{place.line}"
-        for number, frame in enumerate(index.stack_frames, start=1)
-        if 0 < frame.file_location_id <= len(places)
-        and 0 < (place := places[frame.file_location_id - 1]).file_name_id <= len(files)
-    }
+    files = index.file_names
+    places = index.file_locations
+    found: dict[int, str] = {}
+    for number, frame in enumerate(index.stack_frames, start=1):
+        if not 0 < frame.file_location_id <= len(places):
+            continue
+        place = places[frame.file_location_id - 1]
+        if 0 < place.file_name_id <= len(files):
+            found[number] = f"{files[place.file_name_id - 1]}:{place.line}"
+    return found
 
 
 def _latency_ns(item: hlo_pb2.HloInstructionProto) -> int | None:
@@ -312,6 +317,44 @@ def _precision(config: hlo_pb2.PrecisionConfig) -> str:
     return ""
 
 
+def _particulars(item: hlo_pb2.HloInstructionProto) -> dict[str, Any]:
+    """The fields that few instructions have."""
+    read = _READ_OF_OPCODE.get(item.opcode)
+    fields = {} if read is None else read(item)
+    if item.backend_config:
+        fields["backend_config"] = item.backend_config.decode("utf-8", "replace")
+    if item.comparison_direction:
+        fields["direction"] = item.comparison_direction
+    if item.HasField("frontend_attributes"):
+        fields["latency_ns"] = _latency_ns(item)
+    if item.HasField("precision_config"):
+        fields["precision"] = _precision(item.precision_config)
+    if item.slice_dimensions:
+        slices = [(one.start, one.limit, one.stride) for one in item.slice_dimensions]
+        fields["slices"] = tuple(slices)
+    return fields
+
+
+_READ_OF_OPCODE: Mapping[
+    str, Callable[[hlo_pb2.HloInstructionProto], dict[str, Any]]
+] = {
+    "get-tuple-element": lambda item: {"tuple_index": item.tuple_index},
+    "parameter": lambda item: {"parameter_number": item.parameter_number},
+    "constant": lambda item: {"constant": _constant(item)},
+    "custom-call": lambda item: {"custom_call_target": item.custom_call_target},
+    "dot": lambda item: {
+        "dot_lhs_contracting": tuple(
+            item.dot_dimension_numbers.lhs_contracting_dimensions
+        )
+    },
+    "fft": lambda item: {"fft_length": tuple(item.fft_length)},
+    **{
+        opcode: lambda item: {"dimensions": tuple(item.dimensions)} for opcode in MAPPED
+    },
+}
+"""The fields that only instructions of one opcode have."""
+
+
 class _Builder:
     """Protos → values. Shapes and device groups repeat a lot and are made once each."""
 
@@ -349,52 +392,50 @@ class _Builder:
         computation: str,
         ids: Mapping[int, str],
     ) -> Instruction:
-        """One instruction; positional, because this runs hundreds of thousands of times."""
-        opcode = item.opcode
+        """One instruction."""
         metadata = item.metadata
-        operands, called, before = (
-            item.operand_ids,
-            item.called_computation_ids,
-            item.control_predecessor_ids,
-        )
-        is_collective = bool(item.channel_id) or is_collective_opcode(opcode)
         return Instruction(
-            item.name,
-            opcode,
-            self.shape(item.shape),
-            computation,
-            tuple([ids[id_] for id_ in operands]) if operands else (),
-            tuple([self.computation_names[id_] for id_ in called]) if called else (),
-            tuple([ids[id_] for id_ in before]) if before else (),
-            metadata.scheduling_name,
-            metadata.op_name,
-            item.channel_id or None,
-            self.replica_groups(item) if is_collective else (),
-            tuple([(pair.source, pair.target) for pair in item.source_target_pairs])
-            if is_collective
-            else (),
-            item.custom_call_target if opcode == "custom-call" else "",
-            item.fusion_kind,
-            item.backend_config.decode("utf-8", "replace"),
-            tuple(item.dot_dimension_numbers.lhs_contracting_dimensions)
-            if opcode == "dot"
-            else (),
-            item.tuple_index if opcode == "get-tuple-element" else None,
-            item.parameter_number if opcode == "parameter" else None,
-            is_collective and item.is_host_transfer,
-            self.source(metadata) if metadata.op_name else "",
-            _latency_ns(item) if item.HasField("frontend_attributes") else None,
-            _constant(item) if opcode == "constant" else None,
-            item.comparison_direction,
-            _precision(item.precision_config)
-            if item.HasField("precision_config")
-            else "",
-            tuple(item.fft_length) if opcode == "fft" else (),
-            tuple(item.dimensions) if opcode in MAPPED else (),
-            tuple(
-                [(one.start, one.limit, one.stride) for one in item.slice_dimensions]
-            ),
+            name=item.name,
+            opcode=item.opcode,
+            shape=self.shape(item.shape),
+            computation=computation,
+            **self.links(item, ids),
+            **self.collective(item),
+            **_particulars(item),
+            scheduling_name=metadata.scheduling_name,
+            op_name=metadata.op_name,
+            fusion_kind=item.fusion_kind,
+            source=self.source(metadata) if metadata.op_name else "",
         )
+
+    def links(
+        self, item: hlo_pb2.HloInstructionProto, ids: Mapping[int, str]
+    ) -> dict[str, Any]:
+        """The fields of an instruction that name others and computations."""
+        fields: dict[str, Any] = {}
+        if item.operand_ids:
+            fields["operands"] = tuple([ids[id_] for id_ in item.operand_ids])
+        if item.called_computation_ids:
+            called = [
+                self.computation_names[id_] for id_ in item.called_computation_ids
+            ]
+            fields["called"] = tuple(called)
+        if item.control_predecessor_ids:
+            before = [ids[id_] for id_ in item.control_predecessor_ids]
+            fields["control_predecessors"] = tuple(before)
+        return fields
+
+    def collective(self, item: hlo_pb2.HloInstructionProto) -> dict[str, Any]:
+        """The fields that only a collective has."""
+        if not item.channel_id and not is_collective_opcode(item.opcode):
+            return {}
+        pairs = [(pair.source, pair.target) for pair in item.source_target_pairs]
+        return {
+            "channel_id": item.channel_id or None,
+            "replica_groups": self.replica_groups(item),
+            "source_target_pairs": tuple(pairs),
+            "is_host_transfer": item.is_host_transfer,
+        }
 
     def source(self, metadata: hlo_pb2.OpMetadata) -> str:
         """File and line: of older releases in the metadata, of newer ones in the module's table of
@@ -446,16 +487,14 @@ class Buffer:
 class BufferPlan:
     """Device memory of one execution of a module; the four sizes add up to what it needs."""
 
-    arguments_bytes: (
-        int  # parameters; results that take their place (donation) are in here
-    )
+    # parameters; results that take their place (donation) are in here
+    arguments_bytes: int
     outputs_bytes: int  # other results
     constants_bytes: int  # constants
     temporary_bytes: int  # the rest, with what fragmentation wastes
     live: tuple[Buffer, ...]  # temporary buffers at the peak, the largest first
-    peak_at: (
-        str  # instruction at which the temporary buffers are most; empty where unknown
-    )
+    # instruction at which the temporary buffers are largest; empty if unknown
+    peak_at: str
 
     @property
     def peak_bytes(self) -> int:
@@ -481,23 +520,12 @@ def buffers_from_bytes(data: bytes) -> BufferPlan | None:
         ("arguments_bytes", "outputs_bytes", "constants_bytes", "temporary_bytes"), 0
     )
     for item in plan.buffer_allocations:
-        if (
-            not item.is_thread_local and item.color == 0
-        ):  # other colours are other memories
-            kind = "outputs" if item.maybe_live_out else "temporary"
-            kind = (
-                "arguments"
-                if item.is_entry_computation_parameter
-                else "constants"
-                if item.is_constant
-                else kind
-            )
-            sizes[f"{kind}_bytes"] += item.size
-    names = {
-        item.id: item.name
-        for group in proto.hlo_module.computations
-        for item in group.instructions
-    }
+        # other colours are other memories
+        if not item.is_thread_local and item.color == 0:
+            sizes[_field_of(item)] += item.size
+    names: dict[int, str] = {}
+    for computation in proto.hlo_module.computations:
+        names.update((item.id, item.name) for item in computation.instructions)
     buffers = {
         item.id: Buffer(
             names.get(item.defined_at.instruction_id, ""),
@@ -519,6 +547,15 @@ def buffers_from_bytes(data: bytes) -> BufferPlan | None:
         key=lambda item: (-item.size_bytes, item.instruction),
     )
     return BufferPlan(**sizes, live=tuple(largest), peak_at=at)
+
+
+def _field_of(allocation: hlo_pb2.BufferAllocationProto) -> str:
+    """The field of `BufferPlan` in which an allocation counts."""
+    if allocation.is_entry_computation_parameter:
+        return "arguments_bytes"
+    if allocation.is_constant:
+        return "constants_bytes"
+    return "outputs_bytes" if allocation.maybe_live_out else "temporary_bytes"
 
 
 def _peak(

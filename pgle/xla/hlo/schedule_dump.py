@@ -39,12 +39,14 @@ _HOW = "dump with XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedul
 # they go first. Only XLA's own indented form is touched: one field per line, a block closed at the
 # indentation where it opened.
 _UNUSED_BLOCK = re.compile(
-    r"^( +)(?:layout|program_shape|host_program_shape|stack_frame_index|statistics_viz|frontend_attributes|literal"
-    r"|window|input_output_alias|buffer_donor|spmd_\w+|sharding) \{\n(?:\1 (?! *(?:memory_space|key|preds|[su]\d+s)).*\n)*\1\}\n",
+    r"^( +)(?:layout|program_shape|host_program_shape|stack_frame_index|statistics_viz"
+    r"|frontend_attributes|literal|window|input_output_alias|buffer_donor|spmd_\w+|sharding) \{\n"
+    r"(?:\1 (?! *(?:memory_space|key|preds|[su]\d+s)).*\n)*\1\}\n",
     re.MULTILINE,
 )
 _UNUSED_LINE = re.compile(
-    r"^ +(?:is_dynamic_dimension|stack_frame_id|operand_precision|dynamic_slice_sizes|peak_memory_after): \S+\n",
+    r"^ +(?:is_dynamic_dimension|stack_frame_id|operand_precision|dynamic_slice_sizes"
+    r"|peak_memory_after): \S+\n",
     re.MULTILINE,
 )
 
@@ -117,19 +119,15 @@ class LhsSchedule:
 
     @cached_property
     def assumed_us(self) -> Mapping[str, float | None]:
-        """What LHS took each instruction for that takes time; None where the schedule does not show
-        it.
+        """The time that LHS assumed for each instruction that takes time, in microseconds.
 
+        The time is None if the schedule does not show it.
         An ordinary instruction occupies exactly its cost. Starts and dones occupy one cycle
         whatever they cost: the latency shows only where the done had to wait for it. The start of
         an asynchronous fusion with a collective in it occupies its cost as well, before its latency
         (jaxlib 0.12.0.1).
         """
-        slots = {
-            name: slot
-            for item in self.computations.values()
-            for name, slot in item.slots.items()
-        }
+        slots = _all_slots(self.computations)
         starts = {
             name
             for name in self.latencies
@@ -143,21 +141,27 @@ class LhsSchedule:
                 start = start_of.get(name)
                 if start in starts and slot.start_cycles > free + _IDLE_CYCLES:
                     assumed[start] = self.latencies[start].span_cycles
-                elif (
-                    start is None and name not in starts and not slot.cycles <= 0
-                ):  # a cost may be no number
+                # a cost may be no number, and then it is not <= 0
+                elif start is None and name not in starts and not slot.cycles <= 0:
                     assumed[name] = slot.cycles
                 free = max(free, slot.end_cycles)
         return assumed
+
+
+def _all_slots(computations: Mapping[str, ComputationSchedule]) -> dict[str, Slot]:
+    """The slots of all computations by instruction name."""
+    slots: dict[str, Slot] = {}
+    for schedule in computations.values():
+        slots |= schedule.slots
+    return slots
 
 
 def find_schedule_dumps(path: AnyPath) -> dict[str, AnyPath]:
     """Schedule dumps by module name.
 
     Args:
-        path: a dump file, or a directory that is searched at any depth. Of several dumps of one
-        name (processes) the
-            first in path order is taken.
+        path: a dump file, or a directory that is searched at any depth. If several processes
+            left dumps of one name, the first in path order is taken.
     """
     files = sorted(path.rglob("*.schedule.*")) if path.is_dir() else [path]
     found: dict[str, AnyPath] = {}
@@ -182,12 +186,10 @@ def _module_name(file: AnyPath) -> str:
         return _parse_binary(
             read_bytes(file, max_bytes=MAX_HLO_BYTES), file
         ).hlo_module.name
-    length, name = head[module_first.end() :][:1], head[module_first.end() + 1 :]
-    return (
-        name[: length[0]].decode("utf-8", "replace")
-        if length < b"\x80" and length
-        else ""
-    )
+    length, *name = head[module_first.end() :] or b"\x80"
+    if length >= 0x80:
+        return ""
+    return bytes(name[:length]).decode("utf-8", "replace")
 
 
 def read_schedule_dump(path: AnyPath) -> LhsSchedule:
@@ -244,15 +246,11 @@ def _parse_binary(data: bytes, path: AnyPath) -> _Proto:
 
 def _schedule(proto: _Proto, source: str) -> LhsSchedule:
     module = module_from_proto(proto.hlo_module, source)
-    names = {
-        item.id: item.name
-        for computation in proto.hlo_module.computations
-        for item in computation.instructions
-    }
-    computation_names = {
-        computation.id: computation.name
-        for computation in proto.hlo_module.computations
-    }
+    names: dict[int, str] = {}
+    computation_names: dict[int, str] = {}
+    for computation in proto.hlo_module.computations:
+        computation_names[computation.id] = computation.name
+        names.update((item.id, item.name) for item in computation.instructions)
     dumped = (
         [proto]
         if isinstance(proto, schedule_pb2.EntryScheduleProto)
@@ -260,37 +258,35 @@ def _schedule(proto: _Proto, source: str) -> LhsSchedule:
     )
     computations: dict[str, ComputationSchedule] = {}
     try:
-        for of in dumped:
-            placed = {
-                names[i.id]: Slot(i.start_timestamp_cycles, i.end_timestamp_cycles)
-                for i in of.instructions
-            }
-            computations[computation_names[of.computation_id]] = ComputationSchedule(
-                placed
-            )
+        for schedule in dumped:
+            slots: dict[str, Slot] = {}
+            for item in schedule.instructions:
+                slot = Slot(item.start_timestamp_cycles, item.end_timestamp_cycles)
+                slots[names[item.id]] = slot
+            name = computation_names[schedule.computation_id]
+            computations[name] = ComputationSchedule(slots)
     except KeyError as error:
         raise UserError(
             f"refers to an unknown id {error}; the dump is cut short",
             where=source,
             remedy=_HOW,
         ) from None
-    slots = {
-        name: slot
-        for item in computations.values()
-        for name, slot in item.slots.items()
-    }
     return LhsSchedule(
         module=replace(module, computations=_in_slot_order(module, computations)),
         computations=computations,
-        latencies={
-            pair.start: Latency(
-                pair, slots[pair.done].start_cycles - slots[pair.start].start_cycles
-            )
-            for pair in async_pairs(module)
-            if pair.start in slots and pair.done in slots
-        },
+        latencies=_latencies(module, _all_slots(computations)),
         source=source,
     )
+
+
+def _latencies(module: Module, slots: Mapping[str, Slot]) -> dict[str, Latency]:
+    """What LHS believed of each asynchronous operation that it placed, by the start's name."""
+    found: dict[str, Latency] = {}
+    for pair in async_pairs(module):
+        if pair.start in slots and pair.done in slots:
+            span = slots[pair.done].start_cycles - slots[pair.start].start_cycles
+            found[pair.start] = Latency(pair, span)
+    return found
 
 
 def _in_slot_order(

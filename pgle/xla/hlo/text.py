@@ -18,15 +18,15 @@ from typing import Any
 from pgle.errors import UserError
 from pgle.xla.hlo.check import checked
 from pgle.xla.hlo.module import DEEPEST, MAPPED, Computation, Instruction, Module, Shape
-from pgle.xla.hlo.proto import Groups, iota_groups, iota_ids, mesh_groups
+from pgle.xla.hlo.proto import Groups, SubAxis, iota_groups, iota_ids, mesh_groups
 from pgle.xla.hlo.tokens import TABLES, printed
 
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\](\{[^}]*\})?|token\[\]|\(|\)")
 _MEMORY_SPACE = re.compile(r"S\((\d+)\)")
 _ATTRIBUTE = re.compile(
     r"(?:^|, )(calls|to_apply|condition|body|branch_computations|true_computation|false_computation"
-    r"|called_computations|select|scatter|control-predecessors|index|channel_id|custom_call_target|kind"
-    r"|lhs_contracting_dims|is_host_transfer|source_target_pairs|direction"
+    r"|called_computations|select|scatter|control-predecessors|index|channel_id|custom_call_target"
+    r"|kind|lhs_contracting_dims|is_host_transfer|source_target_pairs|direction"
     r"|operand_precision|algorithm|fft_length|dimensions|slice)="
     r'(\{(?:[^{}]|\{[^{}]*\})*\}|"(?:[^"\\]|\\.)*"|[^,\s]+)'
 )
@@ -220,11 +220,11 @@ def groups_from_text(text: str) -> Groups:
         )
     sizes = [(name, int(size)) for name, size in _MESH_AXIS.findall(mesh.group(1))]
     order = [name for name, _ in sizes]
-    refs = [
-        (order.index(name), (int(pre), int(size)) if pre else None)
-        for name, pre, size in _AXIS_REF.findall(mesh.group(3))
-        if name in order
-    ]
+    refs: list[tuple[int, SubAxis | None]] = []
+    for name, pre, size in _AXIS_REF.findall(mesh.group(3)):
+        if name in order:
+            part = (int(pre), int(size)) if pre else None
+            refs.append((order.index(name), part))
     return mesh_groups([size for _, size in sizes], _mesh_ids(mesh.group(2)), refs)
 
 
@@ -434,9 +434,7 @@ class _Parser:
         return True
 
     def _attributes(self, opcode: str, tail: str) -> dict[str, Any]:
-        """What follows the operands of an instruction, by field of `Instruction`: of most, metadata
-        at most.
-        """
+        """The attributes of an instruction, by field of `Instruction`; most have only metadata."""
         stated: dict[str, Any] = {}
         body, _, config = tail.partition(", backend_config=")
         if config:
@@ -448,10 +446,8 @@ class _Parser:
         body, _, metadata = body.partition(", metadata={")
         if metadata:
             if (named := _OP_NAME.search(metadata)) and named[1]:
-                stated["op_name"], stated["source"] = (
-                    unescape(named[1]),
-                    self._place(metadata),
-                )
+                stated["op_name"] = unescape(named[1])
+                stated["source"] = self._place(metadata)
             if "scheduling_name" in metadata and (
                 known := _SCHEDULING_NAME.search(metadata)
             ):
@@ -470,9 +466,11 @@ class _Parser:
         keys = _CALLED.get(opcode, _CALLED_BY_OTHERS)  # in the order of the proto
         if opcode in MAPPED and "dimensions" in values:
             stated["dimensions"] = tuple(_integers(values["dimensions"].strip("{}")))
-        stated["called"] = tuple(
-            [name for key in keys if key in values for name in _names(values[key])]
-        )
+        called: list[str] = []
+        for key in keys:
+            if key in values:
+                called += _names(values[key])
+        stated["called"] = tuple(called)
         if "replica_groups=" in body and (groups := _GROUPS.search(body)):
             stated["replica_groups"] = self.groups(groups[1])
         return stated
@@ -487,9 +485,7 @@ class _Parser:
     def _opcode(
         self, opcode: str, called: tuple[str, ...], operands: tuple[str, ...]
     ) -> str:
-        """The opcode of the proto: text of some versions prints ``all-gather-start`` for an
-        ``async-start``.
-        """
+        """The opcode of the proto; some releases print ``all-gather-start`` for ``async-start``."""
         base, _, step = opcode.rpartition("-")
         if step not in ("start", "update", "done") or base in (
             "async",
@@ -511,16 +507,13 @@ class _Parser:
         pattern = _OPERAND if "%" in inside else _BARE_OPERAND
         if "#" not in inside:
             return tuple([name for name, _ in pattern.findall(inside)])
-        return tuple(
-            [
-                self._element(name, path) if path else name
-                for name, path in pattern.findall(inside)
-            ]
-        )
+        # an empty path leads to the operand itself
+        found = [self._element(name, path) for name, path in pattern.findall(inside)]
+        return tuple(found)
 
     def _element(self, name: str, path: str) -> str:
         """Make the get-tuple-elements that ``name#1`` leaves out."""
-        for part in path[1:].split("#"):
+        for part in path.split("#")[1:]:
             element = f"{name}#{part}"
             if element not in self.items:
                 index = int(part)
@@ -539,8 +532,9 @@ class _Parser:
         return name
 
     def _last(self) -> str:
-        """The last computation, which is the entry if none is marked; none if the text ends before
-        it.
+        """The last computation, which is the entry if none is marked.
+
+        Empty if the text ends before the entry.
         """
         computation = list(self.computations.values())[-1]
         root = next(
@@ -564,16 +558,18 @@ class _Parser:
             )
         # the first of each counts: attributes that follow hold any text
         devices = dict(reversed(_DEVICES.findall(self.header)))
-        fingerprint = _FINGERPRINT.search(self.header)
+        found = _FINGERPRINT.search(self.header)
+        fingerprint = "" if found is None else found[1]
+        computations = {
+            name: replace(item, is_fusion=name in self.fused)
+            for name, item in self.computations.items()
+        }
         module = Module(
             name=_module_name(self.header) or f"module_{self.entry}",
             program_id=program_id,
-            fingerprint="" if fingerprint is None else fingerprint[1],
+            fingerprint=fingerprint,
             entry=self.entry,
-            computations={
-                name: replace(item, is_fusion=name in self.fused)
-                for name, item in self.computations.items()
-            },
+            computations=computations,
             is_scheduled="is_scheduled=true" in self.header,
             num_partitions=int(devices.get("num_partitions", 1)),
             num_replicas=int(devices.get("replica_count", 1)),

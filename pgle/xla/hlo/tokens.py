@@ -18,10 +18,12 @@ _TOKEN = re.compile(
     r"""(?P<skip>\s+|//[^\r\n]*|/\*(?s:.*?)\*/)
     |(?P<text>"(?:[^"\\]|\\(?s:.))*"|'(?:[^'\\]|\\(?s:.))*')
     |(?P<mark>->|<=|\.\.\.|[=,:*\#+~(){}\[\]])
-    |(?P<word>[0-9bf?]{2,}_[0-9io?]{2,}->[0-9bf?]{2,}|%?[A-Za-z_][\w.\-]*|-?[\d.?][\w.\-+?]*|-\w+)""",
+    |(?P<word>[0-9bf?]{2,}_[0-9io?]{2,}->[0-9bf?]{2,}|%?[A-Za-z_][\w.\-]*
+        |-?[\d.?][\w.\-+?]*|-\w+)""",
     re.VERBOSE | re.ASCII,
 )
-_OPEN, _CLOSE = {"(": ")", "[": "]", "{": "}"}, frozenset(")]}")
+_OPEN = {"(": ")", "[": "]", "{": "}"}
+_CLOSE = frozenset(")]}")
 _NAME = re.compile(r"%?[A-Za-z_][\w.\-]*", re.ASCII)
 _LAST = ("metadata", "backend_config")  # XLA prints them behind all others
 TABLES = (
@@ -165,7 +167,9 @@ class _Reader:
         if self.peek() == "HloModule":
             self.take()
             header = f"HloModule {self.name()}{self.attributes(is_inside=False)}"
-        tables = [row for title in TABLES for row in self.table(title)]
+        tables: list[str] = []
+        for title in TABLES:
+            tables += self.table(title)
         while self.peek():
             self.computation()
         if not self.computations:
@@ -174,7 +178,8 @@ class _Reader:
         yield header or f"HloModule module_{entry}"
         yield from tables
         for name, lines in self.computations:
-            yield f"{'ENTRY ' if name == self.entry else ''}%{name} {{"
+            entry_mark = "ENTRY " if name == self.entry else ""
+            yield f"{entry_mark}%{name} {{"
             yield from lines
             yield "}"
 
@@ -216,7 +221,8 @@ class _Reader:
                 raise UserError(f"not HLO text: {own} is defined twice in {name}")
             line = self.instruction(own, shapes, lines, depth)
             shapes[own] = line.shape
-            lines.append(f"  {'ROOT ' if is_root else ''}%{own} = {line.text}")
+            root_mark = "ROOT " if is_root else ""
+            lines.append(f"  {root_mark}%{own} = {line.text}")
         self.take("}")
         self.computations.append((name, lines))
 

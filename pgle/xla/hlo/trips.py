@@ -156,7 +156,8 @@ class _Reader:
         if left is None or right is None:
             return None
         if left.factor == 0:
-            left, right, direction = right, left, _MIRRORED.get(direction, "")
+            left, right = right, left
+            direction = _MIRRORED.get(direction, "")
         if left.factor == 0 or right.factor != 0:
             return None
         start = self.before(loop, left.variable)
