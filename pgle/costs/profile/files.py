@@ -51,6 +51,7 @@ from pgle.costs.profile.value import (
 from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes, sha256
 from pgle.next import CONVERT, CONVERT_ALL, SHOW
+from pgle.trace.unread import check_is_read
 
 if TYPE_CHECKING:
     from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto
@@ -83,6 +84,7 @@ def read_profile(path: AnyPath) -> Profile:
         return _read_directory(path)
     if not path.exists():
         raise UserError("no such file", where=path, remedy="check the path")
+    check_is_read(path)
     check_suffix(
         path, remedy=f"rename it if it is a profile; a trace becomes one by `{CONVERT}`"
     )

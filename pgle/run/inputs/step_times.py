@@ -34,6 +34,7 @@ from pgle.steps.series import (
     slowest_rank,
     steady,
 )
+from pgle.trace.unread import check_is_read
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 TABLES = (".csv", ".tsv")
@@ -194,6 +195,7 @@ def _read_file(path: Path, pattern: str | None) -> Series:
         is_trace(path) or suffix == ".pb"
     ):  # of another name than an xplane has: the reader of traces says which it takes
         return _read_trace(path)
+    check_is_read(path)
     lines = TextLines(path)
     first = next((line for line in lines if line.strip()), None)
     if first is None:

@@ -15,6 +15,12 @@ from pgle.next import Next
 from pgle.run.directory.directory import RunDirectory, StageFolder, StageName
 from pgle.run.process.process import executor
 from pgle.trace.nsys import REPORT_MAGIC, SQLITE_MAGIC
+from pgle.trace.unread import (
+    UNREAD_TABLES,
+    is_viewer_file,
+    unread_table,
+    viewer_file,
+)
 
 if TYPE_CHECKING:
     from pgle.trace.table import Trace
@@ -150,7 +156,7 @@ def _read_export(path: AnyPath, progress: Progress | None) -> Trace:
     if path.is_dir():
         return _read_directory(path, progress)
     if is_viewer_file(path):
-        raise _viewer_file(path)
+        raise viewer_file(path)
     if isinstance(path, Path):
         head = read_head(path, 64)
         if path.suffix in (".gz", ".xz") and head.startswith(
@@ -173,45 +179,9 @@ def _read_export(path: AnyPath, progress: Progress | None) -> Trace:
 
         return read_xplane([path], progress=progress)
     if path.suffix in UNREAD_TABLES:
-        what = f"a table of nsys as {path.suffix[1:]}, which pgle does not read"
-        remedy = "export the report as SQLite: nsys export --type sqlite REPORT"
-        raise UserError(what, where=path, remedy=remedy)
+        raise unread_table(path)
     remedy = "give .nsys-rep, nsys .sqlite, .xplane.pb or a log directory"
     raise UserError("not a trace that pgle knows", where=path, remedy=remedy)
-
-
-VIEWER_FILES = ("trace.json", "trace.json.gz")
-"""How names end of what JAX's profiler writes for viewers (Perfetto, chrome://tracing)."""
-UNREAD_TABLES = (
-    ".parquet",
-    ".arrow",
-    ".parquetdir",
-    ".arrowdir",
-    ".jsonl",
-    ".hdf",
-    ".h5",
-    ".csv",
-)
-"""Suffixes of other exports of nsys."""
-
-
-def is_viewer_file(path: AnyPath) -> bool:
-    """Whether a file is the profiler's for viewers, by its name."""
-    return path.name.endswith(VIEWER_FILES)
-
-
-def _viewer_file(path: AnyPath) -> UserError:
-    """The error on a viewer file: it holds no HLO and at most a million events; its xplane is next to it."""
-    folder = path.parent
-    beside = sorted(
-        item.name for item in folder.iterdir() if item.name.endswith(".xplane.pb")
-    )
-    remedy = "trace again: the .xplane.pb that JAX's profiler wrote next to it is gone"
-    if beside:
-        remedy = f"give {folder / beside[0]}"
-    return UserError(
-        "the profiler's file for viewers, not the trace", where=path, remedy=remedy
-    )
 
 
 def _read_directory(path: AnyPath, progress: Progress | None) -> Trace:
@@ -219,7 +189,7 @@ def _read_directory(path: AnyPath, progress: Progress | None) -> Trace:
     if next(path.rglob("*.xplane.pb"), None) is None:
         viewer = next(filter(is_viewer_file, path.rglob("*trace.json*")), None)
         if viewer is not None:
-            raise _viewer_file(viewer)
+            raise viewer_file(viewer)
     if suffixes & {".parquet", ".arrow"}:
         remedy = "export the report as SQLite: nsys export --type sqlite REPORT"
         raise UserError(

@@ -50,3 +50,27 @@ def test_other_tables_of_nsys_have_a_remedy(
     (tmp_path / name).write_bytes(b"x")
     assert run(["analyze", str(tmp_path / name)]) == 2
     assert "nsys export --type sqlite" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "what"),
+    [
+        ("show", "h.trace.json.gz", "the profiler's file for viewers, not the trace"),
+        ("compare", "h.trace.json", "the profiler's file for viewers, not the trace"),
+        ("show", "r.parquet", "a table of nsys as parquet"),
+        ("compare", "r.h5", "a table of nsys as h5"),
+        ("diff", "r.arrow", "a table of nsys as arrow"),
+    ],
+)
+def test_commands_of_other_inputs_name_the_same_causes(
+    command: str,
+    name: str,
+    what: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"x")
+    inputs = [str(path)] if command == "show" else [str(path), str(path)]
+    assert run([command, *inputs]) == 2
+    assert what in capsys.readouterr().err
