@@ -70,7 +70,7 @@ def test_commands_of_other_inputs_name_the_same_causes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = tmp_path / name
-    path.write_bytes(b"x")
+    path.write_bytes(gzip.compress(b"{}") if name.endswith(".gz") else b"x")
     inputs = [str(path)] if command == "show" else [str(path), str(path)]
     assert run([command, *inputs]) == 2
     assert what in capsys.readouterr().err
