@@ -35,6 +35,7 @@ from pgle.run.rehearse_program import (
     tune_line,
 )
 from pgle.run.stages.stage import StageRequest
+from pgle.schedule.predict import Gain
 from pgle.steps.compare import Verdict
 
 ROOT = Path(__file__).parents[2]
@@ -250,9 +251,12 @@ def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
                 for step in (100, new_us)
             ]
             for is_stuck in (False, True):
+                share = 1 - new_us / 100
+                answer = Gain(share=share, low=share, high=share, idle_share=0.0)
                 found = SimpleNamespace(
+                    gained=SimpleNamespace(answer=answer),
                     good=True, costs_are="estimated", tune=tune_line(command), measure=measure(command),
-                    request=SimpleNamespace(no_step=""),
+                    request=SimpleNamespace(no_step="", failed=False),
                     baseline=SimpleNamespace(prediction=sides[0], compiled=SimpleNamespace(after_optimizations=module)),
                     profiled=SimpleNamespace(prediction=sides[1]), moves=(SimpleNamespace(after="stuck"),) * is_stuck,
                 )  # fmt: skip
@@ -268,11 +272,6 @@ def test_every_next_step_can_be_typed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    def gain(before: Any, after: Any) -> Any:
-        share = 1 - after.step_us / before.step_us
-        return SimpleNamespace(share=share, low=share, idle_share=0.0)
-
-    monkeypatch.setattr(rehearsal, "gain", gain)
     monkeypatch.setattr(
         rehearsal, "stuck_share", lambda prediction, placed: float(bool(placed))
     )
