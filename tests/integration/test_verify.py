@@ -58,6 +58,7 @@ def test_json_has_the_promised_keys(
     assert main["coverage"] == {
         "count": 1,
         "time": 1,
+        "measured": 1,
         "collectives": 1,
         "without_lost_collectives": 1,
     }
