@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, product
 from math import hypot, inf, prod
 from typing import Literal
 
@@ -142,7 +143,8 @@ def exposed_by_collective(
 ) -> tuple[Exposed, ...]:
     """The collectives of a step by kind, group and hosts, the most exposed first."""
     found: dict[tuple[str, int, int], Exposed] = {}
-    weights, flow = _weight_sizes(module), _Flow.of(module)
+    weights = _weight_sizes(module)
+    flow = _Flow.of(module)
     for item in prediction.timeline.exposures:
         if item.kind not in KINDS or item.name not in module.instructions:
             continue
@@ -155,9 +157,16 @@ def exposed_by_collective(
             and (item.name in flow.after or KINDS[item.kind].moves == "gradients")
         )
         fabric: Fabric = "network" if hosts > 1 else "NVLink"
-        was = found.get((item.kind, size, hosts)) or Exposed(
-            item.kind, size, hosts, fabric, 0.0, 0.0, 0
+        nothing = Exposed(
+            kind=item.kind,
+            group=size,
+            hosts=hosts,
+            fabric=fabric,
+            time_us=0.0,
+            exposed_us=0.0,
+            count=0,
         )
+        was = found.get((item.kind, size, hosts), nothing)
         found[item.kind, size, hosts] = replace(
             was,
             time_us=was.time_us + item.duration_us,
@@ -186,11 +195,9 @@ def _weight_sizes(module: Module) -> frozenset[int]:
     sizes = {
         prod(shape.dimensions) for shape in root.elements or (root,) if shape.dimensions
     }
+    slices = product(sizes, trips)
     return frozenset(
-        size // count
-        for size in sizes
-        for count in trips
-        if size % count == 0 and size > count
+        size // count for size, count in slices if size % count == 0 and size > count
     )
 
 
@@ -203,7 +210,8 @@ class _Flow:
 
     @classmethod
     def of(cls, module: Module) -> _Flow:
-        after, before = set[str](), set[str]()
+        after = set[str]()
+        before = set[str]()
         for computation in map(module.computations.__getitem__, module.scheduled):
             works = {
                 item.name
@@ -249,7 +257,7 @@ def _reach(
     """
     if pairs := instruction.source_target_pairs:
         jumps = (len({hardware.host(device) for device in pair}) for pair in pairs)
-        return len({device for pair in pairs for device in pair}), max(jumps)
+        return len(set(chain.from_iterable(pairs))), max(jumps)
     group = group_of(module, instruction, hardware)
     return group.size, group.hosts
 
@@ -402,7 +410,15 @@ def answer(
     rows = sorted(rows, key=lambda row: row.devices)
     there = [row for row in rows if not row.failure and row.step_us > 0]
     if not there:
-        return ScaleAnswer(tuple(map(Judged, rows)), None, (), None, None, 0.0, None)
+        return ScaleAnswer(
+            rows=tuple(map(Judged, rows)),
+            first=None,
+            best=(),
+            breaks=None,
+            culprit=None,
+            culprit_share=0.0,
+            anchor=None,
+        )
     measured_us = measured or {}
     anchors = (
         Anchor(row.devices, measured_us[row.devices], row.step_us)
@@ -423,7 +439,15 @@ def answer(
     culprit, share = (
         (None, 0.0) if breaks is None else _culprit(breaks.row, best[0].row)
     )
-    return ScaleAnswer(judged, first, best, breaks, culprit, share, anchor)
+    return ScaleAnswer(
+        rows=judged,
+        first=first,
+        best=best,
+        breaks=breaks,
+        culprit=culprit,
+        culprit_share=share,
+        anchor=anchor,
+    )
 
 
 def _judged(
@@ -437,17 +461,20 @@ def _judged(
     ]
     faster, slower = size_spread(first.devices, row.devices)
     efficiency = _rate(row) / _rate(first)
-    down, up = hypot(modelled[1], slower - 1), hypot(modelled[0], 1 - faster)
+    down = hypot(modelled[1], slower - 1)
+    up = hypot(modelled[0], 1 - faster)
     if row is first:
         down = up = 0.0
+    factor = 1.0 if anchor is None else anchor.factor
+    scaling = _rate(row) / _rate(own)
     return Judged(
         row,
-        step_us=row.step_us * (1.0 if anchor is None else anchor.factor),
+        step_us=row.step_us * factor,
         interval_us=_interval(row, first, anchor),
         efficiency=efficiency,
         efficiency_range=(efficiency / (1 + down), efficiency / max(1 - up, 0.1)),
         flat=row.step_us / first.step_us,
-        scaling=_rate(row) / _rate(own),
+        scaling=scaling,
     )
 
 
@@ -461,16 +488,15 @@ def _interval(row: ScaleRow, first: ScaleRow, anchor: Anchor | None) -> Range:
     known_at = first.devices if anchor is None else anchor.devices
     low, high = size_spread(known_at, row.devices)
     if anchor is None:
-        step, ends = (
-            row.step_us,
-            (row.least_us, inf if row.most_us is None else row.most_us),
-        )
+        step_us = row.step_us
+        least_us = row.least_us
+        most_us = inf if row.most_us is None else row.most_us
     else:
-        step, ends = row.step_us * anchor.factor, anchor.ends_us(row.step_us)
-    return (
-        max(step - hypot(step - ends[0], step * (1 - low)), 0.0),
-        step + hypot(ends[1] - step, step * (high - 1)),
-    )
+        step_us = row.step_us * anchor.factor
+        least_us, most_us = anchor.ends_us(row.step_us)
+    down_us = hypot(step_us - least_us, step_us * (1 - low))
+    up_us = hypot(most_us - step_us, step_us * (high - 1))
+    return max(step_us - down_us, 0.0), step_us + up_us
 
 
 def _rate(row: ScaleRow) -> float:

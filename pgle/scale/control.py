@@ -59,16 +59,14 @@ def _control(first: ScaleAnswer, other: ScaleAnswer) -> ScaleControl:
     is_other_best = _is_other_best(first, other)
     breaks = not is_other_best and first.scales_to != other.scales_to
     pairs = list(zip(first.rows, other.rows, strict=True))
+    fits = tuple(one.row for one, two in pairs if one.row.fits != two.row.fits)
+    turned = (two for two in combinations(pairs, 2) if _turns(*two))
     return ScaleControl(
         other=other,
         breaks=breaks,
         is_other_best=is_other_best,
-        fits=tuple(one.row for one, two in pairs if one.row.fits != two.row.fits),
-        swapped=tuple(
-            (one[0].row, two[0].row)
-            for one, two in combinations(pairs, 2)
-            if _turns(one, two)
-        ),
+        fits=fits,
+        swapped=tuple((one[0].row, two[0].row) for one, two in turned),
     )
 
 
@@ -95,7 +93,8 @@ def _turns(one: tuple[Judged, Judged], two: tuple[Judged, Judged]) -> bool:
     """
     if one[0].row.devices != two[0].row.devices:
         return False
-    first, other = _lead(one[0], two[0]), _lead(one[1], two[1])
+    first = _lead(one[0], two[0])
+    other = _lead(one[1], two[1])
     is_turned = first * other < 0
     return (
         is_turned

@@ -115,10 +115,10 @@ def trials(
     devices: Sequence[int], per_host: int, varied: Mapping[str, Sequence[str]]
 ) -> tuple[SizeTrial, ...]:
     """Every size with every combination of values, in the order in which they were given."""
+    combinations = product(devices, product(*varied.values()))
     found = [
         SizeTrial(count, per_host, tuple(zip(varied, values, strict=True)))
-        for count in devices
-        for values in product(*varied.values())
+        for count, values in combinations
     ]
     if len(found) > MOST_TRIALS:
         remedy = f"{MOST_TRIALS} are the most; give fewer sizes or values"
@@ -157,7 +157,8 @@ def _fitting(
     tried.
     """
     rows: dict[int, ScaleRow] = {}
-    low, high = 0, len(group)  # all before `low` fit; `high` and all behind it do not
+    low = 0  # all before it fit
+    high = len(group)  # it and all behind it do not
     at = high - 1  # most programs fit
     while low < high:
         rows[at] = row = yield group[at]
@@ -201,11 +202,9 @@ def check_names(words: Sequence[str], varied: Mapping[str, Sequence[str]]) -> No
         *((values, own) for values in varied.values()),
     ]:
         for text in texts:
-            found = {
-                name
-                for match in _PLACE.finditer(text)
-                for name in re.findall(r"[A-Za-z_]\w*", match[1] or "")
-            }
+            found = set[str]()
+            for match in _PLACE.finditer(text):
+                found.update(re.findall(r"[A-Za-z_]\w*", match[1] or ""))
             if unknown := sorted(found - known):
                 remedy = suggestion(unknown[0], known) or f"add --vary {unknown[0]}=A,B"
                 remedy += f"; for braces of your own write {{{{{unknown[0]}}}}}"
@@ -270,7 +269,8 @@ def bases(devices: int, most: int, hosts_of: int) -> tuple[int, ...]:
     found = tuple(largest >> shift for shift in reversed(range(SIZES)))
     if largest > most or found[0] % hosts_of or found[0] << (SIZES - 1) != largest:
         raise UnfitError(
-            f"{devices} GPUs are more than the {most} of a capture, and halves of them are no full hosts"
+            f"{devices} GPUs are more than the {most} of a capture, "
+            "and halves of them are no full hosts"
         )
     return found
 
@@ -285,9 +285,9 @@ def grown(modules: Mapping[int, str], devices: int) -> str:
     split = [_NUMBER.split(_BITS.sub(_decimal, modules[size])) for size in sizes]
     words = [part[0::2] for part in split]
     if words.count(words[0]) < len(words):
-        raise UnfitError(
-            f"{_first_unlike(words)} of its module is another program at {', '.join(map(str, sizes))} GPUs"
-        )
+        first = _first_unlike(words)
+        counts = ", ".join(map(str, sizes))
+        raise UnfitError(f"{first} of its module is another program at {counts} GPUs")
     rule = cache(
         partial(_at, devices, sizes)
     )  # a module holds few different numbers, each thousands of times
@@ -298,10 +298,11 @@ def grown(modules: Mapping[int, str], devices: int) -> str:
 
 
 def _decimal(match: re.Match[str]) -> str:
-    bits, kind = bytes.fromhex(match[1]), match[2]
-    value = struct.unpack(_FORMATS[kind], bits + bytes(2) if kind == "bf16" else bits)[
-        0
-    ]
+    kind = match[2]
+    bits = bytes.fromhex(match[1])
+    if kind == "bf16":
+        bits += bytes(2)
+    (value,) = struct.unpack(_FORMATS[kind], bits)
     return f"{value:.9E}" if isfinite(value) else match[0]
 
 

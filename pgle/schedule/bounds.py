@@ -84,11 +84,14 @@ def too_short(
         ((_least_of(module, op, hardware) - op.cost_us, op) for op in program.ops),
         key=lambda it: it[0],
     )
-    needs = f"({worst.name} has {worst.cost_us:,.0f} and needs {worst.cost_us + missing:,.0f})"
+    needs = ""
+    if missing > 0:
+        needed_us = worst.cost_us + missing
+        needs = f" ({worst.name} has {worst.cost_us:,.0f} and needs {needed_us:,.0f})"
     yield (
-        f"the costs make a step of {simulated_us:,.0f} µs, but the GPU needs at least {program.least_us:,.0f}"
-        f"{f' {needs}' if missing > 0 else ''}: pgle predicts that. Check that the costs are of this program and of "
-        "the GPU of --target"
+        f"the costs make a step of {simulated_us:,.0f} µs, "
+        f"but the GPU needs at least {program.least_us:,.0f}{needs}: pgle predicts that. "
+        "Check that the costs are of this program and of the GPU of --target"
     )
 
 

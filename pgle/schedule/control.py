@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from pgle.costs.profile.value import Origin
 from pgle.schedule.predict import LEAST_GAIN, Gain, Prediction
@@ -55,7 +56,8 @@ class Controlled:
 def other_choice(flags: Iterable[str]) -> str:
     """The flag by which a second compilation takes the other kernels for matrix products."""
     is_off = FlagList(tuple(map(typed_flag, flags))).is_true(TRITON) is False
-    return f"--{TRITON}={'true' if is_off else 'false'}"
+    value = "true" if is_off else "false"
+    return f"--{TRITON}={value}"
 
 
 def hangs_on_choice(predictions: Iterable[Prediction]) -> bool:
@@ -64,5 +66,5 @@ def hangs_on_choice(predictions: Iterable[Prediction]) -> bool:
     A profile of the job names the kernels that its autotuning took. If it has a cost of every
     product under the names of this compilation, these are the kernels.
     """
-    ops = (op for prediction in predictions for op in prediction.program.ops)
+    ops = chain.from_iterable(prediction.program.ops for prediction in predictions)
     return any(op.kind == "matmul" and op.origin is not Origin.MEASURED for op in ops)

@@ -164,19 +164,22 @@ def placements(
                 if item.name in compute and collective_kind(module, item) is None
             ]
             name = names.get(start, start)
+            exposure = exposures.get(start)
+            is_disabled = bool(disabled & {"allcollectives", kind.replace("-", "")})
+            cover_us = sum(cost.get(other, 0.0) for other in covering)
+            exposed_us = 0.0 if exposure is None else exposure.exposed_us
+            count = 1 if exposure is None else exposure.count
             found[name] = Placement(
                 name=name,
                 kind=kind,
                 sync=not covering,
                 between=len(covering),
-                cover_us=sum(cost.get(other, 0.0) for other in covering),
+                cover_us=cover_us,
                 cost_us=cost[start],
-                exposed_us=exposures[start].exposed_us if start in exposures else 0.0,
+                exposed_us=exposed_us,
                 independent_us=free_us[start],
-                count=exposures[start].count if start in exposures else 1,
-                kept_by=DISABLE_ASYNC
-                if disabled & {"allcollectives", kind.replace("-", "")}
-                else "",
+                count=count,
+                kept_by=DISABLE_ASYNC if is_disabled else "",
                 unread=start not in read,
             )
     return found
@@ -221,7 +224,8 @@ def _independent_us(
     whatever their number.
     """
     bits = {name: 1 << number for number, name in enumerate(names)}
-    needs, needed = dict(bits), dict(bits)
+    needs = dict(bits)
+    needed = dict(bits)
     edges = [
         (item.name, (*item.operands, *item.control_predecessors))
         for item in computation.instructions
@@ -321,13 +325,9 @@ def groups(moves: Iterable[Move]) -> tuple[ExposedGroup, ...]:
         if known is None:
             continue
         is_left = move.after is not None and bool(move.after.reason)
-        why = (
-            move.after.reason
-            if is_left and move.after
-            else move.before.reason
-            if move.before
-            else ""
-        )
+        why = "" if move.before is None else move.before.reason
+        if is_left and move.after is not None:
+            why = move.after.reason
         group = found.setdefault(
             (known.kind, why, is_left),
             ExposedGroup(known.kind, why, move.name, is_left),

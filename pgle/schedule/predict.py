@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -180,10 +181,10 @@ class Prediction:
     def interval_us(self) -> tuple[float, float]:
         """The step's range.
 
-        Four things have nothing to do with each other, so their reaches add up as the sides of a
-        right angle: what estimates were off elsewhere, contention from none to twice the likely,
-        costs that data decides, and a network that is assumed. The model's error comes on top.
-        Never below what the GPU's peaks and links allow; without end if the step is a lower bound.
+        Four errors are independent, so they add in quadrature: errors of estimates as measured on
+        other jobs, contention from none to twice the likely one, costs that data decides, and an
+        assumed network. The model's error is added to that. The range never begins below what the
+        GPU's peaks and links allow. It has no end if the step is a lower bound.
         """
         down, up = (
             abs(factor - 1) * self.estimated_share * self.step_us
@@ -278,22 +279,29 @@ def predict(
         """What ops of the profile take alone, on the slowest rank, if contention was so many times
         the likely.
         """
-        factors, found = contends.at(times), {}
+        factors = contends.at(times)
+        found = {}
         for op in program.ops:
-            if op.cost is not None:
-                alone = contends.alone(module, op.cost, factors)
-                us = (
-                    alone.slowest_us
-                    if slowest and alone.slowest_us is not None
-                    else alone.cost_us
-                )
-                found[op.name] = max(us, op.least_us)
+            if op.cost is None:
+                continue
+            alone = contends.alone(module, op.cost, factors)
+            us = alone.cost_us
+            if slowest and alone.slowest_us is not None:
+                us = alone.slowest_us
+            found[op.name] = max(us, op.least_us)
         return found
+
+    def likely_us(changed: Mapping[str, float]) -> float:
+        """Microseconds of the likely step with other costs; without any the step itself."""
+        if not changed:
+            return step_us
+        return run_program(likely, launch, factors, costs=changed).step_us
 
     if contends.beside is None:  # so far nothing is taken out
         beside = _beside(run_program(program, launch, costs=costs(0))) if given else {}
         contends = replace(contends, beside=beside)
-    likely, factors = program.at(costs(1)), contends.likely
+    likely = program.at(costs(1))
+    factors = contends.likely
     timeline = run_program(
         likely, launch, factors, name=module.name, expand_loops=expand_loops
     )
@@ -301,47 +309,31 @@ def predict(
         timeline,
         warnings=(*timeline.warnings, *too_short(module, likely, timeline, hardware)),
     )
-    step_us, share = timeline.step_us, timeline.estimated_share
+    step_us = timeline.step_us
+    share = timeline.estimated_share
     ends = (
         run_program(program, launch, contends.at(times), costs=costs(times)).step_us
         for times in (0, 2)
     )
     skew_us = 0.0
     if any(cost.slowest_us is not None for cost in given.values()):
-        skew_us = (
-            step_us
-            - run_program(
-                program, launch, factors, costs=costs(1, slowest=False)
-            ).step_us
-        )
+        typical = costs(1, slowest=False)
+        skew_us = step_us - run_program(program, launch, factors, costs=typical).step_us
     uncertain = _uncertain(module, likely, timeline, hardware, given)
     by_data = (
         {item.name: item.range.least_us for item in uncertain},
         {item.name: item.range.most_us for item in uncertain},
     )
-    data = (
-        run_program(likely, launch, factors, costs=end).step_us
-        if uncertain
-        else step_us
-        for end in by_data
-    )
-    network = (
-        run_program(likely, launch, factors, costs=costs_there).step_us
-        if costs_there
-        else step_us
-        for costs_there in _on_networks(module, likely, hardware)
+    data = map(likely_us, by_data)
+    network = map(likely_us, _on_networks(module, likely, hardware))
+    ceiling_us = ceiling(
+        module, likely, launch, timeline.breakdown, slower=min(factors)
     )
     return Prediction(
         timeline=timeline,
-        ceiling_us=ceiling(
-            module, likely, launch, timeline.breakdown, slower=min(factors)
-        ),
+        ceiling_us=ceiling_us,
         program=likely,
-        costs_are="measured"
-        if share < 1e-9
-        else "estimated"
-        if share > 1 - 1e-9
-        else "mixed",
+        costs_are=_costs_are(share),
         estimated_share=share,
         launch=launch,
         contention=contends,
@@ -351,6 +343,13 @@ def predict(
         skew_us=skew_us,
         not_modelled=_not_modelled(likely, timeline),
     )
+
+
+def _costs_are(estimated_share: float) -> str:
+    """``measured``, ``estimated`` or ``mixed``, by the share of the time that is estimated."""
+    if estimated_share < 1e-9:
+        return "measured"
+    return "estimated" if estimated_share > 1 - 1e-9 else "mixed"
 
 
 def read_program(
@@ -370,12 +369,12 @@ def read_program(
         UserError: its calls run a few instructions millions of times.
     """
     reader = _ProgramReader(
-        module,
-        costs,
-        hardware,
-        kernels,
-        LookupTable(module),
-        estimates(module, hardware),
+        module=module,
+        costs=costs,
+        hardware=hardware,
+        kernels=kernels,
+        table=LookupTable(module),
+        estimate=estimates(module, hardware),
     )
     reader.read(module.entry)
     reader.check_size(module.entry)
@@ -385,13 +384,15 @@ def read_program(
         first, *more = found.uncounted
         loops = f"{first} and {many(len(more), 'more loop')}" if more else first
         warnings.append(
-            f"the step is a lower bound: XLA does not know how often {loops} runs, and one iteration is counted; "
+            f"the step is a lower bound: XLA does not know how often {loops} runs, "
+            "and one iteration is counted; "
             "give the loop a constant length (jax.lax.scan, or fori_loop with constant bounds)"
         )
     if reader.others:
         warnings.append(
-            f"left out of the profile's costs, since that name is another opcode or shape here: {len(reader.others)} "
-            f"(first {reader.others[0]}); is it of this program? '{VERIFY}' shows what matches"
+            "left out of the profile's costs, since that name is another opcode or shape here: "
+            f"{len(reader.others)} (first {reader.others[0]}); "
+            f"is it of this program? '{VERIFY}' shows what matches"
         )
     return replace(found, warnings=tuple(warnings))
 
@@ -418,7 +419,8 @@ class _ProgramReader:
                 continue
             found = map(self._op, self.module.computations[name].instructions)
             ops = self.computations[name] = tuple(op for op in found if op is not None)
-            todo.extend(body for op in ops for body in op.bodies)
+            for op in ops:
+                todo.extend(op.bodies)
 
     def check_size(self, entry: str) -> None:
         """Refuse calls of calls that run a few instructions millions of times; XLA flattens calls
@@ -433,15 +435,17 @@ class _ProgramReader:
             if name not in executed:
                 executed[name] = 0  # a computation that calls itself counts once
                 ops = self.computations.get(name, ())
-                executed[name] = len(ops) + sum(
-                    count(body) for op in ops for body in op.bodies
-                )
+                called = chain.from_iterable(op.bodies for op in ops)
+                executed[name] = len(ops) + sum(map(count, called))
             return executed[name]
 
         distinct = sum(map(len, self.computations.values()))
         if count(entry) > max(MOST_EXECUTED, 4 * distinct):
             what = f"its calls run {distinct:,} instructions {executed[entry]:,} times in one step"
-            remedy = "give the module as XLA scheduled it (*after_optimizations*), where calls are flat"
+            remedy = (
+                "give the module as XLA scheduled it (*after_optimizations*), "
+                "where calls are flat"
+            )
             raise UserError(what, where=self.module.source, remedy=remedy)
 
     def _op(self, instruction: Instruction) -> Op | None:
@@ -519,10 +523,6 @@ class _ProgramReader:
     def _priced(
         self, instruction: Instruction, action: HostAction, stream: Stream, lane: str
     ) -> Op:
-        kernels, kind = (
-            self.kernels.get(instruction.name, 1.0),
-            kind_of(self.module, instruction),
-        )
         lhs_name, cost = self._cost(instruction)
         cost = cost if cost is not None and cost.is_valid else None
         origin = Origin.ESTIMATED if cost is None else cost.origin
@@ -536,14 +536,14 @@ class _ProgramReader:
         return Op(
             instruction.name,
             action,
-            stream,
-            lane,
-            cost_us,
-            origin,
-            kernels,
-            cost,
-            kind,
-            lhs_name,
+            stream=stream,
+            lane=lane,
+            cost_us=cost_us,
+            origin=origin,
+            kernels=self.kernels.get(instruction.name, 1.0),
+            cost=cost,
+            kind=kind_of(self.module, instruction),
+            lhs_name=lhs_name,
             least_us=least,
             bound_why=why,
         )
@@ -588,7 +588,8 @@ def _beside(timeline: Timeline) -> Mapping[str, float]:
         timeline.start_us[rows],
         timeline.end_us[rows],
     )
-    size, code = len(timeline.names), timeline.instruction[rows]
+    size = len(timeline.names)
+    code = timeline.instruction[rows]
     total, shared = (
         np.bincount(code, column, size)
         for column in (timeline.duration_us[rows], during)
@@ -604,7 +605,8 @@ def _in_flight(ops: Sequence[Op]) -> int:
     """The most asynchronous collectives that have begun in a computation and that nothing has
     waited for yet.
     """
-    most, begun = 0, set[str]()
+    most = 0
+    begun = set[str]()
     for op in ops:
         if op.action is HostAction.START and op.lane == COLLECTIVES:
             begun.add(op.name)
@@ -620,7 +622,8 @@ def _not_modelled(program: Program, timeline: Timeline) -> tuple[str, ...]:
     lines = []
     if parts.idle_us > enough:
         lines.append(
-            f"CUDA graphs (XLA's command buffers): they may save up to {parts.idle_us:,.0f} µs of launch gaps"
+            "CUDA graphs (XLA's command buffers): they may save up to "
+            f"{parts.idle_us:,.0f} µs of launch gaps"
         )
     if hidden_us > enough:
         lines.append(
@@ -695,10 +698,9 @@ def _of_samples(cost: Cost | None, us: float) -> Range | None:
         stdtrit,
     )  # only here, since its import takes a tenth of a second
 
-    count, normal = cost.samples, NormalDist()
-    decile = normal.inv_cdf(
-        (0.9 * count - 0.275) / (count + 0.25)
-    )  # of so few samples: Blom (1958), interpolated
+    count = cost.samples
+    # of so few samples: Blom (1958), interpolated
+    decile = NormalDist().inv_cdf((0.9 * count - 0.275) / (count + 0.25))
     t = float(stdtrit(count - 1, (1 + HELD) / 2))
     reach = t * cost.spread * cost.cost_us / (2 * decile) * math.sqrt(1 + 1 / count)
     if reach < DIFFERING * us:

@@ -112,27 +112,27 @@ class _Step:
         each = timeline.duration_us / count
         ran = (timeline.duration_us > 0)[row]
         communicates = (timeline.stream == Stream.COMMUNICATION) | timeline.sync
-        items = ((name, module.instructions.get(name)) for name in timeline.names)
-        wrapped = (
-            (name, None if item is None else module.wrapped(item))
-            for name, item in items
-        )
-        names = tuple(
-            name if inner is None else inner.name for name, inner in wrapped
-        )  # as a profiler shows them
+        names = tuple(_shown_name(module, name) for name in timeline.names)
         start = timeline.start_us[row] + within * each[row]
         instruction = timeline.instruction[row][ran]
         # XLA runs a synchronous collective on the stream of its kernels.
         streams = np.where(timeline.sync, np.uint8(Stream.COMPUTE), timeline.stream)
         stream = streams[row][ran]
         return cls(
-            names,
-            instruction,
-            stream,
-            communicates[row][ran],
-            start[ran],
-            each[row][ran],
+            names=names,
+            instruction=instruction,
+            stream=stream,
+            collective=communicates[row][ran],
+            start_us=start[ran],
+            duration_us=each[row][ran],
         )
+
+
+def _shown_name(module: Module, name: str) -> str:
+    """The name that a profiler shows: of an async start that of the instruction inside it."""
+    item = module.instructions.get(name)
+    inner = None if item is None else module.wrapped(item)
+    return name if inner is None else inner.name
 
 
 def _draw(
@@ -168,7 +168,8 @@ def _waits(step: _Step, begin: Floats, durations: list[Floats]) -> list[Floats]:
         last = arrival.max()
         for rank, wait in enumerate(waits):
             wait[row] = last - arrival[rank]
-        met, since = np.full(len(durations), last), now
+        met = np.full(len(durations), last)
+        since = now
     return waits
 
 
@@ -200,37 +201,39 @@ def _trace(
     parts: Sequence[tuple[int, int, Floats, Floats]],
     ranks: int,
 ) -> Trace:
-    """Of parts (rank, execution, start and duration of every launch)."""
-    numbers, times = (
-        np.array([part[:2] for part in parts], np.int32),
-        np.array([part[2:] for part in parts]),
-    )
+    """A trace of parts: rank, execution, start and duration of every launch, microseconds."""
+    numbers = np.array([part[:2] for part in parts], np.int32)
+    times = np.array([part[2:] for part in parts])
     device, execution = np.repeat(numbers, len(step.stream), axis=0).T
-    start, duration = np.rint(times.transpose(1, 0, 2).reshape(2, -1) * 1e3).astype(
-        np.int64
-    )
+    by_column_us = times.transpose(1, 0, 2).reshape(2, -1)
+    start, duration = np.rint(by_column_us * 1e3).astype(np.int64)
     order = np.lexsort((start, device))
     stream = np.tile(step.stream, len(parts))
     stream_ids = np.array([STREAM_IDS[item] for item in Stream], np.int32)
+    is_copy = stream == Stream.COPY
+    kind = np.where(is_copy, ActivityKind.MEMCPY, ActivityKind.KERNEL).astype(np.uint8)
+    program_id = 1 if module.program_id is None else module.program_id
+    devices = tuple(Device("simulated:1", rank, rank) for rank in range(ranks))
+    instruction = np.tile(step.instruction, len(parts))
+    duration_ns = np.maximum(duration, 1)
+    stream_id = stream_ids[stream]
+    module_number = np.zeros(len(order), np.int32)
+    sources = (Source("simulated", "simulated"),)
+    instance = order.astype(np.int32)
+    modules = (ModuleKey(module.name, program_id),)
     return Trace(
         start_ns=start[order],
-        duration_ns=np.maximum(duration, 1)[order],
-        kind=np.where(
-            stream == Stream.COPY, ActivityKind.MEMCPY, ActivityKind.KERNEL
-        ).astype(np.uint8)[order],
+        duration_ns=duration_ns[order],
+        kind=kind[order],
         device=device[order],
-        stream=stream_ids[stream][order],
-        module=np.zeros(len(order), np.int32),
-        instruction=np.tile(step.instruction, len(parts))[order],
+        stream=stream_id[order],
+        module=module_number,
+        instruction=instruction[order],
         execution=execution[order],
-        instance=order.astype(np.int32),
-        modules=(
-            ModuleKey(
-                module.name, 1 if module.program_id is None else module.program_id
-            ),
-        ),
+        instance=instance,
+        modules=modules,
         instructions=step.names,
-        devices=tuple(Device("simulated:1", rank, rank) for rank in range(ranks)),
-        sources=(Source("simulated", "simulated"),),
+        devices=devices,
+        sources=sources,
         warnings=(SIMULATED,),
     )

@@ -169,11 +169,11 @@ class Timeline:
         found = []
         for code in distinct(self.instruction[rows]).tolist():
             of_name = np.flatnonzero(self.instruction[rows] == code)
-            total, first = float(duration[of_name].sum()), int(rows[of_name[0]])
+            total = float(duration[of_name].sum())
+            first = int(rows[of_name[0]])
             exposed = total - float(hidden[of_name].sum())
-            exposed = (
-                exposed if exposed > 1e-9 * self.step_us else 0.0
-            )  # sums of floats are not exact
+            if exposed <= 1e-9 * self.step_us:  # sums of floats are not exact
+                exposed = 0.0
             count = int(self.count[rows[of_name]].sum())
             origin = ORIGINS[int(self.origin[first])]
             names = self.names[code], self.kinds[code], self.lhs_names[code]
@@ -203,7 +203,8 @@ def breakdown(
 ) -> Breakdown:
     """Where the time of the window [0, step) goes.
 
-    |compute| + exposed communication + exposed copy + idle = step, as in TraceLens (`gpu_event_analyser.py`).
+    |compute| + exposed communication + exposed copy + idle = step, as in TraceLens
+    (`gpu_event_analyser.py`).
     """
     busy = join(compute, communication)
     everything = join(busy, copy)
@@ -295,10 +296,7 @@ class Program:
     def at(self, costs: Mapping[str, float]) -> Program:
         """The program with other costs, microseconds by op."""
         computations = {
-            name: tuple(
-                replace(op, cost_us=costs[op.name]) if op.name in costs else op
-                for op in ops
-            )
+            name: tuple(_at_cost(op, costs) for op in ops)
             for name, ops in self.computations.items()
         }
         return replace(self, computations=computations)
@@ -313,6 +311,13 @@ NO_OTHERS: Mapping[str, float] = {}
 _STEADY_US = 1e-6
 ROUNDING = 1e-9  # of sums of floats
 _NEVER = (float("-inf"), -1)
+
+
+def _at_cost(op: Op, costs: Mapping[str, float]) -> Op:
+    """The op with its cost in `costs`, or as it is if it has none there."""
+    if op.name not in costs:
+        return op
+    return replace(op, cost_us=costs[op.name])
 
 
 def run_program(
@@ -376,12 +381,9 @@ class _Columns:
 
     def unfold(self, first: int, period: float, times: int) -> None:
         """Append `times` - 1 copies of the rows from `first` on, `period` apart."""
-        more = len(self) - first
-        self.start += [
-            self.start[row] + again * period
-            for again in range(1, times)
-            for row in range(first, first + more)
-        ]
+        once = self.start[first:]
+        for again in range(1, times):
+            self.start += [start + again * period for start in once]
         for column in (self.code, self.duration, self.count):
             column += column[first:] * (times - 1)
 
@@ -390,24 +392,30 @@ class _Columns:
         ops = [op for _, op in self.ops.values()]
         code = np.array(self.code, dtype=np.int32)
         start = np.array(self.start, dtype=np.float64)
-        first = float(start.min()) if len(start) else 0.0
         duration = np.array(self.duration, dtype=np.float64)
+        first = float(start.min()) if len(start) else 0.0
+        last = float((start + duration).max()) if len(start) else 0.0
+        stream_of = np.array([op.stream for op in ops], dtype=np.uint8)
+        sync_of = np.array([op.is_sync for op in ops], dtype=bool)
+        origin_of = np.array([ORIGINS.index(op.origin) for op in ops], dtype=np.uint8)
+        count = np.array(self.count, dtype=np.int64)
+        moved = tuple(loop.moved(0.0, 1, -first) for loop in loops)
+        kinds = tuple(op.kind for op in ops)
+        lhs_names = tuple(op.lhs_name for op in ops)
         return Timeline(
             names=tuple(self.ops),
             instruction=code,
-            stream=np.array([op.stream for op in ops], dtype=np.uint8)[code],
-            sync=np.array([op.is_sync for op in ops], dtype=bool)[code],
+            stream=stream_of[code],
+            sync=sync_of[code],
             start_us=start - first,
             duration_us=duration,
-            count=np.array(self.count, dtype=np.int64),
-            origin=np.array([ORIGINS.index(op.origin) for op in ops], dtype=np.uint8)[
-                code
-            ],
-            step_us=float((start + duration).max()) - first if len(start) else 0.0,
+            count=count,
+            origin=origin_of[code],
+            step_us=last - first,
             module=module,
-            kinds=tuple(op.kind for op in ops),
-            lhs_names=tuple(op.lhs_name for op in ops),
-            loops=tuple(loop.moved(0.0, 1, -first) for loop in loops),
+            kinds=kinds,
+            lhs_names=lhs_names,
+            loops=moved,
         )
 
 
@@ -464,7 +472,8 @@ class _Device:
             self.ready + self.launch.gap_us * (op.kernels - 1),
             self.host - self.launch.host_us,
         )
-        cost_us, sync = self.costs.get(op.name, op.cost_us), op.is_sync
+        cost_us = self.costs.get(op.name, op.cost_us)
+        sync = op.is_sync
         if sync:  # it shares the links with asynchronous ones, so it runs after them
             start = max(
                 start, self.lanes.get(COLLECTIVES, _NEVER)[0] + self.launch.gap_us
@@ -478,10 +487,8 @@ class _Device:
     def _start(self, op: Op) -> None:
         self.host += self.launch.host_us
         cost_us = self.costs.get(op.name, op.cost_us)
-        reached, queued = (
-            self.free + self.launch.switch_us,
-            self.lanes.get(op.lane, _NEVER)[0] + self.launch.gap_us,
-        )
+        reached = self.free + self.launch.switch_us
+        queued = self.lanes.get(op.lane, _NEVER)[0] + self.launch.gap_us
         start = max(reached, queued, self.host - self.launch.host_us)
         row = self.rows.add(op, start, cost_us)
         self.lanes[op.lane] = self.ends[op.name] = (start + cost_us, row)
@@ -492,20 +499,24 @@ class _Device:
         """When a kernel ends that gets less done while collectives run; later ones wait for the
         kernel to end.
         """
-        factor, clock = self.slower.of(product=op.kind == "matmul"), start
+        factor = self.slower.of(product=op.kind == "matmul")
+        clock = start
         if factor == 1.0:
             return clock + left
-        for begin, end in sorted(
+        collectives = sorted(
             (begin, self.ends[name][0]) for name, begin in self.begins.items()
-        ):
+        )
+        for begin, end in collectives:
             if end <= clock:
                 continue
             if clock + left <= begin:
                 break
-            left, clock = left - max(begin - clock, 0.0), max(begin, clock)
+            left -= max(begin - clock, 0.0)
+            clock = max(begin, clock)
             if left * factor <= end - clock:
                 return clock + left * factor
-            left, clock = left - (end - clock) / factor, end
+            left -= (end - clock) / factor
+            clock = end
         return clock + left
 
     def _done(self, op: Op) -> None:
@@ -534,23 +545,26 @@ class _Device:
     def _loop(self, op: Op) -> None:
         if op.trips <= 0 or not op.bodies:
             return
-        body, number = op.bodies[0], len(self.loops)
+        body = op.bodies[0]
+        number = len(self.loops)
         begin = self.free
         self.loops.append(Loop(op.name, op.trips, begin, begin, self.depth))
         self.depth += 1
-        done, before, folded, folded_from, folded_to = 0, None, 0, begin, begin
+        before: tuple[float, ...] | None = None
+        done = 0
+        folded = 0
+        folded_from = folded_to = begin
         while done < op.trips:
-            clock, host, rows, loops = (
-                self.free,
-                self.host,
-                len(self.rows),
-                len(self.loops),
-            )
+            clock = self.free
+            host = self.host
+            rows = len(self.rows)
+            loops = len(self.loops)
             if not op.is_counted:
                 self._wait_for_device()
             self.run(body)
             done += 1
-            state, period = self._state(body), self.free - clock
+            state = self._state(body)
+            period = self.free - clock
             steady = before is not None and _close(state, before, period)
             before = (*state, period)
             if done < op.trips and (steady or done >= MAX_ITERATIONS):
@@ -582,21 +596,14 @@ class _Device:
         """Iterations like the one since `clock` before something begins or ends that was issued
         before row `rows`.
         """
-        period, outside = (
-            self.free - clock,
-            [(end, row) for end, row in self.ends.values() if row < rows],
-        )
-        times = [
-            time
-            for end, row in outside
-            for time in (self.rows.start[row], end)
-            if time > clock
-        ]
-        return (
-            max(int((min(times) - self.free) / period), 0)
-            if times and period > 0
-            else sys.maxsize
-        )
+        period = self.free - clock
+        outside = [(end, row) for end, row in self.ends.values() if row < rows]
+        times = [self.rows.start[row] for _, row in outside]
+        times += [end for end, _ in outside]
+        later = [time for time in times if time > clock]
+        if not later or period <= 0:
+            return sys.maxsize
+        return max(int((min(later) - self.free) / period), 0)
 
     def _state(self, body: str) -> tuple[float, ...]:
         """How far the host and the queues that the body uses are ahead of the compute stream."""
@@ -642,10 +649,13 @@ class _Device:
                 for op in ops
                 if op.action is HostAction.START or op.stream is Stream.COMMUNICATION
             ]
-            own = {COLLECTIVES if op.lane == "compute" else op.lane for op in queued}
-            self.lanes_of[body] = own.union(
-                *(self._lanes(called) for op in ops for called in op.bodies)
-            )
+            found = {op.lane for op in queued}
+            if "compute" in found:  # of synchronous collectives, which use the links
+                found.remove("compute")
+                found.add(COLLECTIVES)
+            for op in ops:
+                found.update(*map(self._lanes, op.bodies))
+            self.lanes_of[body] = found
         return self.lanes_of[body]
 
 

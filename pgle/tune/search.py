@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import chain
 from math import inf, prod
 from random import Random
 
@@ -87,7 +88,8 @@ def axes(
         given: names of flags that the user has set; they stay.
         memory_share: part of the GPU's memory that the program needs.
     """
-    program, known = _Facts.of(module, memory_share), catalogue()
+    program = _Facts.of(module, memory_share)
+    known = catalogue()
     found: list[Axis] = []
     together: dict[str, str] = {}
     taken = {*given, *(known[name].use for name in given if name in known)} - {""}
@@ -114,7 +116,7 @@ def axes(
 
 @dataclass(frozen=True)
 class _Facts:
-    """What decides which axes do anything."""
+    """The facts about a program that decide which axes can change it."""
 
     kinds: Mapping[str, int]  # of collectives, each with how many there are
     looped: frozenset[str]  # those inside loops when XLA pipelines loops
@@ -130,7 +132,8 @@ class _Facts:
     @staticmethod
     def of(module: Module, memory_share: float) -> _Facts:
         kinds: Counter[str] = Counter()
-        looped, unrolled = set(), 0.0
+        looped = set[str]()
+        unrolled = 0.0
         sizes: dict[tuple[str, str], list[tuple[int, int]]] = {}
         names: dict[tuple[str, str], set[str]] = {}
         for item, kind in walk_collectives(module):
@@ -159,7 +162,13 @@ class _Facts:
         )
         opcodes = frozenset(item.opcode for item in module.walk())
         return _Facts(
-            kinds, frozenset(looped), unrolled, sizes, joined, opcodes, memory_share
+            kinds=kinds,
+            looped=frozenset(looped),
+            unrolled=unrolled,
+            sizes=sizes,
+            joined=joined,
+            opcodes=opcodes,
+            memory_share=memory_share,
         )
 
     def has(self, setting: KnownSetting, jaxlib: str) -> bool:
@@ -169,16 +178,19 @@ class _Facts:
             return False
         if setting.name.endswith(_THRESHOLD):
             return any(kind == setting.about for kind, _ in self.joined)
-        return {
+        can_split = release(jaxlib) >= release(SPLIT_WITHOUT_GPU_SINCE)
+        is_short = 0 < self.unrolled <= MOST_UNROLLED
+        has_several = sum(self.kinds.values()) > 1
+        has = {
             "": True,
             "loop": bool(self.looped),
-            "short loop": 0 < self.unrolled <= MOST_UNROLLED,
-            "several": sum(self.kinds.values()) > 1,
+            "short loop": is_short,
+            "several": has_several,
             "copies": "copy-start" in self.opcodes,
-            "product": release(jaxlib) >= release(SPLIT_WITHOUT_GPU_SINCE)
-            and bool(self.kinds),
+            "product": can_split and bool(self.kinds),
             "tight memory": self.memory_share > TIGHT,
-        }[setting.where]
+        }
+        return has[setting.where]
 
     def axis(
         self, setting: KnownSetting, values: list[str], taken: Collection[str]
@@ -206,12 +218,8 @@ class _Facts:
 
     def is_combined(self, kind: str) -> bool:
         """Whether a collective of a kind carries several tensors."""
-        return any(
-            count > 1
-            for (other, _), sizes in self.sizes.items()
-            if other == kind
-            for _, count in sizes
-        )
+        of_kind = (sizes for (other, _), sizes in self.sizes.items() if other == kind)
+        return any(count > 1 for _, count in chain.from_iterable(of_kind))
 
     def start_bytes(self, kind: str) -> int:
         """The threshold that is tried first; where nothing is combined, the size of two of the
@@ -231,7 +239,7 @@ class _Facts:
 
 
 def _are_apart(computation: Computation, names: Collection[str]) -> bool:
-    """Whether two of these instructions do not wait for each other: only such may become one."""
+    """Whether two of these instructions are independent: XLA can combine only such two."""
     behind: dict[str, int] = {}
     seen = 0
     for item in computation.instructions:
@@ -268,26 +276,22 @@ def _tensors_of(module: Module, collective: Instruction) -> int:
 
 
 def _together(found: Iterable[Axis]) -> Iterable[Axis]:
-    """What only helps together: all pipelining, and all of it with two copies of each loop body."""
+    """The flags that help only together: all pipelining, then also two copies of loop bodies."""
     on = [
         (axis, axis.settings[0])
         for axis in found
         if set(axis.settings[0].values()) <= set(_ON)
     ]
-    pipelined = {
-        name: value
-        for axis, setting in on
-        if axis.kind not in ("", LOOPS)
-        for name, value in setting.items()
-    }
+    pipelined: dict[str, str] = {}
+    double: dict[str, str] = {}
+    for axis, setting in on:
+        if axis.kind not in ("", LOOPS):
+            pipelined |= setting
+        double |= {
+            name: value for name, value in setting.items() if "double_buffering" in name
+        }
     if len(pipelined) > 1:
         yield Axis("all pipelining", ALL, (pipelined,))
-    double = {
-        name: value
-        for axis, setting in on
-        for name, value in setting.items()
-        if "double_buffering" in name
-    }
     if pipelined and double:
         yield Axis(
             "all pipelining and two copies of the loop body",
@@ -395,16 +399,18 @@ class OverWorlds:
 
 
 def judge(after_us: Sequence[float], before_us: Sequence[float]) -> OverWorlds:
-    """How steps do against others in the same worlds; nothing is accepted where there are none."""
+    """Compare steps with other steps of the same worlds.
+
+    Returns:
+        Without any world, a comparison that is not accepted.
+    """
     changes = [
         after / before - 1 for after, before in zip(after_us, before_us, strict=True)
     ]
     if not changes:
         return OverWorlds(0, 0, 0.0, 0.0, 0.0)
-    won, mean = (
-        sum(change < 0 for change in changes),
-        sum(after_us) / sum(before_us) - 1,
-    )
+    won = sum(change < 0 for change in changes)
+    mean = sum(after_us) / sum(before_us) - 1
     return OverWorlds(won, len(changes), mean, max(changes), min(changes))
 
 
@@ -426,7 +432,7 @@ def holds_up(trial: Trial, pgle: Trial) -> bool:
 
 
 def best(current: Trial, trials: Sequence[Trial]) -> Trial:
-    """The shortest mean step; one that is hardly shorter does not replace `current`."""
+    """The trial with the shortest mean step; `current` stays if that is hardly shorter."""
     shortest = min(trials, key=lambda item: item.mean_us, default=current)
     return shortest if shortest.mean_us < current.mean_us * (1 - PROGRESS) else current
 
@@ -569,7 +575,7 @@ def _is_between_alike(flags: Flags, number: str, made: Sequence[Trial]) -> bool:
 
 
 def _half_and_twice(axis: Axis, flags: Flags) -> list[Flags]:
-    """Half and twice the number of an axis; none where it has no number."""
+    """Half and twice the number of an axis; empty if the axis has no number."""
     if not axis.number:
         return []
     value = int(flags[axis.number])
@@ -577,8 +583,10 @@ def _half_and_twice(axis: Axis, flags: Flags) -> list[Flags]:
 
 
 def _without(axis: Axis, flags: Flags) -> list[Setting]:
-    """The setting without what a start of several flags brought it of an axis; none where it has
-    nothing else.
+    """Remove from a setting the flags of an axis, which its start of several flags set.
+
+    Returns:
+        One labelled setting, or an empty list if nothing or everything is left.
     """
     rest = {
         name: value
@@ -591,7 +599,7 @@ def _without(axis: Axis, flags: Flags) -> list[Setting]:
 
 
 def _label(axis: Axis, setting: Flags, current: Trial) -> str:
-    """The tried setting, with a plus where it comes on top of flags of other axes."""
+    """The name of the tried setting. A plus means that it adds to flags of other axes."""
     value = next(iter(setting.values()))
     text = f"{axis.name} {int(value) / (1 << 20):g} MiB" if axis.number else axis.name
     text = (
@@ -632,7 +640,7 @@ class World:
         return self.side * (2 * _draw(f"{self.pair}:{what}") - 1)
 
     def cost_us(self, op: Op, shape: str) -> float:
-        """What an op costs here."""
+        """Microseconds that an op costs in this world."""
         if op.stream is not Stream.COMMUNICATION:
             return op.cost_us * (1 + self.spread.compute * self.draw(shape))
         fixed = min(self.spread.fixed_us, op.cost_us / 2)
@@ -647,7 +655,7 @@ class World:
         return 1 + self.spread.contention * self.draw("contention")
 
     def launch(self, likely: LaunchGaps) -> LaunchGaps:
-        """The gaps between kernels here."""
+        """The launch gaps of this world, from the likely ones."""
         times = 1 + self.spread.launch * self.draw("launch")
         return replace(
             likely,
@@ -659,7 +667,7 @@ class World:
 
 @lru_cache(maxsize=1 << 16)
 def _draw(text: str) -> float:
-    """Trials share nearly all that they ask of a world."""
+    """A number from 0 to 1 that depends on the text alone; cached, since trials share them."""
     return Random(text).random()
 
 
@@ -667,12 +675,13 @@ def worlds(
     count: int, seed: int = 0, spread: Spread | None = None
 ) -> tuple[World, ...]:
     """That many worlds, in opposite pairs; if the count is odd, the last is the likely one."""
-    sides = [
-        (number // 2, 0 if number == count - 1 and count % 2 else 1 - 2 * (number % 2))
-        for number in range(count)
-    ]
+    sides = [1, -1] * (count // 2)
+    if count % 2:
+        sides.append(0)
+    differ = spread or Spread()
     return tuple(
-        World(f"{seed}.{pair}", side, spread or Spread()) for pair, side in sides
+        World(f"{seed}.{number // 2}", side, differ)
+        for number, side in enumerate(sides)
     )
 
 
@@ -688,8 +697,7 @@ def step_in(
     """
     costs = {
         op.name: world.cost_us(op, shapes.get(op.name, op.kind))
-        for ops in program.computations.values()
-        for op in ops
+        for op in program.ops
         if op.cost_us
     }
     return run_program(
