@@ -31,5 +31,5 @@ def test_damaged_inputs(first: int, tmp_path: Path) -> None:
         try:
             check(seed, tmp_path / str(seed))
         except AssertionError as error:
-            failures.append(str(error))
+            failures.append(ascii(str(error)))
     assert not failures, "\n\n".join(failures)

@@ -28,6 +28,7 @@ left out. Fields of other releases are ignored.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -529,14 +530,24 @@ def sidecar(profile: Profile, data: bytes) -> str:
         }
         for cost in profile.costs
     ]
-    text = msgspec.json.format(
-        msgspec.json.encode(head, enc_hook=str), indent=2
-    ).decode()
+    text = msgspec.json.format(_encoded(head), indent=2).decode()
     lines = msgspec.json.format(msgspec.json.encode(records), indent=0).decode()[1:-1]
     lines = lines.replace(
         '}, {"name": ', '},\n    {"name": '
     )  # inside a text the quotes would be escaped
     return f'{text[:-2]},\n  "costs": [\n    {lines}\n  ]\n}}\n'
+
+
+_NO_UTF8 = re.compile("[\ud800-\udfff]")
+
+
+def _encoded(head: dict[str, Any]) -> bytes:
+    """JSON of an object; of a name that is no UTF-8, as of a file, the odd bytes are escaped."""
+    try:
+        return msgspec.json.encode(head, enc_hook=str)
+    except UnicodeEncodeError:
+        text = json.dumps(head, ensure_ascii=False, default=str)
+        return _NO_UTF8.sub(lambda odd: rf"\\u{ord(odd[0]):04x}", text).encode()
 
 
 def described(entries: Sequence[Entry], data: bytes, text: bytes) -> Profile:

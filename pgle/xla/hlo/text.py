@@ -261,7 +261,11 @@ def module_from_text(
     except UserError as error:
         remedy = error.remedy or "dump it again"
         raise UserError(error.what, where=source, remedy=remedy) from None
-    return parser.module(program_id)
+    try:
+        return parser.module(program_id)
+    except ValueError:  # a number of thousands of digits
+        what = "not HLO text: a number in its first line is none"
+        raise UserError(what, where=source, remedy="dump it again") from None
 
 
 def _read_lines(data: bytes, source: str) -> _Parser | None:

@@ -311,3 +311,10 @@ def test_what_older_releases_kept_of_single_executions_is_ignored(tmp_path):
     sidecar.write_text(text.replace('  "costs": [', f'  {ends}\n  "costs": ['))
     found = read_profile(path)
     assert (found.costs, found.warnings) == (DESCRIBED.costs, DESCRIBED.warnings)
+
+
+def test_the_name_of_an_input_need_not_be_utf_8(tmp_path):
+    named = replace(DESCRIBED, provenance={"inputs": [{"name": "\udcff.sqlite"}]})
+    path = tmp_path / "x.pbtxt"
+    write_files(profile_files(path, named))
+    assert read_profile(path).provenance == {"inputs": [{"name": r"\udcff.sqlite"}]}
