@@ -137,8 +137,14 @@ def compile_program(
                     f"no GPU compiler: {first_line(str(error))}", remedy=remedy
                 ) from None
     else:
-        what = "the installed jax does not understand this GPU description (it may come from a newer XLA)"
-        remedy = "use a built-in target, or the gpu_target_config.pbtxt of an XLA dump of this jax version"
+        what = (
+            "the installed jax does not understand this GPU description (it may come "
+            "from a newer XLA)"
+        )
+        remedy = (
+            "use a built-in target, or the gpu_target_config.pbtxt of an XLA dump of "
+            "this jax version"
+        )
         raise UserError(what, remedy=remedy)
     plugin.compile_only(place, program.code, program.form, options)
 
@@ -196,7 +202,9 @@ class Plugin:
         Raises:
             XlaError: XLA fails to compile.
         """
-        form_name, client, executable = form.encode(), 0, 0
+        form_name = form.encode()
+        client = 0
+        executable = 0
         program = _structure(code, form_name)
         self._call(
             _COMPILE,
@@ -210,16 +218,14 @@ class Plugin:
         (``SxHxD``).
 
         Raises:
-            XlaError: it takes one of them not.
+            XlaError: it rejects one of them.
         """
         self._call(_PLUGIN_INITIALIZE, _structure())
         given = {b"target_config": target.encode(), b"topology": topology.encode()}
         is_text = 0
-        values = [
-            word
-            for name, value in given.items()
-            for word in _structure(name, is_text, value)
-        ]
+        values: list[int] = []
+        for name, value in given.items():
+            values += _structure(name, is_text, value)
         options = (ctypes.c_uint64 * len(values))(*values)
         made = _structure(b"", ctypes.addressof(options), len(given), 0)
         self._call(_TOPOLOGY_CREATE, made)
@@ -243,13 +249,11 @@ class Plugin:
 
 
 def library() -> Path:
-    """The plugin's library file; of several the one of jaxlib's version."""
-    found = {
-        name: folder / LIBRARY
-        for name in PLUGINS
-        for folder in _folders(name)
-        if (folder / LIBRARY).is_file()
-    }
+    """The plugin's library file. If there are several: the one of jaxlib's version."""
+    found: dict[str, Path] = {}
+    for name in PLUGINS:
+        files = [folder / LIBRARY for folder in _folders(name)]
+        found.update((name, file) for file in files if file.is_file())
     if not found:
         what = (
             "the CUDA plugin of jax is not installed, no GPU compiler to rehearse with"
@@ -292,13 +296,11 @@ class SourceProgram:
     name: str  # of the module, ``jit_train_step``
     num_partitions: int  # SPMD partitions
     num_replicas: int
-    is_partitioned: (
-        bool  # the SPMD partitioner has run on it already and must not run again
-    )
+    # the SPMD partitioner has run on it already and must not run again
+    is_partitioned: bool
     shardy: bool  # True where shardings are Shardy's, False for GSPMD annotations
-    propagate_to_parameters: tuple[
-        bool, ...
-    ]  # per parameter, whether the compiler may choose its sharding
+    # per parameter, whether the compiler may choose its sharding
+    propagate_to_parameters: tuple[bool, ...]
     propagate_to_output: tuple[bool, ...]  # the same per output
 
     @property
@@ -340,7 +342,10 @@ def read_program(path: Path, data: bytes, default_devices: int) -> SourceProgram
 
 
 def _scheduled() -> UserError:
-    remedy = "give the *.before_optimizations dump of the same folder; what its step takes, says: pgle predict"
+    remedy = (
+        "give the *.before_optimizations dump of the same folder; what its step "
+        "takes, says: pgle predict"
+    )
     return UserError(
         "the module is scheduled already, nothing is left to compile", remedy=remedy
     )
@@ -380,7 +385,8 @@ _LISTED_GROUPS = re.compile(
     r"(?:replica_groups|source_target_pairs)=\{(\{[0-9,{}]*\})\}"
 )
 _MANUAL = re.compile(
-    r"SPMDFullToShardShape|SPMDShardToFullShape|xla\.sdy\.(?:GlobalToLocalShape|LocalToGlobalShape|manual)"
+    r"SPMDFullToShardShape|SPMDShardToFullShape"
+    r"|xla\.sdy\.(?:GlobalToLocalShape|LocalToGlobalShape|manual)"
     r"|sharding=\{[^}]*\bmanual\b"
 )
 """Parts of a program that its author partitioned by hand (shard_map), while the rest waits for the
@@ -402,33 +408,40 @@ def program_from_hlo(module: bytes, text: str, default_devices: int) -> SourcePr
     in_sdy = "xla.sdy" in text
     partitions, replicas = partitions_of(text)
     name = re.match(r"HloModule ([^\s,]+)", header)
-    return SourceProgram(
+    if in_sdy:
         # With a GSPMD sharding XLA ignores Shardy's next to it, then fails on its calls.
-        code=without_fields(module, _SHARDING_FIELDS) if in_sdy else module,
+        module = without_fields(module, _SHARDING_FIELDS)
+    if not partitions:
+        partitions = default_devices if replicas == 1 else 1
+    has_collective = _COLLECTIVE.search(text) is not None
+    is_manual = _MANUAL.search(text) is not None
+    has_mesh = re.search(r"sharding=\{+mesh\[", text) is not None  # as jax 0.12 writes
+    return SourceProgram(
+        code=module,
         form="hlo",
         name=name[1] if name else "module",
-        num_partitions=partitions or (default_devices if replicas == 1 else 1),
+        num_partitions=partitions,
         num_replicas=replicas,
-        is_partitioned=_COLLECTIVE.search(text) is not None
-        and not in_sdy
-        and _MANUAL.search(text) is None,
-        shardy=in_sdy
-        or re.search(r"sharding=\{+mesh\[", text)
-        is not None,  # the latter is how jax 0.12 writes it
+        is_partitioned=has_collective and not in_sdy and not is_manual,
+        shardy=in_sdy or has_mesh,
         propagate_to_parameters=_flags(header, "parameters") or _free_parameters(text),
         propagate_to_output=_flags(header, "output") or _free_outputs(text),
     )
 
 
+def _number_in(header: str, name: str) -> int | None:
+    found = re.search(rf"\b{name}=(\d+)", header)
+    return int(found[1]) if found else None
+
+
 def partitions_of(text: str) -> tuple[int | None, int]:
-    """SPMD partitions of a module as HLO text, None where nothing in it says how many, and its
+    """The SPMD partitions of a module as HLO text, None if the text does not say, and its
     replicas.
     """
-    header, collectives = text[: text.find("\n")], _COLLECTIVE.findall(text)
-    replicas, partitions = (
-        int(found[1]) if (found := re.search(rf"\b{name}=(\d+)", header)) else None
-        for name in ("replica_count", "num_partitions")
-    )
+    header = text[: text.find("\n")]
+    collectives = _COLLECTIVE.findall(text)
+    replicas = _number_in(header, "replica_count")
+    partitions = _number_in(header, "num_partitions")
     if replicas is None:  # a collective without a channel is one of replicas (pmap)
         replicas = (
             _group_devices([line for line in collectives if "channel_id=" not in line])
@@ -480,17 +493,15 @@ def _sharded_devices(text: str) -> int | None:
 
 def _group_devices(lines: list[str]) -> int | None:
     """Devices that the replica groups of collectives span."""
-    sizes = {
-        prod(map(int, found.split(",")))
-        for line in lines
-        for found in _IOTA_GROUPS.findall(line)
-    }
-    listed = {found for line in lines for found in _LISTED_GROUPS.findall(line)}
-    sizes |= {
-        max(map(int, re.findall(r"\d+", found))) + 1
-        for found in listed
-        if re.search(r"\d", found)
-    }
+    iota: set[str] = set()  # ``2,4``: a grid of devices
+    listed: set[str] = set()  # ``{0,1},{2,3}``
+    for line in lines:
+        iota.update(_IOTA_GROUPS.findall(line))
+        listed.update(_LISTED_GROUPS.findall(line))
+    sizes = {prod(map(int, grid.split(","))) for grid in iota}
+    for groups in listed:
+        if devices := re.findall(r"\d+", groups):
+            sizes.add(max(map(int, devices)) + 1)
     return max(sizes, default=None)
 
 
@@ -557,23 +568,22 @@ def program_from_mlir(data: bytes) -> SourceProgram:
             raise UserError("the module has no function main, nothing to compile")
         kind = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
         shardy = any(item.name == "sdy.mesh" for item in operations)
-        partitions, replicas = (
-            ir.IntegerAttr(attributes[name]).value if name in attributes else 1
-            for name in ("mhlo.num_partitions", "mhlo.num_replicas")
-        )
+        counts = {"mhlo.num_partitions": 1, "mhlo.num_replicas": 1}
+        for name in counts:
+            if name in attributes:
+                counts[name] = ir.IntegerAttr(attributes[name]).value
+        has_mhlo = "mhlo.sharding" in str(main.attributes)
+        # what JAX itself would ask for is part of the compile options of every job
+        if not shardy and not has_mhlo:
+            shardy = bool(jax.config.jax_use_shardy_partitioner)
         return SourceProgram(
             code=mlir.module_to_bytecode(module),
             form="mlir",
             name=_string(module.operation, "sym_name") or "module",
-            num_partitions=partitions or 1,
-            num_replicas=replicas or 1,
+            num_partitions=counts["mhlo.num_partitions"] or 1,
+            num_replicas=counts["mhlo.num_replicas"] or 1,
             is_partitioned=False,
-            # what JAX itself would ask for is part of the compile options of every job
-            shardy=shardy
-            or (
-                "mhlo.sharding" not in str(main.attributes)
-                and bool(jax.config.jax_use_shardy_partitioner)
-            ),
+            shardy=shardy,
             propagate_to_parameters=_free(main, "arg_attrs", kind.inputs),
             propagate_to_output=_free(main, "res_attrs", kind.results),
         )

@@ -51,9 +51,8 @@ TIMEOUT_S = 120
 class Installed:
     """What an interpreter would import."""
 
-    versions: Mapping[
-        str, str
-    ]  # by package (``python`` too); missing packages are absent
+    # by package (``python`` too); missing packages are absent
+    versions: Mapping[str, str]
     jaxlib_at: str = ""  # the folder jaxlib is installed in; empty where it is not
 
     @property
@@ -83,7 +82,10 @@ def installed(python: str | None = None) -> Installed:
     """The versions that `python` (default: ours) would import, without importing them."""
     if python is None or python == sys.executable:
         return Installed(*versions(PACKAGES))
-    code = f"import json, sys\n{inspect.getsource(versions)}\nprint(json.dumps(versions(sys.argv[1:])))"
+    code = (
+        f"import json, sys\n{inspect.getsource(versions)}\n"
+        "print(json.dumps(versions(sys.argv[1:])))"
+    )
     return Installed(
         *_answers(
             python, f"from __future__ import annotations\n{code}", "", PACKAGES, count=2
@@ -234,7 +236,8 @@ def probe(flags: Iterable[Flag], python: str | None = None) -> Probe:
             where=executable,
             remedy="name the Python of your program, --python PATH",
         )
-    store, kept = cache_directory() / f"flags-{found.jaxlib}-{found.built_ns}.json", {}
+    store = cache_directory() / f"flags-{found.jaxlib}-{found.built_ns}.json"
+    kept = {}
     with suppress(
         ValueError, TypeError, AttributeError, RecursionError
     ):  # absent or damaged: ask

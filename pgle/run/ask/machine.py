@@ -88,25 +88,20 @@ class Machine:
 
     installed: Installed  # what the interpreter of the user's program would import
     python: str = sys.executable  # that interpreter
-    ask: Callable[[Sequence[str]], tuple[bool, str]] = (
-        _ask  # whether a program ended well, and what it printed
-    )
-    read: Callable[[str], str | None] = (
-        _read  # text of a file, None where it cannot be read
-    )
-    which: Callable[[str], str | None] = (
-        shutil.which
-    )  # path of a program, None if absent
+    # whether a program ended well, and what it printed
+    ask: Callable[[Sequence[str]], tuple[bool, str]] = _ask
+    # text of a file, None where it cannot be read
+    read: Callable[[str], str | None] = _read
+    # path of a program, None if absent
+    which: Callable[[str], str | None] = shutil.which
     # paths that match a pattern, sorted
     glob: Callable[[str], tuple[str, ...]] = lambda pattern: tuple(
         sorted(map(str, Path("/").glob(pattern.lstrip("/"))))
     )
-    environ: Mapping[str, str] = field(
-        default_factory=lambda: dict(os.environ)
-    )  # variables
-    processes: Callable[[], frozenset[str]] = (
-        _processes  # names of all running processes
-    )
+    # variables
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    # names of all running processes
+    processes: Callable[[], frozenset[str]] = _processes
     # free space on the disk that holds (or would hold) a path, and whether a file could be made
     # there
     free_bytes: Callable[[str], int] = lambda path: (
@@ -115,9 +110,8 @@ class Machine:
     writable: Callable[[str], bool] = lambda path: os.access(
         _existing(path), os.W_OK | os.X_OK
     )
-    is_root: bool = field(
-        default_factory=lambda: os.geteuid() == 0
-    )  # whether this process is root
+    # whether this process is root
+    is_root: bool = field(default_factory=lambda: os.geteuid() == 0)
     nsys: Callable[[], Nsys | None] = find_nsys  # the nsys to use; None if absent
 
 

@@ -11,10 +11,9 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -45,7 +44,10 @@ TABLES_SINCE: Version = (
     4,
 )  # first version of `nsys export` known to have ``--tables``
 
-TABLES = "StringIds,NVTX_EVENTS,CUPTI_ACTIVITY_KIND_.*,CUDA_GRAPH.*,ThreadNames,TARGET_INFO_.*,META_DATA_.*,ANALYSIS_DETAILS"
+TABLES = (
+    "StringIds,NVTX_EVENTS,CUPTI_ACTIVITY_KIND_.*,CUDA_GRAPH.*,ThreadNames,"
+    "TARGET_INFO_.*,META_DATA_.*,ANALYSIS_DETAILS"
+)
 """What we read; the rest (OS runtime calls, samples) can be most of a report."""
 
 OLD_FORMAT: Version = (
@@ -72,19 +74,13 @@ def dotted(version: Version) -> str:
 def installed() -> tuple[Nsys, ...]:
     """Every nsys found: the one on the PATH first, then the others, newest first."""
     on_path = shutil.which("nsys")
-    others = [
-        place
-        for pattern in PLACES
-        for place in sorted(Path("/").glob(pattern.lstrip("/")))
-    ]
+    others = _matches(PLACES)
     found: dict[Path, Nsys] = {}
     for place in ([Path(on_path)] if on_path else []) + others:
         if os.access(place, os.X_OK) and place.resolve() not in found:
             found[place.resolve()] = Nsys(place, _version_of(place))
-    first, rest = (
-        list(found.values())[: bool(on_path)],
-        list(found.values())[bool(on_path) :],
-    )
+    first = list(found.values())[: bool(on_path)]
+    rest = list(found.values())[bool(on_path) :]
     return (*first, *sorted(rest, key=lambda nsys: nsys.version, reverse=True))
 
 
@@ -190,7 +186,10 @@ def _imported(path: Path, folder: Path) -> Path:
         raise UserError("no such file", where=path, remedy="check the path")
     importer = find_importer()
     if importer is None:
-        remedy = f"install the full Nsight Systems package ({DOWNLOAD}); the command-line package lacks it"
+        remedy = (
+            f"install the full Nsight Systems package ({DOWNLOAD}); the command-line "
+            "package lacks it"
+        )
         raise UserError(
             "needs QdstrmImporter, which is not installed", where=path, remedy=remedy
         )
@@ -212,17 +211,18 @@ def find_importer() -> Path | None:
     on_path = shutil.which("QdstrmImporter")
     if on_path:
         return Path(on_path)
-    near = (
-        place
-        for nsys in installed()
-        for place in nsys.path.resolve().parent.parent.glob(IMPORTER)
-    )
-    known = (
-        place
-        for pattern in IMPORTERS
-        for place in sorted(Path("/").glob(pattern.lstrip("/")))
-    )
-    return next(chain(near, known), None)
+    for nsys in installed():
+        for place in nsys.path.resolve().parent.parent.glob(IMPORTER):
+            return place
+    return next(iter(_matches(IMPORTERS)), None)
+
+
+def _matches(patterns: Iterable[str]) -> list[Path]:
+    """The paths that match absolute patterns, in the order of the patterns, then by name."""
+    found: list[Path] = []
+    for pattern in patterns:
+        found += sorted(Path("/").glob(pattern.lstrip("/")))
+    return found
 
 
 def _run(command: list[str], path: Path) -> subprocess.CompletedProcess[str]:
@@ -271,7 +271,10 @@ def _failure(
             remedy="copy it again, or record again and let nsys finish",
         )
     if "disk is full" in output or "no space" in output or "disk i/o error" in output:
-        remedy = "set TMPDIR to a file system with more room (an export is about as large as the report)"
+        remedy = (
+            "set TMPDIR to a file system with more room (an export is about as large "
+            "as the report)"
+        )
         return UserError(
             f"no room for the export in {tempfile.gettempdir()}",
             where=path,

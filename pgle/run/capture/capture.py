@@ -59,7 +59,8 @@ SIGNALLED = 128  # exit codes from here on: a signal ended the program
 _EXPORTED = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 
 UNHOOKED = (
-    "no Python with pgle's hook was seen: the command started none, or without the hook (python -I and -E; if a script "
+    "no Python with pgle's hook was seen: the command started none, or without "
+    "the hook (python -I and -E; if a script "
     "sets PYTHONPATH, let it keep the old: PYTHONPATH=…:$PYTHONPATH)"
 )
 
@@ -78,9 +79,8 @@ class Devices:
 
     count: int
     assumed: bool = False  # nobody names it
-    topology: str | None = (
-        None  # ``SxHxD``: slices, hosts of each, devices of each host; None: one host
-    )
+    # ``SxHxD``: slices, hosts of each, devices of each host; None: one host
+    topology: str | None = None
 
 
 def devices_for(asked: int | None, *, topology: str | None = None) -> Devices:
@@ -171,7 +171,10 @@ def capture_modules(
     ):
         there = ", ".join(candidates(found)[:SHOWN])
         how_ended = _how_it_ended(program, code)
-        what = f"{Next(kept_argv(command))} {how_ended} before any step ran twice; it had compiled {there} (--choose NAME)"
+        what = (
+            f"{Next(kept_argv(command))} {how_ended} before any step ran twice; it "
+            f"had compiled {there} (--choose NAME)"
+        )
         raise WorkloadError(code, f"{what}{_hint(program, code, devices)}")
     if code:
         write_files({folder / CODE: str(code)}, force=True)
@@ -211,7 +214,8 @@ def ended_by_zeros(folder: Path, code: int, choose: str | None) -> str:
     They may if the program failed by an exception that numbers cause, or ended by itself without a
     training step.
     """
-    program, found = read_captured(folder), modules_in(folder)
+    program = read_captured(folder)
+    found = modules_in(folder)
     if not program.uncomputed or code >= SIGNALLED or (folder / STOPPED).is_file():
         return ""
     if code:
@@ -288,7 +292,8 @@ def _no_module(
     command: Sequence[str], folder: Path, code: int, devices: Devices
 ) -> str:
     """Why a program that failed had compiled nothing."""
-    shown, program = Next(kept_argv(command)), read_captured(folder)
+    shown = Next(kept_argv(command))
+    program = read_captured(folder)
     if refused := refused_flag(folder / OUTPUT):
         return f"{shown} {ended(code)}; {refused}"
     before = "before it had compiled anything"
@@ -331,6 +336,18 @@ def capture_environment(
     ):  # the code for CPUs is thrown away
         flags.append("--xla_backend_optimization_level=0")
     wanted = " ".join([given, *flags]).strip()
+    memory_bytes = (memory_fraction(os.environ) or 1.0) * target.memory_bytes
+    gpu = {
+        "kind": target.device,
+        "compute_capability": ".".join(map(str, target.compute_capability)),
+        "core_count": target.core_count,
+        "memory_bytes": int(memory_bytes),
+        "targets": target.texts,
+        "topology": devices.topology or f"1x1x{devices.count}",
+    }
+    ranks: dict[str, str | None] = {}
+    for _, *variables in LAUNCHERS:
+        ranks |= {name: os.environ.get(name) for name in variables}
     config = {
         "captured": str(folder.resolve() / PROGRAM),
         "computes": bool(os.environ.get(COMPUTE)),
@@ -338,21 +355,8 @@ def capture_environment(
         "devices": devices.count,
         "flags": flags,
         "given": wanted,
-        "gpu": {
-            "kind": target.device,
-            "compute_capability": ".".join(map(str, target.compute_capability)),
-            "core_count": target.core_count,
-            "memory_bytes": int(
-                (memory_fraction(os.environ) or 1.0) * target.memory_bytes
-            ),
-            "targets": target.texts,
-            "topology": devices.topology or f"1x1x{devices.count}",
-        },
-        "ranks": {
-            name: os.environ.get(name)
-            for launcher in LAUNCHERS
-            for name in launcher[1:]
-        },
+        "gpu": gpu,
+        "ranks": ranks,
     }
     return {
         **with_hook(os.environ, config),
@@ -520,8 +524,14 @@ def _check_mesh(name: str, text: str) -> None:
     found = _PARTITIONS.search(text)
     sizes = [_size(mesh[1]) for mesh in _MESH.finditer(text)]
     if found and int(found[1]) == 1 and max(sizes, default=1) > 1:
-        what = f"its mesh has {max(sizes)} devices, and no argument has a sharding on it: jax takes it for one device"
-        remedy = "give an argument as jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec))"
+        what = (
+            f"its mesh has {max(sizes)} devices, and no argument has a sharding on "
+            "it: jax takes it for one device"
+        )
+        remedy = (
+            "give an argument as jax.ShapeDtypeStruct(shape, dtype, "
+            "sharding=NamedSharding(mesh, spec))"
+        )
         raise UserError(what, where=name, remedy=remedy)
 
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from pgle.errors import UserError, some
+from pgle.errors import UserError, many, some
 from pgle.files import read_bytes, read_kept
 from pgle.xla.flags.text import Flag, format_flags
 
@@ -30,7 +30,8 @@ opcode.
 
 
 _COLLECTIVE = re.compile(
-    rb"stablehlo\.(?:all_reduce|all_gather|reduce_scatter|all_to_all|collective_permute|collective_broadcast)\b"
+    rb"stablehlo\.(?:all_reduce|all_gather|reduce_scatter|all_to_all|collective_permute"
+    rb"|collective_broadcast)\b"
     rb"|[ \x0a-\x14](?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)\b[^-]"
 )
 """The same of a collective."""
@@ -157,7 +158,10 @@ def modules_in(folder: Path, *, dumps: bool = False) -> tuple[Path, ...]:
             raise UserError(
                 "no module is dumped there",
                 where=folder,
-                remedy="dump them with JAX_DUMP_IR_TO=DIR, or give the program in its place: -- python train.py",
+                remedy=(
+                    "dump them with JAX_DUMP_IR_TO=DIR, or give the program in its "
+                    "place: -- python train.py"
+                ),
             )
     return tuple(found)
 
@@ -170,33 +174,27 @@ class CapturedProgram:
     version: tuple[int, ...] = ()  # of that Python, (3, 12, 1)
     jaxlib: str = ""  # version of its jaxlib
     plugin: bool = False  # whether it has jax's CUDA plugin
-    executed: Mapping[str, int] = field(
-        default_factory=dict
-    )  # executions by the file name of the module
+    # executions by the file name of the module
+    executed: Mapping[str, int] = field(default_factory=dict)
     compiling: str = ""  # file name of the module that it is compiling
-    of_jax: Sequence[
-        str
-    ] = ()  # file names of modules that are named as functions of jax's
-    uncomputed: Sequence[
-        str
-    ] = ()  # functions whose results were zeros: they were not executed
-    not_lowered: Sequence[
-        str
-    ] = ()  # file names of modules that jax cannot lower for GPUs here
+    # file names of modules that are named as functions of jax's
+    of_jax: Sequence[str] = ()
+    # functions whose results were zeros: they were not executed
+    uncomputed: Sequence[str] = ()
+    # file names of modules that jax cannot lower for GPUs here
+    not_lowered: Sequence[str] = ()
     error: str = ""  # the exception that ended it, in a line
     ones: bool = False  # small results of `uncomputed` were ones, not zeros
-    place: str = (
-        ""  # where its main thread was, in its own code: ``train.py, line 41, in load``
-    )
+    # where its main thread was, in its own code: ``train.py, line 41, in load``
+    place: str = ""
     # by file name of a module that is not the first of its function: arguments that differ, as
     # name, before, now
     again: Mapping[str, Sequence[tuple[str, str, str]]] = field(default_factory=dict)
     # SHA-256 by absolute path of the modules that it imported from below its working directory or
     # its script's folder
     sources: Mapping[str, str] = field(default_factory=dict)
-    waits_for: str = (
-        ""  # the processes that it waits for in `jax.distributed.initialize`
-    )
+    # the processes that it waits for in `jax.distributed.initialize`
+    waits_for: str = ""
     # as it had them, where it or a script before it set them; empty: as they were given
     xla_flags: str = ""
     # by file name of the module what else the program asks of XLA: names of flags or settings of
@@ -263,7 +261,8 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
         and (doubt := doubt_of(module))
     ):
         found.append(
-            f"the program was stopped before it executed {doubt}, so {module_name(module)} may not be its step; "
+            f"the program was stopped before it executed {doubt}, so "
+            f"{module_name(module)} may not be its step; "
             f"{STEP_REMEDY}"
         )
     if again := compiled_again(module, program):
@@ -294,12 +293,15 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
     )  # compiled several times, which is said by itself
     if also:
         found.append(
-            f"executed as often as {module_name(module)}, and not in these figures: {some(also, 3)} (--choose NAME)"
+            f"executed as often as {module_name(module)}, and not in these "
+            f"figures: {some(also, 3)} (--choose NAME)"
         )
     if module.name in program.not_lowered:
         found.append(
-            f"jax cannot lower {module_name(module)} for GPUs here, so its code for CPUs is compared, without moves to "
-            "host memory; set JAX_DUMP_IR_TO=DIR in a GPU run, then: pgle rehearse DIR/jax_ir…_compile.mlir"
+            f"jax cannot lower {module_name(module)} for GPUs here, so its code "
+            "for CPUs is compared, without moves to "
+            "host memory; set JAX_DUMP_IR_TO=DIR in a GPU run, then: pgle "
+            "rehearse DIR/jax_ir…_compile.mlir"
         )
     return tuple(found)
 
@@ -334,7 +336,8 @@ def own_failure(folder: Path) -> tuple[int, str]:
     """The exit code of a captured program that failed after its step, and its exception; 0 if zeros
     may be why.
     """
-    code, program = _exit_code(folder), read_captured(folder)
+    code = _exit_code(folder)
+    program = read_captured(folder)
     if code is None or program.by_zeros:
         return 0, ""
     return code, program.error
@@ -362,7 +365,10 @@ def no_step(module: Path) -> str:
         and not is_again
         and not is_training(module)
     ):
-        return f"the program was stopped before it executed a step: {module_name(module)} ran once or not at all"
+        return (
+            "the program was stopped before it executed a step: "
+            f"{module_name(module)} ran once or not at all"
+        )
     return ""
 
 
@@ -429,7 +435,8 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
     is_awaited = max(times.values()) > 1 or last.name == program.compiling
 
     def facts(path: Path) -> tuple[bool, bool, bool, int, bool, bool, int, int]:
-        again, training = times[path] > 1, is_training(path)
+        again = times[path] > 1
+        training = is_training(path)
         begins = not again and not training and path not in (executed[-1], last)
         ran = times[path] > 0 or (is_awaited and path == last) or path in unreached
         work = sizes[path] * times[path] if again else 0
@@ -477,13 +484,14 @@ def topology_of_step(module: Path, topology: str) -> tuple[str, tuple[str, ...]]
     """The topology (``SxHxD``) that a step is compiled for, and what to say if it is not that of
     the program's devices.
     """
-    given, own = (
-        math.prod(int(part) for part in topology.split("x")),
-        devices_of(module),
-    )
+    given = math.prod(int(part) for part in topology.split("x"))
+    own = devices_of(module)
     if own is None or own == given:
         return topology, ()
-    what = f"{module_name(module)} is for {own} device{'s' * (own > 1)}, as the program has it, and not for {given}"
+    what = (
+        f"{module_name(module)} is for {many(own, 'device')}, as the program has it, "
+        f"and not for {given}"
+    )
     remedy = (
         "--choose NAME takes another module"
         if own > 1
@@ -496,17 +504,15 @@ def check_fits(module: Path, topology: str) -> None:
     """Refuse a function's module that is for other devices than were asked for: its caller can
     build it for those.
     """
-    if not topology_of_step(module, topology)[1]:
+    own = devices_of(module)
+    if own is None or not topology_of_step(module, topology)[1]:
         return
-    own, asked = (
-        devices_of(module),
-        math.prod(int(part) for part in topology.split("x")),
-    )
+    asked = math.prod(int(part) for part in topology.split("x"))
     remedy = f"build the mesh with {asked} devices, or ask for {own}"
     if own == 1:
         shape = "jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(…))"
         remedy = f"give the arguments shardings on a mesh: {shape}"
-    what = f"is for {own} device{'s' * (own != 1)}, and not for {asked}"
+    what = f"is for {many(own, 'device')}, and not for {asked}"
     raise UserError(what, where=module_name(module), remedy=remedy)
 
 
@@ -523,7 +529,8 @@ def is_step(module: Path) -> bool:
 
 def candidates(modules: Sequence[Path]) -> list[str]:
     """A word on each module, the largest first: ``jit_step (14 kB, 312 times)``."""
-    executed, found = read_captured(modules[0].parent).executed if modules else {}, []
+    executed = read_captured(modules[0].parent).executed if modules else {}
+    found = []
     for path in sorted(modules, key=lambda path: -path.stat().st_size):
         times = executed.get(path.name, 0)
         often = {0: "", 1: ", once"}.get(times, f", {times} times")

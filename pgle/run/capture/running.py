@@ -130,7 +130,8 @@ class ProgramOutput:
                 terminal.pass_on(STDERR, b"".join(self._hidden))
 
     def _pump(self, stream: BinaryIO) -> None:
-        masker, rest = Masker(), b""
+        masker = Masker()
+        rest = b""
         with suppress(OSError, ValueError), self._log.open("ab", buffering=0) as log:
             while data := os.read(stream.fileno(), CHUNK_BYTES):
                 with self._lock:
@@ -177,7 +178,8 @@ def _wait_or_stop(
     until_step: bool,
 ) -> int:
     """The exit code, 128 + N where signal N ended it; 0 where we stopped the program ourselves."""
-    seen, since = 0, time.monotonic()
+    seen = 0
+    since = time.monotonic()
     told_s, told_size, looked = SAY_S, 0, -LOOK_S
     while True:
         with suppress(subprocess.TimeoutExpired):
@@ -196,7 +198,8 @@ def _wait_or_stop(
             if waited > told_s:
                 why = doing(read_captured(folder), 0)
                 say(
-                    f"nothing new from the program in {told_s:g} s: {why}; waiting on (Ctrl-C ends it)"
+                    f"nothing new from the program in {told_s:g} s: {why}; "
+                    "waiting on (Ctrl-C ends it)"
                 )
                 told_s *= 2
             continue
@@ -212,7 +215,10 @@ def _wait_or_stop(
         program = read_captured(folder)
         if quiet > patience:
             at = "" if is_settled else f"; {doing(program, len(modules))}"
-            what = f"stopping the program on purpose: {len(modules)} modules are captured, none in the last"
+            what = (
+                f"stopping the program on purpose: {len(modules)} modules are "
+                "captured, none in the last"
+            )
             say(f"{what} {waited:.0f} s (--quiet-for){at}")
             _stop(child)
             write_files({folder / STOPPED: ""}, force=True)

@@ -79,7 +79,8 @@ class Cache:
         for placeholders; None where there is no such compilation, or another thing than a file of
         ours has its name.
         """
-        path, unpacked = self.folder / key, zlib.decompressobj()
+        path = self.folder / key
+        unpacked = zlib.decompressobj()
         try:
             data = read_kept(path, max_bytes=min(self.limit_bytes, _MOST_BYTES)) or b""
             entry = msgspec.msgpack.decode(
@@ -155,24 +156,28 @@ def key_of(
     profile: Path | None,
     others: Mapping[str, object],
 ) -> str:
-    """The key of a compilation: a hash of everything that its result depends on. Versions count of
-    the packages of the Python that compiles; the content of the module, of files that flags name,
-    of the profile or a folder's profiles.
+    """The key of a compilation: a hash of everything that its result depends on.
+
+    These are the versions of the compiling Python's packages, and the content of the module, of the
+    files that flags name, and of the profile or of the profiles in a folder.
     """
-    files = [profile] if profile is not None else []
-    if profile is not None and profile.is_dir():
-        files = sorted(path for path in profile.iterdir() if path.suffix in SUFFIXES)
+    flags_and_files = [(flag, _digest(Path(flag.partition("=")[2]))) for flag in flags]
     parts = [
         *_compiler(python),
         _digest(module),
         module.suffixes,
-        [(flag, _digest(Path(flag.partition("=")[2]))) for flag in flags],
-        None
-        if profile is None
-        else (profile.suffix, [_digest(path) for path in files]),
+        flags_and_files,
+        None if profile is None else _profile_key(profile),
         sorted(others.items()),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _profile_key(profile: Path) -> tuple[str, list[object]]:
+    files = [profile]
+    if profile.is_dir():
+        files = sorted(path for path in profile.iterdir() if path.suffix in SUFFIXES)
+    return profile.suffix, [_digest(path) for path in files]
 
 
 def _compiler(python: str) -> list[object]:

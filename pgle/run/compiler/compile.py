@@ -52,13 +52,11 @@ class CompileRequest:
     # StableHLO (text, bytecode), or HLO (proto, text) of any stage before scheduling; also ``.xz``,
     # ``.gz``
     module: Path
-    targets: tuple[
-        str, ...
-    ]  # descriptions of the GPU, of which the first that this XLA knows counts (`Target.texts`)
+    # descriptions of the GPU, of which the first that this XLA knows counts (`Target.texts`)
+    targets: tuple[str, ...]
     dump_dir: Path  # folder for the dumps and the log; must be new or empty
-    topology: str | None = (
-        None  # ``SxHxD``: slices, hosts of each, devices of each; None: one host, as in the module
-    )
+    # ``SxHxD``: slices, hosts of each, devices of each; None: one host, as in the module
+    topology: str | None = None
     # XLA flags, each ``--name=value``, and jax's settings of effort
     # (``--jax_optimization_level=O1``); nothing else is passed on but `EVIDENCE_FLAGS` and what
     # this jaxlib needs where there is no GPU, and the later wins
@@ -80,9 +78,8 @@ class CompileResult:
     module_name: str  # ``jit_train_step``
     num_devices: int  # devices that run it together
     after_optimizations: Path  # the scheduled module, an HloProto file
-    schedule: (
-        Path | None
-    )  # the schedule dump of the latency-hiding scheduler; None where it did not run
+    # the schedule dump of the latency-hiding scheduler; None where it did not run
+    schedule: Path | None
     log: Path  # XLA's log, whole
     fingerprint: str  # ``fingerprint_before_lhs``; empty where the module has none
     compile_s: float  # seconds from the start of the compilation to its schedule
@@ -152,13 +149,11 @@ Unscheduled: TypeAlias = Future[int] | None
 class Compiler:
     """Compiles requests in one process; its methods may be called from several threads at once."""
 
-    python: str = (
-        sys.executable
-    )  # the interpreter whose jax compiles; it needs jax and the CUDA plugin, not pgle
+    # the interpreter whose jax compiles; it needs jax and the CUDA plugin, not pgle
+    python: str = sys.executable
     cache: Cache | None = None  # where compilations are kept; None: nowhere
-    on_phase: OnPhase = lambda phase: (
-        None
-    )  # hears of all, from the thread that reads the compiler's answers
+    # hears of all, from the thread that reads the compiler's answers
+    on_phase: OnPhase = lambda phase: None
 
     def __post_init__(self) -> None:
         self.process = CompilerProcess(self.python)
@@ -185,7 +180,8 @@ class Compiler:
             return _result(
                 request, folder, self._compiled(request, folder, unscheduled)
             )
-        key, names = self._key(request), {"@FOLDER@": str(folder)}
+        key = self._key(request)
+        names = {"@FOLDER@": str(folder)}
         if request.profile is not None:
             names["@PROFILE@"] = str(request.profile.resolve())
         if (found := self._kept(self.cache, key, request, names)) is not None:
@@ -271,16 +267,12 @@ class Compiler:
 
         jaxlib = self.process.start()
         same = ("targets", "allocator_bytes", "topology", "passes")
-        order = {name: getattr(request, name) for name in same} | {
-            "module": str(request.module.resolve()),
-            "dump_dir": str(folder),
-            "xla_flags": flags_without_gpu(jaxlib, xla_flags(request, folder)),
-            "efforts": dict(
-                flag[2:].split("=", 1)
-                for flag in request.flags
-                if flag.startswith(OF_JAX)
-            ),
-        }
+        order = {name: getattr(request, name) for name in same}
+        order["module"] = str(request.module.resolve())
+        order["dump_dir"] = str(folder)
+        order["xla_flags"] = flags_without_gpu(jaxlib, xla_flags(request, folder))
+        efforts = [flag for flag in request.flags if flag.startswith(OF_JAX)]
+        order["efforts"] = dict(flag[2:].split("=", 1) for flag in efforts)
         try:
             reply = self.process.ask(order, on_message)
             worker.tidy(
@@ -339,10 +331,12 @@ OF_JAX = "--jax_"
 PROFILE_FLAG = f"--{PROFILE_PATH}"
 ONLY, _DISABLED = "--xla_enable_hlo_passes_only=", "--xla_disable_hlo_passes="
 SCHEDULING_PASSES = (
-    "pre-scheduling-passes,dynamic-slice-copy-fusion-async-wrapper,gpu-copy-async-wrapper,latency-hiding-scheduler,"
+    "pre-scheduling-passes,dynamic-slice-copy-fusion-async-wrapper,gpu-copy-async-wrapper,"
+    "latency-hiding-scheduler,"
     "legalize-scheduling-annotations,scheduling-instruction-annotator,scheduled-gpu-module,"
     "post-scheduler-xla-transforms,post-scheduling-passes,async-to-sync-converter,"
-    "gpu-convert-async-collectives-to-sync,remat-pipeline,rematerialization,stream-attribute-annotator,"
+    "gpu-convert-async-collectives-to-sync,remat-pipeline,rematerialization,"
+    "stream-attribute-annotator,"
     "cse_barrier_expander,fusion-wrapper,fusion-dispatch-pipeline,fusion-block-level-rewriter,"
     "fusion-dynamic-memcpy-rewriter,pdl-launch-annotation"
 )
@@ -381,7 +375,9 @@ def xla_flags(request: CompileRequest, folder: Path) -> str:
         flags.append(worker.DUMP_BEFORE_SCHEDULING)
     else:  # XLA takes only one of both lists; disabled passes before the stage are left out already
         given = {flag for flag in own if flag.startswith(_DISABLED)}
-        disabled = {name for flag in given for name in flag.split("=")[1].split(",")}
+        disabled: set[str] = set()
+        for flag in given:
+            disabled.update(flag.split("=")[1].split(","))
         names = ",".join(
             name for name in SCHEDULING_PASSES.split(",") if name not in disabled
         )
@@ -420,7 +416,10 @@ def check(request: CompileRequest) -> None:
     """Refuse what needs no compiler to be refused."""
     check_file(request.module)
     if request.module.stat().st_size > MAX_HLO_BYTES:
-        remedy = "give the module of one program: JAX_DUMP_IR_TO=DIR dumps each to a file of its own"
+        remedy = (
+            "give the module of one program: JAX_DUMP_IR_TO=DIR dumps each to a file "
+            "of its own"
+        )
         raise UserError(
             f"larger than {MAX_HLO_BYTES:,} bytes", where=request.module, remedy=remedy
         )
@@ -446,7 +445,10 @@ def devices_in(topology: str) -> int:
         )
     slices, hosts, devices = (int(part) for part in topology.split("x"))
     if (count := slices * hosts * devices) > MOST_DEVICES:
-        what = f"topology {topology} has {count:,} devices, more than a rehearsal takes ({MOST_DEVICES:,})"
+        what = (
+            f"topology {topology} has {count:,} devices, more than a rehearsal takes "
+            f"({MOST_DEVICES:,})"
+        )
         raise UserError(what, remedy=remedy)
     return count
 
@@ -499,17 +501,15 @@ def in_background(work: Callable[[], T]) -> Future[T]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A module compiled with certain flags and no profile, or about to be: it is there before its
-    own schedule is.
+    """A module compiled with given flags and no profile. The object exists before its schedule is
+    ready.
     """
 
     flags: tuple[str, ...]  # all of them
-    whole: Future[
-        CompileResult
-    ]  # by all passes, or up to scheduling where the rest alone is trusted
-    unscheduled: Path | None = (
-        None  # the module before scheduling; None where only whole compilations are trusted
-    )
+    # by all passes, or up to scheduling where the rest alone is trusted
+    whole: Future[CompileResult]
+    # the module before scheduling; None where only whole compilations are trusted
+    unscheduled: Path | None = None
     devices: int = 0  # that it is compiled for
     # its schedule: by the scheduling passes alone where they make of it what all passes make; None:
     # still to be made
@@ -568,9 +568,10 @@ class Session:
         return self.compiler.compile(wanted)
 
     def without_profile(self, name: str, flags: Sequence[str]) -> Future[CompileResult]:
-        """The module without a profile, maybe as it was before scheduling (`UNSCHEDULED`); else
-        ties may break otherwise than in `schedule`, whose arguments these are. Further schedules
-        can be made when this returns.
+        """The module compiled without a profile, or only up to scheduling (`UNSCHEDULED`).
+
+        The arguments are those of `schedule`. If it is compiled whole, instructions that cost the
+        same may be in another order than in `schedule`. When this returns, `schedule` can start.
         """
         return self._prepared_for(self._request(name, flags)).whole
 
@@ -592,15 +593,15 @@ class Session:
         return self._predicted[made.after_optimizations]
 
     def distrust(self) -> None:
-        """Later sessions check this jaxlib's scheduling passes again: a whole compilation gave
-        another schedule.
+        """Make later sessions check this jaxlib's scheduling passes again, because a whole
+        compilation gave another schedule.
         """
         if self.trusted is not None:
             self.trusted.unlink(missing_ok=True)
 
     def program(self, compiled: CompileResult) -> str:
-        """What tells programs before scheduling apart, of what `without_profile` gives; empty where
-        nothing does.
+        """An identity of the program before scheduling, of a result of `without_profile`; empty if
+        unknown.
         """
         module = compiled.after_optimizations.with_name(UNSCHEDULED)
         if module not in self._programs:
@@ -670,7 +671,8 @@ class Session:
         """
         reading = in_background(lambda: self.predicted(prepared.whole.result()).step_us)
         with suppress(UserError):
-            again, step_us = self._alone(wanted, prepared), reading.result()
+            again = self._alone(wanted, prepared)
+            step_us = reading.result()
             near = abs(self.predicted(again).step_us - step_us) <= TIME_TIES * step_us
             if near and same_schedule(
                 prepared.whole.result(), again
@@ -694,26 +696,29 @@ class Session:
             topology=topology,
             passes="from scheduling on",
         )
-        found, compiled = self.compiler.compile(alone), prepared.whole.result()
+        found = self.compiler.compile(alone)
+        compiled = prepared.whole.result()
         fingerprint = compiled.fingerprint or found.fingerprint
         return replace(found, fingerprint=fingerprint, num_devices=compiled.num_devices)
 
 
 def same_schedule(one: CompileResult, other: CompileResult) -> bool:
-    """Whether XLA's scheduler made the same of both: it believed as much of every computation's
-    length and exposed time, and the memory is the same. Ties between what costs nothing break
-    otherwise.
+    """Whether XLA made equal schedules: the scheduler believed the same length and exposed time of
+    every computation, and the memory is the same. Instructions that cost nothing may be in another
+    order.
     """
     memory = [made.memory_bytes or 0 for made in (one, other)]
     ours, theirs = one.believed, other.believed
     if not ours or ours.keys() != theirs.keys():
         return False
-    pairs = [(item, theirs[name]) for name, item in ours.items()]
-    return abs(memory[0] - memory[1]) <= MEMORY_TIES * max(memory) and all(
-        max(
-            abs(a.total_cycles - b.total_cycles),
-            abs(a.total_wasted_cycles - b.total_wasted_cycles),
-        )
-        <= TIME_TIES * max(a.total_cycles, 1.0)
-        for a, b in pairs
-    )
+    if abs(memory[0] - memory[1]) > MEMORY_TIES * max(memory):
+        return False
+    return all(_are_near(item, theirs[name]) for name, item in ours.items())
+
+
+def _are_near(one: Statistics, other: Statistics) -> bool:
+    """Whether the scheduler believed the same length and exposed time, but for rounding."""
+    most = TIME_TIES * max(one.total_cycles, 1.0)
+    length_differs = abs(one.total_cycles - other.total_cycles) > most
+    exposed = abs(one.total_wasted_cycles - other.total_wasted_cycles)
+    return not length_differs and exposed <= most

@@ -41,7 +41,10 @@ from pgle.masking import mask_file
 from pgle.run.ask.jax_private import hlo_module_bytes, without_fields
 from pgle.xla.log.messages import FATAL, SLOW_FOLDING, flag_refusal
 
-FOLDING = "folding constants, which is slow (--flag=--xla_disable_hlo_passes=constant_folding avoids it)"
+FOLDING = (
+    "folding constants, which is slow "
+    "(--flag=--xla_disable_hlo_passes=constant_folding avoids it)"
+)
 """The phase in which XLA computes large constants."""
 
 LOG_BYTES = 1 << 20  # of the end of a log that are looked at while a module compiles
@@ -122,7 +125,10 @@ class CompilerProcess:
         # It may be another Python, without pgle: ours comes last on its path, so that nothing is
         # shadowed.
         root = str(Path(pgle.__file__).resolve().parent.parent)
-        start = f"import sys; sys.path.append({root!r}); from pgle.run.compiler.worker import main; main()"
+        start = (
+            f"import sys; sys.path.append({root!r}); from pgle.run.compiler.worker "
+            "import main; main()"
+        )
         try:
             child = subprocess.Popen(
                 [self.python, "-c", start],
@@ -295,7 +301,7 @@ class Compilation:
             self.pipe.send(
                 {"xla_error": str(error)[:MOST_SAID] or type(error).__name__}
             )
-        finally:  # whatever it was, nothing continues as the worker that this process was forked from
+        finally:  # whatever it was, nothing continues as the worker that was forked
             sys.stderr.flush()
             os._exit(
                 0
@@ -303,7 +309,8 @@ class Compilation:
 
     def program(self) -> Any:
         """The program in the request's file, read once for all compilations."""
-        path, topology = Path(self.request["module"]), self.request["topology"]
+        path = Path(self.request["module"])
+        topology = self.request["topology"]
         key = path, path.stat().st_mtime_ns  # a module that changes is another
         if key not in self.worker.programs:
             self.pipe.send({"phase": "reading"})
@@ -319,8 +326,14 @@ class Compilation:
         request, needed = self.request, program.num_devices
         topology = request["topology"] or f"1x1x{needed}"
         if 1 < needed != (asked := _devices_in(topology)):
-            what = f"{program.name} is partitioned for {needed} devices and topology {topology} has {asked}"
-            remedy = f"say --devices {needed}; for {asked} rehearse the program itself: --devices {asked} -- COMMAND"
+            what = (
+                f"{program.name} is partitioned for {needed} devices and topology "
+                f"{topology} has {asked}"
+            )
+            remedy = (
+                f"say --devices {needed}; for {asked} rehearse the program itself: "
+                f"--devices {asked} -- COMMAND"
+            )
             raise UserError(what, where=request["module"], remedy=remedy)
         self.pipe.send(
             {"phase": "compiling", "module": program.name, "devices": needed}
@@ -522,7 +535,8 @@ def find_unscheduled(folder: Path) -> Path | None:
 
 def keep_unscheduled(folder: Path) -> bool:
     """Keep the module as it was before scheduling as `UNSCHEDULED`; whether it is there."""
-    dump, kept = find_unscheduled(folder), folder / UNSCHEDULED
+    dump = find_unscheduled(folder)
+    kept = folder / UNSCHEDULED
     data = (
         None if dump is None or kept.exists() else hlo_module_bytes(dump.read_bytes())
     )

@@ -141,7 +141,8 @@ class StageFolder:
 
     def rank(self, rank: int = 0) -> RankFiles:
         """The files of a rank."""
-        label, suffix = RANK_LABEL.format(rank), rank_suffix(rank)
+        label = RANK_LABEL.format(rank)
+        suffix = rank_suffix(rank)
         names = (
             name.format(label=label, suffix=suffix) for name in RANK_FILES.values()
         )
@@ -180,26 +181,16 @@ class StageFolder:
         return (hlo,) if hlo.is_dir() else ()
 
     def traces(self) -> tuple[Path, ...]:
-        """Its traces, one per rank; of a report and the recording that it was made of, the
-        report.
-        """
+        """Its traces, one per rank. A recording of nsys is left out if its report is there."""
         folder = self.path / "trace"
-        found = (
-            sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-            if folder.is_dir()
-            else []
-        )
+        if not folder.is_dir():
+            return ()
+        found = sorted(path for path in folder.iterdir() if path.name[0] != ".")
+        traces = [path for path in found if _may_be_trace(path)]
         reports = {path.stem for path in found if path.suffix == ".nsys-rep"}
-        return tuple(
-            path
-            for path in found
-            if (
-                any(path.iterdir())
-                if path.is_dir()
-                else path.suffix not in (".json", ".tmp")
-            )
-            and (path.suffix != ".qdstrm" or path.stem not in reports)
-        )
+        recorded = {path for path in traces if path.suffix == ".qdstrm"}
+        imported = {path for path in recorded if path.stem in reports}
+        return tuple(path for path in traces if path not in imported)
 
     def make(self, *, again: bool) -> str:
         """Make the folder; where an older run left one, that is kept under the next free name,
@@ -216,7 +207,10 @@ class StageFolder:
         found = list(self.path.iterdir()) if self.path.exists() else []
         # Notes alone are what a launcher left that was killed before its stage was on record.
         if not again and not all(path.name.startswith(".") for path in found):
-            remedy = "choose another --run-dir or pass --force to run it again and keep the old files"
+            remedy = (
+                "choose another --run-dir or pass --force to run it again and keep "
+                "the old files"
+            )
             raise UserError(
                 f"stage {self.name} was run into it already",
                 where=self.run.path,
@@ -336,6 +330,12 @@ def set_aside(folder: Path) -> str:
     returned.
     """
     return folder.rename(free(folder, ".", 1)).name
+
+
+def _may_be_trace(path: Path) -> bool:
+    if path.is_dir():
+        return any(path.iterdir())
+    return path.suffix not in (".json", ".tmp")
 
 
 def _trace_files(folder: Path, label: str | None = None) -> tuple[Path, ...]:
@@ -477,8 +477,10 @@ def check_question(path: Path, asked: Mapping[str, Any], of: str) -> None:
         of: what such a folder holds, and of what other thing.
     """
     found = asked_in(path)
-    if found and (other := [name for name in asked if found.get(name) != asked[name]]):
-        what = f"holds {of} ({', '.join(other)} differ{'s' if len(other) == 1 else ''})"
+    other = [name for name in asked if found.get(name) != asked[name]]
+    if found and other:
+        verb = "differs" if len(other) == 1 else "differ"
+        what = f"holds {of} ({', '.join(other)} {verb})"
         raise UserError(what, where=path, remedy="choose a new folder with -o DIR")
 
 

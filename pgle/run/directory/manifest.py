@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -71,22 +72,18 @@ class StageRecord:
     ranks: int = 1  # how many there are
     mode: str = ""  # of the flags, such as ``sync``
     argv: tuple[str, ...] = ()  # the user's command, masked
-    xla_flags: str = (
-        ""  # the whole XLA_FLAGS of the child, and jax's settings of effort
-    )
-    environment: Mapping[str, str] = field(
-        default_factory=dict
-    )  # allowed variables of the child, masked
-    versions: Mapping[str, str] = field(
-        default_factory=dict
-    )  # by package, ``python`` too
+    # the whole XLA_FLAGS of the child, and jax's settings of effort
+    xla_flags: str = ""
+    # allowed variables of the child, masked
+    environment: Mapping[str, str] = field(default_factory=dict)
+    # by package, ``python`` too
+    versions: Mapping[str, str] = field(default_factory=dict)
     # of the directory where it was started, short, ``+`` where files have changes; empty without
     # git
     commit: str = ""
     gpus: tuple[Gpu, ...] = ()  # of this host
-    topology: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # facts about hosts, processes and devices, by name
+    # facts about hosts, processes and devices, by name
+    topology: Mapping[str, Any] = field(default_factory=dict)
     host: str = ""  # its name
     started: str = ""  # ISO time in UTC
     ended: str = ""  # ISO time in UTC; empty while it runs
@@ -96,9 +93,8 @@ class StageRecord:
     imported: tuple[FileRecord, ...] = ()
     outputs: tuple[FileRecord, ...] = ()  # files written
     warnings: tuple[str, ...] = ()  # as printed
-    facts: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # results of the stage, by name, JSON types only
+    # results of the stage, by name, JSON types only
+    facts: Mapping[str, Any] = field(default_factory=dict)
     # what was asked for, by option: a stage that is asked for something else is run again
     asked: Mapping[str, Any] = field(default_factory=dict)
     # why the stage did not do its work though the command ended with 0, such as a missing trace
@@ -161,7 +157,10 @@ class StageRecord:
             return f"its {changed[0]} has changed since its last run"
         for name, version in last.versions.items():
             if name.startswith("jax") and self.versions.get(name) != version:
-                return f"{name} is {self.versions.get(name, 'gone')}, and was {version} in its last run"
+                return (
+                    f"{name} is {self.versions.get(name, 'gone')}, and was {version} "
+                    "in its last run"
+                )
         before, now = (
             {item.path: item.sha256 for item in items}
             for items in (last.inputs, self.inputs)
@@ -223,16 +222,13 @@ class Manifest:
 def read_manifest(run_dir: Path) -> Manifest:
     """The merged manifest of a run directory; empty at first."""
     first = RunDirectory(run_dir).manifest()
-    paths = [path for path in (first,) if path.exists()] + sorted(
-        run_dir.glob("manifest.rank*.json")
-    )
-    records = [item for path in paths for item in enumerate(_load(path))]
-    return Manifest(
-        tuple(
-            record
-            for _, record in sorted(records, key=lambda item: (item[0], item[1].rank))
-        )
-    )
+    paths = [first] if first.exists() else []
+    paths += sorted(run_dir.glob("manifest.rank*.json"))
+    placed: list[tuple[int, StageRecord]] = []
+    for path in paths:
+        placed += enumerate(_load(path))
+    placed.sort(key=lambda item: (item[0], item[1].rank))
+    return Manifest(tuple(record for _, record in placed))
 
 
 def extend_manifest(run_dir: Path, record: StageRecord) -> None:
@@ -268,7 +264,8 @@ def record_file(path: Path, run_dir: Path) -> FileRecord:
         text = path.relative_to(run_dir).as_posix()  # a link to a file outside
     if not path.is_dir():
         return FileRecord(text, *content_digest(path))
-    digest, total = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    total = 0
     for item in sorted(item for item in path.rglob("*") if item.is_file()):
         sha, size = content_digest(item)
         digest.update(f"{item.relative_to(path)}\0{sha}\n".encode())
@@ -406,8 +403,8 @@ def put_back(run: RunDirectory, record: StageRecord) -> StageRecord:
 
 
 EXPECTED_TO_DIFFER = re.compile(
-    r"xla_dump_\w+|xla_gpu_(pgle_\w+|enable_latency_hiding_scheduler|enable_analytical_sol_latency_estimator|"
-    r"disable_async_collectives|enable_command_buffer)"
+    r"xla_dump_\w+|xla_gpu_(pgle_\w+|enable_latency_hiding_scheduler|"
+    r"enable_analytical_sol_latency_estimator|disable_async_collectives|enable_command_buffer)"
 )
 """Flags by which a profile run and a performance run of one program differ."""
 
@@ -435,12 +432,14 @@ def same_program(first: StageRecord, second: StageRecord) -> tuple[str, ...]:
     Compared are versions, command, flags (but `EXPECTED_TO_DIFFER`), GPUs, driver and number of
     ranks.
     """
-    mine, theirs = _compared(first), _compared(second)
+    mine = _compared(first)
+    theirs = _compared(second)
     packages = sorted({*first.versions, *second.versions})
     flags = sorted(name for name in {*mine, *theirs} if name.startswith("--"))
     found = []
     for name in (*packages, "command", *flags, "GPU", "driver", "number of ranks"):
-        one, two = mine.get(name) or "unset", theirs.get(name) or "unset"
+        one = mine.get(name) or "unset"
+        two = theirs.get(name) or "unset"
         if not same_value(one, two):
             follows = (
                 "names and fingerprints may change"
@@ -463,19 +462,12 @@ def same_program(first: StageRecord, second: StageRecord) -> tuple[str, ...]:
 
 def _compared(record: StageRecord) -> dict[str, str]:
     """What `same_program` compares, in words, by name; flags by ``--name``."""
-    flags = parse_flags(record.xla_flags).effective()
-    names = [gpu.name for gpu in record.gpus]
-    return {
-        **record.versions,
-        "command": " ".join(record.argv),
-        **{
-            f"--{name}": "true" if value is None else value or "(empty)"
-            for name, value in flags.items()
-            if not EXPECTED_TO_DIFFER.fullmatch(name)
-        },
-        "GPU": ", ".join(
-            f"{names.count(name)} x {name}" for name in sorted(set(names))
-        ),
-        "driver": ", ".join(sorted({gpu.driver for gpu in record.gpus})),
-        "number of ranks": str(record.ranks),
-    }
+    found = {**record.versions, "command": " ".join(record.argv)}
+    for name, value in parse_flags(record.xla_flags).effective().items():
+        if not EXPECTED_TO_DIFFER.fullmatch(name):
+            found[f"--{name}"] = "true" if value is None else value or "(empty)"
+    gpus = Counter(gpu.name for gpu in record.gpus)
+    found["GPU"] = ", ".join(f"{gpus[name]} x {name}" for name in sorted(gpus))
+    found["driver"] = ", ".join(sorted({gpu.driver for gpu in record.gpus}))
+    found["number of ranks"] = str(record.ranks)
+    return found

@@ -33,25 +33,27 @@ def hook_config(
 
     Args:
         folder: of the stage.
-        rank: of the launcher; where it is alone, the program may be a starter of many, and the
-        hooks find theirs.
+        rank: the rank that the launcher gave us. If it is alone, the program may start many
+            ranks, and each hook finds its own.
         capture: ``jax``, ``nsys`` or ``none``.
         window: the part to trace; ``none``.
         flags: the ones that pgle added to XLA_FLAGS.
         auto_pgle: whether AutoPGLE is watched: the hook gets the wordings of its messages.
     """
+    launchers: list[tuple[str, str]] = []
+    if rank.is_alone:
+        launchers = [(name, size) for _, name, size in LAUNCHERS]
+    wordings = AUTO_PGLE if auto_pgle else None
     return {
         "folder": str(folder.path.absolute()),
         "names": RANK_FILES,
         "label": RANK_LABEL,
         "rank": rank.rank,
-        "launchers": [(name, size) for _, name, size in LAUNCHERS]
-        if rank.is_alone
-        else [],
+        "launchers": launchers,
         "capture": capture,
         "window": window,
         "flags": flags,
-        "auto_pgle": AUTO_PGLE if auto_pgle else None,
+        "auto_pgle": wordings,
     }
 
 

@@ -27,9 +27,8 @@ class ChildEnvironment:
 
     values: Mapping[str, str]  # the whole environment, for `subprocess`
     plan: FlagPlan  # the flags and why
-    warnings: tuple[
-        FlagFinding, ...
-    ]  # what pgle changed or left out, and what will fail
+    # what pgle changed or left out, and what will fail
+    warnings: tuple[FlagFinding, ...]
 
     @property
     def flags(self) -> FlagList:

@@ -59,7 +59,7 @@ def given_flags(
 ) -> FlagList:
     """All XLA flags that a user gives: in XLA_FLAGS, then `more` of the command line, which win.
 
-    `own_dumps` leaves out the user's ``xla_dump_…``, since pgle reads XLA's dumps in its own folder.
+    `own_dumps` leaves out the user's ``xla_dump_…``, since pgle needs the dumps in its own folder.
     """
     user = user_flags(environ)
     dropped: list[Flag] = []

@@ -92,14 +92,11 @@ def launch(
         forward_to(child)
         assert child.stdout is not None  # both are pipes
         assert child.stderr is not None
-        pumps = [
-            threading.Thread(
-                target=_pump,
-                args=(stream, descriptor if is_shown else None, file, on_line, words),
-                daemon=True,
-            )
-            for stream, descriptor in ((child.stdout, stdout), (child.stderr, 2))
-        ]
+        pumps = []
+        for stream, descriptor in ((child.stdout, stdout), (child.stderr, 2)):
+            shown_at = descriptor if is_shown else None
+            job = (stream, shown_at, file, on_line, words)
+            pumps.append(threading.Thread(target=_pump, args=job, daemon=True))
         for pump in pumps:
             pump.start()
         code = child.wait()
@@ -194,20 +191,18 @@ def _digest(path: Path) -> str:
 
 def _refusal(word: str, reason: str) -> UserError:
     """Why a command cannot be started by its first word, and what was probably meant."""
-    path, remedy = Path(word), "check the command"
+    path = Path(word)
+    remedy = "check the command"
     if path.is_dir():
         reason = "it is a folder"
     elif path.is_file() and path.suffix == ".mlir":
-        reason, remedy = (
-            "it is a module",
-            f"predict its step: {typed('pgle', 'rehearse', path)}",
-        )
+        reason = "it is a module"
+        remedy = f"predict its step: {typed('pgle', 'rehearse', path)}"
     elif path.is_file() and os.access(path, os.X_OK) and "/" not in word:
         reason, remedy = "it is not on the PATH", f"name its folder: ./{word}"
     elif path.is_file():
-        remedy = (
-            f"have it run: -- {'python' if path.suffix == '.py' else 'bash'} {word}"
-        )
+        starter = "python" if path.suffix == ".py" else "bash"
+        remedy = f"have it run: -- {starter} {word}"
         reason = "it is not executable" if reason == "no such program" else reason
     elif "=" in word or " " in word:
         remedy = (

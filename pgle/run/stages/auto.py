@@ -51,18 +51,14 @@ class AutoResult:
     # ``recompiled`` or ``loaded`` (from the cache) where it did its work; else why it did not
     outcome: Outcome
     why: str  # in words, with what to do
-    recompiled: Mapping[
-        str, int
-    ]  # modules compiled again with costs, and the bytes of the costs
-    loaded: tuple[
-        str, ...
-    ] = ()  # modules that came from the cache as an earlier run had optimised them
-    verdict: ModuleVerdict | None = (
-        None  # what XLA's log says of the main module; None where it says nothing
-    )
-    handover: StageResult | None = (
-        None  # the run under nsys; None where not asked for or not possible
-    )
+    # modules compiled again with costs, and the bytes of the costs
+    recompiled: Mapping[str, int]
+    # modules that came from the cache as an earlier run had optimised them
+    loaded: tuple[str, ...] = ()
+    # what XLA's log says of the main module; None where it says nothing
+    verdict: ModuleVerdict | None = None
+    # the run under nsys; None where not asked for or not possible
+    handover: StageResult | None = None
     handed_over: tuple[str, ...] = ()  # modules that it took from the cache
     traces: tuple[Path, ...] = ()  # of the run under nsys
     warnings: tuple[str, ...] = ()  # one line each
@@ -128,18 +124,13 @@ def run_auto(
     facts = read_facts(files)
     outcome, why = _outcome(runs, files.log, facts)
     seen = facts.get("auto_pgle", {})
-    result = AutoResult(
-        stage,
-        cache,
-        outcome,
-        why,
-        recompiled=dict(seen.get("recompiled", {})),
-        loaded=tuple(seen.get("hits", ())) if outcome == "loaded" else (),
-        verdict=confirm(ConfirmRequest(files.log)).main
-        if outcome == "recompiled"
-        else None,
-        warnings=stage.warnings,
-    )
+    recompiled = dict(seen.get("recompiled", {}))
+    result = AutoResult(stage, cache, outcome, why, recompiled, warnings=stage.warnings)
+    if outcome == "loaded":
+        result = replace(result, loaded=tuple(seen.get("hits", ())))
+    elif outcome == "recompiled":
+        verdict = confirm(ConfirmRequest(files.log)).main
+        result = replace(result, verdict=verdict)
     return _hand_over(result, window, force=force) if then_nsys else result
 
 
@@ -178,10 +169,11 @@ def _outcome(runs: int, log: Path, facts: Mapping[str, Any]) -> tuple[Outcome, s
             f"{len(recompiled)} modules were compiled again with measured costs",
         )
     if seen.get("found_optimised"):
-        return (
-            "loaded",
-            f"{seen['found_optimised']} modules came from the cache as an earlier run had optimised them",
+        count = seen["found_optimised"]
+        why = (
+            f"{count} modules came from the cache as an earlier run had optimised them"
         )
+        return "loaded", why
     if not facts.get("compilations"):
         return (
             "nothing-compiled",
@@ -196,7 +188,10 @@ def _outcome(runs: int, log: Path, facts: Mapping[str, Any]) -> tuple[Outcome, s
         why = "its traces were empty: another tool holds CUPTI (nsys, DCGM)"
         return "empty-trace", f"{why}; stop that, then use --then-nsys for nsys"
     if seen.get("ahead_of_time"):
-        why = f"the program compiles {seen['ahead_of_time']} functions ahead of time (lower().compile())"
+        count = seen["ahead_of_time"]
+        why = (
+            f"the program compiles {count} functions ahead of time (lower().compile())"
+        )
         remedy = "call the jitted function instead, or use 'pgle run'"
         return "ahead-of-time", f"{why}, which AutoPGLE does not cover; {remedy}"
     why = f"no function was called more than {runs} times with one compilation"
@@ -219,8 +214,10 @@ def _hand_over(result: AutoResult, window: str, *, force: bool) -> AutoResult:
     files = request.folder.rank(stage.rank)
     seen = read_facts(files).get("auto_pgle", {})
     lines = list(lines_about(files.log, (b"cache miss for pgle", b"cache write")))
-    found = {name for line in lines for name in re.findall(AUTO_PGLE["missed"], line)}
-    missed = sorted({*seen.get("missed", ()), *found} & set(result.recompiled))
+    found = {*seen.get("missed", ())}
+    for line in lines:
+        found.update(re.findall(AUTO_PGLE["missed"], line))
+    missed = sorted(found & set(result.recompiled))
     warnings = [
         f"{name} was not in the cache as AutoPGLE had left it" for name in missed
     ]

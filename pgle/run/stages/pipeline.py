@@ -1,5 +1,8 @@
-"""Stages are run: one by itself, or with `pgle run` all of them, profile → convert → baseline → verify → perf →
-compare, where what has not changed is skipped."""
+"""Run stages: one by itself, or all of them, as `pgle run` does.
+
+`pgle.mission` says which and in what order. Here is the rest: which back end runs a stage, which
+stages are done and skipped, what is recorded.
+"""
 
 from __future__ import annotations
 
@@ -42,20 +45,17 @@ GPU_DRIVER = Path("/proc/driver/nvidia/version")
 def choose_back_end(
     capture: Capture, window: str = "auto", **simulated: Any
 ) -> BackEnd:
-    """The back end that `--capture` names: for ``auto`` the devices of this machine where there is an NVIDIA GPU.
+    """The back end that `--capture` names; ``auto`` takes NVIDIA GPUs if this machine has some.
 
     `simulated` has the fields of `SimulatedBackEnd`.
     """
     checked_window(window)
     if capture == "auto":
-        capture = (
-            "jax" if GPU_DRIVER.exists() and shutil.which("nvidia-smi") else "simulated"
-        )
-    return (
-        SimulatedBackEnd(**simulated)
-        if capture == "simulated"
-        else RealBackEnd(capture, window)
-    )
+        has_gpus = GPU_DRIVER.exists() and shutil.which("nvidia-smi")
+        capture = "jax" if has_gpus else "simulated"
+    if capture == "simulated":
+        return SimulatedBackEnd(**simulated)
+    return RealBackEnd(capture, window)
 
 
 EXPOSED = "predicted_exposed_us"  # fact of a simulated stage
@@ -79,7 +79,10 @@ def run_stage(
 def run_held(
     request: StageRequest, back_end: BackEnd, *, again: bool, force: bool
 ) -> StageResult:
-    """Run a stage in a run directory that is held already; `again` and `force` as in `RealBackEnd.run`."""
+    """Run a stage in a run directory that this process holds.
+
+    `again` and `force` are as in `RealBackEnd.run`.
+    """
     if request.profile is not None:
         request = replace(
             request, profile=content_addressed(request.profile, request.run)
@@ -91,7 +94,8 @@ def run_held(
             settle(request.run)
         raise
     manifest = read_manifest(request.run.path)
-    profiled, ran = manifest.last("profile"), manifest.last(request.stage)
+    profiled = manifest.last("profile")
+    ran = manifest.last(request.stage)
     if request.stage == "profile" or profiled is None or ran is None:
         return result
     differing = (f"{AGAINST}, {line}" for line in same_program(profiled, ran))
@@ -99,9 +103,10 @@ def run_held(
 
 
 def content_addressed(profile: AnyPath, run: RunDirectory) -> Path:
-    """A copy of a profile whose name carries its hash: JAX's compilation cache keys on the path, not on the content.
+    """Copy a profile into the run directory, under a name with its hash; return the path.
 
-    A directory is used in place. Raises `UserError` if it is in an object store.
+    JAX's compilation cache keys on the path of a profile, not on its content. A directory is used
+    in place. Raises `UserError` if it is in an object store.
     """
     if profile.is_dir():
         if not isinstance(profile, Path):
@@ -113,9 +118,8 @@ def content_addressed(profile: AnyPath, run: RunDirectory) -> Path:
         return profile.resolve()
     data = read_bytes(profile)
     named = run.path / "profiles" / f"profile-{sha256(data)[:12]}{profile.suffix}"
-    if (
-        read_kept(named, max_bytes=len(data)) != data
-    ):  # changed since, its name would lie
+    # a file with other content was changed since: its name would be wrong
+    if read_kept(named, max_bytes=len(data)) != data:
         sidecar = sidecar_path(profile)
         files: dict[AnyPath, bytes | str] = {named: data}
         if sidecar.exists():
@@ -129,22 +133,23 @@ STAGES = ("profile", "convert", "baseline", "verify", "perf", "compare")
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What an experiment came to."""
+    """The result of all stages."""
 
     run: RunDirectory  # the run directory
     skipped: tuple[str, ...]  # stages that were done already
     stages: tuple[StageResult, ...]  # results of the launched stages that were run now
-    coverage: Coverage  # of the profile against the module that will use it, as the baseline compiled it
+    # of the profile against the module that will use it, as the baseline compiled it
+    coverage: Coverage
     covered: bool  # whether it reaches the bound
     used: bool  # whether XLA used the profile in the performance run, and enough of it
     use: str  # the verdict on that, and why, as recorded; empty if absent
-    comparison: Comparison | None = (
-        None  # of the step times; None where they are too few
-    )
+    # of the step times; None where they are too few
+    comparison: Comparison | None = None
     checks: tuple[LimitCheck, ...] = ()  # what the comparison had to keep
     warnings: tuple[str, ...] = ()  # one line each
     facts: Mapping[str, Any] = field(default_factory=dict)  # of the performance run
-    # predicted exposed communication per step without and with the profile; None unless the GPU is simulated
+    # predicted exposed communication per step without and with the profile; None unless the GPU is
+    # simulated
     exposed_us: tuple[float, float] | None = None
 
     @property
@@ -164,39 +169,42 @@ class Pipeline:
 
 @dataclass
 class Experiment:
-    """One pass over the stages of a run directory: those that the manifest does not hold as done are run.
+    """One pass over the stages of a run directory: the `Keeper` of `pgle.mission`.
 
-    Where one fails, earlier ones are kept, and the next pass continues there.
+    Stages that are done, as the manifest says, are skipped. If a stage fails, the earlier ones are
+    kept, and the next pass continues there.
     """
 
     profiled: StageRequest  # its profile stage; the others differ in mode and profile
     back_end: BackEnd  # what runs the stages
-    announce: Callable[
-        [str], None
-    ]  # gets the name of each stage before it starts, also of the skipped ones
+    # gets the name of each stage before it starts, also of the skipped ones
+    announce: Callable[[str], None]
+    # gets what each came to
     on_result: Callable[[StageResult | Conversion | Coverage], None] = lambda result: (
         None
-    )  # gets what each came to
+    )
     fail_slower: float = 0.01  # bound of the compare stage, a share of the step time
     force: bool = False  # run every stage again
     judged: tuple[str, ...] = ()  # flags of the stage that the baseline runs without
     _skipped: list[str] = field(default_factory=list, init=False)
-    _recorded: dict[str, None] = field(
-        default_factory=dict, init=False
-    )  # warnings of the stages that are skipped
+    # warnings of the stages that are skipped
+    _recorded: dict[str, None] = field(default_factory=dict, init=False)
     _results: list[StageResult] = field(default_factory=list, init=False)
 
     def run(self) -> Pipeline:
-        """All stages; raises `WorkloadError` if the user's program failed, with code 1 if it left not what its stage is
-        for."""
+        """Run all stages that are due.
+
+        Raises `WorkloadError` if the user's program failed: with its exit code, or with code 1 if
+        the program ended well but its stage did not write its result.
+        """
         rank = find_rank()
-        if (
-            not rank.is_alone
-        ):  # each would convert and compare what the others have not finished writing
+        if not rank.is_alone:
+            # each rank would convert and compare what the others have not finished writing
             raise UserError(
-                f"'pgle run' was started by every rank of the job (here rank {rank.rank}, by {rank.launcher})",
-                remedy="start it once, with the launcher inside: pgle run -- srun COMMAND; or stage by stage, as "
-                "the files of 'pgle init slurm' and 'pgle init k8s' do",
+                "'pgle run' was started by every rank of the job "
+                f"(here rank {rank.rank}, by {rank.launcher})",
+                remedy="start it once, with the launcher inside: pgle run -- srun COMMAND; "
+                "or stage by stage, as the files of 'pgle init slurm' and 'pgle init k8s' do",
             )
         self.back_end.check(self.profiled)
         with self._run.held():
@@ -231,30 +239,38 @@ class Experiment:
         facts: dict[str, Any] = {}
         if perf is not None:
             facts = {**reported(None, perf.facts.get("hook", {}), perf), **perf.facts}
+        warnings = (*self._recorded, *names, *problems)
+        covered = fit.coverage.is_ok(bounds)
+        used = verdict.is_used(bounds)
         return Pipeline(
             run=self._run,
             skipped=tuple(self._skipped),
             stages=tuple(self._results),
             coverage=fit.coverage,
-            covered=fit.coverage.is_ok(bounds),
-            used=verdict.is_used(bounds),
+            covered=covered,
+            used=used,
             use=verdict.text,
             comparison=compared.comparison,
             checks=compared.checks,
-            warnings=(*self._recorded, *names, *problems),
+            warnings=warnings,
             facts=facts,
             exposed_us=_predicted_exposed_us(records),
         )
 
     def _other_names(self, coverage: Coverage) -> tuple[str, ...]:
-        """A line if the profile fits the module that it was measured on, but not the one that will use it."""
+        """A warning if the profile fits the module of the profile run, but not the one that will
+        use it.
+        """
         stage = self.profiled
-        fits = coverage.is_ok(stage.bounds)
-        if fits or not verify(self._run.profile, [stage.folder.rank().hlo]).is_ok(
-            stage.bounds
-        ):
+        if coverage.is_ok(stage.bounds):
             return ()
-        what = f"the profile fits the profile run, not the baseline: --mode {stage.mode} compiled other instructions"
+        of_profile_run = verify(self._run.profile, [stage.folder.rank().hlo])
+        if not of_profile_run.is_ok(stage.bounds):
+            return ()
+        what = (
+            f"the profile fits the profile run, not the baseline: --mode {stage.mode} "
+            "compiled other instructions"
+        )
         other = "sync" if stage.mode == "async" else "async"
         return (f"{what}; run again with --mode {other}",)
 
@@ -278,7 +294,7 @@ class Experiment:
         return stage.folder
 
     def convert(self, request: ConvertRequest) -> Path:
-        """Convert the traces of the profile stage if that is due; return the path of the profile."""
+        """Convert the traces of the profile stage if due; return the path of the profile."""
         run = self._run
         sources = (*self.profiled.folder.trace_files(), *self.profiled.folder.dumps())
         inputs = tuple(record_file(path, run.path) for path in sources)
@@ -298,22 +314,18 @@ class Experiment:
         return run.profile
 
     def _check_profile(self) -> None:
-        """Refuse to overwrite a profile that this did not write, before the profile run too."""
+        """Refuse to overwrite a profile that `pgle run` did not write, before a profile run."""
         run = self._run
         last = read_manifest(run.path).last("convert")
         written = () if last is None else last.outputs
-        was_killed = (
-            last is not None and last.exit_code is None
-        )  # what it left had no time to be recorded
+        # a killed conversion had no time to record its files
+        was_killed = last is not None and last.exit_code is None
+        may_overwrite = self.force or was_killed
         for path in (run.profile, sidecar_path(run.profile)):
-            if (
-                path.exists()
-                and not (self.force or was_killed)
-                and record_file(path, run.path) not in written
-            ):
-                what = "was not written by 'pgle run', or was changed since"
+            is_known = may_overwrite or not path.exists()
+            if not is_known and record_file(path, run.path) not in written:
                 raise UserError(
-                    what,
+                    "was not written by 'pgle run', or was changed since",
                     where=path,
                     remedy="move it away, choose another --run-dir or pass --force",
                 )
@@ -323,8 +335,9 @@ class Experiment:
         return read_manifest(self._run.path).last(stage) is not None
 
     def _is_due(self, planned: StageRecord) -> bool:
-        """Whether a stage has to be run; says so, and why where it was run before."""
-        manifest, stage = read_manifest(self._run.path), planned.stage
+        """Whether a stage has to be run; announces it, and why if it was run before."""
+        manifest = read_manifest(self._run.path)
+        stage = planned.stage
         why = "--force" if self.force else manifest.why_due(planned, self._run.path)
         if not why:
             self._skipped.append(stage)
@@ -341,7 +354,7 @@ class Experiment:
 def _predicted_exposed_us(
     records: Sequence[StageRecord | None],
 ) -> tuple[float, float] | None:
-    """Predicted exposed communication of the records of both runs; None unless both were simulated."""
+    """Predicted exposed communication of both runs; None unless both were simulated."""
     facts = [record.facts for record in records if record is not None]
     found = [float(one[EXPOSED]) for one in facts if EXPOSED in one]
     return (found[0], found[1]) if len(found) == 2 else None

@@ -119,14 +119,24 @@ def start_nsys(
             or not _is_not_ready(files.log, before)
         ):
             code, warnings = judge_end(code, files)
-            again = f"nsys failed before it ran the program ({NOT_READY}); start {failures + 1} of {NSYS_STARTS} ran it"
-            return code, (*warnings, again) if failures else warnings
+            if not failures:
+                return code, warnings
+            again = (
+                f"nsys failed before it ran the program ({NOT_READY}); "
+                f"start {failures + 1} of {NSYS_STARTS} ran it"
+            )
+            return code, (*warnings, again)
         if failures + 1 < NSYS_STARTS:
-            os.truncate(
-                files.log, before
-            )  # else its words would mix with the log of the start that ran the program
-    what = f"nsys failed {NSYS_STARTS} times before it ran the program ({NOT_READY}; see {files.log})"
-    remedy = "start it again when this machine has less to do, install a newer nsys, or use --capture jax"
+            # else its words would mix with the log of the start that ran the program
+            os.truncate(files.log, before)
+    what = (
+        f"nsys failed {NSYS_STARTS} times before it ran the program "
+        f"({NOT_READY}; see {files.log})"
+    )
+    remedy = (
+        "start it again when this machine has less to do, install a newer nsys, "
+        "or use --capture jax"
+    )
     raise UserError(what, where="--capture nsys", remedy=remedy)
 
 
@@ -186,12 +196,10 @@ def checked_window(text: str) -> str:
 class RealBackEnd:
     """The devices of this machine."""
 
-    capture: Literal["jax", "nsys", "none"] = (
-        "jax"  # the profiler of profile stages; ``none``: the program alone
-    )
-    window: str = (
-        "auto"  # the part to trace: ``auto``, ``steps:A-B``, ``seconds:N`` or ``all``
-    )
+    # the profiler of profile stages; ``none``: the program alone
+    capture: Literal["jax", "nsys", "none"] = "jax"
+    # the part to trace: ``auto``, ``steps:A-B``, ``seconds:N`` or ``all``
+    window: str = "auto"
     # more variables of the program; they count, whatever the user has
     environment: Mapping[str, str] = field(default_factory=dict)
     cache: Path | None = None  # folder of JAX's persistent compilation cache; None: off
@@ -220,7 +228,8 @@ class RealBackEnd:
         Raises `WorkloadError` if the user's program failed.
         """
         rank = find_rank()
-        files, capture = request.folder.rank(rank.rank), self._capture(request)
+        files = request.folder.rank(rank.rank)
+        capture = self._capture(request)
         command = (
             nsys_command(request.command, files.trace)
             if capture == "nsys"
@@ -266,7 +275,9 @@ class RealBackEnd:
         except UserError as error:
             end_record(request.run, record, error.exit_code, warnings=(str(error),))
             raise
-        return self._complete(request, record, code, lines, started, warnings)
+        return self._complete(
+            request, record, code, lines=lines, started=started, nsys_warnings=warnings
+        )
 
     def _capture(self, request: StageRequest) -> Literal["jax", "nsys", "none"]:
         return self.capture if request.stage in ("profile", "auto-nsys") else "none"
@@ -276,6 +287,7 @@ class RealBackEnd:
         request: StageRequest,
         record: StageRecord,
         code: int,
+        *,
         lines: StepLines,
         started: float,
         nsys_warnings: Sequence[str],
@@ -335,26 +347,27 @@ class RealBackEnd:
             failed=failed,
         )
         if code:
-            why = (
-                f"; {failed}" if failed and facts else ""
-            )  # without facts it ended before it came to anything
+            # without facts it ended before it could leave a trace
+            why = f"; {failed}" if failed and facts else ""
             if self._capture(request) != "none" and not failed:
-                why = f"; its trace had been written by then: {Next.of('convert', request.run.path)}"
+                command = Next.of("convert", request.run.path)
+                why = f"; its trace had been written by then: {command}"
             log = request.run.path / (record.aside or request.stage) / files.log.name
-            stays = (
-                f"; {request.folder.path} is as it was before" if record.aside else ""
-            )
-            why = f"; {refused}" if (refused := refused_flag(log)) else why
+            stays = ""
+            if record.aside:
+                stays = f"; {request.folder.path} is as it was before"
+            if refused := refused_flag(log):
+                why = f"; {refused}"
             raise WorkloadError(
                 code, f"{request.command[0]} {ended(code)}; see {log}{why}{stays}"
             )
         return StageResult(
             request,
-            False,
-            verdict,
-            step_times(files),
-            reported(verdict, facts, record),
-            tuple(dict.fromkeys(record.warnings)),
+            simulated=False,
+            verdict=verdict,
+            step_times_s=step_times(files),
+            facts=reported(verdict, facts, record),
+            warnings=tuple(dict.fromkeys(record.warnings)),
             rank=record.rank,
             failed=failed,
         )
@@ -394,10 +407,8 @@ def _overruled(request: StageRequest, had: str) -> list[str]:
     """The flags of the command line that the program gave other values, by the XLA_FLAGS that it
     had.
     """
-    values, wanted = (
-        parse_flags(had).effective(),
-        {flag.name: flag for flag in _typed(request)},
-    )
+    values = parse_flags(had).effective()
+    wanted = {flag.name: flag for flag in _typed(request)}
     return [
         f"--flag {flag.word} has no effect: the program sets --{name}={values[name]} itself"
         for name, flag in wanted.items()
@@ -411,7 +422,8 @@ def _make_folder(request: StageRequest, *, again: bool) -> str:
 
     Ranks share the folder and wait for nobody, so only a single process sets an old one aside.
     """
-    rank, older = find_rank(), ""
+    rank = find_rank()
+    older = ""
     files = request.folder.rank(rank.rank)
     if rank.is_alone:
         older = request.folder.make(again=again)
@@ -442,11 +454,17 @@ def _check_same_profile(profile: Path, folder: Path) -> None:
     if others != [mine]:
         other = next(item for item in others if item != mine)
         what = f"another rank was given another profile (sha256 {other}…, this one has {mine}…)"
-        remedy = "give every rank the same file and start again in a new --run-dir; else collectives deadlock"
+        remedy = (
+            "give every rank the same file and start again in a new --run-dir; else "
+            "collectives deadlock"
+        )
         raise UserError(what, where=profile, remedy=remedy)
 
 
-AUTO_PGLE_TOO = "AutoPGLE is on as well (JAX_ENABLE_PGLE) and got an empty trace; unset it, or use 'pgle auto'"
+AUTO_PGLE_TOO = (
+    "AutoPGLE is on as well (JAX_ENABLE_PGLE) and got an empty trace; unset it, or "
+    "use 'pgle auto'"
+)
 BLOCK_BYTES = 1 << 20
 LINE_CHARACTERS = 10_000  # more of a line is not looked at
 # fewer in a window without step marks give a warning; the first is often left out as warm-up
@@ -468,19 +486,17 @@ def lines_about(log: Path, words: Collection[bytes]) -> Iterator[str]:
 
 def trouble(log: Path) -> list[str]:
     """What the lines of a log say went wrong with profiling, each once."""
+    is_empty = False
     found = set()
     for line in lines_about(log, PROFILER_WORDS):
-        if (
-            EMPTY_TRACE in line
-        ):  # it names CUPTI's error as one of the things that may have been
-            found.add(AUTO_PGLE_TOO)
-        else:
-            found |= {
-                text for pattern, text in PROFILER_TROUBLE if pattern.search(line)
-            }
-    return [AUTO_PGLE_TOO] * (AUTO_PGLE_TOO in found) + [
-        text for _, text in PROFILER_TROUBLE if text in found
-    ]
+        if EMPTY_TRACE in line:
+            # the line names CUPTI's error as well, as one of several possible causes
+            is_empty = True
+            continue
+        found |= {text for pattern, text in PROFILER_TROUBLE if pattern.search(line)}
+    troubles = [AUTO_PGLE_TOO] if is_empty else []
+    troubles += [text for _, text in PROFILER_TROUBLE if text in found]
+    return troubles
 
 
 def keep_steps(files: RankFiles, lines: StepLines, facts: Mapping[str, Any]) -> None:
@@ -522,29 +538,22 @@ def step_times(files: RankFiles) -> tuple[float, ...]:
 def keep_own_trace(
     files: RankFiles, facts: Mapping[str, Any], started: float
 ) -> Path | None:
-    """Link the trace that the program made itself, where ours did not come to be; None if that is
-    absent, too.
+    """If our trace is missing, link the newest that the program made itself; None if it has none.
 
-    In the folders that it gave to its profiler, files from before `started` (seconds since the
-    epoch) are not its own.
+    Traces of this host are preferred. Files from before `started` (seconds since the epoch) in the
+    folders of the program's profiler belong to earlier runs.
     """
     if files.traces():
         return None
-    folders = [Path(folder) for folder in facts.get("own_traces", ())]
-    found = [
-        path
-        for folder in folders
-        for path in folder.rglob("*.xplane.pb")
-        if path.stat().st_mtime >= started
-    ]
-    mine = [
-        path
-        for path in found
-        if path.name.startswith(f"{facts.get('host', socket.gethostname())}.")
-    ] or found
-    if not mine:
+    found: list[Path] = []
+    for folder in facts.get("own_traces", ()):
+        traces = Path(folder).rglob("*.xplane.pb")
+        found += [path for path in traces if path.stat().st_mtime >= started]
+    if not found:
         return None
-    newest = max(mine, key=lambda path: path.stat().st_mtime)
+    host = facts.get("host", socket.gethostname())
+    mine = [path for path in found if path.name.startswith(f"{host}.")]
+    newest = max(mine or found, key=lambda path: path.stat().st_mtime)
     files.trace.with_name(f"{files.trace.name}.xplane.pb").symlink_to(newest.resolve())
     return newest
 
@@ -572,11 +581,15 @@ def _why_no_window(
         return why_no_facts(files), "profile a program that compiles with jax"
     if not facts.get("finished"):
         if "window_closed" in facts and "window" not in facts:
-            remedy = f"trace with the other profiler (--capture {'jax' if capture == 'nsys' else 'nsys'}), or fewer steps"
-            return (
-                "the program was killed, or crashed, while its profiler was stopped (jax-ml/jax#40260)",
-                remedy,
+            other = "jax" if capture == "nsys" else "nsys"
+            remedy = (
+                f"trace with the other profiler (--capture {other}), or fewer steps"
             )
+            why = (
+                "the program was killed, or crashed, while its profiler was stopped "
+                "(jax-ml/jax#40260)"
+            )
+            return why, remedy
         when = (
             "while it was traced"
             if "window_opened" in facts
@@ -608,22 +621,27 @@ def _why_no_window(
 def why_no_facts(files: RankFiles) -> str:
     """Why the hook found nothing out: it was not loaded, or had nothing to watch."""
     if files.seen.exists():
-        return "the program compiled nothing with jax, or in a process to which it gave another PYTHONPATH"
+        return (
+            "the program compiled nothing with jax, or in a process to which it gave "
+            "another PYTHONPATH"
+        )
     return (
-        "the capture hook was not loaded (python -I, -S or -E, a changed PYTHONPATH, an environment that is cleared, "
+        "the capture hook was not loaded (python -I, -S or -E, a changed "
+        "PYTHONPATH, an environment that is cleared, "
         "behind which pgle has to stand: kubectl exec POD -- pgle …; or no Python in the program)"
     )
 
 
 def few_executions(facts: Mapping[str, Any]) -> list[str]:
-    """A warning where the program ended soon after the trace had begun."""
+    """A warning if the program ended soon after the trace had begun."""
     count = facts.get("window", {}).get("executions", FEW_EXECUTIONS)
-    ended = f"the program ended soon after the trace had begun (executions of its heaviest module in it: {count})"
-    return (
-        []
-        if count >= FEW_EXECUTIONS
-        else [f"{ended}; let it run longer, or trace all of it: --window all"]
-    )
+    if count >= FEW_EXECUTIONS:
+        return []
+    return [
+        "the program ended soon after the trace had begun "
+        f"(executions of its heaviest module in it: {count}); "
+        "let it run longer, or trace all of it: --window all"
+    ]
 
 
 def reported(

@@ -80,9 +80,8 @@ class SimulatedBackEnd:
     # XLA_FLAGS's, else 4
     devices: int | None = None
     topology: str | None = None  # ``SxHxD``; None: one host
-    choose: str | None = (
-        None  # on the names of captured modules; None: the program's step, as far as that shows
-    )
+    # on the names of captured modules; None: the program's step, as far as that shows
+    choose: str | None = None
     # a captured program is stopped when it has compiled nothing new for so long
     quiet_s: float = 20.0
 
@@ -185,7 +184,7 @@ class SimulatedBackEnd:
         write_steps(files.steps, marks)
         facts_of_log = {"finished": True, "versions": {"jax": compiled.jaxlib}}
         verdict = confirm_stage(request, files, facts_of_log)
-        facts = {
+        facts = {  # for the report
             "module": compiled.module_name,
             "program": module_path.name,
             "fingerprint": compiled.fingerprint,
@@ -193,9 +192,9 @@ class SimulatedBackEnd:
             "devices": f"{compiled.num_devices} simulated {target.name}",
             "jaxlib": compiled.jaxlib,
             "flags": kept_flags(child.flags.text),
-            "predicted_step_us": f"{prediction.step_us:.3f}",
-            "predicted_exposed_us": f"{prediction.exposed_us:.3f}",
         }
+        facts["predicted_step_us"] = f"{prediction.step_us:.3f}"
+        facts["predicted_exposed_us"] = f"{prediction.exposed_us:.3f}"
         modelled_us = [round(step_us, 3) for step_us in prediction.steps_us]
         where = {
             "simulated": True,
@@ -218,7 +217,14 @@ class SimulatedBackEnd:
             verdict=verdict,
             warnings=(*assumed, *remarks, *capture_warnings(module_path), *notes),
         )
-        return StageResult(request, True, verdict, times, facts, record.warnings)
+        return StageResult(
+            request,
+            simulated=True,
+            verdict=verdict,
+            step_times_s=times,
+            facts=facts,
+            warnings=record.warnings,
+        )
 
     def _child(
         self, request: StageRequest, module: Path | None = None

@@ -43,48 +43,42 @@ class StageRequest:
     """What to run, on whichever back end."""
 
     stage: StageName  # profile, baseline, perf; auto and auto-nsys of `pgle auto`
-    command: tuple[
-        str, ...
-    ]  # the user's words; may be empty for a simulated stage whose program was captured before
+    # the user's words; may be empty for a simulated stage whose program was captured before
+    command: tuple[str, ...]
     run: RunDirectory  # the run directory
     mode: Mode  # flags: async or sync for profile, else baseline or perf
-    profile: AnyPath | None = (
-        None  # cost profile of a perf stage; a back end gets a copy in the run directory
-    )
-    flags: tuple[
-        str, ...
-    ] = ()  # more XLA flags, as the user gave them on the command line
-    stdout: Literal[1, 2] = (
-        1  # where the program's stdout goes: ours, or 2 (stderr) where ours is for results
-    )
-    bounds: Bounds = (
-        BOUNDS  # what the profile of a perf stage must cover to count as used
-    )
+    # cost profile of a perf stage; a back end gets a copy in the run directory
+    profile: AnyPath | None = None
+    # more XLA flags, as the user gave them on the command line
+    flags: tuple[str, ...] = ()
+    # where the program's stdout goes: ours, or 2 (stderr) where ours is for results
+    stdout: Literal[1, 2] = 1
+    # what the profile of a perf stage must cover to count as used
+    bounds: Bounds = BOUNDS
 
     @property
     def folder(self) -> StageFolder:
-        """Where its files lie."""
+        """The folder of its files."""
         return self.run.stage(self.stage)
 
     def plan(self, versions: Mapping[str, str], **asked: object) -> StageRecord:
-        """The record of a run with what decides its outcome on any back end, which adds its own options: `asked`, JSON
-        types. The input files are those of the program that the command names, and the profile.
+        """The record of a run, with all that decides its outcome.
+
+        A back end adds its own options, `asked`, as JSON types. The input files are the files of
+        the program that the command names, and the profile.
         """
-        flags = kept_flags(
-            with_efforts(
-                given_flags(os.environ, self.flags).text, efforts(more=self.flags)
-            ).text
-        )
+        given = given_flags(os.environ, self.flags)
+        flags = with_efforts(given.text, efforts(more=self.flags))
         argv = kept_argv(self.command)
-        common = {"command": list(argv), "mode": self.mode, "XLA_FLAGS": flags}
-        paths = [
-            Path(word)
-            for word in named_files(self.command)
-            if word.endswith(PROGRAM_FILES)
-        ]
-        paths += (
-            files_of_profile(self.profile) if isinstance(self.profile, Path) else []
-        )
+        common = {
+            "command": list(argv),
+            "mode": self.mode,
+            "XLA_FLAGS": kept_flags(flags.text),
+        }
+        words = named_files(self.command)
+        paths = [Path(word) for word in words if word.endswith(PROGRAM_FILES)]
+        if isinstance(self.profile, Path):
+            paths += files_of_profile(self.profile)
         return StageRecord(
             self.stage,
             mode=self.mode,
@@ -101,24 +95,20 @@ class StageResult:
 
     request: StageRequest  # what was asked
     simulated: bool  # True where no GPU ran anything
-    verdict: ModuleVerdict | None = (
-        None  # of a perf stage, whether XLA used the profile for the main module
-    )
-    step_times_s: tuple[
-        float, ...
-    ] = ()  # of the slowest rank, in order; simulated where `simulated`
-    facts: Mapping[str, str] = field(
-        default_factory=dict
-    )  # for the report: name → value
+    # of a perf stage, whether XLA used the profile for the main module
+    verdict: ModuleVerdict | None = None
+    # of the slowest rank, in order; simulated where `simulated`
+    step_times_s: tuple[float, ...] = ()
+    # for the report: name → value
+    facts: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()  # one line each
     rank: int = 0  # of this process in the job
-    failed: str = (
-        ""  # why a profile stage left no trace, and what to do; empty where it left one
-    )
+    # why a profile stage left no trace, and what to do; empty where it left one
+    failed: str = ""
 
     @property
     def good(self) -> bool:
-        """Whether the stage did what it is for: a profile stage left a trace, the main module of perf used the profile.
+        """Whether the stage reached its aim: a trace of a profile stage, the profile's use of perf.
 
         A program without jax may have run well all the same.
         """
@@ -146,27 +136,27 @@ def begin_record(
 ) -> StageRecord:
     """Write the record of a stage that is about to start.
 
-    `before` is as of `waiting`. If it is `simulated`, the GPUs and variables of this machine do not matter.
+    `before` is what `waiting` returned. A `simulated` stage does not depend on the GPUs and
+    variables of this machine, so its record has none.
     """
     rank = rank or Rank()
+    findings = [item for item in environment.warnings if item.level != "note"]
     record = replace(
         planned,
         rank=rank.rank,
         ranks=max(rank.size, rank.rank + 1),
         xla_flags=kept_flags(environment.flags.text),
-        environment={} if simulated else kept_environment(environment.values),
         commit=git_commit(),
-        gpus=() if simulated else read_gpus(),
-        topology={"simulated": True} if simulated else {},
         host=socket.gethostname(),
         started=now(),
-        warnings=tuple(
-            finding.line()
-            for finding in environment.warnings
-            if finding.level != "note"
-        ),
+        warnings=tuple(finding.line() for finding in findings),
         before=before,
     )
+    if simulated:
+        record = replace(record, environment={}, gpus=(), topology={"simulated": True})
+    else:
+        variables = kept_environment(environment.values)
+        record = replace(record, environment=variables, gpus=read_gpus(), topology={})
     extend_manifest(request.run.path, record)
     return record
 
@@ -174,13 +164,19 @@ def begin_record(
 def confirm_stage(
     request: StageRequest, files: RankFiles, facts: Mapping[str, Any]
 ) -> ModuleVerdict | None:
-    """Of a perf stage, what the log and the schedule dump of this rank prove; `facts` as the hook leaves them."""
+    """What the log and the schedule dump of this rank prove about the profile of a perf stage.
+
+    None if the stage has no profile. `facts` are those of the hook.
+    """
     profile = request.profile
     if profile is None:
         return None
     platform = str(facts.get("platform", ""))
     if platform == "cpu":
-        why = "jax ran on CPU devices, whose compiler has no latency-hiding scheduler and reads no profile"
+        why = (
+            "jax ran on CPU devices, whose compiler has no latency-hiding scheduler "
+            "and reads no profile"
+        )
         remedy = "run it on GPUs, or see what a GPU would do: --capture simulated"
         return ModuleVerdict(
             "", ProfileUse.CANNOT_TELL, why, remedy=remedy, profile=str(profile)
@@ -202,16 +198,17 @@ def confirm_stage(
 
 @dataclass(frozen=True)
 class KeptVerdict:
-    """What the record of a perf stage keeps of the verdict on its profile: enough to judge it by other bounds."""
+    """The verdict on a profile, as the record of a perf stage keeps it.
+
+    It is enough to judge again by other bounds.
+    """
 
     verdict: str = ""  # a `ProfileUse`
     why: str = ""
-    time_coverage: float | None = (
-        None  # share of the module's time that has a cost; None: unknown
-    )
-    kept_share: float | None = (
-        None  # share of the profile's costs that XLA kept; None: all
-    )
+    # share of the module's time that has a cost; None: unknown
+    time_coverage: float | None = None
+    # share of the profile's costs that XLA kept; None: all
+    kept_share: float | None = None
 
     @property
     def text(self) -> str:
@@ -251,8 +248,8 @@ def end_record(
 ) -> StageRecord:
     """Complete the record of a stage that has ended, and write it; fields as in `StageRecord`.
 
-    Of the verdict of a perf stage the facts keep enough to judge again by other bounds. Where the stage failed and a
-    finished run waits, that is put back, and the record says where this one's files are now.
+    The facts of a perf stage keep what `KeptVerdict` reads. If the stage failed and an older,
+    finished run waits, the older one is put back, and the record says where the new files are.
     """
     kept = ("verdict", "why", "proof", "time_coverage", "kept_share")
     judged = {

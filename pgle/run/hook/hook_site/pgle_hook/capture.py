@@ -117,7 +117,8 @@ def others_here():
 
 def _others():
     """The Python processes of this session that are not this one or above it."""
-    parents, session = {}, os.getsid(0)
+    parents = {}
+    session = os.getsid(0)
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
@@ -129,7 +130,8 @@ def _others():
         state, parent, _, its_session = rest.split()[:4]
         if int(its_session) == session and state != "Z":
             parents[int(entry)] = int(parent), name
-    mine, above = os.getpid(), set()
+    mine = os.getpid()
+    above = set()
     while mine in parents and mine not in above:
         above.add(mine)
         mine = parents[mine][0]
@@ -193,9 +195,11 @@ class CaptureRecord:
         self._names = {}
         self._counts = {}
         self._written = 0.0
+        version = list(sys.version_info[:3])
+        has_plugin = any(map(_is_installed, PLUGINS))
         self._about = {
             "python": sys.executable,
-            "version": list(sys.version_info[:3]),
+            "version": version,
             "jaxlib": jax_private.jaxlib_version(),
             "compiling": "",
             "of_jax": [],
@@ -206,7 +210,7 @@ class CaptureRecord:
             "ones": ones,
             "place": "",
             "sources": {},
-            "plugin": any(map(_is_installed, PLUGINS)),
+            "plugin": has_plugin,
         }
         self._write()
         atexit.register(lambda: guarded(self._end))
@@ -343,10 +347,11 @@ def _given_options(arguments):
     )  # jax_compiler_enable_remat_pass, when it is off
     found += [("xla_disable_hlo_passes", left_out)] if left_out else []
     found += options.env_option_overrides
-    return [
-        (name, str(value).lower() if isinstance(value, bool) else str(value))
-        for name, value in found
-    ]
+    return [(name, _as_text(value)) for name, value in found]
+
+
+def _as_text(value):
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _option(build, name, default):

@@ -111,7 +111,8 @@ class GpuAnswers:
     def _types(self):
         """Properties of devices and of their client, whose types are jaxlib's."""
         device, client = jax_private.device_types()
-        about, total = self._about, int(self._about["memory_bytes"])
+        about = self._about
+        total = int(self._about["memory_bytes"])
         for kind in (device, client):
             self._property(kind, "platform", PLATFORM)
         self._property(client, "platform_version", PLATFORM_VERSION)
@@ -300,7 +301,8 @@ class Lowering:
             if not zeros:
                 if for_gpus:
                     warn(
-                        "%s runs on GPUs alone, and this jax does not say how its results are sharded; "
+                        "%s runs on GPUs alone, and this jax does not say how "
+                        "its results are sharded; "
                         "set JAX_USE_SHARDY_PARTITIONER=true" % name
                     )
                 raise
@@ -308,14 +310,16 @@ class Lowering:
         if why is not None:
             text = " ".join(str(why).split())[:200]
             warn(
-                "%s cannot be lowered for GPUs here (%s: %s); its code for CPUs is captured, without moves to host "
+                "%s cannot be lowered for GPUs here (%s: %s); its code for CPUs "
+                "is captured, without moves to host "
                 "memory" % (name, type(why).__name__, text)
             )
         return self._note(result, for_gpus and for_gpus.module, None)
 
     def _takes(self, module, name, jaxpr, given):
         known = self._of(module)
-        known.function, known.takes = name, jax_private.arguments_of(jaxpr, given)
+        known.function = name
+        known.takes = jax_private.arguments_of(jaxpr, given)
 
     def _note(self, result, for_gpus, instead):
         known = self._of(result.module)
@@ -442,7 +446,9 @@ def _compile(folder, module, compile_, given, targets):
 
 def _dumped(child, folder):
     """The partitioned module, once it is written whole; None if the child ended without."""
-    used, since, ended = None, time.monotonic(), False
+    used = None
+    since = time.monotonic()
+    ended = False
     try:
         while True:
             found = glob.glob(os.path.join(glob.escape(folder), DUMPS))
@@ -458,7 +464,8 @@ def _dumped(child, folder):
                 with open("/proc/%d/stat" % child) as file:
                     now = file.read().rpartition(")")[2].split()[11:13]
                 if now != used:
-                    used, since = now, time.monotonic()
+                    used = now
+                    since = time.monotonic()
     finally:
         if not ended:
             os.kill(child, signal.SIGKILL)

@@ -381,7 +381,8 @@ class ExecutionCounter:
 
     def _new_rebuild(self, rebuild, profiler):
         """Whether C++ has to forget the function, so that the next call asks again."""
-        keep, self._local.keep = getattr(self._local, "keep", False), False
+        keep = getattr(self._local, "keep", False)
+        self._local.keep = False
         return True if keep else rebuild(profiler)
 
     def _count(self, executable):
@@ -389,7 +390,8 @@ class ExecutionCounter:
         key = id(
             getattr(executable, "xla_executable", executable)
         )  # older jax makes the object around it anew
-        fresh, self._local.fresh = getattr(self._local, "fresh", 0.0), 0.0
+        fresh = getattr(self._local, "fresh", 0.0)
+        self._local.fresh = 0.0
         self._seconds[key] = max(
             fresh, self._seconds.get(key, 0.0)
         )  # a new object may have a deleted one's id

@@ -190,7 +190,8 @@ def compiled_instead(other, rescue, before, after):
         if hasattr(compiler, "backend_compile_and_load")
         else "backend_compile"
     )
-    compile_, found = getattr(compiler, name), {}
+    compile_ = getattr(compiler, name)
+    found = {}
 
     def new_compile(backend, module, *args, **kwargs):
         given = [*args, *kwargs.values()]
@@ -253,11 +254,11 @@ def compile_deviceless(compile_, module, given, targets, folder):
         .sharding.SingleDeviceSharding(devices[0])
         ._internal_device_list
     )
-    compile_(
-        client,
-        module,
-        *(kind(tuple(devices)) if isinstance(item, kind) else item for item in given),
-    )
+    arguments = list(given)
+    for place, item in enumerate(arguments):
+        if isinstance(item, kind):
+            arguments[place] = kind(tuple(devices))
+    compile_(client, module, *arguments)
 
 
 def _topology_devices(targets, count):
@@ -444,12 +445,11 @@ def results_of(call, values):
     jax = sys.modules["jax"]
     found, out = [], call.out_handler
     for number, aval in enumerate(out.out_avals):
-        shape, dtype = (
-            tuple(out.out_shardings[number].shard_shape(aval.shape)),
-            aval.dtype,
-        )
+        shape = tuple(out.out_shardings[number].shard_shape(aval.shape))
+        dtype = aval.dtype
         if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):  # keys
-            shape, dtype = shape + tuple(dtype._impl.key_shape), "uint32"
+            shape = shape + tuple(dtype._impl.key_shape)
+            dtype = "uint32"
         value = values(shape, dtype)
         place = _placement(out.out_shardings[number])
         found.append(

@@ -95,7 +95,8 @@ class HookFiles:
 def _own_rank(launchers, environ):
     for rank_name, size_name in launchers:
         try:
-            rank, size = int(environ[rank_name]), int(environ[size_name])
+            rank = int(environ[rank_name])
+            size = int(environ[size_name])
         except (KeyError, ValueError):
             continue
         if (

@@ -232,7 +232,10 @@ class TraceWindow:
             why = "the program ended after steps %d to %d, before %d steps without compilation"
             return why % (*self._seen, WARM_STEPS + 1), LONGER
         if self._are_counted:
-            why = "the program ended when no module had been executed more than %d times since the last compilation"
+            why = (
+                "the program ended when no module had been executed more than %d "
+                "times since the last compilation"
+            )
             return why % self._executions + ", too soon to call it settled", LONGER
         return (
             "the program marked no steps, and ended less than %g s after its last compilation"
@@ -245,7 +248,8 @@ class TraceWindow:
 
 SAID_S = 20.0  # after so long a line says what the program waits for
 STILL = (
-    "jax's profiler is still writing its trace; with several GPUs and many kernels it takes minutes, "
+    "jax's profiler is still writing its trace; with several GPUs and many "
+    "kernels it takes minutes, "
     "less for fewer steps (--window steps:10-11)"
 )
 
