@@ -266,7 +266,7 @@ _FOLLOWING = {
 """Options that may be of a credential, or of a port, the k of the k best, the name of a metric;
 what follows if it is.
 """
-_SECRET_NAME = re.compile(rf"{_ANY}|{_KEYED}|{_LAST}|{_SESSION}")
+_SECRET_NAME = re.compile(rf"{_ANY}|{_KEYED}|{_LAST}|{_SESSION}(?![a-z])")
 _IN_A_VARIABLE = re.compile(
     r"(?:^|_)(PASS|PW|PIN|PAT|CREDS?|SID|OTP|JWT|KEY|SESSION|BEARER|PSK|SIG|SIGNATURE|SAS|PASSCODE|DSN)(?:_|\d|$)",
     re.I,

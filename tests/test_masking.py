@@ -287,3 +287,9 @@ def test_what_is_no_file_is_not_masked(tmp_path: Path, name: str) -> None:
     mask_file(tmp_path / name)
     mask_json(tmp_path / name)
     assert (tmp_path / name).is_fifo()
+
+
+def test_a_path_is_no_personal_access_token() -> None:
+    for word in ("--config_path=/a/b.x", "--sigma=0.5x", "--pinned=hosts"):
+        assert kept_argv([word]) == (word,)
+    assert kept_argv(["--x_pat=/a/b.x"]) == ("--x_pat=***",)
