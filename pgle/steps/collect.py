@@ -151,18 +151,16 @@ def _series(source: str, format: str, rows: _Rows) -> Series:
     simulated = False
     for number, line, row in rows:
         check_count(source, len(steps) + len(malformed))
-        found = (
-            row
-            if isinstance(row, str)
-            else _step(row, steps[-1].step + 1 if steps else 0)
-        )
+        if isinstance(row, str):
+            malformed.append(Malformed(number, line[:80], row))
+            continue
+        simulated = simulated or _truth(row.get("simulated"))
+        next_number = steps[-1].step + 1 if steps else 0
+        found = _step(row, next_number)
         if isinstance(found, Step):
             steps.append(found)
         else:
             malformed.append(Malformed(number, line[:80], found))
-        simulated = simulated or (
-            not isinstance(row, str) and _truth(row.get("simulated"))
-        )
     return make_series(
         source, format, steps, malformed=tuple(malformed), simulated=simulated
     )
@@ -175,9 +173,13 @@ def _step(row: _Row, count: int) -> Step | str:
     key = next((name for name in TIME_KEYS if name in row), None)
     if key is None:
         return "no step_time_s"
-    seconds = _number(row[key])
-    if seconds is None or (reason := unfit(seconds * TIME_KEYS[key])):
-        return f"{key} {'is not a positive number' if seconds is None else reason}"
+    number_of_units = _number(row[key])
+    if number_of_units is None:
+        return f"{key} is not a positive number"
+    seconds = number_of_units * TIME_KEYS[key]
+    reason = unfit(seconds)
+    if reason:
+        return f"{key} {reason}"
     mark = Mark.NONE
     for name, flag in MARKS.items():
         if _truth(row.get(name)):
@@ -190,7 +192,7 @@ def _step(row: _Row, count: int) -> Step | str:
         return "the step number is too large"
     return Step(
         step=count if number is None else int(number),
-        step_time_s=seconds * TIME_KEYS[key],
+        step_time_s=seconds,
         loss=_loss(row),
         mark=mark,
     )
@@ -254,20 +256,21 @@ _PLAIN_STEP = re.compile(
 _BEFORE = r"(?<![\w.])(?<!\d,)(?<!eta )(?<!eta: )(?<!eta:)(?<!eta=)"
 _UNIT = r"(?P<unit>seconds|secs|sec|ms|us|µs|s)"
 _NAMED = (
-    rf"(?: per (?:step|iteration|iter))?(?P<suffix>_(?:s|sec|seconds|ms|us))?(?:\s*\((?P<paren>ms|s|us|sec)\))?"
-    rf"\s*(?:[:=]\s*|\s)(?P<t>{_TIME})\s*{_UNIT}?\b(?![.,:]?\d)(?!\s*(?:m|mins?|minutes?|h|hrs?|hours?|days?)\b)"
-)  # after a name; no clock, nothing in minutes
-_PLAIN_TIMES = tuple(
-    re.compile(form, re.IGNORECASE)
-    for form in (
-        rf"{_BEFORE}(?P<t>{_TIME})\s*{_UNIT}/(?:step|iteration|iter|it)\b",
-        rf"\b(?:step_?time|iter_?time){_NAMED}",
-        rf"\A[^\w.]{{0,4}}(?P<t>{_TIME})\s*{_UNIT}\b(?!/)",
-        rf"\b(?:elapsed time|time|elapsed|took|seconds|duration|dt){_NAMED}",
-        rf"{_BEFORE}(?P<t>{_TIME})\s*{_UNIT}\b(?!/)(?! left| remaining)",
-    )
+    r"(?: per (?:step|iteration|iter))?(?P<suffix>_(?:s|sec|seconds|ms|us))?"
+    r"(?:\s*\((?P<paren>ms|s|us|sec)\))?"
+    rf"\s*(?:[:=]\s*|\s)(?P<t>{_TIME})\s*{_UNIT}?\b(?![.,:]?\d)"
+    r"(?!\s*(?:m|mins?|minutes?|h|hrs?|hours?|days?)\b)"
+)
+"""The time after its name: no time of day, nothing in minutes or longer units."""
+_TIME_WORDINGS = (
+    rf"{_BEFORE}(?P<t>{_TIME})\s*{_UNIT}/(?:step|iteration|iter|it)\b",
+    rf"\b(?:step_?time|iter_?time){_NAMED}",
+    rf"\A[^\w.]{{0,4}}(?P<t>{_TIME})\s*{_UNIT}\b(?!/)",
+    rf"\b(?:elapsed time|time|elapsed|took|seconds|duration|dt){_NAMED}",
+    rf"{_BEFORE}(?P<t>{_TIME})\s*{_UNIT}\b(?!/)(?! left| remaining)",
 )
 """A step time after the number of the step; the surest wording first."""
+_PLAIN_TIMES = tuple(re.compile(form, re.IGNORECASE) for form in _TIME_WORDINGS)
 _LOSS = re.compile(rf"\bloss[\"']?\s*[:=]?\s*(?P<loss>{NUMBER})", re.IGNORECASE)
 
 _PROFILE_BEGINS = re.compile(
@@ -291,7 +294,8 @@ def read_console(
             has one, ``step``, ``loss``.
     """
     if pattern is not None:
-        name, match = "pattern", _custom(pattern)
+        name = "pattern"
+        match = _custom(pattern)
     else:
         is_maxtext = any(_MAXTEXT_LIKE in line for line in lines)
         name, match = ("maxtext", _maxtext) if is_maxtext else ("plain", _plain)
@@ -334,7 +338,10 @@ def _console_rows(lines: Iterable[str], match: _Match) -> _Rows:
                 is_on, was_on = False, True
 
 
-_REMEDY = r"print 'step 7: 0.2013 s' per step, or pass --pattern 'step (?P<step>\d+) .* (?P<s>[\d.]+)'"
+_REMEDY = (
+    r"print 'step 7: 0.2013 s' per step, or pass --pattern "
+    r"'step (?P<step>\d+) .* (?P<s>[\d.]+)'"
+)
 
 
 _OTHER_STEP = re.compile(

@@ -14,7 +14,7 @@ from pathlib import PurePath
 import numpy as np
 
 from pgle.checks import SHARE
-from pgle.errors import UserError
+from pgle.errors import UserError, many
 from pgle.next import CONFIRM, VERIFY, Next
 from pgle.steps.estimate import FEW_STEPS, Assumptions, Estimate, estimate
 from pgle.steps.series import Side, StepTimes, check_runs
@@ -102,12 +102,14 @@ class Comparison:
 
 def compare(base: Side, new: Side, assumptions: Assumptions = DEFAULTS) -> Comparison:
     """Compare two sides."""
-    check_runs((*base.runs, *new.runs))
-    if (
-        len({run.series.format == "trace" for side in (base, new) for run in side.runs})
-        > 1
-    ):
-        what = "a profiler trace (time on the device) cannot be compared with a log (time of the host's loop)"
+    runs = (*base.runs, *new.runs)
+    check_runs(runs)
+    from_traces = [run.series.format == "trace" for run in runs]
+    if any(from_traces) and not all(from_traces):
+        what = (
+            "a profiler trace (time on the device) cannot be compared with a log (time of the "
+            "host's loop)"
+        )
         raise UserError(
             what,
             where=f"{base.label}, {new.label}",
@@ -152,7 +154,8 @@ def _with_means(
         math.expm1(value) for value in (found.difference + apart, found.difference)
     )
     note = (
-        f"the mean of the steady steps changes by {mean * 100:+.1f} %, their median by {median * 100:+.1f} %; "
+        f"the mean of the steady steps changes by {mean * 100:+.1f} %, their median by "
+        f"{median * 100:+.1f} %; "
         "the interval spans both"
     )
     return found.widened(abs(apart), note)
@@ -162,7 +165,8 @@ def _with_grain(found: Estimate, base: Side, new: Side) -> Estimate:
     """Each median may be off by half of the last digit that was written."""
     grains = [max(run.grain for run in side.runs) for side in (base, new)]
     notes = [
-        f"{side.label}: step times are rounded to {grain * 100:.1f} %, which the interval includes; write more digits"
+        f"{side.label}: step times are rounded to {grain * 100:.1f} %, which the interval "
+        "includes; write more digits"
         for side, grain in zip((base, new), grains, strict=True)
         if grain > GRAIN_SHOWN
     ]
@@ -268,13 +272,13 @@ def _loss(base: Sequence[StepTimes], new: Sequence[StepTimes]) -> LossChange | N
 
     A loss of NEW that is no finite number is reported wherever it is, shared or not.
     """
-    one, two = _losses(base), _losses(new)
+    one = _losses(base)
+    two = _losses(new)
     common = sorted(set(one) & set(two))
     later = common[len(common) // 2 :]
-    means = [
-        float(np.mean([side[step] for step in later])) if later else math.nan
-        for side in (one, two)
-    ]
+    means = [math.nan, math.nan]
+    if later:
+        means = [float(np.mean([side[step] for step in later])) for side in (one, two)]
     broken = [_first_infinite(side) for side in (base, new)]
     if broken[1] is not None:
         as_base = "" if broken[0] is None else f" (of BASE, in step {broken[0]})"
@@ -313,14 +317,12 @@ def _losses(runs: Sequence[StepTimes]) -> dict[int, float]:
 class Limits:
     """What NEW must keep; None: no limit."""
 
-    fail_slower: float | None = (
-        None  # fail if NEW is shown to be slower by more: the whole interval is above
-    )
+    # fail if NEW is shown to be slower by more: the whole interval is above
+    fail_slower: float | None = None
     fail_undecided: bool = False  # fail too if the interval holds that bound
     require_faster: bool = False  # fail unless NEW is faster
-    max_loss_change: float | None = (
-        None  # band of the relative difference of losses, both directions
-    )
+    # band of the relative difference of losses, both directions
+    max_loss_change: float | None = None
 
 
 class Outcome(StrEnum):
@@ -346,19 +348,20 @@ class LimitCheck:
     def message(self) -> str:
         """All of it in one line."""
         what = ": ".join(filter(None, (self.found, self.figure)))
-        why = (
-            f"{self.advice} With a trace of each: {self.command}"
-            if self.command
-            else self.advice
-        )
-        return f"{what}{'' if what.endswith('?') else '.'} {why}" if why else what
+        why = self.advice
+        if self.command:
+            why = f"{why} With a trace of each: {self.command}"
+        if not why:
+            return what
+        end = "" if what.endswith("?") else "."
+        return f"{what}{end} {why}"
 
     @property
     def ok(self) -> bool | None:
         """Whether the limit was kept; None if these runs cannot show it."""
-        return (
-            None if self.outcome is Outcome.CANNOT_TELL else self.outcome is Outcome.OK
-        )
+        if self.outcome is Outcome.CANNOT_TELL:
+            return None
+        return self.outcome is Outcome.OK
 
     @property
     def failed(self) -> bool:
@@ -387,8 +390,14 @@ def gate(comparison: Comparison, limits: Limits) -> tuple[LimitCheck, ...]:
         )
     elif bound is not None:
         kept = abs(loss.change) <= bound
-        what = f"{change(loss.change)} ({loss.basis}), {'within' if kept else 'outside'} the bound of {share(bound)}"
-        advice = "Use the same seed and data on both sides; else the program changed, not only its schedule."
+        place = "within" if kept else "outside"
+        what = (
+            f"{change(loss.change)} ({loss.basis}), {place} the bound of {share(bound)}"
+        )
+        advice = (
+            "Use the same seed and data on both sides; else the program changed, not only "
+            "its schedule."
+        )
         checks.append(
             LimitCheck(
                 "loss",
@@ -434,7 +443,9 @@ def _step_time(found: Comparison, limits: Limits) -> LimitCheck:
     """The gate of the step time: fails above the bound, is kept below it, cannot tell if the
     interval holds it.
     """
-    name, text, bound = "step time", describe(found), limits.fail_slower
+    name = "step time"
+    text = describe(found)
+    bound = limits.fail_slower
     if limits.require_faster and found.verdict is not Verdict.FASTER:
         return LimitCheck(
             name,
@@ -454,9 +465,9 @@ def _step_time(found: Comparison, limits: Limits) -> LimitCheck:
             text,
             "Run the same program on the same GPUs on both sides.",
         )
-    few = min((run for side in (found.base, found.new) for run in side.runs), key=len)
+    few = min((*found.base.runs, *found.new.runs), key=len)
     if math.isinf(found.ci[1]) and len(few) < FEW_STEPS:
-        steps = f"{len(few)} steady {'step' if len(few) == 1 else 'steps'}"
+        steps = many(len(few), "steady step")
         what = (
             f"cannot be judged, {few.series.source} has {steps}: did the run end early?"
         )
@@ -471,9 +482,16 @@ def _step_time(found: Comparison, limits: Limits) -> LimitCheck:
         what = f"slower by more than {share(bound)} (--fail-slower)"
         advice = (
             f"Was the profile used ('{CONFIRM}'), does it fit the module ('{VERIFY}'), "
+            "and is anything but the profile different?"
         )
-        advice += "and is anything but the profile different?"
-        return LimitCheck(name, Outcome.FAIL, what, text, advice, explanation(found))
+        return LimitCheck(
+            name=name,
+            outcome=Outcome.FAIL,
+            found=what,
+            figure=text,
+            advice=advice,
+            command=explanation(found),
+        )
     more = _rounds(found, abs(found.change - bound))
     if math.isfinite(found.ci[1]):  # below this measured slowdown the gate cannot fail
         least = (1 + bound) * found.ci[1] / found.ratio - 1
@@ -494,7 +512,10 @@ def _rounds(found: Comparison, distance: float) -> str:
         return f"`--abba {rounds}` could decide."
     if math.isinf(found.estimate.pair_variance):
         return "Record more steps, or several runs per side (--abba)."
-    return "No reasonable number of runs can decide: the change is too near to the bound for this noise."
+    return (
+        "No reasonable number of runs can decide: the change is too near to the bound for this "
+        "noise."
+    )
 
 
 def explanation(found: Comparison) -> str:
@@ -529,7 +550,10 @@ def describe(found: Comparison) -> str:
     if math.isinf(found.ci[1]):
         return f"{change(found.change)}, with no interval"
     low, high = (change(edge - 1) for edge in found.ci)
-    return f"{change(found.change)} ({found.assumptions.confidence * 100:g} % CI {low.removesuffix(' %')} … {high})"
+    return (
+        f"{change(found.change)} ({found.assumptions.confidence * 100:g} % CI "
+        f"{low.removesuffix(' %')} … {high})"
+    )
 
 
 def change(value: float) -> str:

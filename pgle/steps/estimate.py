@@ -69,18 +69,19 @@ def run_median(values: Floats) -> RunMedian | None:
     draws = bootstrap_medians(values, length)
     place = np.arange(count) - (count - 1) / 2
     slope = float((place * medians).sum() / (place**2).sum())
-    residual = float(((medians - medians.mean() - slope * place) ** 2).sum()) / max(
-        count - 2, 1
-    )
+    off_line = medians - medians.mean() - slope * place
+    residual = float((off_line**2).sum()) / max(count - 2, 1)
+    # The bootstrap sees the spread about the sample, which is too small by (k - 1) / k for k
+    # independent pieces.
+    variance = float(draws.var()) * count / (count - 1)
+    trend_variance = residual / float((place**2).sum()) * count**2
     return RunMedian(
         median=float(np.median(values)),
-        # The bootstrap sees the spread about the sample, which is too small by (k - 1) / k for k
-        # independent pieces.
-        variance=float(draws.var()) * count / (count - 1),
+        variance=variance,
         draws=draws,
         blocks=count,
         trend=slope * count,
-        trend_variance=residual / float((place**2).sum()) * count**2,
+        trend_variance=trend_variance,
         residual_variance=residual / count,
     )
 
@@ -106,7 +107,8 @@ def bootstrap_medians(values: Floats, block: int, *, seed: int = SEED) -> Floats
     """
     group = -(-len(values) // MOST_RESAMPLED)
     if group > 1:
-        values, block = blocks(values, group), max(block // group, 1)
+        values = blocks(values, group)
+        block = max(block // group, 1)
     count = len(values)
     begin = np.random.default_rng(seed).integers(
         0, count, (RESAMPLES, -(-count // block), 1)
@@ -148,7 +150,10 @@ UNKNOWN_PLACE = LaunchSpread(
 utilisation. It is another job's figure, so it counts as one pair of launches: with one degree of
 freedom.
 """
-ELSEWHERE = "launches on other nodes or days differ by 1.6 to 3% in public (reframe-hpc/reframe#1345, iree-org/iree#24257)"
+ELSEWHERE = (
+    "launches on other nodes or days differ by 1.6 to 3% in public "
+    "(reframe-hpc/reframe#1345, iree-org/iree#24257)"
+)
 WITHIN_HOURS = 6.0
 """Between the starts of two runs "within hours". The sources give no exact time: this bound is our
 reading of them.
@@ -180,9 +185,11 @@ def _doubts(base: Series, new: Series) -> Iterator[str]:
         name: name for name in (*base.about, *new.about) if name.startswith("jax")
     } or {"jax": "jax version"}
     for name, what in {**PLACE, **versions}.items():
-        one, two = base.about.get(name), new.about.get(name)
+        one = base.about.get(name)
+        two = new.about.get(name)
         if one is None or two is None:
-            yield f"{(base if one is None else new).source} records no {what}"
+            silent = base if one is None else new
+            yield f"{silent.source} records no {what}"
         elif one != two:
             yield f"the two runs had different {what}, and {ELSEWHERE}"
     started = [series.about.get("started", "") for series in (base, new)]
@@ -216,9 +223,8 @@ class Entry:
     hardware: str  # what it ran on; series of different hardware are never joined
     commit: str = ""  # of the program; empty if unknown
     median_s: Annotated[float, Meta(ge=SHORTEST_S, le=LONGEST_S)]  # median step time
-    spread: Annotated[float, Meta(ge=0, le=1e9)] = (
-        0.0  # half the distance of the quartiles, relative
-    )
+    # half the distance of the quartiles, relative
+    spread: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
     runs: Annotated[int, Meta(ge=1, le=MOST)] = 1  # how many
     steps: Annotated[int, Meta(ge=0, le=MOST)] = 0  # steady steps in all
     simulated: bool = False  # on the simulated GPU
@@ -320,9 +326,8 @@ MOST_ROUNDS = 12  # of `--abba` that are proposed: 48 runs
 class Assumptions:
     """The statistical assumptions, as a value."""
 
-    confidence: float = (
-        0.95  # of the interval, two-sided; 1 - confidence is the level of every test
-    )
+    # of the interval, two-sided; 1 - confidence is the level of every test
+    confidence: float = 0.95
     margin: float = 0.005  # differences below this share count as equality
     # what launches of one program differ by, used where each side has one run; None: from the
     # records
@@ -371,9 +376,8 @@ class Estimate:
     difference: float  # the estimate
     # of the two-sided interval at the confidence asked for; infinite if nothing is known
     half_width: float = math.inf
-    detectable: float = (
-        math.inf
-    )  # smallest true difference found with probability `POWER` at this noise
+    # smallest true difference found with probability `POWER` at this noise
+    detectable: float = math.inf
     p: float | None = (
         None  # of the rank test, two-sided; None: no test, the interval alone decides
     )
@@ -428,10 +432,8 @@ class Estimate:
         None: more than `MOST_ROUNDS`, or the noise is not known.
         """
         for rounds in range(1, MOST_ROUNDS + 1):
-            freedom, error = (
-                2 * rounds - 1,
-                math.sqrt(self.pair_variance / (2 * rounds)),
-            )
+            freedom = 2 * rounds - 1
+            error = math.sqrt(self.pair_variance / (2 * rounds))
             if (
                 t_quantile(1 - alpha / 2, freedom) + t_quantile(POWER, freedom)
             ) * error <= difference:
@@ -454,21 +456,25 @@ def _pairs(base: Side, new: Side, alpha: float) -> Estimate:
 
     count = len(base.runs)
     if count != len(new.runs) or count < 2:
-        what = f"pairs need as many runs on each side, at least 2: there are {count} and {len(new.runs)}"
+        what = (
+            f"pairs need as many runs on each side, at least 2: there are {count} and "
+            f"{len(new.runs)}"
+        )
         raise UserError(
             what, where=f"{base.label}, {new.label}", remedy="leave out --paired"
         )
     differences = new.log_medians - base.log_medians
     p = float(wilcoxon(differences).pvalue) if differences.any() else 1.0
     variance = float(differences.var(ddof=1))
+    found = Estimate(
+        PAIRS,
+        float(differences.mean()),
+        n=(count, count),
+        p=p,
+        least_p=2.0 ** (1 - count),
+    )
     return _of_runs(
-        Estimate(
-            PAIRS,
-            float(differences.mean()),
-            n=(count, count),
-            p=p,
-            least_p=2.0 ** (1 - count),
-        ),
+        found,
         variance / count,
         count - 1,
         variance,
@@ -486,35 +492,34 @@ def _runs(base: Side, new: Side, alpha: float) -> Estimate:
     sides = base.log_medians, new.log_medians
     n = len(sides[0]), len(sides[1])
     if min(n) == 1:
-        design, logs = ONE_AGAINST_RUNS, max(sides, key=len)
-        variance, freedom = (
-            float(logs.var(ddof=1)) * (1 + 1 / len(logs)),
-            float(len(logs) - 1),
-        )
+        design = ONE_AGAINST_RUNS
+        logs = max(sides, key=len)
+        variance = float(logs.var(ddof=1)) * (1 + 1 / len(logs))
+        freedom = float(len(logs) - 1)
         pair_variance = 2 * float(logs.var(ddof=1))
     else:
-        design, spreads = RUNS, [float(logs.var(ddof=1)) for logs in sides]
+        design = RUNS
+        spreads = [float(logs.var(ddof=1)) for logs in sides]
         parts = [
             (spread / count, count - 1)
             for spread, count in zip(spreads, n, strict=True)
         ]
-        variance, freedom, pair_variance = (
-            parts[0][0] + parts[1][0],
-            satterthwaite(*parts),
-            sum(spreads),
-        )
+        variance = parts[0][0] + parts[1][0]
+        freedom = satterthwaite(*parts)
+        pair_variance = sum(spreads)
     p = float(mannwhitneyu(*sides).pvalue) if np.ptp(np.concatenate(sides)) else 1.0
     fewest = 2
     while 2 / math.comb(2 * fewest, fewest) > alpha:
         fewest += 1
+    found = Estimate(
+        design,
+        float(sides[1].mean() - sides[0].mean()),
+        n=n,
+        p=p,
+        least_p=min(1.0, 2 / math.comb(sum(n), n[0])),
+    )
     return _of_runs(
-        Estimate(
-            design,
-            float(sides[1].mean() - sides[0].mean()),
-            n=n,
-            p=p,
-            least_p=min(1.0, 2 / math.comb(sum(n), n[0])),
-        ),
+        found,
         variance,
         freedom,
         pair_variance,
@@ -538,7 +543,8 @@ def _of_runs(
     error = math.sqrt(variance)
     half = t_quantile(1 - alpha / 2, freedom) * error
     few = (
-        f"too few runs for the rank test ({found.n[0]} and {found.n[1]}; it needs {needed}): the verdict "
+        f"too few runs for the rank test ({found.n[0]} and {found.n[1]}; it needs {needed}): the "
+        "verdict "
         "rests on the t interval, which takes run medians to be normally distributed"
     )
     return replace(
@@ -551,7 +557,8 @@ def _of_runs(
 
 
 TOO_DEPENDENT = (
-    "the steps of a run depend on each other so much (autocorrelation) that too few independent blocks remain; "
+    "the steps of a run depend on each other so much (autocorrelation) that too few independent "
+    "blocks remain; "
     "record more steps, or several runs per side"
 )
 
@@ -579,7 +586,8 @@ def _single(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
     if assumptions.launch_spread is None and not (base.simulated or new.simulated):
         doubt = next(_doubts(base.runs[0].series, new.runs[0].series), "")
         spread = UNKNOWN_PLACE if doubt else SAME_PLACE
-    alpha, launches = assumptions.alpha, math.sqrt(2) * spread.share
+    alpha = assumptions.alpha
+    launches = math.sqrt(2) * spread.share
     variance = one.variance + two.variance
     freedom = satterthwaite(*((run.variance, run.blocks - 1) for run in (one, two)))
     by_launches = spread.half_width(assumptions.confidence)
@@ -596,7 +604,8 @@ def _single(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
     if (drift := _drift(one, two, alpha, by_launches)) is not None:
         half = max(half, drift)
         warnings.append(
-            f"the runs drift apart by {abs(math.expm1(two.trend - one.trend)) * 100:.1f} %; the interval spans the "
+            f"the runs drift apart by {abs(math.expm1(two.trend - one.trend)) * 100:.1f} %; the "
+            "interval spans the "
             "ratio at the start and at the end"
         )
     noise = math.hypot(
@@ -641,21 +650,30 @@ def _drift(
 def _about_launches(spread: LaunchSpread, doubt: str, confidence: float) -> str:
     """That the verdict rests on one launch of each side, and what these are taken to differ by."""
     if not spread.share:
-        return "one launch per side: the interval holds no difference between launches (placement, clocks)"
+        return (
+            "one launch per side: the interval holds no difference between launches "
+            "(placement, clocks)"
+        )
     half = f"±{spread.half_width(confidence) * 100:.2f} %"
     known = f"{spread.share * 100:.2f} % standard deviation"
     if spread is UNKNOWN_PLACE:
         return (
-            f"one launch per side: the interval holds {half} between launches ({known} of a single pair of "
-            f"{spread.source}), because {doubt}. Give several runs per side (--abba), --history FILE or "
+            f"one launch per side: the interval holds {half} between launches ({known} of a "
+            "single pair of "
+            f"{spread.source}), because {doubt}. Give several runs per side (--abba), --history "
+            "FILE or "
             "--launch-spread"
         )
     if spread is SAME_PLACE:
         return (
-            "one launch per side, on the same hosts, GPUs and versions, within hours: the interval holds "
+            "one launch per side, on the same hosts, GPUs and versions, within hours: the "
+            "interval holds "
             f"{half} between launches ({known} of {spread.source}). --abba measures yours"
         )
-    return f"one launch per side: the interval holds {half} between launches ({known}, {spread.source})"
+    return (
+        f"one launch per side: the interval holds {half} between launches ({known}, "
+        f"{spread.source})"
+    )
 
 
 def t_quantile(probability: float, freedom: float) -> float:

@@ -98,7 +98,10 @@ class StepPattern:
         if self.kind == PatternKind.SPAN:
             return f"steps are {share} {more} from {what} {first} to {last}"
         which = {2: "second", 3: "third"}.get(self.period, f"{self.period}th")
-        return f"every {which} step is {share} {more} ({what} {first}, {steps[self.first + self.period]} …)"
+        return (
+            f"every {which} step is {share} {more} ({what} {first}, "
+            f"{steps[self.first + self.period]} …)"
+        )
 
 
 def find_patterns(seconds: Floats) -> tuple[StepPattern, ...]:
@@ -316,7 +319,8 @@ def _pattern(
     """The size of a pattern of `values`, blocks of `length` steps, and what it adds to each
     step.
     """
-    count, before = len(logs), len(logs) - len(values) * length
+    count = len(logs)
+    before = len(logs) - len(values) * length
     if place.kind == PatternKind.GROWTH:
         change = _slope(values) / length
         return StepPattern(

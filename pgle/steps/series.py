@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntFlag
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,11 +42,11 @@ def execution_series(trace: Trace, source: str) -> Series:
     np.maximum.at(
         spans, np.searchsorted(numbers, found.execution[here]), found.span_ns[here]
     )
-    marks = {
-        number: Mark.TRUNCATED if why.startswith("truncated") else Mark.WARM_UP
-        for (module, number), why in found.reasons.items()
-        if module == main and why
-    }
+    marks = {}
+    for (module, number), why in found.reasons.items():
+        if module == main and why:
+            is_truncated = why.startswith("truncated")
+            marks[number] = Mark.TRUNCATED if is_truncated else Mark.WARM_UP
     steps = [
         Step(number, span / 1e9, mark=marks.get(number, Mark.NONE))
         for number, span in zip(numbers.tolist(), spans.tolist(), strict=True)
@@ -131,10 +132,11 @@ class Series:
         return len(self.step)
 
 
+# arrays of a `Series`
 COLUMNS = dict.fromkeys(Step._fields, np.float64) | {
     "step": np.int64,
     "mark": np.uint8,
-}  # arrays of a `Series`
+}
 
 
 def make_series(
@@ -188,12 +190,14 @@ def slowest_rank(ranks: Sequence[Series]) -> Series:
         name: np.concatenate([getattr(rank, name) for rank in ranks])
         for name in COLUMNS
     }
+    malformed = chain.from_iterable(rank.malformed for rank in ranks)
+    warnings = chain.from_iterable(rank.warnings for rank in ranks)
     whole = Series(
         source=f"{ranks[0].source} and {len(ranks) - 1} more ranks",
         format=ranks[0].format,
-        malformed=tuple(item for rank in ranks for item in rank.malformed),
+        malformed=tuple(malformed),
         simulated=any(rank.simulated for rank in ranks),
-        warnings=(*(line for rank in ranks for line in rank.warnings), *uneven),
+        warnings=(*warnings, *uneven),
         **columns,
     )
     return _slowest(whole)
@@ -213,9 +217,15 @@ def once_per_step(series: Series) -> Series:
     back = int(np.count_nonzero(np.diff(series.step) <= 0))
     if back < again / 4 or again < len(numbers) / 2:
         times = "once" if back == 1 else f"{back} times"
-        note = f"{series.source}: step numbers go back {times} (a restart, or epochs): all of the steps count"
+        note = (
+            f"{series.source}: step numbers go back {times} (a restart, or epochs): all of the "
+            "steps count"
+        )
         return replace(series, warnings=(*series.warnings, note))
-    note = f"{series.source}: a step is written up to {counts.max()} times (by several ranks?): the slowest counts"
+    note = (
+        f"{series.source}: a step is written up to {counts.max()} times (by several ranks?): "
+        "the slowest counts"
+    )
     return _slowest(replace(series, warnings=(*series.warnings, note)))
 
 
@@ -244,9 +254,8 @@ DISPATCH_FACTOR = 0.5
 """A step below this share of the median was not waited for (asynchronous dispatch): its time is the
 launch's.
 """
-FREQUENT_STALLS = (
-    0.2  # above this share of steps, slow steps are how the program runs and no stalls
-)
+# above this share of steps, slow steps are how the program runs and no stalls
+FREQUENT_STALLS = 0.2
 WARM_UP_AT_MOST = 0.5  # share of the steps that warm-up can take
 # robust standard deviations above the steady median from which a leading step is warm-up in any
 # case
@@ -411,7 +420,8 @@ def _stalls(chosen: _Chosen, warnings: list[str]) -> None:
         share = np.count_nonzero(fast) / np.count_nonzero(chosen.keep)
         chosen.drop("not waited for", fast)
         warnings.append(
-            f"{series.source}: {share * 100:.0f} % of the steps took less than half the median: the loop does not "
+            f"{series.source}: {share * 100:.0f} % of the steps took less than half the median: "
+            "the loop does not "
             "wait for them; call jax.block_until_ready in it"
         )
     chosen.drop("warm-up", at_start)
@@ -419,7 +429,8 @@ def _stalls(chosen: _Chosen, warnings: list[str]) -> None:
         chosen.keep
     ):
         warnings.append(
-            f"{series.source}: {np.count_nonzero(later)} of {np.count_nonzero(chosen.keep)} steps take more than "
+            f"{series.source}: {np.count_nonzero(later)} of {np.count_nonzero(chosen.keep)} steps "
+            "take more than "
             f"{STALL_FACTOR} times the median: too many to be stalls, they are kept"
         )
     else:
@@ -485,10 +496,8 @@ def level_shift(values: Floats, least: float = LEVEL_SHIFT) -> tuple[int, float]
     )
     sigma = 1.4826 * float(np.median(np.abs(np.diff(values)))) / np.sqrt(2)
     clean = np.where(np.abs(values - around) > 4 * sigma, around, values)
-    sums, place = (
-        np.cumsum(clean - clean.mean()),
-        np.arange(SHORTEST_LEVEL, count - SHORTEST_LEVEL + 1),
-    )
+    sums = np.cumsum(clean - clean.mean())
+    place = np.arange(SHORTEST_LEVEL, count - SHORTEST_LEVEL + 1)
     at = int(place[np.argmax(sums[place - 1] ** 2 / (place * (count - place)))])
     before, after = clean[:at], clean[at:]
     shift = float(np.median(values[at:]) - np.median(values[:at]))
@@ -582,7 +591,8 @@ def check_runs(runs: Sequence[StepTimes]) -> None:
         fast, slow = ordered[0], ordered[-1]
         what = (
             f"step times of {fast.series.source} and {slow.series.source} differ by a factor of "
-            f"{slow.median_s / fast.median_s:.4g} ({fast.median_s:.4g} s and {slow.median_s:.4g} s): "
+            f"{slow.median_s / fast.median_s:.4g} ({fast.median_s:.4g} s and {slow.median_s:.4g} "
+            "s): "
             "other units, or one loop does not wait for its steps"
         )
         raise UserError(

@@ -33,9 +33,8 @@ of openxla/xla `xla/stream_executor/device_description.h`, by which XLA prices u
 """
 LINE_BYTES = 128
 """A line of a cache (the same guide): the most that one element can bring along."""
-L2_BYTES = (
-    40 << 20
-)  # second-level cache of an A100, the smallest of the GPUs known here (its data sheet)
+# second-level cache of an A100, the smallest of the GPUs known here (its data sheet)
+L2_BYTES = 40 << 20
 L2_SPEED = 2.5
 """Bandwidth of the second-level cache over device memory (``kL2CacheSpeedup`` in openxla/xla
 `xla/service/gpu/model/gpu_performance_model_base.cc`)."""

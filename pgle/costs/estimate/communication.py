@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib import resources
@@ -30,9 +30,8 @@ from pgle.xla.collective_kinds import KINDS
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.targets import KERNEL_US, TABLE, Hardware, weaker
 
-Curve = tuple[
-    Sequence[float], Sequence[float]
-]  # logarithms of bytes, ascending, and of microseconds, never falling
+# logarithms of bytes, ascending, and of microseconds, never falling
+Curve = tuple[Sequence[float], Sequence[float]]
 
 
 def inside_us(kind: str, group: int, size_bytes: float, hardware: Hardware) -> float:
@@ -49,7 +48,8 @@ def inside_us(kind: str, group: int, size_bytes: float, hardware: Hardware) -> f
         Microseconds; below the smallest size of the table the smallest size's time, above the
         largest in proportion to the bytes.
     """
-    base, x = TABLE[hardware.measured_as], log(max(size_bytes, 1.0))
+    base = TABLE[hardware.measured_as]
+    x = log(max(size_bytes, 1.0))
     curves = _curves(base.name, kind, base.nvlink_gb_s / hardware.nvlink_gb_s)
     times = [_at(each, x) for each in curves.values()]
     return exp(_between(log(max(group, 1)), [log(known) for known in curves], times))
@@ -75,13 +75,23 @@ def _points() -> Mapping[tuple[str, str], Mapping[int, list[tuple[float, float]]
     return points
 
 
+def _measured_sizes(
+    groups: Iterable[Sequence[tuple[float, float]]],
+) -> list[float]:
+    """Logarithms of the bytes that any group was measured at, ascending."""
+    found: set[float] = set()
+    for points in groups:
+        found.update(size for size, _ in points)
+    return sorted(found)
+
+
 @lru_cache(maxsize=256)
 def _curves(gpu: str, kind: str, slower: float) -> Mapping[int, Curve]:
     """Curves by group, ascending, of which a larger group never takes less; all have the sizes of
     all.
     """
     groups = _points()[gpu, kind]
-    sizes = sorted({size for points in groups.values() for size, _ in points})
+    sizes = _measured_sizes(groups.values())
     found: dict[int, Curve] = {}
     beyond = [inf] * len(sizes)
     for group in sorted(groups, reverse=True):
@@ -241,11 +251,9 @@ def nccl_us(
         for item in RING
     ]
     if kind == "all-reduce":  # a tree over the hosts, and chains inside them
-        moved, chain, levels = (
-            _tree_bytes(size, group, hardware),
-            group.per_host - 1,
-            log2(group.hosts),
-        )
+        moved = _tree_bytes(size, group, hardware)
+        chain = group.per_host - 1
+        levels = log2(group.hosts)
         found += [
             (
                 item.base_us + 2 * (chain * item.nvlink_us + levels * item.network_us),
@@ -346,7 +354,8 @@ def _queued_us(
     """
     if kind in ("all-to-all", "ragged-all-to-all") or len(calls) < 2 or not sum(calls):
         return 0.0
-    ordered, share = sorted(calls), sum(calls) / CHANNELS
+    ordered = sorted(calls)
+    share = sum(calls) / CHANNELS
     queued, longest = [0.0] * CHANNELS, [0.0] * CHANNELS
     begin = 0
     for each, latency in zip(
@@ -431,19 +440,15 @@ def _curve(kind: str, group: DeviceGroup, near: int, hardware: Hardware) -> Curv
     does not count twice. The curve never falls.
     """
     points = _points()[hardware.measured_as, kind].values()
-    inside, sizes = (
-        DeviceGroup(near, 1),
-        sorted({*_SIZES, *(exp(size) for of_group in points for size, _ in of_group)}),
-    )
+    inside = DeviceGroup(near, 1)
+    sizes = sorted({*_SIZES, *map(exp, _measured_sizes(points))})
     latency_us = max(
         _model_us(kind, 0, group, hardware) - _model_us(kind, 0, inside, hardware), 0.0
     )
 
     def time_us(size: float) -> float:
-        whole, measured = (
-            _model_us(kind, size, group, hardware),
-            inside_us(kind, near, size, hardware),
-        )
+        whole = _model_us(kind, size, group, hardware)
+        measured = inside_us(kind, near, size, hardware)
         added = measured + max(whole - _model_us(kind, size, inside, hardware), 0.0)
         bounded = max(measured + latency_us, whole)
         return max(min(added, bounded), between_hosts_us(kind, size, group, hardware))

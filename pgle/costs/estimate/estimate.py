@@ -247,11 +247,10 @@ def pointwise_operations(module: Module, instruction: Instruction) -> int:
     transcendental or not.
     """
     fused = module.fused(instruction)
-    return sum(
-        prod(_widest(module, item))
-        for item in (fused.instructions if fused else ())
-        if item.opcode not in _MOVES
-    )
+    if fused is None:
+        return 0
+    computing = (item for item in fused.instructions if item.opcode not in _MOVES)
+    return sum(prod(_widest(module, item)) for item in computing)
 
 
 def _widest(module: Module, item: Instruction) -> tuple[int, ...]:
@@ -413,13 +412,9 @@ class _Needed:
         }
         self.elements = dict.fromkeys(self.items, 0)
         root = self.items.get(fused.root)
-        self.roots = (
-            ()
-            if root is None
-            else root.operands
-            if root.opcode == "tuple"
-            else (root.name,)
-        )
+        self.roots: tuple[str, ...] = ()
+        if root is not None:
+            self.roots = root.operands if root.opcode == "tuple" else (root.name,)
         for name in self.roots:
             self._need(
                 name, prod((self.update_of(name) or self.items[name]).shape.dimensions)

@@ -155,16 +155,24 @@ def unmodelled(
 
 
 _REMEDY = (
-    "measure them and give the costs with --profile, or state them in the program, for XLA too: 'with "
-    'jax.experimental.xla_metadata.set_xla_metadata(latency_metadata="NANOSECONDS"):\' around the call'
+    "measure them and give the costs with --profile, or state them in the program, for XLA too: "
+    "'with "
+    'jax.experimental.xla_metadata.set_xla_metadata(latency_metadata="NANOSECONDS"):\' around the '
+    "call"
 )
 
 
 def unmodelled_warnings(module: Module, measured: Collection[str]) -> list[str]:
     """What `unmodelled` counts as, and what to do: a line for each `Basis` that occurs."""
     counts_as = {
-        Basis.UNKNOWN: "no cost is known of custom calls ({}): they count as what moving their bytes takes",
-        Basis.BOUND: "only a bound is known of linear algebra ({}): it counts as its least operations at the GPU's peak",
+        Basis.UNKNOWN: (
+            "no cost is known of custom calls ({}): they count as what moving their "
+            "bytes takes"
+        ),
+        Basis.BOUND: (
+            "only a bound is known of linear algebra ({}): it counts as its least "
+            "operations at the GPU's peak"
+        ),
     }
     found = unmodelled(module, measured)
     lines = []

@@ -61,7 +61,8 @@ def _least_operations(module: Module, instruction: Instruction) -> float:
     if not routine or matrix is None or len(matrix.dimensions) < 2:
         return 0.0
     *batches, m, n = matrix.dimensions
-    short, long = min(m, n), max(m, n)
+    short = min(m, n)
+    long = max(m, n)
     times = float(prod(batches))
     if routine == "trsm":
         right = operand_shape(module, instruction, 1)

@@ -34,20 +34,17 @@ def device_bytes_of_passes(
         once: bytes that one pass reads and writes.
     """
     if instruction.opcode == "fft":
-        between = 2 * _complex_bytes(
-            module, instruction
-        )  # of a pass that neither begins nor ends
+        # of a pass that neither begins nor ends
+        between = 2 * _complex_bytes(module, instruction)
         return once + between * (fft_passes(module, instruction) - 1)
     if is_radix_sort(instruction):
         return once * sort_passes(instruction)[0]
     fused = module.fused(instruction)
-    sorts = [
-        item
-        for item in ((instruction,) if fused is None else fused.instructions)
-        if item.opcode == "sort"
-    ]
-    later = [2 * item.shape.size_bytes * (sort_passes(item)[1] - 1) for item in sorts]
-    return once + sum(later)
+    later = 0
+    for item in (instruction,) if fused is None else fused.instructions:
+        if item.opcode == "sort":
+            later += 2 * item.shape.size_bytes * (sort_passes(item)[1] - 1)
+    return once + later
 
 
 def fft_passes(module: Module, instruction: Instruction) -> int:
@@ -114,7 +111,8 @@ def _largest_factor(length: int) -> int:
     """The largest prime factor; for lengths that have none up to `LARGEST_FACTOR` left, what
     remains.
     """
-    rest, largest = max(length, 1), 1
+    rest = max(length, 1)
+    largest = 1
     for factor in range(2, LARGEST_FACTOR + 1):
         while rest % factor == 0:
             rest, largest = rest // factor, factor

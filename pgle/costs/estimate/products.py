@@ -70,10 +70,11 @@ def measured_products(gpu: str, dtype: str) -> npt.NDArray[np.float64]:
 
 
 _TABLE_BYTES = {"bf16": 2.0, "f8": 1.0, "f32": 4.0}  # of an element
+# powers of two at which products are worked out: up to 4,096 products, sides up to 2^20
 _BATCHES, _SIDES = (
     13,
     21,
-)  # powers of two at which products are worked out: up to 4,096 products, sides up to 2^20
+)
 
 
 def _place(value: int, points: int) -> tuple[int, float]:
@@ -120,15 +121,14 @@ def _surface(
         *(np.clip(each, GRID_K[0], GRID_K[-1]) for each in (m, n, k)),
     ]
     own = _Roofline(hardware.peak_of(family), item_bytes, hardware)
-    roofline, nearest = own.us(b, m, n, k), of_table.us(*near)
+    roofline = own.us(b, m, n, k)
+    nearest = of_table.us(*near)
     measured = measured_products(base.name, table)[np.ix_(batch, side, side, side)]
     times = np.log(np.where(np.isnan(measured), nearest, measured) * roofline / nearest)
     most, least = times, times[::-1, ::-1, ::-1, ::-1]
     for axis in range(times.ndim):
-        most, least = (
-            np.maximum.accumulate(most, axis),
-            np.minimum.accumulate(least, axis),
-        )
+        most = np.maximum.accumulate(most, axis)
+        least = np.minimum.accumulate(least, axis)
     middle = (most + least[::-1, ::-1, ::-1, ::-1]) / 2
     return np.maximum(middle, np.log(own.least_us(b, m, n, k)))
 
@@ -148,7 +148,8 @@ class _Roofline:
         A last wave of tiles that leaves some idle does not count: libraries choose other tiles
         then.
         """
-        cores, tiles = self.hardware.cores, b * np.ceil(m / TILE) * np.ceil(n / TILE)
+        cores = self.hardware.cores
+        tiles = b * np.ceil(m / TILE) * np.ceil(n / TILE)
         depth = np.maximum(np.minimum(k, SPLIT_K), tiles * k / cores)
         operations = 2.0 * np.minimum(m, TILE) * np.minimum(n, TILE) * depth
         arithmetic = (
@@ -185,7 +186,8 @@ _STATED = re.compile(r"(\w+) = (-?\d{1,18}) : i64")
 """Transformer Engine's attributes: sizes, whatever the layout of queries, keys and values."""
 
 _SCORES = re.compile(
-    r'"intermediate_tensor_shape":\s*\{.*?"dimensions":\s*\["(\d{1,18})",\s*"(\d{1,18})",\s*"(\d{1,18})",\s*"(\d{1,18})"\]'
+    r'"intermediate_tensor_shape":\s*\{.*?"dimensions":\s*'
+    r'\["(\d{1,18})",\s*"(\d{1,18})",\s*"(\d{1,18})",\s*"(\d{1,18})"\]'
 )
 """In cuDNN's configuration: batch, heads, queries, keys (jax
 `_src/cudnn/fused_attention_stablehlo.py`).
@@ -357,7 +359,14 @@ def _dot(
     columns = max(prod(result.dimensions) // max(rows, 1), 1)
     batch = _shared_leading(lhs.dimensions, result.dimensions, contracting)
     precision = _precision(instruction)
-    yield Matmul(batch, max(rows // batch, 1), columns, depth, lhs.dtype, precision)
+    yield Matmul(
+        batch=batch,
+        m=max(rows // batch, 1),
+        n=columns,
+        k=depth,
+        dtype=lhs.dtype,
+        precision=precision,
+    )
 
 
 def _shared_leading(
@@ -422,7 +431,8 @@ def attention_operations(module: Module, instruction: Instruction) -> float:
     """
     if not is_attention(instruction):
         return 0.0
-    target, config = instruction.custom_call_target.lower(), instruction.backend_config
+    target = instruction.custom_call_target.lower()
+    config = instruction.backend_config
     sizes = _attention_sizes(module, instruction)
     if sizes is None:
         return 0.0
@@ -454,7 +464,8 @@ def _attention_sizes(
             int(stated["qk_head_dim"])
             + int(stated.get("v_head_dim", stated["qk_head_dim"]))
         ) / 2
-        batch, heads = int(stated["input_batch"]), int(stated["attn_heads"])
+        batch = int(stated["input_batch"])
+        heads = int(stated["attn_heads"])
         return (
             batch,
             heads,
@@ -462,10 +473,8 @@ def _attention_sizes(
             int(stated["kv_max_seqlen"]),
             depth,
         )
-    query, key = (
-        operand_shape(module, instruction, 0),
-        operand_shape(module, instruction, 1),
-    )
+    query = operand_shape(module, instruction, 0)
+    key = operand_shape(module, instruction, 1)
     if (
         query is None
         or key is None
@@ -485,10 +494,8 @@ def _convolution(module: Module, instruction: Instruction) -> Iterator[Matmul]:
     """As a matrix product; the output features are the largest dimension that kernel and result
     share.
     """
-    kernel, result = (
-        operand_shape(module, instruction, 1),
-        first_array(instruction.shape),
-    )
+    kernel = operand_shape(module, instruction, 1)
+    result = first_array(instruction.shape)
     if kernel is None or result is None:
         return
     features = max(
@@ -497,7 +504,12 @@ def _convolution(module: Module, instruction: Instruction) -> Iterator[Matmul]:
     rows = prod(result.dimensions) // max(features, 1)
     depth = prod(kernel.dimensions) // max(features, 1)
     yield Matmul(
-        1, max(rows, 1), features, depth, kernel.dtype, _precision(instruction)
+        batch=1,
+        m=max(rows, 1),
+        n=features,
+        k=depth,
+        dtype=kernel.dtype,
+        precision=_precision(instruction),
     )
 
 

@@ -74,13 +74,12 @@ def _dtype(scatter: Instruction) -> str:
 
 def _overwrites(module: Module, scatter: Instruction) -> bool:
     """Whether it writes without reading, so that nothing has to wait."""
-    combiner = [
-        module.computations[name]
-        for name in scatter.called
-        if name in module.computations
-    ]
-    items = [item for one in combiner for item in one.instructions]
-    return bool(items) and all(item.opcode == "parameter" for item in items)
+    opcodes: set[str] = set()
+    for name in scatter.called:
+        if name in module.computations:
+            combiner = module.computations[name]
+            opcodes.update(item.opcode for item in combiner.instructions)
+    return opcodes == {"parameter"}
 
 
 def _places(module: Module, scatter: Instruction) -> int:
@@ -102,7 +101,8 @@ def _most_repeats(module: Module, scatter: Instruction, caller: Instruction) -> 
     A mixture of experts sends each token to k experts: the indices are an argsort of tokens times
     k, divided by k, so that each of the operand's rows comes k times.
     """
-    rows, arrays = _rows(module, scatter), len(scatter.operands) // 2
+    rows = _rows(module, scatter)
+    arrays = len(scatter.operands) // 2
     updates = operand_shape(module, scatter, arrays + 1)
     permuted = _permuted(module, scatter.operands[arrays], caller) if arrays else 0
     result = first_array(scatter.shape)
@@ -116,7 +116,9 @@ def _permuted(module: Module, indices: str, caller: Instruction) -> int:
     """The length of the one argsort that indices follow from by arithmetic alone; 0 if from
     anything else, too.
     """
-    lengths, names, seen = set[int](), [indices], set[str]()
+    lengths = set[int]()
+    names = [indices]
+    seen = set[str]()
     while names:
         item = module.instructions.get(name := names.pop())
         if item is None or name in seen:

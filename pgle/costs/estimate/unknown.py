@@ -168,10 +168,8 @@ def _of_collective(
 
 def _sectors(module: Module, gather: Instruction) -> int:
     """Sectors that a gather reads if its rows lie apart; a row itself is contiguous."""
-    operand, indices = (
-        operand_shape(module, gather, 0),
-        operand_shape(module, gather, 1),
-    )
+    operand = operand_shape(module, gather, 0)
+    indices = operand_shape(module, gather, 1)
     elements = prod(gather.shape.dimensions)
     if operand is None or indices is None:
         return elements
@@ -201,7 +199,8 @@ def assumed_warnings(
         return []
     slow, fast = hardware.networks_gb_s
     return [
-        f"collectives cross hosts of {hardware.devices_per_host} GPUs; a network of {hardware.nic_gb_s:g} GB/s per "
+        f"collectives cross hosts of {hardware.devices_per_host} GPUs; a network of "
+        f"{hardware.nic_gb_s:g} GB/s per "
         "GPU and direction is assumed: name yours with --network; "
         f"the range holds networks of {slow:g} to {fast:g} GB/s"
     ]
@@ -293,8 +292,6 @@ def size_spread(
         * sqrt(1 + 1 / len(rates))
     )
     far = sqrt(abs(log2(devices_to / devices_from)))
-    low, high = (
-        exp(min(fmean(rates) - half, 0) * far),
-        exp(max(fmean(rates) + half, 0) * far),
-    )
+    low = exp(min(fmean(rates) - half, 0) * far)
+    high = exp(max(fmean(rates) + half, 0) * far)
     return (low, high) if devices_to >= devices_from else (1 / high, 1 / low)

@@ -29,6 +29,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 
@@ -95,46 +96,45 @@ class TracedProgram:
 
     key: ModuleKey  # name and program id
     index: int  # into `Trace.modules`
-    instructions: tuple[
-        int, ...
-    ]  # the ones that it ran, as indices into `Trace.instructions`, ascending
+    # the ones that it ran, as indices into `Trace.instructions`, ascending
+    instructions: tuple[int, ...]
     hlo: Module | None  # its final HLO module, None where none was given or embedded
-    fingerprints: tuple[
-        str, ...
-    ]  # of the HLO modules of all processes; autotuning can make them differ
+    # of the HLO modules of all processes; autotuning can make them differ
+    fingerprints: tuple[str, ...]
     gpu_time_ns: int  # total time of its activities in the trace
     compute_ns: int  # without collectives
-    lhs_module: Module | None = (
-        None  # as LHS saw it, from a schedule dump; None if absent
-    )
+    # as LHS saw it, from a schedule dump; None if absent
+    lhs_module: Module | None = None
 
 
 def traced_programs(
     trace: Trace, modules: Sequence[Module]
 ) -> tuple[Trace, tuple[TracedProgram, ...]]:
-    """The programs of a trace, the one with most compute first, and the trace with one module index
-    for each.
+    """The programs of a trace, the one with most compute first.
 
     Args:
-        modules: HLO modules from dumps; without, modules in the trace separate programs of one
-        name.
+        modules: HLO modules from dumps. Without them, the modules that the trace embeds separate
+            programs of one name.
+
+    Returns:
+        The trace with one module index for each program, and the programs.
     """
     found = find_programs(trace, modules)
     times = Counter(program.key.name for program in found)
-    named = [
-        with_embedded_hlo(trace, item) if times[item.key.name] > 1 else item
-        for item in found
-    ]
+    named = []
+    for program in found:
+        if times[program.key.name] > 1:
+            program = with_embedded_hlo(trace, program)
+        named.append(program)
     return unite_programs(trace, named)
 
 
 def with_embedded_hlo(trace: Trace, program: TracedProgram) -> TracedProgram:
-    """The program with the HLO that the trace embeds, where it has none from a dump."""
+    """The program; if no dump had its HLO, with the HLO that the trace embeds."""
     if program.hlo is not None or program.key not in trace.hlo:
         return program
-    from pgle.xla.hlo.proto import (
-        module_from_bytes,
-    )  # protocol buffers: most conversions of nsys do without
+    # protocol buffers: most conversions of nsys do without them
+    from pgle.xla.hlo.proto import module_from_bytes
 
     module = module_from_bytes(
         trace.hlo[program.key], f"HLO of {program.key.name} embedded in the trace"
@@ -145,32 +145,26 @@ def with_embedded_hlo(trace: Trace, program: TracedProgram) -> TracedProgram:
 
 def find_programs(trace: Trace, modules: Sequence[Module]) -> tuple[TracedProgram, ...]:
     """The programs of a trace, the one with most compute (the main module) first."""
-    times, busy = (
-        totals(trace.module, trace.duration_ns, len(trace.modules)),
-        compute_ns(trace),
-    )
+    gpu_time_ns = totals(trace.module, trace.duration_ns, len(trace.modules))
+    busy_ns = compute_ns(trace)
     ran = _values_by_module(trace.module, trace.instruction, len(trace.instructions))
     programs = []
     for index, key in enumerate(trace.modules):
         instructions = tuple(ran.get(index, ()))
-        found = _modules_of(
-            key, {trace.instructions[code] for code in instructions}, modules
+        names = {trace.instructions[code] for code in instructions}
+        found = _modules_of(key, names, modules)
+        fingerprints = dict.fromkeys(module.fingerprint for module in found)
+        fingerprints.pop("", None)
+        program = TracedProgram(
+            key=key,
+            index=index,
+            instructions=instructions,
+            hlo=found[0] if found else None,
+            fingerprints=tuple(fingerprints),
+            gpu_time_ns=int(gpu_time_ns[index]),
+            compute_ns=int(busy_ns[index]),
         )
-        fingerprints = tuple(
-            dict.fromkeys(module.fingerprint for module in found if module.fingerprint)
-        )
-        hlo = found[0] if found else None
-        programs.append(
-            TracedProgram(
-                key,
-                index,
-                instructions,
-                hlo,
-                fingerprints,
-                int(times[index]),
-                int(busy[index]),
-            )
-        )
+        programs.append(program)
     return _by_time(programs)
 
 
@@ -240,8 +234,10 @@ def select_programs(
 def unite_programs(
     trace: Trace, programs: Sequence[TracedProgram]
 ) -> tuple[Trace, tuple[TracedProgram, ...]]:
-    """Programs of one name that are the same, as one: of equal fingerprint, or of other processes
-    with equal names.
+    """Make one program of those that have one name and are the same.
+
+    Programs are the same if they have a fingerprint in common, or if other processes ran them with
+    equal instruction names.
 
     Returns:
         The trace with one module index for each program, executions numbered over all its ids by
@@ -249,6 +245,27 @@ def unite_programs(
     """
     if len({program.key.name for program in programs}) == len(programs):
         return trace, tuple(programs)
+    groups = _groups_of_same(trace, programs)
+    if len(groups) == len(programs):
+        return trace, tuple(programs)
+    module = trace.module.copy()
+    # united executions are more than any of them, so they may need more bits
+    execution = trace.execution.astype(np.int32)
+    united = []
+    for group in groups:
+        if len(group) > 1:
+            indices = [program.index for program in group]
+            rows = np.flatnonzero(np.isin(trace.module, indices))
+            execution[rows] = _numbered_by_time(trace, rows)
+            module[rows] = group[0].index
+        united.append(_united(group))
+    return replace(trace, module=module, execution=execution), _by_time(united)
+
+
+def _groups_of_same(
+    trace: Trace, programs: Sequence[TracedProgram]
+) -> list[list[TracedProgram]]:
+    """The programs in groups of the same one, by name and program id."""
     ran_on = _values_by_module(trace.module, trace.device, len(trace.devices))
     processes = {
         index: {trace.devices[code].process for code in codes}
@@ -258,39 +275,29 @@ def unite_programs(
     for program in sorted(
         programs, key=lambda item: (item.key.name, item.key.program_id or 0)
     ):
-        same = (group for group in groups if group[0].key.name == program.key.name)
-        partner = next(
-            (group for group in same if _is_one(processes, group, program)), None
-        )
-        groups.append([program]) if partner is None else partner.append(program)
-    if len(groups) == len(programs):
-        return trace, tuple(programs)
-    module, execution = (
-        trace.module.copy(),
-        trace.execution.astype(np.int32),
-    )  # united ones are more than each
-    united = []
-    for group in groups:
-        if len(group) > 1:
-            rows = np.flatnonzero(
-                np.isin(trace.module, [program.index for program in group])
-            )
-            execution[rows] = _numbered_by_time(trace, rows)
-            module[rows] = group[0].index
-        united.append(_united(group))
-    return replace(trace, module=module, execution=execution), _by_time(united)
+        for group in groups:
+            has_name = group[0].key.name == program.key.name
+            if has_name and _is_one(processes, group, program):
+                group.append(program)
+                break
+        else:
+            groups.append([program])
+    return groups
 
 
 def _united(group: Sequence[TracedProgram]) -> TracedProgram:
+    """One program of several that are the same."""
+    instructions: set[int] = set()
+    fingerprints: dict[str, None] = {}
+    for program in group:
+        instructions.update(program.instructions)
+        fingerprints |= dict.fromkeys(program.fingerprints)
+    modules = (program.hlo for program in group if program.hlo is not None)
     return replace(
         group[0],
-        instructions=tuple(
-            sorted({code for program in group for code in program.instructions})
-        ),
-        hlo=next((program.hlo for program in group if program.hlo is not None), None),
-        fingerprints=tuple(
-            dict.fromkeys(one for program in group for one in program.fingerprints)
-        ),
+        instructions=tuple(sorted(instructions)),
+        hlo=next(modules, None),
+        fingerprints=tuple(fingerprints),
         gpu_time_ns=sum(program.gpu_time_ns for program in group),
         compute_ns=sum(program.compute_ns for program in group),
     )
@@ -323,7 +330,8 @@ def _is_one(
     of_group = set().union(*(processes.get(other.index, set()) for other in group))
     if of_group & processes.get(program.index, set()):
         return False  # one process tells its modules apart
-    mine, theirs = set(program.instructions), set(group[0].instructions)
+    mine = set(program.instructions)
+    theirs = set(group[0].instructions)
     return len(mine & theirs) >= MIN_NAME_OVERLAP * len(mine | theirs)
 
 
@@ -333,18 +341,15 @@ def _numbered_by_time(
     """Running number of each row's (module, execution) on its device, by first start; -1 stays."""
     result = trace.execution[rows].astype(np.int32)
     known = np.flatnonzero(result >= 0)
-    device, module = (
-        trace.device[rows[known]].astype(np.int64),
-        trace.module[rows[known]],
-    )
-    if np.count_nonzero(np.bincount(device * len(trace.modules) + module)) == len(
-        distinct(device)
-    ):
+    device = trace.device[rows[known]].astype(np.int64)
+    module = trace.module[rows[known]]
+    per_device = np.bincount(device * len(trace.modules) + module)
+    if np.count_nonzero(per_device) == len(distinct(device)):
         return result  # on each device one module, numbered as it is
-    item = module.astype(np.int64) * (int(result.max(initial=0)) + 1) + result[known]
-    result[known] = running_numbers(
-        device, item
-    )  # rows of a device are ordered by start
+    most = int(result.max(initial=0)) + 1
+    item = module.astype(np.int64) * most + result[known]
+    # rows of a device are ordered by start
+    result[known] = running_numbers(device, item)
     return result
 
 
@@ -363,9 +368,8 @@ class ProgramCosts:
     launch: LaunchGaps | None = (
         None  # gaps between kernels; None where too few were seen
     )
-    contention: Contention | None = (
-        None  # of kernels, while collectives run; None if the trace does not show it
-    )
+    # of kernels, while collectives run; None if the trace does not show it
+    contention: Contention | None = None
     ranks: int = 0  # how many meet in the largest collective; 0 where no HLO says it
     # JAX's global ids of the devices that ran it; empty where the trace does not say all of them
     rank_ids: tuple[int, ...] = ()
@@ -390,47 +394,57 @@ class ProgramCosts:
 
 def warnings_of(found: ProgramCosts, alignment: Alignment) -> tuple[str, ...]:
     """What the user should know, one line each."""
-    window, label, given = (
-        found.window,
-        found.program.key.name,
-        len(found.window.devices),
-    )
-    collectives = [cost for cost in found.costs if cost.kind == CostKind.COLLECTIVE]
+    window = found.window
+    label = found.program.key.name
+    given = len(window.devices)
     lines = []
     if window.seen and window.used == given and not window.dropped:
         lines.append(
-            f"{label}: one execution per device in the window, so warm-up cannot be recognised; trace 5 or more steps"
+            f"{label}: one execution per device in the window, so warm-up cannot be "
+            "recognised; trace 5 or more steps"
         )
-    if collectives and given < max(found.ranks, 2):
-        lines.append(
-            f"{label}: {given} of {found.ranks or 'several'} ranks given: "
-            "collective costs include the wait for the others; give all traces"
-        )
-    if noisy := [
-        cost for cost in collectives if cost.samples > 2 and cost.spread > 0.5
-    ]:
-        worst = max(noisy, key=lambda cost: cost.cost_us * cost.spread)
-        count = (
-            "1 collective varies"
-            if len(noisy) == 1
-            else f"{len(noisy)} collectives vary"
-        )
-        lines.append(
-            f"{label}: {count} by more than 50 % between executions: {worst.name} takes {worst.min_us:.0f} to "
-            f"{worst.max_us:.0f} µs"
-        )
-    if collectives and (line := alignment.describe(window.fewest, window.steps_seen)):
-        lines.append(f"{label}: {line}; trace the same steps on all")
-    if collectives and found.program.hlo is None:
-        lines.append(
-            f"{label}: no HLO, so names of collectives may differ from the ones that LHS looks up; pass --hlo DUMP_DIR"
-        )
+    collectives = [cost for cost in found.costs if cost.kind == CostKind.COLLECTIVE]
+    if collectives:
+        lines += _collective_warnings(found, collectives, alignment)
     missing = found.left_out.get("not in the HLO module", ())
     if missing:
         lines.append(
-            f"{label}: {len(missing)} traced names are not in its HLO module ({', '.join(missing[:3])})"
+            f"{label}: {len(missing)} traced names are not in its HLO module "
+            f"({', '.join(missing[:3])})"
         )
     return tuple(lines)
+
+
+def _collective_warnings(
+    found: ProgramCosts, collectives: Sequence[Cost], alignment: Alignment
+) -> Iterator[str]:
+    """What the user should know of the costs of collectives."""
+    window = found.window
+    label = found.program.key.name
+    given = len(window.devices)
+    if given < max(found.ranks, 2):
+        yield (
+            f"{label}: {given} of {found.ranks or 'several'} ranks given: "
+            "collective costs include the wait for the others; give all traces"
+        )
+    noisy = [cost for cost in collectives if cost.samples > 2 and cost.spread > 0.5]
+    if noisy:
+        worst = max(noisy, key=lambda cost: cost.cost_us * cost.spread)
+        count = f"{len(noisy)} collectives vary"
+        if len(noisy) == 1:
+            count = "1 collective varies"
+        yield (
+            f"{label}: {count} by more than 50 % between executions: {worst.name} takes "
+            f"{worst.min_us:.0f} to {worst.max_us:.0f} µs"
+        )
+    apart = alignment.describe(window.fewest, window.steps_seen)
+    if apart:
+        yield f"{label}: {apart}; trace the same steps on all"
+    if found.program.hlo is None:
+        yield (
+            f"{label}: no HLO, so names of collectives may differ from the ones that LHS "
+            "looks up; pass --hlo DUMP_DIR"
+        )
 
 
 def folded(lines: Iterable[tuple[str, str]]) -> tuple[str, ...]:
@@ -472,17 +486,17 @@ class Measured:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Remarks on the costs, one line each."""
-        lines = folded(
-            (found.program.key.name, line)
-            for found in self.costs
-            for line in found.warnings
-        )
+        lines: list[tuple[str, str]] = []
+        for found in self.costs:
+            name = found.program.key.name
+            lines += ((name, line) for line in found.warnings)
+        warnings = folded(lines)
         if bool((self.trace.kind == ActivityKind.HOST).all()):
             return (
                 "recorded on CPU devices: these costs are no GPU's, do not give them to a GPU run",
-                *lines,
+                *warnings,
             )
-        return lines
+        return warnings
 
 
 def measure(
@@ -495,21 +509,25 @@ def measure(
     """The costs of the instructions of a trace.
 
     Args:
-        dumps: of the profiled run; without, modules embedded in the trace are used.
+        dumps: HLO dumps of the profiled run. Without them, modules embedded in the trace are used.
         module: ``auto`` (the main module), ``all``, or a regular expression searched in module
-        names.
+            names.
 
     Raises:
         UserError: the trace has no activity of an instruction, no module matches, or no cost is
-        left.
+            left.
     """
-    dumps, options = dumps or Dumps(), options or AggregateOptions()
+    dumps = dumps or Dumps()
+    options = options or AggregateOptions()
     if len(trace) == 0:
         lost = ", ".join(f"{item.count} {item.reason}" for item in trace.unresolved)
         raise UserError(
             f"no GPU activity belongs to an HLO instruction ({lost or 'the trace is empty'})",
             where=_source(trace),
-            remedy=f"trace with NVTX and CUDA on and --xla_gpu_enable_command_buffer= ('{PROFILE}' does)",
+            remedy=(
+                "trace with NVTX and CUDA on and --xla_gpu_enable_command_buffer= "
+                f"('{PROFILE}' does)"
+            ),
         )
     trace, programs = traced_programs(trace, dumps.modules)
     selected = select_programs(programs, module)
@@ -621,18 +639,17 @@ def _program_costs(
         ),
         *loop_costs(trace, program.index, naming.loops, kept, options.stat),
     ]
+    if trace.simulated:
+        costs = [cost._replace(origin=Origin.SIMULATED) for cost in costs]
     costs.sort(key=lambda cost: cost.name)
+    group_sizes = map(len, chain.from_iterable(naming.groups))
     found = ProgramCosts(
         program=program,
-        costs=tuple(cost._replace(origin=Origin.SIMULATED) for cost in costs)
-        if trace.simulated
-        else tuple(costs),
+        costs=tuple(costs),
         window=window,
         left_out=naming.left_out,
         launch=measure_launch(trace, program.index, kept, naming),
-        ranks=max(
-            (len(group) for groups in naming.groups for group in groups), default=0
-        ),
+        ranks=max(group_sizes, default=0),
         rank_ids=rank_ids(trace, window.devices),
         ends=ranks.windows,
         contention=_contention(trace, program, naming, kept),
@@ -654,22 +671,24 @@ def _lost_records(trace: Trace, found: ProgramCosts) -> Iterator[str]:
     shown = some((f"execution {number}" for number in sorted(lost)), 5)
     missing = many(sum(counts.values()), "GPU record")
     yield (
-        f"{found.program.key.name}: {missing} lost in {shown}, on {where}: left out; record fewer steps"
+        f"{found.program.key.name}: {missing} lost in {shown}, on {where}: left out; record fewer "
+        "steps"
     )
 
 
 def _contention(
     trace: Trace, program: TracedProgram, naming: Naming, kept: Flags
 ) -> Contention | None:
-    """None without HLO. Of a simulated GPU no factors, since they are the model's own."""
+    """The contention that the trace shows; None without HLO.
+
+    A simulated GPU has no factors, since they would be the model's own.
+    """
     if program.hlo is None:
         return None
     found = measure_contention(trace, program.index, kept, program.hlo, naming)
-    return (
-        replace(found, product=UNMEASURED, other=UNMEASURED)
-        if found and trace.simulated
-        else found
-    )
+    if found and trace.simulated:
+        return replace(found, product=UNMEASURED, other=UNMEASURED)
+    return found
 
 
 def measured_profile(measured: Measured, *, fingerprint_names: bool = False) -> Profile:
@@ -677,22 +696,20 @@ def measured_profile(measured: Measured, *, fingerprint_names: bool = False) -> 
 
     Args:
         fingerprint_names: name costs ``fingerprint::name``, which several programs in one profile
-        need.
+            need.
 
     Raises:
         UserError: a fingerprint that a name needs is not known.
     """
-    named = [
-        (found, name)
-        for found in measured.costs
-        for name in (fingerprints(found) if fingerprint_names else ("",))
-    ]
+    costs: list[Cost] = []
+    for found in measured.costs:
+        if not fingerprint_names:
+            costs += found.costs
+            continue
+        for fingerprint in fingerprints(found):
+            costs += (cost._replace(fingerprint=fingerprint) for cost in found.costs)
     return Profile(
-        costs=tuple(
-            cost._replace(fingerprint=name) if name else cost
-            for found, name in named
-            for cost in found.costs
-        ),
+        costs=tuple(costs),
         provenance=_provenance(measured),
         warnings=measured.warnings,
     )
@@ -713,48 +730,50 @@ def fingerprints(found: ProgramCosts) -> Sequence[str]:
 
 
 def _provenance(measured: Measured) -> dict[str, object]:
-    """For the sidecar: tool, inputs, statistics, flags, and of each module the executions that its
-    costs stand on.
-    """
+    """For the sidecar: tool, inputs, statistics, flags, and a record of each module."""
+    inputs = [
+        {
+            "name": Path(source.path).name,
+            "format": source.format,
+            "version": source.version,
+        }
+        for source in measured.trace.sources
+    ]
     return {
         "tool": f"pgle {__version__}",
-        "inputs": [
-            {
-                "name": Path(source.path).name,
-                "format": source.format,
-                "version": source.version,
-            }
-            for source in measured.trace.sources
-        ],
+        "inputs": inputs,
         "stat": measured.options.stat.name,
         "collective_stat": measured.options.collective_stat.name,
         "xla_flags": kept_flags(measured.trace.xla_flags),
-        "modules": [
-            {
-                "name": found.program.key.name,
-                "program_id": found.program.key.program_id,
-                "fingerprints": list(found.program.fingerprints),
-                "hlo": found.program.hlo is not None,
-                "executions_used": found.window.used,
-                "executions_seen": found.window.seen,
-                "executions_dropped": {
-                    str(number): why for number, why in found.window.dropped.items()
-                },
-                "devices": len(found.window.devices),
-                "ranks": found.ranks,
-                "rank_ids": list(found.rank_ids),
-                "step_us": found.window.span_us
-                if isfinite(found.window.span_us)
-                else None,
-                "names": len(found.costs),
-                "collectives": sum(
-                    cost.kind == CostKind.COLLECTIVE for cost in found.costs
-                ),
-                "launch": None if found.launch is None else asdict(found.launch),
-                "contention": None
-                if found.contention is None
-                else asdict(found.contention),
-            }
-            for found in measured.costs
-        ],
+        "modules": [_module_record(found) for found in measured.costs],
     }
+
+
+def _module_record(found: ProgramCosts) -> dict[str, object]:
+    """For the sidecar: a module, the executions that were measured, and what they gave."""
+    program = found.program
+    record: dict[str, object] = {
+        "name": program.key.name,
+        "program_id": program.key.program_id,
+        "fingerprints": list(program.fingerprints),
+        "hlo": program.hlo is not None,
+    }
+    window = found.window
+    dropped = {str(number): why for number, why in window.dropped.items()}
+    record |= {
+        "executions_used": window.used,
+        "executions_seen": window.seen,
+        "executions_dropped": dropped,
+        "devices": len(window.devices),
+        "ranks": found.ranks,
+        "rank_ids": list(found.rank_ids),
+        "step_us": window.span_us if isfinite(window.span_us) else None,
+    }
+    collectives = [cost for cost in found.costs if cost.kind == CostKind.COLLECTIVE]
+    record |= {
+        "names": len(found.costs),
+        "collectives": len(collectives),
+        "launch": None if found.launch is None else asdict(found.launch),
+        "contention": None if found.contention is None else asdict(found.contention),
+    }
+    return record

@@ -37,9 +37,8 @@ MAX_SPREAD_NS = 1_000_000.0
 apart.
 """
 
-UNSUSPICIOUS_NS = (
-    100_000.0  # ends that spread less do not speak against windows that begin together
-)
+# ends that spread less do not speak against windows that begin together
+UNSUSPICIOUS_NS = 100_000.0
 RESOLUTION_NS = 1000.0  # a smaller spread is no better: timestamps are not that good
 
 CLEARLY = 4.0
@@ -78,11 +77,10 @@ def match(
         What to add to the numbers of `other`, and what tells.
     """
     if not one.shape[1]:
-        return (
-            0,
-            MatchedBy.ORDER,
-        )  # they do not communicate, so nothing of theirs is compared
-    one, other = _recorded(one), _recorded(other)
+        # they do not communicate, so nothing of theirs is compared
+        return 0, MatchedBy.ORDER
+    one = _recorded(one)
+    other = _recorded(other)
     ways = _ways(one, other)
     if not ways:
         return 0, MatchedBy.NONE
@@ -195,7 +193,8 @@ def _ways(one: Floats, other: Floats) -> list[Way]:
     shift = np.array(
         sorted(range(1 - len(other), len(one)), key=lambda by: (abs(by), by)), np.int64
     )
-    low, high = np.maximum(0, shift), np.minimum(len(one), len(other) + shift)
+    low = np.maximum(0, shift)
+    high = np.minimum(len(one), len(other) + shift)
     count = np.minimum(high - low, MAX_SAMPLED)
     place = np.arange(min(MAX_SAMPLED, len(one), len(other)))
     spaced = np.linspace(low, high - 1, MAX_SAMPLED, axis=1).astype(np.int64)[
@@ -222,7 +221,8 @@ def _ways(one: Floats, other: Floats) -> list[Way]:
 def _medians(values: Floats, known: Ints) -> Floats:
     """The median of the finite values of each row, of which there are `known`; NaN if absent."""
     ordered = np.sort(values, axis=1)  # NaN come last
-    rows, last = np.arange(len(values)), np.maximum(known, 1)
+    rows = np.arange(len(values))
+    last = np.maximum(known, 1)
     medians: Floats = (ordered[rows, (last - 1) // 2] + ordered[rows, last // 2]) / 2
     return medians
 
@@ -257,9 +257,8 @@ class CollectiveEnds:
     columns: tuple[Column, ...]  # the collectives that ran
     ns: Floats  # float64[executions, columns], NaN where one did not run
     clock: Hashable = None  # windows of an equal one have one clock
-    utc_ns: int | None = (
-        None  # the wall clock, in ns since 1970, when `ns` is 0; None where unknown
-    )
+    # the wall clock, in ns since 1970, when `ns` is 0; None where unknown
+    utc_ns: int | None = None
 
     def shared(self, other: CollectiveEnds) -> list[Column]:
         """The columns that both have."""
@@ -289,17 +288,17 @@ class Alignment:
     whole: int = 0  # executions that every window has
 
     def describe(self, fewest: int, most: int) -> str:
-        """That ranks did not record the same executions, or that nothing tells; empty where they
-        did.
-        """
+        """How the executions that ranks recorded differ, in clauses; empty if they do not."""
         found = []
         if fewest < most:
             found.append(f"ranks recorded {fewest} to {most} executions")
         if self.apart:
-            found.append(f"{'' if found else 'ranks '}begin up to {self.apart} apart")
+            subject = "" if found else "ranks "
+            found.append(f"{subject}begin up to {self.apart} apart")
         if self.evidence is MatchedBy.APART:
             found.append(
-                f"by the wall clocks {self.unclear} recorded other executions, so collectives include waiting"
+                f"by the wall clocks {self.unclear} recorded other executions, so collectives "
+                "include waiting"
             )
             return ", ".join(found)
         if self.unclear:
@@ -346,7 +345,8 @@ def _nearest_first(windows: Sequence[CollectiveEnds]) -> Iterator[tuple[int, int
         for column in window.columns:
             members.setdefault(column, []).append(number)
     arrays = {column: np.array(numbers) for column, numbers in members.items()}
-    closest, partner = np.full(len(windows), -1), np.zeros(len(windows), np.int64)
+    closest = np.full(len(windows), -1)
+    partner = np.zeros(len(windows), np.int64)
     waiting = np.ones(len(windows), np.bool_)
     placed = 0
     while True:
@@ -445,7 +445,8 @@ def _windows(
         & (trace.execution[rows] >= 0)
         & (trace.execution[rows] < MAX_EXECUTIONS)
     ]
-    device, execution = trace.device[rows].astype(np.int64), trace.execution[rows]
+    device = trace.device[rows].astype(np.int64)
+    execution = trace.execution[rows]
     end = trace.start_ns[rows] + trace.duration_ns[rows]
     shape = (len(trace.devices), int(execution.max(initial=-1)) + 1, len(names))
     never = np.iinfo(np.int64).min

@@ -203,7 +203,8 @@ def _ends(
         ended[low:high] = np.searchsorted(
             of_collectives, np.where(here, ends, begins), "right"
         )
-        compute_begins, reach = begins[~here], np.maximum.accumulate(ends[~here])
+        compute_begins = begins[~here]
+        reach = np.maximum.accumulate(ends[~here])
         if len(reach) == 0:
             continue
         before = np.searchsorted(compute_begins, ends[here]) - 1
@@ -280,16 +281,21 @@ def _occurrences(launches: Samples, naming: Naming) -> Samples:
         groups = np.cumsum(broken)
         np.copyto(occurrence, groups - np.repeat(groups[first], sizes), where=~counted)
     head = heads(name, place, occurrence)
+    first_launch = order[head]
     ended = launches.ended[order]
-    is_collective = naming.communicates[name[head]]
+    at_begin = ended[head]
+    at_end = np.maximum.reduceat(ended, head)
+    waited = np.maximum.reduceat(launches.waited[order], head)
+    time_ns = np.add.reduceat(launches.time_ns[order], head)
+    name = name[head]
     return Samples(
-        name=name[head],
-        device=launches.device[order[head]],
-        execution=launches.execution[order[head]],
+        name=name,
+        device=launches.device[first_launch],
+        execution=launches.execution[first_launch],
         occurrence=occurrence[head].astype(np.int32),
-        ended=np.where(is_collective, np.maximum.reduceat(ended, head), ended[head]),
-        waited=np.maximum.reduceat(launches.waited[order], head),
-        time_ns=np.add.reduceat(launches.time_ns[order], head),
+        ended=np.where(naming.communicates[name], at_end, at_begin),
+        waited=waited,
+        time_ns=time_ns,
     )
 
 
@@ -330,9 +336,8 @@ def by_group(values: Floats, groups: Codes, count: int) -> Ints:
     """The order of (group, value), of groups 0 … count-1."""
     by_value = np.argsort(values)  # several times faster than as a key of `lexsort`
     groups = groups[by_value]
-    narrow = (
-        groups.astype(np.int16) if count < 2**15 else groups
-    )  # two bytes are sorted by counting
+    # two bytes are sorted by counting
+    narrow = groups.astype(np.int16) if count < 2**15 else groups
     return by_value[np.argsort(narrow, kind="stable")]
 
 
@@ -349,7 +354,8 @@ def percentile_of_sorted(
     filled = sizes > 0
     start = (np.cumsum(sizes) - sizes)[filled]
     position = (sizes[filled] - 1) * (percentile / 100)
-    low, high = np.floor(position).astype(np.int64), np.ceil(position).astype(np.int64)
+    low = np.floor(position).astype(np.int64)
+    high = np.ceil(position).astype(np.int64)
     places = start + low, start + high
     if reached is not None:
         places = (
@@ -403,10 +409,8 @@ def compute_costs(
     parts = []
     for low, high in pairwise(sorted({0, *edges.tolist(), len(filed)})):
         here = np.flatnonzero(use & (samples.name >= low) & (samples.name < high))
-        values, groups = (
-            samples.time_ns[here] / 1e3,
-            samples.name[here].astype(np.int64) - low,
-        )
+        values = samples.time_ns[here] / 1e3
+        groups = samples.name[here].astype(np.int64) - low
         parts.append(_summaries(values, groups, high - low, stat))
     if not parts:
         return []
@@ -414,7 +418,13 @@ def compute_costs(
         np.concatenate(column) for column in zip(*parts, strict=True)
     )
     return _costs(
-        cost, least, most, spread, counts, np.maximum(cost + skew_us, 0.0), filed
+        cost=cost,
+        low=least,
+        high=most,
+        spread=spread,
+        sizes=counts,
+        slowest=np.maximum(cost + skew_us, 0.0),
+        filed=filed,
     )
 
 
@@ -428,23 +438,20 @@ def _after_last_arrival(
     nobody. What fewer devices recorded than other occurrences of the same collective is left out:
     the last rank to arrive may be the one whose window ended early.
     """
-    name, device = samples.name[use].astype(np.int64), samples.device[use]
+    name = samples.name[use].astype(np.int64)
+    device = samples.device[use]
     group = (
         group_of_device(naming, devices)[name, device]
         if len(name)
         else np.empty(0, np.int64)
     )
-    execution, occurrence = (
-        samples.execution[use].astype(np.int64),
-        samples.occurrence[use].astype(np.int64),
-    )
+    execution = samples.execution[use].astype(np.int64)
+    occurrence = samples.occurrence[use].astype(np.int64)
     order = np.lexsort((occurrence, execution, group, name))
-    name, group, execution, occurrence = (
-        name[order],
-        group[order],
-        execution[order],
-        occurrence[order],
-    )
+    name = name[order]
+    group = group[order]
+    execution = execution[order]
+    occurrence = occurrence[order]
     first = heads(name, group, execution, occurrence)
     time = samples.time_ns[use][order] / 1e3
     if len(first) == 0:
@@ -516,11 +523,15 @@ def _costs(
     slowest: Floats,
     filed: Sequence[Cost],
 ) -> list[Cost]:
-    columns = (
-        column.tolist() for column in (cost, low, high, spread, sizes, slowest)
-    )  # an item each would be slow
-    return [
-        item._replace(
+    # an item each would be slow
+    columns = (column.tolist() for column in (cost, low, high, spread, sizes, slowest))
+    found = []
+    for item, cost_us, min_us, max_us, by_median, samples, slowest_us in zip(
+        filed, *columns, strict=True
+    ):
+        if not samples:
+            continue
+        cost_of_item = item._replace(
             cost_us=cost_us,
             samples=samples,
             min_us=min_us,
@@ -528,11 +539,8 @@ def _costs(
             spread=by_median,
             slowest_us=None if math.isnan(slowest_us) else slowest_us,
         )
-        for item, cost_us, min_us, max_us, by_median, samples, slowest_us in zip(
-            filed, *columns, strict=True
-        )
-        if samples
-    ]
+        found.append(cost_of_item)
+    return found
 
 
 def rank_skew_us(samples: Samples, compute: Flags, names: int) -> Floats:
@@ -623,7 +631,8 @@ def _stretches(
     is the same for all. So both are placed by the mean number of collectives that ended before
     them.
     """
-    before, seen = np.zeros(places), np.zeros(places, np.int64)
+    before = np.zeros(places)
+    seen = np.zeros(places, np.int64)
     for rows in _sample_chunks(samples, compute, complete):
         before += np.bincount(
             place(rows), weights=samples.ended[rows], minlength=places
@@ -639,7 +648,8 @@ def _waited_ends(samples: Samples, collective: Flags, complete: Flags) -> Floats
     """
     rows = np.flatnonzero(collective)
     rows = rows[complete[samples.execution[rows]]]
-    name, occurrence = samples.name[rows].astype(np.int64), samples.occurrence[rows]
+    name = samples.name[rows].astype(np.int64)
+    occurrence = samples.occurrence[rows]
     key = name * (int(occurrence.max(initial=0)) + 1) + occurrence
     order = np.lexsort((samples.execution[rows], key))
     rows, key = rows[order], key[order]
@@ -719,7 +729,8 @@ def _spans_us(
     rows = rows[kept[trace.execution[rows]]]
     if len(rows) == 0:
         return np.empty(0)
-    devices, executions = len(trace.devices), int(trace.execution[rows].max()) + 1
+    devices = len(trace.devices)
+    executions = int(trace.execution[rows].max()) + 1
     key = trace.device[rows].astype(np.int64) * executions + trace.execution[rows]
     first = np.full(devices * executions, np.iinfo(np.int64).max)
     last = np.full(devices * executions, np.iinfo(np.int64).min)

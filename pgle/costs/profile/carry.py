@@ -39,8 +39,9 @@ Scale = Callable[[LookupRow, LookupRow], float | None]
 
 
 def scale_by(old: LookupTable, new: LookupTable, hardware: Hardware) -> Scale:
-    """Scales by the ratio of estimates: by the links of a GPU."""
-    before, after = estimator(old.module, hardware), estimator(new.module, hardware)
+    """A scale that is the ratio of the estimates for one GPU."""
+    before = estimator(old.module, hardware)
+    after = estimator(new.module, hardware)
 
     def scale(was: LookupRow, row: LookupRow) -> float | None:
         before_us = before(was.instruction)
@@ -115,31 +116,38 @@ def check_source(profile: Profile, module: LookupTable, path: AnyPath) -> None:
     known = known_share(profile, module)
     if known < LEAST_KNOWN:
         raise UserError(
-            f"only {100 * known:.1f} % of its time is of instructions of {module.module.name} in --from",
+            f"only {100 * known:.1f} % of its time is of instructions of {module.module.name} in "
+            "--from",
             where=path,
-            remedy="--from is not the module that this profile was measured on; give the dump of the profile run",
+            remedy=(
+                "--from is not the module that this profile was measured on; give the dump of "
+                "the profile run"
+            ),
         )
 
 
 def _times(profile: Profile, module: LookupTable) -> tuple[dict[str, float], float]:
-    """Microseconds per execution of the module, by row name; and the sum of the costs that are of
-    no such row.
+    """The time of a profile's costs, in microseconds per execution of the module.
 
-    Loops do not count: the costs inside them do.
+    Returns:
+        The time of each row that has a cost, by name; and the sum of the costs that belong to no
+        such row. Loops do not count: the costs inside them do.
     """
-    effective, rows = effective_costs(profile, module.final.fingerprint), module.rows
-    known = {
-        name: cost.cost_us * rows[name].executions
-        for name, cost in module.find(effective).items()
-        if cost.is_valid and not rows[name].differs(cost)
-    }
-    names = {name for row in known for name in rows[row].accepted}
+    effective = effective_costs(profile, module.final.fingerprint)
+    rows = module.rows
+    known_us: dict[str, float] = {}
+    names: set[str] = set()
+    for name, cost in module.find(effective).items():
+        row = rows[name]
+        if cost.is_valid and not row.differs(cost):
+            known_us[name] = cost.cost_us * row.executions
+            names.update(row.accepted)
     others = (
-        cost for name, cost in effective.items() if name not in names and cost.is_valid
+        cost.cost_us
+        for name, cost in effective.items()
+        if name not in names and cost.is_valid and cost.likely_kind is not CostKind.LOOP
     )
-    return known, sum(
-        cost.cost_us for cost in others if cost.likely_kind is not CostKind.LOOP
-    )
+    return known_us, sum(others)
 
 
 def carry(
@@ -151,8 +159,8 @@ def carry(
     """Put the costs that XLA finds for one module under the names of another.
 
     Args:
-        scale: how to scale a collective whose bytes or group differ, and a kernel that XLA makes in
-        another way.
+        scale: how to scale the cost of a collective whose bytes or group differ, and of a kernel
+            that XLA makes in another way.
     """
     costs = old.costs(profile)
     before = [
@@ -161,48 +169,55 @@ def carry(
         if name in costs and not row.differs(costs[name])
     ]
     matcher = _Matcher(Graph(old), Graph(new), before, list(new.rows.values()))
-    matches = [
-        _match(row, was, costs[was.name], by) for by, was, row in matcher.exact()
-    ]
-    alike = list(matcher.by_shape())
-    for group, row in alike:
-        value = median(costs[was.name].cost_us for was in group)
-        matches.append(
-            Match(row.name, group[0].name, By.SHAPE, row.cost(value, Origin.SAME_SHAPE))
-        )
+    used: set[str] = set()
+    matches = []
+    for by, was, row in matcher.exact():
+        matches.append(_match(row, was, costs[was.name], by))
+        used.add(was.name)
+    for group, row in matcher.by_shape():
+        names = [was.name for was in group]
+        cost_us = median(costs[name].cost_us for name in names)
+        cost = row.cost(cost_us, Origin.SAME_SHAPE)
+        matches.append(Match(row.name, names[0], By.SHAPE, cost))
+        used.update(names)
     for was, row in matcher.scaled():
         factor = scale(was, row)
         if factor is not None:
             matches.append(_match(row, was, costs[was.name], By.SCALED, factor))
+            used.add(was.name)
     matched = {match.name for match in matches}
-    used = {match.was for match in matches} | {
-        was.name for group, _ in alike for was in group
-    }
-    time, other_us = _times(profile, old)
     left = tuple(
         name
         for name, row in new.rows.items()
         if name not in matched and not row.is_optional
     )
-    record = {
+    carried = tuple(match.cost for match in matches)
+    record = _record(old, new, matches, left)
+    time_us, other_us = _times(profile, old)
+    unused = tuple(row.name for row in before if row.name not in used)
+    return Carried(
+        profile=Profile(carried, {**profile.provenance, "carried": record}),
+        matches=tuple(matches),
+        left=left,
+        unused=unused,
+        profile_us=sum(time_us.values()) + other_us,
+        carried_us=sum(us for name, us in time_us.items() if name in used),
+    )
+
+
+def _record(
+    old: LookupTable, new: LookupTable, matches: Sequence[Match], left: Sequence[str]
+) -> dict[str, object]:
+    """What the provenance of a carried profile says of how it was made."""
+    found = Counter(match.by for match in matches)
+    return {
         "from": old.module.name,
         "from_fingerprint": old.final.fingerprint,
         "to": new.module.name,
         "to_fingerprint": new.final.fingerprint,
-        "by": {by.value: sum(match.by is by for match in matches) for by in By},
+        "by": {by.value: found[by] for by in By},
         "left": len(left),
     }
-    return Carried(
-        profile=Profile(
-            tuple(match.cost for match in matches),
-            {**profile.provenance, "carried": record},
-        ),
-        matches=tuple(matches),
-        left=left,
-        unused=tuple(row.name for row in before if row.name not in used),
-        profile_us=sum(time.values()) + other_us,
-        carried_us=sum(us for name, us in time.items() if name in used),
-    )
 
 
 def under_other_flags(
@@ -231,6 +246,7 @@ def under_other_flags(
 def _match(
     row: LookupRow, was: LookupRow, cost: Cost, by: By, factor: float = 1.0
 ) -> Match:
+    slowest_us = None if cost.slowest_us is None else cost.slowest_us * factor
     found = cost._replace(
         name=row.filed_as,
         fingerprint="",
@@ -240,9 +256,10 @@ def _match(
         cost_us=cost.cost_us * factor,
         min_us=cost.min_us * factor,
         max_us=cost.max_us * factor,
-        origin=Origin.ESTIMATED if by is By.SCALED else cost.origin,
-        slowest_us=None if cost.slowest_us is None else cost.slowest_us * factor,
+        slowest_us=slowest_us,
     )
+    if by is By.SCALED:
+        found = found._replace(origin=Origin.ESTIMATED)
     return Match(row.name, was.name, by, found)
 
 
@@ -368,7 +385,8 @@ class Graph:
         return {name: tuple(found[name]) for name in self.rows}
 
     def _sources(self, item: Instruction) -> Iterator[str]:
-        waiting, seen = [*reversed(item.operands)], set()
+        waiting = [*reversed(item.operands)]
+        seen = set()
         while waiting:
             name = waiting.pop()
             if name in seen:
@@ -435,10 +453,27 @@ def _size(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def framework_name(item: Instruction) -> str:
-    """``metadata.op_name`` as it is the same in all releases of jax: without ``jit(main)`` and
-    parameters.
+    """``metadata.op_name`` without ``jit(main)`` and parameters, which differ between releases of
+    jax.
     """
     return re.sub(r"\[[^]]*\]|jit\(main\)/", "", item.op_name)
+
+
+_EXACT: Sequence[tuple[By, Key]] = (
+    (
+        By.STRUCTURE,
+        lambda of, row: (of.upstream[row.name], of.rounds[ROUNDS][row.name]),
+    ),
+    (By.STRUCTURE, lambda of, row: of.rounds[ROUNDS][row.name]),
+    (By.NAME, lambda of, row: (row.name, of.itself[row.name])),
+    (By.STRUCTURE, lambda of, row: of.upstream[row.name]),
+    (By.STRUCTURE, lambda of, row: of.rounds[1][row.name]),
+    (By.STRUCTURE, lambda of, row: of.itself[row.name]),
+    (By.SHAPE, lambda of, row: (of.outline(row), of.module.work(row.instruction))),
+    (By.SHAPE, lambda of, row: of.outline(row)),
+    (By.SHAPE, lambda of, row: (of.essence(row), framework_name(row.instruction))),
+    (By.SHAPE, lambda of, row: of.essence(row)),
+)
 
 
 class _Matcher:
@@ -457,37 +492,9 @@ class _Matcher:
         self.after = sorted(after, key=lambda row: new.place[row.name])
 
     def exact(self) -> Iterator[tuple[By, LookupRow, LookupRow]]:
-        """Pairs of the same thing, (what tells, old, new), surest first."""
-        last = ROUNDS
-        keys: list[tuple[By, Key]] = [
-            (
-                By.STRUCTURE,
-                lambda of, row: (of.upstream[row.name], of.rounds[last][row.name]),
-            ),
-            (By.STRUCTURE, lambda of, row: of.rounds[last][row.name]),
-            (By.NAME, lambda of, row: (row.name, of.itself[row.name])),
-            (By.STRUCTURE, lambda of, row: of.upstream[row.name]),
-            (By.STRUCTURE, lambda of, row: of.rounds[1][row.name]),
-            (By.STRUCTURE, lambda of, row: of.itself[row.name]),
-            (
-                By.SHAPE,
-                lambda of, row: (of.outline(row), of.module.work(row.instruction)),
-            ),
-            (By.SHAPE, lambda of, row: of.outline(row)),
-            (
-                By.SHAPE,
-                lambda of, row: (of.essence(row), framework_name(row.instruction)),
-            ),
-            (By.SHAPE, lambda of, row: of.essence(row)),
-        ]
-        for by, key in keys:
-            paired = list(
-                self._paired(
-                    key,
-                    lambda mine, rows: mine if len(mine) == len(rows) else (),
-                    self.before,
-                )
-            )
+        """Pairs of the same thing: (evidence, old, new), the surest first."""
+        for by, key in _EXACT:
+            paired = list(self._paired(key, _if_as_many, self.before))
             taken = {id(was) for was, _ in paired}
             self.before = [row for row in self.before if id(row) not in taken]
             yield from ((by, was, row) for was, row in paired)
@@ -537,12 +544,19 @@ class _Matcher:
         before: Sequence[LookupRow],
         wanted: Callable[[LookupRow], bool] | None = None,
     ) -> Iterator[tuple[T, LookupRow]]:
-        """New rows that are left, with what `partners` makes of old and new ones of an equal key:
-        one each, or none.
+        """The new rows that find a partner, each with its partner.
+
+        Args:
+            key: old and new rows of an equal key belong together.
+            partners: what each of some new rows gets of the old rows of the same key: one each,
+                or nothing at all.
         """
-        one, taken = _groups(self.old, before, key), set[int]()
-        for found, rows in _groups(self.new, filter(wanted, self.after), key).items():
-            for was, row in zip(partners(one.get(found, []), rows), rows, strict=False):
+        old = _groups(self.old, before, key)
+        new = _groups(self.new, filter(wanted, self.after), key)
+        taken = set[int]()
+        for found, rows in new.items():
+            of_rows = partners(old.get(found, []), rows)
+            for was, row in zip(of_rows, rows, strict=False):
                 taken.add(id(row))
                 yield was, row
         self.after = [row for row in self.after if id(row) not in taken]
@@ -558,14 +572,21 @@ class _Matcher:
         ]
 
 
+def _if_as_many(
+    mine: Sequence[LookupRow], rows: Sequence[LookupRow]
+) -> Sequence[LookupRow]:
+    """The old rows, if there are as many as new ones."""
+    return mine if len(mine) == len(rows) else ()
+
+
 def _in_order(
     mine: Sequence[LookupRow], rows: Sequence[LookupRow]
 ) -> Sequence[LookupRow]:
     """For each of some rows, the old one at the same place, as far as their numbers allow."""
-    return [
-        mine[min(at * len(mine) // len(rows), len(mine) - 1)]
-        for at in range(len(rows) if mine else 0)
-    ]
+    if not mine:
+        return []
+    places = (at * len(mine) // len(rows) for at in range(len(rows)))
+    return [mine[min(place, len(mine) - 1)] for place in places]
 
 
 def _sent(of: Graph, row: LookupRow) -> int:

@@ -15,7 +15,7 @@ instruction the cost that it had before, read as XLA reads it.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import (
     Callable,
     Collection,
@@ -27,7 +27,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from math import isfinite
 from statistics import median
 from typing import cast
@@ -74,22 +74,22 @@ class Gap:
     kind: CostKind  # what the scheduler does with it
     opcode: str  # of a collective the wrapped one
     shape: str  # of the result
-    # time per execution of the module that hangs on it: what it costs or what XLA takes it for,
-    # whichever is more
+    # how much of an execution of the module the profile leaves open here: the larger of its
+    # probable cost and the cost that XLA assumes
     weight_us: float
     cost_us: float  # what it probably costs, once; nobody measured it
     total_us: float  # the same per execution of the module
     basis: Origin  # the source of `cost_us`
-    # what XLA takes it for: its T-shirt size, of a mismatch the cost of the other instruction
+    # the cost that XLA assumes: its T-shirt size; in a mismatch, the other instruction's cost
     assumed_us: float
     is_mismatch: bool = False  # the profile has the name, for another instruction
-    # where its cost went, or what the profile has instead, a clause; empty where nothing is known
+    # where its cost went, or what the profile has instead, a clause; empty if nothing is known
     hint: str = ""
 
 
 MOST_OFF, HEAVY = 30.0, 0.01
-"""A cost this many times more or less than an estimate, of at least this share of the step, is of
-something else.
+"""A cost belongs to something else if it is `MOST_OFF` times more or less than its estimate and
+takes at least the share `HEAVY` of the step.
 
 Of two recorded jobs the largest was 8.1 times: an all-gather whose ranks arrive at different times
 (``benchmarks/estimate.py``). Costs that data decides, and custom calls that nobody knows, may be
@@ -117,51 +117,46 @@ def _weighed(
     gaps: Mapping[str, Cost | None],
     estimate: Estimate,
 ) -> tuple[Gap, ...]:
-    """The gaps with what hangs on them, heaviest first; `gaps`: None, or the cost that XLA takes
-    though it is wrong.
+    """The gaps with their weights, heaviest first.
+
+    Args:
+        costs: what the profile covers, to fill the gaps from.
+        gaps: by row name, the wrong cost that XLA takes; None if it finds no cost.
     """
     rows = [table.rows[name] for name in gaps]
     fills = fill(table, costs, rows, estimate)
     has_sizes = fallback_of(table.final) == T_SHIRT_SIZES
     found = []
     for row in rows:
-        taken, cost_us, basis = (
-            gaps[row.name],
-            fills[row.name].cost_us,
-            fills[row.name].origin,
-        )
-        assumed = (
-            default_us(table.module, row.instruction)
-            if taken is None
-            else taken.cost_us
-        )
-        weight = max(
-            weigh(cost_us, row),
-            weigh(assumed, row) if has_sizes or taken is not None else 0.0,
-        )
+        taken = gaps[row.name]
+        filled = fills[row.name]
+        total_us = weigh(filled.cost_us, row)
+        weight_us = total_us
+        if taken is None:
+            assumed_us = default_us(table.module, row.instruction)
+            hint = ""
+        else:
+            assumed_us = taken.cost_us
+            hint = f"its cost is {taken.cost_us:g}"
         is_mismatch = taken is not None and taken.is_valid
-        hint = ""
-        if taken is not None:
-            hint = (
-                f"a cost of {taken.opcode} {taken.shape}"
-                if is_mismatch
-                else f"its cost is {taken.cost_us:g}"
-            )
-        found.append(
-            Gap(
-                row.name,
-                row.kind,
-                row.opcode,
-                row.shape,
-                weight,
-                cost_us,
-                weigh(cost_us, row),
-                basis,
-                assumed,
-                is_mismatch,
-                hint,
-            )
+        if taken is not None and is_mismatch:
+            hint = f"a cost of {taken.opcode} {taken.shape}"
+        if has_sizes or taken is not None:
+            weight_us = max(total_us, weigh(assumed_us, row))
+        gap = Gap(
+            name=row.name,
+            kind=row.kind,
+            opcode=row.opcode,
+            shape=row.shape,
+            weight_us=weight_us,
+            cost_us=filled.cost_us,
+            total_us=total_us,
+            basis=filled.origin,
+            assumed_us=assumed_us,
+            is_mismatch=is_mismatch,
+            hint=hint,
         )
+        found.append(gap)
     return tuple(sorted(found, key=lambda gap: (-gap.weight_us, gap.name)))
 
 
@@ -171,23 +166,16 @@ def _unused(
     effective: Iterable[Mapping[str, Cost]],
 ) -> tuple[Cost, ...]:
     """The costs that none of the modules takes, in file order, each name once."""
-    taken = {
-        (cost.fingerprint, name)
-        for table, costs in zip(tables, effective, strict=True)
-        for name, cost in costs.items()
-        if name in table.consulted
-    }
-    return tuple(
-        {
-            cost.full_name: cost
-            for cost in profile.costs
-            if not {
-                (cost.fingerprint, cost.name),
-                (cost.fingerprint, strip_remat(cost.name)),
-            }
-            & taken
-        }.values()
-    )
+    taken: set[tuple[str, str]] = set()
+    for table, costs in zip(tables, effective, strict=True):
+        used = table.consulted.intersection(costs)
+        taken.update((costs[name].fingerprint, name) for name in used)
+    unused = {}
+    for cost in profile.costs:
+        spellings = (cost.name, strip_remat(cost.name))
+        if not any((cost.fingerprint, name) in taken for name in spellings):
+            unused[cost.full_name] = cost
+    return tuple(unused.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,25 +205,45 @@ class ModuleCoverage:
     # instructions with a cost, of all that want one; copies and conditions of loops that LHS does
     # not schedule only where they have one
     count: Share
-    time: (
-        Share  # µs per execution of the module; see `Gap.weight_us` for what gaps weigh
-    )
+    # µs per execution of the module; see `Gap.weight_us` for what gaps weigh
+    time: Share
     collectives: Share  # collectives with a cost
     costs: Mapping[
         str, Cost
     ]  # what XLA finds, by the name when LHS ran, whatever it is worth
     step_us: float  # time of one execution, gaps as estimated
-    lost_us: float  # weight of collectives without a cost
-    filled_in: int  # covered by costs that nobody measured
     gaps: tuple[Gap, ...]  # without a cost, heaviest first
-    unchecked: int  # covered names of which the profile knows neither opcode nor shape
     is_of_others: bool  # every cost is under another fingerprint
-    implausible: tuple[
-        Implausible, ...
-    ]  # covered by a cost that is far off the estimate, heaviest first
+    # covered by a cost that is far off the estimate, heaviest first
+    implausible: tuple[Implausible, ...]
     fallback: str  # what XLA takes gaps for: ``T-shirt sizes``, or its ``speed-of-light model``
     hints: tuple[str, ...] = ()  # what to do, each with a command
     estimated_us: float = 0.0  # of `time.covered`, the part that estimates cover
+
+    @cached_property
+    def covered(self) -> Mapping[str, Cost]:
+        """The costs that count: all but those of gaps, which are wrong."""
+        missed = {gap.name for gap in self.gaps}
+        return {name: cost for name, cost in self.costs.items() if name not in missed}
+
+    @property
+    def filled_in(self) -> int:
+        """Instructions whose cost nobody measured on a GPU."""
+        return sum(
+            cost.origin in (*FILLED, Origin.SIMULATED) for cost in self.covered.values()
+        )
+
+    @property
+    def unchecked(self) -> int:
+        """Covered names of which the profile knows neither opcode nor shape."""
+        return sum(not cost.opcode and not cost.shape for cost in self.covered.values())
+
+    @property
+    def lost_us(self) -> float:
+        """Weight of the collectives without a cost."""
+        return sum(
+            gap.weight_us for gap in self.gaps if gap.kind is CostKind.COLLECTIVE
+        )
 
     @property
     def measured(self) -> Share:
@@ -270,9 +278,8 @@ class Coverage:
     unused: tuple[Cost, ...]  # costs that no module takes
     findings: tuple[Oddity, ...]  # oddities of the profile itself
     warnings: tuple[str, ...]  # one line each
-    inherited: tuple[
-        str, ...
-    ] = ()  # those of the profile itself, which its conversion gave already
+    # those of the profile itself, which its conversion gave already
+    inherited: tuple[str, ...] = ()
 
     @property
     def main(self) -> tuple[ModuleCoverage, ...]:
@@ -304,10 +311,10 @@ def cover(
     modules: Sequence[Module],
     lhs_modules: Mapping[str, Module | None] | None = None,
 ) -> Coverage:
-    """Hold a profile against modules.
+    """Compare a profile with modules.
 
     Args:
-        modules: final modules; a module of a schedule dump will do where it is all there is.
+        modules: final modules; a module of a schedule dump will do if there is no other.
         lhs_modules: by name, as LHS saw them.
 
     Raises:
@@ -320,31 +327,33 @@ def cover(
     dumps = lhs_modules or {}
     tables = [LookupTable(module, dumps.get(module.name)) for module in modules]
     named = {cost.fingerprint for cost in profile.costs}
-    keys = [
-        module.fingerprint if module.fingerprint in named else "" for module in modules
-    ]
-    effective = {key: effective_costs(profile, key) for key in dict.fromkeys(keys)}
+    by_fingerprint: dict[str, Mapping[str, Cost]] = {}
+    effective = []
+    for module in modules:
+        key = module.fingerprint if module.fingerprint in named else ""
+        if key not in by_fingerprint:
+            by_fingerprint[key] = effective_costs(profile, key)
+        effective.append(by_fingerprint[key])
     found = [
-        cover_module(profile, table, effective[key])
-        for table, key in zip(tables, keys, strict=True)
+        cover_module(profile, table, costs)
+        for table, costs in zip(tables, effective, strict=True)
     ]
-    unused = _unused(profile, tables, [effective[key] for key in keys])
+    unused = _unused(profile, tables, effective)
     main = _main(profile, found)
     done = []
     for item, table in zip(found, tables, strict=True):
-        marked = replace(item, is_main=(item.module, item.program_id) == main)
-        done.append(
-            _with_hints(marked, table, unused)
-            if marked.is_main or marked.count.covered
-            else marked
-        )
+        is_main = (item.module, item.program_id) == main
+        marked = replace(item, is_main=is_main)
+        if is_main or item.count.covered:
+            marked = _with_hints(marked, table, unused)
+        done.append(marked)
     done.sort(key=lambda item: (not item.is_main, -item.step_us))
     return Coverage(
-        tuple(done),
-        unused,
-        profile_findings(profile),
-        tuple(_warnings(done[0], dumps)),
-        profile.warnings,
+        modules=tuple(done),
+        unused=unused,
+        findings=profile_findings(profile),
+        warnings=tuple(_warnings(done[0], dumps)),
+        inherited=profile.warnings,
     )
 
 
@@ -368,8 +377,16 @@ def _main(profile: Profile, found: Sequence[ModuleCoverage]) -> tuple[str, int |
 def cover_module(
     profile: Profile, table: LookupTable, effective: Mapping[str, Cost]
 ) -> ModuleCoverage:
-    """Hold a profile against one module, by what `effective_costs` gives for it; without hints."""
-    module, rows = table.final, table.rows
+    """Compare a profile with one module.
+
+    Args:
+        effective: what `effective_costs` gives for the module.
+
+    Returns:
+        The coverage, without hints.
+    """
+    module = table.final
+    rows = table.rows
     found = table.find(effective)
     missed = table.lacking(found)
     covered = {name: cost for name, cost in found.items() if name not in missed}
@@ -385,41 +402,44 @@ def cover_module(
         for name, cost in covered.items()
         if cost.origin is Origin.ESTIMATED
     )
+    count = Share(len(covered), len(covered) + len(gaps))
+    time = Share(covered_us, covered_us + sum(gap.weight_us for gap in gaps))
     step_us = covered_us + sum(gap.total_us for gap in gaps)
-    annotated = any(row.instruction.scheduling_name for row in rows.values())
-    by_dump = table.lhs_module is not None
+    communicating = [
+        name for name, row in rows.items() if row.kind is CostKind.COLLECTIVE
+    ]
+    with_cost = sum(name in covered for name in communicating)
+    collectives = Share(with_cost, len(communicating))
+    own = ("", module.fingerprint)
+    is_of_others = all(cost.fingerprint not in own for cost in profile.costs)
+    implausible = _implausible(table, covered, step_us, hardware, estimate)
     return ModuleCoverage(
         module=module.name,
         program_id=module.program_id,
         fingerprint=module.fingerprint,
         source=module.source,
         is_main=False,
-        against="schedule dump"
-        if by_dump
-        else "scheduling names"
-        if annotated
-        else "final names",
-        count=Share(len(covered), len(covered) + len(gaps)),
-        time=Share(covered_us, covered_us + sum(gap.weight_us for gap in gaps)),
-        collectives=Share(
-            sum(rows[name].kind is CostKind.COLLECTIVE for name in covered),
-            sum(row.kind is CostKind.COLLECTIVE for row in rows.values()),
-        ),
+        against=_source_of_names(table),
+        count=count,
+        time=time,
+        collectives=collectives,
         costs=found,
         step_us=step_us,
         gaps=gaps,
-        lost_us=sum(gap.weight_us for gap in gaps if gap.kind is CostKind.COLLECTIVE),
-        filled_in=sum(
-            cost.origin in (*FILLED, Origin.SIMULATED) for cost in covered.values()
-        ),
-        unchecked=sum(not cost.opcode and not cost.shape for cost in covered.values()),
-        is_of_others=all(
-            cost.fingerprint not in ("", module.fingerprint) for cost in profile.costs
-        ),
-        implausible=_implausible(table, covered, step_us, hardware, estimate),
+        is_of_others=is_of_others,
+        implausible=implausible,
         fallback=fallback_of(module),
         estimated_us=estimated_us,
     )
+
+
+def _source_of_names(table: LookupTable) -> str:
+    """Where the names come from that instructions had when LHS ran."""
+    if table.lhs_module is not None:
+        return "schedule dump"
+    if any(row.instruction.scheduling_name for row in table.rows.values()):
+        return "scheduling names"
+    return "final names"
 
 
 def _implausible(
@@ -429,43 +449,46 @@ def _implausible(
     hardware: Hardware,
     estimate: Estimate,
 ) -> tuple[Implausible, ...]:
+    """The costs that are far off their estimate, heaviest first."""
     found = []
     for name, cost in costs.items():
         row = table.rows[name]
         us = estimate(row.instruction)
         if not us or not basis_of(table.module, row.instruction).is_model:
             continue
-        if max(weigh(cost.cost_us, row), weigh(us, row)) < HEAVY * step_us:
+        weight_us = weigh(cost.cost_us, row)
+        if max(weight_us, weigh(us, row)) < HEAVY * step_us:
             continue
         by_data = range_of(table.module, row.instruction, hardware, us)
-        least, most = (
-            (us, us) if by_data is None else (by_data.least_us, by_data.most_us)
-        )
+        least = us if by_data is None else by_data.least_us
+        most = us if by_data is None else by_data.most_us
         if not least / MOST_OFF <= cost.cost_us <= most * MOST_OFF:
-            item = Implausible(name, cost.cost_us, min(max(cost.cost_us, least), most))
-            found.append((weigh(cost.cost_us, row), item))
-    return tuple(item for _, item in sorted(found, key=lambda pair: -pair[0]))
+            nearest = min(max(cost.cost_us, least), most)
+            found.append((weight_us, Implausible(name, cost.cost_us, nearest)))
+    found.sort(key=lambda pair: -pair[0])
+    return tuple(item for _, item in found)
 
 
 def _with_hints(
     item: ModuleCoverage, table: LookupTable, unused: Iterable[Cost]
 ) -> ModuleCoverage:
+    """The coverage with remedies, and with the run-time names that gaps have in the profile."""
     free = {cost.name for cost in unused if cost.fingerprint in ("", item.fingerprint)}
     found = {
         name: run_time
         for run_time, name in table.run_time_names.items()
         if run_time in free
     }
-    gaps = (
-        replace(gap, hint=f"in the profile as {found[gap.name]}")
-        if not gap.hint and gap.name in found
-        else gap
-        for gap in item.gaps
-    )
+    gaps = []
+    renamed = False
+    for gap in item.gaps:
+        if gap.name in found:
+            renamed = renamed or gap.kind is CostKind.COLLECTIVE
+            hint = gap.hint or f"in the profile as {found[gap.name]}"
+            gaps.append(replace(gap, hint=hint))
+        else:
+            gaps.append(gap)
     full = replace(item, gaps=tuple(gaps))
-    renamed = any(
-        gap.kind is CostKind.COLLECTIVE and gap.name in found for gap in full.gaps
-    )
     return replace(full, hints=tuple(_hints(full, len(table.ambiguous), renamed)))
 
 
@@ -474,7 +497,10 @@ def _hints(item: ModuleCoverage, ambiguous: int, renamed: bool) -> Iterator[str]
     other names.
     """
     if item.is_of_others:
-        yield f"every name is for another fingerprint; this module is {item.fingerprint or 'without one'}"
+        yield (
+            "every name is for another fingerprint; this module is "
+            f"{item.fingerprint or 'without one'}"
+        )
     is_foreign = (item.count.value or 0.0) < MOSTLY_UNKNOWN
     if is_foreign:
         also = (
@@ -483,7 +509,8 @@ def _hints(item: ModuleCoverage, ambiguous: int, renamed: bool) -> Iterator[str]
             else ""
         )
         yield (
-            f"this profile was made by another program, flags or jax version{also}: profile this program with "
+            f"this profile was made by another program, flags or jax version{also}: profile this "
+            "program with "
             f"'{PROFILE}'"
         )
     lost = [
@@ -501,13 +528,16 @@ def _hints(item: ModuleCoverage, ambiguous: int, renamed: bool) -> Iterator[str]
         )
     if ambiguous:
         yield (
-            f"{ambiguous} collectives were renamed after scheduling and the dump does not say from what: "
-            "give its schedule dump in --hlo too (--xla_dump_latency_hiding_schedule=true), or profile with LHS on "
+            f"{ambiguous} collectives were renamed after scheduling and the dump does not say "
+            "from what: "
+            "give its schedule dump in --hlo too (--xla_dump_latency_hiding_schedule=true), or "
+            "profile with LHS on "
             f"('{PROFILE_SYNC}')"
         )
     if item.mismatched and not is_foreign:
         yield (
-            "names of another opcode or shape come from another program or another jax: profile this one again with "
+            "names of another opcode or shape come from another program or another jax: profile "
+            "this one again with "
             f"'{PROFILE}'"
         )
     if item.gaps and not is_foreign:
@@ -518,11 +548,15 @@ def _warnings(
     main: ModuleCoverage, dumps: Mapping[str, Module | None]
 ) -> Iterator[str]:
     if main.unchecked:
-        yield f"the profile says neither opcode nor shape of {main.unchecked} of its names: they may match by accident"
+        yield (
+            f"the profile says neither opcode nor shape of {main.unchecked} of its names: they "
+            "may match by accident"
+        )
     dump = dumps.get(main.module)
     if dump is not None and dump.fingerprint != main.fingerprint and dump.fingerprint:
         yield (
-            f"the schedule dump is of fingerprint {dump.fingerprint[:12]}…, the HLO of {main.fingerprint[:12]}…: names "
+            f"the schedule dump is of fingerprint {dump.fingerprint[:12]}…, the HLO of "
+            f"{main.fingerprint[:12]}…: names "
             "are compared with the schedule dump"
         )
 
@@ -577,9 +611,8 @@ def _medians_of_same(
     gaps: Iterable[LookupRow],
 ) -> Mapping[Hashable, float]:
     """By signature, medians of measured instructions that are the same thing as some gap."""
-    alike = {
-        (row.opcode, row.shape) for row in gaps
-    }  # signatures look into fusions: only where one may be wanted
+    # signatures look into fusions: only where one may be wanted
+    alike = {(row.opcode, row.shape) for row in gaps}
     found: dict[Hashable, list[float]] = defaultdict(list)
     for row, cost_us in measured:
         if (row.opcode, row.shape) in alike:
@@ -666,20 +699,20 @@ def complete_profile(
     """Give every schedulable instruction of a module a cost.
 
     Args:
-        profile: any; what it has is kept as it is, but for costs that are negative or not finite:
-        these are gaps.
-        lhs_module: the module as LHS saw it, where `module` is the final one and a schedule dump
-        exists.
-        with_fingerprint: name the filled costs by the module's fingerprint; so they are anyway
-        where the profile holds
-            any such name.
+        profile: any. Its costs are kept as they are, except negative and non-finite ones, which
+            count as gaps.
+        lhs_module: the module as LHS saw it, if `module` is the final one and a schedule dump
+            exists.
+        with_fingerprint: name the filled costs by the module's fingerprint. This also happens if
+            any name of the profile has a fingerprint.
     """
     valid = _without_invalid(profile)
     table = LookupTable(module, lhs_module)
     effective = effective_costs(valid, module.fingerprint)
-    known = table.find(effective) | {
-        name: effective[name] for name in table.ambiguous if name in effective
-    }
+    known = table.find(effective)
+    for name in table.ambiguous:
+        if name in effective:
+            known[name] = effective[name]
     rows = [
         row
         for row in table.rows.values()
@@ -687,10 +720,9 @@ def complete_profile(
     ]
     gaps = [row for row in rows if row.name not in known]
     fills = fill(table, known, gaps, estimator(table.module, hardware))
-    entry = table.module.entry_computation.instructions
     loops = [
         item
-        for item in entry
+        for item in table.module.entry_computation.instructions
         if item.opcode == "while" and trip_count(table.module, item) is not None
     ]
     costs_us = {
@@ -698,31 +730,20 @@ def complete_profile(
         for name, cost in (known | fills).items()
     }
     of_loops = [
-        Cost(
-            loop.name,
-            _loop_us(table.module, loop, costs_us),
-            kind=CostKind.LOOP,
-            opcode="while",
-            shape=str(loop.shape),
-            origin=Origin.ESTIMATED,
-        )
+        _loop_cost(table.module, loop, costs_us)
         for loop in loops
         if loop.name not in effective
     ]
-    prefix = (
-        module.fingerprint
-        if with_fingerprint or any(cost.fingerprint for cost in valid.costs)
-        else ""
-    )
+    if any(cost.fingerprint for cost in valid.costs):
+        with_fingerprint = True
+    prefix = module.fingerprint if with_fingerprint else ""
     new = _writable(valid, prefix, effective, [*fills.values(), *of_loops])
+    filled = Counter(cost.origin for cost in new)
     notes = {
         "module": module.name,
         "fingerprint": module.fingerprint,
         "target": hardware.name,
-        "filled": {
-            origin.value: sum(cost.origin is origin for cost in new)
-            for origin in FILLED
-        },
+        "filled": {origin.value: filled[origin] for origin in FILLED},
     }
     earlier = cast(Sequence[object], profile.provenance.get("completed", ()))
     result = replace(
@@ -731,8 +752,28 @@ def complete_profile(
         provenance={**valid.provenance, "completed": [*earlier, notes]},
     )
     wanted = len(rows) + len(loops)
-    measured = wanted - len(gaps) - len(of_loops)
-    return Completion(result, module.name, hardware.name, wanted, measured, new)
+    return Completion(
+        profile=result,
+        module=module.name,
+        target=hardware.name,
+        wanted=wanted,
+        measured=wanted - len(gaps) - len(of_loops),
+        filled=new,
+    )
+
+
+def _loop_cost(
+    module: Module, loop: Instruction, costs_us: Mapping[str, float]
+) -> Cost:
+    """The estimated cost of a whole loop; `costs_us`: of instructions, by name."""
+    return Cost(
+        loop.name,
+        _loop_us(module, loop, costs_us),
+        kind=CostKind.LOOP,
+        opcode="while",
+        shape=str(loop.shape),
+        origin=Origin.ESTIMATED,
+    )
 
 
 def estimate_profile(module: Module, hardware: Hardware) -> Profile:

@@ -62,9 +62,8 @@ SUFFIXES = (".pbtxt", ".pb")
 message.
 """
 
-MAX_PROFILE_BYTES = (
-    256 << 20
-)  # four million costs; the largest published profiles hold under a thousand.
+# four million costs; the largest published profiles hold under a thousand.
+MAX_PROFILE_BYTES = 256 << 20
 
 _FINGERPRINT_FILE = re.compile(r"([0-9a-f]{32})(\.pbtxt|\.pb)")
 _BOM = b"\xef\xbb\xbf"
@@ -144,7 +143,10 @@ def encode_profile(profile: Profile, suffix: str) -> bytes:
     """
     for cost in profile.costs:
         if not cost.is_valid:
-            what = f"the cost of {cost.full_name} is {cost.cost_us} µs, which is no time, so the profile is not written"
+            what = (
+                f"the cost of {cost.full_name} is {cost.cost_us} µs, which is no time, so the "
+                "profile is not written"
+            )
             raise UserError(what, remedy=f"see what it was made from: {SHOW}")
     if suffix == ".pbtxt":
         return encode_entries(
@@ -194,14 +196,14 @@ _AGAIN = f"write it again with `{CONVERT}`"
 
 def _costs(entries: Iterable[Entry]) -> tuple[Cost, ...]:
     rest = Cost("", 0.0, origin=Origin.UNKNOWN)[3:]
-    return tuple(
-        [
-            Cost(written, cost_us, "", *rest)
-            if "::" not in written
-            else Cost(split_name(written)[1], cost_us, split_name(written)[0], *rest)
-            for written, cost_us in entries
-        ]
-    )
+    costs = []
+    for written, cost_us in entries:
+        if "::" in written:
+            fingerprint, name = split_name(written)
+            costs.append(Cost(name, cost_us, fingerprint, *rest))
+        else:
+            costs.append(Cost(written, cost_us, "", *rest))
+    return tuple(costs)
 
 
 _REFUSED = "XLA would not parse it and would run without a profile"
@@ -241,23 +243,21 @@ def _decode_binary(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[s
         raise UserError(
             f"damaged or truncated profile: {_REFUSED}", where=where, remedy=_AGAIN
         )
-    is_whole, entries = (
-        _is_whole(message),
-        [(cost.name, cost.cost_us) for cost in message.costs],
-    )
-    if not is_whole and not any(
-        name and cost_us for name, cost_us in entries
-    ):  # an HLO module has a name first
-        what = "another kind of protocol buffer, not a cost profile (XLA would take it for an empty one)"
+    is_whole = _is_whole(message)
+    entries = [(cost.name, cost.cost_us) for cost in message.costs]
+    if is_whole:
+        return entries, []
+    # the first field of an HLO module is a name too, but its entries have no cost
+    if not any(name and cost_us for name, cost_us in entries):
+        what = (
+            "another kind of protocol buffer, not a cost profile (XLA would take it for an "
+            "empty one)"
+        )
         raise UserError(
             what, where=where, remedy=f"if it is a trace, give it to `{CONVERT}`"
         )
-    notes = (
-        []
-        if is_whole
-        else [f"{where}: holds fields that are not a cost profile's; XLA ignores them"]
-    )
-    return entries, notes
+    note = f"{where}: holds fields that are not a cost profile's; XLA ignores them"
+    return entries, [note]
 
 
 def _named_wrongly(form: str, where: AnyPath, suffix: str) -> UserError:
@@ -294,9 +294,14 @@ def _read_directory(path: AnyPath) -> Profile:
         if match is not None and (match[1] not in found or match[2] == ".pbtxt"):
             found[match[1]] = file
     if not found:
-        what = "no profile in this directory: XLA looks for a file named after a module's fingerprint"
+        what = (
+            "no profile in this directory: XLA looks for a file named after a module's "
+            "fingerprint"
+        )
+        itself = "the profile file itself"
         of_run = path / "profile.pbtxt"
-        itself = f"the profile file itself{f', {of_run}' if of_run.is_file() else ''}"
+        if of_run.is_file():
+            itself += f", {of_run}"
         raise UserError(what, where=path, remedy=f"name {itself}, or `{CONVERT_ALL}`")
     costs: list[Cost] = []
     warnings: list[str] = []
@@ -332,12 +337,16 @@ _USUAL = _BLANK.join(
     )
 )
 _OWN = rf'(?:costs \{{ name: "[^"\\\n\0]*+" cost_us: {_NUMBER} \}}\n)*+'
-_ESCAPE = r"\\(?:[abfnrtv\\?'\"]|[0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|u[0-9a-fA-F]{4}|U(?:000|0010)[0-9a-fA-F]{4,5})"
+_ESCAPE = (
+    r"\\(?:[abfnrtv\\?'\"]|[0-7]{1,3}|[xX][0-9a-fA-F]{1,2}"
+    r"|u[0-9a-fA-F]{4}|U(?:000|0010)[0-9a-fA-F]{4,5})"
+)
 _TOKENS = (
     r"(?:[ \t\r\n\v\f]++|#[^\n]*+"
     rf"|\"(?:[^\"\\\n\0]|{_ESCAPE})*+\"|'(?:[^'\\\n\0]|{_ESCAPE})*+'"
     r"|(?!(?i:inf|infinity|nan)f\b)[A-Za-z_]\w*+"
-    r"|0[xX][0-9a-fA-F]++(?![\w.])|(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?[fF]?(?![\w.])"
+    r"|0[xX][0-9a-fA-F]++(?![\w.])"
+    r"|(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?[fF]?(?![\w.])"
     r"|[][{}<>:;,/.-])*+"
 )
 """Grammars for reading; a writer does not compile them."""
@@ -396,20 +405,20 @@ def _decode_any(text: str) -> list[Entry]:
 
 
 def _decode_usual(text: str) -> list[Entry] | None:
-    """The entries where every one is spelled in the usual way, else None."""
-    if re.fullmatch(
-        _OWN, text, re.ASCII
-    ):  # as `encode_entries` writes it: three times as fast
+    """The entries if each is spelled in the usual way, else None."""
+    if re.fullmatch(_OWN, text, re.ASCII):
+        # as `encode_entries` writes it: three times as fast
         parts = f'{text}costs {{ name: "'.split('"')
         return [
             (name, float(rest[10:-17]))
             for name, rest in zip(parts[1:-1:2], parts[2::2], strict=True)
         ]
-    entries, end, usual = [], 0, re.compile(_USUAL, re.ASCII)
+    entries = []
+    end = 0
+    usual = re.compile(_USUAL, re.ASCII)
     while end < len(text):
-        match = usual.match(
-            text, end
-        )  # never a search, which takes quadratic time in a run of blanks
+        # never a search, which takes quadratic time in a run of blanks
+        match = usual.match(text, end)
         if match is None:
             return None
         entries.append((match[1], float(match[2])))
@@ -532,9 +541,8 @@ def sidecar(profile: Profile, data: bytes) -> str:
     ]
     text = msgspec.json.format(_encoded(head), indent=2).decode()
     lines = msgspec.json.format(msgspec.json.encode(records), indent=0).decode()[1:-1]
-    lines = lines.replace(
-        '}, {"name": ', '},\n    {"name": '
-    )  # inside a text the quotes would be escaped
+    # inside a text the quotes would be escaped
+    lines = lines.replace('}, {"name": ', '},\n    {"name": ')
     return f'{text[:-2]},\n  "costs": [\n    {lines}\n  ]\n}}\n'
 
 

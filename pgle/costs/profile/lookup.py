@@ -46,9 +46,8 @@ class LookupRow:
     """An instruction that wants a cost."""
 
     name: str  # when LHS ran
-    accepted: tuple[
-        str, ...
-    ]  # the names under which XLA finds a cost, in this order; empty where nobody can tell
+    # the names under which XLA finds a cost, in this order; empty where nobody can tell
+    accepted: tuple[str, ...]
     # the name to write a cost under. Of an asynchronous fusion the wrapped one: under the start's
     # name XLA takes a cost twice, as latency and as time on the compute stream.
     filed_as: str
@@ -188,25 +187,20 @@ class LookupTable:
 
     @cached_property
     def consulted(self) -> frozenset[str]:
-        """Every name that XLA looks up in scheduled computations, of any opcode but dones of
-        collectives.
+        """Every name that XLA looks up in scheduled computations.
+
+        Opcodes do not matter, but the dones of collectives are not looked up.
         """
-        accepted = {name for row in self.rows.values() for name in row.accepted}
-        names = {
-            name
-            for computation in self.module.scheduled
-            for item in self.module.computations[computation].instructions
-            if not (is_done(item) and collective_kind(self.module, item))
-            for name in accepted_names(self.module, item)
-        }
-        return frozenset(
-            accepted
-            | (
-                names
-                if self.lhs_module is not None
-                else names - self.run_time_names.keys()
-            )
-        )
+        names: set[str] = set()
+        for item in _scheduled_instructions(self.module):
+            is_collective_done = is_done(item) and collective_kind(self.module, item)
+            if not is_collective_done:
+                names.update(accepted_names(self.module, item))
+        if self.lhs_module is None:
+            names -= self.run_time_names.keys()
+        for row in self.rows.values():
+            names.update(row.accepted)
+        return frozenset(names)
 
     @cached_property
     def _renamed(self) -> Mapping[str, str]:
@@ -219,6 +213,12 @@ class LookupTable:
     @cached_property
     def _final_rows(self) -> _RowMaker:
         return _RowMaker(self.final)
+
+
+def _scheduled_instructions(module: Module) -> Iterator[Instruction]:
+    """The instructions of all scheduled computations, in order."""
+    for name in module.scheduled:
+        yield from module.computations[name].instructions
 
 
 def _is_renamed(row: LookupRow) -> bool:
@@ -261,51 +261,45 @@ NO_OPS = frozenset(
 
 
 def schedulable(module: Module) -> tuple[Instruction, ...]:
-    """Instructions that want a cost: all of scheduled computations, except no-ops, loops, command
-    buffers and dones.
+    """The instructions that want a cost.
 
-    XLA's accuracy checker misses the same, apart from copies (never missed) and dones of
-    asynchronous fusions (which cost nothing). Those in `unscheduled_conditions` may have a cost and
-    can do without.
+    They are all instructions of scheduled computations, except no-ops, loops, command buffers and
+    dones. XLA's accuracy checker misses the same, apart from copies (never missed) and dones of
+    asynchronous fusions (which cost nothing). Instructions in `unscheduled_conditions` may have a
+    cost and can do without.
     """
     scheduled = set(module.scheduled)
-    items = (
-        item
-        for name in module.scheduled
-        for item in module.computations[name].instructions
-    )
-    return tuple(
-        item
-        for item in items
-        if item.opcode not in NO_OPS | {"while"}
-        and not item.opcode.endswith(("-done", "-update"))
-        and not (item.opcode == "call" and scheduled.issuperset(item.called))
-    )
+
+    def wants_cost(item: Instruction) -> bool:
+        if item.opcode == "while" or item.opcode in NO_OPS:
+            return False
+        if item.opcode.endswith(("-done", "-update")):
+            return False
+        is_command_buffer = item.opcode == "call" and scheduled.issuperset(item.called)
+        return not is_command_buffer
+
+    return tuple(filter(wants_cost, _scheduled_instructions(module)))
 
 
 def unscheduled_conditions(module: Module) -> frozenset[str]:
-    """The conditions of loops that LHS leaves as they are: they hold nothing asynchronous.
+    """The loop conditions that LHS does not schedule, because they hold nothing asynchronous.
 
     XLA's accuracy checker looks the costs of their instructions up, and no schedule depends on
-    them. A loop of known length does not even run its condition. Where a condition holds a
+    them. A loop of known length does not even run its condition. If a condition holds a
     collective, LHS schedules it like a body.
     """
-    conditions = {
-        name
-        for item in module.walk()
-        if item.opcode == "while"
-        for name in item.called[1:2]
-    }
-    return frozenset(
-        name
-        for name in conditions.intersection(
-            module.scheduled
-        )  # which stand after the bodies
-        if not any(
+    found: set[str] = set()
+    for item in module.walk():
+        if item.opcode == "while":
+            found.update(item.called[1:2])  # the body comes first, then the condition
+
+    def is_synchronous(condition: str) -> bool:
+        return not any(
             is_start(item) or collective_kind(module, item) is not None
-            for item in module.computations[name].instructions
+            for item in module.computations[condition].instructions
         )
-    )
+
+    return frozenset(filter(is_synchronous, found.intersection(module.scheduled)))
 
 
 def accepted_names(lhs_module: Module, instruction: Instruction) -> tuple[str, ...]:
@@ -345,24 +339,27 @@ class _RowMaker:
         collective = collective_kind(self.module, item)
         accepted = (name, *accepted_names(self.module, item)[1:])
         executions, is_counted = self._executions(item)
-        result, wrapped = (
-            self._text(result_shape(self.module, item)),
-            self._text(inner.shape),
-        )
+        result = self._text(result_shape(self.module, item))
+        wrapped = self._text(inner.shape)
         shape = result if collective else wrapped
+        other_shapes = {result, wrapped, self._text(item.shape)} - {shape}
         opcode = collective or inner.opcode
+        is_optional = opcode == "copy" or item.computation in self.conditions
+        filed_as = name if collective else strip_remat(accepted[-1])
+        kind = cost_kind(self.module, item)
+        groups = inner.replica_groups or item.replica_groups
         return LookupRow(
             name=name,
             accepted=accepted,
-            filed_as=name if collective else strip_remat(accepted[-1]),
-            kind=cost_kind(self.module, item),
+            filed_as=filed_as,
+            kind=kind,
             opcode=opcode,
             shape=shape,
-            other_shapes=tuple({result, wrapped, self._text(item.shape)} - {shape}),
+            other_shapes=tuple(other_shapes),
             executions=executions,
             is_counted=is_counted,
-            is_optional=opcode == "copy" or item.computation in self.conditions,
-            groups=inner.replica_groups or item.replica_groups,
+            is_optional=is_optional,
+            groups=groups,
             instruction=item,
         )
 
@@ -381,6 +378,41 @@ class _RowMaker:
         return self.texts[id(shape)]
 
 
+@dataclass
+class _FiledName:
+    """A name that costs are filed under, while the traced names are gone through."""
+
+    cost: Cost  # what is known of it before it is measured
+    row: LookupRow | None  # None without HLO
+    # by instruction of the module: executions per execution of the module; 0 if unknown
+    executions: dict[str, int] = field(default_factory=dict)
+
+    def count(self, row: LookupRow | None) -> None:
+        """Note how often the instruction of one traced name runs."""
+        if row is None:
+            self.executions[""] = 0
+        elif row.is_counted:
+            self.executions[row.instruction.name] = row.executions
+        else:
+            self.executions[row.instruction.name] = 0
+
+    @property
+    def owner(self) -> str:
+        """The instruction of the final module; empty without HLO."""
+        return "" if self.row is None else self.row.instruction.name
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The replica groups of a collective; empty: all devices."""
+        return () if self.row is None else self.row.groups
+
+    @property
+    def occurrences(self) -> int:
+        """Executions of all its copies per execution of the module; 0 if one is unknown."""
+        counts = self.executions.values()
+        return sum(counts) if all(counts) else 0
+
+
 LOW_US, MEDIUM_US, HIGH_US = 1.0, 1000.0, 5000.0
 """XLA's T-shirt sizes (``kLowCost``, ``kMediumCost``, ``kHighCost``), taken for microseconds under
 a profile.
@@ -389,10 +421,11 @@ Source: openxla/xla `xla/service/profile_guided_latency_estimator.cc` and
 `gpu_latency_hiding_scheduler.cc`; compared with jaxlib 0.10.2 and 0.12.0.1 in the tests.
 """
 
+# what XLA takes costs for that a profile lacks
 T_SHIRT_SIZES, LIGHT_SPEED = (
     "T-shirt sizes",
     "speed-of-light model",
-)  # what XLA takes costs for that a profile lacks
+)
 
 
 def default_us(module: Module, instruction: Instruction) -> float:
@@ -449,27 +482,21 @@ class Naming:
     under.
     """
 
-    target: npt.NDArray[
-        np.int32
-    ]  # int32[len(trace.instructions)], index into `filed`; -1: not a cost of this program
-    filed: tuple[
-        Cost, ...
-    ]  # the names to file costs under, each with what is known of it before it is measured
-    # Of each of `filed`: the instruction of the final module whose time it is, empty without HLO;
-    # and
+    # int32[len(trace.instructions)], index into `filed`; -1: not a cost of this program
+    target: npt.NDArray[np.int32]
+    # the names to file costs under, each with what is known of it before it is measured
+    filed: tuple[Cost, ...]
+    # for each of `filed`, the instruction of the final module that takes its time; empty
+    # without HLO
     owners: tuple[str, ...]
-    # occurrences per execution of the module (of a name with rematerialised copies the sum of all;
-    # 0 if unknown); and
+    # for each of `filed`, occurrences per execution of the module, summed over rematerialised
+    # copies; 0 if unknown
     occurrences: tuple[int, ...]
-    groups: tuple[
-        tuple[tuple[int, ...], ...], ...
-    ]  # replica groups of a collective; empty: all devices
-    left_out: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # traced names that are no cost, by reason
-    loops: tuple[
-        FiledLoop, ...
-    ] = ()  # by name; without HLO there are no loops to know of
+    # for each of `filed`, the replica groups of a collective; empty: all devices
+    groups: tuple[tuple[tuple[int, ...], ...], ...]
+    # traced names that are no cost, by reason
+    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    loops: tuple[FiledLoop, ...] = ()  # by name; empty without HLO
 
     @cached_property
     def communicates(self) -> Flags:
@@ -509,44 +536,40 @@ def name_instructions(
     """Decide for every instruction name of a program where its time goes.
 
     Args:
-        codes: of the instructions that the program ran, as indices into `Trace.instructions`,
-        ascending.
-        hlo: its final module. Without, every name is filed as it is and its kind is a guess.
-        lhs_module: the module as LHS saw it (schedule dump), where there is one.
+        codes: the instructions that the program ran, as indices into `Trace.instructions`,
+            ascending.
+        hlo: its final module. Without it, every name is filed as it is and its kind is a guess.
+        lhs_module: the module as LHS saw it, if there is a schedule dump.
     """
-    filed: dict[str, tuple[Cost, LookupRow | None]] = {}
+    names: dict[str, _FiledName] = {}
+    numbers: dict[str, int] = {}
     left_out: dict[str, list[str]] = {}
     target = np.full(len(trace.instructions), -1, dtype=np.int32)
     table = None if hlo is None else LookupTable(hlo, lhs_module)
-    order: dict[str, int] = {}
-    runs: dict[str, dict[str, int]] = {}
     for code in codes:
-        name = trace.instructions[code]
-        found = _file_by_guess(name) if table is None else _file(table, name)
+        traced = trace.instructions[code]
+        found = _file_by_guess(traced) if table is None else _file(table, traced)
         if isinstance(found, str):
-            left_out.setdefault(found, []).append(name)
+            left_out.setdefault(found, []).append(traced)
             continue
         cost, row = found
-        known = filed.get(cost.name)
-        if known is None or (known[0].trace_name and not cost.trace_name):
-            filed[cost.name] = found
-        executions = 0 if row is None or not row.is_counted else row.executions
-        runs.setdefault(cost.name, {})["" if row is None else row.instruction.name] = (
-            executions
-        )
-        target[code] = order.setdefault(cost.name, len(order))
-    times = [
-        sum(counts.values()) if all(counts.values()) else 0 for counts in runs.values()
-    ]
-    kept = [filed[name] for name in order]
+        name = names.setdefault(cost.name, _FiledName(cost, row))
+        if name.cost.trace_name and not cost.trace_name:
+            name.cost = cost
+            name.row = row
+        name.count(row)
+        target[code] = numbers.setdefault(cost.name, len(numbers))
+    filed = names.values()
+    reasons = {reason: tuple(traced) for reason, traced in left_out.items()}
+    loops = () if hlo is None else _loops(trace, codes, hlo)
     return Naming(
         target=target,
-        filed=tuple(cost for cost, _ in kept),
-        owners=tuple("" if row is None else row.instruction.name for _, row in kept),
-        occurrences=tuple(times),
-        groups=tuple(() if row is None else row.groups for _, row in kept),
-        left_out={reason: tuple(names) for reason, names in left_out.items()},
-        loops=() if hlo is None else _loops(trace, codes, hlo),
+        filed=tuple(name.cost for name in filed),
+        owners=tuple(name.owner for name in filed),
+        occurrences=tuple(name.occurrences for name in filed),
+        groups=tuple(name.groups for name in filed),
+        left_out=reasons,
+        loops=loops,
     )
 
 
@@ -597,28 +620,32 @@ def _file(table: LookupTable, name: str) -> tuple[Cost, LookupRow] | str:
 
 
 def group_of_device(naming: Naming, devices: Sequence[Device]) -> Ints:
-    """int64[names, devices]: the replica group that a device is in, for each collective; 0 where
-    unknown.
+    """The replica group that a device is in, for each collective.
+
+    Returns:
+        int64[names, devices]; 0 if unknown.
     """
     table = np.zeros((max(len(naming.filed), 1), max(len(devices), 1)), dtype=np.int64)
-    ids = [device.global_id for device in devices]
-    if len({device.process for device in devices}) == 1 and all(
-        number is None for number in ids
-    ):
-        # JAX numbers the devices of a lone process as CUDA does
-        members = {
-            number for groups in naming.groups for group in groups for number in group
-        }
-        ids = [device.ordinal for device in devices]
-        if members != set(ids):
-            return table
-    if any(number is None for number in ids):
-        return table
-    for row, groups in enumerate(naming.groups):
-        member = {
-            number: index for index, group in enumerate(groups) for number in group
-        }
-        table[row] = [
-            member.get(number, 0) if number is not None else 0 for number in ids
-        ]
+    ids = _global_ids(naming, devices)
+    for row, groups in enumerate(naming.groups if ids else ()):
+        group_of_id: dict[int, int] = {}
+        for index, group in enumerate(groups):
+            group_of_id.update(dict.fromkeys(group, index))
+        table[row] = [group_of_id.get(number, 0) for number in ids]
     return table
+
+
+def _global_ids(naming: Naming, devices: Sequence[Device]) -> list[int]:
+    """JAX's global ids of the devices; empty if one is unknown."""
+    known = [device.global_id for device in devices if device.global_id is not None]
+    if len(known) == len(devices):
+        return known
+    is_lone_process = len({device.process for device in devices}) == 1
+    if known or not is_lone_process:
+        return []
+    # JAX numbers the devices of a lone process as CUDA does
+    ordinals = [device.ordinal for device in devices]
+    members: set[int] = set()
+    for groups in naming.groups:
+        members.update(*groups)
+    return ordinals if members == set(ordinals) else []

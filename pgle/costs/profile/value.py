@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from heapq import nsmallest
-from itertools import islice
+from itertools import chain, islice
 from typing import Annotated, Any, NamedTuple, cast
 
 from msgspec import Meta
@@ -176,9 +176,8 @@ def most_skewed(costs: Sequence[Cost]) -> tuple[Cost, ...]:
 class Profile:
     """Costs of one or several modules."""
 
-    costs: tuple[
-        Cost, ...
-    ]  # in file order. XLA takes the last of equal names (`effective` says which).
+    # in file order. XLA takes the last of equal names (`effective` says which).
+    costs: tuple[Cost, ...]
     # what the sidecar records: inputs, statistics, versions, flags
     provenance: Mapping[str, object] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()  # what the user should know, one line each
@@ -217,16 +216,15 @@ def _used(kept: Sequence[Cost]) -> Mapping[str, Cost]:
 
 
 def effective_entries(profile: Profile) -> tuple[Cost, ...]:
-    """Each cost that XLA can use, once: by fingerprint (bare names first), in file order; what it
-    never uses is gone.
+    """Each cost that XLA can use, once: bare names first, then by fingerprint, in file order.
 
-    Entries of one fingerprint are merged among themselves; a module uses entries with its
-    fingerprint before bare ones.
+    Costs that XLA never uses are left out. Entries of one fingerprint are merged among themselves;
+    a module uses entries with its fingerprint before bare ones.
     """
-    by_module = _by_module(profile.costs)
-    return tuple(
-        cost for key in sorted(by_module) for cost in _used(by_module[key]).values()
-    )
+    found: list[Cost] = []
+    for _, costs in sorted(_by_module(profile.costs).items()):
+        found += _used(costs).values()
+    return tuple(found)
 
 
 def _by_module(costs: Iterable[Cost]) -> dict[str, list[Cost]]:
@@ -248,10 +246,11 @@ def _averages(costs: Iterable[Cost]) -> bool:
 
 def _grouped(costs: Sequence[Cost], averages: bool) -> dict[str, Sequence[Cost]]:
     """Costs by the name that XLA gives them."""
-    names = [strip_remat(cost.name) if averages else cost.name for cost in costs]
-    alone: dict[str, Sequence[Cost]] = dict(
-        zip(names, zip(costs, strict=True), strict=True)
-    )
+    names = [cost.name for cost in costs]
+    if averages:
+        names = list(map(strip_remat, names))
+    each_alone = zip(costs, strict=True)
+    alone: dict[str, Sequence[Cost]] = dict(zip(names, each_alone, strict=True))
     if len(alone) == len(names):
         return alone
     groups: dict[str, list[Cost]] = {name: [] for name in alone}
@@ -293,9 +292,8 @@ class Oddity:
     fault: Fault  # which kind
     name: str  # as the profile spells it
     message: str  # what XLA does with it, one clause
-    values_us: tuple[
-        float, ...
-    ] = ()  # the costs concerned, in file order; none where it is about the whole profile
+    # the costs concerned, in file order; none where it is about the whole profile
+    values_us: tuple[float, ...] = ()
     effective_us: float | None = None  # what XLA takes; None where it takes nothing
 
 
@@ -333,56 +331,51 @@ def profile_findings(profile: Profile) -> tuple[Oddity, ...]:
         for stem in stems
         if stem.endswith(".") and not [*_name(Cost(f"{stem}1", 0.0))]
     }
-    odd = (
-        [cost for cost in profile.costs if cost.name.rstrip(DIGITS) not in usual]
-        if usual != stems
-        else []
-    )
-    for cost in {cost.full_name: cost for cost in odd}.values():
-        findings += _name(cost)
+    if usual != stems:
+        odd = (cost for cost in profile.costs if cost.name.rstrip(DIGITS) not in usual)
+        for cost in {cost.full_name: cost for cost in odd}.values():
+            findings += _name(cost)
     return tuple(findings)
 
 
 def _merges(
     fingerprint: str, groups: Mapping[str, Sequence[Cost]], averages: bool
 ) -> Iterator[Oddity]:
-    """Several costs that become one for a module; for no fingerprint: the ones that do so for every
-    module.
+    """Several costs that become one for a module.
+
+    Without a fingerprint: the costs that become one for every module.
     """
-    rule = (
-        "some name holds .remat, so XLA averages equal names"
-        if averages
-        else "XLA takes the last"
-    )
+    rule = "XLA takes the last"
+    if averages:
+        rule = "some name holds .remat, so XLA averages equal names"
     for name, costs in groups.items():
         if len(costs) == 1:
             continue
         spellings = dict.fromkeys(cost.name for cost in costs)
-        same = len(spellings) == 1
-        message = (
-            f"{len(costs)} costs; {rule}"
-            if same
-            else f"XLA averages {some(spellings, 4)}"
-        )
-        values = tuple(cost.cost_us for cost in costs)
-        spelled = join_name(fingerprint, name)
-        effective_us = _merged(name, costs, averages).cost_us
+        if len(spellings) == 1:
+            fault = Fault.DUPLICATE
+            message = f"{len(costs)} costs; {rule}"
+        else:
+            fault = Fault.REMAT
+            message = f"XLA averages {some(spellings, 4)}"
         yield Oddity(
-            Fault.DUPLICATE if same else Fault.REMAT,
-            spelled,
+            fault,
+            join_name(fingerprint, name),
             message,
-            values,
-            effective_us,
+            values_us=tuple(cost.cost_us for cost in costs),
+            effective_us=_merged(name, costs, averages).cost_us,
         )
     if not averages:
         return
-    count = sum(
-        has_remat(cost.name) and cost.fingerprint == fingerprint
-        for costs in groups.values()
-        for cost in costs
-    )
+    count = 0
+    for costs in groups.values():
+        own = (cost for cost in costs if cost.fingerprint == fingerprint)
+        count += sum(has_remat(cost.name) for cost in own)
     if count:
-        what = f".remat in {count} of the names: XLA cuts a trailing .remat or .rematN off all and averages equal ones"
+        what = (
+            f".remat in {count} of the names: XLA cuts a trailing .remat or .rematN off all and "
+            "averages equal ones"
+        )
         yield Oddity(Fault.REMAT, "", what)
 
 
@@ -415,7 +408,8 @@ _NAMES: tuple[tuple[Callable[[Cost], object], Fault, str], ...] = (
     (
         lambda cost: re.fullmatch(r".+-done(\.\d+)*", cost.name),
         Fault.DONE,
-        "cost of a -done; XLA looks up only the start of a collective, and takes other dones for that long besides",
+        "cost of a -done; XLA looks up only the start of a collective, and takes other dones for "
+        "that long besides",
     ),
     (
         lambda cost: (
@@ -492,48 +486,47 @@ def summarise(profile: Profile, *, top: int = 0) -> Summary:
     by_kind: dict[CostKind, list[Cost]] = {}
     for cost in usable:
         by_kind.setdefault(cost.likely_kind, []).append(cost)
-    totals = {
-        kind: math.fsum(map(_known, of_kind)) for kind, of_kind in by_kind.items()
-    }
-    total = math.fsum(
-        _known(cost)
-        for kind, of_kind in by_kind.items()
-        if kind != CostKind.LOOP
-        for cost in of_kind
+    not_loops = [costs for kind, costs in by_kind.items() if kind != CostKind.LOOP]
+    total_us = math.fsum(map(_known, chain.from_iterable(not_loops)))
+    kinds = [_kind_total(kind, costs, total_us) for kind, costs in by_kind.items()]
+    kinds.sort(key=lambda item: (item.kind == CostKind.LOOP, -item.total_us))
+    costliest = nsmallest(
+        top or len(usable), usable, key=lambda cost: (-_known(cost), cost.full_name)
     )
-    known = [cost for cost in usable if cost.slowest_us is not None]
+    origins = Counter(cost.origin for cost in usable)
+    compared = [cost for cost in usable if cost.slowest_us is not None]
+    skew_us = None
+    if compared:
+        skew_us = math.fsum(cost.skew_us or 0.0 for cost in compared)
+    fingerprints = {cost.fingerprint for cost in usable} - {""}
+    described = any(cost.kind or cost.origin != Origin.UNKNOWN for cost in usable)
     return Summary(
         entries=len(profile.costs),
-        costs=tuple(
-            nsmallest(
-                top or len(usable),
-                usable,
-                key=lambda cost: (-_known(cost), cost.full_name),
-            )
-        ),
-        kinds=tuple(
-            KindTotal(
-                kind,
-                len(of_kind),
-                sum(not cost.kind for cost in of_kind),
-                totals[kind],
-                totals[kind] / total if total > 0 and kind != CostKind.LOOP else 0.0,
-            )
-            for kind, of_kind in sorted(
-                by_kind.items(),
-                key=lambda item: (item[0] == CostKind.LOOP, -totals[item[0]]),
-            )
-        ),
-        total_us=total,
+        costs=tuple(costliest),
+        kinds=tuple(kinds),
+        total_us=total_us,
         names=len(usable),
-        origins=Counter(cost.origin for cost in usable),
-        modules=tuple(sorted({cost.fingerprint for cost in usable} - {""})),
+        origins=origins,
+        modules=tuple(sorted(fingerprints)),
         provenance=profile.provenance,
         findings=profile_findings(profile),
         warnings=profile.warnings,
-        described=any(cost.kind or cost.origin != Origin.UNKNOWN for cost in usable),
-        skew_us=math.fsum(cost.skew_us or 0.0 for cost in known) if known else None,
-        skewed=most_skewed(known),
+        described=described,
+        skew_us=skew_us,
+        skewed=most_skewed(compared),
+    )
+
+
+def _kind_total(kind: CostKind, costs: Sequence[Cost], total_us: float) -> KindTotal:
+    """The costs of one kind; `total_us` is the sum over all kinds but loops."""
+    of_kind_us = math.fsum(map(_known, costs))
+    has_share = total_us > 0 and kind != CostKind.LOOP
+    return KindTotal(
+        kind=kind,
+        count=len(costs),
+        guessed=sum(not cost.kind for cost in costs),
+        total_us=of_kind_us,
+        share=of_kind_us / total_us if has_share else 0.0,
     )
 
 
@@ -599,9 +592,8 @@ class ProfileDiff:
     """Two profiles compared."""
 
     differences: tuple[Difference, ...]  # every name, the largest absolute change first
-    totals: tuple[
-        Total, ...
-    ]  # by kind, where either has any; loops, whose bodies count already, last
+    # by kind, where either has any; loops, whose bodies count already, last
+    totals: tuple[Total, ...]
     warnings: tuple[str, ...]  # one line each
 
     def count(self, change: CostChange) -> int:
@@ -610,32 +602,29 @@ class ProfileDiff:
 
 
 def diff_profiles(old: Profile, new: Profile) -> ProfileDiff:
-    """What changed from `old` to `new`, as far as XLA can see it: duplicates merged, useless
-    entries left out.
+    """What changed from `old` to `new`, as far as XLA can see it.
+
+    Duplicates are merged and entries that XLA never uses are left out.
     """
     old_costs, new_costs, warnings = _aligned(
         effective_entries(old), effective_entries(new)
     )
     keys = dict.fromkeys([*new_costs, *old_costs])
     found = [_difference(old_costs.get(key), new_costs.get(key)) for key in keys]
-    # NaN, which can hide anything, first
-    found.sort(
-        key=lambda item: (
-            -math.inf if math.isnan(item.delta_us) else -abs(item.delta_us),
-            item.name,
-        )
-    )
-    odd = sum(
-        not _is_time(cost.cost_us)
-        for side in (old_costs, new_costs)
-        for cost in side.values()
-    )
+    found.sort(key=_largest_first)
+    costs = [*old_costs.values(), *new_costs.values()]
+    odd = sum(not _is_time(cost.cost_us) for cost in costs)
     if odd:
-        warnings = [
-            *warnings,
-            f"{odd} costs are not finite or over 30 years, and not in the totals; see `{SHOW}`",
-        ]
+        warnings.append(
+            f"{odd} costs are not finite or over 30 years, and not in the totals; see `{SHOW}`"
+        )
     return ProfileDiff(tuple(found), _totals(found), tuple(warnings))
+
+
+def _largest_first(item: Difference) -> tuple[float, str]:
+    """A key to sort by: NaN, which can hide anything, first; then the largest change."""
+    change = math.inf if math.isnan(item.delta_us) else abs(item.delta_us)
+    return -change, item.name
 
 
 def _aligned(
@@ -648,7 +637,10 @@ def _aligned(
         {cost.fingerprint for cost in side} for side in (old, new)
     )
     if old_modules != new_modules and len(old_modules) == len(new_modules) == 1:
-        line = "the profiles are for different modules (bare or other fingerprint); compared by name alone"
+        line = (
+            "the profiles are for different modules (bare or other fingerprint); compared by "
+            "name alone"
+        )
         return (
             {("", cost.name): cost for cost in old},
             {("", cost.name): cost for cost in new},
@@ -669,15 +661,16 @@ def _difference(old: Cost | None, new: Cost | None) -> Difference:
     known = new or old
     assert known is not None
     noise = _noise_us(old, new)
+    change = _change(old, new, noise)
     return Difference(
         name=known.full_name,
-        change=_change(old, new, noise),
+        change=change,
         kind=known.likely_kind,
         kind_is_guess=not known.kind,
         old_us=old.cost_us if old else None,
         new_us=new.cost_us if new else None,
         noise_us=noise,
-        was=_what(old) if old and new and _replaced(old, new) else "",
+        was=_what(old) if old and change is CostChange.REPLACED else "",
         now=_what(new) if new else "",
     )
 
@@ -689,15 +682,12 @@ def _change(old: Cost | None, new: Cost | None, noise_us: float | None) -> CostC
         return CostChange.REMOVED
     if _replaced(old, new):
         return CostChange.REPLACED
-    if old.cost_us == new.cost_us or (
-        math.isnan(old.cost_us) and math.isnan(new.cost_us)
-    ):
+    both_nan = math.isnan(old.cost_us) and math.isnan(new.cost_us)
+    if both_nan or old.cost_us == new.cost_us:
         return CostChange.SAME
-    return (
-        CostChange.NOISE
-        if noise_us is not None and abs(new.cost_us - old.cost_us) <= noise_us
-        else CostChange.CHANGED
-    )
+    if noise_us is not None and abs(new.cost_us - old.cost_us) <= noise_us:
+        return CostChange.NOISE
+    return CostChange.CHANGED
 
 
 def _replaced(old: Cost, new: Cost) -> bool:
