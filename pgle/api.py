@@ -215,7 +215,7 @@ def verify(
         module: regular expression searched in module names; empty: all.
         min_time_coverage: share of the main module's time that the profile must cover, 0 to 1.
         min_collectives: share of the step that is left without collectives that have no cost, 0 to
-        1.
+            1.
     """
     from pgle.report import verify as report
     from pgle.report.next_steps import after_verification
@@ -249,7 +249,7 @@ def confirm(
 
     Args:
         log: stdout and stderr of the run; one file for each rank, or a folder of them; or a run
-        directory.
+            directory.
         module: regular expression for the main module; None: the weightiest.
         schedule: schedule dump of the same run.
         profile: of the run; None: the one that the log names.
@@ -313,13 +313,13 @@ def compare(
         labels: names of the sides in the answer; empty: by their paths.
         paired: run i of `base` belongs to run i of `new`.
         fail_slower: the answer is not ok if `new` is shown to be slower by more than this share:
-        0.02.
+            0.02.
         require_faster: the answer is not ok unless `new` is faster.
         confidence: of the intervals.
         same_within: what counts as the same, as a share.
         warmup: steps to leave out at the start; None: found.
         launch_spread: standard deviation between launches as a share, where each side has one run:
-        0.003; None: assumed.
+            0.003; None: assumed.
     """
     from pgle.report import compare as report
     from pgle.report.next_steps import after_comparison
@@ -410,7 +410,7 @@ def analyze(
 
     Args:
         inputs: traces (several are ranks of one job), a run directory or a stage of it, a
-        rehearsal, scheduled HLO.
+            rehearsal, scheduled HLO.
         hlo: HLO dumps of the traced run.
         target: GPU for expected times; None: as the HLO says.
         profile: what the scheduler was given; None: from the run directory.
@@ -466,9 +466,9 @@ def rehearse(
 
     Args:
         step: a jitted function; or a module's file, a folder of dumps, a run directory; or the
-        words of a command.
+            words of a command.
         args: what the function takes: arrays, or `jax.ShapeDtypeStruct` with shardings on an
-        `AbstractMesh`.
+            `AbstractMesh`.
         devices: GPUs of one host; None: as many as the step's mesh has.
         target: GPU by name or description; None: an H100, or the run directory's GPU.
         profile: measured costs; None: estimates stand in for them.
@@ -478,7 +478,7 @@ def rehearse(
         choose: which of several modules, by name or regular expression; None: the step.
         quiet_s: stop a command that has compiled nothing new for so long.
         output: new folder for dumps, logs and the page; None: one in the user's cache, of which the
-        newest 16 stay.
+            newest 16 stay.
         cached: keep compilations in the user's cache.
     """
     from pgle.run.rehearse import rehearse
@@ -531,7 +531,7 @@ def tune(
     Args:
         step: as of `rehearse`, and so are `args` to `cached`.
         output: folder for flags, profile, trials and page; a search that was stopped there
-        continues.
+            continues.
         budget: trials at most.
     """
     from pgle.report import tune as report
@@ -591,17 +591,16 @@ def scale(
 
     Args:
         build: from a number of GPUs to the step and its arguments, as `rehearse` takes them; a size
-        for which it raises
-            ValueError, or jax refuses the step, is a row that says why. Or the words of a command
-            with placeholders; or files of modules, one for each size.
+            for which it raises ValueError, or jax refuses the step, is a row that says why. Or the
+            words of a command with placeholders; or files of modules, one for each size.
         devices: numbers of GPUs; the smallest is compared with. Of files none.
         vary: values for placeholders in a command, by name; all combinations are tried.
         fit: of this varied name, whose values need more and more memory, take the last that fits.
         target: as of `rehearse`, and so are `flags`, `network_gb_s`, `choose`, `quiet_s` and
-        `cached`.
+            `cached`.
         profile: measured costs, carried to every size; None: estimates stand in for them.
         measured_on: HLO dump that the profile was measured on; None: from its run directory, else
-        the first row.
+            the first row.
         devices_per_host: GPUs that share NVLink; None: as the target has.
         measured_us: a measured step by its size, by which all predictions are moved.
         output: folder for rows and page; None: as of `rehearse`.

@@ -393,7 +393,7 @@ def write_files(
     Args:
         files: content by path; text is written as UTF-8. Parent folders are made.
         force: overwrite what exists; a link then stays, and the file that it leads to is
-        overwritten.
+            overwritten.
         inputs: as of `check_absent`.
     """
     given = tuple(inputs)

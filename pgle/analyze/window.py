@@ -167,7 +167,7 @@ def step_parts(
     Args:
         main: index of the main module.
         done: of each window, float64[rows], when a row would have ended without a wait for other
-        ranks.
+            ranks.
         names: of each instruction of the trace, the name that its rows are called by.
     """
     executions = distinct(np.concatenate([window.numbers for window in windows]))
@@ -538,7 +538,7 @@ def device_windows(
     Args:
         trace: n activities, ordered by (device, start).
         executions: of the trace; the kept ones of the main module are the steps, all where none is
-        kept.
+            kept.
         main: index of the main module.
         stream: uint8[n], values of `Stream`.
     """

@@ -366,7 +366,7 @@ def error_line(error: BaseException) -> tuple[str | None, int]:
 
     Raises:
         BaseException: the error itself, where the interpreter is to end, or with PGLE_DEBUG a
-        defect of ours.
+            defect of ours.
     """
     match error:
         case UserError() | WorkloadError():

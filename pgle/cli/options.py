@@ -85,7 +85,7 @@ class Place(click.Path):
 
     Args:
         ends: how the name of a file to write may end; empty: the command says. `check_places` looks
-        at such a file.
+            at such a file.
         needed: ``a file`` or ``a folder``.
         remedy: for an address of an object store; empty: it may be one.
     """

@@ -54,7 +54,7 @@ def after_summary(
     Args:
         profile: that was looked at.
         modules: its modules, their fingerprints by name; a dump of them is looked for in its folder
-        and in its run.
+            and in its run.
     """
     run = _run_of_profile(profile)
     near = (

@@ -149,7 +149,7 @@ def grid(
         rows: cells, plain text (never markup) or a `rich.text.Text`.
         right: the columns to align right.
         whole: the columns whose cells stay on one line if there is room; the others wrap between
-        words.
+            words.
         header: whether the heads are shown.
     """
     result = _Layout(box=None, pad_edge=False, show_header=header)

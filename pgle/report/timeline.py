@@ -277,7 +277,7 @@ def panel_of(
     Args:
         note: where its costs come from: ``measured``, ``estimated``, ``mixed``.
         module: the scheduled module, for shapes, names of the framework and what waits for a
-        collective.
+            collective.
     """
     codes, names = _names(timeline, module)
     every = Lane("", timeline.start_us, timeline.duration_us, codes, timeline.count)
@@ -620,7 +620,7 @@ def timeline(panels: Sequence[Panel], first_us: float = 0.0) -> value.TimelineDa
     Args:
         panels: schedules or devices, one above the other.
         first_us: the part of time that is seen first, from 0; 0: one step, or all if there are no
-        steps.
+            steps.
     """
     return value.TimelineData(
         encode(panels, first_us), text_timeline(panels, until_us=first_us)

@@ -173,8 +173,7 @@ def of_run(given: RehearseCommand) -> RehearseCommand:
 
     Args:
         given: the command line; what it says wins. One that names no run directory is returned as
-        it is, with the
-            target to use if none was named.
+            it is, with the target to use if none was named.
     """
     run = RunDirectory(Path(given.words[0]))
     if len(given.words) != 1 or not run.is_recorded:

@@ -38,10 +38,9 @@ def ceiling(
 
     Args:
         breakdown: of a schedule of the module: hiding can save what it exposes, not the time in
-        which nothing runs.
+            which nothing runs.
         slower: times as long as alone that kernels take at least while they hide a collective: of a
-        hidden microsecond
-            1 / `slower` is saved.
+            hidden microsecond 1 / `slower` is saved.
     """
     bound = _Bounds(module, program, lambda op: op.cost_us, launch.gap_us).of(
         program.entry

@@ -256,8 +256,7 @@ def predict(
     Args:
         profile: None: everything is estimated. Costs of another fingerprint are left out.
         contention: by default as the profile records it, else as on two real jobs. Give the first
-        prediction's
-            to predictions of other schedules with the same costs.
+            prediction's to predictions of other schedules with the same costs.
 
     Raises:
         UserError: the target is unknown.

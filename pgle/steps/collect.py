@@ -290,8 +290,7 @@ def read_console(
         lines: of the log; gone through twice. Carriage returns end lines too (progress bars).
         source: its name.
         pattern: regular expression of the user's own step line, with a group ``s``, ``ms`` or
-        ``us`` and, where it
-            has one, ``step``, ``loss``.
+            ``us`` and, where it has one, ``step``, ``loss``.
     """
     if pattern is not None:
         name = "pattern"

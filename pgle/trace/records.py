@@ -370,10 +370,10 @@ def believed(
 
     Args:
         columns: of activities of instructions, n rows ordered by (device, start): ``device``,
-        ``stream``, ``start_ns``,
-            ``duration_ns``, ``instruction``, ``run`` (as in `Records`), and any more.
+            ``stream``, ``start_ns``, ``duration_ns``, ``instruction``, ``run`` (as in `Records`),
+            and any more.
         other: the other activities; whole CUDA graphs among them cover several streams, and stay as
-        they are.
+            they are.
     """
     count = len(columns["start_ns"])
     loose = np.flatnonzero(other.reason != LeftOutReason.GRAPH_LAUNCH)

@@ -154,7 +154,7 @@ def find_executions(trace: Trace, collective: Flags | None = None) -> ModuleExec
     Args:
         trace: n activities.
         collective: bool[len(trace.instructions)], True for instructions that communicate; None: by
-        their names.
+            their names.
     """
     if collective is None:
         collective = _communicates(trace)

@@ -556,8 +556,8 @@ def combine(traces: Sequence[Trace]) -> Trace:
 
     Args:
         traces: at least one. Devices of different processes stay apart. What several traces
-        recorded on the same device
-            are windows of one process, in the order of time: executions are numbered on.
+            recorded on the same device are windows of one process, in the order of time: executions
+            are numbered on.
 
     Returns:
         A trace ordered by (device, start). Launch numbers stay distinct between inputs.

@@ -465,7 +465,7 @@ def search(
         found: the axes.
         attempt: compiles and simulates, at once where there are several.
         budget: trials at most; flags that leave the program and its scheduling as they were are
-        none.
+            none.
     """
     trials: list[Trial] = []
     current = pgle

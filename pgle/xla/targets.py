@@ -314,15 +314,14 @@ def find_hardware(
 
     Args:
         target: a name of `TABLE` or an alias of it, or a described GPU: memory bandwidth, cores and
-        clock are its own.
-            The rest comes from the same GPU in the table, else from the table's GPU for its compute
-            capability.
+            clock are its own. The rest comes from the same GPU in the table, else from the table's
+            GPU for its compute capability.
         topology: ``SxHxD``: slices, hosts of each, devices of each host. Devices of one host share
-        NVLink, in a rack
-            the devices of one slice, but never more than the GPU has in one NVLink domain.
+            NVLink, in a rack the devices of one slice, but never more than the GPU has in one
+            NVLink domain.
         devices_per_host: GPUs that share NVLink; goes before `topology`.
         network_gb_s: network bandwidth per GPU and direction, 10^9 bytes per second; None: the
-        table's.
+            table's.
 
     Raises:
         UserError: nothing is known of it.
@@ -452,7 +451,7 @@ def load_target(name_or_path: str) -> Target:
 
     Args:
         name_or_path: a name of `BUILT_IN` or `ALIASES` in any case, or a
-        ``gpu_target_config.pbtxt``, may be ``.xz``.
+            ``gpu_target_config.pbtxt``, may be ``.xz``.
 
     Raises:
         UserError: no such target, or not a GPU description.
@@ -497,7 +496,7 @@ def target_beside(source: str) -> Target | None:
 
     Args:
         source: path of the dump, ``module_0042.jit_step.….hlo.pb``; a description in the same
-        folder will do.
+            folder will do.
 
     Returns:
         The description, under the name of the shipped target where that is the same GPU by its

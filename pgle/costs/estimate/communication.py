@@ -395,7 +395,7 @@ def group_us(kind: str, group: DeviceGroup, size: float, hardware: Hardware) -> 
 
     Args:
         kind: with a measured table its name there (``all-gather``, ``permute-ring``), else the
-        collective's kind.
+            collective's kind.
         size: bytes, as nccl-tests count them.
     """
     is_covered = group.per_host <= _widest(kind, hardware)

@@ -209,7 +209,7 @@ def select_programs(
 
     Args:
         selector: ``auto`` (the main module), ``all``, or a regular expression searched in module
-        names.
+            names.
 
     Raises:
         UserError: nothing matches.

@@ -68,9 +68,9 @@ def match(
 
     Args:
         one, other: float64[executions, collectives], ns, when each collective ended; NaN where it
-        did not run.
+            did not run.
         ahead_ns: what to add to the times of `one` for the other's clock; None where that is
-        unknown.
+            unknown.
         same_clock: `ahead_ns` is exact.
 
     Returns:

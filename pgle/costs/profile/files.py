@@ -78,7 +78,7 @@ def read_profile(path: AnyPath) -> Profile:
 
     Raises:
         UserError: XLA would not read it, or it holds no cost; the message says what XLA would have
-        done.
+            done.
     """
     if path.is_dir():
         return _read_directory(path)

@@ -118,7 +118,7 @@ def compile_program(
         plugin: the loaded compiler.
         program: what to compile.
         targets: texts of GpuTargetConfigProtos, of which the first is taken that has no field that
-        this XLA lacks.
+            this XLA lacks.
         topology: ``SxHxD``: slices, hosts per slice, devices per host.
         options: of `compile_options`.
 

@@ -118,11 +118,9 @@ def capture_modules(
         target: the GPU that the program sees.
         devices: virtual CPU devices.
         quiet_s: once something is captured, stop the program when nothing new came for so long: on
-        CPUs the steps
-            themselves may take hours.
+            CPUs the steps themselves may take hours.
         choose: the module that is wanted, as in `choose_module`; None: the program's step, which a
-        program that fails
-            must have executed again and again before.
+            program that fails must have executed again and again before.
         until_step: stop the program as soon as its step, or what `choose` names, is known.
         output: descriptor that the program's output goes to.
 
@@ -132,7 +130,7 @@ def capture_modules(
     Raises:
         UserError: the command cannot be started or compiled nothing.
         WorkloadError: it failed before it had compiled anything, or before its step was executed
-        again and again.
+            again and again.
     """
     if devices.count > MOST_DEVICES:
         remedy = "'pgle scale' grows its module from smaller captures"

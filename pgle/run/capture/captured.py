@@ -147,7 +147,7 @@ def modules_in(folder: Path, *, dumps: bool = False) -> tuple[Path, ...]:
     Args:
         folder: where they lie.
         dumps: where jax dumped none, the ones that XLA dumped before it optimised them
-        (``--xla_dump_to``).
+            (``--xla_dump_to``).
     """
     found = sorted(folder.glob("jax_ir*_compile.mlir"))
     if dumps and not found:
@@ -396,7 +396,7 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
     Args:
         modules: of one folder, in the order in which they were compiled.
         pattern: a name (``jit_train_step``), a file name, or a regular expression on file names; of
-        those the step.
+            those the step.
     """
     program = read_captured(modules[0].parent)
     chosen = [path for path in modules if not _is_of_jax(path, program)] or list(

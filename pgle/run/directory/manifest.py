@@ -278,8 +278,7 @@ def imported_files(digests: Mapping[str, str]) -> tuple[FileRecord, ...]:
 
     Args:
         digests: SHA-256 by absolute path, as the hook took them when they were imported. Below the
-        working directory
-            the record has the relative path, so that a checkout can move.
+            working directory the record has the relative path, so that a checkout can move.
     """
     here = Path.cwd()
     found = []

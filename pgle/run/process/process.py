@@ -71,7 +71,7 @@ def launch(
 
     Args:
         on_line: called with every complete line of either stream, decoded; carriage returns end
-        lines too.
+            lines too.
         words: in small letters; where given, `on_line` may skip lines without any of them.
         stdout: descriptor for the command's stdout: ours, or 2 where our stdout is for results.
         is_shown: False: the output goes into the log alone, and the command has an empty stdin.

@@ -511,8 +511,7 @@ class Activities:
             graphs: CUDA graphs.
             kind: of all of them.
             batch: start, end, correlation id, process, device, stream; with graphs node and kernel
-            name; last the
-                kernel's name where `named` is given.
+                name; last the kernel's name where `named` is given.
             named: names of kernels to remember.
         """
         start, end, correlation, pid, ordinal, stream = batch[:6]
@@ -712,7 +711,7 @@ def devices_of(tables: Tables, used: Iterable[tuple[int, int]]) -> tuple[Device,
     Args:
         tables: the export.
         used: pairs of globalPid and device ordinal, as activities name them. With one GPU per
-        process all are 0.
+            process all are 0.
     """
     used = list(used)
     host = next(filter(None, _system(tables, "Hostname")), tables.path.stem)[:255]

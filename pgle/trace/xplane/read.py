@@ -402,7 +402,7 @@ def find_xplanes(logdir: AnyPath) -> list[AnyPath]:
 
     Args:
         logdir: the directory given to `jax.profiler.start_trace`, a directory of runs, one run, or
-        a file.
+            a file.
     """
     if not logdir.exists():
         raise UserError(

@@ -411,8 +411,7 @@ def lint(
 
     Args:
         verdicts: by flag text, the status and message of the installed jaxlib
-        (`pgle.run.ask.jaxlib`); where None,
-            the catalogue and the recorded releases answer.
+            (`pgle.run.ask.jaxlib`); where None, the catalogue and the recorded releases answer.
     """
     findings = [*flags.findings]
     for flag in dict.fromkeys(flags.flags):

@@ -183,7 +183,7 @@ def flags_for(
         version: the jaxlib that will run it; the newest recorded one where None.
         user_flags: the user's XLA_FLAGS; where it names a file, what the file holds.
         dump_to: directory for HLO dumps and the schedule with the costs that LHS believed; no dumps
-        where empty.
+            where empty.
         profile: path of the cost profile; needed by ``perf``, not allowed otherwise.
     """
     user = parse_flags(user_flags) if isinstance(user_flags, str) else user_flags

@@ -30,7 +30,7 @@ def checked(module: Module) -> Module:
 
     Raises:
         UserError: a computation calls itself, calls are nested too deep or are too many, or an
-        array is too large.
+            array is too large.
     """
     module = replace(module, computations=_own_names(module))
     wrong = _wrong_shape(module) or _wrong_operands(module) or _wrong_calls(module)

@@ -46,7 +46,7 @@ def iota_ids(reshape: Sequence[int], transpose: Sequence[int]) -> list[int]:
 
     Raises:
         UserError: the numbers are no permutation of that many dimensions, or ask for too many
-        devices.
+            devices.
     """
     count = prod(reshape)
     order = list(transpose) or list(range(len(reshape)))

@@ -775,13 +775,11 @@ def judge(
     Args:
         log: what `pgle.xla.log.read.collect` made of its events.
         module: regular expression for the main module; None: the module of `schedule`, else the one
-        with the most
-            scheduler memory, instructions or compile time.
+            with the most scheduler memory, instructions or compile time.
         schedule: what a schedule dump says of the same compilation, or by rank what its own says;
-        it beats the log,
-            but one dump does not clear a rank whose log speaks against it.
+            it beats the log, but one dump does not clear a rank whose log speaks against it.
         release: of jax, where known: from 0.5.1 on a log without missing instructions proves that
-        all matched.
+            all matched.
         whole: the program ended by itself, so that silence at the end of the log means something.
         alike: paths of profiles that hold the same costs as another path, and that other path.
     """

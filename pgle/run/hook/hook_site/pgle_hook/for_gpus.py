@@ -55,9 +55,8 @@ class GpuAnswers:
     Args:
         jax: the module, freshly imported.
         about: facts about the GPU: ``kind``, ``compute_capability``, ``core_count``,
-        ``memory_bytes`` (of jax's
-            allocator), ``topology`` of the job (``SxHxD``: slices, hosts of each, devices of each
-            host).
+            ``memory_bytes`` (of jax's allocator), ``topology`` of the job (``SxHxD``: slices, hosts
+            of each, devices of each host).
     """
 
     def __init__(self, jax, about):
@@ -205,7 +204,7 @@ class Lowering:
         record: gets the names of modules that cannot be lowered for GPUs.
         folder: of the dumps.
         leaves_out: whether large programs are replaced by zeros; programs that only GPUs can
-        execute always are.
+            execute always are.
         targets: texts of a GpuTargetConfigProto, the one with most fields first.
     """
 

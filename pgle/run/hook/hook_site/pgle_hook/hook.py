@@ -335,7 +335,7 @@ class ExecutionCounter:
 
     Args:
         on_execution: called with a module's key after each execution of a heavy one has been handed
-        to the devices.
+            to the devices.
     """
 
     def __init__(self, on_execution):

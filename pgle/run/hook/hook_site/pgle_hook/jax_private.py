@@ -176,8 +176,7 @@ def compiled_instead(other, rescue, before, after):
         rescue: called with a module that XLA refuses to compile for CPUs: what is compiled instead;
         None: nothing.
         before: called first, with the module, jax's function that compiles, and what that gets
-        after backend and
-            module.
+            after backend and module.
         after: called last, with the module, XLA's executable, and the same.
 
     Returns:

@@ -30,10 +30,9 @@ class HookFiles:
 
     Args:
         config: from the launcher: ``rank`` of the launcher; ``launchers``, pairs of variables that
-        hold rank and size,
-            none where every rank has a launcher of its own; ``folder`` of the stage; ``names`` of a
-            rank's files in it, with places for its ``label`` and a suffix that holds it, except for
-            rank 0.
+            hold rank and size, none where every rank has a launcher of its own; ``folder`` of the
+            stage; ``names`` of a rank's files in it, with places for its ``label`` and a suffix
+            that holds it, except for rank 0.
         environ: of this process.
     """
 
