@@ -55,6 +55,11 @@ class Range:
     extreme_us: float | None = None
     extreme_why: str = ""
 
+    @property
+    def possible_us(self) -> float:
+        """The most that any data makes of it, plausible or not."""
+        return max(self.most_us, self.extreme_us or 0.0)
+
 
 def range_of(
     module: Module, instruction: Instruction, hardware: Hardware, estimate_us: float

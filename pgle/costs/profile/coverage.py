@@ -461,7 +461,7 @@ def _implausible(
             continue
         by_data = range_of(table.module, row.instruction, hardware, us)
         least = us if by_data is None else by_data.least_us
-        most = us if by_data is None else by_data.most_us
+        most = us if by_data is None else by_data.possible_us
         if not least / MOST_OFF <= cost.cost_us <= most * MOST_OFF:
             nearest = min(max(cost.cost_us, least), most)
             found.append((weight_us, Implausible(name, cost.cost_us, nearest)))

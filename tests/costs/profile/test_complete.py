@@ -161,7 +161,7 @@ def test_a_completed_profile_predicts_the_real_step_again() -> None:
         of,
         {cost.name: cost for cost in complete_profile(profile, of, A100).profile.costs},
     ).step_us
-    assert half < 0.7 * whole
+    assert half < 0.75 * whole  # with gaps that take no time, a quarter is missing
     assert full == pytest.approx(whole, rel=0.02)
 
 
