@@ -40,7 +40,7 @@ def test_from_a_step_to_a_rehearsal_a_setting_and_a_scaling_table(
     ).execute()
 
     step, *answers, last = (cell for cell in notebook.cells if cell.cell_type == "code")
-    assert len(step.source.splitlines()) <= 70
+    assert len(step.source.splitlines()) <= 90
     assert step.outputs == []
     pages = []
     for cell in answers:
