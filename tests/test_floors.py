@@ -11,6 +11,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from house_style import parsed, syntax_nodes
 
 import pgle
 from pgle.cli.main import GROUPS
@@ -249,27 +250,6 @@ def test_the_command_list_imports_no_command() -> None:
     assert not any(name.startswith("pgle.cli.") for name in names)
 
 
-class _WithoutAnnotations(ast.NodeTransformer):
-    def visit_arg(self, node: ast.arg) -> ast.arg:
-        node.annotation = None
-        return node
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
-        self.generic_visit(node)
-        node.annotation = ast.Constant(0)
-        return node
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        self.generic_visit(node)
-        node.returns = None
-        return node
-
-
-def syntax_nodes(path: Path) -> int:
-    bare = _WithoutAnnotations().visit(ast.parse(path.read_text(encoding="utf-8")))
-    return sum(isinstance(node, ast.expr | ast.stmt) for node in ast.walk(bare))
-
-
 def test_a_file_is_read_in_one_sitting() -> None:
-    nodes = {below(path): syntax_nodes(path) for path in SOURCES}
+    nodes = {below(path): syntax_nodes(parsed(path)) for path in SOURCES}
     assert {path: count for path, count in nodes.items() if count > MOST_NODES} == {}

@@ -142,7 +142,7 @@ WRITTEN = (
     f"setenv HF_TOKEN {S}",
     f"password\t=\t{S}",
     f"aws_secret_access_key = {S}",
-    f"//registry.npmjs.org/:_authToken={S}",
+    f"//npm.example.org/:_authToken={S}",
     f'"auth": "{S}MDA="',
     f"client-key-data: {S}MDA=",
 )
