@@ -10,6 +10,7 @@ from pathlib import Path
 from pgle.errors import cut, many, shown
 from pgle.next import quoted, typed
 from pgle.report import text
+from pgle.report.control import STAGE
 from pgle.report.page import figures
 from pgle.report.page.value import (
     Advice,
@@ -284,7 +285,7 @@ def _proof(found: Tuning) -> Iterator[str]:
         first, other = proof.control.first, proof.control.other
         yield (
             f"Control, with other kernels for products: the step changes by {figures.change(-other.share)}, and by "
-            f"{figures.change(-first.share)} without. The smaller change counts. Scheduled, kernels not compiled."
+            f"{figures.change(-first.share)} without. The smaller change counts. {STAGE.capitalize()}."
         )
     yield from (f"wrote {path}" for path in proof.written)
 
