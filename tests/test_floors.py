@@ -24,6 +24,7 @@ STOREYS = (
     "steps",
     "costs",
     "schedule",
+    "account",
     "tune",
     "scale",
     "analyze",
@@ -39,7 +40,17 @@ APART = {"workloads": {"jax"}, "__init__": {"pgle.api", "pgle.errors", "pgle.pro
 """Modules on no floor: the first runs inside a user's process, the second lists the library. Both
 import only these.
 """
-PURE = ("steps", "analyze", "scale", "tune", "schedule", "costs", "trace", "xla")
+PURE = (
+    "steps",
+    "analyze",
+    "scale",
+    "tune",
+    "account",
+    "schedule",
+    "costs",
+    "trace",
+    "xla",
+)
 IMPURE_IMPORTS = {"click", "rich", "subprocess", "jax"}
 MOST_NODES = 3500  # statements and expressions of a file, annotations left out
 ROOMS = {

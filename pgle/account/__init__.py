@@ -1,0 +1,1 @@
+"""One account of a step: what it takes, what it consists of, and what would shorten it."""

@@ -1,0 +1,212 @@
+"""The account of a step as a value, which every command shows and none computes for itself.
+
+A step has parts, which add up to it. An *opportunity* is one change that would shorten it. Its
+saving is counted against one base, the step of the account, and is drawn from one part of it, so
+that savings of one part can be added up without exceeding it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pgle.next import Next
+
+LEAST_WORTH = 0.01
+"""Of the step. "Nothing to gain" is said where no opportunity of any kind is above this."""
+
+
+class Basis(StrEnum):
+    """What a figure rests on."""
+
+    MEASURED = "measured"  # on a GPU
+    SIMULATED = "simulated"  # recorded on the simulated GPU
+    COMPILED = "compiled"  # two schedules of the real compiler, priced alike
+    ESTIMATED = "estimated"  # a model of the hardware, with its error in the range
+
+
+class StepPart(StrEnum):
+    """Parts of a step; they add up to it."""
+
+    COMPUTE = "compute"
+    COMMUNICATION = "exposed communication"
+    COPIES = "exposed copies"
+    OTHER = "other GPU work"
+    IDLE = "idle"
+
+
+class OpportunityKind(StrEnum):
+    """What would change. A kind stands for one remedy."""
+
+    # the schedule and its flags
+    SCHEDULER = "latency-hiding scheduler"
+    PROFILE = "profile"
+    STALE_PROFILE = "stale profile"
+    ORDER = "another order"
+    FLAGS = "flags"
+    ASYNC = "synchronous collectives"
+    # the program
+    ATTENTION = "attention that is not fused"
+    PRECISION = "products off the Tensor Cores"
+    SCATTER = "scatters"
+    LOGITS = "full logits"
+    REMAT = "values computed twice"
+    KEEP_LESS = "memory"
+    DONATION = "state that is copied"
+    OPTIMIZER = "many small kernels"
+    COPIES = "exposed copies"
+    RECOMPILATION = "repeated compilation"
+    OTHER_MODULES = "other modules"
+    EAGER = "eager steps"
+    # the machine
+    INPUT = "idle between steps"
+    HOST = "host gaps inside steps"
+    LAUNCH_GAPS = "launch gaps"
+    RANK_SKEW = "waits for the slowest rank"
+    SLOW_STEPS = "slow steps"
+    CHANGING_STEPS = "steps that change over time"
+    SLOW_PRODUCTS = "slow matrix products"
+    SLOW_COLLECTIVES = "slow collectives"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One instruction that an opportunity is about."""
+
+    instruction: str  # its name in the module or in the trace; else what the row is of
+    us: float  # microseconds in a step, all executions
+    note: str = ""  # in words
+    op_name: str = ""  # the framework's name: ``jit(step)/layers/attn/dot_general``
+    source: str = ""  # ``train.py:41``; empty where unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Opportunity:
+    """One change, and what it would save of the account's step."""
+
+    kind: OpportunityKind
+    # microseconds of a step; None: only its bound is known, until somebody tries it
+    expected_us: float | None
+    least_us: float  # what it saves at least; negative if it can lengthen the step
+    most_us: float  # what it saves at most
+    part: StepPart  # of the step, which the saving is drawn from
+    basis: Basis  # how the saving was found
+    title: str  # the remedy as an imperative: ``Fuse the attention``
+    why: str = ""  # what was found, one clause with its number
+    edit: str = ""  # what to write or set, one sentence
+    command: Next | None = None  # that tries it
+    where: tuple[Place, ...] = ()  # the costliest first
+    # instructions whose time it takes away; of opportunities with common ones only one counts
+    instructions: frozenset[str] = field(default=frozenset(), repr=False)
+    tried: str = ""  # what trying it has shown, in words; empty: nobody tried
+
+    @property
+    def rank_us(self) -> float:
+        """What it is ordered by: the expected saving; a bound alone counts for nothing."""
+        return 0.0 if self.expected_us is None else self.expected_us
+
+
+@dataclass(frozen=True, slots=True)
+class StepBounds:
+    """What a step could come to at best, by name; each changes one thing and keeps the rest."""
+
+    best_order_us: float  # no order of these instructions is shorter
+    without_communication_us: float  # the same step with no collectives
+    without_copies_us: float  # the same step with no exposed copies
+
+
+@dataclass(frozen=True)
+class Account:
+    """One step."""
+
+    module: str  # the program's name
+    base: str  # which step it is: ``with the flags that you use now``
+    step_us: float
+    least_us: float  # what the step takes at least
+    most_us: float  # and at most; inf where it is a lower bound
+    basis: Basis  # what `step_us` rests on
+    parts: Mapping[StepPart, float]  # microseconds; they add up to the step
+    bounds: StepBounds
+    opportunities: tuple[Opportunity, ...]  # the largest expected saving first
+
+    def share(self, us: float) -> float:
+        """Microseconds as a share of the step; 0 of an empty step."""
+        return us / self.step_us if self.step_us > 0 else 0.0
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the step is a lower bound only."""
+        return math.isinf(self.most_us)
+
+    @property
+    def lever(self) -> Opportunity | None:
+        """The largest opportunity that is worth its effort; None: nothing is to gain."""
+        for item in self.opportunities:
+            if self.share(item.rank_us) >= LEAST_WORTH:
+                return item
+        return None
+
+    @property
+    def unproven(self) -> Opportunity | None:
+        """The largest one that nobody has tried, and whose bound is worth an attempt."""
+        open_ones = (item for item in self.opportunities if item.expected_us is None)
+        most = max(open_ones, key=lambda item: item.most_us, default=None)
+        if most is None or self.share(most.most_us) < LEAST_WORTH:
+            return None
+        return most
+
+    @property
+    def bound_by(self) -> StepPart:
+        """The part that takes most of the step."""
+        return max(self.parts, key=lambda part: self.parts[part])
+
+    @property
+    def together_us(self) -> float:
+        """What all opportunities are expected to save together: never more than their parts."""
+        return sum(
+            min(sum(item.rank_us for item in group), self.parts.get(part, 0.0))
+            for part, group in _by_part(chosen(self.opportunities)).items()
+        )
+
+
+def in_order(found: Iterable[Opportunity]) -> tuple[Opportunity, ...]:
+    """Opportunities by expected saving, then by what they save at most."""
+    return tuple(sorted(found, key=lambda item: (-item.rank_us, -item.most_us)))
+
+
+def chosen(found: Iterable[Opportunity]) -> tuple[Opportunity, ...]:
+    """The opportunities that can be had together: of two that take away the same instructions,
+    the larger.
+    """
+    taken: set[str] = set()
+    kept = []
+    for item in in_order(found):
+        if taken & item.instructions:
+            continue
+        taken |= item.instructions
+        kept.append(item)
+    return tuple(kept)
+
+
+def excluded(found: Iterable[Opportunity]) -> Mapping[OpportunityKind, OpportunityKind]:
+    """By kind, the larger opportunity that takes its instructions away."""
+    owner: dict[str, OpportunityKind] = {}
+    other: dict[OpportunityKind, OpportunityKind] = {}
+    for item in in_order(found):
+        shared = sorted(item.instructions & owner.keys())
+        if shared:
+            other[item.kind] = owner[shared[0]]
+            continue
+        owner |= dict.fromkeys(item.instructions, item.kind)
+    return other
+
+
+def _by_part(
+    found: Iterable[Opportunity],
+) -> Mapping[StepPart, tuple[Opportunity, ...]]:
+    groups: dict[StepPart, tuple[Opportunity, ...]] = {}
+    for item in found:
+        groups[item.part] = (*groups.get(item.part, ()), item)
+    return groups
