@@ -27,6 +27,8 @@ from pgle.files import AnyPath, as_path, write_files
 from pgle.report import text
 from pgle.report.page import plain
 from pgle.report.page.value import Page
+from pgle.requests.function import answers
+from pgle.requests.predictions import Predict
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -363,36 +365,15 @@ def compare(
     return answer("compare", found, page, report.document(found, checks), ok)
 
 
-@_with_user_errors
-def predict(
-    hlo: StrPath,
-    *,
-    profile: StrPath | None = None,
-    target: str | None = None,
-    module: str = "",
-    devices_per_host: int | None = None,
-    network_gb_s: float | None = None,
-) -> Answer[Predicted]:
-    """Predict what a step of a scheduled module takes, as `pgle predict`: no compiler, no GPU.
-
-    Args:
-        hlo: a dump after optimizations, a schedule dump, or a folder of dumps.
-        profile: measured costs; None: all are estimated.
-        target: GPU by name or description; None: as the dump says.
-        module: regular expression searched in module names; empty: the one with the longest step.
-        devices_per_host: GPUs that share NVLink; None: as the target has.
-        network_gb_s: network bandwidth per GPU and direction, in GB/s; None: as the target has.
-    """
+@answers(Predict)
+def predict(request: Predict) -> Answer[Predicted]:
+    """Predict what a step of a scheduled module takes, as `pgle predict`: no compiler, no GPU."""
     from pgle.report import predict as report
-    from pgle.run.predict import PredictRequest, predict_file
+    from pgle.run.predict import predict_file
 
-    request = PredictRequest(
-        _file(hlo), _path(profile), target, module, devices_per_host, network_gb_s
-    )
     found = predict_file(request)
-    return answer(
-        "predict", found, report.predict_page(found), report.predict_document(found)
-    )
+    page = report.predict_page(found)
+    return answer("predict", found, page, report.predict_document(found))
 
 
 @_with_user_errors

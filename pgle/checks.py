@@ -95,14 +95,19 @@ def check(arguments: Mapping[str, Any]) -> None:
         if value is None:
             continue
         if name in NUMBERS:
-            for item in _items(value):
-                NUMBERS[name].check(name, item)
+            check_numbers(name, value, NUMBERS[name])
         elif name in SWITCHES:
-            _check_switch(name, value)
+            check_switch(name, value)
         elif name in PATTERNS:
             check_pattern(name, value)
         elif name in WORDS:
-            _check_words(name, value)
+            check_words(name, value)
+
+
+def check_numbers(name: str, value: Any, rule: Rule) -> None:
+    """Raise `UserError` for a number out of range; of several numbers, or values, for each."""
+    for item in _items(value):
+        rule.check(name, item)
 
 
 def check_pattern(name: str, text: Any) -> None:
@@ -133,14 +138,16 @@ def _number(value: Any, *, whole: bool) -> float:
         return math.nan
 
 
-def _check_switch(name: str, value: Any) -> None:
+def check_switch(name: str, value: Any) -> None:
+    """Raise `UserError` for anything but True and False."""
     if type(value).__name__ not in ("bool", "bool_"):  # that of numpy too
         raise UserError(
             f"{_shown(value)} is no switch", where=name, remedy="give True or False"
         )
 
 
-def _check_words(name: str, value: Any) -> None:
+def check_words(name: str, value: Any) -> None:
+    """Raise `UserError` for anything but several texts."""
     is_list = isinstance(value, Iterable) and not isinstance(
         value, str | bytes | Mapping
     )

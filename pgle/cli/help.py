@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from pgle.api import Answer
-from pgle.cli.options import check_inputs, check_places
+from pgle.cli.parameters import check_inputs, check_places
 from pgle.errors import cut
 from pgle.report import text
 from pgle.report.page import plain

@@ -5,118 +5,29 @@ are read.
 from __future__ import annotations
 
 import math
-import os
-import re
-from pathlib import Path
 from typing import Any
 
 import click
 
-from pgle.checks import NUMBERS, check_pattern
-from pgle.errors import UserError
-from pgle.files import NO_PIPE, AnyPath, as_path, check_absent, read_bytes
-from pgle.xla.flags.text import FOUND_BY_SEARCH
+from pgle.checks import NUMBERS
+from pgle.cli.parameters import (
+    REGEX,
+    Between,
+    Place,
+    _Share,
+    check_inputs,
+    check_places,
+    parameters,
+    targets,
+)
+from pgle.requests import kinds, shared
+
+__all__ = ["REGEX", "Place", "check_inputs", "check_places", "parameters"]
 
 
-class Between(click.FloatRange):
-    """A number in a range. Click takes ``nan`` for one in any."""
-
-    @classmethod
-    def of(cls, name: str) -> Between:
-        """The range that `pgle.checks` has for a name."""
-        rule = NUMBERS[name]
-        return cls(
-            rule.least,
-            None if rule.most == math.inf else rule.most,
-            min_open=rule.above,
-        )
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Any:
-        """The number."""
-        found = super().convert(value, param, ctx)
-        if found != found:
-            self.fail(
-                f"{value} is not in the range {self._describe_range()}.", param, ctx
-            )
-        return found
-
-
-class _Bandwidth(Between):
-    """GB/s, as a number or with a unit: ``50``, ``50GB/s``, ``400Gbit/s``."""
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Any:
-        """The number."""
-        found = re.fullmatch(
-            r"([\d.e+-]+)\s*(GB/s|Gbit/s|Gb/s|Gbps)?", str(value).strip()
-        )
-        if found is None:
-            self.fail(
-                f"{value!r} is no bandwidth: say 50GB/s or 400Gbit/s.", param, ctx
-            )
-        return super().convert(found[1], param, ctx) / (
-            1 if found[2] in (None, "GB/s") else 8
-        )
-
-
-class _Share(click.ParamType):  # type: ignore[type-arg]  # it has none in click 8.1
-    """``2%`` or ``0.02``."""
-
-    name = "share"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """The share, 0 to 1."""
-        from pgle.steps.compare import parse_share
-
-        return (
-            value
-            if isinstance(value, float)
-            else parse_share(value, param.opts[0] if param else "")
-        )
-
-
-class Place(click.Path):
-    """A file or folder to read or to write.
-
-    Args:
-        ends: how the name of a file to write may end; empty: the command says. `check_places` looks
-            at such a file.
-        needed: ``a file`` or ``a folder``.
-        remedy: for an address of an object store; empty: it may be one.
-    """
-
-    def __init__(self, *ends: str, needed: str = "a file", remedy: str = "") -> None:
-        super().__init__()
-        self.ends, self.needed, self.remedy = ends, needed, remedy
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> AnyPath:
-        """The path."""
-        if value == "-":
-            raise UserError(
-                NO_PIPE.replace("a file", self.needed), where=value, remedy="name one"
-            )
-        if self.remedy and "://" in os.fspath(value):
-            raise UserError(
-                f"is no path of this machine, and {self.needed} is needed",
-                where=value,
-                remedy=self.remedy,
-            )
-        path = as_path(value)
-        if self.ends and not path.name.endswith(self.ends):
-            remedy = f"choose a name that ends in {', '.join(self.ends)}"
-            raise UserError("is of no known form", where=path, remedy=remedy)
-        if self.needed == "a folder" and path.exists() and not path.is_dir():
-            raise UserError(
-                "is a file, and a folder is needed", where=path, remedy="choose another"
-            )
-        return path
+def between(name: str) -> Between:
+    """The range that `pgle.checks` has for a name."""
+    return Between(NUMBERS[name])
 
 
 def whole_number(name: str) -> click.IntRange:
@@ -127,38 +38,9 @@ def whole_number(name: str) -> click.IntRange:
     )
 
 
-BANDWIDTH = _Bandwidth.of("network_gb_s")
 SHARE = _Share()
-PATH, LOCAL = Place(), Place(remedy="copy it here first")
-FOLDER = Place(
-    needed="a folder", remedy="choose one here, and copy it there afterwards"
-)
-
-
-def check_inputs(ctx: click.Context) -> None:
-    """Refuse an input that is not there, before anything is said of an option that is missing."""
-    for param in ctx.command.params:
-        value = ctx.params.get(str(param.name))
-        if not isinstance(param.type, Place) or param.type.ends or "-o" in param.opts:
-            continue
-        for path in value if isinstance(value, tuple) else (value,):
-            if isinstance(path, Path) and not path.exists():
-                raise UserError(
-                    "no such file or folder", where=path, remedy="check the path"
-                )
-
-
-def check_places(ctx: click.Context) -> None:
-    """Refuse what cannot be read or written before the work begins."""
-    for param in ctx.command.params:
-        path = ctx.params.get(str(param.name))
-        is_place = "|" in str(param.metavar) and not ctx.params.get(
-            "rounds"
-        )  # else words are a command
-        if param.name == "words" and is_place and (path or ())[:1] == ("-",):
-            raise UserError(NO_PIPE, where="-", remedy="name one")
-        if isinstance(param.type, Place) and param.type.ends and path is not None:
-            check_absent(path, force=bool(ctx.params.get("force")))
+PATH, LOCAL = Place(kinds.FILE), Place(kinds.LOCAL)
+FOLDER = Place(kinds.FOLDER)
 
 
 def argument(name: str, metavar: str, type: Any = PATH, **how: Any) -> click.Argument:
@@ -184,15 +66,6 @@ def flag(names: str, help: str, **how: Any) -> click.Option:
 def choice(names: str, help: str, *values: str, **how: Any) -> click.Option:
     """An option with one of some values."""
     return option(names, help, type=click.Choice(values), **how)
-
-
-def REGEX(text: str) -> str:  # noqa: N802
-    """A regular expression that Python can compile; it stays text."""
-    try:
-        check_pattern("", text)
-    except UserError as error:
-        raise click.BadParameter(error.what) from None
-    return text
 
 
 def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
@@ -235,13 +108,6 @@ STAT = option(
 )
 
 
-def targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The GPUs that are known by name, for the shell."""
-    from pgle.xla.targets import BUILT_IN
-
-    return [name for name in BUILT_IN if name.startswith(incomplete)]
-
-
 def target(help: str, **how: Any) -> click.Option:
     """``--target``."""
     return option("--target", help, "NAME|FILE", shell_complete=targets, **how)
@@ -254,12 +120,7 @@ TOPOLOGY = option(
     "Slices x hosts of a slice x GPUs of a host: 4x1x8 is 4 hosts of 8 GPUs.",
     metavar="SxHxD",
 )
-NETWORK = option(
-    "--network network_gb_s",
-    "Network bandwidth per GPU, one direction: 50, 50GB/s, 400Gbit/s; else 25 (A100), 50, or 100 (GB300).",
-    "GB/s",
-    BANDWIDTH,
-)
+(NETWORK,) = parameters(shared.Network)
 
 
 def devices_per_host(help: str, **how: Any) -> click.Option:
@@ -269,54 +130,7 @@ def devices_per_host(help: str, **how: Any) -> click.Option:
     )
 
 
-def _read_flags(ctx: click.Context, _: click.Parameter, path: AnyPath | None) -> None:
-    """Keep the flags of a file, one a line or as in XLA_FLAGS, for `_all_flags`."""
-    if path is not None:
-        found: list[str] = []
-        first = None  # of the ones that a search found
-        for number, line in enumerate(
-            read_bytes(path, max_bytes=1 << 20).decode(errors="replace").splitlines(), 1
-        ):
-            first = len(found) if line == FOUND_BY_SEARCH else first
-            words = [] if line.lstrip().startswith("#") else line.split()
-            if wrong := next(
-                (word for word in words if not word.startswith("--")), None
-            ):
-                what = f"'{wrong}' does not begin with --"
-                raise UserError(
-                    what,
-                    where=f"{path}, line {number}",
-                    remedy="write --name=value; # begins a remark",
-                )
-            found += words
-        ctx.meta["pgle.flags"] = tuple(found)
-        ctx.meta["pgle.judged"] = () if first is None else tuple(found[first:])
-
-
-def _all_flags(
-    ctx: click.Context, _: click.Parameter, flags: tuple[str, ...]
-) -> tuple[str, ...]:
-    return (*ctx.meta.get("pgle.flags", ()), *flags)
-
-
-FLAGS = (
-    option(
-        "--flag flags",
-        "One more XLA flag, after XLA_FLAGS; repeatable.",
-        "--xla_…",
-        multiple=True,
-        callback=_all_flags,
-    ),
-    option(
-        "--flags-file",
-        "XLA flags from a file, as 'pgle tune' writes it.",
-        "FILE",
-        PATH,
-        callback=_read_flags,
-        expose_value=False,
-        is_eager=True,
-    ),
-)
+FLAGS = tuple(parameters(shared.Flags))
 
 
 CACHE = option(
@@ -344,7 +158,7 @@ QUIET = option(
     "--quiet-for quiet_s",
     "Without a GPU: stop the program when it has compiled nothing new for so long.",
     "SECONDS",
-    Between.of("quiet_s"),
+    between("quiet_s"),
     default=20.0,
 )
 COMPILED_FOR = target(f"{_GPU}  [default: the dump's, else h100]")
@@ -372,13 +186,13 @@ BOUNDS = (
         "--min-time-coverage",
         "Exit with 1 if the profile covers less of the main module's time.",
         default=0.95,
-        type=Between.of("min_time_coverage"),
+        type=between("min_time_coverage"),
     ),
     option(
         "--min-collectives",
         "Exit with 1 if collectives without a cost weigh more than the rest of the step.",
         default=0.99,
-        type=Between.of("min_collectives"),
+        type=between("min_collectives"),
     ),
 )
 """What a profile must cover to count as used; the defaults are those of

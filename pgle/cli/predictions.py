@@ -14,26 +14,18 @@ from pgle.api import Answer
 from pgle.checks import check
 from pgle.cli import options as opt
 from pgle.cli.help import command
-from pgle.cli.options import FOLDER, LOCAL, PATH
+from pgle.cli.options import FOLDER, LOCAL
+from pgle.cli.parameters import parameters
 from pgle.errors import UserError
 from pgle.report import text
+from pgle.requests.predictions import Predict
 from pgle.run.directory.directory import forget
 
 if TYPE_CHECKING:
     from pgle.run.rehearse import Rehearsal
 
 
-@command(
-    opt.argument("hlo", "HLO"),
-    opt.option(
-        "--profile", "Measured costs; without, all are estimated.", "PROFILE", PATH
-    ),
-    opt.target("GPU, as for 'pgle rehearse'; default: as the dump says."),
-    opt.module("Which module of a dump directory; else the one with the longest step."),
-    opt.devices_per_host("GPUs that share NVLink; else 8, or 72."),
-    opt.NETWORK,
-    *opt.PAGE,
-)
+@command(*parameters(Predict), *opt.PAGE)
 def predict_command(**options: Any) -> Answer[Any]:
     """Predict what a step of a scheduled module takes, and why. Needs no compiler and no GPU.
 

@@ -15,10 +15,11 @@ from pgle import api
 from pgle.api import Answer
 from pgle.cli import options as opt
 from pgle.cli.help import Commands, command
-from pgle.cli.options import FOLDER, LOCAL, SHARE, Between, Place
+from pgle.cli.options import FOLDER, LOCAL, SHARE, Place
 from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.report.text import say
+from pgle.requests import kinds
 
 if TYPE_CHECKING:
     from pgle.run.compare import CompareRequest
@@ -61,7 +62,10 @@ def _step_range(text: str) -> tuple[int | None, int | None]:
         "--max-loss-change", "Fail if the loss differs by more.", "SHARE", SHARE
     ),
     opt.option(
-        "--confidence", "Of the intervals.", default=0.95, type=Between.of("confidence")
+        "--confidence",
+        "Of the intervals.",
+        default=0.95,
+        type=opt.between("confidence"),
     ),
     opt.option(
         "--same-within", "What counts as the same.", "SHARE", SHARE, default="0.5%"
@@ -92,7 +96,12 @@ def _step_range(text: str) -> tuple[int | None, int | None]:
         FOLDER,
         default="runs/abba",
     ),
-    opt.option("--html", "Write a report of one file.", "FILE", Place(".html", ".htm")),
+    opt.option(
+        "--html",
+        "Write a report of one file.",
+        "FILE",
+        Place(kinds.Place(ends=(".html", ".htm"))),
+    ),
     opt.flag("--github", "Write job summary and outputs of a GitHub Actions step."),
     opt.FORCE,
     *opt.PAGE,

@@ -55,7 +55,8 @@ from pgle.schedule.predict import LEAST_GAIN, Gain
 from pgle.tune.search import NEAR_CEILING
 
 if TYPE_CHECKING:
-    from pgle.run.predict import Predicted, PredictRequest
+    from pgle.requests.predictions import Predict
+    from pgle.run.predict import Predicted
     from pgle.run.target import TargetFrom
     from pgle.schedule.predict import Prediction, Uncertain
     from pgle.schedule.simulate import Timeline
@@ -459,7 +460,7 @@ def _predict_advice(found: Predicted) -> tuple[str, tuple[str, ...]]:
     )
 
 
-def _measure(asked: PredictRequest, run: RunDirectory | None) -> str:
+def _measure(asked: Predict, run: RunDirectory | None) -> str:
     """The command that takes measured costs: from the HLO's run directory, else of the program."""
     if run is None:
         return typed("pgle", "profile", "--", *UNKNOWN)

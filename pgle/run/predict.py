@@ -13,6 +13,7 @@ from pgle.costs.estimate.unknown import assumed_warnings
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import effective_costs
 from pgle.files import AnyPath
+from pgle.requests.predictions import Predict
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.target import TargetFrom, gpu_of
 from pgle.schedule.predict import Prediction, predict
@@ -22,27 +23,10 @@ from pgle.xla.targets import load_target
 
 
 @dataclass(frozen=True)
-class PredictRequest:
-    """What to predict."""
-
-    hlo: AnyPath  # a scheduled module, or a dump directory
-    profile: AnyPath | None  # its costs; None: all are estimated
-    target: str | None = None  # the GPU, by name or description; None: as the dump says
-    # regular expression searched in module names; empty: the one whose step is longest
-    module: str = ""
-    devices_per_host: int | None = (
-        None  # GPUs that share NVLink; None: as the target usually has
-    )
-    network_gb_s: float | None = (
-        None  # per GPU and direction; None: as the target usually has
-    )
-
-
-@dataclass(frozen=True)
 class Predicted:
     """A module with its prediction."""
 
-    asked: PredictRequest  # as it was requested
+    asked: Predict  # as it was requested
     module: Module  # scheduled
     target: str  # the GPU's name
     target_from: TargetFrom  # what says so
@@ -51,7 +35,7 @@ class Predicted:
     stage: str = ""  # of the run directory that was given, whose module it is
 
 
-def predict_file(request: PredictRequest) -> Predicted:
+def predict_file(request: Predict) -> Predicted:
     """Predict a step of the main module.
 
     Raises:
@@ -87,9 +71,7 @@ def predict_file(request: PredictRequest) -> Predicted:
                 module,
                 () if profile is None else effective_costs(profile, module.fingerprint),
             ),
-            *assumed_warnings(
-                module, chosen_hardware, is_named=request.network_gb_s is not None
-            ),
+            *assumed_warnings(module, chosen_hardware, is_named=request.names_network),
             *(profile.warnings if profile is not None else ()),
             *prediction.timeline.warnings,
         ),

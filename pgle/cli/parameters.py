@@ -1,0 +1,267 @@
+"""From a request to the arguments and options of its command: what click needs of each field."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pgle.checks import Rule, check_pattern
+from pgle.errors import UserError
+from pgle.files import NO_PIPE, AnyPath, as_path, check_absent, read_bytes
+from pgle.requests import kinds
+from pgle.requests.option import Declared, Request, declared
+from pgle.xla.flags.text import FOUND_BY_SEARCH
+
+
+class Between(click.FloatRange):
+    """A number in a range. Click takes ``nan`` for one in any."""
+
+    def __init__(self, rule: Rule) -> None:
+        most = None if rule.most == math.inf else rule.most
+        super().__init__(rule.least, most, min_open=rule.above)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
+        """The number."""
+        found = super().convert(value, param, ctx)
+        if found != found:
+            what = f"{value} is not in the range {self._describe_range()}."
+            self.fail(what, param, ctx)
+        return found
+
+
+class _Bandwidth(Between):
+    """GB/s, as a number or with a unit."""
+
+    def __init__(self, kind: kinds.Bandwidth) -> None:
+        super().__init__(kind.rule)
+        self.kind = kind
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
+        """The number."""
+        found = self.kind.parts(str(value))
+        if found is None:
+            what = f"{value!r} is no bandwidth: say 50GB/s or 400Gbit/s."
+            self.fail(what, param, ctx)
+        number, per_gb = found
+        return super().convert(number, param, ctx) / per_gb
+
+
+class _Share(click.ParamType):  # type: ignore[type-arg]  # it has none in click 8.1
+    """``2%`` or ``0.02``."""
+
+    name = "share"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The share, 0 to 1."""
+        from pgle.steps.compare import parse_share
+
+        if isinstance(value, float):
+            return value
+        return parse_share(value, param.opts[0] if param else "")
+
+
+class Place(click.Path):
+    """A file or folder to read or to write; `check_places` looks at one with a known ending."""
+
+    def __init__(self, kind: kinds.Place) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> AnyPath:
+        """The path."""
+        needed, ends, remedy = self.kind.needed, self.kind.ends, self.kind.remedy
+        if value == "-":
+            what = NO_PIPE.replace("a file", needed)
+            raise UserError(what, where=value, remedy="name one")
+        if remedy and "://" in os.fspath(value):
+            what = f"is no path of this machine, and {needed} is needed"
+            raise UserError(what, where=value, remedy=remedy)
+        path = as_path(value)
+        if ends and not path.name.endswith(ends):
+            remedy = f"choose a name that ends in {', '.join(ends)}"
+            raise UserError("is of no known form", where=path, remedy=remedy)
+        if needed == "a folder" and path.exists() and not path.is_dir():
+            what = "is a file, and a folder is needed"
+            raise UserError(what, where=path, remedy="choose another")
+        return path
+
+
+def check_inputs(ctx: click.Context) -> None:
+    """Refuse an input that is not there, before anything is said of an option that is missing."""
+    for param in ctx.command.params:
+        value = ctx.params.get(str(param.name))
+        if not isinstance(param.type, Place):
+            continue
+        if param.type.kind.ends or "-o" in param.opts:
+            continue
+        for path in value if isinstance(value, tuple) else (value,):
+            if isinstance(path, Path) and not path.exists():
+                what = "no such file or folder"
+                raise UserError(what, where=path, remedy="check the path")
+
+
+def check_places(ctx: click.Context) -> None:
+    """Refuse what cannot be read or written before the work begins."""
+    for param in ctx.command.params:
+        path = ctx.params.get(str(param.name))
+        # else words are a command
+        is_place = "|" in str(param.metavar) and not ctx.params.get("rounds")
+        if param.name == "words" and is_place and (path or ())[:1] == ("-",):
+            raise UserError(NO_PIPE, where="-", remedy="name one")
+        if isinstance(param.type, Place) and param.type.kind.ends and path is not None:
+            check_absent(path, force=bool(ctx.params.get("force")))
+
+
+def REGEX(text: str) -> str:  # noqa: N802
+    """A regular expression that Python can compile; it stays text."""
+    try:
+        check_pattern("", text)
+    except UserError as error:
+        raise click.BadParameter(error.what) from None
+    return text
+
+
+def targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The GPUs that are known by name, for the shell."""
+    from pgle.xla.targets import BUILT_IN
+
+    return [name for name in BUILT_IN if name.startswith(incomplete)]
+
+
+def parameters(request: type[Request]) -> Iterator[click.Parameter]:
+    """The arguments and options of a request, in its order."""
+    fields = declared(request)
+    for item in fields:
+        if item.option.is_argument:
+            yield _argument(item)
+    for item in fields:
+        if not item.option.is_argument:
+            yield from _options(item)
+
+
+def _argument(item: Declared) -> click.Argument:
+    option = item.option
+    return click.Argument(
+        [item.name],
+        metavar=option.metavar,
+        type=_type(option.kind),
+        nargs=-1 if option.is_listed else 1,
+        required=item.is_required,
+        default=item.default or None,
+    )
+
+
+def _options(item: Declared) -> Iterator[click.Option]:
+    """The click option of a field; of flags also the one that reads them from a file."""
+    option, default = item.option, item.default
+    made = partial(click.Option, [*option.names.split(), item.name], help=option.help)
+    if option.kind == kinds.SWITCH and "/" not in option.names:
+        yield made(is_flag=True)
+        return
+    how: dict[str, Any] = {"multiple": option.is_listed}
+    if option.default is not None:
+        default = option.default
+    if default not in (None, ()):
+        how["default"] = default
+    if option.kind == kinds.SWITCH:
+        how["show_default"] = True
+    else:
+        how["show_default"] = bool(default)
+        how["type"] = _type(option.kind)
+    if option.kind == kinds.GPU:
+        how["shell_complete"] = targets
+    if option.kind == kinds.XLA_FLAGS:
+        how["callback"] = _all_flags
+    yield made(metavar=option.metavar, required=item.is_required, **how)
+    if option.kind == kinds.XLA_FLAGS:
+        yield FLAGS_FILE
+
+
+def _type(kind: kinds.Kind) -> Any:
+    """The click type of a kind; None: text."""
+    match kind:
+        case kinds.Bandwidth():
+            return _Bandwidth(kind)
+        case kinds.Share():
+            return _Share()
+        case kinds.Number(rule):
+            return _whole(rule) if rule.whole else Between(rule)
+        case kinds.Pattern():
+            return REGEX
+        case kinds.OneOf(values):
+            return click.Choice(values)
+        case kinds.Place():
+            return Place(kind)
+        case kinds.Word():
+            return _read(kind)
+    return None
+
+
+def _whole(rule: Rule) -> click.IntRange:
+    most = None if rule.most == math.inf else int(rule.most)
+    return click.IntRange(int(rule.least), most)
+
+
+def _read(kind: kinds.Word) -> Callable[[str], Any]:
+    """The function of a word, by the name of what it reads."""
+
+    def read(text: str) -> Any:
+        try:
+            return kind.read(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return read
+
+
+def _read_flags(ctx: click.Context, _: click.Parameter, path: AnyPath | None) -> None:
+    """Keep the flags of a file, one a line or as in XLA_FLAGS, for `_all_flags`."""
+    if path is None:
+        return
+    text = read_bytes(path, max_bytes=1 << 20).decode(errors="replace")
+    found: list[str] = []
+    first = None  # of the ones that a search found
+    for number, line in enumerate(text.splitlines(), 1):
+        if line == FOUND_BY_SEARCH:
+            first = len(found)
+        words = [] if line.lstrip().startswith("#") else line.split()
+        wrong = [word for word in words if not word.startswith("--")]
+        if wrong:
+            what = f"'{wrong[0]}' does not begin with --"
+            where = f"{path}, line {number}"
+            remedy = "write --name=value; # begins a remark"
+            raise UserError(what, where=where, remedy=remedy)
+        found += words
+    ctx.meta["pgle.flags"] = tuple(found)
+    ctx.meta["pgle.judged"] = () if first is None else tuple(found[first:])
+
+
+def _all_flags(
+    ctx: click.Context, _: click.Parameter, flags: tuple[str, ...]
+) -> tuple[str, ...]:
+    return (*ctx.meta.get("pgle.flags", ()), *flags)
+
+
+FLAGS_FILE = click.Option(
+    ["--flags-file"],
+    help="XLA flags from a file, as 'pgle tune' writes it.",
+    metavar="FILE",
+    type=Place(kinds.FILE),
+    callback=_read_flags,
+    expose_value=False,
+    is_eager=True,
+)

@@ -1,0 +1,1 @@
+"""What each command may be asked, as types: every option is a field, declared once."""

@@ -1,0 +1,143 @@
+"""Kinds of options: which values each takes, and how it is written on a command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pgle.checks import (
+    Rule,
+    check_numbers,
+    check_pattern,
+    check_switch,
+    check_words,
+)
+from pgle.next import word_of
+
+GBIT_PER_GB = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Any text."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise `UserError` for a value that the library does not take either."""
+
+    def words(self, flag: str, value: Any) -> list[str]:
+        """An option and its value as words."""
+        return [flag, word_of(value)]
+
+
+@dataclass(frozen=True, slots=True)
+class Number(Kind):
+    """A number in a range; of a mapping all its values."""
+
+    rule: Rule
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise `UserError` for anything else."""
+        check_numbers(name, value, self.rule)
+
+    def words(self, flag: str, value: Any) -> list[str]:
+        """The number without zeros that say nothing."""
+        return [flag, f"{value:g}"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth(Number):
+    """GB/s, as a number or with a unit: ``50``, ``50GB/s``, ``400Gbit/s``."""
+
+    def parts(self, text: str) -> tuple[str, int] | None:
+        """The number in a text, and how many of its unit are one GB/s; None: it is none."""
+        pattern = r"([\d.e+-]+)\s*(GB/s|Gbit/s|Gb/s|Gbps)?"
+        found = re.fullmatch(pattern, text.strip())
+        if found is None:
+            return None
+        return found[1], 1 if found[2] in (None, "GB/s") else GBIT_PER_GB
+
+
+@dataclass(frozen=True, slots=True)
+class Share(Number):
+    """A share, as a number; on a command line ``2%`` or ``0.02``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern(Kind):
+    """A regular expression."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise `UserError` for a text that is none."""
+        check_pattern(name, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Switch(Kind):
+    """On or off."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise `UserError` for anything but True and False."""
+        check_switch(name, value)
+
+    def words(self, flag: str, value: Any) -> list[str]:
+        """The option alone, or its negation."""
+        return [flag if value else flag.replace("--", "--no-", 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf(Kind):
+    """One of some texts."""
+
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu(Kind):
+    """The name of a GPU, or a file that describes one."""
+
+
+@dataclass(frozen=True, slots=True)
+class XlaFlags(Kind):
+    """Flags of XLA, which a file may hold too."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise `UserError` for anything but several texts."""
+        check_words(name, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Place(Kind):
+    """A file or folder, to read or to write."""
+
+    # how the name of a file to write may end; empty: the command says
+    ends: tuple[str, ...] = ()
+    needed: str = "a file"  # or ``a folder``
+    remedy: str = ""  # if it is an address of an object store; empty: it may be one
+
+
+@dataclass(frozen=True, slots=True)
+class Word(Kind):
+    """A word of the command line that a function reads, as its value."""
+
+    read: Callable[[str], Any]
+    rule: Rule | None = None  # of the numbers in the value
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise `UserError` for a number out of range."""
+        if self.rule is not None:
+            check_numbers(name, value, self.rule)
+
+
+TEXT = Kind()
+PATTERN = Pattern()
+SWITCH = Switch()
+GPU = Gpu()
+XLA_FLAGS = XlaFlags()
+FILE = Place()
+LOCAL = Place(remedy="copy it here first")
+FOLDER = Place(
+    needed="a folder", remedy="choose one here, and copy it there afterwards"
+)
+SHARE = Rule(0, 1)

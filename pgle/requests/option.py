@@ -1,0 +1,144 @@
+"""An option, declared once: as a field of a request, with its spelling, unit, help and check.
+
+From the fields of a request come the options of its command, the signature of its library
+function (`pgle.api`), the question that an answer's folder records, and the words of the next
+command. A field is `attrs.field(default, converter, metadata=option(...))`, so that mypy knows the
+types that the library takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+import attrs
+
+from pgle.requests.kinds import TEXT, Kind
+
+_KEY = "pgle.option"  # of the metadata of a field
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How a field is asked for."""
+
+    names: str  # on a command line, with blanks between them; empty: an argument
+    help: str  # on a command line, one line
+    metavar: str | None = None
+    kind: Kind = field(default_factory=lambda: TEXT)
+    meaning: str = ""  # in the library's words; empty: as `help`
+    # what `--help` shows as the default; None: the default of the field, if it is not empty
+    default: str | None = None
+    is_listed: bool = (
+        False  # several values: an option is repeated, an argument has many words
+    )
+    is_recorded: bool = True  # an answer depends on it
+    is_repeated: bool = True  # the next command has it too
+
+    @property
+    def is_argument(self) -> bool:
+        """Whether it has no name on the command line."""
+        return not self.names
+
+    @property
+    def flag(self) -> str:
+        """The long name, as it is typed: ``--network``."""
+        longest = max(self.names.split(), key=len)
+        return longest.partition("/")[0]
+
+
+def option(names: str, help: str, **how: Any) -> Mapping[str, Option]:
+    """The metadata of a field that is an option; `how` has other fields of `Option`."""
+    return {_KEY: Option(names, help, **how)}
+
+
+def argument(metavar: str, meaning: str, **how: Any) -> Mapping[str, Option]:
+    """The metadata of a field that is an argument."""
+    return {_KEY: Option("", "", metavar, meaning=meaning, **how)}
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A field of a request."""
+
+    name: str  # of the attribute and in the library
+    option: Option
+    default: Any  # None if it has none
+    is_required: bool  # it has none
+
+    def check(self, value: Any) -> None:
+        """Raise `UserError` for a value that it does not take; None is always taken."""
+        if value is not None:
+            self.option.kind.check(self.name, value)
+
+    def words(self, value: Any) -> list[str]:
+        """A value as words of a command line; none if it is empty or the default."""
+        if value == self.default or value in (None, ()):
+            return []
+        kind, flag = self.option.kind, self.option.flag
+        if not self.option.is_listed:
+            return kind.words(flag, value)
+        return [word for item in value for word in kind.words(flag, item)]
+
+
+@attrs.frozen(slots=False)
+class Request:
+    """What a command is asked. The values are checked when it is made."""
+
+    def __attrs_post_init__(self) -> None:
+        for item in declared(type(self)):
+            item.check(getattr(self, item.name))
+
+    def question(self) -> dict[str, Any]:
+        """What the answer depends on, as JSON values by name."""
+        fields = declared(type(self))
+        recorded = (item.name for item in fields if item.option.is_recorded)
+        return {name: _plain(getattr(self, name)) for name in recorded}
+
+    def next_words(self, command: type[Request], *, without: str = "") -> list[str]:
+        """The options given here that another command takes too, as its words.
+
+        Args:
+            command: the request of the next command.
+            without: names of fields to leave out, with blanks between them.
+        """
+        left_out = without.split()
+        words = []
+        for item in declared(command):
+            is_given = item.option.is_repeated and hasattr(self, item.name)
+            if is_given and not item.option.is_argument and item.name not in left_out:
+                words += item.words(getattr(self, item.name))
+        return words
+
+
+def declared(request: type[Request]) -> tuple[Declared, ...]:
+    """The fields of a request: those of its base classes from left to right, then its own.
+
+    One that is declared anew keeps its place.
+    """
+    fields = attrs.fields_dict(request)
+    names = dict.fromkeys(_names(request))
+    return tuple(
+        _declared(name, fields[name]) for name in names if _KEY in fields[name].metadata
+    )
+
+
+def _names(kind: type) -> Iterator[str]:
+    for base in kind.__bases__:
+        if issubclass(base, Request):
+            yield from _names(base)
+    yield from vars(kind).get("__annotations__", {})
+
+
+def _declared(name: str, found: attrs.Attribute[Any]) -> Declared:
+    is_required = found.default is attrs.NOTHING
+    default = None if is_required else found.default
+    return Declared(name, found.metadata[_KEY], default, is_required)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, PurePath) else value

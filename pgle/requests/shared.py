@@ -1,0 +1,168 @@
+"""Options that several commands have, each declared here once.
+
+A command that words one otherwise, or has another default, declares it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import field, frozen
+
+from pgle.checks import Rule
+from pgle.requests.given import texts
+from pgle.requests.kinds import (
+    GPU,
+    PATTERN,
+    SWITCH,
+    XLA_FLAGS,
+    Bandwidth,
+    Number,
+)
+from pgle.requests.option import Option, Request, option
+
+GPU_HELP = "GPU: a100, a100-80, h100, h200, b200, … or a gpu_target_config.pbtxt."
+
+
+def target(help: str, meaning: str = "", **how: object) -> Mapping[str, Option]:
+    """``--target``."""
+    return option(
+        "--target", help, metavar="NAME|FILE", kind=GPU, meaning=meaning, **how
+    )
+
+
+def module(
+    help: str, meaning: str = "", metavar: str = "REGEX"
+) -> Mapping[str, Option]:
+    """``--module REGEX``."""
+    return option("--module", help, metavar=metavar, kind=PATTERN, meaning=meaning)
+
+
+def devices_per_host(help: str) -> Mapping[str, Option]:
+    """``--devices-per-host``."""
+    return option(
+        "--devices-per-host",
+        help,
+        metavar="N",
+        kind=Number(Rule(1, whole=True)),
+        meaning="GPUs that share NVLink; None: as the target has.",
+    )
+
+
+@frozen(slots=False)
+class OnTarget(Request):
+    """The GPU."""
+
+    target: str | None = field(
+        default=None,
+        kw_only=True,
+        metadata=target(
+            f"{GPU_HELP}  [default: the dump's, else h100]",
+            "GPU by name or description; None: an H100, or the run directory's GPU.",
+        ),
+    )
+
+
+@frozen(slots=False)
+class PerHost(Request):
+    """How many GPUs a host has."""
+
+    devices_per_host: int | None = field(
+        default=None,
+        kw_only=True,
+        metadata=devices_per_host(
+            "GPUs that share NVLink.  [default: the target's, 8 or 72]"
+        ),
+    )
+
+
+@frozen(slots=False)
+class Network(Request):
+    """What connects hosts."""
+
+    network_gb_s: float | None = field(
+        default=None,
+        kw_only=True,
+        metadata=option(
+            "--network",
+            "Network bandwidth per GPU, one direction: 50, 50GB/s, 400Gbit/s; "
+            "else 25 (A100), 50, or 100 (GB300).",
+            metavar="GB/s",
+            kind=Bandwidth(Rule(0, 1e6, above=True)),
+            meaning="network bandwidth per GPU and direction, in GB/s; "
+            "None: as the target has.",
+        ),
+    )
+
+    @property
+    def names_network(self) -> bool:
+        """Whether the network is the user's own, and no assumption."""
+        return self.network_gb_s is not None
+
+
+@frozen(slots=False)
+class Flags(Request):
+    """Flags for XLA."""
+
+    flags: tuple[str, ...] = field(
+        default=(),
+        kw_only=True,
+        converter=texts,
+        metadata=option(
+            "--flag",
+            "One more XLA flag, after XLA_FLAGS; repeatable.",
+            metavar="--xla_…",
+            kind=XLA_FLAGS,
+            is_listed=True,
+            meaning="XLA flags, ``--xla_…=…``, after those of XLA_FLAGS.",
+        ),
+    )
+
+
+@frozen(slots=False)
+class Captured(Request):
+    """How a program is run to capture its modules."""
+
+    choose: str | None = field(
+        default=None,
+        kw_only=True,
+        metadata=option(
+            "--choose",
+            "Without a GPU: which of several modules, by name; else the program's step.",
+            metavar="NAME|REGEX",
+            kind=PATTERN,
+            meaning="which of several modules, by name or regular expression; "
+            "None: the step.",
+        ),
+    )
+    quiet_s: float = field(
+        default=20.0,
+        kw_only=True,
+        metadata=option(
+            "--quiet-for",
+            "Without a GPU: stop the program when it has compiled nothing new for so long.",
+            metavar="SECONDS",
+            kind=Number(Rule(0, 1e9)),
+            meaning="stop a command that has compiled nothing new for so long.",
+            is_recorded=False,
+            is_repeated=False,
+        ),
+    )
+
+
+@frozen(slots=False)
+class Cached(Request):
+    """Whether compilations are kept."""
+
+    cached: bool = field(
+        default=True,
+        kw_only=True,
+        metadata=option(
+            "--cache/--no-cache",
+            "Keep compilations in the user's cache, up to PGLE_CACHE_MIB (2048).",
+            kind=SWITCH,
+            meaning="keep compilations in the user's cache.",
+            is_recorded=False,
+            is_repeated=False,
+        ),
+    )
