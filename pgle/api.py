@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 from pgle.checks import check
 from pgle.errors import UserError, some
 from pgle.files import AnyPath, as_path, write_files
+from pgle.next import Next
 from pgle.report import text
 from pgle.report.page import plain
 from pgle.report.page.value import Page
@@ -340,7 +341,7 @@ def compare(
         launch_spread=given_spread(launch_spread),
         paired=paired,
     )
-    following: tuple[str, ...] = ()
+    following: tuple[Next, ...] = ()
     if new is None or (_are_paths(base) and _are_paths(new)):
         sides = [
             tuple(map(str, _paths(side))) for side in (base, new) if side is not None
@@ -350,9 +351,7 @@ def compare(
             words, one_side, other, rules, assumptions, limits, labels=labels
         )
         found, checks = run_compare(request)
-        following = tuple(
-            line for line in after_comparison(found, checks) if line.startswith("pgle ")
-        )
+        following = after_comparison(found, checks)
     else:
         one, two = (
             _side(*side, rules)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pgle.next import Next
+    from pgle.next import Next, Sentence
 
 
 # characters of a line that are printed: a command with every path that it needs is shorter
@@ -141,7 +141,7 @@ class UserError(Exception):
         what: str,
         *,
         where: str | PathLike[str] | None = None,
-        remedy: str | Next | None = None,
+        remedy: str | Next | Sentence | None = None,
     ) -> None:
         self.what = what
         self.where = None if where is None else str(where)

@@ -397,11 +397,6 @@ def _is_option(word: str) -> bool:
     return word.startswith("-") and re.fullmatch(rf"--?{_OPAQUE}", word) is None
 
 
-def kept_flags(text: str) -> str:
-    """XLA_FLAGS with what looks like a credential masked."""
-    return " ".join(kept_argv(text.split()))
-
-
 def kept_text(text: str) -> str:
     """Text with what looks like a credential masked, line by line."""
     small = text.lower()

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 
@@ -17,6 +18,8 @@ class Next:
     """
 
     argv: tuple[str, ...]
+    # XLA flags that the command needs, next to those in XLA_FLAGS
+    xla_flags: str = ""
 
     @classmethod
     def of(cls, *words: object) -> Next:
@@ -26,11 +29,71 @@ class Next:
         return cls(("pgle", *map(word_of, words)))
 
     def __str__(self) -> str:
-        return " ".join(map(quoted, self.argv))
+        return self.line(map(quoted, self.argv))
+
+    def line(self, words: Iterable[str]) -> str:
+        """The line of a shell with these words, quoted already, in place of its own."""
+        line = " ".join(words)
+        if not self.xla_flags:
+            return line
+        return f'XLA_FLAGS="$XLA_FLAGS "{quoted(self.xla_flags)} {line}'
+
+    @property
+    def name(self) -> str:
+        """The command of pgle that it is: ``verify``; empty if it is none."""
+        is_pgle = len(self.argv) > 1 and self.argv[0] == "pgle"
+        return self.argv[1] if is_pgle else ""
+
+    def filled(self, known: Mapping[str, object]) -> Next:
+        """The command with words of `BLANKS` replaced, by their names."""
+        words = (word_of(known.get(word, word)) for word in self.argv)
+        return replace(self, argv=tuple(words))
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """Words with commands in them, which stay values until they are shown."""
+
+    parts: tuple[str | Next, ...] = ()
+
+    @classmethod
+    def of(cls, *parts: str | Next) -> Sentence:
+        """A sentence of texts and commands."""
+        return cls(parts)
+
+    def __str__(self) -> str:
+        return "".join(
+            f"`{part}`" if isinstance(part, Next) else part for part in self.parts
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.parts)
+
+    @property
+    def commands(self) -> tuple[Next, ...]:
+        """The commands of pgle in it."""
+        return tuple(
+            part for part in self.parts if isinstance(part, Next) and part.name
+        )
+
+    def filled(self, known: Mapping[str, object]) -> Sentence:
+        """The sentence with what its commands leave open, by the names of `BLANKS`."""
+        return Sentence(
+            tuple(
+                part.filled(known) if isinstance(part, Next) else part
+                for part in self.parts
+            )
+        )
+
+    def then(self, other: Sentence) -> Sentence:
+        """This sentence, a semicolon, and another one."""
+        if not self:
+            return other
+        return Sentence((*self.parts, "; ", *other.parts))
 
 
 def typed(*words: object) -> str:
-    """A whole command line of these words, as text; paths as in `Next.of`."""
+    """A command line of another program, as text; paths as in `Next.of`."""
     return str(Next(tuple(map(word_of, words))))
 
 
@@ -78,24 +141,33 @@ BLANKS = {
 }
 """What only the user knows: words that a command holds in place of it, and what to give."""
 
-_BLANK = re.compile(
-    rf"(?<![^ =])(?:{'|'.join(sorted(BLANKS, key=len, reverse=True))})(?![^ ])"
-)
 
+def to_type(command: Next | str) -> str:
+    """A command as it is printed to be typed next; one that the user must complete says so.
 
-def to_type(line: str) -> str:
-    """A command as it is printed to be typed next; one that the user must complete says so, and is
-    no command.
+    A text is words already, and stays.
     """
-    if not line.startswith("pgle "):  # words already
-        return line
-    _, ends, program = line.partition(" -- ")
-    own = (
-        ends + program if program.partition(" ")[0] not in BLANKS else ""
-    )  # its words are never blanks
-    asked = line.removesuffix(own) if own else line
-    what = dict.fromkeys(BLANKS[word] for word in _BLANK.findall(asked))
-    return f"give {' and '.join(what)}: {_BLANK.sub('…', asked)}{own}" if what else line
+    if isinstance(command, str):
+        return command
+    asked: dict[str, None] = {}
+    words = []
+    is_program = False
+    for place, word in enumerate(command.argv):
+        begins_program = place > 0 and command.argv[place - 1] == "--"
+        is_program = is_program or (begins_program and word not in BLANKS)
+        before, sign, last = word.rpartition("=")
+        if last in BLANKS and not is_program:  # its own words are never blanks
+            asked[BLANKS[last]] = None
+            words.append(f"{quoted(before) if sign else ''}{sign}…")
+        else:
+            words.append(quoted(word))
+    line = command.line(words)
+    return f"give {' and '.join(asked)}: {line}" if asked else line
+
+
+def to_lines(commands: Iterable[Next | str | None]) -> tuple[str, ...]:
+    """Commands as they are printed to be typed next, each once as in `to_type`; None is left out."""
+    return tuple(to_type(command) for command in commands if command)
 
 
 # The commands that remedies of the floors below `report` name. Words in capitals are for the reader

@@ -13,7 +13,6 @@ from pgle.masking import (
     Masker,
     kept_argv,
     kept_environment,
-    kept_flags,
     kept_output,
     kept_text,
     mask_file,
@@ -139,17 +138,6 @@ def test_tokens_of_a_model_are_not_credentials():
 )
 def test_credentials_inside_a_word_are_masked(word):
     assert "abcdef" not in repr(kept_argv(["bash", "-c", word]))
-
-
-def test_flags_stay_but_for_credentials():
-    assert (
-        kept_flags("--xla_a=1 --xla_dump_to=https://me:abc@host")
-        == "--xla_a=1 --xla_dump_to=***"
-    )
-    assert (
-        kept_flags("--xla_gpu_x=a,b  --xla_tokens=5")
-        == "--xla_gpu_x=a,b --xla_tokens=5"
-    )
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -13,8 +13,7 @@ import pytest
 
 import pgle
 from pgle.errors import UserError, one_line
-from pgle.next import BLANKS, Next, to_type, typed
-from pgle.report.page.value import Advice, Page
+from pgle.next import BLANKS, VERIFY, Next, Sentence, to_lines, to_type, typed
 from pgle.run.compare import read_history
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.inputs.step_times import read_runs
@@ -105,7 +104,7 @@ def test_the_commands_of_errors_name_the_path(place: str, tmp_path: Path) -> Non
 
 def test_the_command_after_a_look_names_the_path(tmp_path: Path) -> None:
     path = tmp_path / UNSAFE / "t.xplane.pb"
-    assert shlex.split(convert_command(path))[2] == str(path)
+    assert convert_command(path).argv[2] == str(path)
 
 
 def test_words_are_quoted_in_one_place() -> None:
@@ -124,19 +123,39 @@ def test_words_are_quoted_in_one_place() -> None:
 @pytest.mark.parametrize("blank", BLANKS)
 def test_a_next_command_holds_no_placeholder(blank: str) -> None:
     commands = (
-        f"pgle perf -- {blank}",
-        f"pgle verify p --hlo {blank}",
-        f"pgle rehearse --flag=--x={blank} m",
+        Next.of("perf", "--", blank),
+        Next.of("verify", "p", "--hlo", blank),
+        Next.of("rehearse", f"--flag=--x={blank}", "m"),
     )
-    actions = (Advice("title", command=command).command for command in commands)
-    for command in (*Page("title", (), "verdict", next=commands).next, *actions):
+    for command in to_lines(commands):
         assert command.startswith(f"give {BLANKS[blank]}: pgle ")
         assert blank not in command
 
 
 def test_the_words_of_the_users_program_are_no_placeholders() -> None:
-    line = "pgle run -- python train.py BASE --name COMMAND"
-    assert to_type(line) == line
-    assert to_type("pgle compare --abba 3 -- COMMAND_A --vs COMMAND_B") == (
+    command = Next.of("run", "--", "python", "train.py", "BASE", "--name", "COMMAND")
+    assert to_type(command) == str(command)
+    both = Next.of("compare", "--abba", 3, "--", "COMMAND_A", "--vs", "COMMAND_B")
+    assert to_type(both) == (
         "give the commands of both sides: pgle compare --abba 3 -- … --vs …"
     )
+
+
+def test_the_commands_of_a_sentence_stay_values_when_paths_fill_them() -> None:
+    sentence = Sentence.of("see what fits with ", VERIFY, ", then profile again")
+    filled = sentence.filled({"PROFILE": PurePath(UNSAFE), "DUMP": PurePath("a 'b'")})
+    (command,) = filled.commands
+    assert command.argv == ("pgle", "verify", UNSAFE, "--hlo", "a 'b'")
+    assert str(filled) == f"see what fits with `{command}`, then profile again"
+
+
+def test_flags_of_a_command_are_added_to_those_of_the_shell() -> None:
+    command = Next(("printenv", "XLA_FLAGS"), xla_flags="--xla_a='b c'")
+    done = subprocess.run(
+        ["bash", "-c", str(command)],
+        env={"XLA_FLAGS": "--xla_b=1", "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "--xla_b=1 --xla_a='b c'\n"

@@ -46,6 +46,7 @@ from pgle.trace.columns import distinct
 from pgle.trace.steady import find_executions
 from pgle.trace.table import ActivityKind, Trace
 from pgle.xla.flags.presets import MEASURES_ALONE
+from pgle.xla.flags.text import parse_flags
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.proto import BufferPlan
 from pgle.xla.instruction_kinds import guess_kind
@@ -295,7 +296,7 @@ def measure_step(
         and hardware is not None
         and mode != MEASURES_ALONE
     ):
-        flags = trace.xla_flags.split()
+        flags = [flag.word for flag in parse_flags(trace.xla_flags).flags]
         overlap, collectives = find_overlap(
             module, costs.costs, collectives, hardware, used=used, flags=flags
         )

@@ -144,7 +144,6 @@ def compare_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
         else ()
     )
     following = after_comparison(result, checks, more=more)
-    following = tuple(line for line in following if line.startswith("pgle "))
     if broken and result.verdict != "undecided":
         following = (explanation(result),)
     page = report.comparison_page(result, checks, following)

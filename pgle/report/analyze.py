@@ -19,6 +19,7 @@ from pgle.analyze.layers import folded, short_source
 from pgle.analyze.rules import LEAST_SAVED, RULES
 from pgle.analyze.window import RowGroup, mean_breakdown
 from pgle.errors import cut, many, printable
+from pgle.next import to_lines
 from pgle.report import text
 from pgle.report.layers import LEAST, ROWS, SCOPE_WIDTH, layer_parts, short_scope
 from pgle.report.page import figures
@@ -193,7 +194,7 @@ def analyze_page(
         notes=notes(step),
         actions=todo,
         sections=step_sections(found),
-        next=found.next,
+        next=to_lines(found.next),
         warnings=found.shown_warnings,
     )
     if changed is None:
@@ -545,7 +546,7 @@ def document(found: Analysis) -> dict[str, object]:
             },
         },
         "against": found.against and text.whole(found.against, "delta_us share"),
-        "next": "\n".join(found.next),
+        "next": "\n".join(map(str, found.next)),
         "warnings": found.warnings,
     }
 

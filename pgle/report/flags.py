@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pgle.errors import many
-from pgle.next import quoted, typed
+from pgle.next import Next, quoted, to_lines
 from pgle.report import text
 from pgle.report.page.value import Cell, Page, Prose, Section, Table, Tone, Value, table
 from pgle.xla.flags.catalogue import (
@@ -48,6 +48,7 @@ def setting_json(setting: KnownSetting) -> dict[str, Any]:
 def list_page(settings: Sequence[KnownSetting], jaxlib: str, pattern: str) -> Page:
     """Settings with their meaning, and whether a release of jaxlib has them."""
     rows = [_listed(item, jaxlib) for item in settings]
+    named = settings[0].name if len(settings) == 1 else "NAME"
     return Page(
         title="pgle flags list",
         identity=(
@@ -56,14 +57,7 @@ def list_page(settings: Sequence[KnownSetting], jaxlib: str, pattern: str) -> Pa
         ),
         verdict=many(len(settings), "setting"),
         table=table("setting | meaning", rows, shown=LISTED),
-        next=(
-            typed(
-                "pgle",
-                "flags",
-                "explain",
-                settings[0].name if len(settings) == 1 else "NAME",
-            ),
-        ),
+        next=to_lines([Next.of("flags", "explain", named)]),
     )
 
 
@@ -100,7 +94,7 @@ def setting_page(setting: KnownSetting) -> Page:
                 tuple(Prose(f"{item.line} {item.note}".rstrip()) for item in effects),
             ),
         ),
-        next=(_next(setting),),
+        next=to_lines([_next(setting)]),
     )
 
 
@@ -157,9 +151,9 @@ def _record(effects: Sequence[Effect]) -> Table:
     )
 
 
-def _next(setting: KnownSetting) -> str:
+def _next(setting: KnownSetting) -> Next:
     if setting.use:
-        return typed("pgle", "flags", "explain", setting.use)
+        return Next.of("flags", "explain", setting.use)
     if setting.stage:
         value = (
             setting.tries[0]
@@ -168,24 +162,18 @@ def _next(setting: KnownSetting) -> str:
             if setting.kind == "bool"
             else "VALUE"
         )
-        return typed(
-            "pgle", "rehearse", f"--flag=--{setting.name}={value}", "--", "COMMAND"
-        )
-    return typed("pgle", "flags", "lint")
+        return Next.of("rehearse", f"--flag=--{setting.name}={value}", "--", "COMMAND")
+    return Next.of("flags", "lint")
 
 
-def lint_page(result: Lint, following: Sequence[str] = ()) -> Page:
+def lint_page(result: Lint, following: Sequence[Next] = ()) -> Page:
     """The problems of some flags, worst first, with remedies."""
     errors = sum(finding.level == "error" for finding in result.findings)
     warnings = sum(finding.level == "warning" for finding in result.findings)
     named = next(
         (item.flag for item in result.findings if item.flag in catalogue()), ""
     )
-    other = (
-        typed("pgle", "flags", "explain", named)
-        if named
-        else typed("pgle", "flags", "list")
-    )
+    other = Next.of("flags", "explain", named) if named else Next.of("flags", "list")
     return Page(
         title="pgle flags lint",
         identity=(
@@ -195,7 +183,7 @@ def lint_page(result: Lint, following: Sequence[str] = ()) -> Page:
         verdict=f"{many(errors, 'error')}, {many(warnings, 'warning')}",
         tone="bad" if errors else "warn" if warnings else "good",
         table=table("level | finding | what to do", map(_found, result.findings)),
-        next=tuple(following) or (other,),
+        next=to_lines(following or (other,)),
     )
 
 
@@ -232,5 +220,5 @@ def presets_page(rows: Sequence[tuple[str, str]]) -> Page:
         identity=(many(len(rows), "preset"),),
         verdict="Named sets of settings",
         table=table("preset | for", rows, shown=99),
-        next=(typed("pgle", "flags", "preset", "recommended"),),
+        next=to_lines([Next.of("flags", "preset", "recommended")]),
     )

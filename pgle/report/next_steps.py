@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgle.files import AnyPath
-from pgle.next import typed
+from pgle.next import Next
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.inputs import next_command
 from pgle.run.inputs.traces import stage_of
@@ -18,16 +18,15 @@ if TYPE_CHECKING:
 
 DUMP = "DUMP"  # the HLO dump of a job, if none was named
 
-Commands = tuple[str, ...]
+Commands = tuple[Next, ...]
 
 
 def after_conversion(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
     """Check the profile against the module; if no HLO is known, look at the costs."""
     if not hlo:
-        return (typed("pgle", "show", profile),)
+        return (Next.of("show", profile),)
     return (
-        typed(
-            "pgle",
+        Next.of(
             "verify",
             profile,
             *(word for path in hlo for word in ("--hlo", path)),
@@ -41,8 +40,8 @@ def after_verification(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
     if run is not None:
         return (next_command.following(run),)
     return (
-        typed("pgle", "predict", hlo[0], "--profile", profile),
-        typed("pgle", "perf", "--profile", profile, "--", *next_command.UNKNOWN),
+        Next.of("predict", hlo[0], "--profile", profile),
+        Next.of("perf", "--profile", profile, "--", *next_command.UNKNOWN),
     )
 
 
@@ -79,7 +78,7 @@ def after_confirmation(log: AnyPath, found: LogVerdict) -> Commands:
         )
     if stage is not None:
         return (next_command.following(stage.run),)
-    return (typed("pgle", "compare", "BASELINE_LOG", log),)
+    return (Next.of("compare", "BASELINE_LOG", log),)
 
 
 def after_comparison(
@@ -100,8 +99,7 @@ def after_comparison(
         return after_stages(run, found)
     if found.verdict == "undecided" or any(check.ok is None for check in checks):
         return (
-            typed(
-                "pgle",
+            Next.of(
                 "compare",
                 *(more or ("--abba", 3, "--", "COMMAND_A", "--vs", "COMMAND_B")),
             ),
@@ -109,12 +107,12 @@ def after_comparison(
     if found.verdict == "slower":
         return (explanation(found),)
     new = stage_path(found.new.runs[0].series.source)
-    return (typed("pgle", "history", "add", new, "--name", found.new.label),)
+    return (Next.of("history", "add", new, "--name", found.new.label),)
 
 
 def after_entry(path: Path) -> Commands:
     """The comparison that takes the launch spread from a history."""
-    return (typed("pgle", "compare", "BASE", "NEW", "--history", path),)
+    return (Next.of("compare", "BASE", "NEW", "--history", path),)
 
 
 def after_lint(flags: Sequence[str], file: str | None, *, clean: bool) -> Commands:
@@ -124,7 +122,7 @@ def after_lint(flags: Sequence[str], file: str | None, *, clean: bool) -> Comman
     given = (
         ("--flags-file", file) if file else tuple(f"--flag={flag}" for flag in flags)
     )
-    return (typed("pgle", "rehearse", *given, "--", *next_command.UNKNOWN),)
+    return (Next.of("rehearse", *given, "--", *next_command.UNKNOWN),)
 
 
 def after_stages(run: RunDirectory, found: Comparison | None) -> Commands:
@@ -141,23 +139,21 @@ def after_stages(run: RunDirectory, found: Comparison | None) -> Commands:
             run
         ).on_gpus().line("run", there)
     if found.verdict == "faster":
-        keep = typed(
-            "pgle",
+        keep = Next.of(
             "flags",
             "preset",
             "pgle-perf",
             "--profile",
             run.found_profile or run.profile,
         )
-        return (keep, typed("pgle", "init", "github"))
+        return (keep, Next.of("init", "github"))
     if found.verdict == "same" or (
         found.verdict == "slower" and found.change < LEAST_GAIN
     ):
         return (next_command.tune(run) or next_command.report_or_analyze(run),)
     if found.verdict == "slower":
         return (
-            typed(
-                "pgle",
+            Next.of(
                 "analyze",
                 run.stage("perf").path,
                 "--against",
@@ -165,7 +161,7 @@ def after_stages(run: RunDirectory, found: Comparison | None) -> Commands:
             ),
         )
     return (
-        typed("pgle", "rehearse", run.path)
+        Next.of("rehearse", run.path)
         if found.simulated
         else next_command.more_runs(run),
     )

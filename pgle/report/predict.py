@@ -13,8 +13,9 @@ import numpy as np
 
 from pgle.errors import printable, shown, some
 from pgle.files import write_files
-from pgle.next import quoted, typed
+from pgle.next import Next, quoted, to_lines
 from pgle.report import control, text
+from pgle.report.next_steps import Commands
 from pgle.report.page import figures, html, value
 from pgle.report.page.value import (
     Advice,
@@ -350,7 +351,7 @@ def predict_page(found: Predicted) -> Page:
                 ),
             ),
         ),
-        next=commands,
+        next=to_lines(commands),
         warnings=found.warnings,
     )
 
@@ -418,12 +419,12 @@ def _extreme_us(item: Uncertain) -> float | None:
     return None if extreme is None else extreme * item.count
 
 
-def _predict_advice(found: Predicted) -> tuple[str, tuple[str, ...]]:
+def _predict_advice(found: Predicted) -> tuple[str, Commands]:
     """What a better schedule could save, and the commands that say more, the first to type now."""
     prediction, asked = found.prediction, found.asked
     if not prediction.step_us:
         words = "Give the dump of a job's step, or choose its module with --module."
-        return words, (typed("pgle", "predict", asked.hlo, "--module", "NAME"),)
+        return words, (Next.of("predict", asked.hlo, "--module", "NAME"),)
     ceiling_saves = 1 - prediction.ceiling_us / prediction.step_us
     most = f"Another schedule saves at most {figures.share(ceiling_saves)}"
     doubt = prediction.steps_us.most_data / prediction.step_us - 1
@@ -437,9 +438,9 @@ def _predict_advice(found: Predicted) -> tuple[str, tuple[str, ...]]:
             (_measure(asked, run),),
         )
     if ceiling_saves < LEAST_SHOWN:
-        return f"{most}.", (typed("pgle", "analyze", asked.hlo, *costs),)
+        return f"{most}.", (Next.of("analyze", asked.hlo, *costs),)
     if run is not None:
-        rehearse = typed("pgle", "rehearse", run.path)
+        rehearse = Next.of("rehearse", run.path)
     else:
         whole = asked.hlo.is_dir() and any(
             ".before_optimizations." in path.name for path in asked.hlo.iterdir()
@@ -447,7 +448,7 @@ def _predict_advice(found: Predicted) -> tuple[str, tuple[str, ...]]:
         named = asked.target or ("" if found.target_from == "nothing" else found.target)
         target = ("--target", named) if named else ()
         options = (*costs, *target, "--devices", found.module.num_devices)
-        rehearse = typed("pgle", "rehearse", asked.hlo if whole else "MODULE", *options)
+        rehearse = Next.of("rehearse", asked.hlo if whole else "MODULE", *options)
     if prediction.costs_are == "measured":
         words = f"{most}. Rehearse with the jaxlib that made this dump"
         return (
@@ -460,14 +461,14 @@ def _predict_advice(found: Predicted) -> tuple[str, tuple[str, ...]]:
     )
 
 
-def _measure(asked: Predict, run: RunDirectory | None) -> str:
+def _measure(asked: Predict, run: RunDirectory | None) -> Next:
     """The command that takes measured costs: from the HLO's run directory, else of the program."""
     if run is None:
-        return typed("pgle", "profile", "--", *UNKNOWN)
+        return Next.of("profile", "--", *UNKNOWN)
     if (profile := run.found_profile) is None:
         return following(run)
     if asked.profile is None:
-        return typed("pgle", "predict", asked.hlo, "--profile", profile)
+        return Next.of("predict", asked.hlo, "--profile", profile)
     return replace(launch_of(run), capture="").line(
         "run", free(run.path.with_name(f"{run.path.name}-gpu"))
     )
@@ -503,7 +504,7 @@ def predict_document(found: Predicted) -> dict[str, object]:
             }
             for item in prediction.uncertain
         ],
-        "next": "\n  ".join((why, *commands)),
+        "next": "\n  ".join((why, *map(str, commands))),
         "warnings": found.warnings,
     }
 
@@ -561,7 +562,7 @@ def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
             ),
             Section("profile", "Did XLA use the profile?", _use(result)),
         ),
-        next=(command,),
+        next=to_lines([command]),
         warnings=result.warnings,
         tiles=tiles(
             [
@@ -652,7 +653,12 @@ def pays(result: Rehearsal) -> bool:
     )
 
 
-def advice(result: Rehearsal) -> tuple[str, str]:
+def _shown(command: Next | None) -> str:
+    """A command of an `Advice`; empty if there is none."""
+    return next(iter(to_lines([command])), "")
+
+
+def advice(result: Rehearsal) -> tuple[str, Next | None]:
     """Why, and the command to type next."""
     if result.request.no_step:
         return f"{STEP_REMEDY[:1].upper()}{STEP_REMEDY[1:]}.", _analyze_command(result)
@@ -662,8 +668,8 @@ def advice(result: Rehearsal) -> tuple[str, str]:
         )
     if not result.good:
         hlo = near(result.baseline.compiled.after_optimizations)
-        remedy = result.verdict.remedy or "See which names match."
-        return remedy, typed("pgle", "verify", near(result.profile), "--hlo", hlo)
+        remedy = str(result.verdict.remedy) or "See which names match."
+        return remedy, Next.of("verify", near(result.profile), "--hlo", hlo)
     prediction, ceiling_saves = result.profiled.prediction, _ceiling_saves(result)
     if pays(result):
         return "Measure the costs and prove the gain.", result.measure
@@ -700,9 +706,9 @@ def advice(result: Rehearsal) -> tuple[str, str]:
     )
 
 
-def _analyze_command(result: Rehearsal) -> str:
+def _analyze_command(result: Rehearsal) -> Next:
     """The command that shows where the time goes."""
-    return typed("pgle", "analyze", near(folder_of(result)))
+    return Next.of("analyze", near(folder_of(result)))
 
 
 def _is_stuck(result: Rehearsal) -> bool:
@@ -737,7 +743,11 @@ def _actions(result: Rehearsal) -> tuple[Advice, ...]:
         )
         found.append(
             Advice(
-                title, gained.high, why, result.measure, span_us=span_us(schedules[-2])
+                title,
+                gained.high,
+                why,
+                command=_shown(result.measure),
+                span_us=span_us(schedules[-2]),
             )
         )
     if _ceiling_saves(result) >= NEAR_CEILING and result.tune:
@@ -748,7 +758,7 @@ def _actions(result: Rehearsal) -> tuple[Advice, ...]:
                 "Look for other flags",
                 None,
                 why,
-                result.tune,
+                command=_shown(result.tune),
                 span_us=span_us(schedules[-1]),
             )
         )
@@ -897,7 +907,7 @@ def rehearse_document(result: Rehearsal) -> dict[str, object]:
         "gain": result.gained.answer,
         "control": control.document(result),
         "verdict": headline(result)[0],
-        "next": "\n  ".join(advice(result)),
+        "next": "\n  ".join(str(item) for item in advice(result) if item),
         "warnings": result.warnings,
     }
 

@@ -26,6 +26,7 @@ from pgle.costs.profile.value import (
     most_skewed,
 )
 from pgle.errors import many, printable, shown, some
+from pgle.next import Next, to_lines
 from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.value import Page, Prose, Section, Table, Value, table
@@ -53,7 +54,7 @@ _TITLES = {
 }
 
 
-def profile_page(name: str, summary: Summary, following: Sequence[str] = ()) -> Page:
+def profile_page(name: str, summary: Summary, following: Sequence[Next] = ()) -> Page:
     """Costs, the most expensive first; sums by kind; names that XLA takes otherwise than it
     reads.
     """
@@ -83,7 +84,7 @@ def profile_page(name: str, summary: Summary, following: Sequence[str] = ()) -> 
             ),
             conversion_section(summary.warnings),
         ),
-        next=tuple(following),
+        next=to_lines(following),
         warnings=tuple(faults),
     )
 
@@ -296,7 +297,7 @@ def profile_document(name: str, summary: Summary) -> dict[str, object]:
     }
 
 
-def trace_page(path: str, summary: TraceSummary, following: str) -> Page:
+def trace_page(path: str, summary: TraceSummary, following: Next) -> Page:
     """Modules with their executions first; instructions, devices and what was left out in
     sections.
     """
@@ -384,13 +385,13 @@ def trace_page(path: str, summary: TraceSummary, following: str) -> Page:
             Section("left-out", "Left out", (*left, lost)),
             Section("flags", "XLA_FLAGS", (Prose(summary.trace.xla_flags, code=True),)),
         ),
-        next=(following.removeprefix("next: "),),
+        next=to_lines([following]),
         warnings=tuple(map(printable, summary.trace.warnings)),
     )
 
 
 def trace_document(
-    path: str, summary: TraceSummary, following: str
+    path: str, summary: TraceSummary, following: Next
 ) -> dict[str, object]:
     """``pgle.show/1`` of a trace."""
     found = {
@@ -421,7 +422,7 @@ _NOTED = (CostChange.ADDED, CostChange.REMOVED, CostChange.NOISE)
 
 
 def diff_page(
-    old: str, new: str, diff: ProfileDiff, following: Sequence[str] = ()
+    old: str, new: str, diff: ProfileDiff, following: Sequence[Next] = ()
 ) -> Page:
     """The largest changes in time first; sums by kind in a section."""
     counted = [total for total in diff.totals if total.kind is not CostKind.LOOP]
@@ -458,7 +459,7 @@ def diff_page(
         table=table(heads, map(_difference, changed), shown=CHANGES),
         notes=(counts,),
         sections=(Section("kinds", "By kind", (table(of_kind, kinds),)),),
-        next=tuple(following),
+        next=to_lines(following),
         warnings=tuple(diff.warnings),
     )
 
@@ -514,7 +515,7 @@ _NOT_COMPUTE = (
 )  # a loop's cost sums its instructions, which are listed too
 
 
-def convert_page(result: Conversion, following: Sequence[str] = ()) -> Page:
+def convert_page(result: Conversion, following: Sequence[Next] = ()) -> Page:
     """What was written and how much was left out; the modules and everything that was left out in
     sections.
     """
@@ -544,7 +545,7 @@ def convert_page(result: Conversion, following: Sequence[str] = ()) -> Page:
                 (modules,),
             ),
         ),
-        next=tuple(following),
+        next=to_lines(following),
         warnings=result.warnings
         if several
         else tuple(line.removeprefix(f"{name}: ") for line in result.warnings),
@@ -701,7 +702,7 @@ def _sums(label: tuple[str, ...], costs: Iterable[Cost]) -> Iterator[tuple[Value
 
 
 def complete_page(
-    completions: Sequence[Completion], written: Written, following: Sequence[str] = ()
+    completions: Sequence[Completion], written: Written, following: Sequence[Next] = ()
 ) -> Page:
     """Per module how much was missing, and where it comes from now."""
     rows: list[tuple[Value, ...]] = []
@@ -735,7 +736,7 @@ def complete_page(
             ),
             conversion_section(completions[-1].profile.warnings),
         ),
-        next=tuple(following),
+        next=to_lines(following),
         about=(("sha256", written.sha256),),
     )
 
@@ -763,7 +764,7 @@ def complete_document(
 
 
 def carry_page(
-    carried: Carried, written: Written, following: Sequence[str] = ()
+    carried: Carried, written: Written, following: Sequence[Next] = ()
 ) -> Page:
     """How much of the profile's time was carried, how each cost was matched, and the rest."""
     rows: list[tuple[Value, ...]] = []
@@ -796,7 +797,7 @@ def carry_page(
                 listed("cost without a place", carried.unused),
             ),
         ),
-        next=tuple(following),
+        next=to_lines(following),
     )
 
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from pgle.errors import UserError, many, printable, some
 from pgle.files import AnyPath, Progress, check_absent, write_files
-from pgle.next import Next
+from pgle.next import Next, to_lines
 from pgle.report import compare
 from pgle.report.analyze import BETWEEN, SpanOf, analyze_page, nowhere
+from pgle.report.next_steps import Commands
 from pgle.report.page import figures, value
 from pgle.report.page.html import render
 from pgle.report.page.plain import markdown
@@ -110,7 +111,12 @@ def run_page(found: RunFacts) -> Page:
     analysis, compared = found.analysis, found.comparison
     panels, lost = _panels(found)
     page = Page("", (), "A profile, and nothing measured with it yet")
+    following: Commands = ()
     if analysis is not None:
+        own = Next.of("report", *found.inputs).argv
+        following = tuple(
+            item for item in analysis.next if item.argv[: len(own)] != own
+        )
         mine = len(found.schedules)
         page = analyze_page(
             analysis,
@@ -123,7 +129,6 @@ def run_page(found: RunFacts) -> Page:
             verdict=compare.headline(compared),
             tone=compare.TONES.get(compared.verdict, ""),
         )
-    own = f"{Next.of('report', *found.inputs)} "
     return replace(
         page,
         title=f"pgle report: {_name(found)}",
@@ -136,7 +141,7 @@ def run_page(found: RunFacts) -> Page:
             *page.sections,
             _stages(found.manifest),
         ),
-        next=tuple(line for line in page.next if not f"{line} ".startswith(own)),
+        next=to_lines(following),
         about=tuple(_about(found)),
         warnings=tuple(
             dict.fromkeys(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pgle.errors import cut, many, printable, some
 from pgle.masking import kept_argv
-from pgle.next import typed
+from pgle.next import Next, to_lines
 from pgle.report import scale_control, text
 from pgle.report.page import figures, html
 from pgle.report.page.figures import Unit
@@ -400,7 +400,9 @@ def _actions(found: Scaling) -> tuple[Advice, ...]:
     if ceiling_saves > LEAST_SAVED:
         given.append(
             Advice(
-                f"Look for XLA flags at {at}", ceiling_saves, command=_tune(found, row)
+                f"Look for XLA flags at {at}",
+                ceiling_saves,
+                command=next(iter(to_lines([_tune(found, row)])), ""),
             )
         )
     given.sort(key=lambda action: -(action.saves or 0.0))
@@ -601,11 +603,11 @@ def _fits_with_more(found: Scaling, row: ScaleRow) -> bool:
     ).memory_bytes
 
 
-def _tune(found: Scaling, row: ScaleRow) -> str:
+def _tune(found: Scaling, row: ScaleRow) -> Next | None:
     """The search for flags at one size; of files none."""
     request = found.request
     if request.are_files:
-        return ""
+        return None
     trial = SizeTrial(
         row.devices, found.hardware.devices_per_host, tuple(row.values.items())
     )
@@ -620,10 +622,8 @@ def _tune(found: Scaling, row: ScaleRow) -> str:
         free(Path("tuned")),
     )
     if row.grown:
-        return typed("pgle", "tune", *options, str(request.out / row.grown))
-    return typed(
-        "pgle", "tune", *options, "--", *kept_argv(filled(request.words, trial))
-    )
+        return Next.of("tune", *options, str(request.out / row.grown))
+    return Next.of("tune", *options, "--", *kept_argv(filled(request.words, trial)))
 
 
 def document(found: Scaling, page: Path) -> dict[str, object]:

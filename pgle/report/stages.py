@@ -12,9 +12,9 @@ from types import TracebackType
 from pgle.costs.profile.coverage import Coverage
 from pgle.errors import many, printable
 from pgle.masking import kept_argv
-from pgle.next import typed
+from pgle.next import Next, to_lines
 from pgle.report import compare, text
-from pgle.report.next_steps import after_stages
+from pgle.report.next_steps import Commands, after_stages
 from pgle.report.page import figures
 from pgle.report.page.value import Page, Prose, Section, Tone
 from pgle.report.profiles import costs_line
@@ -57,8 +57,9 @@ def stage_page(result: StageResult) -> Page:
         verdict, tone = use_line(result.verdict), USE_TONES[result.verdict.verdict]
         lines = [steps_line(result), *main_lines(result.verdict)]
     goes_on = (result.good or result.verdict is None) and not result.failed
-    command = following(run) if goes_on else ""
-    if by_every_rank(run) and command.startswith(("pgle perf ", "pgle profile ")):
+    command = following(run) if goes_on else None
+    starts = command is not None and command.name in ("perf", "profile")
+    if by_every_rank(run) and starts:
         lines.append("Start the next command on every rank.")
     lines.append(SIMULATED if result.simulated else "")
     return Page(
@@ -74,7 +75,7 @@ def stage_page(result: StageResult) -> Page:
                 tuple(map(Prose, map(printable, _about(result)))),
             ),
         ),
-        next=(command,),
+        next=to_lines([command]),
         warnings=result.warnings,
     )
 
@@ -160,20 +161,20 @@ def auto_page(result: AutoResult) -> Page:
                 "modules", "Modules", tuple(Prose(printable(line)) for line in modules)
             ),
         ),
-        next=after_auto(result),
+        next=to_lines(after_auto(result)),
         warnings=result.warnings,
     )
 
 
-def after_auto(result: AutoResult) -> tuple[str, ...]:
+def after_auto(result: AutoResult) -> Commands:
     """Where the traced step goes, or what AutoPGLE brought; if it did nothing, another way."""
     request, run = result.stage.request, result.stage.request.run
     launch = ProgramLaunch(request.command).with_flags(request.flags)
     baseline, auto = run.stage("baseline").path, run.stage("auto").path
     if result.traces:
-        return (typed("pgle", "analyze", run.stage("auto-nsys").path),)
+        return (Next.of("analyze", run.stage("auto-nsys").path),)
     if result.outcome == "no-gpu":
-        return (typed("pgle", "rehearse", "--", *kept_argv(request.command)),)
+        return (Next.of("rehearse", "--", *kept_argv(request.command)),)
     if not result.worked:
         return (
             launch.line("run", free(run.path.with_name(f"{run.path.name}-stages"))),
@@ -181,7 +182,7 @@ def after_auto(result: AutoResult) -> tuple[str, ...]:
     without = (
         () if baseline.is_dir() else (launch.line("perf", run.path, "--baseline"),)
     )
-    return (*without, typed("pgle", "compare", baseline, auto))
+    return (*without, Next.of("compare", baseline, auto))
 
 
 def auto_document(result: AutoResult) -> dict[str, object]:
@@ -320,7 +321,7 @@ def run_page(result: Pipeline, warnings: Iterable[str] = ()) -> Page:
         sections=()
         if found is None
         else compare.comparison_page(found, result.checks).sections,
-        next=_next(result),
+        next=to_lines(_next(result)),
         warnings=tuple(dict.fromkeys((*warnings, *result.warnings))),
     )
 
@@ -341,12 +342,12 @@ def _verdict(result: Pipeline) -> tuple[str, Tone]:
     return compare.headline(result.comparison), tone
 
 
-def _next(result: Pipeline) -> tuple[str, ...]:
+def _next(result: Pipeline) -> Commands:
     run = result.run
     if not result.covered:
-        return (typed("pgle", "verify", run.profile, "--hlo", run.dump_to_cover),)
+        return (Next.of("verify", run.profile, "--hlo", run.dump_to_cover),)
     if not result.used:
-        return (typed("pgle", "confirm", run.path),)
+        return (Next.of("confirm", run.path),)
     return after_stages(run, result.comparison)
 
 

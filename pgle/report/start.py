@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgle.errors import cut, many, printable
-from pgle.next import typed
+from pgle.next import Next, to_lines, typed
 from pgle.report import text
 from pgle.report.page.value import Cell, Page, Section, Tone, table
 from pgle.report.text import near
@@ -52,9 +52,8 @@ def folder_page(found: FolderContents) -> Page:
     for sight in found.sights[:COMMANDS]:
         more = f" and {len(sight.paths) - 1:,} more" if len(sight.paths) > 1 else ""
         rows.append((sight.kind, printable(f"{sight.paths[0]}{more}")))
-    lines = tuple(
-        printable(line) for sight in found.sights for line in sight.command.splitlines()
-    )
+    commands = [command for sight in found.sights for command in sight.commands]
+    lines = to_lines(commands)
     paths = (
         (sight.kind, printable(str(path)))
         for sight in found.sights
@@ -89,7 +88,7 @@ def starters_page(starters: Mapping[str, Starter]) -> Page:
         identity=(),
         verdict=f"{many(len(starters), 'starter')} to write",
         table=table("name | what | files", rows),
-        next=("pgle init NAME",),
+        next=to_lines([Next.of("init", "NAME")]),
     )
 
 
@@ -138,9 +137,9 @@ def doctor_page(diagnosis: Diagnosis) -> Page:
     kept_by = dict.fromkeys((*diagnosis.keeps_from_profiling, *keeps))
     why = f" (see {', '.join(kept_by)})" if kept_by else ""
     capture = () if measures else ("--capture", "simulated")
-    commands = tuple(check.command for check in marked if check.command)
+    commands: list[Next | str] = [check.command for check in marked if check.command]
     if measures or rehearses:
-        commands = (*commands, typed("pgle", "run", *capture, "--", *UNKNOWN))
+        commands.append(Next.of("run", *capture, "--", *UNKNOWN))
     rows = [
         (check.name, Cell(check.verdict, TONES[check.verdict]), check.found)
         for check in diagnosis.checks
@@ -173,7 +172,7 @@ def doctor_page(diagnosis: Diagnosis) -> Page:
             f"{many(len(diagnosis.checks) - len(marked), 'check')} ok (--all lists them)",
         ),
         sections=(Section("checks", "All checks", (table("check |  | found", rows),)),),
-        next=commands or (marked[0].remedy,),
+        next=to_lines(commands or [marked[0].remedy]),
     )
 
 
@@ -184,6 +183,9 @@ def proof_page(proof: Chain) -> Page:
         (link.name, marks[link.ok], link.found, link.proves) for link in proof.links
     )
     broken = ", ".join(link.name for link in proof.links if not link.ok)
+    command = Next.of("run", "--", *UNKNOWN)
+    if broken:
+        command = Next.of("analyze", proof.run)
     where = "simulated GPU" if proof.simulated else "the GPUs of this machine"
     return Page(
         title="pgle doctor --prove",
@@ -196,9 +198,5 @@ def proof_page(proof: Chain) -> Page:
         notes=("Times are estimates: the GPU is simulated.",)
         if proof.simulated
         else (),
-        next=(
-            typed("pgle", "analyze", proof.run)
-            if broken
-            else typed("pgle", "run", "--", *UNKNOWN),
-        ),
+        next=to_lines([command]),
     )

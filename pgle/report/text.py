@@ -26,6 +26,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from pgle.errors import LONGEST_LINE, cut, inert, named, one_line, printable, shown
+from pgle.next import Next, Sentence
 from pgle.run.process import terminal
 
 if TYPE_CHECKING:
@@ -352,6 +353,8 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, Next | Sentence):
+        return str(value)
     if isinstance(value, Enum):
         return plain(value.value)
     if is_dataclass(value) and not isinstance(value, type):

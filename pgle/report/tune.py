@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pgle.errors import cut, many, shown
-from pgle.next import quoted, typed
+from pgle.next import Next, quoted, to_lines
 from pgle.report import text
 from pgle.report.control import STAGE
+from pgle.report.next_steps import Commands
 from pgle.report.page import figures
 from pgle.report.page.value import (
     Advice,
@@ -78,7 +79,7 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
     following = commands(found, out)
     if picture is None:
         following = tuple(
-            line for line in following if not line.startswith("pgle report ")
+            command for command in following if command.name != "report"
         )  # that is this page
     count = found.tuned.trial.modelled
     modelled = (
@@ -120,7 +121,7 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
             Section("trials", "Every trial", _trials(found)),
             Section("proof", "Proof", tuple(map(Prose, _proof(found)))),
         ),
-        next=following,
+        next=to_lines(following),
         warnings=(*found.refused, *found.warnings),
         tiles=tiles(
             [
@@ -321,7 +322,7 @@ def why_next(found: Tuning) -> str:
     return f"Flags do not help here. Changes of the program could save up to {saved}."
 
 
-def commands(found: Tuning, out: Path) -> tuple[str, ...]:
+def commands(found: Tuning, out: Path) -> Commands:
     """What to type next; the first is the most useful."""
     launch = found.launch
     if found.proof is not None:
@@ -334,13 +335,13 @@ def commands(found: Tuning, out: Path) -> tuple[str, ...]:
         is_there = launch.run is not None and launch.run.stage("perf").path.exists()
         lines = [] if is_there else [launch.line("run", before)]
         new = launch.line("run", after, "--flags-file", out / "flags.txt")
-        return new, *lines, typed("pgle", "compare", before / "perf", after / "perf")
+        return new, *lines, Next.of("compare", before / "perf", after / "perf")
     if launch.run is not None:
         perf = launch.run.stage("perf").path
-        return (typed("pgle", "analyze", perf if perf.is_dir() else launch.run.path),)
+        return (Next.of("analyze", perf if perf.is_dir() else launch.run.path),)
     if found.costs_are != "measured" and launch.words != UNKNOWN:
         return (launch.line("run", free(Path("runs/default"))),)
-    return (typed("pgle", "report", out, "-o", free(out / "report.html")),)
+    return (Next.of("report", out, "-o", free(out / "report.html")),)
 
 
 @contextmanager
@@ -427,7 +428,7 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
         "written": proof.written if proof else (),
         "page": page,
         "jaxlib": found.jaxlib,
-        "next": "\n  ".join((why_next(found), *commands(found, out))),
+        "next": "\n  ".join((why_next(found), *map(str, commands(found, out)))),
         "warnings": found.warnings,
     }
 

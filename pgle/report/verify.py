@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pgle.costs.profile.value import CostKind, Fault, join_name, split_name
 from pgle.errors import cut, many, shown, some
-from pgle.next import quoted, word_of
+from pgle.next import COMPLETE, Next, Sentence, to_lines
 from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.value import Cell, Page, Part, Prose, Section, Table, Tone, table
@@ -28,7 +28,7 @@ INVALID_SHOWN = 8
 
 
 def verify_page(
-    profile: str, coverage: Coverage, bounds: Bounds, following: Sequence[str] = ()
+    profile: str, coverage: Coverage, bounds: Bounds, following: Sequence[Next] = ()
 ) -> Page:
     """Whether the profile covers the main module, and what it lacks of it; the figures in sections.
 
@@ -41,9 +41,7 @@ def verify_page(
     main = coverage.main
     worst = min(main, key=lambda module: (module.kept_share, module.time.value or 0.0))
     failures, hints = list(_failures(coverage, bounds)), _hints(profile, coverage)
-    commands = [
-        command for hint in hints for command in re.findall(r"'(pgle [^']+)'", hint)
-    ]
+    commands = [command for hint in hints for command in hint.commands]
     total = sum(cost.cost_us for cost in coverage.unused if cost.is_valid)
     unused = f"{many(len(coverage.unused), 'cost')} unused, {figures.time(total)} (--section unused)"
     notes = (
@@ -62,33 +60,28 @@ def verify_page(
         table=_gaps(worst, GAPS_SHOWN) if failures else None,
         notes=notes if failures else (),
         sections=tuple(_sections(worst, coverage, hints)),
-        next=tuple(commands if failures else following),
+        next=to_lines(commands if failures else following),
         warnings=(*_warnings(coverage), *([] if failures else _off(worst))),
     )
 
 
-def _hints(profile: str, coverage: Coverage) -> list[str]:
+def _hints(profile: str, coverage: Coverage) -> list[Sentence]:
     """What to do, each once, with commands that name the profile and the dump."""
-    invalid = "costs that are no time: 'pgle complete PROFILE --hlo DUMP -o OUT' treats them as gaps"
-    hints = [_filled(invalid, profile, coverage.main[0])] if coverage.invalid else []
-    hints += [
-        _filled(hint, profile, module)
-        for module in coverage.main
-        for hint in module.hints
-    ]
+    hints = []
+    if coverage.invalid:
+        invalid = Sentence.of(
+            "costs that are no time: ", COMPLETE, " treats them as gaps"
+        )
+        hints.append(_filled(invalid, profile, coverage.main[0]))
+    for module in coverage.main:
+        hints += [_filled(hint, profile, module) for hint in module.hints]
     return list(dict.fromkeys(hints))
 
 
-def _filled(hint: str, profile: str, module: ModuleCoverage) -> str:
+def _filled(hint: Sentence, profile: str, module: ModuleCoverage) -> Sentence:
     """A hint whose commands name the profile and the dump."""
-    profile, dump = (
-        quoted(word_of(path))
-        for path in (PurePath(profile), PurePath(module.source).parent)
-    )
-    hint = hint.replace("complete PROFILE", f"complete {profile}").replace(
-        "OUT'", "OUT.pbtxt'"
-    )
-    return hint.replace("--hlo DUMP", f"--hlo {dump}")
+    dump = PurePath(module.source).parent
+    return hint.filled({"PROFILE": PurePath(profile), "DUMP": dump})
 
 
 def _failures(coverage: Coverage, bounds: Bounds) -> Iterator[str]:
@@ -138,7 +131,7 @@ def _has_costs(main: Sequence[ModuleCoverage], bounds: Bounds) -> str:
 
 
 def _sections(
-    module: ModuleCoverage, coverage: Coverage, hints: Sequence[str]
+    module: ModuleCoverage, coverage: Coverage, hints: Sequence[Sentence]
 ) -> Iterator[Section]:
     yield Section("coverage", "What is covered", tuple(_covered(module, coverage)))
     weights = "Weight: the time that it probably takes or that XLA assumes, whichever is more."
@@ -153,7 +146,7 @@ def _sections(
     yield Section(
         "unused", "Costs that no module uses", (table("name | cost (time)", rows),)
     )
-    yield Section("hints", "What to do", tuple(map(Prose, hints)))
+    yield Section("hints", "What to do", tuple(Prose(str(hint)) for hint in hints))
     yield conversion_section(coverage.inherited)
 
 
@@ -309,7 +302,7 @@ USE_TONES: dict[ProfileUse, Tone] = {
 }
 
 
-def confirm_page(log: str, verdict: LogVerdict, following: Sequence[str] = ()) -> Page:
+def confirm_page(log: str, verdict: LogVerdict, following: Sequence[Next] = ()) -> Page:
     """The main module: whether it used the profile, and why; the other modules in a section."""
     main, others = verdict.main, verdict.modules[1:]
     uses = {use: sum(item.verdict is use for item in others) for use in ProfileUse}
@@ -344,7 +337,7 @@ def confirm_page(log: str, verdict: LogVerdict, following: Sequence[str] = ()) -
                 (_module_rows(verdict.modules), *map(Prose, map(shown, lines))),
             ),
         ),
-        next=tuple(following),
+        next=to_lines(following),
         warnings=tuple(verdict.warnings),
     )
 

@@ -32,11 +32,12 @@ from pgle.run.inputs.traces import (
     recorded_by,
     stage_of,
 )
-from pgle.schedule.placements import DISABLE_ASYNC
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.record import Noise, record
 from pgle.steps.compare import Comparison, LimitCheck
 from pgle.trace.table import ActivityKind, Recording, Trace
+from pgle.xla.flags.catalogue import DISABLE_ASYNC
+from pgle.xla.flags.text import parse_flags
 from pgle.xla.hlo.dumps import Dumps, is_hlo, read_dumps, read_modules, read_scheduled
 from pgle.xla.hlo.module import MAX_HLO_BYTES, Module
 from pgle.xla.hlo.proto import buffers_from_bytes
@@ -157,7 +158,7 @@ def _traces(path: AnyPath) -> Sequence[AnyPath]:
     return found or [path]
 
 
-def _again(stage: StageFolder) -> str:
+def _again(stage: StageFolder) -> Next:
     baseline = ("--baseline",) if stage.name == "baseline" else ()
     return replace(launch_of(stage.run), capture="jax").line(
         "perf", stage.run.path, *baseline, "--force"
@@ -301,7 +302,7 @@ class Analysis:
 
     step: MeasuredStep  # the main module's, with its layers, memory and overlap
     findings: tuple[StepFinding, ...]  # the one that could save most first
-    next: tuple[str, ...]  # commands, the nearest first
+    next: tuple[Next, ...]  # commands, the nearest first
     warnings: tuple[str, ...]  # one line each
     # against, before: what changed since another step, and that step; None without one
     against: Differences | None = None
@@ -356,9 +357,10 @@ def _about_trace(step: MeasuredStep, side: StepInput) -> list[str]:
     lines = list(step.trace.warnings)
     if on_host(step.trace):
         lines.append("recorded on CPU devices: these times are no GPU's")
-    if not step.mode and DISABLE_ASYNC in step.trace.xla_flags:
+    disabled = parse_flags(step.trace.xla_flags).value(DISABLE_ASYNC)
+    if not step.mode and disabled is not None:
         lines.append(
-            f"recorded with {DISABLE_ASYNC}, which keeps collectives synchronous: if that was to measure them for a "
+            f"recorded with --{DISABLE_ASYNC}, which keeps collectives synchronous: if that was to measure them for a "
             "profile, trace a run without it to see its exposed communication"
         )
     return (
@@ -366,7 +368,7 @@ def _about_trace(step: MeasuredStep, side: StepInput) -> list[str]:
     )  # one simulated rank represents all
 
 
-def _next(step: MeasuredStep, side: StepInput) -> tuple[str, ...]:
+def _next(step: MeasuredStep, side: StepInput) -> tuple[Next, ...]:
     """Commands, the nearest first."""
     target = [f"--target={side.target}"] if side.target else []
     words = [*side.inputs, *(f"--hlo={path}" for path in side.hlo), *target]
@@ -377,17 +379,18 @@ def _next(step: MeasuredStep, side: StepInput) -> tuple[str, ...]:
         perf = runs[0].stage("perf")
         is_run = bool(perf.traces()) or perf.rank().hlo.is_dir()
         first = () if is_run else (launch_of(runs[0]).line("perf", runs[0].path),)
-        return *first, str(Next.of("analyze", perf.path))
+        return *first, Next.of("analyze", perf.path)
     if runs:
         line, own = (
             following(runs[0]),
             {
-                str(Next.of("analyze", *side.inputs)),
-                str(Next.of("analyze", runs[0].path)),
+                Next.of("analyze", *side.inputs),
+                Next.of("analyze", runs[0].path),
             },
         )
-        return tuple(filter(None, [tune(runs[0]) if line in own else line]))
-    page = str(Next.of("report", *words))
+        command = tune(runs[0]) if line in own else line
+        return () if command is None else (command,)
+    page = Next.of("report", *words)
     if step.module is None:  # its dump may be in or next to its traces
         modules = {step.costs.program.key.name: step.costs.program.fingerprints}
         folders = dict.fromkeys(
@@ -399,16 +402,14 @@ def _next(step: MeasuredStep, side: StepInput) -> tuple[str, ...]:
             filter(None, (dump_near(folder, modules) for folder in folders)), None
         )
         return (
-            (str(Next.of("analyze", *words, f"--hlo={found}")), page)
-            if found
-            else (page,)
+            (Next.of("analyze", *words, f"--hlo={found}"), page) if found else (page,)
         )
     if step.trace.simulated:
-        return page, str(Next.of("profile", "--", *UNKNOWN))
-    return page, str(Next.of("convert", *words, "-o", "profile.pbtxt"))
+        return page, Next.of("profile", "--", *UNKNOWN)
+    return page, Next.of("convert", *words, "-o", "profile.pbtxt")
 
 
-def _next_of(side: StepInput, other: StepInput) -> tuple[str, ...]:
+def _next_of(side: StepInput, other: StepInput) -> tuple[Next, ...]:
     """After a comparison: its page; and step times of several launches, which alone prove a
     difference.
     """
@@ -416,8 +417,8 @@ def _next_of(side: StepInput, other: StepInput) -> tuple[str, ...]:
     words += [f"--against={path}" for path in other.inputs] + [
         f"--against-hlo={path}" for path in other.hlo
     ]
-    page = str(Next.of("report", *words, "--output=diff.html"))
-    return page, str(Next.of("compare", "BASE", "NEW"))
+    page = Next.of("report", *words, "--output=diff.html")
+    return page, Next.of("compare", "BASE", "NEW")
 
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ import msgspec
 
 from pgle.errors import UserError, WorkloadError
 from pgle.files import TextLines, check_file, read_bytes, sha256, write_files
-from pgle.masking import kept_argv, kept_flags
+from pgle.masking import kept_argv
 from pgle.next import Next
 from pgle.run.ask.machine import read_gpus
 from pgle.run.directory.directory import COMPARED, PROGRAM_FILES, RunDirectory, free
@@ -33,6 +33,7 @@ from pgle.run.process.process import last_line, launch, named_files
 from pgle.steps.compare import Comparison, LimitCheck, Limits, compare, gate, stage_path
 from pgle.steps.estimate import Assumptions, Entry, make_trends, measured_spread
 from pgle.steps.series import Rules, check_runs
+from pgle.xla.flags.text import kept_flags
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Profile, effective_costs
 from pgle.errors import UserError
 from pgle.files import write_files
+from pgle.next import Next
 from pgle.run.ask.jaxlib import installed
 from pgle.run.compiler.compile import CompileResult, OnPhase, Session, open_session
 from pgle.run.confirm import confirm_compiled
@@ -186,8 +187,8 @@ class Rehearsal:
     control: Control | None = (
         None  # a second compilation; None: no verdict hangs on one
     )
-    tune: str = ""  # the command that looks for flags
-    measure: str = ""  # the command that measures the program
+    tune: Next | None = None  # the command that looks for flags
+    measure: Next | None = None  # the command that measures the program
 
     @property
     def used(self) -> bool:

@@ -20,7 +20,7 @@ from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
 from pgle.files import read_bytes, read_head, sha256
 from pgle.masking import kept_argv
-from pgle.next import typed
+from pgle.next import Next
 from pgle.run.ask.jaxlib import installed, lint_flags, repair
 from pgle.run.capture.capture import capture_modules, devices_for
 from pgle.run.capture.captured import (
@@ -275,7 +275,7 @@ def launch(command: RehearseCommand) -> ProgramLaunch:
     )
 
 
-def measure(command: RehearseCommand) -> str:
+def measure(command: RehearseCommand) -> Next:
     """The command line that measures the program of a rehearsal: the next stage of its run
     directory, else all.
     """
@@ -295,8 +295,8 @@ def measure(command: RehearseCommand) -> str:
     )
 
 
-def tune_line(command: RehearseCommand) -> str:
-    """The command line of `pgle tune` for the same words; empty if it was searched for in their run
+def tune_line(command: RehearseCommand) -> Next | None:
+    """The command line of `pgle tune` for the same words; None if it was searched for in their run
     directory.
     """
     given = command.typed or command
@@ -305,12 +305,12 @@ def tune_line(command: RehearseCommand) -> str:
         and not given.flags
         and not tune(RunDirectory(Path(given.words[0])))
     ):
-        return ""
+        return None
     options = _named(given, "profile", "target", "topology", "network_gb_s", "choose")
     flags = [word for flag in given.flags for word in ("--flag", flag)]
     folder = free(Path(given.words[0]) / "tuned" if command.typed else Path("tuned"))
     words = ("--", *kept_argv(given.words)) if is_program(given.words) else given.words
-    return typed("pgle", "tune", *options, *flags, "-o", folder, *words)
+    return Next.of("tune", *options, *flags, "-o", folder, *words)
 
 
 def _named(command: RehearseCommand, *names: str) -> list[str]:

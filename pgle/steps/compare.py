@@ -342,7 +342,7 @@ class LimitCheck:
     found: str = ""  # one clause; empty: nothing was limited
     figure: str = ""  # the step times in one clause
     advice: str = ""  # what to do, in sentences
-    command: str = ""  # that explains it
+    command: Next | None = None  # that explains it
 
     @property
     def message(self) -> str:
@@ -518,7 +518,7 @@ def _rounds(found: Comparison, distance: float) -> str:
     )
 
 
-def explanation(found: Comparison) -> str:
+def explanation(found: Comparison) -> Next:
     """The command that explains a slowdown, by instruction; a console log has no trace that could
     be named.
     """
@@ -528,7 +528,7 @@ def explanation(found: Comparison) -> str:
         words.append(
             PurePath(stage_path(source)) if _TRACED.search(source) else PurePath(name)
         )
-    return str(Next.of("analyze", words[0], "--against", words[1]))
+    return Next.of("analyze", words[0], "--against", words[1])
 
 
 def stage_path(source: str) -> str:

@@ -116,7 +116,8 @@ def test_a_run_directory_goes_on_as_it_was_begun(
 ) -> None:
     run = run_directory(tmp_path / "a", files)
     words = shlex.join(PROGRAM) if said.endswith(" -- ") else ""
-    assert next_command.following(run).replace(str(run.path), "RUN") == said + words
+    line = str(next_command.following(run))
+    assert line.replace(str(run.path), "RUN") == said + words
 
 
 @pytest.mark.parametrize("stage", ["baseline", "perf"])
@@ -126,7 +127,7 @@ def test_a_run_directory_that_began_with_another_stage_is_profiled_as_by_default
     extend_manifest(
         tmp_path, StageRecord(stage, started="1", asked={**ASKED, "mode": stage})
     )
-    line = next_command.following(RunDirectory(tmp_path))
+    line = str(next_command.following(RunDirectory(tmp_path)))
     assert (
         line
         == f"pgle profile --run-dir {tmp_path} {AS_IT_WAS} -- {shlex.join(PROGRAM)}"
@@ -142,33 +143,34 @@ def test_what_was_compared_is_looked_at(tmp_path: Path, ranks: str) -> None:
     assert compared_run(found) == run
     record_comparison(run, found)
     assert (
-        next_command.following(run)
+        str(next_command.following(run))
         == f"pgle report {run.path} -o {run.path}/report.html"
     )
     (run.path / "report.html").touch()
-    assert next_command.following(run) == f"pgle analyze {run.path}"
+    assert next_command.following(run) == Next.of("analyze", run.path)
 
 
 def test_after_steps_that_did_not_change_come_flags(tmp_path: Path) -> None:
     run = run_directory(tmp_path / "a", WHOLE)
-    assert report.after_stages(run, compared("same"))[-1].startswith("pgle tune ")
+    assert report.after_stages(run, compared("same"))[-1].name == "tune"
 
 
 def test_a_search_that_found_nothing_is_not_proposed_again(tmp_path: Path) -> None:
     run = run_directory(tmp_path, WHOLE)
-    assert next_command.tune(run) == f"pgle tune {run.path} -o {run.path / 'tuned'}"
+    assert next_command.tune(run) == Next.of("tune", run.path, "-o", run.path / "tuned")
     (run.path / "tuned").mkdir()
     (run.path / "tuned" / "report.json").touch()
-    assert next_command.tune(run) == ""
+    assert next_command.tune(run) is None
     (run.path / "tuned" / "flags.txt").touch()
-    assert next_command.tune(run).endswith("tuned-2")
+    assert str(next_command.tune(run)).endswith("tuned-2")
 
 
 def test_the_flags_of_the_environment_are_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XLA_FLAGS", ASKED["XLA_FLAGS"])  # type: ignore[arg-type]
-    assert "--flag" not in next_command.following(run_directory(tmp_path, CONVERTED))
+    line = str(next_command.following(run_directory(tmp_path, CONVERTED)))
+    assert "--flag" not in line
 
 
 def compared(verdict: str, simulated: bool = False, *sources: str) -> Any:
@@ -183,7 +185,7 @@ def compared(verdict: str, simulated: bool = False, *sources: str) -> Any:
     )
 
 
-def after_results(run: RunDirectory) -> Iterator[str]:
+def after_results(run: RunDirectory) -> Iterator[Next]:
     """The last lines of every command, over a variety of results."""
     inside = [f"{run.path}/{name}/steps.jsonl" for name in ("baseline", "perf")]
     for verdict in Verdict:
@@ -260,7 +262,7 @@ def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
                     baseline=SimpleNamespace(prediction=sides[0], compiled=SimpleNamespace(after_optimizations=module)),
                     profiled=SimpleNamespace(prediction=sides[1]), moves=(SimpleNamespace(after="stuck"),) * is_stuck,
                 )  # fmt: skip
-                yield "\n  ".join(rehearsal.advice(found))  # type: ignore[arg-type]
+                yield "\n  ".join(map(str, rehearsal.advice(found)))  # type: ignore[arg-type]
         for proof, costs_are in ((True, ""), (None, "estimated"), (None, "measured")):
             found = SimpleNamespace(proof=proof, launch=launch(command), costs_are=costs_are, verdict="no-room",
                                     pgle=SimpleNamespace(prediction=sides[0]))  # fmt: skip
@@ -282,7 +284,7 @@ def test_every_next_step_can_be_typed(
     for file in (module, run.captured / module.name, Path("tuned/flags.txt")):
         file.parent.mkdir(exist_ok=True)
         file.touch()
-    answers = [*after_results(run), *after_compilations(run, module)]
+    answers = [*map(str, after_results(run)), *after_compilations(run, module)]
     found = list(dict.fromkeys(line for answer in answers for line in named_in(answer)))
     assert len(found) > 30
     for line in found:

@@ -64,7 +64,6 @@ from pgle.costs.measure.samples import (
 from pgle.costs.profile.lookup import Naming, name_instructions
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.errors import UserError, choices, many, some
-from pgle.masking import kept_flags
 from pgle.next import PROFILE
 from pgle.trace.columns import (
     BLOCK_ROWS,
@@ -81,6 +80,7 @@ from pgle.trace.steady import (
     measured_window,
 )
 from pgle.trace.table import ActivityKind, ModuleKey, Trace
+from pgle.xla.flags.text import kept_flags
 from pgle.xla.hlo.dumps import Dumps
 from pgle.xla.hlo.module import Module
 

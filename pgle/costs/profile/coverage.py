@@ -57,7 +57,7 @@ from pgle.costs.profile.value import (
     strip_remat,
 )
 from pgle.errors import UserError, some
-from pgle.next import COMPLETE, CONVERT, PROFILE, PROFILE_SYNC
+from pgle.next import COMPLETE, CONVERT, PROFILE, PROFILE_SYNC, Sentence
 from pgle.xla.async_opcodes import is_start
 from pgle.xla.collectives import group_size
 from pgle.xla.hlo.module import Instruction, Module
@@ -217,7 +217,7 @@ class ModuleCoverage:
     # covered by a cost that is far off the estimate, heaviest first
     implausible: tuple[Implausible, ...]
     fallback: str  # what XLA takes gaps for: ``T-shirt sizes``, or its ``speed-of-light model``
-    hints: tuple[str, ...] = ()  # what to do, each with a command
+    hints: tuple[Sentence, ...] = ()  # what to do, each with a command
     estimated_us: float = 0.0  # of `time.covered`, the part that estimates cover
 
     @cached_property
@@ -492,12 +492,12 @@ def _with_hints(
     return replace(full, hints=tuple(_hints(full, len(table.ambiguous), renamed)))
 
 
-def _hints(item: ModuleCoverage, ambiguous: int, renamed: bool) -> Iterator[str]:
+def _hints(item: ModuleCoverage, ambiguous: int, renamed: bool) -> Iterator[Sentence]:
     """Remedies for what a module lacks, the likeliest cause first; `renamed`: it has collectives by
     other names.
     """
     if item.is_of_others:
-        yield (
+        yield Sentence.of(
             "every name is for another fingerprint; this module is "
             f"{item.fingerprint or 'without one'}"
         )
@@ -508,40 +508,46 @@ def _hints(item: ModuleCoverage, ambiguous: int, renamed: bool) -> Iterator[str]
             if item.mismatched
             else ""
         )
-        yield (
-            f"this profile was made by another program, flags or jax version{also}: profile this "
-            "program with "
-            f"'{PROFILE}'"
+        made_by = (
+            f"this profile was made by another program, flags or jax version{also}"
         )
+        yield Sentence.of(f"{made_by}: profile this program with ", PROFILE)
     lost = [
         gap for gap in item.gaps if gap.kind is CostKind.COLLECTIVE and not is_foreign
     ]
     if lost and renamed:
-        yield (
-            f"the profile has collectives under other names: '{CONVERT}' translates them, if LHS "
-            "was on in the profile run, or DUMP has a schedule dump of the performance run"
+        yield Sentence.of(
+            "the profile has collectives under other names: ",
+            CONVERT,
+            " translates them, if LHS was on in the profile run, or DUMP has a schedule dump of "
+            "the performance run",
         )
     elif lost and not ambiguous:
-        yield (
-            "the profile lacks collectives: convert the trace of all streams with its HLO "
-            f"('{CONVERT}'), or profile again ('{PROFILE}')"
+        yield Sentence.of(
+            "the profile lacks collectives: convert the trace of all streams with its HLO (",
+            CONVERT,
+            "), or profile again (",
+            PROFILE,
+            ")",
         )
     if ambiguous:
-        yield (
+        yield Sentence.of(
             f"{ambiguous} collectives were renamed after scheduling and the dump does not say "
-            "from what: "
-            "give its schedule dump in --hlo too (--xla_dump_latency_hiding_schedule=true), or "
-            "profile with LHS on "
-            f"('{PROFILE_SYNC}')"
+            "from what: give its schedule dump in --hlo too "
+            "(--xla_dump_latency_hiding_schedule=true), or profile with LHS on (",
+            PROFILE_SYNC,
+            ")",
         )
     if item.mismatched and not is_foreign:
-        yield (
+        yield Sentence.of(
             "names of another opcode or shape come from another program or another jax: profile "
-            "this one again with "
-            f"'{PROFILE}'"
+            "this one again with ",
+            PROFILE,
         )
     if item.gaps and not is_foreign:
-        yield f"fill gaps from same-shape instructions and estimates with '{COMPLETE}'"
+        yield Sentence.of(
+            "fill gaps from same-shape instructions and estimates with ", COMPLETE
+        )
 
 
 def _warnings(

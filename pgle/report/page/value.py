@@ -19,7 +19,6 @@ import msgspec
 
 from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes
-from pgle.next import to_type
 from pgle.report.page.figures import Unit, column
 from pgle.report.text import json_lines
 
@@ -190,9 +189,6 @@ class Advice:
         None  # the part of the timeline that it is about
     )
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "command", to_type(self.command))
-
 
 @dataclass(frozen=True, slots=True)
 class Bar:
@@ -233,7 +229,7 @@ class Page:
     sections: tuple[Section, ...] = ()  # the rest
     next: tuple[
         str, ...
-    ] = ()  # commands, as `to_type` has them; the first is the one to type now
+    ] = ()  # commands, as `to_lines` has them; the first is the one to type now
     warnings: tuple[str, ...] = ()  # one line each
     tiles: tuple[Tile, ...] = ()  # on a page: step, exposed, idle
     about: tuple[
@@ -251,7 +247,7 @@ class Page:
             "table": self.table if has_rows else None,
             "notes": tuple(filter(None, self.notes)),
             "sections": sections,
-            "next": tuple(map(to_type, filter(None, self.next))),
+            "next": tuple(filter(None, self.next)),
         }
         for name, value in left.items():
             object.__setattr__(self, name, value)
@@ -327,9 +323,14 @@ def as_json(page: Page) -> str:
     """The page with its sections, each part with its ``kind``, and the timeline in the form that
     its script draws.
     """
-    text = msgspec.json.encode(
-        {"schema": SCHEMA, "page": msgspec.to_builtins(page, enc_hook=_plain_number)}
-    )
+    found = {
+        "schema": SCHEMA,
+        "page": msgspec.to_builtins(page, enc_hook=_plain_number),
+    }
+    try:
+        text = msgspec.json.encode(found)
+    except UnicodeEncodeError:
+        text = msgspec.json.encode(_encodable(found))
     return json_lines(msgspec.json.format(text, indent=2).decode())
 
 
@@ -356,6 +357,17 @@ def read_page(path: AnyPath) -> Page:
             "is not a report of this pgle", where=path, remedy=remedy
         ) from None
     raise UserError(f"has schema {schema}, not {SCHEMA}", where=path, remedy=remedy)
+
+
+def _encodable(value: Any) -> Any:
+    """A document in which names that UTF-8 cannot encode are escaped: ``\\ud800``."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {key: _encodable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable(item) for item in value]
+    return value
 
 
 def _plain_number(value: Any) -> Any:

@@ -43,9 +43,11 @@ from pgle.run.capture.running import OUTPUT, STDERR, progress, run_program, say
 from pgle.run.compiler.compile import devices_in
 from pgle.run.directory.directory import claim, free
 from pgle.run.hook import with_hook
+from pgle.run.process.flags import OF_CPUS, user_flags
 from pgle.run.process.memory import memory_fraction
 from pgle.run.process.process import ended, last_line, refused_flag
 from pgle.run.process.ranks import LAUNCHERS
+from pgle.xla.flags.text import format_flags
 from pgle.xla.targets import Target
 
 SHOWN = 5  # modules that a message about something else names
@@ -56,7 +58,7 @@ COMPUTE = "PGLE_COMPUTE"
 
 SIGNALLED = 128  # exit codes from here on: a signal ended the program
 
-_EXPORTED = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
+HOST_DEVICES, EFFORT_OF_CPUS = OF_CPUS
 
 UNHOOKED = (
     "no Python with pgle's hook was seen: the command started none, or without "
@@ -91,12 +93,10 @@ def devices_for(asked: int | None, *, topology: str | None = None) -> Devices:
         return Devices(devices_in(topology), topology=topology)
     if asked is not None:
         return Devices(asked)
-    exported = _EXPORTED.findall(os.environ.get("XLA_FLAGS", ""))
-    return (
-        Devices(int(exported[-1]))
-        if exported
-        else Devices(DEFAULT_DEVICES, assumed=True)
-    )
+    exported = user_flags().value(HOST_DEVICES) or ""
+    if exported.isdecimal():
+        return Devices(int(exported))
+    return Devices(DEFAULT_DEVICES, assumed=True)
 
 
 def capture_modules(
@@ -327,13 +327,13 @@ def capture_environment(
     GPUs. The devices are the job's if the command starts several processes. With `ones`, small
     results of large modules are ones.
     """
-    given = _EXPORTED.sub("", os.environ.get("XLA_FLAGS", "")).strip()
-    flags = [f"--xla_force_host_platform_device_count={devices.count}"]
-    if (
-        "xla_backend_optimization_level" not in given
-    ):  # the code for CPUs is thrown away
-        flags.append("--xla_backend_optimization_level=0")
-    wanted = " ".join([given, *flags]).strip()
+    user = user_flags()
+    given = [flag for flag in user.flags if flag.name != HOST_DEVICES]
+    flags = [f"--{HOST_DEVICES}={devices.count}"]
+    if user.value(EFFORT_OF_CPUS) is None:  # the code for CPUs is thrown away
+        flags.append(f"--{EFFORT_OF_CPUS}=0")
+    # XLA reads nothing behind what it ignores of the user's text
+    wanted = " ".join(filter(None, (format_flags(given), *flags, user.ignored)))
     memory_bytes = (memory_fraction(os.environ) or 1.0) * target.memory_bytes
     gpu = {
         "kind": target.device,

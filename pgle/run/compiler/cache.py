@@ -87,7 +87,7 @@ class Cache:
                 unpacked.decompress(data, _MOST_BYTES), type=_Entry
             )
             os.utime(path)
-        except (OSError, zlib.error, msgspec.MsgspecError, RecursionError):
+        except (OSError, zlib.error, msgspec.MsgspecError, ValueError, RecursionError):
             return None
         if (
             not unpacked.eof

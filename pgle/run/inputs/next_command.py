@@ -18,7 +18,7 @@ from typing import Any
 from pgle.errors import UserError
 from pgle.files import open_bytes, read_kept
 from pgle.masking import kept_argv
-from pgle.next import quoted, typed
+from pgle.next import Next
 from pgle.run.directory.directory import COMPARED, MANIFEST, STORED, RunDirectory, free
 from pgle.run.directory.manifest import Manifest, read_manifest
 from pgle.run.process.flags import user_flags
@@ -64,13 +64,12 @@ class ProgramLaunch:
         )
         return replace(self, words=words, capture="")
 
-    def line(self, command: str, run_dir: Path, *more: object) -> str:
+    def line(self, command: str, run_dir: Path, *more: object) -> Next:
         """``pgle run``, ``profile`` or ``perf`` of the program into a run directory."""
         capture = ("--capture", self.capture) if self.capture else ()
         profiling = () if command == "perf" else self.profiling
         options = (*capture, *self.options, *profiling, *more)
-        return typed(
-            "pgle",
+        return Next.of(
             command,
             "--run-dir",
             run_dir,
@@ -115,7 +114,7 @@ def _words(asked: Mapping[str, Any], defaults: Mapping[str, str | None]) -> list
     return [word for name in named for word in (f"--{name}", str(asked[name]))]
 
 
-def following(run: RunDirectory) -> str:
+def following(run: RunDirectory) -> Next:
     """The command that leads on: to the stage that is missing or out of date, then to the
     comparison, to the page.
     """
@@ -124,12 +123,12 @@ def following(run: RunDirectory) -> str:
     if profile is None and not perf.exists():
         again = () if _manifest(run).last("profile") is None else ("--force",)
         return (
-            typed("pgle", "convert", run.path)
+            Next.of("convert", run.path)
             if traces
             else launch_of(run).line("profile", run.path, *again)
         )
     if profile is not None and any(_written_before(profile, trace) for trace in traces):
-        return typed("pgle", "convert", "--force", run.path)
+        return Next.of("convert", "--force", run.path)
     if not perf.exists():
         return launch_of(run).line("perf", run.path)
     if profile is not None and _written_before(run.stage("perf").rank().log, profile):
@@ -139,38 +138,36 @@ def following(run: RunDirectory) -> str:
     return (
         report_or_analyze(run)
         if is_compared(_manifest(run))
-        else typed("pgle", "compare", baseline, perf)
+        else Next.of("compare", baseline, perf)
     )
 
 
-def report_or_analyze(run: RunDirectory) -> str:
+def report_or_analyze(run: RunDirectory) -> Next:
     """The page on a run; where that is written already, where the step's time goes."""
     page = run.path / "report.html"
     return (
-        typed("pgle", "analyze", run.path)
+        Next.of("analyze", run.path)
         if page.exists()
-        else typed("pgle", "report", run.path, "-o", page)
+        else Next.of("report", run.path, "-o", page)
     )
 
 
-def tune(run: RunDirectory) -> str:
-    """The search for flags by what was measured in a run; empty if one there has found nothing
+def tune(run: RunDirectory) -> Next | None:
+    """The search for flags by what was measured in a run; None if one there has found nothing
     better.
     """
     searches = [path.parent for path in run.path.glob(f"tuned*/{STORED}")]
     if any(not (folder / "flags.txt").exists() for folder in searches):
-        return ""
-    return typed("pgle", "tune", run.path, "-o", free(run.path / "tuned"))
+        return None
+    return Next.of("tune", run.path, "-o", free(run.path / "tuned"))
 
 
-def more_runs(run: RunDirectory) -> str:
+def more_runs(run: RunDirectory) -> Next:
     """Pairs of runs of a program, without and with the profile of its run directory."""
     flags = format_flags(_flags(_asked(run)))
-    before = f'XLA_FLAGS="$XLA_FLAGS "{quoted(flags)} ' if flags else ""
     profile, folder = run.found_profile or run.profile, free(run.path / "abba")
-    return before + typed(
-        "pgle", "compare", *abba_words(3, profile, folder, launch_of(run).words)
-    )
+    words = abba_words(3, profile, folder, launch_of(run).words)
+    return replace(Next.of("compare", *words), xla_flags=flags)
 
 
 def abba_words(
@@ -265,7 +262,9 @@ class FileKind:
     whole: bool = False  # the folder is one thing, whatever else is in it
     sidecar: bool = False  # the head may be that of the file's sidecar instead
     at_top: bool = False  # in folders below they are parts of something else
-    command: str = ""  # what to type, without the path; empty: `_command` knows
+    words: tuple[
+        str, ...
+    ] = ()  # of the command, without the path; none: `_commands` knows
 
 
 _KINDS = (
@@ -275,14 +274,14 @@ _KINDS = (
         re.escape(STORED),
         (b"pgle.report/",),
         whole=True,
-        command="pgle report",
+        words=("report",),
     ),
     FileKind(  # a binary profile is known by its sidecar
         "cost profile",
         r"(?!.*\.(xplane|hlo)\.pb$).*\.(pbtxt|pb)",
         (b"costs", b'"modules"'),
         sidecar=True,
-        command="pgle show",
+        words=("show",),
     ),
     FileKind("nsys report", r".*\.nsys-rep"),
     FileKind("nsys report", r".*\.sqlite", (SQLITE_MAGIC,)),
@@ -290,24 +289,24 @@ _KINDS = (
     FileKind(
         UNSCHEDULED,
         r".*\.(before|cpu_after)_optimizations\..*",
-        command="pgle rehearse",
+        words=("rehearse",),
     ),
     FileKind(
-        DUMP, r".*(_optimizations\.txt|\.hlo\.pb)(\.xz|\.gz)?", command="pgle predict"
+        DUMP, r".*(_optimizations\.txt|\.hlo\.pb)(\.xz|\.gz)?", words=("predict",)
     ),
-    FileKind("StableHLO module", r".*\.mlir", command="pgle rehearse"),
+    FileKind("StableHLO module", r".*\.mlir", words=("rehearse",)),
     FileKind(
         "console log",
         r".*\.(log|out)",
         (b"step", b"PGLE", b"hlo"),
-        command="pgle confirm",
+        words=("confirm",),
     ),
     FileKind(
         PROGRAM,
         r".*\.py",
         (b"import jax", b"from jax"),
         at_top=True,
-        command="pgle rehearse --devices 8 -- python",
+        words=("rehearse", "--devices", "8", "--", "python"),
     ),
 )
 """Kinds that say most come first; of a file the first that fits."""
@@ -321,7 +320,7 @@ class Sight:
     paths: tuple[
         Path, ...
     ]  # where, newest first; started programs before imported ones
-    command: str  # what to type for the newest; several are lines
+    commands: tuple[Next, ...]  # what to type for the newest
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,28 +350,31 @@ def contents_of(folder: Path) -> FolderContents:
         if group
     }
     paths.get(PROGRAM, []).sort(key=lambda path: not _has(path, b"__main__"))
-    commands = {kind.name: kind.command for kind in _KINDS}
+    words = {kind.name: kind.words for kind in _KINDS}
     sights = (
         Sight(
             name,
             tuple(group),
-            _command(name, commands[name], group[0], paths.get(DUMP, ())),
+            _commands(name, words[name], group[0], paths.get(DUMP, ())),
         )
         for name, group in paths.items()
     )
     return FolderContents(folder, tuple(sights), seen < MOST)
 
 
-def _command(kind: str, command: str, path: Path, dumps: Sequence[Path]) -> str:
+def _commands(
+    kind: str, words: Sequence[str], path: Path, dumps: Sequence[Path]
+) -> tuple[Next, ...]:
     """What to type for a path of a kind; a trace is read with the HLO dump of the folder, if there
     is only one.
     """
-    if command:
-        return f"{command} {typed(path)}"
+    if words:
+        return (Next.of(*words, path),)
     if kind == "run directory":
-        return following(RunDirectory(path))
+        return (following(RunDirectory(path)),)
     hlo = ("--hlo", dumps[0]) if len(dumps) == 1 else ()
-    return f"{typed('pgle', 'analyze', path, *hlo)}\n{typed('pgle', 'convert', path, '-o', 'profile.pbtxt', *hlo)}"
+    analyze = Next.of("analyze", path, *hlo)
+    return analyze, Next.of("convert", path, "-o", "profile.pbtxt", *hlo)
 
 
 def dump_near(folder: Path, modules: Mapping[str, Collection[str]]) -> Path | None:

@@ -296,17 +296,15 @@ def is_trace(path: AnyPath) -> bool:
     )
 
 
-def convert_command(path: AnyPath) -> str:
+def convert_command(path: AnyPath) -> Next:
     """The command that makes a profile of a trace: a run directory and an xplane hold their HLO."""
     if is_run_dir(path):
-        return str(Next.of("convert", path))
+        return Next.of("convert", path)
     is_nsys = path.suffix in (*EXPORT_SUFFIXES, *REPORT_SUFFIXES)
-    return str(
-        Next.of(
-            "convert",
-            path,
-            "-o",
-            "profile.pbtxt",
-            *(("--hlo", "DUMP_DIR") if is_nsys else ()),
-        )
+    return Next.of(
+        "convert",
+        path,
+        "-o",
+        "profile.pbtxt",
+        *(("--hlo", "DUMP_DIR") if is_nsys else ()),
     )

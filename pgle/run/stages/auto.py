@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from pgle.errors import UserError
 from pgle.masking import kept_argv
-from pgle.next import typed
+from pgle.next import Next
 from pgle.run.ask.jaxlib import installed
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.hook import read_facts
@@ -102,7 +102,7 @@ def run_auto(
         and not GPU_DRIVER.exists()
         and not os.environ.get("JAX_PLATFORMS")
     ):
-        remedy = typed("pgle", "rehearse", "--", *kept_argv(request.command))
+        remedy = Next.of("rehearse", "--", *kept_argv(request.command))
         raise UserError(
             "AutoPGLE measures GPU work, and this machine has no NVIDIA driver",
             remedy=remedy,

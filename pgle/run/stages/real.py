@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from pgle.errors import UserError, WorkloadError
 from pgle.files import open_bytes, read_bytes, sha256
-from pgle.masking import kept_flags, mask_json
+from pgle.masking import mask_json
 from pgle.next import Next
 from pgle.run.ask.jaxlib import installed
 from pgle.run.ask.nsys import DOWNLOAD, find_importer, find_nsys
@@ -51,7 +51,7 @@ from pgle.run.stages.stage import (
     end_record,
     files_of_profile,
 )
-from pgle.xla.flags.text import Flag, parse_flags, same_value, typed_flag
+from pgle.xla.flags.text import Flag, kept_flags, parse_flags, same_value, typed_flag
 from pgle.xla.log.messages import (
     EMPTY_TRACE,
     NSYS_FAILED,

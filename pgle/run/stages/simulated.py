@@ -17,8 +17,8 @@ from pathlib import Path
 
 from pgle.errors import UserError, WorkloadError
 from pgle.files import write_files
-from pgle.masking import kept_argv, kept_flags
-from pgle.next import Next, typed
+from pgle.masking import kept_argv
+from pgle.next import Next
 from pgle.run.ask.jaxlib import installed
 from pgle.run.capture.capture import Devices, capture_modules, devices_for
 from pgle.run.capture.captured import (
@@ -58,6 +58,7 @@ from pgle.schedule.predict import predict
 from pgle.schedule.record import record as simulate
 from pgle.steps.series import execution_series
 from pgle.trace.xplane.writer import write_xplane
+from pgle.xla.flags.text import kept_flags
 from pgle.xla.targets import load_target
 
 PROFILED_STEPS = 8  # executions in a simulated profile window
@@ -302,7 +303,7 @@ def _check_end(command: Sequence[str], folder: Path, devices: Devices) -> None:
     if code:
         how = f"{ended(code)}{error and f' ({error})'} after its step was executed"
         given = () if devices.assumed else ("--devices", devices.count)
-        instead = typed("pgle", "rehearse", *given, "--", *kept_argv(command))
+        instead = Next.of("rehearse", *given, "--", *kept_argv(command))
         raise WorkloadError(
             code,
             f"{Next(kept_argv(command))} {how}; predict its step all the same: {instead}",

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from pgle.costs.profile.files import read_profile
 from pgle.files import AnyPath
-from pgle.masking import kept_argv, kept_environment, kept_flags
+from pgle.masking import kept_argv, kept_environment
+from pgle.next import Sentence
 from pgle.run.ask.machine import git_commit, read_gpus
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.directory.directory import (
@@ -35,6 +36,7 @@ from pgle.run.process.flags import given_flags
 from pgle.run.process.process import named_files
 from pgle.run.process.ranks import Rank
 from pgle.xla.flags.presets import Mode
+from pgle.xla.flags.text import kept_flags
 from pgle.xla.log.verdict import BOUNDS, Bounds, ModuleVerdict, ProfileUse
 
 
@@ -179,7 +181,11 @@ def confirm_stage(
         )
         remedy = "run it on GPUs, or see what a GPU would do: --capture simulated"
         return ModuleVerdict(
-            "", ProfileUse.CANNOT_TELL, why, remedy=remedy, profile=str(profile)
+            "",
+            ProfileUse.CANNOT_TELL,
+            why,
+            remedy=Sentence.of(remedy),
+            profile=str(profile),
         )
     if not facts and not files.seen.exists() and not files.log.stat().st_size:
         why = "the program left neither log lines nor facts"

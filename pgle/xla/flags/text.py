@@ -7,7 +7,8 @@ checked against jaxlib 0.10.2 and 0.12.0.1 by `tests/xla/test_flags_against_xla.
 inside double quotes
   a backslash takes the next character as it is;
 * the first word that does not begin with ``-`` ends parsing without a message;
-* a text that does not begin with ``-`` is the name of a file that holds the flags;
+* a text that does not begin with ``-`` is the name of a file that holds the flags, also one of
+  blanks alone, over which XLA ends the program;
 * the last occurrence of a flag wins, except for lists that accumulate (`ACCUMULATING`).
 """
 
@@ -15,10 +16,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from pgle.errors import UserError, cut
+from pgle.masking import kept_argv
 
 BLANKS = " \t\r\n"  # what separates flags
 
@@ -144,8 +146,10 @@ class FlagPlan:
 def parse_flags(text: str) -> FlagList:
     """Read the text of XLA_FLAGS as XLA does. Never raises: the findings list the mistakes."""
     stripped = text.lstrip(BLANKS)
+    if not text:
+        return FlagList()
     if not stripped:
-        return FlagList(text=text)
+        return FlagList(text=text, findings=(_BLANK,))
     if not stripped.startswith("-"):
         # XLA opens the unchanged text, blanks included.
         return FlagList(text=text, file=text, findings=(_taken_for_a_file(stripped),))
@@ -188,6 +192,21 @@ def typed_flag(text: str) -> Flag:
 def format_flags(flags: Iterable[Flag]) -> str:
     """XLA_FLAGS text of the flags; `parse_flags` gives them back."""
     return " ".join(flag.text for flag in flags)
+
+
+def kept_flags(text: str) -> str:
+    """XLA_FLAGS, or the file that it names, with what looks like a credential masked."""
+    parsed = parse_flags(text)
+    if parsed.file:
+        return " ".join(kept_argv([parsed.file]))
+    words = kept_argv([flag.word for flag in parsed.flags])
+    flags = []
+    for flag, word in zip(parsed.flags, words, strict=True):
+        _, equals, value = word.partition("=")
+        flags.append(replace(flag, value=value) if equals else flag)
+    return " ".join(
+        [*(flag.text for flag in flags), *kept_argv(parsed.ignored.split())]
+    )
 
 
 def effective(flags: Iterable[Flag]) -> dict[str, str | None]:
@@ -293,6 +312,15 @@ def _plain(text: str) -> str:
     if found := re.match(f"(?:{_DASHES.pattern}|-)+", text):
         text = "--" + text[found.end() :]
     return _DASHES.sub("-", text)
+
+
+_BLANK = FlagFinding(
+    "error",
+    "file",
+    "",
+    "holds only blanks: XLA takes them for the name of a file and ends the program",
+    "unset XLA_FLAGS, or make it empty",
+)
 
 
 def _taken_for_a_file(text: str) -> FlagFinding:

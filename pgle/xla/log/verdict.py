@@ -26,8 +26,8 @@ from pgle.next import (
     REHEARSE,
     SHOW,
     VERIFY,
-    quoted,
-    word_of,
+    Next,
+    Sentence,
 )
 from pgle.xla.log.read import Event, LineKind, Log, RankLog, SchedulingBlock
 
@@ -40,6 +40,9 @@ LISTS_SINCE = (
     5,
     1,
 )  # first release of jax whose XLA lists the instructions that a profile has no cost for
+
+
+NOTHING = Sentence()
 
 
 class ProfileUse(StrEnum):
@@ -145,7 +148,7 @@ class ModuleVerdict(KnownCoverage):
         None  # number of the line that proves it; None where nothing in the log does
     )
     proof: str = ""  # that line, without its prefix
-    remedy: str = ""  # what to do; empty where nothing is to be done
+    remedy: Sentence = NOTHING  # what to do; empty where nothing is to be done
     profile: str = (
         ""  # what was read: a path, or ``fdo_profile (text)``; empty where unknown
     )
@@ -168,11 +171,11 @@ class ModuleVerdict(KnownCoverage):
     def held_against(self, bounds: Bounds) -> ModuleVerdict:
         """The verdict on a module that took costs from the profile: were there enough of them?"""
         if self.wanted is None or self.covered is None:
-            return replace(self, verdict=ProfileUse.USED, remedy="")
+            return replace(self, verdict=ProfileUse.USED, remedy=NOTHING)
         covered, wanted = self.covered, self.wanted
         if covered == wanted:
             why = f"the profile has a cost for each of the {wanted} instructions"
-            return replace(self, verdict=ProfileUse.USED, why=why, remedy="")
+            return replace(self, verdict=ProfileUse.USED, why=why, remedy=NOTHING)
         by_count = covered / wanted
         share = by_count if self.time_coverage is None else self.time_coverage
         kept = 1.0 if self.kept_share is None else self.kept_share
@@ -201,70 +204,96 @@ class ModuleVerdict(KnownCoverage):
         """The verdict with a remedy that can be typed: it names the profile and the dump, where
         they are known.
         """
-        remedy = self.remedy
+        known: dict[str, object] = {}
         if self.profile and not self.profile.startswith("fdo_profile"):
-            remedy = re.sub(
-                r"(?<= )PROFILE\b",
-                lambda _: quoted(word_of(PurePath(self.profile))),
-                remedy,
-            )
+            known["PROFILE"] = PurePath(self.profile)
         if dump:
-            remedy = re.sub(
-                r"(?<=--hlo )DUMP\b",
-                lambda _: quoted(word_of(PurePath(dump).parent)),
-                remedy,
-            )
-        return replace(self, remedy=remedy)
+            known["DUMP"] = PurePath(dump).parent
+        return replace(self, remedy=self.remedy.filled(known))
 
 
 class Remedy:
     """What to do about a verdict; each names the next thing to type or to change."""
 
-    FORMAT = f"the suffix decides: .pbtxt is text, .pb is binary; name the file after what it holds, and check it with `{SHOW}`"
-    PATH = "give an absolute path: ~ is not expanded, and a relative one counts from the process's working directory"
-    DIRECTORY = (
-        f"name a file in it after the module's fingerprint (`{CONVERT_ALL}`), or give one .pbtxt file; "
-        "disabled async collectives, combine thresholds and device count change fingerprints"
+    FORMAT = Sentence.of(
+        "the suffix decides: .pbtxt is text, .pb is binary; name the file after what it holds, "
+        "and check it with ",
+        SHOW,
     )
-    NOT_GIVEN = (
-        "check --xla_gpu_pgle_profile_file_or_directory_path in XLA_FLAGS: the file must end in .pbtxt or .pb "
-        "(other suffixes are ignored without a word)"
+    PATH = Sentence.of(
+        "give an absolute path: ~ is not expanded, and a relative one counts from the process's "
+        "working directory"
     )
-    SILENT = (
-        "set --xla_gpu_enable_latency_hiding_scheduler=true (an explicit false disables the profile since 0.11.2; "
-        "unset does so before 0.5.1), and end the profile's name in .pbtxt or .pb"
+    DIRECTORY = Sentence.of(
+        "name a file in it after the module's fingerprint (",
+        CONVERT_ALL,
+        "), or give one .pbtxt file; disabled async collectives, combine thresholds and device "
+        "count change fingerprints",
     )
-    CHECKER = f"leave --xla_gpu_pgle_accuracy_checker at its default (…_WARN); `{VERIFY}` shows what is missing"
-    PARTIAL = f"see what is missing with `{VERIFY}`, fill it with `{COMPLETE}`"
-    FOREIGN = (
-        "this profile was made by another program, flags or jax version: profile this program with "
-        f"`{PROFILE}`; `{VERIFY}` shows what fits"
+    NOT_GIVEN = Sentence.of(
+        "check --xla_gpu_pgle_profile_file_or_directory_path in XLA_FLAGS: the file must end in "
+        ".pbtxt or .pb (other suffixes are ignored without a word)"
     )
-    NO_NAMES = f"the profile is of another program, XLA version or fingerprint: compare with `{VERIFY}`"
-    OTHER_MODULE = f"normal for helper modules; for the main module see `{VERIFY}`"
-    OLD_XLA = (
+    SILENT = Sentence.of(
+        "set --xla_gpu_enable_latency_hiding_scheduler=true (an explicit false disables the "
+        "profile since 0.11.2; unset does so before 0.5.1), and end the profile's name in .pbtxt "
+        "or .pb"
+    )
+    CHECKER = Sentence.of(
+        "leave --xla_gpu_pgle_accuracy_checker at its default (…_WARN); ",
+        VERIFY,
+        " shows what is missing",
+    )
+    PARTIAL = Sentence.of(
+        "see what is missing with ", VERIFY, ", fill it with ", COMPLETE
+    )
+    FOREIGN = Sentence.of(
+        "this profile was made by another program, flags or jax version: profile this program "
+        "with ",
+        PROFILE,
+        "; ",
+        VERIFY,
+        " shows what fits",
+    )
+    NO_NAMES = Sentence.of(
+        "the profile is of another program, XLA version or fingerprint: compare with ",
+        VERIFY,
+    )
+    OTHER_MODULE = Sentence.of(
+        "normal for helper modules; for the main module see ", VERIFY
+    )
+    OLD_XLA = Sentence.of(
         "say which jax it was (--jax 0.6.2), or run with "
-        "XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true' and pass "
-        "`--schedule DIR --profile PROFILE`"
+        "XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true' and pass ",
+        Next(("--schedule", "DIR", "--profile", "PROFILE")),
     )
-    CACHE = "compile again: JAX_ENABLE_COMPILATION_CACHE=false, or an empty JAX_COMPILATION_CACHE_DIR"
-    LEVEL = "set TF_CPP_MIN_LOG_LEVEL=0 in the environment before Python starts (JAX hides INFO lines), or pass --schedule"
-    EMPTY_TRACE = (
-        f"another profiler, such as nsys, holds CUPTI: run `{AUTO}` without it first"
+    CACHE = Sentence.of(
+        "compile again: JAX_ENABLE_COMPILATION_CACHE=false, or an empty "
+        "JAX_COMPILATION_CACHE_DIR"
     )
-    FLAG = f"see `{FLAGS_LINT}`"
-    MODULE = "choose another --module"
-    WHOLE_LOG = "give the whole log of the run"
-    WHOLE_OR_SILENT = f"{WHOLE_LOG}; if this is all of it, {SILENT}"
-    CPU = (
-        f"run it on GPUs, or see what a GPU would do: `{REHEARSE}`, `{PERF_SIMULATED}`"
+    LEVEL = Sentence.of(
+        "set TF_CPP_MIN_LOG_LEVEL=0 in the environment before Python starts (JAX hides INFO "
+        "lines), or pass --schedule"
     )
-    END = "find out why the program ended, then run it again"
-    PGLE_CACHE = (
+    EMPTY_TRACE = Sentence.of(
+        "another profiler, such as nsys, holds CUPTI: run ", AUTO, " without it first"
+    )
+    FLAG = Sentence.of("see ", FLAGS_LINT)
+    MODULE = Sentence.of("choose another --module")
+    WHOLE_LOG = Sentence.of("give the whole log of the run")
+    WHOLE_OR_SILENT = Sentence.of(f"{WHOLE_LOG}; if this is all of it, {SILENT}")
+    CPU = Sentence.of(
+        "run it on GPUs, or see what a GPU would do: ", REHEARSE, ", ", PERF_SIMULATED
+    )
+    END = Sentence.of("find out why the program ended, then run it again")
+    PGLE_CACHE = Sentence.of(
         "fill the cache again with JAX_ENABLE_PGLE=true: run each module more often than "
         "JAX_PGLE_PROFILING_RUNS"
     )
-    RANKS = "give every rank the same profile, flags and log level: ranks with different schedules deadlock"
+    RANKS = Sentence.of(
+        "give every rank the same profile, flags and log level: ranks with different schedules "
+        "deadlock"
+    )
 
 
 _WORST_FIRST = (
@@ -361,11 +390,11 @@ def _judge_module(
     return replace(worst_of(by_thread), times=context.log.times[name])
 
 
-_OF_CACHE: Mapping[LineKind, tuple[ProfileUse, str, str]] = {
+_OF_CACHE: Mapping[LineKind, tuple[ProfileUse, str, Sentence]] = {
     LineKind.PGLE_LOADED: (
         ProfileUse.USED,
         "JAX loaded the executable that it had compiled with AutoPGLE's profile",
-        "",
+        NOTHING,
     ),
     LineKind.PGLE_MISSED: (
         ProfileUse.NOT_USED,
@@ -525,7 +554,7 @@ def _contradicted(
         other,
         module=main.module,
         why=why,
-        remedy=f"{other.remedy}; {Remedy.RANKS}",
+        remedy=other.remedy.then(Remedy.RANKS),
         times=main.times,
     )
 
@@ -639,10 +668,10 @@ def _judge_used(
         why = (
             "XLA names no instruction without a cost, so each has one from the profile"
         )
-        return _proved(replace(base, missing=0), ProfileUse.USED, why, proof, "")
+        return _proved(replace(base, missing=0), ProfileUse.USED, why, proof, NOTHING)
     if block.costs_found:
         why = f"XLA took {block.costs_found} costs from the profile; this log does not say how many it lacked"
-        return _proved(base, ProfileUse.USED, why, proof, "")
+        return _proved(base, ProfileUse.USED, why, proof, NOTHING)
     if context.lists_missing:
         why = "XLA gave the profile to its scheduler, but the log ends before it could name instructions without a cost"
         return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)
@@ -726,7 +755,7 @@ def _refused_flag(base: ModuleVerdict, line: Event) -> ModuleVerdict:
 
 
 def _proved(
-    base: ModuleVerdict, verdict: ProfileUse, why: str, line: Event, remedy: str
+    base: ModuleVerdict, verdict: ProfileUse, why: str, line: Event, remedy: Sentence
 ) -> ModuleVerdict:
     return replace(
         base,
@@ -880,7 +909,7 @@ def _combined(
     ):
         main = replace(
             main,
-            remedy=f"{main.remedy}; {Remedy.RANKS}" if main.remedy else Remedy.RANKS,
+            remedy=main.remedy.then(Remedy.RANKS),
         )
     by_name: dict[str, dict[str, ModuleVerdict]] = {}
     for rank, verdicts in by_rank.items():

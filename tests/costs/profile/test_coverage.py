@@ -197,7 +197,7 @@ def test_names_without_opcode_and_shape_may_match_by_accident(step: Module) -> N
     assert found.unchecked == found.count.covered == 322
     assert any("by accident" in line for line in coverage.warnings)
     assert (found.count.value or 1) < 0.2
-    assert any("pgle profile" in hint for hint in found.hints)
+    assert any("pgle profile" in str(hint) for hint in found.hints)
 
 
 def test_filled_in_costs_are_counted_apart(step: Module, full: Profile) -> None:
@@ -218,7 +218,7 @@ def test_fingerprint_names_count_for_their_module_only(
     assert under(step.fingerprint).count.value == 1
     other = under("0" * 32)
     assert (other.count.covered, other.is_of_others) == (0, True)
-    assert any("another fingerprint" in hint for hint in other.hints)
+    assert any("another fingerprint" in str(hint) for hint in other.hints)
 
 
 def test_costs_that_no_module_takes_are_unused(step: Module, full: Profile) -> None:
@@ -351,7 +351,7 @@ def test_renamed_collectives_without_scheduling_names_are_pointed_out() -> None:
         recorded("jax-0.12.0.1", "sync"), find_hardware("a100-40gb")
     )
     found = main_of(cover(profile, [module]))
-    (hint,) = [hint for hint in found.hints if "renamed after scheduling" in hint]
+    (hint,) = [hint for hint in found.hints if "renamed after scheduling" in str(hint)]
     assert "give its schedule dump in --hlo too" in hint
     assert found.collectives.covered == 0
     assert {gap.assumed_us for gap in found.gaps if gap.kind == "collective"} == {5000}

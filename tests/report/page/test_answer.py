@@ -163,6 +163,13 @@ def test_a_page_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert value.read_page(tmp_path / "page.json") == PAGE
 
 
+def test_names_that_utf8_cannot_encode_are_escaped_in_a_page(tmp_path: Path) -> None:
+    (tmp_path / "page.json").write_text(
+        value.as_json(replace(PAGE, identity=("\ud800.py",)))
+    )
+    assert value.read_page(tmp_path / "page.json").identity == ("\\ud800.py",)
+
+
 def test_numbers_of_numpy_are_written_as_numbers(tmp_path: Path) -> None:
     table = Table((Column("step", Unit.TIME),), ((np.float64(1.5),),))
     (tmp_path / "page.json").write_text(value.as_json(replace(PAGE, table=table)))

@@ -59,6 +59,9 @@ def test_nothing_is_there_at_first(cache: Cache, dumps: Path) -> None:
         lambda data: zlib.compress(
             zlib.decompress(data).replace(b"xla.log", b"../logs")
         ),
+        lambda data: zlib.compress(
+            zlib.decompress(data).replace(b"xla.log", b"xla.lo\x80")
+        ),
     ],
 )
 def test_a_damaged_file_counts_as_none(

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +22,7 @@ import pytest
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.hook import HOOK_SITE, hook_config
 from pgle.run.process.ranks import Rank
+from pgle.xla.flags.text import parse_flags
 from pgle.xla.log.messages import AUTO_PGLE
 
 SOURCES = sorted(HOOK_SITE.rglob("*.py"))
@@ -611,3 +613,29 @@ def test_the_files_that_a_program_imports_are_those_of_its_own(
 ):
     found = sources_of(tmp_path, *words, code=SOURCES.format(imports=imports))
     assert found == {main, "package/__init__.py", "package/inner.py"}
+
+
+PIECES = (
+    "--a=1",
+    "--b",
+    "--c='x --d=2",
+    "'",
+    '--e="y\\" --f=3"',
+    '--g="',
+    "word",
+    "\n-h",
+)
+
+
+@pytest.mark.parametrize("pieces", list(permutations(PIECES, 3)), ids=" ".join)
+def test_the_hook_reads_the_names_of_flags_as_xla_does(hook, pieces):
+    text = " ".join(("--first", *pieces))
+    assert hook("records").names_of(text) == {
+        flag.key for flag in parse_flags(text).flags
+    }
+
+
+def test_flags_inside_a_quoted_value_are_not_there(hook):
+    environ = {"XLA_FLAGS": "--c='x --a=2'"}
+    hook("records").restore_flags(["--a=1"], environ)
+    assert environ["XLA_FLAGS"] == "--a=1 --c='x --a=2'"

@@ -7,6 +7,7 @@ import pytest
 
 from pgle import files
 from pgle.errors import UserError
+from pgle.next import Next
 from pgle.run.inputs.next_command import contents_of, dump_near
 from pgle.run.inputs.traces import read_traces
 
@@ -93,13 +94,11 @@ def test_of_two_modules_of_one_name_each_gets_its_own_dump(tmp_path):
 def test_a_dump_of_the_cpu_compiler_is_to_be_rehearsed(tmp_path):
     (tmp_path / "module_0001.jit_step.cpu_after_optimizations.txt").touch()
     (tmp_path / "module_0001.jit_step.before_optimizations.txt").touch()
-    assert [sight.command for sight in contents_of(tmp_path).sights] == [
-        f"pgle rehearse {tmp_path}"
-    ]
+    (sight,) = contents_of(tmp_path).sights
+    assert sight.commands == (Next.of("rehearse", tmp_path),)
     (tmp_path / "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt").touch()
-    assert [sight.command for sight in contents_of(tmp_path).sights] == [
-        f"pgle predict {tmp_path}"
-    ]
+    (sight,) = contents_of(tmp_path).sights
+    assert sight.commands == (Next.of("predict", tmp_path),)
 
 
 def test_a_search_or_a_rehearsal_is_one_thing_whatever_it_left(tmp_path):
@@ -113,7 +112,7 @@ def test_a_search_or_a_rehearsal_is_one_thing_whatever_it_left(tmp_path):
         ).touch()
     (sight,) = contents_of(tmp_path).sights
     assert set(sight.paths) == {tmp_path / "tuned", tmp_path / "rehearsal/rehearsal"}
-    assert sight.command == f"pgle report {sight.paths[0]}"
+    assert sight.commands == (Next.of("report", sight.paths[0]),)
 
 
 def test_lines_that_are_next_to_empty_are_refused_before_all_are_read(
@@ -140,8 +139,12 @@ def test_of_programs_the_one_that_is_started_is_named(tmp_path):
 def test_a_trace_is_read_with_the_only_dump(tmp_path, testdata):
     (tmp_path / "dump").symlink_to(testdata / "pax_fsdp4/proc0/dump")
     shutil.copy(testdata / "pax_fsdp4/proc0.sqlite", tmp_path / "trace.sqlite")
-    found = {sight.kind: sight.command for sight in contents_of(tmp_path).sights}
+    found = {
+        sight.kind: str(sight.commands[0]) for sight in contents_of(tmp_path).sights
+    }
     assert f"--hlo {tmp_path}/dump" in found["nsys report"]
     (tmp_path / "other").symlink_to(testdata / "pax_fsdp4/proc3/dump")
-    found = {sight.kind: sight.command for sight in contents_of(tmp_path).sights}
+    found = {
+        sight.kind: str(sight.commands[0]) for sight in contents_of(tmp_path).sights
+    }
     assert "--hlo" not in found["nsys report"]

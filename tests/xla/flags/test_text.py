@@ -1,5 +1,6 @@
 """XLA_FLAGS text as values and back."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,6 +9,7 @@ from pgle.xla.flags.text import (
     as_bool,
     effective,
     format_flags,
+    kept_flags,
     merge_flags,
     parse_flags,
     same_value,
@@ -190,3 +192,27 @@ def test_booleans_are_true_and_one_in_any_case():
         None,
         None,
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (
+            "--xla_a=1 --xla_dump_to=https://me:abc@host",
+            "--xla_a=1 --xla_dump_to=***",
+        ),
+        ("--xla_gpu_x=a,b  --xla_tokens=5", "--xla_gpu_x=a,b --xla_tokens=5"),
+        ('--xla_dump_to="/my runs/x"', '--xla_dump_to="/my runs/x"'),
+        ("--xla_a='b --token=abcdef c' --xla_b=1", '--xla_a="b --*** c" --xla_b=1'),
+        ("--xla_a=1 left --xla_b=2", "--xla_a=1 left --xla_b=2"),
+        ("my flags.txt", "my flags.txt"),
+        ("", ""),
+    ],
+)
+def test_kept_flags_are_those_that_xla_reads_without_credentials(text, kept):
+    assert kept_flags(text) == kept
+
+
+def test_blanks_alone_are_a_file_that_ends_the_program():
+    (finding,) = parse_flags(" ").findings
+    assert (finding.level, finding.code) == ("error", "file")

@@ -132,14 +132,31 @@ def free_path(path):
     return "%s.pid%d%s" % (root, os.getpid(), suffix)
 
 
+_BLANKS = " \t\r\n"
+_ONE_FLAG = re.compile(
+    r"""(-[A-Za-z0-9_-]*)(?:="(?:\\.|[^"])*"?|='[^']*'?|[^ \t\r\n]*)[ \t\r\n]*""",
+    re.DOTALL,
+)
+
+
+def names_of(text):
+    """The names of flags, dashes included, that XLA reads from a text that begins with one."""
+    found = set()
+    match = _ONE_FLAG.match(text)
+    while match:
+        found.add(match.group(1))
+        match = _ONE_FLAG.match(text, match.end())
+    return found
+
+
 def restore_flags(ours, environ=os.environ):
     """Where the program replaces XLA_FLAGS: add our missing flags in front, so that the program's
     own win; none where it names a file.
     """
-    text = environ.get(XLA_FLAGS, "").strip()
+    text = environ.get(XLA_FLAGS, "").strip(_BLANKS)
     if text and not text.startswith("-"):
         return
-    there = {word.split("=", 1)[0] for word in text.split()}
+    there = names_of(text)
     lost = [flag for flag in ours if flag.split("=", 1)[0] not in there]
     if lost:
         environ[XLA_FLAGS] = " ".join([*lost, environ.get(XLA_FLAGS, "")]).strip()
