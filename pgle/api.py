@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pgle.steps.compare import Comparison
     from pgle.steps.series import Rules, Side
     from pgle.xla.log.verdict import LogVerdict
+    from pgle.xla.vendors import Vendor
 
 R = TypeVar("R")
 Result = TypeVar("Result", covariant=True)
@@ -600,7 +601,7 @@ def scale(
                 dict[int, str](),
             )
         else:
-            files, unfit = lowered_steps(build, devices, Path(place))
+            files, unfit = lowered_steps(build, devices, Path(place), _vendor(target))
             words, sizes = tuple(map(str, files)), ()
         request = ScaleRequest(
             words,
@@ -699,7 +700,9 @@ def _rehearse_command(
                 remedy=remedy,
             )
     else:
-        module = lowered_step(step, args, Path(mkdtemp(prefix="pgle-step-")))
+        module = lowered_step(
+            step, args, Path(mkdtemp(prefix="pgle-step-")), _vendor(target)
+        )
         words = (str(module),)
         if shape is not None:
             check_fits(module, shape)
@@ -735,6 +738,14 @@ def answer(
         {"schema": f"pgle.{command}/{version}", **text.plain(document)},
         ok,
     )
+
+
+def _vendor(target: str | None) -> Vendor:
+    """The vendor of a named GPU; the default's if none is named."""
+    from pgle.run.rehearse_program import DEFAULT_TARGET
+    from pgle.xla.targets import load_target
+
+    return load_target(target or DEFAULT_TARGET).vendor
 
 
 def _are_paths(given: object) -> bool:

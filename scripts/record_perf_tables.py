@@ -4,7 +4,7 @@ python scripts/record_perf_tables.py COLLECTIVES.txtpb MATMULS.txtpb
 
 The inputs are `xla/service/gpu/model/default_{collective,matmul}_perf_table.txtpb` of openxla/xla,
 plain or ``.xz``. Writes `pgle/xla/data/perf_tables/{collectives,matmuls}.tsv`: microseconds of each
-collective, teraflops of each matmul. Left out: AMD GPUs, and entries faster than the GPU's peak.
+collective, teraflops of each matmul. Left out: entries faster than the GPU's peak.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ GPUS = {
     "sm_100_B200": "b200",
     "sm_100_GB200": "gb200",
     "sm_103": "gb300",
+    "gfx950": "mi350x",
 }
 DTYPES = {"bf16xbf16->bf16": "bf16", "f32xf32->f32": "f32"}
 FP8 = "f8e4m3fnxf8e4m3fn->bf16"

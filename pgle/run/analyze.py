@@ -45,11 +45,12 @@ from pgle.xla.targets import (
     BUILT_IN,
     Hardware,
     Target,
-    by_capability,
+    by_architecture,
     find_hardware,
     load_target,
     target_beside,
 )
+from pgle.xla.vendors import Architecture, traced_architecture, vendor_named
 
 STILL = Noise(
     kernel=0.0,
@@ -103,10 +104,10 @@ def measured_step(side: StepInput, progress: Progress | None = None) -> Measured
         trace = replace(trace, xla_flags=record.xla_flags)
     hardware, note = given, ""
     if not on_host(trace):
-        own, capability, why = _hardware(trace, costs.program.hlo)
+        own, architecture, why = _hardware(trace, costs.program.hlo)
         if target is None:
             hardware, note = (None, "") if costs.program.hlo is None else (own, why)
-        elif capability not in (None, target.compute_capability):
+        elif architecture not in (None, target.architecture):
             ran_on = own.name if own else "other GPUs"
             note = f"the trace is of {ran_on}; expected times are of {target.name}, since --target says so"
     trace = replace(trace, warnings=(*trace.warnings, *filter(None, [note])))
@@ -253,20 +254,21 @@ def _simulated(
 
 def _hardware(
     trace: Trace, module: Module | None
-) -> tuple[Hardware | None, tuple[int, int] | None, str]:
+) -> tuple[Hardware | None, Architecture | None, str]:
     """The GPU that the HLO or else the trace names, None for one that is not in the table; its
-    compute capability; and what to say of it.
+    architecture; and what to say of it.
     """
     recorded = next(
         (recording for recording in trace.recordings.values() if recording.capability),
         Recording(),
     )
-    if recorded.vendor.lower() not in ("", "nvidia"):
+    if recorded.vendor and vendor_named(recorded.vendor) is None:
         note = f"recorded on GPUs of {recorded.vendor}, of which pgle knows no peaks: no expected times are given"
         return None, None, note
-    capability = (module and module.compute_capability) or recorded.capability
-    note = "" if capability else "no GPU is named: an H100 is assumed; say --target"
-    return by_capability(capability), capability, note
+    traced = traced_architecture(recorded.vendor, recorded.capability)
+    architecture = (module and module.architecture) or traced
+    note = "" if architecture else "no GPU is named: an H100 is assumed; say --target"
+    return by_architecture(architecture), architecture, note
 
 
 def on_host(trace: Trace) -> bool:

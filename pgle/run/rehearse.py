@@ -59,10 +59,6 @@ from pgle.xla.owners import loops
 from pgle.xla.targets import Hardware, Target
 
 LHS_BY_LEVEL = tuple(f"--jax_optimization_level=O{level}" for level in (1, 2, 3))
-HOPPER = (
-    9,
-    0,
-)  # compute capability from which on XLA runs LHS without being asked (`HOPPER_DEFAULT`)
 
 OTHERS_DIFFER = (
     "the two compilations differ by more than the profile (their fingerprints differ)"
@@ -331,9 +327,8 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
         placements(baseline.module, baseline.prediction.timeline, own),
         placements(profiled.module, profiled.prediction.timeline, own),
     )
-    is_modelled = (
-        request.target.compute_capability >= HOPPER
-    )  # XLA guesses a constant for any older GPU
+    # XLA guesses a constant for any older GPU
+    is_modelled = request.target.vendor.is_modelled(request.target.architecture)
     costs_are = (
         "estimated" if request.profile is None else baseline.prediction.costs_are
     )
@@ -437,10 +432,8 @@ def _has_default(request: RehearseRequest) -> bool:
         flag.startswith((LHS_ON.partition("=")[0], *LHS_BY_LEVEL))
         for flag in request.flags
     )
-    recent = request.target.compute_capability >= HOPPER and jaxlib >= release(
-        HOPPER_DEFAULT[0]
-    )
-    return not asked and not recent
+    is_modelled = request.target.vendor.is_modelled(request.target.architecture)
+    return not asked and not (is_modelled and jaxlib >= release(HOPPER_DEFAULT[0]))
 
 
 def _estimated(out: Path, compiled: CompileResult, hardware: Hardware) -> Path:

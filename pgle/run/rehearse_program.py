@@ -21,7 +21,7 @@ from pgle.errors import UserError
 from pgle.files import read_bytes, read_head, sha256
 from pgle.masking import kept_argv
 from pgle.next import Next
-from pgle.run.ask.jaxlib import installed, lint_flags, repair
+from pgle.run.ask.jaxlib import PLUGIN_PACKAGES, installed, lint_flags, repair
 from pgle.run.capture.capture import capture_modules, devices_for
 from pgle.run.capture.captured import (
     CapturedProgram,
@@ -60,6 +60,7 @@ from pgle.xla.flags.catalogue import LHS, PROFILE_PATH, known_in
 from pgle.xla.flags.presets import Mode, flags_for
 from pgle.xla.flags.text import FlagList, format_flags, parse_flags, typed_flag
 from pgle.xla.targets import Hardware, Target, find_hardware, load_target
+from pgle.xla.vendors import Vendor
 
 LHS_ON = f"--{LHS}=true"
 NEAR = 0.03
@@ -133,6 +134,7 @@ class RehearseRequest:
         return CompileRequest(
             module=partitioned(self.module),
             targets=self.target.texts,
+            vendor=self.target.vendor.name,
             allocator_bytes=self.allocator_bytes,
             dump_dir=self.out,
             topology=self.topology,
@@ -253,7 +255,7 @@ def _ran(stage: StageRecord) -> CapturedProgram:
         ),
         jaxlib=versions.get("jaxlib", ""),
         plugin="executable" in facts
-        and any(name.startswith("jax-cuda") for name in versions),
+        and any(name in PLUGIN_PACKAGES for name in versions),
         xla_flags=format_flags(own),
     )
 
@@ -357,7 +359,9 @@ def prepared(
         read_profile(profile)
     if command.flags and is_program(command.words):
         checked_flags(
-            command.flags, compiler_of(command.words)[0] or sys.executable, ""
+            command.flags,
+            compiler_of(command.words, target.vendor)[0] or sys.executable,
+            "",
         )
     with opened(command.out, question) as out:
 
@@ -447,7 +451,7 @@ def _modules(
             what = f"holds the trials of another search ({changed})"
             raise UserError(what, where=out, remedy="choose a new folder with -o DIR")
         return kept, program
-    check_compiler(command.words, by_name=True)
+    check_compiler(command.words, load_target(command.target).vendor, by_name=True)
     captured = capture_modules(
         command.words,
         out / "captured",
@@ -482,11 +486,15 @@ def settle(
     module = (
         choose_module(modules, choose) if len(modules) > 1 or choose else modules[0]
     )
-    python, warnings = _compiling_python(program)
+    vendor = target.vendor
+    python, warnings = _compiling_python(program, vendor)
     kept, more = checked_flags(flags, python, program.flags_of(module))
-    doubt = repair(installed(python).versions, python)
+    doubt = repair(installed(python).versions, python, vendor)
     if doubt and doubt.fails:
-        warnings = (*warnings, f"the CUDA plugin: {doubt.what}; {doubt.line}")
+        warnings = (
+            *warnings,
+            f"the {vendor.toolkit} plugin: {doubt.what}; {doubt.line}",
+        )
     return RehearseRequest(
         module,
         target,
@@ -552,7 +560,9 @@ def gib(count: int) -> str:
     return f"{count / 2**30:.1f} GiB"
 
 
-def _compiling_python(program: CapturedProgram) -> tuple[str, tuple[str, ...]]:
+def _compiling_python(
+    program: CapturedProgram, vendor: Vendor
+) -> tuple[str, tuple[str, ...]]:
     """The program's own interpreter where that can compile for GPUs, else ours, with a warning
     where they differ.
     """
@@ -562,10 +572,10 @@ def _compiling_python(program: CapturedProgram) -> tuple[str, tuple[str, ...]]:
     ours = installed().jaxlib
     if not program.python or program.jaxlib == ours:
         return sys.executable, ()
-    mended = repair({"jaxlib": program.jaxlib}, program.python)
+    mended = repair({"jaxlib": program.jaxlib}, program.python, vendor)
     if not program.plugin:
         why, remedy = (
-            "has no CUDA plugin",
+            f"has no {vendor.toolkit} plugin",
             mended.line if mended else "install one there",
         )
     elif not is_new:

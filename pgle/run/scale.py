@@ -79,6 +79,7 @@ from pgle.schedule.simulate import ORIGINS, Stream
 from pgle.xla.hlo.dumps import is_hlo, read_dumps, read_module
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import Hardware, Target, find_hardware, load_target
+from pgle.xla.vendors import maker_of
 
 CAPTURED, COMPILED, CONTROL, OUTPUT = "captured", "compiled", "control", "output.log"
 ROW = "row.json"
@@ -233,7 +234,7 @@ def _of_command(request: ScaleRequest) -> tuple[SizeTrial, ...]:
         )
         raise UserError("is not varied", where=f"--fit {request.fit}", remedy=remedy)
     check_program(request.words)
-    check_compiler(request.words, by_name=True)
+    check_compiler(request.words, maker_of(request.hardware), by_name=True)
     return trials(request.devices, request.hardware.devices_per_host, request.vary)
 
 

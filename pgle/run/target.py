@@ -8,27 +8,23 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from pgle.errors import UserError
-from pgle.xla.hlo.module import Module, capability_in_name
+from pgle.xla.hlo.module import Module, architecture_in_name
 from pgle.xla.targets import (
     Hardware,
     Target,
-    by_capability,
+    by_architecture,
     description_beside,
     find_hardware,
     load_target,
     shipped_name,
     target_beside,
 )
+from pgle.xla.vendors import Architecture, maker_of
 
 TargetFrom: TypeAlias = Literal["option", "description", "file name", "nothing"]
 """What names the GPU of a module: ``--target``; XLA's description next to the dump; the dump's
-name, by compute capability; nothing, and an H100 is assumed.
+name, by architecture; nothing, and an H100 is assumed.
 """
-SAYS = {
-    "description": "by the description next to it",
-    "file name": "by the sm_… of its name",
-}
-"""In words."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +35,13 @@ class GpuFound:
     by: TargetFrom
     doubt: str = ""  # one line, if the dump is of another generation than ``--target``
 
+    @property
+    def by_words(self) -> str:
+        """What names it, of a dump."""
+        if self.by == "description":
+            return "by the description next to it"
+        return f"by the {maker_of(self.hardware).architecture_words} of its name"
+
 
 def gpu_of(source: str, named: Target | None = None) -> GpuFound:
     """The GPU of a dump, or the named one.
@@ -47,26 +50,26 @@ def gpu_of(source: str, named: Target | None = None) -> GpuFound:
         source: path of the dump, ``module_0042.jit_step.….hlo.pb``.
         named: of ``--target``; None: as the dump says.
     """
-    described, capability = target_beside(source), capability_in_name(source)
+    described, architecture = target_beside(source), architecture_in_name(source)
     if described is not None:
         found = GpuFound(find_hardware(described), "description")
-        capability = described.compute_capability
+        architecture = described.architecture
     else:
         found = GpuFound(
-            by_capability(capability), "nothing" if capability is None else "file name"
+            by_architecture(architecture),
+            "nothing" if architecture is None else "file name",
         )
     if named is None:
         return found
-    return GpuFound(find_hardware(named), "option", _doubt(found, capability, named))
+    return GpuFound(find_hardware(named), "option", _doubt(found, architecture, named))
 
 
-def _doubt(found: GpuFound, capability: tuple[int, int] | None, named: Target) -> str:
-    if capability is None or capability == named.compute_capability:
+def _doubt(found: GpuFound, architecture: Architecture | None, named: Target) -> str:
+    if architecture is None or architecture == named.architecture:
         return ""
-    major, minor = capability
     return (
-        f"the dump was compiled for sm_{major}.{minor} ({found.hardware.name}), "
-        f"{SAYS[found.by]}, and --target {named.name} is another generation: its kernels and "
+        f"the dump was compiled for {architecture.name} ({found.hardware.name}), "
+        f"{found.by_words}, and --target {named.name} is another generation: its kernels and "
         "schedule differ there"
     )
 
@@ -85,13 +88,13 @@ def same_gpu_of(module: Module, named: Target | None) -> GpuFound:
 
 
 def dump_in(path: Path) -> str:
-    """The file that says the GPU: a module's, or of a folder the first dump whose name has a
-    compute capability.
+    """The file that says the GPU: a module's, or of a folder the first dump whose name has an
+    architecture.
     """
     if not path.is_dir():
         return str(path)
     files = sorted(file for file in path.iterdir() if file.is_file())
-    named = [file for file in files if capability_in_name(file.name) is not None]
+    named = [file for file in files if architecture_in_name(file.name) is not None]
     return str((named or [path / "module"])[0])
 
 
@@ -104,5 +107,5 @@ def target_named_by(source: str) -> str:
     if file is not None:
         with suppress(UserError):
             return shipped_name(load_target(str(file))) or str(file)
-    capability = capability_in_name(source)
-    return "" if capability is None else by_capability(capability).name
+    architecture = architecture_in_name(source)
+    return "" if architecture is None else by_architecture(architecture).name

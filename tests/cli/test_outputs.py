@@ -72,8 +72,8 @@ def test_what_cannot_be_written_is_said_before_anything_is_read_or_run(
 def test_an_experiment_without_a_compiler_is_refused_before_its_program_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pgle.run.ask.jax_private.PLUGINS", ())
-    monkeypatch.setattr("pgle.run.process.compilers.compiler_of", lambda _: (None, ()))
+    monkeypatch.setattr("pgle.run.ask.jax_private._folders", lambda _: [])
+    monkeypatch.setattr("pgle.run.process.compilers.compiler_of", lambda *_: (None, ()))
     monkeypatch.chdir(tmp_path)
     program = ["--", sys.executable, "-c", "open('ran', 'w')"]
     for words in (

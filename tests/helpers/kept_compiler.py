@@ -50,6 +50,7 @@ class KeptCompilers:
                     for name, text in worker.environment().items()
                     if name not in OURS
                 }
+                kept["vendor"] = request.vendor
                 kind = self.lent[borrower] = borrower.python, frozenset(kept.items())
                 if idle := self.idle.get(kind):
                     borrower.process.close()

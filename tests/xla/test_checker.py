@@ -38,7 +38,8 @@ def test_assumed_costs_are_those_of_a_real_schedule_without_profile(
 
 def test_the_gpu_shows_in_the_name_of_the_dump(dumps: Path) -> None:
     (module,) = read_modules(dumps / "async")
-    assert module.compute_capability == (8, 0)
+    assert module.architecture is not None
+    assert module.architecture.version == (8, 0)
 
 
 def test_a_start_is_taken_for_five_milliseconds(dumps: Path) -> None:

@@ -9,8 +9,8 @@ compute.
 
 A collective of NCCL takes a latency and its bytes over a bandwidth; NCCL takes the algorithm and
 protocol with the least sum. Small messages so get LL or LL128, large ones Simple, whose steps
-between hosts take five times as long. Latencies and shares of bandwidth: NVIDIA/nccl
-`src/graph/tuning.cc`, 2.18 and later. Bus bandwidths are as nccl-tests defines them
+between hosts take five times as long. Latencies and shares of bandwidth are each vendor's
+(`pgle.xla.vendors`). Bus bandwidths are as nccl-tests defines them
 (NVIDIA/nccl-tests `doc/PERFORMANCE.md`). The law of hosts is `1 / bandwidth = a + b * log2(hosts)`.
 It is fitted on one public series and judged on others: docs/evidence/estimates.md.
 """
@@ -151,30 +151,6 @@ that NCCL's table of latencies does not cover.
 
 
 @dataclass(frozen=True, slots=True)
-class Protocol:
-    """One of NCCL's protocols on one algorithm: latencies in microseconds, share of the bus
-    bandwidth it reaches.
-    """
-
-    base_us: float
-    nvlink_us: float
-    network_us: float
-    bandwidth: float
-
-
-RING = (
-    Protocol(6.6, 0.6, 2.7, 0.25),  # LL
-    Protocol(14.0, 1.9, 4.0, 0.92),  # LL128
-    Protocol(8.4, 3.4, 14.0, 1.0),  # Simple
-)
-TREE = (
-    Protocol(6.8, 0.6, 5.0, 0.9 / 3.8),
-    Protocol(14.0, 1.25, 8.5, 0.9 * 0.92),
-    Protocol(8.4, 4.0, 14.0, 0.9),
-)
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceGroup:
     """The devices that talk to each other."""
 
@@ -228,9 +204,10 @@ def nccl_us(
     Args:
         size: bytes, as nccl-tests count them.
     """
+    ring = hardware.library.ring
     if kind in ("all-to-all", "ragged-all-to-all"):
         latency = LAUNCH_US + (
-            RING[2].network_us if group.hosts > 1 else RING[2].nvlink_us
+            ring[2].network_us if group.hosts > 1 else ring[2].inside_us
         )
         inside = size * (group.per_host - 1) / group.size / hardware.nvlink_gb_s
         outside = size * (group.size - group.per_host) / group.size / hardware.nic_gb_s
@@ -245,10 +222,10 @@ def nccl_us(
     within = KINDS[kind].rounds * (group.size - 1) - across
     found = [
         (
-            item.base_us + within * item.nvlink_us + across * item.network_us,
+            item.base_us + within * item.inside_us + across * item.network_us,
             moved / (bandwidth * item.bandwidth),
         )
-        for item in RING
+        for item in ring
     ]
     if kind == "all-reduce":  # a tree over the hosts, and chains inside them
         moved = _tree_bytes(size, group, hardware)
@@ -256,10 +233,10 @@ def nccl_us(
         levels = log2(group.hosts)
         found += [
             (
-                item.base_us + 2 * (chain * item.nvlink_us + levels * item.network_us),
+                item.base_us + 2 * (chain * item.inside_us + levels * item.network_us),
                 moved / (bandwidth * item.bandwidth),
             )
-            for item in TREE
+            for item in hardware.library.tree
         ]
     return min((latency + transfer, latency) for latency, transfer in found)
 
@@ -278,7 +255,6 @@ def _tree_bytes(size: float, group: DeviceGroup, hardware: Hardware) -> float:
     )
 
 
-CHANNELS = 24  # of NCCL between NVSwitches (24 on A100)
 BINNED = (
     2,
     22,
@@ -355,15 +331,16 @@ def _queued_us(
     if kind in ("all-to-all", "ragged-all-to-all") or len(calls) < 2 or not sum(calls):
         return 0.0
     ordered = sorted(calls)
-    share = sum(calls) / CHANNELS
-    queued, longest = [0.0] * CHANNELS, [0.0] * CHANNELS
+    channels = hardware.library.channels
+    share = sum(calls) / channels
+    queued, longest = [0.0] * channels, [0.0] * channels
     begin = 0
     for each, latency in zip(
         ordered, _latencies_us(kind, ordered, size, group, hardware), strict=True
     ):
         end = begin + each
         for at in range(
-            int(begin / share), min(int((end - 1) / share), CHANNELS - 1) + 1
+            int(begin / share), min(int((end - 1) / share), channels - 1) + 1
         ):
             queued[at] += latency
             longest[at] = max(longest[at], latency)
@@ -463,10 +440,11 @@ def _model_us(kind: str, size: float, group: DeviceGroup, hardware: Hardware) ->
     """
     if not kind.startswith("permute"):
         return nccl_us(kind, size, group, hardware)[0]
+    ring = hardware.library.ring
     link, latency = (
-        (hardware.nic_gb_s, RING[0].network_us)
+        (hardware.nic_gb_s, ring[0].network_us)
         if group.hosts > 1
-        else (hardware.nvlink_gb_s, RING[0].nvlink_us)
+        else (hardware.nvlink_gb_s, ring[0].inside_us)
     )
     return LAUNCH_US + latency + size / (link * 1e3)
 

@@ -53,13 +53,8 @@ from pgle.xla.targets import (
     KERNEL_US,
     MEMORY_EFFICIENCY,
     Hardware,
-    by_capability,
+    by_architecture,
 )
-
-NVLINK_OVER_NCCL = 300 / 235
-"""The data sheets' bandwidth per direction over what NCCL's tuner assumes, the largest ratio of the
-table's GPUs: A100 300 GB/s over 235 (H100 450 over 371, B200 900 over 722).
-"""
 
 
 def least_us(
@@ -99,7 +94,7 @@ def _transfer_us(
     """
     if kind == "ragged-all-to-all":
         return 0.0
-    nvlink = hardware.nvlink_gb_s * NVLINK_OVER_NCCL * 1e3
+    nvlink = hardware.nvlink_gb_s * hardware.library.over_assumed * 1e3
     if kind in ("send", "recv"):
         return result_shape(module, inner).size_bytes / nvlink
     size = payload_bytes(module, kind, inner)
@@ -129,7 +124,7 @@ def hardware_of(module: Module) -> Hardware:
     """The GPU that a module was compiled for, by the file name of its dump; an H100 where that does
     not tell.
     """
-    return by_capability(module.compute_capability)
+    return by_architecture(module.architecture)
 
 
 def estimator(module: Module, hardware: Hardware) -> Callable[[Instruction], float]:

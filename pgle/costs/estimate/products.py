@@ -39,7 +39,13 @@ _FASTER = (
 
 GRID_K = (256, 512, 1024, 2048, 4096)
 GRID_B = (1, 2, 4)
-MATMULS_OF = {"h100-sxm": "h100-sxm", "b200": "b200", "gb200": "b200", "gb300": "b200"}
+MATMULS_OF = {
+    "h100-sxm": "h100-sxm",
+    "b200": "b200",
+    "gb200": "b200",
+    "gb300": "b200",
+    "mi350x": "mi350x",
+}
 """By `Hardware.measured_as`: the GPU with the nearest table of matrix products."""
 
 TILE = 128

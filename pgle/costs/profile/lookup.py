@@ -39,6 +39,7 @@ from pgle.xla.hlo.module import Instruction, Module, Shape, value_of_many
 from pgle.xla.host_copies import is_host_copy
 from pgle.xla.lhs_names import lhs_names
 from pgle.xla.owners import loops, owner
+from pgle.xla.vendors import is_modelled
 
 
 @value_of_many
@@ -448,11 +449,7 @@ def fallback_of(module: Module) -> str:
     """What XLA takes the gaps of a module for: its model from Hopper on (jaxlib 0.10.2 and newer),
     else constants.
     """
-    return (
-        LIGHT_SPEED
-        if (module.compute_capability or (0, 0)) >= (9, 0)
-        else T_SHIRT_SIZES
-    )
+    return LIGHT_SPEED if is_modelled(module.architecture) else T_SHIRT_SIZES
 
 
 _LOOP = (

@@ -1,4 +1,4 @@
-"""Every private or moving API of jax and its CUDA plugin: programs read, and compiled for GPUs that
+"""Every private or moving API of jax and its GPU plugins: programs read, and compiled for GPUs that
 are not there.
 
 Imported in the compiler's process only, which may be another Python than ours, without protobuf.
@@ -22,12 +22,11 @@ from typing import Any, Literal, TypeAlias
 
 from pgle.errors import UserError
 from pgle.run.ask.jaxlib import PACKAGES, install_command, versions
+from pgle.run.ask.stand_ins import load_with_stand_ins
 from pgle.xla.collective_kinds import KINDS
+from pgle.xla.vendors import Vendor
 
 OLDEST_JAX = (0, 4, 38)
-
-PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
-LIBRARY = "xla_cuda_plugin.so"
 
 EXECUTABLE_BUILD_OPTIONS, DEVICE_MEMORY_SIZE = 3, 15
 """Fields of CompileOptionsProto and of its messages (openxla/xla
@@ -132,7 +131,8 @@ def compile_program(
             break
         except XlaError as error:
             if "GpuTargetConfigProto" not in str(error):
-                remedy = "check that the CUDA plugin matches jax: pgle doctor"
+                toolkit = plugin.vendor.toolkit
+                remedy = f"check that the {toolkit} plugin matches jax: pgle doctor"
                 raise UserError(
                     f"no GPU compiler: {first_line(str(error))}", remedy=remedy
                 ) from None
@@ -181,15 +181,24 @@ def _address(text: bytes) -> int:
 
 
 class Plugin:
-    """The loaded plugin library."""
+    """The loaded plugin library.
 
-    def __init__(self) -> None:
-        path = library()
+    Attributes:
+        vendor: whose GPUs it compiles for.
+        absent: names of libraries that are not installed, in whose place stand-ins are loaded.
+    """
+
+    def __init__(self, vendor: Vendor) -> None:
+        self.vendor = vendor
+        path = library(vendor)
         try:
-            self._library = ctypes.CDLL(str(path))
+            self._library, self.absent = load_with_stand_ins(
+                path, vendor.plugin, vendor.toolkit
+            )
         except OSError as error:
-            what = f"the CUDA plugin cannot be loaded ({error})"
-            raise UserError(what, where=path, remedy=install_command()) from None
+            what = f"the {vendor.toolkit} plugin cannot be loaded ({error})"
+            remedy = install_command(vendor)
+            raise UserError(what, where=path, remedy=remedy) from None
         self._library.GetPjrtApi.restype = _Pointer
         self._api: int = self._library.GetPjrtApi()
 
@@ -248,21 +257,24 @@ class Plugin:
         return ctypes.CFUNCTYPE(result, _Pointer)(address)
 
 
-def library() -> Path:
-    """The plugin's library file. If there are several: the one of jaxlib's version."""
+def library(vendor: Vendor) -> Path:
+    """The plugin's library file. If there are several: the one that fits jaxlib."""
+    plugin = vendor.plugin
     found: dict[str, Path] = {}
-    for name in PLUGINS:
-        files = [folder / LIBRARY for folder in _folders(name)]
+    for name in plugin.modules:
+        files = [folder / plugin.library for folder in _folders(name)]
         found.update((name, file) for file in files if file.is_file())
     if not found:
         what = (
-            "the CUDA plugin of jax is not installed, no GPU compiler to rehearse with"
+            f"the {vendor.toolkit} plugin of jax is not installed, no GPU compiler to "
+            "rehearse with"
         )
-        raise UserError(what, remedy=install_command())
+        raise UserError(what, remedy=install_command(vendor))
     installed, _ = versions(PACKAGES)
+    jaxlib = installed.get("jaxlib", "")
     wheels = {name: f"jax-{name.rsplit('_', 1)[1]}-pjrt" for name in found}
     fitting = (
-        name for name in found if installed.get(wheels[name]) == installed.get("jaxlib")
+        name for name in found if plugin.fits(installed.get(wheels[name], ""), jaxlib)
     )
     return found[next(fitting, next(iter(found)))]
 

@@ -1,5 +1,5 @@
 """What an interpreter has installed: its jax, the flags that its jaxlib takes, and what mends its
-CUDA plugin.
+plugin for GPUs.
 
 Standard library only, since the compiler's process may be another Python than ours.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -26,16 +25,32 @@ from pgle.run.directory.directory import cache_directory
 from pgle.xla.flags.catalogue import Lint, lint, release
 from pgle.xla.flags.text import Flag, FlagList
 from pgle.xla.log.messages import flag_refusal
+from pgle.xla.vendors import NVIDIA, VENDORS, JaxPlugin, Vendor
+
+
+def _plugin_packages() -> tuple[str, ...]:
+    found: list[str] = []
+    for vendor in VENDORS.values():
+        found += vendor.plugin.all_packages
+    return tuple(found)
+
+
+def _runtimes() -> tuple[str, ...]:
+    found: list[str] = []
+    for vendor in VENDORS.values():
+        runtimes = vendor.plugin.runtimes
+        found += (runtimes[major] for major in sorted(runtimes))
+    return tuple(found)
+
+
+PLUGIN_PACKAGES = _plugin_packages()
+"""The packages of all vendors' plugins."""
 
 PACKAGES = (
     "jax",
     "jaxlib",
-    "jax-cuda12-plugin",
-    "jax-cuda12-pjrt",
-    "jax-cuda13-plugin",
-    "jax-cuda13-pjrt",
-    "nvidia-cuda-runtime-cu12",
-    "nvidia-cuda-runtime",
+    *PLUGIN_PACKAGES,
+    *_runtimes(),
     "numpy",
     "protobuf",
     "flax",
@@ -70,11 +85,17 @@ class Installed:
 
     @property
     def plugins(self) -> Mapping[str, str]:
-        """The CUDA plugin packages and their versions."""
+        """The packages of all vendors' plugins and their versions."""
+        found: dict[str, str] = {}
+        for vendor in VENDORS.values():
+            found |= self.plugins_of(vendor)
+        return found
+
+    def plugins_of(self, vendor: Vendor) -> Mapping[str, str]:
+        """The packages of a vendor's plugin and their versions."""
+        packages = vendor.plugin.all_packages
         return {
-            name: version
-            for name, version in self.versions.items()
-            if name.startswith("jax-cuda")
+            name: version for name, version in self.versions.items() if name in packages
         }
 
 
@@ -296,15 +317,9 @@ def lint_flags(
     return lint(flags, asked.jaxlib, asked.verdicts)
 
 
-# jax's CUDA plugin: which wheels the jax at hand needs, and the command that mends a missing,
-# double or old one. Nothing here moves jax or adds a second plugin: wheels are named with jaxlib's
+# jax's plugin for GPUs: which wheels the jax at hand needs, and the command that mends a missing,
+# double or old one. Nothing here moves jax or adds a second plugin: wheels are named with their
 # version, without dependencies.
-
-FIRST_CUDA13 = (0, 7, 2)  # the jaxlib that brought the CUDA 13 plugin
-RUNTIMES = {12: "nvidia-cuda-runtime-cu12", 13: "nvidia-cuda-runtime"}
-"""The wheel that `jax[cudaN]` brings with its plugin. Its CUDA is the one that this environment
-runs on.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,43 +331,49 @@ class Repair:
     line: str  # the command that mends it
 
 
-def repair(versions: Mapping[str, str], python: str = sys.executable) -> Repair | None:
+def repair(
+    versions: Mapping[str, str],
+    python: str = sys.executable,
+    vendor: Vendor = NVIDIA,
+) -> Repair | None:
     """What to do about the plugin of an environment; None: nothing.
 
     Args:
         versions: of its packages: jaxlib, the plugin's wheels, CUDA's runtime; only installed ones.
         python: its interpreter.
+        vendor: whose plugin.
     """
+    plugin = vendor.plugin
     jaxlib = versions.get("jaxlib", "")
     if not jaxlib:
         return None
-    majors = sorted(
-        {
-            int(found[1])
-            for name in versions
-            if (found := re.match(r"jax-cuda(\d+)-(?:plugin|pjrt)$", name))
-        }
-    )
+    majors = [
+        major
+        for major in sorted(plugin.majors)
+        if any(name in versions for name in plugin.packages(major))
+    ]
     if majors:
-        kept = _kept(majors, versions, jaxlib)
+        kept = _kept(plugin, majors, versions)
     else:
-        kept = 13 if release(jaxlib) >= FIRST_CUDA13 else 12
-    wheels = _wheels(kept)
+        kept = _wanted_major(plugin, jaxlib)
+    wheels = plugin.packages(kept)
     if len(majors) > 1:
         surplus = [
             name
             for name in sorted(versions)
-            if name.startswith("jax-cuda") and name not in wheels
+            if name in plugin.all_packages and name not in wheels
         ]
         pip = _pip(python, "uninstall")
         line = Next((*pip, *(() if pip[0] == "uv" else ("-y",)), *surplus))
-        return Repair("two CUDA versions, of which jax can load one", True, str(line))
+        what = f"two {vendor.toolkit} versions, of which jax can load one"
+        return Repair(what, True, str(line))
     absent = [name for name in wheels if name not in versions]
+    wanted = plugin.version_for(jaxlib)
     if not majors:
         what = "none is installed"
     elif absent:
         what = f"{absent[0]} is missing"
-    elif any(versions[name] != jaxlib for name in wheels):
+    elif not all(plugin.fits(versions[name], jaxlib) for name in wheels):
         what = f"not of jaxlib {jaxlib}, so jax leaves it out"
     else:
         return None
@@ -360,35 +381,42 @@ def repair(versions: Mapping[str, str], python: str = sys.executable) -> Repair 
         (
             *_pip(python, "install"),
             "--no-deps",
-            *(f"{name}=={jaxlib}" for name in wheels),
+            *(f"{name}=={wanted}" for name in wheels),
         )
     )
     return Repair(what, bool(majors), str(line))
 
 
-def install_command() -> str:
+def install_command(vendor: Vendor = NVIDIA) -> str:
     """The one command that gives this interpreter what it needs to compile for GPUs."""
-    mended = repair(versions(PACKAGES)[0])
-    return (
-        mended.line
-        if mended
-        else str(Next((*_pip(sys.executable, "install"), "pgle[rehearse-cuda13]")))
-    )
+    mended = repair(versions(PACKAGES)[0], vendor=vendor)
+    if mended:
+        return mended.line
+    ours = f"pgle[{vendor.plugin.extra}]"
+    return str(Next((*_pip(sys.executable, "install"), ours)))
 
 
-def _wheels(cuda: int) -> tuple[str, str]:
-    return f"jax-cuda{cuda}-plugin", f"jax-cuda{cuda}-pjrt"
+def _wanted_major(plugin: JaxPlugin, jaxlib: str) -> int:
+    """The first major of the toolkit that a jaxlib has a plugin for, else the last."""
+    at = release(jaxlib)
+    fitting = (major for major, since in plugin.majors.items() if at >= release(since))
+    *_, last = plugin.majors
+    return next(fitting, last)
 
 
-def _kept(majors: list[int], versions: Mapping[str, str], jaxlib: str) -> int:
-    """Of several plugins the one whose CUDA is installed, else the one of jaxlib's version, else
+def _kept(plugin: JaxPlugin, majors: list[int], versions: Mapping[str, str]) -> int:
+    """Of several plugins the one whose runtime is installed, else the one of jaxlib's version, else
     the older.
     """
-    running = [cuda for cuda in majors if RUNTIMES.get(cuda) in versions]
+    jaxlib = versions.get("jaxlib", "")
+    running = [major for major in majors if plugin.runtimes.get(major) in versions]
     fitting = [
-        cuda
-        for cuda in majors
-        if all(versions.get(name) == jaxlib for name in _wheels(cuda))
+        major
+        for major in majors
+        if all(
+            plugin.fits(versions.get(name, ""), jaxlib)
+            for name in plugin.packages(major)
+        )
     ]
     return next(
         (found[0] for found in (running, fitting) if len(found) == 1), majors[0]

@@ -49,6 +49,7 @@ from pgle.run.process.process import ended, last_line, refused_flag
 from pgle.run.process.ranks import LAUNCHERS
 from pgle.xla.flags.text import format_flags
 from pgle.xla.targets import Target
+from pgle.xla.vendors import NVIDIA, Vendor
 
 SHOWN = 5  # modules that a message about something else names
 MOST_SAID = 300  # characters of a line of the program's that a message quotes
@@ -336,8 +337,11 @@ def capture_environment(
     wanted = " ".join(filter(None, (format_flags(given), *flags, user.ignored)))
     memory_bytes = (memory_fraction(os.environ) or 1.0) * target.memory_bytes
     gpu = {
+        "platform": target.vendor.platform,
+        "client_version": target.vendor.client_version,
+        "plugins": target.vendor.plugin.modules,
         "kind": target.device,
-        "compute_capability": ".".join(map(str, target.compute_capability)),
+        "compute_capability": target.compute_capability,
         "core_count": target.core_count,
         "memory_bytes": int(memory_bytes),
         "targets": target.texts,
@@ -359,7 +363,7 @@ def capture_environment(
     return {
         **with_hook(os.environ, config),
         "JAX_PLATFORMS": "cpu",
-        "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",  # the plugin has no CUDA libraries to look for
+        _CHECK: "1",  # the plugin has no CUDA libraries to look for
         "XLA_FLAGS": wanted,
         "JAX_DUMP_IR_TO": str(folder.resolve()),
         "JAX_ENABLE_COMPILATION_CACHE": "false",
@@ -368,9 +372,7 @@ def capture_environment(
 
 # A jitted function of this process: what a capture of its program would dump of it.
 
-PLATFORM = "cuda"
-
-_CHECK = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
+_CHECK = NVIDIA.plugin.skip_check
 _GPUS = ("nvidia[0-9]*", "dxg")  # in /dev, of Linux and of WSL
 _DRIVER = Path(
     "/dev/nvidiactl"
@@ -385,7 +387,12 @@ _OF_KERNEL = re.compile(r'(?<=")[^"\n]*/ipykernel_\d+/')
 """Where a notebook's cells are files: another folder in every kernel, for the same step."""
 
 
-def lowered_step(step: Callable[..., Any], args: Sequence[Any], folder: Path) -> Path:
+def lowered_step(
+    step: Callable[..., Any],
+    args: Sequence[Any],
+    folder: Path,
+    vendor: Vendor = NVIDIA,
+) -> Path:
     """The file of a step's module, StableHLO as jax dumps it.
 
     Arrays stand for their shapes. The mesh may be an `AbstractMesh`, which needs no devices.
@@ -394,6 +401,7 @@ def lowered_step(step: Callable[..., Any], args: Sequence[Any], folder: Path) ->
         step: jitted by jax, flax or equinox; any other function is jitted.
         args: what it takes: arrays, or `jax.ShapeDtypeStruct` with or without shardings.
         folder: for the file; it exists.
+        vendor: whose GPUs it is lowered for.
     """
     import jax
 
@@ -409,7 +417,7 @@ def lowered_step(step: Callable[..., Any], args: Sequence[Any], folder: Path) ->
     elif not hasattr(step, "trace"):  # of equinox
         given = jax.tree.map(_placed, given)
     try:
-        with _for_gpus() as made:
+        with _for_gpus(vendor.platform) as made:
             step.lower(*given)  # type: ignore[attr-defined]
         text = _OF_KERNEL.sub("", made[-1].as_text(debug_info=True))
     except Exception as error:  # of the user's function, and whatever jax says of it
@@ -422,7 +430,10 @@ def lowered_step(step: Callable[..., Any], args: Sequence[Any], folder: Path) ->
 
 
 def lowered_steps(
-    build: Callable[[int], Sequence[Any]], devices: Sequence[int], folder: Path
+    build: Callable[[int], Sequence[Any]],
+    devices: Sequence[int],
+    folder: Path,
+    vendor: Vendor = NVIDIA,
 ) -> tuple[list[Path], dict[int, str]]:
     """The modules of a step at several sizes, and of each other size why not; `build` may raise
     ValueError.
@@ -433,7 +444,7 @@ def lowered_steps(
         place.mkdir()
         try:
             step, *args = build(count)
-            path = lowered_step(step, args, place)
+            path = lowered_step(step, args, place, vendor)
         except (UserError, ValueError) as error:
             unfit[count] = getattr(
                 error, "what", f"{type(error).__name__}: {one_line(str(error))}"
@@ -479,7 +490,7 @@ def _placed(leaf: Any) -> Any:
 
 
 @contextmanager
-def _for_gpus() -> Iterator[list[Any]]:
+def _for_gpus(platform: str) -> Iterator[list[Any]]:
     """Have everything lowered for GPUs, whoever asks jax for it; the list gets what was lowered."""
     import jax
 
@@ -488,7 +499,7 @@ def _for_gpus() -> Iterator[list[Any]]:
         usual = jax.stages.Traced.lower
 
         def lower(self: Any, **options: Any) -> Any:
-            made.append(usual(self, **{**options, "lowering_platforms": (PLATFORM,)}))
+            made.append(usual(self, **{**options, "lowering_platforms": (platform,)}))
             return made[-1]
 
         jax.stages.Traced.lower = lower

@@ -123,11 +123,13 @@ class Cache:
         with suppress(OSError):
             (self.folder / key).unlink(missing_ok=True)
 
-    def trusted(self, python: str) -> Path:
+    def trusted(self, python: str, vendor: str) -> Path:
         """The file that says that this compiler's scheduling passes can be run alone
         (`Session`).
         """
-        digest = hashlib.sha256(json.dumps(_compiler(python)).encode()).hexdigest()
+        digest = hashlib.sha256(
+            json.dumps([*_compiler(python), vendor]).encode()
+        ).hexdigest()
         return self.folder / f"scheduling-{digest[:16]}.trusted"
 
     def _prune(self) -> None:

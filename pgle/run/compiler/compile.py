@@ -41,6 +41,7 @@ from pgle.xla.hlo.dumps import fingerprint_of, read_module
 from pgle.xla.hlo.module import MAX_HLO_BYTES, Module
 from pgle.xla.hlo.schedule_dump import LhsSchedule, Statistics, read_schedule_dump
 from pgle.xla.targets import Hardware
+from pgle.xla.vendors import NVIDIA
 
 T = TypeVar("T")
 
@@ -69,6 +70,7 @@ class CompileRequest:
     # without schedule, log lines of LHS, fingerprint or memory report; "from scheduling on" takes
     # such a module (`UNSCHEDULED`), which each other compilation leaves, too
     passes: Literal["all", "before scheduling", "from scheduling on"] = "all"
+    vendor: str = NVIDIA.name  # of the GPU
 
 
 @dataclass(frozen=True)
@@ -265,7 +267,7 @@ class Compiler:
                 unscheduled.set_result(phase.devices)
             self.on_phase(phase)
 
-        jaxlib = self.process.start()
+        jaxlib = self.process.start(request.vendor)
         same = ("targets", "allocator_bytes", "topology", "passes")
         order = {name: getattr(request, name) for name in same}
         order["module"] = str(request.module.resolve())
@@ -480,7 +482,7 @@ def open_session(
     though this jaxlib's are trusted already.
     """
     cache = Cache.of_user() if cached else None
-    trusted = cache.trusted(python) if cache and not checked else None
+    trusted = cache.trusted(python, base.vendor) if cache and not checked else None
     with Compiler(python, cache=cache, on_phase=on_phase) as compiler:
         yield Session(compiler, base, hardware, trusted)
 

@@ -40,6 +40,7 @@ from pgle.files import read_bytes
 from pgle.masking import mask_file
 from pgle.run.ask.jax_private import hlo_module_bytes, without_fields
 from pgle.xla.log.messages import FATAL, SLOW_FOLDING, flag_refusal
+from pgle.xla.vendors import NVIDIA, VENDORS, Vendor
 
 FOLDING = (
     "folding constants, which is slow "
@@ -72,6 +73,7 @@ class CompilerProcess:
 
     def __init__(self, python: str) -> None:
         self.python = python
+        self.vendor = NVIDIA.name  # whose GPUs it compiles for
         self.jaxlib = (
             ""  # the version that compiles; known once the process has started
         )
@@ -94,9 +96,10 @@ class CompilerProcess:
             child.wait()
         self._errors.close()
 
-    def start(self) -> str:
-        """Start it, unless it runs; the version of its jaxlib."""
+    def start(self, vendor: str = NVIDIA.name) -> str:
+        """Start it for a vendor's GPUs, unless it runs; the version of its jaxlib."""
         with self._lock:
+            self.vendor = vendor
             self._started()
             return self.jaxlib
 
@@ -127,7 +130,7 @@ class CompilerProcess:
         root = str(Path(pgle.__file__).resolve().parent.parent)
         start = (
             f"import sys; sys.path.append({root!r}); from pgle.run.compiler.worker "
-            "import main; main()"
+            f"import main; main({self.vendor!r})"
         )
         try:
             child = subprocess.Popen(
@@ -197,16 +200,21 @@ def environment() -> dict[str, str]:
     """The compiler's environment: ours without what would change the compilation."""
     drop = ("XLA_FLAGS", "TF_CPP_", "TF_XLA_", "JAX_", "LIBTPU_INIT_ARGS", "PGLE_HOOK")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(drop)}
+    hidden: dict[str, str] = {}
+    for vendor in VENDORS.values():
+        # a GPU that is there is left alone
+        hidden |= dict.fromkeys(vendor.hiding_variables, "")
+        if vendor.plugin.skip_check:
+            # Without it the plugin prints a traceback about missing libraries, which a rehearsal
+            # does not need.
+            hidden[vendor.plugin.skip_check] = "1"
     return (
         kept
+        | hidden
         | {
             "TF_CPP_MIN_LOG_LEVEL": "0",
             "JAX_PLATFORMS": "cpu",
-            "CUDA_VISIBLE_DEVICES": "",  # a GPU that is there is left alone
             "JAX_ENABLE_COMPILATION_CACHE": "false",
-            # Without it the plugin prints a traceback about missing CUDA libraries, which a
-            # rehearsal does not need.
-            "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
             "OPENBLAS_NUM_THREADS": "1",  # numpy would start threads, and the process is to fork
             # Pages of 2 MiB where Linux gives them on request (glibc 2.35): XLA's passes follow
             # pointers through gigabytes.
@@ -412,12 +420,12 @@ def _devices_in(topology: str) -> int:
 class Worker:
     """Serves one client until it closes our stdin."""
 
-    def __init__(self) -> None:
+    def __init__(self, vendor: Vendor) -> None:
         from pgle.run.ask import jax_private
 
         self.api = jax_private
         self.jaxlib = ".".join(map(str, jax_private.version()))
-        self.plugin = jax_private.Plugin()
+        self.plugin = jax_private.Plugin(vendor)
         from jaxlib import xla_client  # before the first fork, so that no child has to
 
         del xla_client
@@ -468,11 +476,11 @@ class Worker:
             child.about |= message
 
 
-def main() -> None:
-    """Serve the client on stdin and stdout."""
+def main(vendor: str) -> None:
+    """Serve the client on stdin and stdout, with the compiler for a vendor's GPUs."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        worker = Worker()
+        worker = Worker(VENDORS[vendor])
     except UserError as error:
         print(json.dumps({"user_error": vars(error)}))
         return

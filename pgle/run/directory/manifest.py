@@ -32,6 +32,7 @@ from pgle.run.directory.directory import (
     free,
 )
 from pgle.xla.flags.text import parse_flags, same_value
+from pgle.xla.vendors import VENDORS
 
 SCHEMA = "pgle.manifest/1"
 MODELLED = "modelled_steps_us"
@@ -407,6 +408,15 @@ EXPECTED_TO_DIFFER = re.compile(
 )
 """Flags by which a profile run and a performance run of one program differ."""
 
+
+def _plugins() -> tuple[str, ...]:
+    """The packages of all vendors' plugins, those with the compiler first."""
+    found: list[str] = []
+    for vendor in VENDORS.values():
+        found += vendor.plugin.all_packages
+    return tuple(sorted(found, key=lambda name: not name.endswith("-pjrt")))
+
+
 _MAY, _NAMES = (
     "costs or names may differ",
     "names and fingerprints differ: profile again",
@@ -414,8 +424,8 @@ _MAY, _NAMES = (
 _FOLLOWS = {
     **dict.fromkeys(("python", "protobuf", "numpy"), "seldom matters"),
     "jax": "the program that XLA gets may differ",
-    **dict.fromkeys(("jaxlib", "jax-cuda12-pjrt", "jax-cuda13-pjrt"), _NAMES),
-    **dict.fromkeys(("jax-cuda12-plugin", "jax-cuda13-plugin"), _NAMES),
+    "jaxlib": _NAMES,
+    **dict.fromkeys(_plugins(), _NAMES),
     "command": "the program may not be the same",
     "GPU": "costs do not carry over",
     "driver": "costs may differ",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pgle.files import read_kept
+from pgle.run.ask.jaxlib import PLUGIN_PACKAGES
 from pgle.run.directory.directory import RANK_FILES, RANK_LABEL, RankFiles, StageFolder
 from pgle.run.process.ranks import LAUNCHERS, Rank
 from pgle.xla.log.messages import AUTO_PGLE
@@ -50,6 +51,7 @@ def hook_config(
         "label": RANK_LABEL,
         "rank": rank.rank,
         "launchers": launchers,
+        "packages": ("jax", "jaxlib", *PLUGIN_PACKAGES, "numpy"),
         "capture": capture,
         "window": window,
         "flags": flags,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pgle.run.ask.jaxlib import installed
+from pgle.xla.vendors import Vendor
 
 
 def interpreter(command: Sequence[str]) -> str | None:
@@ -18,39 +19,43 @@ def interpreter(command: Sequence[str]) -> str | None:
     return shutil.which(command[0])
 
 
-def compiler_of(command: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+def compiler_of(
+    command: Sequence[str], vendor: Vendor
+) -> tuple[str | None, tuple[str, ...]]:
     """The Python whose XLA compiles a command's modules without a GPU, and warnings; None: ours.
 
-    The command's own Python compiles if it has jax and a CUDA plugin. If ours compiles and is of
+    The command's own Python compiles if it has jax and the vendor's plugin. If ours compiles and is of
     another release, a warning says so, since schedules of two releases differ.
     """
     python = interpreter(command)
     if python is None:
         return None, ()
     theirs = installed(python)
-    if theirs.plugins:
+    if theirs.plugins_of(vendor):
         return python, ()
     ours = installed(None)
     if not theirs.jaxlib or theirs.jaxlib == ours.jaxlib:
         return None, ()
     warning = (
-        f"{python} has jaxlib {theirs.jaxlib} and no CUDA plugin: "
+        f"{python} has jaxlib {theirs.jaxlib} and no {vendor.toolkit} plugin: "
         f"pgle's jaxlib {ours.jaxlib} compiles in its place, "
         f"and schedules of two releases differ; pgle doctor --python {python}"
     )
     return None, (warning,)
 
 
-def check_compiler(command: Sequence[str], *, by_name: bool = False) -> None:
+def check_compiler(
+    command: Sequence[str], vendor: Vendor, *, by_name: bool = False
+) -> None:
     """Refuse a program before it runs if nothing here can compile its modules for GPUs.
 
     `by_name` lets pass a command that names no Python, since it may start one that can compile.
     """
-    if compiler_of(command)[0] is not None:
+    if compiler_of(command, vendor)[0] is not None:
         return
     if by_name and interpreter(command) is None:
         return
     from pgle.run.ask.jax_private import library, version
 
     version()
-    library()
+    library(vendor)

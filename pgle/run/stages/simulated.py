@@ -60,6 +60,7 @@ from pgle.steps.series import execution_series
 from pgle.trace.xplane.writer import write_xplane
 from pgle.xla.flags.text import kept_flags
 from pgle.xla.targets import load_target
+from pgle.xla.vendors import Vendor
 
 PROFILED_STEPS = 8  # executions in a simulated profile window
 
@@ -90,6 +91,11 @@ class SimulatedBackEnd:
     def _devices(self) -> Devices:
         return devices_for(self.devices, topology=self.topology)
 
+    @property
+    def _vendor(self) -> Vendor:
+        """Whose GPU it is."""
+        return load_target(self.target).vendor
+
     def check(self, request: StageRequest) -> None:
         """Raise `UserError` where a request cannot be met, a flag included; nothing has been
         written by then.
@@ -105,12 +111,12 @@ class SimulatedBackEnd:
         if not request.command and modules_in(request.run.captured):
             return
         check_program(request.command)
-        check_compiler(request.command)
+        check_compiler(request.command, self._vendor)
 
     def plan(self, request: StageRequest) -> StageRecord:
         """A run with what decides its outcome: the chosen module too, if it has been captured."""
         planned = request.plan(
-            _versions(request.command),
+            _versions(request.command, self._vendor),
             capture="simulated",
             target=self.target,
             devices=self._devices.count,
@@ -136,7 +142,7 @@ class SimulatedBackEnd:
             request.run, request.stage, request.folder.make(again=again), force=force
         )
         child = self._child(request, module_path)
-        python, notes = compiler_of(request.command)
+        python, notes = compiler_of(request.command, self._vendor)
         topology, remarks = topology_of_step(
             module_path, self.topology or f"1x1x{self._devices.count}"
         )
@@ -147,6 +153,7 @@ class SimulatedBackEnd:
             CompileRequest(
                 module=partitioned(module_path),
                 targets=target.texts,
+                vendor=target.vendor.name,
                 dump_dir=files.hlo,
                 topology=topology,
                 flags=tuple(
@@ -235,7 +242,7 @@ class SimulatedBackEnd:
         own = program.flags_of(module) if module else program.xla_flags
         return build_environment(
             request.mode,
-            python=compiler_of(request.command)[0],
+            python=compiler_of(request.command, self._vendor)[0],
             environ=environment_with(own) if own else os.environ,
             more_flags=request.flags,
             own_dumps=True,
@@ -248,7 +255,9 @@ class SimulatedBackEnd:
         Raises `WorkloadError` if the program failed before it had compiled anything.
         """
         folder, run_dir = request.run.captured, request.run.path
-        planned = replace(request, profile=None).plan(_versions(request.command))
+        planned = replace(request, profile=None).plan(
+            _versions(request.command, self._vendor)
+        )
         sees = {
             "command": list(planned.argv),
             "devices": self._devices.count,
@@ -310,13 +319,13 @@ def _check_end(command: Sequence[str], folder: Path, devices: Devices) -> None:
         )
 
 
-def _versions(command: Sequence[str]) -> dict[str, str]:
+def _versions(command: Sequence[str], vendor: Vendor) -> dict[str, str]:
     """Those of jax in the program's Python, and of jaxlib and its plugin in the one that
     compiles.
     """
     program, compiler = (
         installed(python).versions
-        for python in (interpreter(command), compiler_of(command)[0])
+        for python in (interpreter(command), compiler_of(command, vendor)[0])
     )
     found = {
         **program,

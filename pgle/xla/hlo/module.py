@@ -8,7 +8,6 @@ jaxlib 0.8.0).
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,16 +15,15 @@ from functools import cached_property
 from math import prod
 from typing import Any, TypeVar, dataclass_transform
 
-_SM = re.compile(r"\bsm_(\d+)\.(\d+)")
+from pgle.xla.vendors import Architecture, architecture_in
 
 
-def capability_in_name(source: str) -> tuple[int, int] | None:
-    """The compute capability in the file name of a dump (``.sm_9.0_gpu_after_optimizations``).
+def architecture_in_name(source: str) -> Architecture | None:
+    """The architecture in the file name of a dump (``.sm_9.0_gpu_after_optimizations``).
 
     None if the name has none.
     """
-    found = _SM.search(source.rpartition("/")[2])
-    return None if found is None else (int(found[1]), int(found[2]))
+    return architecture_in(source.rpartition("/")[2])
 
 
 _T = TypeVar("_T")
@@ -211,11 +209,11 @@ class Module:
         return self.num_partitions * self.num_replicas
 
     @property
-    def compute_capability(self) -> tuple[int, int] | None:
+    def architecture(self) -> Architecture | None:
         """Of the GPU that it was compiled for, from its dump's file name
         (``.sm_9.0_gpu_after_optimizations``).
         """
-        return capability_in_name(self.source)
+        return architecture_in_name(self.source)
 
     @property
     def entry_computation(self) -> Computation:

@@ -16,6 +16,7 @@ from pgle.run.ask.jax_private import (
     program_from_hlo,
     without_fields,
 )
+from pgle.xla.vendors import NVIDIA
 
 HEADER = "HloModule jit_step, entry_computation_layout={(f32[8]{0})->f32[8]{0}}\n\n"
 
@@ -191,12 +192,12 @@ def test_parameters_without_a_sharding_are_left_to_the_compiler() -> None:
 
 
 def test_without_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jax_private, "PLUGINS", ("jax_plugins.none",))
+    monkeypatch.setattr(jax_private, "_folders", lambda name: [])
     with pytest.raises(
         UserError,
         match=r"CUDA plugin of jax is not installed.*pip install 'pgle\[rehearse-cuda1\d\]'",
     ):
-        jax_private.library()
+        jax_private.library(NVIDIA)
 
 
 @pytest.mark.parametrize("release", ["0.4.30", "0.4.37"])

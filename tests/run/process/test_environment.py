@@ -9,6 +9,7 @@ from pgle.run.process.compilers import interpreter
 from pgle.run.process.environment import build_environment
 from pgle.run.process.flags import given_flags, user_flags
 from pgle.xla.flags.text import parse_flags
+from pgle.xla.vendors import NVIDIA
 
 LHS = "xla_gpu_enable_latency_hiding_scheduler"
 
@@ -184,7 +185,7 @@ def test_the_programs_own_jaxlib_compiles_or_that_is_said(
     asked = {None: Installed({"jaxlib": "0.10.2"}), "/opt/python3": Installed(theirs)}
     monkeypatch.setattr(compilers, "installed", asked.get)
     monkeypatch.setattr(compilers.shutil, "which", lambda name: f"/opt/{name}")
-    found, warnings = compilers.compiler_of(["python3", "train.py"])
+    found, warnings = compilers.compiler_of(["python3", "train.py"], NVIDIA)
     assert found == python
     assert [
         "jaxlib 0.9.0" in line and "jaxlib 0.10.2" in line for line in warnings

@@ -41,11 +41,12 @@ def capture(jax, *, captured, computes, ones, devices, given, gpu, ranks, flags)
         pgle, None: not set.
         flags: the ones that pgle added to XLA_FLAGS.
     """
+    guarded(jax_private.silence_plugins)
     jax_private.before_backends(lambda: restore_flags(flags))
     guarded(GpuAnswers(jax, gpu).show)
     guarded(jax_private.slice_on_host)
-    record = CaptureRecord(captured, given, ones)
-    lowering = Lowering(record, os.path.dirname(captured), not computes, gpu["targets"])
+    record = CaptureRecord(captured, given, ones, gpu["plugins"])
+    lowering = Lowering(record, os.path.dirname(captured), not computes, gpu)
     guarded(lowering.watch)
     uncomputed = Uncomputed(record, lowering.is_zeros, ones)
 
@@ -159,7 +160,6 @@ def _share(jax, devices, record):
         jax.config.update("jax_dump_ir_to", "")
 
 
-PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
 LOOKED_S = 1.0  # time between two looks at where the program is
 WRITTEN_S = 0.2
 """Time between two writings of the counts, since the program may be stopped at any time. The first
@@ -181,10 +181,10 @@ anything.
 
 class CaptureRecord:
     """Counts executions of every module, in a file next to facts about the program; `given`:
-    XLA_FLAGS as pgle set them.
+    XLA_FLAGS as pgle set them; `plugins`: modules that bring the compiler for the GPU.
     """
 
-    def __init__(self, path, given, ones):
+    def __init__(self, path, given, ones, plugins):
         self._path = path
         self._given = given
         self._sources = Sources()
@@ -196,7 +196,7 @@ class CaptureRecord:
         self._counts = {}
         self._written = 0.0
         version = list(sys.version_info[:3])
-        has_plugin = any(map(_is_installed, PLUGINS))
+        has_plugin = any(map(_is_installed, plugins))
         self._about = {
             "python": sys.executable,
             "version": version,

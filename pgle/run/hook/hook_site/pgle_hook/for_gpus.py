@@ -28,10 +28,11 @@ from types import SimpleNamespace
 
 from pgle_hook import guarded, jax_private, warn
 
-PLATFORM = "gpu"  # as `Device.platform` and `jax.default_backend` call NVIDIA's GPUs
-NAMES = (PLATFORM, "cuda")
-# the form of a CUDA client's; kernels are chosen by the word in it
-PLATFORM_VERSION = "PJRT C API\ncuda 12090"
+PLATFORM = (
+    "gpu"  # as `Device.platform` and `jax.default_backend` call GPUs of all vendors
+)
+# the form of a client's; kernels are chosen by the vendor's word in it
+PLATFORM_VERSION = "PJRT C API\n%s"
 SETTINGS = ("jax_platforms", "jax_platform_name")
 CHOOSES = (os.path.join("cudnn", ""), os.path.join("pallas", ""), "mesh.py")
 MESHES = os.path.join("jax", "_src", "mesh_utils.py")
@@ -54,9 +55,10 @@ class GpuAnswers:
 
     Args:
         jax: the module, freshly imported.
-        about: facts about the GPU: ``kind``, ``compute_capability``, ``core_count``,
-            ``memory_bytes`` (of jax's allocator), ``topology`` of the job (``SxHxD``: slices, hosts
-            of each, devices of each host).
+        about: facts about the GPU: ``platform`` that jax lowers for, ``client_version``,
+            ``kind``, ``compute_capability``, ``core_count``, ``memory_bytes`` (of jax's
+            allocator), ``topology`` of the job (``SxHxD``: slices, hosts of each, devices of each
+            host).
     """
 
     def __init__(self, jax, about):
@@ -95,7 +97,7 @@ class GpuAnswers:
         bridge = jax_private.backends()
         for name in WITH_PLATFORM:
             ask = getattr(bridge, name)
-            new_ask = _without_gpus(ask)
+            new_ask = _without_gpus(ask, (PLATFORM, self._about["platform"]))
             setattr(bridge, name, new_ask)
             if getattr(self._jax, name, None) is ask:
                 setattr(self._jax, name, new_ask)
@@ -114,7 +116,8 @@ class GpuAnswers:
         total = int(self._about["memory_bytes"])
         for kind in (device, client):
             self._property(kind, "platform", PLATFORM)
-        self._property(client, "platform_version", PLATFORM_VERSION)
+        version = PLATFORM_VERSION % about["client_version"]
+        self._property(client, "platform_version", version)
         self._property(device, "device_kind", about["kind"])
         _, hosts, each = (int(part) for part in about["topology"].split("x"))
         device.slice_index = property(lambda this: self._rank(this) // (hosts * each))
@@ -156,22 +159,22 @@ class GpuAnswers:
         )
 
 
-def _without_gpus(ask):
-    """jax's function with no platform in place of GPUs."""
+def _without_gpus(ask, names):
+    """jax's function with no platform in place of GPUs, which have these names."""
+
+    def named(platform):
+        is_gpu = isinstance(platform, str) and platform in names
+        return None if is_gpu else platform
 
     @functools.wraps(ask)
     def new_ask(*args, **kwargs):
-        args = [_named(value) for value in args]
-        return ask(*args, **{name: _named(value) for name, value in kwargs.items()})
+        args = [named(value) for value in args]
+        return ask(*args, **{name: named(value) for name, value in kwargs.items()})
 
     for name in ("cache_clear", "cache_info"):
         if hasattr(ask, name):
             setattr(new_ask, name, getattr(ask, name))
     return new_ask
-
-
-def _named(platform):
-    return None if isinstance(platform, str) and platform in NAMES else platform
 
 
 def _cudnn(module):
@@ -205,12 +208,13 @@ class Lowering:
         folder: of the dumps.
         leaves_out: whether large programs are replaced by zeros; programs that only GPUs can
             execute always are.
-        targets: texts of a GpuTargetConfigProto, the one with most fields first.
+        gpu: facts about the GPU, as of `GpuAnswers`, with ``targets``: texts of a
+            GpuTargetConfigProto, the one with most fields first.
     """
 
-    def __init__(self, record, folder, leaves_out, targets):
+    def __init__(self, record, folder, leaves_out, gpu):
         self._record, self._folder = record, folder
-        self._targets = targets
+        self._gpu = gpu
         self._least = BYTES if leaves_out else None
         self._known = {}  # by the ids of jax's modules
         self._compilations = Compilations(record)
@@ -284,7 +288,9 @@ class Lowering:
         """jax's result: for GPUs where the program is not executed, else for CPUs."""
         for_gpus, why = None, None
         try:
-            for_gpus = lower(name, jaxpr, *args, **dict(kwargs, platforms=("cuda",)))
+            for_gpus = lower(
+                name, jaxpr, *args, **dict(kwargs, platforms=(self._gpu["platform"],))
+            )
         except Exception as error:
             why = error
         if for_gpus is not None and self._least is not None:
@@ -330,9 +336,7 @@ class Lowering:
         if known.name and known.for_gpus:
             dumped = os.path.join(self._folder, known.name)
             guarded(
-                lambda: partition(
-                    dumped, known.for_gpus, compile_, given, self._targets
-                )
+                lambda: partition(dumped, known.for_gpus, compile_, given, self._gpu)
             )
 
     def _compiled(self, module, executable, given):
@@ -385,7 +389,7 @@ IDLE_S = 20.0
 POLL_S = 0.02
 
 
-def partition(dumped, module, compile_, given, targets):
+def partition(dumped, module, compile_, given, gpu):
     """Partition a module lowered for GPUs, if it holds custom partitioning, and put the result next
     to its dump by jax.
     """
@@ -406,7 +410,7 @@ def partition(dumped, module, compile_, given, targets):
         sys.stderr.flush()
         child = os.fork()
     if child == 0:
-        _compile(folder, module, compile_, given, targets)
+        _compile(folder, module, compile_, given, gpu)
     try:
         found = _dumped(child, folder)
         if found:
@@ -427,7 +431,7 @@ def _asks(dumped):
         return CALL.encode() in file.read()
 
 
-def _compile(folder, module, compile_, given, targets):
+def _compile(folder, module, compile_, given, gpu):
     """In the child: compile, and end."""
     try:
         log = os.open(
@@ -437,7 +441,7 @@ def _compile(folder, module, compile_, given, targets):
         os.dup2(log, 2)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
-        jax_private.compile_deviceless(compile_, module, given, targets, folder)
+        jax_private.compile_deviceless(compile_, module, given, gpu, folder)
     except BaseException as error:
         os.write(2, ("%s: %s" % (type(error).__name__, error)).encode())
     os._exit(0)

@@ -62,6 +62,17 @@ def slice_on_host():
         array._multi_slice = new_slice
 
 
+UNUSABLE = "Jax plugin configuration error"
+
+
+def silence_plugins():
+    """Keep jax from printing a traceback for a plugin that finds no GPU here: the program runs on
+    CPUs.
+    """
+    log = logging.getLogger("jax._src.xla_bridge")
+    log.addFilter(lambda record: not record.msg.startswith(UNUSABLE))
+
+
 def cudnn_imported(act):
     """Call `act(module)` once jax's attention by cuDNN is imported; its ``check_cudnn_version``
     says which there is.
@@ -220,14 +231,15 @@ def options_in(given):
     return next(item for item in given if hasattr(item, "executable_build_options"))
 
 
-def compile_deviceless(compile_, module, given, targets, folder):
+def compile_deviceless(compile_, module, given, gpu, folder):
     """Compile a module for GPUs that are not there, in a forked process, with dumps.
 
     Args:
         compile_: jax's function that compiles a module on a backend.
         module: jax's module.
         given: what `compile_` gets after backend and module, for CPUs.
-        targets: texts of a GpuTargetConfigProto; the first that this XLA knows is taken.
+        gpu: ``targets``, texts of a GpuTargetConfigProto, of which the first is taken that this XLA
+            knows; ``platform``.
         folder: for XLA's dumps.
     """
     mlir = lowering()
@@ -246,7 +258,7 @@ def compile_deviceless(compile_, module, given, targets, folder):
         6,
     ):  # has no dump of its own for this
         build.debug_options.xla_dump_hlo_pass_re = "spmd-partitioning"
-    devices = _topology_devices(targets, options.num_partitions * options.num_replicas)
+    devices = _topology_devices(gpu, options.num_partitions * options.num_replicas)
     client = devices[0].client
     kind = type(
         sys.modules["jax"]
@@ -260,18 +272,20 @@ def compile_deviceless(compile_, module, given, targets, folder):
     compile_(client, module, *arguments)
 
 
-def _topology_devices(targets, count):
+def _topology_devices(gpu, count):
     """Compile-only devices of a GPU."""
+    targets = gpu["targets"]
+    platform = gpu["platform"]
     get = importlib.import_module("jax.experimental.topologies").get_topology_desc
     for text in targets[:-1]:
         try:
             return get(
-                "", platform="cuda", target_config=text, topology="1x1x%d" % count
+                "", platform=platform, target_config=text, topology="1x1x%d" % count
             ).devices
         except Exception:
             continue
     return get(
-        "", platform="cuda", target_config=targets[-1], topology="1x1x%d" % count
+        "", platform=platform, target_config=targets[-1], topology="1x1x%d" % count
     ).devices
 
 

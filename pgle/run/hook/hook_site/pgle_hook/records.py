@@ -32,12 +32,13 @@ class HookFiles:
         config: from the launcher: ``rank`` of the launcher; ``launchers``, pairs of variables that
             hold rank and size, none where every rank has a launcher of its own; ``folder`` of the
             stage; ``names`` of a rank's files in it, with places for its ``label`` and a suffix
-            that holds it, except for rank 0.
+            that holds it, except for rank 0; ``packages`` whose versions are noted.
         environ: of this process.
     """
 
     def __init__(self, config, environ):
         self._config = config
+        self.packages = config["packages"]
         self._own = _own_rank(config["launchers"], environ)
         self._be(config["rank"] if self._own is None else self._own)
 
@@ -233,16 +234,6 @@ class Sources:
 
 _HERE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
-PACKAGES = (
-    "jax",
-    "jaxlib",
-    "jax-cuda12-plugin",
-    "jax-cuda13-plugin",
-    "jax-cuda12-pjrt",
-    "jax-cuda13-pjrt",
-    "numpy",
-)
-
 KEPT_TIMES = 200
 
 
@@ -309,7 +300,9 @@ class Facts:
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "executable": sys.executable,
-            "versions": dict(_versions(), python=platform.python_version()),
+            "versions": dict(
+                _versions(files.packages), python=platform.python_version()
+            ),
             "compilations": 0,
             "compile_s": 0.0,
             "compiled_at": [],
@@ -352,12 +345,12 @@ class Facts:
         os.replace(temporary, self._path)
 
 
-def _versions():
+def _versions(packages):
     # It costs every Python process that starts with the hook, and only those with jax need it.
     from importlib import metadata
 
     found = {}
-    for name in PACKAGES:
+    for name in packages:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

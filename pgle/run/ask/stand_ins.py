@@ -1,0 +1,88 @@
+"""Stand-ins for libraries of a toolkit that is not installed, so that XLA's plugin can be loaded to
+compile: a compilation up to the schedule calls none of them.
+
+They are made from what the plugin itself needs, kept in the user's cache, and loaded by the process
+that compiles alone: no search path leads to them. A library that the loader finds is never
+replaced. Standard library only, since that process may be another Python than ours.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from pathlib import Path
+
+from pgle.errors import UserError
+from pgle.files import write_files
+from pgle.run.ask.elf import Function, made_library, read_needs
+from pgle.run.directory.directory import cache_directory
+from pgle.xla.vendors import JaxPlugin
+
+LABEL = (
+    "Stand-in made by pgle for {}, which is not installed here. XLA's compiler needs it "
+    "to be loaded, not to work: each of its functions returns an error."
+)
+README = """\
+Stand-ins for {toolkit} libraries, made by pgle
+===============================================
+
+They let XLA's compiler be loaded on a machine without {toolkit}. No program but pgle's compiler
+uses them, and nothing runs on them: each function returns an error. Delete this folder at any time.
+"""
+
+
+def load_with_stand_ins(
+    path: Path, plugin: JaxPlugin, toolkit: str
+) -> tuple[ctypes.CDLL, tuple[str, ...]]:
+    """Load a plugin's library; the names of the libraries that stand-ins took the place of.
+
+    Raises:
+        OSError: it cannot be loaded, for another reason than an absent library.
+        UserError: stand-ins cannot be made here.
+    """
+    absent: dict[str, ctypes.CDLL] = {}
+    while True:
+        try:
+            return ctypes.CDLL(str(path)), tuple(absent)
+        except OSError as error:
+            if not plugin.is_linked:
+                raise
+            needed = read_needs(path).libraries
+            said = str(error)
+            missing = [name for name in needed if said.startswith(f"{name}:")]
+            if not missing or missing[0] in absent:
+                raise
+            made = _stand_in(path, missing[0], plugin, toolkit, first=not absent)
+            absent[missing[0]] = ctypes.CDLL(str(made))
+
+
+def _stand_in(
+    path: Path, name: str, plugin: JaxPlugin, toolkit: str, *, first: bool
+) -> Path:
+    """The file of a stand-in for a library; the first has the symbols of no named library too."""
+    needs = read_needs(path)
+    symbols = dict(needs.symbols.get(name, {}))
+    if first:
+        symbols |= needs.symbols.get("", {})
+    functions = [
+        Function(symbol, _returned(symbol, plugin), version)
+        for symbol, version in sorted(symbols.items())
+    ]
+    data = made_library(name, functions, LABEL.format(name))
+    digest = hashlib.sha256(data).hexdigest()[:16]
+    folder = cache_directory() / f"stand-ins-{plugin.stem}"
+    file = folder / digest / name
+    if not (file.is_file() and file.read_bytes() == data):
+        try:
+            readme = README.format(toolkit=toolkit)
+            write_files({file: data, folder / "README.txt": readme}, force=True)
+        except UserError as error:
+            what = f"no stand-in for {name} can be written ({error.what})"
+            remedy = f"install {toolkit}, or set XDG_CACHE_HOME to a folder that can be written"
+            raise UserError(what, where=folder, remedy=remedy) from None
+    return file
+
+
+def _returned(symbol: str, plugin: JaxPlugin) -> int:
+    """What a function returns: success where the library registers code as it is loaded."""
+    return 0 if symbol.startswith(plugin.registering) else plugin.absent_code

@@ -1,0 +1,157 @@
+"""AMD: its GPUs, jax's ROCm plugin, and how its tools and libraries name things.
+
+Peaks are dense matrix figures of AMD's data sheets of the MI300X, MI325X, MI350X and MI355X. FP32
+and, as XLA asks libraries for no reduced precision of it, products of f32 take the FP32 figure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from pgle.xla.hardware import CollectiveLibrary, Hardware, Protocol
+from pgle.xla.vendors.vendor import JaxPlugin, Vendor
+
+RCCL = CollectiveLibrary(
+    name="RCCL",
+    fabric="xGMI",
+    ring=(
+        Protocol(12.0, 0.8, 9.5, 0.08),
+        Protocol(12.0, 0.8, 9.5, 0.08),
+        Protocol(17.0, 2.1, 25.0, 1.0),
+    ),
+    tree=(
+        Protocol(12.0, 0.9, 10.5, 0.06),
+        Protocol(12.0, 0.9, 10.5, 0.06),
+        Protocol(17.0, 2.3, 25.0, 0.59),
+    ),
+    channels=64,
+    over_assumed=76.8 / 48.0,
+)
+"""Latencies, shares of bandwidth and channels: ROCm/rocm-systems `projects/rccl/src/graph/tuning.cc`
+at 03a89144e7d8, the models of gfx942 and gfx950 hosts. A ring's Simple step between hosts has 320 µs
+there, by which RCCL chooses trees; the tree's 25 µs is taken. Over what the tuner assumes: MI350X
+153.6 GB/s a link in both directions (its data sheet), 48 assumed.
+"""
+
+_LINK_GB_S = 48.0
+"""What RCCL assumes of an xGMI link and direction (`GFX94X_XGMI_WIDTH`, `GFX95X_XGMI_WIDTH` of
+`projects/rccl/src/graph/topo.h`, same commit), and what is left of the 64 GB/s of an MI300X's link
+(ROCm blogs, "Understanding RCCL Bandwidth and xGMI Performance on AMD Instinct MI300X", 2025).
+"""
+_LINKS = 7  # of each GPU, one to each other GPU of its host
+
+_MI300X_TFLOPS = {
+    "f16": 1307.4,
+    "tf32": 163.4,
+    "f32": 163.4,
+    "f64": 163.4,
+    "s8": 2614.9,
+    "f8": 2614.9,
+}
+_MI350X_TFLOPS = {
+    "f16": 2306.9,
+    "tf32": 144.2,
+    "f32": 144.2,
+    "f64": 72.1,
+    "s8": 4613.7,
+    "f8": 4613.7,
+    "f4": 9227.5,
+}
+_MI355X_TFLOPS = {
+    "f16": 2516.6,
+    "tf32": 157.3,
+    "f32": 157.3,
+    "f64": 78.6,
+    "s8": 5033.2,
+    "f8": 5033.2,
+    "f4": 10066.3,
+}
+
+_NETWORKS_GB_S = (25.0, 50.0)
+"""A card of 400 Gbit/s for each GPU, as rented with MI300X and MI355X (Azure ND MI300X v5, Oracle
+BM.GPU.MI300X.8 and MI355X.8); half of it for cards of 200 Gbit/s.
+"""
+
+_MI300X_EFFICIENCY, _MI325X_EFFICIENCY = 708.4 / 1307.4, 784.9 / 1307.4
+"""Large bf16 products (stas00/ml-engineering, `compute/accelerator/README.md`, "Maximum Achievable
+Matmul FLOPS", which takes AMD's own figures of them).
+"""
+_GFX950_EFFICIENCY = 1426.4 / 2306.9
+"""The fastest bf16 product of XLA's table of gfx950 (`data/perf_tables`) over the MI350X's peak; an
+MI355X, which draws more power, is assumed to reach the same share.
+"""
+
+
+def _gpu(
+    name: str, tflops: Mapping[str, float], memory_gb_s: float, clock_ghz: float
+) -> Hardware:
+    """A GPU of a host of eight, each with a network card of 400 Gbit/s and PCIe 5 x16."""
+    return Hardware(
+        name,
+        tflops=tflops,
+        memory_gb_s=memory_gb_s,
+        cores=256,
+        clock_ghz=clock_ghz,
+        nvlink_gb_s=_LINKS * _LINK_GB_S,
+        nic_gb_s=50,
+        host_gb_s=64,
+        measured_as="mi350x",
+        networks_gb_s=_NETWORKS_GB_S,
+        matmul_efficiency=_GFX950_EFFICIENCY,
+        library=RCCL,
+    )
+
+
+_GPUS = (
+    replace(
+        _gpu("mi300x", _MI300X_TFLOPS, memory_gb_s=5300, clock_ghz=2.1),
+        cores=304,
+        matmul_efficiency=_MI300X_EFFICIENCY,
+    ),
+    replace(
+        _gpu("mi325x", _MI300X_TFLOPS, memory_gb_s=6000, clock_ghz=2.1),
+        cores=304,
+        matmul_efficiency=_MI325X_EFFICIENCY,
+    ),
+    _gpu("mi350x", _MI350X_TFLOPS, memory_gb_s=7782, clock_ghz=2.2),
+    _gpu("mi355x", _MI355X_TFLOPS, memory_gb_s=7782, clock_ghz=2.4),
+)
+
+AMD = Vendor(
+    name="AMD",
+    toolkit="ROCm",
+    platform="rocm",
+    client_version="rocm 70200",
+    capability_field="rocm_compute_capability",
+    architecture=re.compile(r"\bgfx(?P<major>\d{1,2})(?P<minor>[0-9a-f])[0-9a-f]"),
+    architecture_words="gfx…",
+    generations=(((9, 4), "mi300x"), ((9, 5), "mi350x")),
+    gpus=_GPUS,
+    modelled_since=None,
+    plugin=JaxPlugin(
+        stem="rocm",
+        majors=MappingProxyType({7: "0.7.1", 10: "0.12.0"}),
+        library="xla_rocm_plugin.so",
+        fitting_parts=3,
+        is_linked=True,
+        absent_code=100,  # hipErrorNoDevice (ROCm/HIP `hip_runtime_api.h`)
+        registering="__hip",
+        extra="rehearse-rocm7",
+    ),
+    library=RCCL,
+    kernels=r"Cijk_|rocblas_|MIOpen|miopen|igemm_|naive_conv|ck_tile|_ZN2ck|kernel_grouped_conv|fmha",
+    convolutions="MIOpen",
+    trace_names=("amd",),
+    pci="0x1002",
+    driver_file="/sys/module/amdgpu/version",
+    device_files="/dev/dri/renderD*",
+    list_program="amd-smi",
+    hiding_variables=(
+        "ROCR_VISIBLE_DEVICES",
+        "HIP_VISIBLE_DEVICES",
+        "CUDA_VISIBLE_DEVICES",
+    ),
+)
