@@ -111,6 +111,18 @@ def many(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
+def in_words(us: float) -> str:
+    """A time in µs, ms or s."""
+    if us < 1e3:
+        return f"{us:.3g} µs"
+    return f"{us / 1e3:.3g} ms" if us < 1e6 else f"{us / 1e6:.3g} s"
+
+
+def in_percent(share: float) -> str:
+    """A share of 0 to 1 as ``28.0 %``."""
+    return f"{share * 100:.1f} %"
+
+
 def some(names: Iterable[str], most: int) -> str:
     """The first of some names: ``a, b and 3 more``."""
     listed = list(names)

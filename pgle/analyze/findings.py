@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pgle.errors import in_percent as in_percent
+from pgle.errors import in_words as in_words
+
 ROWS = 5  # evidence rows of a finding
 
 
@@ -35,15 +38,3 @@ class StepFinding:
     id: str = ""
     title: str = ""
     share: float = 0.0
-
-
-def in_words(us: float) -> str:
-    """A time in µs, ms or s."""
-    if us < 1e3:
-        return f"{us:.3g} µs"
-    return f"{us / 1e3:.3g} ms" if us < 1e6 else f"{us / 1e6:.3g} s"
-
-
-def in_percent(share: float) -> str:
-    """A share of 0 to 1 as ``28.0 %``."""
-    return f"{share * 100:.1f} %"

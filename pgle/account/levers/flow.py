@@ -1,0 +1,215 @@
+"""Where the values of a scheduled module come from and go to, through fusions.
+
+A *kernel* is an instruction that runs on its own. A *node* is an operation that computes
+something: a kernel without a body, or an operation inside a fusion. Parameters of fusions,
+elements of tuples and fusions themselves are no nodes: they stand for the node that makes the
+value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from math import prod
+
+from pgle.costs.estimate.products import Matmul, first_array, matmuls
+from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
+from pgle.xla.matrix_products import is_gemm
+
+_BODIES = ("while", "conditional", "call", "async-start")
+_PASSED = ("fusion", "call")  # a parameter of what they call is their operand
+_STANDS_FOR = ("parameter", "get-tuple-element", "tuple", "fusion", "call")
+
+RESHAPED = frozenset(("bitcast", "reshape", "copy", "transpose", "convert"))
+"""Opcodes whose result has the values of the operand, in another place or type."""
+
+
+class Flow:
+    """The nodes of all computations that run, their inputs, users and kernels."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.nodes: dict[str, Instruction] = {}
+        self.kernel: dict[str, str] = {}  # by node, the instruction that runs it
+        self.computation: dict[str, str] = {}  # by node, the one that its kernel is in
+        self._made_by: dict[str, str] = {}
+        for name in _running(module):
+            for item in module.computations[name].instructions:
+                self._add(item, name)
+
+    def _add(self, kernel: Instruction, computation: str) -> None:
+        todo = [kernel]
+        for item in todo:
+            fused = self.module.fused(item)
+            if fused is not None:
+                todo += fused.instructions
+            elif item.opcode not in _STANDS_FOR:
+                self.nodes[item.name] = item
+                self.kernel[item.name] = kernel.name
+                self.computation[item.name] = computation
+
+    def made_by(self, name: str) -> str:
+        """The name of the node that makes a value.
+
+        Of what no node makes, such as a parameter of the program, its own name.
+        """
+        asked = []
+        while name not in self._made_by:
+            asked.append(name)
+            before = self._before(name)
+            if before == name or before in asked:
+                self._made_by[name] = name
+                break
+            name = before
+        found = self._made_by[name]
+        self._made_by.update(dict.fromkeys(asked, found))
+        return found
+
+    def _before(self, name: str) -> str:
+        """The value that a name stands for, one step back; itself if there is none."""
+        item = self.module.instructions[name]
+        if item.opcode == "parameter":
+            return self._argument(item) or name
+        if item.opcode == "get-tuple-element" and item.operands:
+            return self._element(item) or name
+        if item.opcode in _PASSED:
+            return self._result(item) or name
+        return name
+
+    def _argument(self, parameter: Instruction) -> str:
+        """The operand for a parameter of a fusion or call; empty of any other parameter."""
+        callers = self.module.callers.get(parameter.computation, ())
+        number = parameter.parameter_number
+        if len(callers) != 1 or callers[0].opcode not in _PASSED or number is None:
+            return ""
+        given = callers[0].operands[number : number + 1]
+        return given[0] if given else ""
+
+    def _element(self, item: Instruction) -> str:
+        """What a get-tuple-element takes: an operand of a tuple, or a library's result."""
+        name = self.made_by(item.operands[0])
+        whole = self.module.instructions[name]
+        if whole.opcode == "tuple" and item.tuple_index is not None:
+            given = whole.operands[item.tuple_index : item.tuple_index + 1]
+            return given[0] if given else ""
+        return name if whole.opcode == "custom-call" else ""
+
+    def _result(self, item: Instruction) -> str:
+        """The root of what a fusion or call runs."""
+        called = self.module.computations.get(item.called[0]) if item.called else None
+        return "" if called is None else called.root
+
+    @cached_property
+    def inputs(self) -> Mapping[str, tuple[str, ...]]:
+        """By node, what makes its operands."""
+        return {
+            name: tuple(map(self.made_by, node.operands))
+            for name, node in self.nodes.items()
+        }
+
+    @cached_property
+    def users(self) -> Mapping[str, tuple[str, ...]]:
+        """By node, or by what no node makes, the nodes that take it."""
+        found: dict[str, list[str]] = {}
+        for name, inputs in self.inputs.items():
+            for given in dict.fromkeys(inputs):
+                found.setdefault(given, []).append(name)
+        return {name: tuple(users) for name, users in found.items()}
+
+    @cached_property
+    def products(self) -> Mapping[str, Matmul]:
+        """The matrix products by node."""
+        found = {}
+        for name, node in self.nodes.items():
+            if node.opcode == "dot" or is_gemm(node):
+                product = next(matmuls(self.module, node), None)
+                if product is not None:
+                    found[name] = product
+        return found
+
+    def shape(self, name: str) -> Shape:
+        """The shape of a value, of a tuple its first array."""
+        shape = self.module.instructions[name].shape
+        return first_array(shape) or shape
+
+    def opcode(self, name: str) -> str:
+        """Of a node; empty of what no node makes."""
+        return self.nodes[name].opcode if name in self.nodes else ""
+
+    def elements(self, name: str) -> int:
+        """How many elements a value has."""
+        return prod(self.shape(name).dimensions)
+
+    def variable(self, name: str) -> tuple[Instruction, int] | None:
+        """The loop and the place in its state of a value that the loop carries, inside or after
+        it; None of any other value.
+        """
+        item = self.module.instructions[name]
+        index = item.tuple_index
+        if item.opcode != "get-tuple-element" or index is None or not item.operands:
+            return None
+        state = self.module.instructions[item.operands[0]]
+        if state.opcode == "while":
+            return state, index
+        loops = self.module.callers.get(state.computation, ())
+        if state.opcode != "parameter" or not loops or loops[0].opcode != "while":
+            return None
+        return loops[0], index
+
+    def before_loop(self, name: str) -> str:
+        """What a variable of a loop is before the first iteration; empty of anything else."""
+        found = self.variable(name)
+        if found is None:
+            return ""
+        loop, index = found
+        whole = self.module.instructions[self.made_by(loop.operands[0])]
+        if whole.opcode != "tuple" or index >= len(whole.operands):
+            return ""
+        return self.made_by(whole.operands[index])
+
+    def upstream(self, names: Iterable[str], through: Iterable[str]) -> Iterator[str]:
+        """Values and what they are computed from, nearest first, also from before a loop.
+
+        Args:
+            through: opcodes of nodes whose inputs are followed.
+        """
+        opcodes = frozenset(through)
+        todo = list(names)
+        seen: set[str] = set()
+        for name in todo:
+            if name in seen:
+                continue
+            seen.add(name)
+            yield name
+            if self.opcode(name) in opcodes:
+                todo += self.inputs[name]
+            before = self.before_loop(name)
+            if before:
+                todo.append(before)
+
+    def combiner(self, name: str) -> str:
+        """The opcode by which a reduction or scatter combines two values; empty if unclear."""
+        for called in self.nodes[name].called:
+            computation = self.module.computations.get(called)
+            if computation is not None:
+                return _root(computation)
+        return ""
+
+
+def _root(computation: Computation) -> str:
+    """The opcode of the root of a computation."""
+    for item in computation.instructions:
+        if item.name == computation.root:
+            return item.opcode
+    return ""
+
+
+def _running(module: Module) -> list[str]:
+    """The computations whose instructions run on their own: the entry, bodies and branches."""
+    found = [module.entry]
+    for name in found:
+        for item in module.computations[name].instructions:
+            if item.opcode in _BODIES:
+                inside = (each for each in item.called if each in module.computations)
+                found += [each for each in inside if each not in found]
+    return found

@@ -1,0 +1,38 @@
+"""What a step spends on instructions, and where in the program they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pgle.account.step_costs import StepCosts
+from pgle.account.value import Place
+
+MOST_PLACES = 10  # of an opportunity
+
+
+def taken_us(step: StepCosts, names: Iterable[str]) -> float:
+    """Microseconds of a step that instructions take together."""
+    return sum(step.us.get(name, 0.0) for name in names)
+
+
+def places(step: StepCosts, names: Iterable[str]) -> tuple[Place, ...]:
+    """The costliest of these instructions, the costliest first."""
+    costly = sorted(names, key=lambda name: (-step.us.get(name, 0.0), name))
+    return tuple(_place(step, name) for name in costly[:MOST_PLACES])
+
+
+def _place(step: StepCosts, name: str) -> Place:
+    item = step.module.instructions[name]
+    op_name, source = item.op_name, item.source
+    fused = step.module.fused(item)
+    inside = () if fused is None else fused.instructions
+    for each in reversed(inside):
+        op_name = op_name or each.op_name
+        source = source or each.source
+    return Place(
+        instruction=name,
+        us=step.us.get(name, 0.0),
+        note=str(item.shape),
+        op_name=op_name,
+        source=source,
+    )

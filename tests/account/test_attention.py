@@ -1,0 +1,158 @@
+"""Attention that is not fused is found by what it computes, and only that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from priced import estimated, priced
+
+from pgle.account.levers import find_levers
+from pgle.account.levers.attention_speed import fused_us
+from pgle.account.step_costs import StepCosts
+from pgle.account.value import Opportunity, OpportunityKind
+from pgle.costs.estimate.products import attention_operations
+from pgle.xla.hlo.text import module_from_text
+from pgle.xla.targets import find_hardware
+
+PAX = Path(__file__).parents[2] / "testdata/pax_fsdp4/proc0/dump"
+PAX_STEP = "module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
+
+REDUCERS = """
+max { a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT r = f32[] maximum(a, b) }
+
+sum { c = f32[] parameter(0)
+  d = f32[] parameter(1)
+  ROOT t = f32[] add(c, d) }
+"""
+
+SOFTMAX = """
+softmax { scores = f32[48,2048,2048] parameter(0)
+  none = f32[] constant(-inf)
+  highest = f32[48,2048] reduce(scores, none), dimensions={2}, to_apply=max
+  wide = f32[48,2048,2048] broadcast(highest), dimensions={0,1}
+  below = f32[48,2048,2048] subtract(scores, wide)
+  e = f32[48,2048,2048] exponential(below)
+  zero = f32[] constant(0)
+  total = f32[48,2048] reduce(e, zero), dimensions={2}, to_apply=sum
+  wide_total = f32[48,2048,2048] broadcast(total), dimensions={0,1}
+  weight = f32[48,2048,2048] divide(e, wide_total)
+  ROOT half = bf16[48,2048,2048] convert(weight) }
+"""
+
+CAUSAL = """
+masked { product = f32[48,2048,2048] parameter(0)
+  row = s32[2048,2048] iota(), iota_dimension=0
+  column = s32[2048,2048] iota(), iota_dimension=1
+  seen = pred[2048,2048] compare(row, column), direction=GE
+  wide_seen = pred[48,2048,2048] broadcast(seen), dimensions={1,2}
+  low = f32[] constant(-1e9)
+  lows = f32[48,2048,2048] broadcast(low), dimensions={}
+  ROOT kept = f32[48,2048,2048] select(wide_seen, product, lows) }
+"""
+
+ATTENTION = f"""HloModule jit_step, is_scheduled=true
+{REDUCERS}{SOFTMAX}{CAUSAL}
+ENTRY main {{
+  q = bf16[48,2048,64] parameter(0)
+  k = bf16[48,2048,64] parameter(1)
+  v = bf16[48,2048,64] parameter(2)
+  qk = f32[48,2048,2048] dot(q, k), lhs_batch_dims={{0}}, rhs_batch_dims={{0}},
+    lhs_contracting_dims={{2}}, rhs_contracting_dims={{2}}, metadata={{op_name="layer_3/qk"}}
+  mask = f32[48,2048,2048] fusion(qk), kind=kLoop, calls=masked
+  p = bf16[48,2048,2048] fusion(mask), kind=kInput, calls=softmax
+  ROOT pv = bf16[48,2048,64] dot(p, v), lhs_batch_dims={{0}}, rhs_batch_dims={{0}},
+    lhs_contracting_dims={{2}}, rhs_contracting_dims={{1}}
+}}
+"""
+
+KERNELS = {"qk": 400.0, "mask": 800.0, "p": 900.0, "pv": 300.0}
+
+
+def attention(step: StepCosts) -> Opportunity | None:
+    found = (
+        item for item in find_levers(step) if item.kind is OpportunityKind.ATTENTION
+    )
+    return next(found, None)
+
+
+def test_attention_in_four_kernels_is_replaced_by_one() -> None:
+    found = attention(priced(ATTENTION, KERNELS))
+    assert found is not None
+    assert found.instructions == set(KERNELS)
+    # 4 · 48 · 2,048² · 64 operations, half of them masked, at 50 to 73 % of 312 TFLOP/s
+    operations = 2 * 48 * 2048**2 * 64
+    assert 2400 - found.least_us == pytest.approx(operations / (0.5 * 312e6))
+    assert 2400 - found.most_us == pytest.approx(operations / (0.73 * 312e6))
+    assert "is_causal=True" in found.edit
+    assert found.where[0].instruction == "p"
+
+
+def test_a_mask_that_compares_segments_leaves_all_the_work() -> None:
+    segments = attention(priced(ATTENTION.replace("=GE", "=EQ"), KERNELS))
+    causal = attention(priced(ATTENTION, KERNELS))
+    assert segments is not None
+    assert causal is not None
+    assert 2400 - segments.most_us == pytest.approx(2 * (2400 - causal.most_us))
+    assert "is_causal" not in segments.edit
+
+
+def test_products_with_weights_are_a_layer_and_no_attention() -> None:
+    text = ATTENTION.replace("[48,", "[").replace("batch_dims={0}", "batch_dims={}")
+    text = text.replace("contracting_dims={2}", "contracting_dims={1}")
+    text = text.replace("rhs_contracting_dims={1}\n}", "rhs_contracting_dims={0}\n}")
+    text = text.replace("dimensions={2}", "dimensions={1}")
+    text = text.replace("dimensions={0,1}", "dimensions={0}")
+    assert attention(priced(text.replace("={1,2}", "={0,1}"), KERNELS)) is None
+
+
+def test_a_loss_over_a_vocabulary_is_no_attention() -> None:
+    """Its second product computes a gradient."""
+    gradient = ATTENTION.replace(
+        "rhs_contracting_dims={1}\n}",
+        'rhs_contracting_dims={1}, metadata={op_name="transpose(jvp())/dot"}\n}',
+    )
+    assert gradient != ATTENTION
+    assert attention(priced(gradient, KERNELS)) is None
+
+
+def test_products_without_a_softmax_are_no_attention() -> None:
+    linear = ATTENTION.replace("exponential(below)", "logistic(below)")
+    assert attention(priced(linear, KERNELS)) is None
+
+
+def test_heads_that_no_fused_kernel_takes_are_left() -> None:
+    assert attention(priced(ATTENTION.replace(",64]", ",160]"), KERNELS)) is None
+
+
+def test_attention_of_a_real_job_is_found_layer_by_layer() -> None:
+    step = estimated(PAX / PAX_STEP, "a100-40gb")
+    found = attention(step)
+    assert found is not None
+    assert "x_layers_" in found.where[0].op_name
+    names = {step.module.instructions[name].op_name for name in found.instructions}
+    layers = {name.partition("x_layers_")[2].partition("/")[0] for name in names}
+    assert {str(number) for number in range(12)} <= layers
+    outside = [name for name in names if "self_attention" not in name and name]
+    assert outside == []
+
+
+def test_a_fused_kernel_does_the_work_that_an_estimate_of_cudnn_counts() -> None:
+    call = """HloModule m
+ENTRY main {
+  q = bf16[4,2048,12,64] parameter(0)
+  ROOT o = (bf16[4,12,2048,64], u8[0]) custom-call(q, q, q),
+    custom_call_target="__cudnn$fmhaSoftmax", backend_config={"cudnn_fmha_backend_config":
+    {"intermediate_tensor_shape": {"dimensions": ["4","12","2048","2048"]},
+    "mask_type": "NO_MASK"}}
+}
+"""
+    module = module_from_text(call.encode(), "m.txt")
+    work = attention_operations(module, module.instructions["o"])
+    a100 = find_hardware("a100-40gb")
+    found = fused_us(
+        a100, scores=48 * 2048**2, depth=64, length=2048, causal=False, back=False
+    )
+    assert found.least == pytest.approx(work / (0.73 * 312e6))
