@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pgle.account.levers import attention
+from pgle.account.levers import attention, scatter
 from pgle.account.levers.flow import Flow
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import LEAST_WORTH, Opportunity, in_order
 
-LEVERS: tuple[Callable[[StepCosts, Flow], Opportunity | None], ...] = (attention.find,)
+LEVERS: tuple[Callable[[StepCosts, Flow], Opportunity | None], ...] = (
+    attention.find,
+    scatter.find,
+)
 """A function for each edit: what it would save, or None where it does not apply."""
 
 

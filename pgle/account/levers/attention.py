@@ -11,7 +11,12 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from pgle.account.levers.attention_speed import Speed, fused_us, largest_head
+from pgle.account.levers.attention_speed import (
+    Speed,
+    fused_us,
+    has_figures,
+    largest_head,
+)
 from pgle.account.levers.flow import RESHAPED, Flow
 from pgle.account.levers.places import places, taken_us
 from pgle.account.step_costs import StepCosts
@@ -84,19 +89,27 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
         f"{many(len(kernels), 'kernel')} with its scores ({sizes}) in memory take "
         f"{in_words(now_us)}; fused, attention takes {in_words(fused.likely)}"
     )
+    is_published = has_figures(step.hardware)
+    edit = _edit(flow, forward, bool(causal)) if is_published else _KERNEL
     return Opportunity(
         kind=OpportunityKind.ATTENTION,
-        expected_us=now_us - fused.likely,
-        least_us=max(now_us - fused.most, 0.0),
+        expected_us=now_us - fused.likely if is_published else None,
+        least_us=max(now_us - fused.most, 0.0) if is_published else 0.0,
         most_us=now_us - fused.least,
         part=StepPart.COMPUTE,
         basis=Basis.ESTIMATED,
         title="Fuse the attention",
         why=why,
-        edit=_edit(flow, forward, bool(causal)),
+        edit=edit,
         where=places(step, kernels),
         instructions=frozenset(kernels),
     )
+
+
+_KERNEL = (
+    "Call a fused kernel that your GPU has (Pallas, Triton) in place of the products "
+    "and the softmax."
+)
 
 
 def _edit(flow: Flow, forward: Sequence[_Scores], causal: bool) -> str:

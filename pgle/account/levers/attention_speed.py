@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pgle.xla.hardware import NCCL
 from pgle.xla.targets import KERNEL_US, MEMORY_EFFICIENCY, Hardware
 
 _LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -99,6 +100,11 @@ def fused_us(
         for each in (share.most, share.likely, share.least)
     )
     return Speed(least, likely, most)
+
+
+def has_figures(hardware: Hardware) -> bool:
+    """Whether the published figures are of GPUs of this vendor; else they only bound a saving."""
+    return hardware.library.name == NCCL.name
 
 
 def largest_head(hardware: Hardware) -> int:

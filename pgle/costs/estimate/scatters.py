@@ -30,21 +30,20 @@ American English", 1967).
 
 def even_us(module: Module, scatter: Instruction) -> float:
     """What additions wait for each other if all places are written to equally often."""
-    repeats = _rows(module, scatter) / max(_places(module, scatter), 1)
+    repeats = rows_of(module, scatter) / max(places_of(module, scatter), 1)
     return (
         0.0
-        if repeats <= 1 or _overwrites(module, scatter)
+        if repeats <= 1 or overwrites(module, scatter)
         else repeats * _added_us(scatter)
     )
 
 
 def plausible_us(module: Module, scatter: Instruction, caller: Instruction) -> float:
     """The same if the most frequent place is as frequent as the most frequent word of a text."""
-    if _overwrites(module, scatter):
+    if overwrites(module, scatter):
         return 0.0
-    frequent = max(FREQUENT, 1 / max(_places(module, scatter), 1)) * _rows(
-        module, scatter
-    )
+    share = max(FREQUENT, 1 / max(places_of(module, scatter), 1))
+    frequent = share * rows_of(module, scatter)
     return min(frequent, _most_repeats(module, scatter, caller)) * _added_us(scatter)
 
 
@@ -53,7 +52,7 @@ def extreme_us(module: Module, scatter: Instruction, caller: Instruction) -> flo
 
     jaxlib 0.10.2 and 0.11.0 compare and swap in f32, too (jax-ml/jax issue 38806).
     """
-    if _overwrites(module, scatter):
+    if overwrites(module, scatter):
         return 0.0
     adds = _dtype(scatter)[:1] in "su" or _dtype(scatter) in ("f16", "f64")
     repeats = _most_repeats(module, scatter, caller)
@@ -72,7 +71,7 @@ def _dtype(scatter: Instruction) -> str:
     return (first_array(scatter.shape) or scatter.shape).dtype
 
 
-def _overwrites(module: Module, scatter: Instruction) -> bool:
+def overwrites(module: Module, scatter: Instruction) -> bool:
     """Whether it writes without reading, so that nothing has to wait."""
     opcodes: set[str] = set()
     for name in scatter.called:
@@ -82,7 +81,7 @@ def _overwrites(module: Module, scatter: Instruction) -> bool:
     return opcodes == {"parameter"}
 
 
-def _places(module: Module, scatter: Instruction) -> int:
+def places_of(module: Module, scatter: Instruction) -> int:
     """Rows of the operand, each as long as an update."""
     updates = operand_shape(module, scatter, len(scatter.operands) // 2 + 1)
     result = first_array(scatter.shape)
@@ -90,7 +89,7 @@ def _places(module: Module, scatter: Instruction) -> int:
         return 1
     return (
         prod(result.dimensions)
-        * _rows(module, scatter)
+        * rows_of(module, scatter)
         // max(prod(updates.dimensions), 1)
     )
 
@@ -101,7 +100,7 @@ def _most_repeats(module: Module, scatter: Instruction, caller: Instruction) -> 
     A mixture of experts sends each token to k experts: the indices are an argsort of tokens times
     k, divided by k, so that each of the operand's rows comes k times.
     """
-    rows = _rows(module, scatter)
+    rows = rows_of(module, scatter)
     arrays = len(scatter.operands) // 2
     updates = operand_shape(module, scatter, arrays + 1)
     permuted = _permuted(module, scatter.operands[arrays], caller) if arrays else 0
@@ -192,7 +191,7 @@ def _argsorted(module: Module, item: Instruction) -> int:
     return prod(item.shape.dimensions) if root.opcode == "iota" else 0
 
 
-def _rows(module: Module, scatter: Instruction) -> int:
+def rows_of(module: Module, scatter: Instruction) -> int:
     """Places that a scatter writes to: its indices, whose last dimension says where where it is
     short.
     """

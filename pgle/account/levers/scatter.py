@@ -1,0 +1,128 @@
+"""Scatters that add, such as the gradient of a lookup: rows that meet in one place wait for each
+other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from pgle.account.levers.flow import Flow
+from pgle.account.levers.places import places, taken_us
+from pgle.account.step_costs import StepCosts
+from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
+from pgle.costs.estimate.products import Matmul, least_product_us, matmul_us
+from pgle.costs.estimate.scatters import overwrites, places_of, rows_of
+from pgle.errors import in_words, many
+from pgle.schedule.predict import ESTIMATE_RANGE
+from pgle.xla.hlo.module import BITS
+from pgle.xla.targets import KERNEL_US, MEMORY_EFFICIENCY, Hardware
+
+_WORTH = 0.5
+"""Part of a scatter's time that its replacement may take at most. A smaller gain is not sure: both
+are estimates.
+"""
+
+_SORT_PASSES = 4  # of 8 bits each for 32-bit indices, as CUB sorts
+_INDEX_BYTES = 8  # an index and where it was before the sort
+
+
+@dataclass(frozen=True, slots=True)
+class _Replacement:
+    """What computes the same as a scatter."""
+
+    us: float  # per execution
+    least_us: float  # at the GPU's peaks
+    is_product: bool  # with one-hot rows; else the indices are sorted first
+
+
+def find(step: StepCosts, flow: Flow) -> Opportunity | None:
+    """What products with one-hot rows, or sorted indices, would save."""
+    found: dict[str, _Replacement] = {}
+    for name, node in flow.nodes.items():
+        kernel = flow.kernel[name]
+        count = step.count.get(kernel, 0.0)
+        if node.opcode != "scatter" or not count or overwrites(step.module, node):
+            continue
+        other = _replacement(step, flow, name)
+        if other.us <= _WORTH * step.us.get(kernel, 0.0) / count:
+            found[kernel] = other
+    if not found:
+        return None
+    now_us = taken_us(step, found)
+    likely = sum(step.count[name] * other.us for name, other in found.items())
+    least = sum(step.count[name] * other.least_us for name, other in found.items())
+    is_sure = all(other.is_product for other in found.values())
+    expected = now_us - likely if is_sure else None
+    surely = max(now_us - ESTIMATE_RANGE[1] * likely, 0.0) if is_sure else 0.0
+    return Opportunity(
+        kind=OpportunityKind.SCATTER,
+        expected_us=expected,
+        least_us=surely,
+        most_us=now_us - least,
+        part=StepPart.COMPUTE,
+        basis=Basis.ESTIMATED,
+        title=_title(step, found, is_sure),
+        why=_why(len(found), now_us, likely, is_sure),
+        edit=_PRODUCT if is_sure else _SORTED,
+        where=places(step, found),
+        instructions=frozenset(found),
+    )
+
+
+_PRODUCT = (
+    "Look up with jax.nn.one_hot(ids, rows, dtype=table.dtype) @ table in place of "
+    "table[ids], so that the gradient is a product too."
+)
+_SORTED = (
+    "Sort the indices first (jnp.argsort), and add the rows in that order with "
+    ".at[ids].add(rows, indices_are_sorted=True)."
+)
+
+
+def _title(step: StepCosts, found: dict[str, _Replacement], is_sure: bool) -> str:
+    if not is_sure:
+        return "Sort what the scatter adds"
+    names = (step.module.instructions[name].op_name for name in found)
+    is_gradient = any("transpose(" in name for name in names)
+    what = "the lookup's gradient" if is_gradient else "the sum by index"
+    return f"Write {what} as a one-hot product, not as a scatter"
+
+
+def _why(count: int, now_us: float, likely: float, is_sure: bool) -> str:
+    other = "one-hot products" if is_sure else "sorted rows"
+    takes = "takes" if count == 1 else "take"
+    found = f"{many(count, 'scatter')} {takes} {in_words(now_us)} a step"
+    return f"{found}, {other} {in_words(likely)}"
+
+
+def _replacement(step: StepCosts, flow: Flow, name: str) -> _Replacement:
+    """A product with one-hot rows; rows in order where that is far less.
+
+    XLA's kernel for sorted indices is sometimes slow (openxla/xla issue 22233), so that trying
+    decides.
+    """
+    module, hardware = step.module, step.hardware
+    node = flow.nodes[name]
+    rows = rows_of(module, node)
+    places = max(places_of(module, node), 1)
+    shape = flow.shape(name)
+    width = max(prod(shape.dimensions) // places, 1)
+    item = BITS.get(shape.dtype, 32) / 8
+    product = Matmul(batch=1, m=places, n=width, k=rows, dtype=shape.dtype)
+    # the one-hot rows are written and read, unless XLA fuses them
+    hot_us = _memory_us(hardware, 2 * rows * places * item)
+    product_us = matmul_us(product, hardware) + hot_us
+    kernel = flow.kernel[name]
+    now_us = step.us.get(kernel, 0.0) / step.count[kernel]
+    if product_us <= _WORTH * now_us:
+        return _Replacement(product_us, least_product_us(product, hardware), True)
+    sort_us = _SORT_PASSES * _memory_us(hardware, 2 * rows * _INDEX_BYTES)
+    moved = (3 * rows * width + places * width) * item
+    sorted_us = sort_us + KERNEL_US + _memory_us(hardware, moved)
+    return _Replacement(sorted_us, moved / (hardware.memory_gb_s * 1e3), False)
+
+
+def _memory_us(hardware: Hardware, size: float) -> float:
+    """Microseconds of a kernel that moves so many bytes."""
+    return KERNEL_US + size / (hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3)
