@@ -19,6 +19,7 @@ from pgle.analyze.collectives import (
     measured_collectives,
     transfer_exposed_us,
 )
+from pgle.analyze.contending import Contention, find_contention
 from pgle.analyze.layers import (
     Layers,
     MeasuredInstruction,
@@ -28,6 +29,8 @@ from pgle.analyze.layers import (
     slowest,
     work_of,
 )
+from pgle.analyze.slow_links import SlowLink
+from pgle.analyze.versions import Version
 from pgle.analyze.window import (
     DeviceWindow,
     StepBreakdown,
@@ -136,6 +139,8 @@ class MeasuredStep:
     compute: tuple[MeasuredInstruction, ...]  # the costliest first
     parts: StepParts  # every step, by rows that add up to it
     late: LateRanks  # the ranks that the others wait for
+    slow_links: tuple[SlowLink, ...]  # collectives that are slow on some ranks
+    contention: tuple[Contention, ...]  # copies that slow what they overlap
     # of asynchronous collectives together, after the last rank arrived, in a step
     async_exposed_us: float
     layers: Layers | None = None  # by part of the program; None without HLO
@@ -146,6 +151,8 @@ class MeasuredStep:
     # what the scheduler knew and could still hide; None without scheduled HLO and hardware, and of
     # a profile run whose collectives are synchronous, which no schedule of a plain run has
     overlap: Overlap | None = None
+    # other compilations of the main program that the recording holds
+    versions: tuple[Version, ...] = ()
     # of the profile run that recorded it, whose flags are pgle's and not the program's; empty: no
     # profile run
     mode: str = ""
@@ -257,25 +264,26 @@ def measure_step(
     *,
     memory: Memory | None = None,
     used: Profile | None = None,
+    versions: tuple[Version, ...] = (),
     mode: str = "",
 ) -> MeasuredStep:
     """Take the steady steps of one program apart.
 
     Args:
         trace: all ranks in one table, of which `costs.program` is one.
+        versions: of the main program but the one that is taken apart.
         mode: of the profile run that recorded it; empty: no profile run.
     """
     program, module = costs.program, costs.program.hlo
     naming = name_instructions(trace, program.instructions, program.hlo)
-    trace = renumbered(
-        trace, [program.index], [align_program(trace, program.index, naming)]
-    )
+    aligned = align_program(trace, program.index, naming)
+    trace = renumbered(trace, [program.index], [aligned])
     main = program.index
     stream, communicates = _streams(trace, naming, main)
     executions = find_executions(trace, communicates)
     windows = device_windows(trace, executions, main, stream)
     by_name = {name: cost for cost in costs.costs for name in (cost.traced, cost.name)}
-    arrivals = find_arrivals(trace, windows, naming)
+    arrivals = find_arrivals(trace, windows, naming, module, aligned.ahead_ns)
     collectives = measured_collectives(
         windows, naming, by_name, module, hardware, arrivals
     )
@@ -313,11 +321,14 @@ def measure_step(
             trace, windows, main, arrivals.done, _row_names(trace, naming)
         ),
         late=arrivals.ranks,
+        slow_links=arrivals.slow_links,
+        contention=find_contention(trace, windows, main, arrivals.done),
         async_exposed_us=transfer_exposed_us(windows, naming, arrivals, hidden),
         layers=layers,
         products=find_products(compute, hardware),
         memory=memory,
         overlap=overlap,
+        versions=versions,
         mode=mode,
     )
 

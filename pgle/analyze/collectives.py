@@ -11,11 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from pgle.analyze.slow_links import (
+    Launches,
+    SlowLink,
+    find_slow_links,
+    joined_launches,
+)
 from pgle.analyze.window import DeviceWindow
 from pgle.costs.estimate.communication import (
     bus_bandwidth_gb_s,
@@ -28,7 +33,7 @@ from pgle.costs.profile.value import Cost, Profile, effective_costs
 from pgle.schedule.placements import placements
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.simulate import Stream
-from pgle.trace.columns import distinct, heads, usual_values
+from pgle.trace.columns import Floats, distinct, heads, usual_values
 from pgle.trace.intervals import covered, union
 from pgle.trace.table import Trace
 from pgle.xla.collective_kinds import KINDS
@@ -241,48 +246,40 @@ class Arrivals:
         npt.NDArray[np.float64], ...
     ]  # by window, float64[rows]: when a row would have ended without a wait
     ranks: LateRanks
+    slow_links: tuple[SlowLink, ...] = ()  # the one that costs most first
 
 
 def find_arrivals(
-    trace: Trace, windows: Sequence[DeviceWindow], naming: Naming
+    trace: Trace,
+    windows: Sequence[DeviceWindow],
+    naming: Naming,
+    module: Module | None,
+    ahead_ns: Floats,
 ) -> Arrivals:
-    """What of each collective of the main module is a wait."""
+    """What of each collective of the main module is a wait.
+
+    Args:
+        module: its HLO; None if unknown.
+        ahead_ns: float64[executions, devices], how far each device's clock is ahead of the first
+            one's; NaN if unknown. Executions behind these have the last value.
+    """
     done = [window.end for window in windows]
-    columns: list[tuple[npt.NDArray[Any], ...]] = []
-    groups = group_of_device(naming, trace.devices)
-    for number, window in enumerate(windows):
-        rows, name = _own_rows(window, naming)
-        known = trace.execution[window.rows[rows]] >= 0
-        rows, name = rows[known], name[known]
-        execution = trace.execution[window.rows[rows]].astype(np.int64)
-        order = np.lexsort((rows, name, execution))
-        first = heads(execution[order], name[order])
-        occurrence = np.empty(len(rows), np.int64)
-        occurrence[order] = np.arange(len(rows)) - np.repeat(
-            first, np.diff(np.append(first, len(rows)))
-        )
-        length = window.end[rows] - window.start[rows]
-        columns.append(
-            (
-                np.full(len(rows), number),
-                rows,
-                execution,
-                name,
-                groups[name, window.device],
-                occurrence,
-                length,
-            )
-        )
-    place, row, execution, name, group, occurrence, length = map(
-        np.concatenate, zip(*columns, strict=True)
-    )
-    order = np.lexsort((length, occurrence, group, name, execution))
-    if len(order) == 0:
+    launches = _launches(trace, windows, naming, ahead_ns)
+    if len(launches.row) == 0:
         return Arrivals(tuple(done), LateRanks())
-    first = heads(execution[order], name[order], group[order], occurrence[order])
+    links = find_slow_links(launches, windows, naming, module)
+    span = launches.length_ns
+    if (
+        links is not None
+    ):  # how long it takes tells nothing there, but when it starts does
+        span = np.where(links.changed, links.waited_ns, span)
+    place, row, execution = launches.window, launches.row, launches.execution
+    columns = (launches.occurrence, launches.group, launches.name, execution)
+    order = np.lexsort((span, *columns))
+    first = heads(*(column[order] for column in columns))
     sizes = np.diff(np.append(first, len(order)))
     wait = np.empty(len(order))
-    wait[order] = length[order] - np.repeat(length[order][first], sizes)
+    wait[order] = span[order] - np.repeat(span[order][first], sizes)
     exposed = np.empty(len(order))
     for number, window in enumerate(windows):
         here = np.flatnonzero(place == number)
@@ -291,10 +288,8 @@ def find_arrivals(
         exposed[here] = wait[here] - covered(
             window.busy(Stream.COMPUTE), end - wait[here], end
         )
-    numbers, last = (
-        distinct(execution),
-        order[first],
-    )  # the rank with the least time comes first
+    numbers = distinct(execution)
+    last = order[first]  # the rank with the least time comes first
     by_exposed = order[
         np.lexsort((exposed[order], np.repeat(np.arange(len(first)), sizes)))
     ]
@@ -310,9 +305,71 @@ def find_arrivals(
         (np.searchsorted(numbers, execution[last]), place[last]),
         np.where(sizes > 1, middle, 0.0),
     )
+    if links is not None:
+        slowed = np.zeros(waited.shape)
+        step = np.searchsorted(numbers, execution)
+        np.add.at(slowed, (step, place), links.exposed_ns)
+        waited = _not_slowed(waited, slowed)
     return Arrivals(
-        tuple(done), late_ranks(waited, [window.device for window in windows])
+        done=tuple(done),
+        ranks=late_ranks(waited, [window.device for window in windows]),
+        slow_links=() if links is None else links.links,
     )
+
+
+def _launches(
+    trace: Trace, windows: Sequence[DeviceWindow], naming: Naming, ahead_ns: Floats
+) -> Launches:
+    """Every launch of a collective of the main module in an execution."""
+    parts: list[Launches] = []
+    groups = group_of_device(naming, trace.devices)
+    for number, window in enumerate(windows):
+        rows, name = _own_rows(window, naming)
+        known = trace.execution[window.rows[rows]] >= 0
+        rows, name = rows[known], name[known]
+        execution = trace.execution[window.rows[rows]].astype(np.int64)
+        order = np.lexsort((rows, name, execution))
+        first = heads(execution[order], name[order])
+        occurrence = np.empty(len(rows), np.int64)
+        occurrence[order] = np.arange(len(rows)) - np.repeat(
+            first, np.diff(np.append(first, len(rows)))
+        )
+        start, end = window.start[rows], window.end[rows]
+        numbers = np.minimum(execution, len(ahead_ns) - 1)
+        since_ns = window.begin_ns - ahead_ns[numbers, window.device]
+        parts.append(
+            Launches(
+                window=np.full(len(rows), number),
+                row=rows,
+                execution=execution,
+                name=name.astype(np.int64),
+                group=groups[name, window.device],
+                occurrence=occurrence,
+                length_ns=end - start,
+                start_ns=start + since_ns,
+            )
+        )
+    return joined_launches(parts)
+
+
+def _not_slowed(
+    waited: npt.NDArray[np.float64], slowed: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """The waits for ranks without those that a slow link caused, in its execution or the next.
+
+    Args:
+        waited, slowed: float64[executions, devices], ns that the others wait for this device, and
+            by which collectives are longer on it.
+    """
+    left = waited.copy()
+    owed = np.zeros(waited.shape[1])
+    for at, more in enumerate(slowed):
+        before = np.minimum(left[at], owed)
+        left[at] -= before
+        now = np.minimum(left[at], more)
+        left[at] -= now
+        owed = more - now
+    return left
 
 
 def late_ranks(waited: npt.NDArray[np.float64], devices: Sequence[int]) -> LateRanks:

@@ -21,6 +21,7 @@ from itertools import product
 
 import numpy as np
 
+from pgle.analyze.alike import common_ratio
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.window import RowGroup, StepTime
 from pgle.costs.measure.ranks import MatchedBy, match
@@ -40,8 +41,6 @@ LAUNCHES_DIFFER = 0.0054
 less than this share: of five public pairs the standard deviation is 0.21 %
 (marin-community/marin#7012, #8277, #8822, #7912).
 """
-
-BY_CHANCE = 2.576  # standard deviations of a sign test: 1 %, two-sided
 
 SAME = 1e-6  # of the step; simulated steps that differ by less are the same
 LEAST_STEPS = 3  # on each side; fewer do not say how much steps differ
@@ -488,33 +487,14 @@ def _is_compute(before: _Item | None, after: _Item | None) -> bool:
 
 
 def _all_compute(pairs: Sequence[tuple[_Item | None, _Item | None]]) -> float:
-    """By which factor all compute instructions take longer alike; 1 if their changes differ from
-    each other.
-
-    It is the median of their ratios, weighted by time. It counts if it explains more of what the
-    instructions changed by than it leaves, and if instructions that got longer (or shorter) are
-    more than chance gives (sign test at 1 %).
-    """
+    """By which factor all compute instructions take longer alike (`common_ratio`)."""
     both = [
         (one.part.us, two.part.us)
         for one, two in pairs
         if _is_compute(one, two) and one and two
     ]
-    times = np.array([row for row in both if row[0] > 0 and row[1] > 0]).reshape(-1, 2)
-    if not len(times):
-        return 1.0
-    before, after = times.T
-    ratios = after / before
-    order = np.argsort(ratios, kind="stable")
-    reached = np.cumsum(before[order])
-    ratio = float(ratios[order][np.searchsorted(reached, reached[-1] / 2)])
-    left = float(np.abs(after - ratio * before).sum())
-    if left > float(np.abs(after - before).sum()) / 2:
-        return 1.0
-    longer = int((after > before).sum())
-    deviation = np.sqrt(len(times)) / 2
-    alike = longer if ratio > 1 else len(times) - longer
-    return ratio if alike - len(times) / 2 > BY_CHANCE * deviation else 1.0
+    times = np.array(both, np.float64).reshape(-1, 2)
+    return common_ratio(times[:, 0], times[:, 1])
 
 
 def _compute_row(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.findings import ROWS, EvidenceRow, StepFinding, in_percent, in_words
 from pgle.analyze.other_work import TO_TELL, OtherKind
+from pgle.analyze.versions import Version
 from pgle.analyze.window import RowGroup
 from pgle.errors import many
 from pgle.trace.table import LeftOutReason
@@ -36,33 +39,72 @@ def other_work(step: MeasuredStep) -> StepFinding | None:
 
 
 def recompilation(step: MeasuredStep) -> StepFinding | None:
-    """Other versions of the main program run between its steps, and XLA compiles: shapes or types
-    that change.
-    """
-    if not any(len(window.compiling) for window in step.windows):
-        # versions that were compiled before take turns, as eager operations of several shapes do
+    """The main program was compiled more than once, or XLA compiles while the steps run."""
+    versions = step.versions if step.has_step else ()
+    compiles = list(_compilations(step))
+    if not versions and not compiles:
         return None
-    main, modules = step.costs.program.key.name, step.trace.modules
-    runs = Counter(
-        {
-            at: count
-            for at, count in step.runs_of_others().items()
-            if modules[at].name == main
-        }
-    )
+    main = step.costs.program.key.name
+    found = []
+    if versions:
+        what = many(len(versions), "other version")
+        found.append(f"{what} of {main} ran: {_about(versions[0])}")
+    if compiles:
+        first = compiles[0]
+        found.append(f"XLA compiles for {in_words(first[0])} {first[1]}")
+    rows = [
+        EvidenceRow(f"program {one.program_id}", 0.0, _about(one)) for one in versions
+    ]
+    rows += [
+        EvidenceRow("XLA compiles", us / step.steps, f"for {in_words(us)} {where}")
+        for us, where in compiles
+    ]
     return StepFinding(
         step.idle_us["while compiling"],
-        f"{many(len(runs), 'other version')} of {main} ran between its steps: it is compiled again and again",
-        tuple(
-            EvidenceRow(
-                f"program {modules[at].program_id}", 0.0, many(count, "execution")
-            )
-            for at, count in runs.most_common(ROWS)
-        ),
-        "give the step the same shapes, types and static arguments each time: pad the input; jax_log_compiles=1 says "
-        "what changed",
-        reached=len(runs),
+        "; ".join(found),
+        tuple(rows[:ROWS]),
+        _remedy(versions),
+        reached=len(versions) + len(compiles),
     )
+
+
+def _about(version: Version) -> str:
+    """How often a version ran, when first, and what differs."""
+    ran = many(version.executions, "execution")
+    usual = f"program {version.usual_id}"
+    before = many(version.before, "execution")
+    first = f"the first after {before} of {usual}" if version.before else "the first"
+    why = "; ".join(version.changed)
+    if version.is_same:
+        why = f"the same program as {usual}"
+    return "; ".join(filter(None, (f"{ran}, {first}", why)))
+
+
+def _remedy(versions: Sequence[Version]) -> str:
+    if any(version.is_same for version in versions):
+        return (
+            "jit the same function object each time: a new lambda or partial is compiled again; "
+            "jax_explain_cache_misses=1 says why"
+        )
+    return (
+        "give the step the same shapes, types and static arguments each time: pad the input; "
+        "jax_explain_cache_misses=1 says what changed"
+    )
+
+
+def _compilations(step: MeasuredStep) -> Iterator[tuple[float, str]]:
+    """When XLA compiles within the steps: microseconds and where, for each process once."""
+    seen = set()
+    for window in step.windows:
+        process = step.trace.devices[window.device].process
+        if process in seen:
+            continue
+        seen.add(process)
+        times = window.compiling
+        at = np.searchsorted(window.begins, times.start, side="right") - 1
+        for place, ns in zip(at.tolist(), times.lengths.tolist(), strict=True):
+            execution = int(window.numbers[max(place, 0)])
+            yield ns / 1e3, f"in execution {execution}, in process {process}"
 
 
 def window_remarks(step: MeasuredStep) -> StepFinding:

@@ -18,6 +18,8 @@ from pgle.analyze.findings import ROWS, EvidenceRow, StepFinding, in_percent, in
 from pgle.analyze.layers import MeasuredInstruction, TrainingPhase
 from pgle.analyze.pauses import HostPause, find_pauses
 from pgle.analyze.recording import MUCH_OTHER, other_work, recompilation, window_remarks
+from pgle.analyze.slow_links import LEAST_SLOWED, SLOW_TRANSFER
+from pgle.analyze.uneven import SlowGpu, find_slow_gpus, slow_gpu_rows, slow_link
 from pgle.analyze.window import RowGroup
 from pgle.costs.estimate.estimate import compute_us
 from pgle.costs.profile.value import has_remat
@@ -35,7 +37,6 @@ on.
 """
 LEAST_HIDDEN = 0.001  # of the step; less is no reason for another profile
 LEAST_LATE = 0.1  # of the wait for other ranks; what explains less is not shown
-SLOW_TRANSFER = 0.7  # of the expected speed; below that a collective is slow
 SLOW_PRODUCT = 0.5  # of the expected speed; a matrix product that is slower is slow
 SPARE_MEMORY = 0.5  # of the memory limit; a program that needs less can keep what it computes again
 
@@ -195,13 +196,8 @@ def rank_skew(step: MeasuredStep) -> StepFinding | None:
         for device, us, count in late.devices
         if us >= enough_us
     ]
-    skew = sorted(
-        ((item, (item.cost.skew_us or 0.0) * item.count) for item in step.compute),
-        key=lambda row: -row[1],
-    )
-    longer = evidence_of(
-        (item, us, "longer on the slowest rank") for item, us in skew if us >= enough_us
-    )
+    gpus = [gpu for gpu in find_slow_gpus(step) if gpu.us >= enough_us]
+    longer = slow_gpu_rows(gpus, step) or _longer_rows(step, enough_us)
     idlest, more_us = _idlest(step)
     if more_us >= enough_us:
         longer = (
@@ -215,10 +211,30 @@ def rank_skew(step: MeasuredStep) -> StepFinding | None:
     )
     return StepFinding(
         min(waited_us, step.step_us - step.breakdown.compute_us),
-        f"the other ranks wait {in_words(waited_us)} a step {who}",
+        f"the other ranks wait {in_words(waited_us)} a step {who}{_why_slow(gpus, step)}",
         (*ranks[:ROWS], *longer[:ROWS], *most),
         "even out these instructions: alike data on each rank, or an algorithm whose time does not hang on the data; "
         f"if all of them are slow on one rank, check its clocks ('{DOCTOR}' there); if it is idle, check its host",
+    )
+
+
+def _why_slow(gpus: Sequence[SlowGpu], step: MeasuredStep) -> str:
+    """That all compute of a rank is slower, in words; empty if that is not so."""
+    if not gpus:
+        return ""
+    slowest = gpus[0]
+    slower = f"all compute is {in_percent(slowest.share)} slower"
+    return f"; {slower} on {step.rank_name(slowest.device)}"
+
+
+def _longer_rows(step: MeasuredStep, enough_us: float) -> tuple[EvidenceRow, ...]:
+    """The instructions that take longer on the slowest rank."""
+    skew = sorted(
+        ((item, (item.cost.skew_us or 0.0) * item.count) for item in step.compute),
+        key=lambda row: -row[1],
+    )
+    return evidence_of(
+        (item, us, "longer on the slowest rank") for item, us in skew if us >= enough_us
     )
 
 
@@ -642,6 +658,31 @@ def copies(step: MeasuredStep) -> StepFinding:
     )
 
 
+def contending_copies(step: MeasuredStep) -> StepFinding | None:
+    """Copies and memsets next to which kernels and collectives take longer than without them."""
+    if not step.contention:
+        return None
+    first = step.contention[0]
+    steps = len(step.parts.steps)
+    rows = (
+        EvidenceRow(
+            item.name,
+            item.us,
+            f"{in_words(item.copied_us)} of copies a step, in {len(item.executions)} of {many(steps, 'step')}; "
+            f"{many(item.launches, 'kernel')} take {item.ratio:.2f} times as long",
+        )
+        for item in step.contention[:ROWS]
+    )
+    return StepFinding(
+        sum(item.us for item in step.contention),
+        f"{first.name} overlap the step and lengthen it by {in_words(first.us)}: what runs next to them takes "
+        f"{first.ratio:.2f} times as long",
+        tuple(rows),
+        "move these copies away from what is bound by memory: copy between steps, less at a time, or less often; "
+        "host memory should be pinned",
+    )
+
+
 def rematerialised_for_nothing(step: MeasuredStep) -> StepFinding | None:
     """What the program computes again though there is memory to keep it."""
     layers, memory = step.layers, step.memory
@@ -724,6 +765,16 @@ RULES: Mapping[str, Rule] = {
         "Even out the ranks",
         0.02,
         "ranks wait for the last one for at least 2 % of the step, compared within each step",
+        _OWN,
+        simulated=False,
+    ),
+    "slow-link": Rule(
+        slow_link,
+        "collectives slow on some ranks",
+        "Check the links of the slow ranks",
+        LEAST_SLOWED,
+        "collectives below 70 % of their speed on the other ranks of the group, or in equal groups, after all have "
+        "started, for at least 1 % of the step",
         _OWN,
         simulated=False,
     ),
@@ -821,6 +872,16 @@ RULES: Mapping[str, Rule] = {
         "exposed copies of at least 1 % of the step",
         "openxla/xla#45983",
     ),
+    "contending-copies": Rule(
+        contending_copies,
+        "copies that slow what they overlap",
+        "Move copies away from compute",
+        0.01,
+        "kernels and collectives that take longer next to copies or memsets than in steps without (sign test at 1 %), by "
+        "at least 1 % of the step",
+        _OWN,
+        simulated=False,
+    ),
     "needless-rematerialisation": Rule(
         rematerialised_for_nothing,
         "needless rematerialisation",
@@ -852,7 +913,7 @@ RULES: Mapping[str, Rule] = {
         "repeated compilation",
         "Compile the step once",
         1,
-        "another version of the main program between its steps, while XLA compiles",
+        "two program ids of the main program on one device, or XLA compiles while the steps run",
         "Mocz, GPU/JAX Profiling",
         simulated=False,
     ),

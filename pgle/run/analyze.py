@@ -14,8 +14,14 @@ from pgle.analyze.analysis import MeasuredStep, Memory, find_memory, measure_ste
 from pgle.analyze.differences import Differences, find_differences
 from pgle.analyze.findings import StepFinding
 from pgle.analyze.rules import find_findings
+from pgle.analyze.versions import Version, find_versions
 from pgle.costs.estimate.estimate import hardware_of
-from pgle.costs.measure.measured import ProgramCosts, TracedProgram, measure
+from pgle.costs.measure.measured import (
+    ProgramCosts,
+    TracedProgram,
+    measure,
+    with_embedded_hlo,
+)
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
@@ -35,7 +41,7 @@ from pgle.run.inputs.traces import (
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.record import Noise, record
 from pgle.steps.compare import Comparison, LimitCheck
-from pgle.trace.table import ActivityKind, Recording, Trace
+from pgle.trace.table import ActivityKind, ModuleKey, Recording, Trace
 from pgle.xla.flags.catalogue import DISABLE_ASYNC
 from pgle.xla.flags.text import parse_flags
 from pgle.xla.hlo.dumps import Dumps, is_hlo, read_dumps, read_modules, read_scheduled
@@ -95,6 +101,7 @@ def measured_step(side: StepInput, progress: Progress | None = None) -> Measured
         )
     measured = measure(trace, dumps)
     costs = measured.costs[0]
+    versions = _versions(trace, dumps, costs.program)
     stages = (_stage_for(path) or recorded_by(path) for path in side.inputs)
     stage = next(filter(None, stages), None)
     record = None if stage is None else read_manifest(stage.run.path).last(stage.name)
@@ -113,7 +120,30 @@ def measured_step(side: StepInput, progress: Progress | None = None) -> Measured
     trace = replace(trace, warnings=(*trace.warnings, *filter(None, [note])))
     memory = _memory(trace, costs.program, target, hardware)
     mode = record.mode if record is not None and record.stage == "profile" else ""
-    return measure_step(trace, costs, hardware, memory=memory, used=profile, mode=mode)
+    return measure_step(
+        trace,
+        costs,
+        hardware,
+        memory=memory,
+        used=profile,
+        versions=versions,
+        mode=mode,
+    )
+
+
+def _versions(trace: Trace, dumps: Dumps, main: TracedProgram) -> tuple[Version, ...]:
+    """Other compilations of the main program, with the HLO of a dump or that in the trace."""
+
+    def hlo_of(key: ModuleKey) -> Module | None:
+        dumped = [
+            module
+            for module in dumps.modules
+            if (module.name, module.program_id) == (key.name, key.program_id)
+        ]
+        embedded = replace(main, key=key, hlo=dumped[0] if dumped else None)
+        return with_embedded_hlo(trace, embedded).hlo
+
+    return find_versions(trace, main.key.name, hlo_of)
 
 
 def _check_window(costs: ProgramCosts, path: AnyPath) -> None:

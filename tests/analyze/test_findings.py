@@ -165,6 +165,52 @@ def skewed() -> Trace:
     )
 
 
+def slow_pair() -> Trace:
+    """All four devices start a collective together; on the last two it takes 250 µs longer."""
+    fast = (
+        Step()
+        .run("negate.1", 5000)
+        .beside("all-gather-start.2", 100, exposed=100)
+        .run("negate.2", 5000)
+        .beside("all-reduce-start.5", 270, exposed=270)
+    )
+    slow = (
+        Step()
+        .run("negate.1", 5000)
+        .beside("all-gather-start.2", 350, exposed=350)
+        .run("negate.2", 5000)
+        .beside("all-reduce-start.5", 20, exposed=20)
+    )
+    return made(
+        (
+            device,
+            number,
+            [replace(run, start=run.start + 10_380 * number) for run in step.runs],
+        )
+        for device, step in enumerate((fast, fast, slow, slow))
+        for number in range(4)
+    )
+
+
+def contending() -> Trace:
+    """In some of eight steps a copy runs next to ten kernels, which take 1.4 times as long."""
+    steps = []
+    clock = 0.0
+    for number in range(8):
+        begin = clock
+        step = Step().run("negate.2", 9000)
+        factor = 1.4 if number in (2, 3, 6) else 1.0
+        for _ in range(10):
+            step.run("negate.3", 100 * factor)
+        if factor > 1:
+            step.beside("copy.1", 1000 * factor)
+            step.runs[-1] = replace(step.runs[-1], kind=ActivityKind.MEMCPY)
+        runs = [replace(run, start=run.start + begin) for run in step.runs]
+        steps += [(device, number, runs) for device in range(2)]
+        clock += step.clock + 5
+    return made(steps)
+
+
 def warming_up() -> Trace:
     """The first of many steps is slower."""
     slow = Step().run("negate.1", 9000)
@@ -282,6 +328,7 @@ FAULTS = {
         .run("negate.3", 20)
     ),
     "rank-skew": skewed,
+    "slow-link": slow_pair,
     "slow-steps": one_slow,
     "changing-steps": growing,
     "other-modules": with_another_module,
@@ -301,6 +348,7 @@ FAULTS = {
     "exposed-copies": lambda: steps_of(
         usual().run("copy.1", 300, kind=ActivityKind.MEMCPY)
     ),
+    "contending-copies": contending,
     "needless-rematerialisation": lambda: steps_of(
         usual().run("negate.5", 500).run("negate.4.remat", 300)
     ),

@@ -101,13 +101,15 @@ class Fault:
     plant: Callable[[Faulty], float]  # plants it; what it adds to a mean step, in ms
     finding: str  # id, empty: none
     names: tuple[str, ...] = ()  # in the finding's words or its evidence
-    # group or name of the row of ``--against`` that grew by as much; "late": what ranks wait
+    # group or name of the row of ``--against`` that grew by as much; "late": what ranks wait;
+    # empty: it is spread over many
     row: str = ""
     base_ms: float = 0.0  # what the finding counts in the clean recording
     is_many: bool = False  # in the longer recording
     verdict: StepVerdict | None = StepVerdict.LONGER
     # whether the finding's share is what is planted; else only a part of that can be saved
     is_saved: bool = True
+    also: str = ""  # another such row, whose growth is a part of what is planted
 
 
 def whole(faulty: Faulty) -> range:
@@ -126,6 +128,18 @@ def late(rank: int, ms: float, *, busy: bool = False) -> Callable[[Faulty], floa
         return ms
 
     return plant
+
+
+def slow_link(rank: int, name: str, ms: float) -> Callable[[Faulty], float]:
+    def plant(faulty: Faulty) -> float:
+        faulty.slow_link(rank, name, every(faulty), round(ms * MS))
+        return ms
+
+    return plant
+
+
+def slow_gpu(rank: int, factor: float) -> Callable[[Faulty], float]:
+    return lambda faulty: faulty.slow_compute(rank, factor, every(faulty)) / MS
 
 
 def in_turn(sizes: Sequence[float]) -> Callable[[Faulty], float]:
@@ -214,6 +228,18 @@ def copied(ms: float) -> Callable[[Faulty], float]:
     return plant
 
 
+def contending(
+    kernels: int, factor: float, executions: Sequence[int]
+) -> Callable[[Faulty], float]:
+    """A copy next to kernels of some executions."""
+
+    def plant(faulty: Faulty) -> float:
+        gained = faulty.contending_copy(kernels, factor, 0.3, executions)
+        return gained * len(executions) / len(every(faulty)) / MS
+
+    return plant
+
+
 def other_kernels(name: str, kernel: str, factor: float) -> Callable[[Faulty], float]:
     def plant(faulty: Faulty) -> float:
         faulty.rename(name, kernel)
@@ -240,6 +266,28 @@ FAULTS: dict[str, Fault] = {
     ),
     "rank 0 late: a kernel takes 3 ms longer": Fault(
         late(0, 3, busy=True), "rank-skew", ("proc0:",), "late", WAITS_LONGER, True
+    ),
+    "a collective 5 ms longer on rank 3 alone": Fault(
+        slow_link(1, GATHER, 5),
+        "slow-link",
+        (GATHER, "proc3:"),
+        GATHER,
+        also="waits for other ranks",
+        is_many=True,
+    ),
+    "a collective 3 ms longer on rank 0 alone": Fault(
+        slow_link(0, "all-gather-start.5", 3),
+        "slow-link",
+        ("all-gather-start.5", "proc0:"),
+        "all-gather-start.5",
+        also="waits for other ranks",
+    ),
+    "all compute of rank 0 takes 5 % longer": Fault(
+        slow_gpu(0, 1.05),
+        "rank-skew",
+        ("all compute", "5.0 % slower", "proc0:"),
+        "late",
+        base_ms=WAITS,
     ),
     "a rank late in turn by 3 to 4.5 ms": Fault(
         in_turn((3, 3.5, 4.5)),
@@ -319,6 +367,20 @@ FAULTS: dict[str, Fault] = {
     "kernels split in ten, 2 µs between": Fault(
         split(10, 2), "launch-gaps", ("launch gaps",), "launch gaps", LAUNCH_GAPS
     ),
+    "a copy slows 150 kernels in one of three steps": Fault(
+        contending(150, 1.5, (3,)),
+        "contending-copies",
+        ("copies outside of instructions", "in 1 of 3 steps"),
+        "slow steps",
+        verdict=None,
+    ),
+    "a copy slows 100 kernels in two of nine steps": Fault(
+        contending(100, 1.5, (4, 8)),
+        "contending-copies",
+        ("copies outside of instructions", "in 2 of 9 steps"),
+        is_many=True,
+        verdict=None,
+    ),
     "a copy of 3 ms in every step": Fault(copied(3), "exposed-copies", (), "copies"),
 }
 
@@ -367,9 +429,10 @@ def test_a_planted_fault_is_found_by_name_and_size(
         grown = sum(
             change.delta_us
             for change in against.changes
-            if fault.row in (change.group, change.name)
+            if {fault.row, fault.also} & {change.group, change.name}
         )
-    assert grown / 1e3 == pytest.approx(planted, rel=0.1)
+    if fault.row:
+        assert grown / 1e3 == pytest.approx(planted, rel=0.1)
     if fault.verdict is not None:
         assert against.verdict == fault.verdict, against.why
 

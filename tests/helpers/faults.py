@@ -146,6 +146,51 @@ class Faulty:
                 return str(rank.name[before - 1 if busy else before])
         raise LookupError("no such collective")
 
+    def slow_link(
+        self, rank: int, name: str, executions: Iterable[int], by_ns: int
+    ) -> None:
+        """A collective takes one rank longer, whose peers wait for it at their next collective."""
+        slow = self.ranks[rank]
+        others = self.ranks[:rank] + self.ranks[rank + 1 :]
+        for execution in executions:
+            rows = slow.of(execution)
+            (row,) = rows[slow.name[rows] == name].tolist()
+            behind = rows[slow.start[rows] >= slow.end[row]].tolist()
+            meets = next(at for at in behind if is_collective(slow.name[at]))
+            slow.lengthen(row, by_ns)
+            for one in others:
+                here = one.of(execution)
+                (at,) = here[one.name[here] == slow.name[meets]].tolist()
+                one.lengthen(at, by_ns)
+
+    def slow_compute(
+        self, rank: int, factor: float, executions: Iterable[int]
+    ) -> float:
+        """All compute of one rank takes longer; its peers wait at each collective.
+
+        Returns:
+            By how much a step of it gets longer, in ns.
+        """
+        slow = self.ranks[rank]
+        others = self.ranks[:rank] + self.ranks[rank + 1 :]
+        chosen = list(executions)
+        total = 0
+        for execution in chosen:
+            given = late = 0
+            for row in slow.of(execution).tolist():
+                if is_collective(slow.name[row]):
+                    for one in others:
+                        here = one.of(execution)
+                        (at,) = here[one.name[here] == slow.name[row]].tolist()
+                        one.lengthen(at, late - given)
+                    given = late
+                else:
+                    by = round((slow.end[row] - slow.start[row]) * (factor - 1))
+                    slow.lengthen(row, by)
+                    late += by
+            total += late
+        return total / len(chosen)
+
     def _alone_before(self, rank: Rank, collective: int) -> int:
         """The kernel nearest to a collective, none being between, that nothing else runs up to; 0
         if there is none.
@@ -283,6 +328,33 @@ class Faulty:
                 rank.added.append(
                     (int(rank.rows[alone - 1]), begin, begin + ns, {"copy": True})
                 )
+
+    def contending_copy(
+        self, kernels: int, factor: float, at: float, executions: Iterable[int]
+    ) -> float:
+        """A copy outside of instructions runs next to some compute kernels, which take longer.
+
+        Returns:
+            What such an execution gains, in ns, mean over executions and ranks.
+        """
+        gains = []
+        for rank in self.ranks:
+            for execution in executions:
+                first = self._alone(rank, execution, at)
+                rows = rank.of(execution)
+                behind = rows[rows >= first].tolist()
+                chosen = [row for row in behind if not is_collective(rank.name[row])]
+                gained = 0
+                for row in chosen[:kernels]:
+                    by = round((rank.end[row] - rank.start[row]) * (factor - 1))
+                    rank.lengthen(row, by)
+                    gained += by
+                begin = int(rank.start[first])
+                end = int(rank.end[chosen[kernels - 1]])
+                values = {"copy": True, "outside": True}
+                rank.added.append((int(rank.rows[first]), begin, end, values))
+                gains.append(gained)
+        return float(np.mean(gains))
 
     def rename(self, name: str, kernel: str) -> None:
         """The kernels of an instruction have another name."""
@@ -469,7 +541,8 @@ def _write(rank: Rank) -> None:
                     file, row[correlation], str(values["module"]), AHEAD + number
                 )
             if "copy" in values:
-                _copy(file, dict(zip(columns, row, strict=True)), AHEAD + number)
+                kernel = dict(zip(columns, row, strict=True))
+                _copy(file, kernel, AHEAD + number, outside="outside" in values)
             else:
                 _insert(file, KERNELS, [row])
         ids = {}
@@ -497,8 +570,21 @@ COPY_COLUMNS = (
 )
 
 
-def _copy(file: sqlite3.Connection, kernel: dict[str, Any], correlation: int) -> None:
-    """A transfer in a kernel's place, launched by a call of its own at the time of the kernel's."""
+OWN_STREAM = 99
+
+
+def _copy(
+    file: sqlite3.Connection,
+    kernel: dict[str, Any],
+    correlation: int,
+    *,
+    outside: bool = False,
+) -> None:
+    """A transfer in a kernel's place, launched by a call of its own at the time of the kernel's.
+
+    Args:
+        outside: of all ranges, and on a stream of its own.
+    """
     table = "CUPTI_ACTIVITY_KIND_MEMCPY"
     file.execute(
         f"create table if not exists {table} ({', '.join(f'{name} INTEGER' for name in COPY_COLUMNS)})"
@@ -510,6 +596,9 @@ def _copy(file: sqlite3.Connection, kernel: dict[str, Any], correlation: int) ->
         ).fetchone()
     )
     call[names.index("correlationId")] = correlation
+    if outside:
+        call[names.index("start")], call[names.index("end")] = 10, 20
+        kernel = kernel | {"streamId": OWN_STREAM}
     _insert(file, CALLS, [call])
     values = kernel | {"correlationId": correlation, "bytes": 1 << 20, "copyKind": 1}
     _insert(file, table, [[values[name] for name in COPY_COLUMNS]])

@@ -259,6 +259,7 @@ class CollectiveEnds:
     clock: Hashable = None  # windows of an equal one have one clock
     # the wall clock, in ns since 1970, when `ns` is 0; None where unknown
     utc_ns: int | None = None
+    first_ns: int = 0  # what the trace counts when `ns` is 0
 
     def shared(self, other: CollectiveEnds) -> list[Column]:
         """The columns that both have."""
@@ -286,6 +287,9 @@ class Alignment:
         ""  # the label of the one with the weakest, if that is unclear; else empty
     )
     whole: int = 0  # executions that every window has
+    placed: tuple[
+        tuple[int, int], ...
+    ] = ()  # each window but the first, and its neighbour
 
     def describe(self, fewest: int, most: int) -> str:
         """How the executions that ranks recorded differ, in clauses; empty if they do not."""
@@ -316,8 +320,9 @@ def align(windows: Sequence[CollectiveEnds]) -> Alignment:
     if len(windows) < 2:
         return Alignment(shift=(0,) * len(windows))
     shift = np.zeros(len(windows), np.int64)
+    placed = list(_nearest_first(windows))
     weakest, unclear = MatchedBy.CLOCK, ""
-    for number, partner in _nearest_first(windows):
+    for number, partner in placed:
         by, evidence = _match(windows[partner], windows[number])
         shift[number] = shift[partner] + by
         if evidence >= MatchedBy.NONE and evidence > weakest:
@@ -329,7 +334,54 @@ def align(windows: Sequence[CollectiveEnds]) -> Alignment:
         [window.executions() + by for window, by in zip(windows, moves, strict=True)]
     )
     whole = int((np.unique(numbers, return_counts=True)[1] == len(windows)).sum())
-    return Alignment(tuple(moves), weakest, max(moves), unclear, whole)
+    return Alignment(
+        shift=tuple(moves),
+        evidence=weakest,
+        apart=max(moves),
+        unclear=unclear,
+        whole=whole,
+        placed=tuple(placed),
+    )
+
+
+def clocks_ahead_ns(windows: Sequence[CollectiveEnds], found: Alignment) -> Floats:
+    """How far the clock of each window is ahead of the first one's, in ns.
+
+    Windows of one clock are not apart. Others are, by the median distance of the ends of an
+    execution's collectives, or of all executions where one has few: clocks drift.
+
+    Returns:
+        float64[executions, windows], by the number of the execution; NaN if unknown.
+    """
+    lengths = [len(one.ns) + by for one, by in zip(windows, found.shift, strict=True)]
+    ahead = np.zeros((max(lengths, default=0), len(windows)))
+    for number, partner in found.placed:
+        one, other = windows[partner], windows[number]
+        if one.clock == other.clock:
+            apart = np.zeros(len(ahead))
+        else:
+            columns = one.shared(other)
+            mine = _numbered(one.of(columns), found.shift[partner], len(ahead))
+            theirs = _numbered(other.of(columns), found.shift[number], len(ahead))
+            apart = _apart_ns(theirs - mine) + other.first_ns - one.first_ns
+        ahead[:, number] = ahead[:, partner] + apart
+    return ahead
+
+
+def _numbered(ends: Floats, first: int, count: int) -> Floats:
+    """The ends of a window by the number of their execution; NaN where it has none."""
+    table = np.full((count, ends.shape[1]), np.nan)
+    table[first : first + len(ends)] = ends
+    return table
+
+
+def _apart_ns(ends: Floats) -> Floats:
+    """float64[executions]: the median distance of ends; NaN if none is known."""
+    known = np.isfinite(ends).sum(axis=1)
+    every = ends[np.isfinite(ends)]
+    if not len(every):
+        return np.full(len(ends), np.nan)
+    return np.where(known >= MIN_POINTS, _medians(ends, known), median(every))
 
 
 def _nearest_first(windows: Sequence[CollectiveEnds]) -> Iterator[tuple[int, int]]:
@@ -383,6 +435,9 @@ class AlignedProgram:
         Ints  # int64[devices of the trace], what to add to a device's execution numbers
     )
     windows: tuple[CollectiveEnds, ...]  # when their collectives ended
+    # float64[executions, devices of the trace], how far each clock is ahead of the first window's,
+    # by the renumbered execution; NaN if unknown
+    ahead_ns: Floats
 
 
 def align_program(trace: Trace, module: int, naming: Naming) -> AlignedProgram:
@@ -392,7 +447,11 @@ def align_program(trace: Trace, module: int, naming: Naming) -> AlignedProgram:
     windows = _windows(trace, module, naming, compared) if compared else {}
     found = align(tuple(windows.values()))
     shift[list(windows)] = found.shift
-    return AlignedProgram(found, shift, tuple(windows.values()))
+    ordered = tuple(windows.values())
+    known = clocks_ahead_ns(ordered, found)
+    ahead = np.full((len(known), len(trace.devices)), np.nan)
+    ahead[:, list(windows)] = known
+    return AlignedProgram(found, shift, ordered, ahead)
 
 
 def renumbered(
@@ -482,7 +541,14 @@ def _windows(
         clock, since = (
             (process, None) if utc_ns is None else (utc_ns, utc_ns + base[process])
         )
-        windows[at] = CollectiveEnds(process, columns, ns, clock, since)
+        windows[at] = CollectiveEnds(
+            label=process,
+            columns=columns,
+            ns=ns,
+            clock=clock,
+            utc_ns=since,
+            first_ns=base[process],
+        )
     return windows
 
 

@@ -623,7 +623,7 @@ def group_of_device(naming: Naming, devices: Sequence[Device]) -> Ints:
         int64[names, devices]; 0 if unknown.
     """
     table = np.zeros((max(len(naming.filed), 1), max(len(devices), 1)), dtype=np.int64)
-    ids = _global_ids(naming, devices)
+    ids = global_ids(naming, devices)
     for row, groups in enumerate(naming.groups if ids else ()):
         group_of_id: dict[int, int] = {}
         for index, group in enumerate(groups):
@@ -632,8 +632,8 @@ def group_of_device(naming: Naming, devices: Sequence[Device]) -> Ints:
     return table
 
 
-def _global_ids(naming: Naming, devices: Sequence[Device]) -> list[int]:
-    """JAX's global ids of the devices; empty if one is unknown."""
+def global_ids(naming: Naming, devices: Sequence[Device]) -> list[int]:
+    """JAX's global ids of devices; empty if one is unknown."""
     known = [device.global_id for device in devices if device.global_id is not None]
     if len(known) == len(devices):
         return known

@@ -28,7 +28,7 @@ become one mean.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -58,7 +58,9 @@ from pgle.trace.table import (
     Unresolved,
     joined,
 )
+from pgle.trace.xplane.compiling import compile_times
 from pgle.trace.xplane.executions import LaunchRows, Scopes, number_launches
+from pgle.trace.xplane.lines import Line
 from pgle.trace.xplane.planes import (
     ABSENT,
     HOST_PLANE,
@@ -78,8 +80,6 @@ from pgle.trace.xplane.planes import (
     read_events,
     read_pairs,
     read_space,
-    repeated,
-    signed,
 )
 
 _NOT_ACTIVITIES = ("memalloc_details", "memfree_details", "memory_residency_details")
@@ -222,7 +222,7 @@ def _add_gpu_plane(
     libraries = {
         identity: name for identity, name in named.items() if LIBRARIES.search(name)
     }
-    for line in (_Line(data, *span) for span in plane.lines):
+    for line in (Line(data, *span) for span in plane.lines):
         if not line.name.startswith(
             "Stream #"
         ):  # others repeat or summarise what these hold
@@ -318,7 +318,7 @@ def _add_host_plane(
         return
     strings = (Strings(plane, gathered.instructions), Strings(plane, gathered.names))
     for stream, span in enumerate(plane.lines):
-        line = _Line(data, *span)
+        line = Line(data, *span)
         blocks = read_events(data, line.starts, line.ends, WANTED, plane.stat_ids)
         parts = [
             _thunks(events, data, strings, gathered, line.timestamp_ns)
@@ -391,7 +391,7 @@ def enclosing(start: Ints, end: Ints) -> Flags:
     return holds
 
 
-_EVENTS, _PLANE_STATS = 4, 6  # fields of XLine and XPlane
+_PLANE_STATS = 6  # field of an XPlane
 _Value = TypeVar("_Value")
 _SUFFIXES = (".xplane.pb", ".xplane.pb.gz", ".xplane.pb.xz")
 _MAX_MESSAGES = 20
@@ -457,6 +457,7 @@ def read_xplane(
     seen_planes: dict[str, bool] = {}  # by name, whether it is a GPU's
     labels: set[str] = set()
     recordings: dict[str, Recording] = {}
+    compiling: dict[str, Ints] = {}
     for number, path in enumerate(paths):
         if not (head := read_head(path, 16)):
             raise UserError(
@@ -472,6 +473,8 @@ def read_xplane(
                     hlo |= embedded_hlo(plane)
             process = _process(space, path, labels)
             recordings[process] = _recording(space, data)
+            if len(times := compile_times(space, data)):
+                compiling[process] = times
             for share in _add_space(space, data, process, gathered):
                 if progress is not None:
                     progress(number * 1000 + int(share * 1000), len(paths) * 1000)
@@ -490,7 +493,8 @@ def read_xplane(
         )  # before the columns are put together: the file is the larger part
     if not any(len(part) for part in gathered.parts["start_ns"]):
         raise _nothing_found(paths, gathered, seen_planes)
-    return _table(gathered, hlo, paths, _shorten(messages), recordings)
+    table = _table(gathered, hlo, paths, _shorten(messages), recordings)
+    return replace(table, compiling=compiling)
 
 
 def _recording(space: Space, data: bytes) -> Recording:
@@ -541,22 +545,6 @@ def _add_space(
             if plane.name == HOST_PLANE:
                 _add_host_plane(plane, data, process, gathered)
     yield 1.0
-
-
-class _Line:
-    """An XLine: its few fields and where its events lie."""
-
-    def __init__(self, data: bytes, start: int, end: int) -> None:
-        self.identity = self.timestamp_ns = 0
-        self.name = ""
-        self.starts, self.ends, others = repeated(data, start, end, _EVENTS)
-        for number, _, value, after, _ in others:
-            if number == 1:
-                self.identity = value
-            elif number == 2:
-                self.name = data[value:after].decode(errors="replace")
-            elif number == 3:
-                self.timestamp_ns = signed(value)
 
 
 def _scopes(space: Space, data: bytes) -> Scopes:

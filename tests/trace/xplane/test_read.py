@@ -384,3 +384,30 @@ def test_kernels_of_libraries_are_known_by_instruction(tmp_path: Path) -> None:
     ]
     add_plane(space, "/device:GPU:0", {"Stream #7": events})
     assert read(tmp_path, space).kernels == {("jit_step", "dot.1"): {"nvjet_tst_64x8"}}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "backend_compile_and_load",
+        "backend_compile",
+        "XlaCompile:#module=jit_step#",
+        "PjRtStreamExecutorClient::Compile",
+    ],
+)
+def test_the_times_in_which_xla_compiled_are_those_of_the_host_plane(
+    name: str, tmp_path: Path
+) -> None:
+    space = xplane_pb2.XSpace(hostnames=["host"])
+    add_plane(space, "/device:GPU:0", {"Stream #1(Kernel)": [(0, 5, op("@dot.1"))]})
+    python = [(10, 20, {"kernel": name}), (12, 3, {"kernel": name}), (50, 1, {})]
+    add_plane(space, "/host:CPU", {"python": python})
+    (times,) = read(tmp_path, space).compiling.values()
+    assert times.tolist() == [[11_000, 31_000]]
+
+
+def test_a_host_plane_without_a_compilation_says_nothing(tmp_path: Path) -> None:
+    space = xplane_pb2.XSpace(hostnames=["host"])
+    add_plane(space, "/device:GPU:0", {"Stream #1(Kernel)": [(0, 5, op("@dot.1"))]})
+    add_plane(space, "/host:CPU", {"python": [(10, 20, {"kernel": "step"})]})
+    assert read(tmp_path, space).compiling == {}

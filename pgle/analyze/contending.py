@@ -1,0 +1,196 @@
+"""Copies and memsets that slow what runs next to them.
+
+A copy takes memory bandwidth, and often a link, from kernels and collectives that run meanwhile. By
+how much is measured against the same launches without a copy: the same instruction, at the same
+place of its execution, in the executions that have none there. Where every execution has one, the
+other ranks tell; where all of these have one too, nothing does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pgle.analyze.alike import BY_CHANCE
+from pgle.analyze.other_work import OtherKind
+from pgle.analyze.window import DeviceWindow
+from pgle.schedule.simulate import Stream
+from pgle.trace.columns import Codes, Flags, Floats, Ints, distinct, heads
+from pgle.trace.intervals import EMPTY, Intervals, covered, union
+from pgle.trace.table import ActivityKind, Trace
+
+COPIES = (ActivityKind.MEMCPY, ActivityKind.MEMSET)
+
+
+@dataclass(frozen=True, slots=True)
+class Contention:
+    """Copies of one name, and what they slow."""
+
+    name: str  # an instruction, another module, or ``copies outside of instructions``
+    us: float  # by which they lengthen what is not hidden, in a mean step
+    copied_us: float  # that they take, in a mean step
+    ratio: float  # of what they overlap to the same without a copy
+    launches: int  # kernels and collectives that they overlap
+    executions: tuple[int, ...]  # in which they do
+
+
+def find_contention(
+    trace: Trace, windows: Sequence[DeviceWindow], main: int, done: Sequence[Floats]
+) -> tuple[Contention, ...]:
+    """The copies that slow others, those that cost most first.
+
+    Args:
+        done: of each window, float64[rows], when a row would have ended without a wait.
+    """
+    copies = [_copies(trace, window, main) for window in windows]
+    if not any(copies):
+        return ()
+    launches = _launches(trace, windows, main, done)
+    every = [_together(list(of.values())) for of in copies]
+    is_clean = launches.overlap(every) == 0
+    usual = launches.usual(is_clean)
+    steps = sum(window.steps for window in windows)
+    found = []
+    for name in _names(copies):
+        mine = [of.get(name, EMPTY) for of in copies]
+        here = np.flatnonzero((launches.overlap(mine) > 0) & np.isfinite(usual))
+        more = launches.length[here] - usual[here]
+        if not _is_slower(more):
+            continue
+        slowed_ns = float((more * launches.exposed[here]).sum())
+        copied_ns = sum(times.length for times in mine)
+        executions = distinct(launches.execution[here]).tolist()
+        one = Contention(
+            name=name,
+            us=slowed_ns / steps / 1e3,
+            copied_us=copied_ns / steps / 1e3,
+            ratio=1 + float(more.sum() / usual[here].sum()),
+            launches=len(here),
+            executions=tuple(executions),
+        )
+        found.append(one)
+    return tuple(sorted(found, key=lambda item: -item.us))
+
+
+def _names(copies: Sequence[Mapping[str, Intervals]]) -> list[str]:
+    """Each name once."""
+    names: dict[str, None] = {}
+    for of_window in copies:
+        names.update(dict.fromkeys(of_window))
+    return list(names)
+
+
+def _together(times: Sequence[Intervals]) -> Intervals:
+    """When any of several copies runs."""
+    if not times:
+        return EMPTY
+    start = np.concatenate([one.start for one in times])
+    end = np.concatenate([one.end for one in times])
+    return union(start, end)
+
+
+def _is_slower(more: Floats) -> bool:
+    """Whether launches are longer than usual, beyond chance (sign test at 1 %)."""
+    longer = np.count_nonzero(more > 0) - len(more) / 2
+    return longer > BY_CHANCE * np.sqrt(len(more)) / 2 and float(more.sum()) > 0
+
+
+def _copies(trace: Trace, window: DeviceWindow, main: int) -> dict[str, Intervals]:
+    """When copies run on a device, by name."""
+    found = {}
+    rows = window.rows
+    copies = np.flatnonzero(np.isin(trace.kind[rows], COPIES))
+    start, end = window.start[copies], window.end[copies]
+    module = trace.module[rows[copies]]
+    code = np.where(module == main, trace.instruction[rows[copies]], -1 - module)
+    for number in distinct(code.astype(np.int64)).tolist():
+        mine = code == number
+        is_own = number >= 0
+        name = trace.instructions[number] if is_own else trace.modules[-1 - number].name
+        found[name] = union(start[mine], end[mine])
+    other = window.other
+    is_copy = np.isin(other.kind, COPIES)
+    if is_copy.any():
+        begin = other.start_ns[is_copy]
+        times = union(begin, begin + other.duration_ns[is_copy])
+        found[str(OtherKind.COPIES)] = times
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Launches:
+    """Kernels and collectives of the main module in steps, k rows."""
+
+    window: Ints  # int64[k], index into the windows
+    execution: Ints  # int64[k]
+    place: Ints  # int64[k], the same for one instruction at one place of an execution
+    start: Floats  # float64[k], ns from the start of its window
+    length: Floats  # float64[k], ns, without the wait for other ranks
+    exposed: Floats  # float64[k], the share of it in which nothing hides it
+
+    def overlap(self, times: Sequence[Intervals]) -> Floats:
+        """float64[k]: how long some times overlap each."""
+        found = np.zeros(len(self.start))
+        for number, of_window in enumerate(times):
+            mine = self.window == number
+            begin = self.start[mine]
+            found[mine] = covered(of_window, begin, begin + self.length[mine])
+        return found
+
+    def usual(self, is_clean: Flags) -> Floats:
+        """float64[k]: how long the launch takes on its rank without a copy, else on the others; NaN
+        if none is without.
+        """
+        windows = int(self.window.max(initial=0)) + 1
+        own = _medians_of(self.place * windows + self.window, self.length, is_clean)
+        others = _medians_of(self.place, self.length, is_clean)
+        return np.where(np.isfinite(own), own, others)
+
+
+def _medians_of(key: Ints, values: Floats, use: Flags) -> Floats:
+    """float64[k]: the median of the values to use among those of an equal key; NaN without any."""
+    rows = np.flatnonzero(use)
+    order = rows[np.lexsort((values[rows], key[rows]))]
+    first = heads(key[order])
+    sizes = np.diff(np.append(first, len(order)))
+    middle = (
+        values[order][first + (sizes - 1) // 2] + values[order][first + sizes // 2]
+    ) / 2
+    known = key[order][first]
+    at = np.minimum(np.searchsorted(known, key), max(len(known) - 1, 0))
+    found = np.full(len(key), np.nan)
+    if len(known):
+        here = known[at] == key
+        found[here] = middle[at[here]]
+    return found
+
+
+def _launches(
+    trace: Trace, windows: Sequence[DeviceWindow], main: int, done: Sequence[Floats]
+) -> _Launches:
+    parts: list[tuple[Codes | Floats, ...]] = []
+    for number, (window, until) in enumerate(zip(windows, done, strict=True)):
+        is_copy = np.isin(trace.kind[window.rows], COPIES)
+        ours = (trace.module[window.rows] == main) & ~is_copy
+        here = np.flatnonzero(ours & (trace.execution[window.rows] >= 0))
+        rows = window.rows[here]
+        execution = trace.execution[rows].astype(np.int64)
+        instruction = trace.instruction[rows].astype(np.int64)
+        order = np.lexsort((here, instruction, execution))
+        first = heads(execution[order], instruction[order])
+        sizes = np.diff(np.append(first, len(order)))
+        occurrence = np.empty(len(here), np.int64)
+        occurrence[order] = np.arange(len(here)) - np.repeat(first, sizes)
+        start = window.start[here]
+        length = until[here] - start
+        compute = window.busy(Stream.COMPUTE)
+        hidden = covered(compute, start, start + length) / np.maximum(length, 1.0)
+        communicates = window.stream[here] == Stream.COMMUNICATION
+        exposed = np.where(communicates, 1 - hidden, 1.0)
+        place = occurrence * len(trace.instructions) + instruction
+        window_of = np.full(len(here), number)
+        parts.append((window_of, execution, place, start, length, exposed))
+    columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return _Launches(*columns)

@@ -1,0 +1,283 @@
+"""Collectives whose own transfer takes longer on some ranks than on others: a slow link, not a late
+rank.
+
+A late rank starts a collective late. Its peers wait, and all end together, so that from the last
+start on the collective takes all of them equally long. A slow link differs: every member has
+started, and from then on the collective takes some ranks longer than the others of its group, or
+one group longer than equal groups in the same execution.
+
+Starts are compared on one clock. Between processes that is the clock on which their collectives end
+together (`pgle.costs.measure.ranks`). A program with one collective a step has no such clock: there
+each end fits, and a slow link looks like a late rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from pgle.analyze.window import DeviceWindow
+from pgle.costs.profile.lookup import Naming, global_ids
+from pgle.schedule.simulate import Stream
+from pgle.trace.columns import Flags, Floats, Ints, distinct, median
+from pgle.trace.intervals import covered
+from pgle.xla.collective_kinds import ends_together
+from pgle.xla.hlo.module import Module
+
+SLOW_TRANSFER = 0.7
+"""Of the expected speed; below that a collective is slow (`pgle.analyze.rules`)."""
+
+LEAST_SLOWED = 0.01
+"""Of the step. Slow links that cost a rank less stay what they look like: differences between
+ranks.
+"""
+
+LEAST_NAMED = 0.001  # of the step; a collective that costs a rank less is not named
+
+
+@dataclass(frozen=True, eq=False)
+class Launches:
+    """Launches of collectives of the main module in steps, k rows."""
+
+    window: Ints  # int64[k], index into the windows
+    row: Ints  # int64[k], of the window
+    execution: Ints  # int64[k]
+    name: Ints  # int64[k], index into `Naming.filed`
+    group: Ints  # int64[k], index of the replica group; 0 if unknown
+    occurrence: Ints  # int64[k], in its execution
+    length_ns: Floats  # float64[k]
+    start_ns: (
+        Floats  # float64[k], on the clock of the first device; NaN if that is unknown
+    )
+
+    @property
+    def end_ns(self) -> Floats:
+        """float64[k], on that clock."""
+        return self.start_ns + self.length_ns
+
+    def of(self, name: int) -> Ints:
+        """The rows of one collective."""
+        return np.flatnonzero(self.name == name)
+
+
+def joined_launches(parts: Sequence[Launches]) -> Launches:
+    """The rows of all."""
+    columns = {
+        column.name: np.concatenate([getattr(part, column.name) for part in parts])
+        for column in fields(Launches)
+    }
+    return Launches(**columns)
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLink:
+    """A collective that takes some ranks longer."""
+
+    name: str  # that its cost is filed under
+    devices: tuple[int, ...]  # the ranks, as indices into the trace's devices
+    us: float  # exposed, in a mean step of the rank that loses most
+    each_us: float  # one execution on these ranks, after the last rank has started; the median
+    usual_us: float  # the same on the others
+
+
+@dataclass(frozen=True, eq=False)
+class SlowLinks:
+    """All of them, with what they add to each launch."""
+
+    links: tuple[SlowLink, ...]  # the one that costs most first
+    changed: Flags  # bool[k]: launches of these collectives
+    waited_ns: Floats  # float64[k], until the last of its peers has started
+    exposed_ns: (
+        Floats  # float64[k], by how much it is longer than on the others, exposed
+    )
+
+
+def find_slow_links(
+    launches: Launches,
+    windows: Sequence[DeviceWindow],
+    naming: Naming,
+    module: Module | None,
+) -> SlowLinks | None:
+    """Collectives that are slow on some ranks; None if they cost each less than `LEAST_SLOWED`."""
+    count = len(launches.row)
+    since = np.full(count, np.nan)
+    usual = np.full(count, np.nan)
+    devices = [windows[0].trace.devices[window.device] for window in windows]
+    ids = global_ids(naming, devices)
+    for name in distinct(launches.name).tolist():
+        one = _OneCollective(launches, name, len(windows))
+        pairs = _pairs(naming, name, module)
+        filed = naming.filed[name]
+        opcode = filed.opcode or filed.name
+        peers, alike = _peers(one, opcode, naming.groups[name], pairs, ids)
+        last = one.last_start(peers)
+        known = np.isfinite(last[np.isfinite(one.start)])
+        if np.count_nonzero(known) * 2 < len(known):  # it is not of one clock
+            continue
+        since[one.rows] = one.by_launch(last)
+        usual[one.rows] = one.by_launch(_usual(one.end - last, alike))
+    own = launches.end_ns - since
+    excess = np.where(usual < SLOW_TRANSFER * own, own - usual, 0.0)
+    exposed = _exposed(launches, windows, excess)
+    lost = np.zeros((len(naming.filed), len(windows)))
+    np.add.at(lost, (launches.name, launches.window), exposed)
+    steps = sum(window.steps for window in windows) / len(windows)
+    step_ns = float(np.mean([window.length / window.steps for window in windows]))
+    if lost.sum(axis=0).max() < LEAST_SLOWED * step_ns * steps:
+        return None
+    named = np.flatnonzero(lost.max(axis=1) >= LEAST_NAMED * step_ns * steps)
+    links = []
+    for name in named.tolist():
+        slow = np.flatnonzero((launches.name == name) & (excess > 0))
+        most = float(lost[name].max())
+        ranks = np.flatnonzero(lost[name] > most / 2).tolist()
+        links.append(
+            SlowLink(
+                name=naming.filed[name].name,
+                devices=tuple(windows[rank].device for rank in ranks),
+                us=most / steps / 1e3,
+                each_us=median(own[slow]) / 1e3,
+                usual_us=median(usual[slow]) / 1e3,
+            )
+        )
+    links.sort(key=lambda link: -link.us)
+    changed = np.isin(launches.name, named)
+    return SlowLinks(
+        links=tuple(links),
+        changed=changed & np.isfinite(since),
+        waited_ns=since - launches.start_ns,
+        exposed_ns=np.where(changed, exposed, 0.0),
+    )
+
+
+def _pairs(
+    naming: Naming, name: int, module: Module | None
+) -> tuple[tuple[int, int], ...]:
+    """Source and target of what a collective-permute moves; empty if unknown."""
+    if module is None:
+        return ()
+    made = module.instructions.get(naming.owners[name])
+    if made is None:
+        return ()
+    return (module.wrapped(made) or made).source_target_pairs
+
+
+def _exposed(
+    launches: Launches, windows: Sequence[DeviceWindow], excess: Floats
+) -> Floats:
+    """float64[k]: the part of each excess, which ends with its launch, while nothing computes."""
+    exposed = np.zeros(len(excess))
+    for number, window in enumerate(windows):
+        here = np.flatnonzero((launches.window == number) & (excess > 0))
+        if len(here):
+            end = window.end[launches.row[here]]
+            begin = end - excess[here]
+            compute = window.busy(Stream.COMPUTE)
+            exposed[here] = excess[here] - covered(compute, begin, end)
+    return exposed
+
+
+class _OneCollective:
+    """One collective as a table: a row for each time that it runs, a column for each window."""
+
+    def __init__(self, launches: Launches, name: int, windows: int) -> None:
+        self.rows = launches.of(name)
+        most = int(launches.occurrence.max(initial=0)) + 1
+        times = launches.execution[self.rows] * most + launches.occurrence[self.rows]
+        time = np.searchsorted(distinct(times), times)
+        self._cells = time, launches.window[self.rows]
+        shape = (int(time.max(initial=-1)) + 1, windows)
+        self.start = np.full(shape, np.nan)
+        self.end = np.full(shape, np.nan)
+        self.start[self._cells] = launches.start_ns[self.rows]
+        self.end[self._cells] = launches.end_ns[self.rows]
+        self.group = np.full(windows, -1)
+        self.group[launches.window[self.rows]] = launches.group[self.rows]
+
+    def by_launch(self, table: Floats) -> Floats:
+        """float64[rows]: the values of a table."""
+        values: Floats = table[self._cells]
+        return values
+
+    def last_start(self, peers: Sequence[Ints]) -> Floats:
+        """When the last peer of each launch has started; NaN where one ended before that.
+
+        None can: so the times of that launch are wrong.
+        """
+        last = self.start.copy()
+        for columns in peers:
+            latest = np.fmax.reduce(self.start[:, columns], axis=1)
+            earliest = np.fmin.reduce(self.end[:, columns], axis=1)
+            latest[latest >= earliest] = np.nan
+            last[:, columns] = np.maximum(last[:, columns], latest[:, None])
+        return last
+
+
+def _usual(own: Floats, alike: Sequence[Ints]) -> Floats:
+    """How long launches take on the ranks that are alike; NaN for ranks that none is like."""
+    usual = np.full(own.shape, np.nan)
+    for columns in alike:
+        usual[:, columns] = _low_median(own[:, columns])[:, None]
+    return usual
+
+
+def _peers(
+    one: _OneCollective,
+    opcode: str,
+    groups: Sequence[Sequence[int]],
+    pairs: Sequence[tuple[int, int]],
+    ids: Sequence[int],
+) -> tuple[list[Ints], list[Ints]]:
+    """The windows that wait for each other in a collective, and those whose launches are alike.
+
+    Groups of one size are alike if all of their ranks were traced: else they may wait for others.
+
+    Args:
+        opcode: the collective's; without HLO its name.
+        groups, pairs: of JAX's global ids; empty if unknown.
+        ids: of the windows; empty if unknown.
+    """
+    if pairs and ids:
+        return _neighbours(pairs, ids)
+    if not ends_together(opcode):
+        return [], []
+    by_group = [np.flatnonzero(one.group == at) for at in distinct(one.group).tolist()]
+    members = [columns for columns in by_group if one.group[columns[0]] >= 0]
+    whole: dict[int, list[Ints]] = {}
+    alike = []
+    for columns in members:
+        at = int(one.group[columns[0]])
+        size = len(groups[at]) if groups and ids else 0
+        if len(columns) == size:
+            whole.setdefault(size, []).append(columns)
+        elif len(columns) > 1:
+            alike.append(columns)
+    alike += [np.concatenate(equal) for equal in whole.values()]
+    return members, alike
+
+
+def _neighbours(
+    pairs: Sequence[tuple[int, int]], ids: Sequence[int]
+) -> tuple[list[Ints], list[Ints]]:
+    """The same of a collective-permute: ranks wait for the ones that they send to or take from."""
+    column = {number: at for at, number in enumerate(ids)}
+    peers = []
+    is_whole = np.ones(len(ids), np.bool_)
+    for pair in pairs:
+        traced = np.array([column[number] for number in pair if number in column])
+        if len(traced) == len(pair):
+            peers.append(traced)
+        else:
+            is_whole[traced.astype(np.int64)] = False
+    return peers, [np.flatnonzero(is_whole)]
+
+
+def _low_median(values: Floats) -> Floats:
+    """The median of the numbers of each row; of an even count, the lower of both in the middle."""
+    ordered = np.sort(values, axis=1)  # NaN come last
+    known = np.isfinite(values).sum(axis=1)
+    low = np.maximum((known - 1) // 2, 0)
+    middle: Floats = ordered[np.arange(len(values)), low]
+    return middle

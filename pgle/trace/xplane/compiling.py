@@ -1,0 +1,48 @@
+"""When XLA compiled while an xplane was recorded, by the events of its host plane."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from pgle.trace.columns import Ints
+from pgle.trace.intervals import union
+from pgle.trace.xplane.lines import Line
+from pgle.trace.xplane.planes import HOST_PLANE, Plane, Space, read_events
+
+COMPILES = re.compile(
+    r"backend_compile(_and_load)?$|XlaCompile|\w+Compiler::Run|PjRt\w*::Compile|PJRT_Client_Compile"
+)
+"""How names of events begin while XLA compiles: JAX's (`jax._src.compiler.backend_compile` has
+`profiler.annotate_function`, ``_and_load`` since 0.7) and XLA's own (`gpu_compiler.cc`,
+`pjrt_stream_executor_client.cc`).
+"""
+
+
+def compile_times(space: Space, data: bytes) -> Ints:
+    """int64[k, 2], starts and ends in ns on the clock of the other lines, disjoint and ordered."""
+    starts = [np.empty(0, np.int64)]
+    ends = [np.empty(0, np.int64)]
+    for plane in space.planes:
+        names = _names(plane)
+        for span in plane.lines if names else ():
+            line = Line(data, *span)
+            for events in read_events(data, line.starts, line.ends, (), {}):
+                rows = np.isin(events.metadata, names)
+                start, duration = events.times_ns(line.timestamp_ns)
+                starts.append(start[rows])
+                ends.append(start[rows] + duration[rows])
+    times = union(np.concatenate(starts), np.concatenate(ends))
+    return np.stack([times.start, times.end], axis=1).astype(np.int64)
+
+
+def _names(plane: Plane) -> list[int]:
+    """Ids of the events of a host plane that say that XLA compiles."""
+    if plane.name != HOST_PLANE:
+        return []
+    return [
+        identity
+        for identity, item in plane.rest.event_metadata.items()
+        if COMPILES.match(item.name)
+    ]
