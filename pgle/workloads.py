@@ -75,11 +75,15 @@ def main(
     run(options, build(options, _devices(options)))
 
 
+DRIVERS = ("/proc/driver/nvidia/version", "/dev/kfd")
+"""Where the loaded driver of NVIDIA's or AMD's GPUs is to be seen."""
+
+
 def _devices(options: argparse.Namespace) -> Any:
     """The devices of the chosen platform, `options.devices` of them."""
     wants_cpu = options.platform == "cpu" or os.environ.get("JAX_PLATFORMS") == "cpu"
     if wants_cpu or (
-        options.platform == "auto" and not Path("/proc/driver/nvidia/version").exists()
+        options.platform == "auto" and not any(Path(path).exists() for path in DRIVERS)
     ):
         jax.config.update("jax_platforms", "cpu")
         flags = os.environ.get("XLA_FLAGS", "")

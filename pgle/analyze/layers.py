@@ -131,6 +131,21 @@ _NVJET = re.compile(r"nvjet_(?:sm\d+_)?(?P<of>[a-z])[a-z]{2,4}_(?P<tf32>tf32_)?"
 _NVJET_TYPES = {"t": "bf16", "h": "f16", "q": "f8", "s": "f32", "d": "f64"}
 """First letter of what follows ``nvjet``: type of the first factor."""
 
+_TENSILE = re.compile(r"^Cijk_A\w{3}_B\w{3}_(?P<of>[FB]8|I8|[BHSD])")
+"""hipBLASLt's and rocBLAS' kernels: the indices of both factors, then the type of the first."""
+_TENSILE_TYPES = {
+    "F8": "f8",
+    "B8": "f8",
+    "I8": "s8",
+    "B": "bf16",
+    "H": "f16",
+    "S": "f32",
+    "D": "f64",
+}
+_MATRIX_CORES = re.compile(r"_MI\d+x\d+x\d+|xdl|gtcx|wmma")
+"""How kernels of Tensile, MIOpen and Composable Kernel name the instructions of matrix cores."""
+_MIOPEN = re.compile(r"^igemm_|^naive_conv|^miopen|_ZN2ck|ck_tile|kernel_grouped_conv")
+
 _WARP = re.compile(r"w?gmma|hmma|flash_(?:fwd|bwd)|fmha|tensorop")
 _TYPES = {
     "bf16": "bf16",
@@ -166,11 +181,22 @@ def multiplied(kernel: str) -> Multiplied | None:
     if match := _NVJET.match(kernel):
         dtype = "tf32" if match["tf32"] else _NVJET_TYPES.get(match["of"], "")
         return Multiplied(kernel, dtype, dtype != "f32")
+    if match := _TENSILE.match(kernel):
+        is_matrix = _MATRIX_CORES.search(kernel) is not None
+        return Multiplied(kernel, _TENSILE_TYPES[match["of"]], is_matrix)
+    if _MIOPEN.search(kernel):
+        is_matrix = _MATRIX_CORES.search(kernel) is not None
+        return Multiplied(kernel, _named_type(kernel), is_matrix)
     if match := _SHAPED.search(kernel):
-        named = next((dtype for word, dtype in _TYPES.items() if word in kernel), "")
+        named = _named_type(kernel)
         plain = {"h": "f16", "s": "tf32", "d": "f64", "i": "s8"}
         return Multiplied(kernel, named or plain.get(match["add"], ""), True)
     return Multiplied(kernel, "", True) if _WARP.search(kernel) else None
+
+
+def _named_type(kernel: str) -> str:
+    """The type in a kernel's name; empty if it names none."""
+    return next((dtype for word, dtype in _TYPES.items() if word in kernel), "")
 
 
 def slowest(kernels: Iterable[str]) -> Multiplied | None:

@@ -389,7 +389,7 @@ def report_command(
 def doctor_command(
     prove: bool, run_dir: Path | None, capture: Any, target: str, python: str | None
 ) -> Answer[Any]:
-    """Check GPUs, driver, jax, its CUDA plugin, nsys, CUPTI, flags, caches and permissions.
+    """Check GPUs, driver, jax, its plugin for GPUs, nsys, CUPTI, flags, caches and permissions.
 
     Exit code 1 where something fails; warnings are allowed. With --prove the installed versions do
     not count, but what works: a small program is profiled, converted, verified, run with its
@@ -400,10 +400,13 @@ def doctor_command(
     pgle doctor
     pgle doctor --prove
     pgle doctor --python /path/to/env/bin/python
+    pgle doctor --target mi350x
     """
     from pgle.report import start
     from pgle.run import doctor
     from pgle.run.ask.machine import this_machine
+    from pgle.xla.targets import load_target
+    from pgle.xla.vendors import NVIDIA
 
     if prove:
         proof = doctor.prove(run_dir or Path("runs/proof"), capture, target, text.say)
@@ -414,7 +417,9 @@ def doctor_command(
             {"ok": proof.ok, **text.plain(proof)},
             proof.ok,
         )
-    diagnosis = doctor.diagnose(this_machine(python), str(run_dir or "."))
+    vendor = load_target(target).vendor
+    wanted = None if vendor is NVIDIA else vendor
+    diagnosis = doctor.diagnose(this_machine(python), str(run_dir or "."), wanted)
     page = start.doctor_page(diagnosis)
     return api.answer(
         "doctor", diagnosis, page, start.doctor_document(diagnosis), diagnosis.ok

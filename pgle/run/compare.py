@@ -24,7 +24,7 @@ from pgle.errors import UserError, WorkloadError
 from pgle.files import TextLines, check_file, read_bytes, sha256, write_files
 from pgle.masking import kept_argv
 from pgle.next import Next
-from pgle.run.ask.machine import read_gpus
+from pgle.run.ask.machine import all_gpus
 from pgle.run.directory.directory import COMPARED, PROGRAM_FILES, RunDirectory, free
 from pgle.run.directory.manifest import StageRecord, extend_manifest, now, read_manifest
 from pgle.run.inputs.next_command import COMPARE, is_compared
@@ -401,7 +401,7 @@ def hardware_name() -> str:
     """The GPUs of this host as a name for files and keys, such as ``8x-nvidia-h100-80gb-hbm3``;
     ``no-gpu``.
     """
-    gpus = read_gpus()
+    gpus = all_gpus()
     if not gpus:
         return "no-gpu"
     slug = "".join(

@@ -15,8 +15,17 @@ from pathlib import Path
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError, many
 from pgle.masking import kept_text
+from pgle.run.amd_checks import check_amd_driver, check_amd_gpus
+from pgle.run.ask.amd_gpus import NODES, read_amd_gpus
 from pgle.run.ask.jaxlib import lint_flags, repair
-from pgle.run.ask.machine import SMI_QUERY, Level, Machine, MachineCheck, read_gpus
+from pgle.run.ask.machine import (
+    SMI_QUERY,
+    Level,
+    Machine,
+    MachineCheck,
+    all_gpus,
+    read_gpus,
+)
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import Gpu
 from pgle.run.process.flags import user_flags
@@ -25,6 +34,7 @@ from pgle.run.stages.simulated import SimulatedBackEnd
 from pgle.run.stages.stage import StageRequest
 from pgle.xla.flags.catalogue import catalogue, nearest, release
 from pgle.xla.flags.text import as_bool
+from pgle.xla.vendors import AMD, NVIDIA, VENDORS, Vendor
 
 # Without their names, which `diagnose` adds: nothing to do; something will not work or be worse; a
 # run will not work.
@@ -258,11 +268,7 @@ def _check_no_gpu(machine: Machine) -> MachineCheck:
         found = f"{', '.join(devices[:4])}{', …' if len(devices) > 4 else ''}, but no nvidia-smi to ask for them"
         remedy = "install the driver's utilities; in a container set NVIDIA_DRIVER_CAPABILITIES=compute,utility"
         return fail(found, f"{remedy} and start it again")
-    files, variables = (
-        map(machine.read, CONTAINER_FILES),
-        map(machine.environ.get, CONTAINER_VARIABLES),
-    )
-    if any(text is not None for text in files) or any(variables):
+    if _is_in_container(machine):
         host = f"; its host has driver {driver}" if driver else ""
         return warn(f"none in this container{host}", f"{IN_CONTAINER}; {WITHOUT}")
     if driver:
@@ -276,16 +282,43 @@ def _check_no_gpu(machine: Machine) -> MachineCheck:
     return warn("none", f"{needs}; {WITHOUT}{_about_plugin(machine)}")
 
 
-PCI_VENDORS, NVIDIA = "/sys/bus/pci/devices/*/vendor", "0x10de"
-"""Where Linux says who made each device of a machine, and NVIDIA's number
-(https://pci-ids.ucw.cz).
-"""
+PCI_VENDORS = "/sys/bus/pci/devices/*/vendor"
+"""Where Linux says who made each device of a machine."""
+
+
+def _makers(machine: Machine) -> list[str]:
+    """Numbers of those who made the machine's devices."""
+    return [(machine.read(path) or "").strip() for path in machine.glob(PCI_VENDORS)]
 
 
 def _has_no_nvidia(machine: Machine) -> bool:
     """Whether the machine lists its devices, and none is NVIDIA's."""
-    vendors = [(machine.read(path) or "").strip() for path in machine.glob(PCI_VENDORS)]
-    return bool(vendors) and NVIDIA not in vendors
+    makers = _makers(machine)
+    return bool(makers) and NVIDIA.pci not in makers
+
+
+def _is_in_container(machine: Machine) -> bool:
+    """Whether this process runs in a container."""
+    files = map(machine.read, CONTAINER_FILES)
+    variables = map(machine.environ.get, CONTAINER_VARIABLES)
+    return any(text is not None for text in files) or any(variables)
+
+
+def vendors_of(machine: Machine, wanted: Vendor | None) -> tuple[Vendor, ...]:
+    """Whose GPUs are looked at: the wanted vendor's; else those whose plugin is installed, and
+    AMD's if it has some; else the first vendor's.
+    """
+    if wanted is not None:
+        return (wanted,)
+    has_amd = bool(machine.glob(NODES)) and bool(
+        read_amd_gpus(machine.read, machine.glob)
+    )
+    found = [
+        vendor
+        for vendor in VENDORS.values()
+        if machine.installed.plugins_of(vendor) or (vendor is AMD and has_amd)
+    ]
+    return tuple(found) or (NVIDIA,)
 
 
 def _about_plugin(machine: Machine) -> str:
@@ -318,7 +351,7 @@ def check_driver(machine: Machine, gpus: tuple[Gpu, ...]) -> MachineCheck:
         if _has_no_nvidia(machine):
             return ok("none, and no GPU")
         return warn("none", "install NVIDIA's driver where the GPUs are")
-    for name in machine.installed.plugins:
+    for name in machine.installed.plugins_of(NVIDIA):
         cuda = re.sub(r"\D", "", name)
         needed = DRIVER_FOR_CUDA.get(cuda, 0)
         if int(version.split(".")[0]) < needed:
@@ -353,13 +386,12 @@ def check_jax(machine: Machine) -> MachineCheck:
     return ok(found)
 
 
-def check_plugin(machine: Machine) -> MachineCheck:
-    """Whether the CUDA plugin is there, complete, alone and of jaxlib's version."""
+def check_plugin(machine: Machine, vendor: Vendor = NVIDIA) -> MachineCheck:
+    """Whether a vendor's plugin is there, complete, alone and of jaxlib's version."""
     jaxlib = machine.installed.jaxlib
-    found = ", ".join(
-        f"{name} {version}" for name, version in machine.installed.plugins.items()
-    )
-    mended = repair(machine.installed.versions, machine.python)
+    plugins = machine.installed.plugins_of(vendor)
+    found = ", ".join(f"{name} {version}" for name, version in plugins.items())
+    mended = repair(machine.installed.versions, machine.python, vendor)
     if mended is not None:
         what = f"{found}: {mended.what}" if found else "none: no GPU and no rehearsal"
         return replace(
@@ -433,8 +465,13 @@ def check_run_dir(machine: Machine, run_dir: str) -> MachineCheck:
     return ok(found)
 
 
-PLUGIN = "CUDA plugin"
-TO_REHEARSE = ("jax", PLUGIN, "XLA_FLAGS", "run directory")
+def plugin_check(vendor: Vendor) -> str:
+    """The name of the check of a vendor's plugin."""
+    return f"{vendor.toolkit} plugin"
+
+
+PLUGINS = tuple(map(plugin_check, VENDORS.values()))
+TO_REHEARSE = ("jax", *PLUGINS, "XLA_FLAGS", "run directory")
 """Checks that matter where there is no GPU."""
 
 
@@ -459,7 +496,7 @@ class Diagnosis:
         """Why this machine cannot compile for GPUs and simulate them: names of checks; empty: it
         can.
         """
-        plugin = [name for name in self._names("warn") if name == PLUGIN]
+        plugin = [name for name in self._names("warn") if name in PLUGINS]
         return (*(name for name in self._names("fail") if name in TO_REHEARSE), *plugin)
 
     @property
@@ -471,25 +508,67 @@ class Diagnosis:
         return [check.name for check in self.checks if check.verdict == verdict]
 
 
-def diagnose(machine: Machine, run_dir: str = ".") -> Diagnosis:
+def diagnose(
+    machine: Machine, run_dir: str = ".", wanted: Vendor | None = None
+) -> Diagnosis:
     """Look at everything, for runs that are kept in `run_dir`; a check that breaks is a warning,
     never a traceback.
+
+    Args:
+        wanted: whose GPUs the user asks about; None: those of the machine and its plugins.
     """
-    gpus = read_gpus(machine.ask)
-    probes: dict[str, Callable[[], MachineCheck]] = {
-        "GPUs": lambda: check_gpus(machine, gpus),
-        "driver": lambda: check_driver(machine, gpus),
-        **{name: partial(check_text, name, machine) for name in _TEXTS},
-        "jax": lambda: check_jax(machine),
-        PLUGIN: lambda: check_plugin(machine),
-        "XLA_FLAGS": lambda: check_flags(machine),
-        "variables": lambda: check_variables(machine),
-        "run directory": lambda: check_run_dir(machine, run_dir),
+    vendors = vendors_of(machine, wanted)
+    gpus: tuple[Gpu, ...] = ()
+    probes: dict[str, Callable[[], MachineCheck]] = {}
+    if NVIDIA in vendors:
+        gpus = read_gpus(machine.ask)
+        probes |= _nvidia_probes(machine, gpus)
+    if AMD in vendors:
+        found = read_amd_gpus(machine.read, machine.glob)
+        gpus = gpus or found
+        probes |= _amd_probes(machine, found, alone=len(vendors) == 1)
+    probes |= {
+        name: partial(check_text, name, machine)
+        for name in _TEXTS
+        if NVIDIA in vendors or name not in OF_NVIDIA
     }
+    probes["jax"] = lambda: check_jax(machine)
+    for vendor in vendors:
+        probes[plugin_check(vendor)] = partial(check_plugin, machine, vendor)
+    probes["XLA_FLAGS"] = lambda: check_flags(machine)
+    probes["variables"] = lambda: check_variables(machine)
+    probes["run directory"] = lambda: check_run_dir(machine, run_dir)
     with ThreadPoolExecutor(
         len(probes)
     ) as pool:  # nsys and jaxlib are asked at the same time
         return Diagnosis(tuple(pool.map(_safely, probes, probes.values())), gpus)
+
+
+OF_NVIDIA = ("CUPTI", "DCGM", "nsys")  # checks of its tools
+
+
+def _nvidia_probes(
+    machine: Machine, gpus: tuple[Gpu, ...]
+) -> dict[str, Callable[[], MachineCheck]]:
+    """The checks of NVIDIA's GPUs and their driver."""
+    return {
+        "GPUs": lambda: check_gpus(machine, gpus),
+        "driver": lambda: check_driver(machine, gpus),
+    }
+
+
+def _amd_probes(
+    machine: Machine, gpus: tuple[Gpu, ...], *, alone: bool
+) -> dict[str, Callable[[], MachineCheck]]:
+    """The checks of AMD's GPUs and their driver; `alone`: no other vendor's are looked at."""
+    suffix = "" if alone else " (AMD)"
+    in_container = _is_in_container(machine)
+    return {
+        f"GPUs{suffix}": lambda: check_amd_gpus(
+            machine, gpus, in_container=in_container
+        ),
+        f"driver{suffix}": lambda: check_amd_driver(machine, gpus),
+    }
 
 
 def _safely(name: str, probe: Callable[[], MachineCheck]) -> MachineCheck:
@@ -570,8 +649,8 @@ def prove(
 
 
 def _count_gpus() -> int:
-    """GPUs as nvidia-smi lists them, or their device files if there is no nvidia-smi."""
-    return len(read_gpus()) or len(list(Path("/dev").glob("nvidia[0-9]*")))
+    """GPUs as their drivers list them, or NVIDIA's device files if there is no nvidia-smi."""
+    return len(all_gpus()) or len(list(Path("/dev").glob("nvidia[0-9]*")))
 
 
 def links(result: Pipeline) -> tuple[ChainLink, ...]:

@@ -23,14 +23,13 @@ import numpy.typing as npt
 
 from pgle.errors import many, some
 from pgle.trace.columns import Codes, Ints, changes
+from pgle.xla.vendors import VENDORS
 
 # the warning that a simulated trace carries, in its files too
 SIMULATED = "simulated by pgle, no GPU ran this"
 
 
-LIBRARIES = re.compile(
-    r"nvjet|xmma|hmma|gmma|cutlass|(?:\d|[sdhc])gemm|convolve|cudnn|flash_|fmha"
-)
+LIBRARIES = re.compile("|".join(vendor.kernels for vendor in VENDORS.values()))
 """In names of kernels that libraries bring, which say what they compute in; XLA's own are named
 after instructions.
 """

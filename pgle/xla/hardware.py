@@ -63,6 +63,7 @@ class CollectiveLibrary:
     """
 
     name: str  # ``NCCL``
+    kernels: tuple[str, ...]  # how names of its kernels begin
     fabric: str  # the links inside a host, ``NVLink``
     ring: tuple[Protocol, ...]
     tree: tuple[Protocol, ...]
@@ -74,6 +75,7 @@ class CollectiveLibrary:
 
 NCCL = CollectiveLibrary(
     name="NCCL",
+    kernels=("ncclDevKernel",),
     fabric="NVLink",
     ring=(
         Protocol(6.6, 0.6, 2.7, 0.25),

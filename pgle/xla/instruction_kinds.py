@@ -12,6 +12,7 @@ from pgle.xla.collective_kinds import KINDS, names_of
 from pgle.xla.collectives import collective_kind
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.matrix_products import is_product
+from pgle.xla.vendors import VENDORS
 
 FREE_TARGETS = frozenset(
     (
@@ -46,9 +47,19 @@ _COPY = re.compile(
 _LOOP = re.compile(rf"(while|conditional|call){_SUFFIX}")
 
 
+def _collective_kernels() -> tuple[str, ...]:
+    found: list[str] = []
+    for vendor in VENDORS.values():
+        found += vendor.library.kernels
+    return tuple(found)
+
+
+_COLLECTIVE_KERNELS = _collective_kernels()
+
+
 def guess_kind(name: str) -> str:
     """``collective``, ``copy``, ``loop`` or ``compute``, by usual names of XLA, JAX and NCCL."""
-    if _COLLECTIVE.fullmatch(name) or name.startswith("ncclDevKernel"):
+    if _COLLECTIVE.fullmatch(name) or name.startswith(_COLLECTIVE_KERNELS):
         return "collective"
     if _COPY.fullmatch(name):
         return "copy"

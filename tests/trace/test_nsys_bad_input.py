@@ -89,6 +89,22 @@ def test_another_database_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "made",
+    [
+        "CREATE TABLE rocpd_string_0f3a (id INTEGER, string TEXT)",
+        "CREATE VIEW rocpd_kernel_dispatch AS SELECT 1 AS id",
+    ],
+)
+def test_a_database_of_amds_profiler_names_what_to_record(
+    tmp_path: Path, made: str
+) -> None:
+    with sqlite3.connect(tmp_path / "x.db") as database:
+        database.execute(made)
+    with pytest.raises(UserError, match=r"rocpd database.*give its \.xplane\.pb"):
+        read_nsys(tmp_path / "x.db")
+
+
+@pytest.mark.parametrize(
     ("name", "message"),
     [
         (

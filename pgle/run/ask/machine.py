@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from pgle.run.ask.amd_gpus import read_amd_gpus
 from pgle.run.ask.jaxlib import Installed, installed
 from pgle.run.ask.nsys import Nsys, find_nsys
 from pgle.run.directory.manifest import Gpu
@@ -95,9 +96,7 @@ class Machine:
     # path of a program, None if absent
     which: Callable[[str], str | None] = shutil.which
     # paths that match a pattern, sorted
-    glob: Callable[[str], tuple[str, ...]] = lambda pattern: tuple(
-        sorted(map(str, Path("/").glob(pattern.lstrip("/"))))
-    )
+    glob: Callable[[str], tuple[str, ...]] = lambda pattern: _glob(pattern)
     # variables
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     # names of all running processes
@@ -120,6 +119,10 @@ def this_machine(python: str | None = None) -> Machine:
     return Machine(installed(python), python or sys.executable)
 
 
+def _glob(pattern: str) -> tuple[str, ...]:
+    return tuple(sorted(map(str, Path("/").glob(pattern.lstrip("/")))))
+
+
 def read_gpus(
     ask: Callable[[Sequence[str]], tuple[bool, str]] = _ask,
 ) -> tuple[Gpu, ...]:
@@ -140,6 +143,11 @@ def read_gpus(
                 )
             )
     return tuple(gpus)
+
+
+def all_gpus() -> tuple[Gpu, ...]:
+    """The GPUs of this machine, of all vendors."""
+    return read_gpus() or read_amd_gpus(_read, _glob)
 
 
 def git_commit() -> str:

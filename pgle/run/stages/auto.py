@@ -22,7 +22,7 @@ from pgle.run.ask.jaxlib import installed
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.hook import read_facts
 from pgle.run.process.compilers import interpreter
-from pgle.run.stages.pipeline import GPU_DRIVER, run_stage
+from pgle.run.stages.pipeline import has_driver, run_stage
 from pgle.run.stages.real import RealBackEnd, checked_window, lines_about
 from pgle.run.stages.stage import StageRequest, StageResult
 from pgle.xla.flags.catalogue import release
@@ -99,12 +99,12 @@ def run_auto(
     # a launcher may start others
     if (
         interpreter(request.command)
-        and not GPU_DRIVER.exists()
+        and not has_driver()
         and not os.environ.get("JAX_PLATFORMS")
     ):
         remedy = Next.of("rehearse", "--", *kept_argv(request.command))
         raise UserError(
-            "AutoPGLE measures GPU work, and this machine has no NVIDIA driver",
+            "AutoPGLE measures GPU work, and this machine has no driver of a GPU",
             remedy=remedy,
         )
     if then_nsys:

@@ -35,24 +35,36 @@ from pgle.run.stages.simulated import SimulatedBackEnd
 from pgle.run.stages.stage import KeptVerdict, StageRequest, StageResult, end_record
 from pgle.steps.compare import Comparison, LimitCheck, Limits
 from pgle.xla.flags.text import FOUND_BY_SEARCH
+from pgle.xla.vendors import VENDORS
 
 Capture: TypeAlias = Literal["auto", "jax", "nsys", "simulated"]
 BackEnd: TypeAlias = RealBackEnd | SimulatedBackEnd
 
-GPU_DRIVER = Path("/proc/driver/nvidia/version")
+
+def has_gpus() -> bool:
+    """Whether this machine has GPUs of any vendor, and what drives them."""
+    return any(
+        Path(vendor.driver_file).exists()
+        and (not vendor.list_program or shutil.which(vendor.list_program))
+        for vendor in VENDORS.values()
+    )
+
+
+def has_driver() -> bool:
+    """Whether a vendor's driver is loaded."""
+    return any(Path(vendor.driver_file).exists() for vendor in VENDORS.values())
 
 
 def choose_back_end(
     capture: Capture, window: str = "auto", **simulated: Any
 ) -> BackEnd:
-    """The back end that `--capture` names; ``auto`` takes NVIDIA GPUs if this machine has some.
+    """The back end that `--capture` names; ``auto`` takes GPUs if this machine has some.
 
     `simulated` has the fields of `SimulatedBackEnd`.
     """
     checked_window(window)
     if capture == "auto":
-        has_gpus = GPU_DRIVER.exists() and shutil.which("nvidia-smi")
-        capture = "jax" if has_gpus else "simulated"
+        capture = "jax" if has_gpus() else "simulated"
     if capture == "simulated":
         return SimulatedBackEnd(**simulated)
     return RealBackEnd(capture, window)

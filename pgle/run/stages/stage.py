@@ -13,7 +13,7 @@ from pgle.costs.profile.files import read_profile
 from pgle.files import AnyPath
 from pgle.masking import kept_argv, kept_environment
 from pgle.next import Sentence
-from pgle.run.ask.machine import git_commit, read_gpus
+from pgle.run.ask.machine import all_gpus, git_commit
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.directory.directory import (
     PROGRAM_FILES,
@@ -158,7 +158,7 @@ def begin_record(
         record = replace(record, environment={}, gpus=(), topology={"simulated": True})
     else:
         variables = kept_environment(environment.values)
-        record = replace(record, environment=variables, gpus=read_gpus(), topology={})
+        record = replace(record, environment=variables, gpus=all_gpus(), topology={})
     extend_manifest(request.run.path, record)
     return record
 

@@ -148,9 +148,19 @@ def read_nsys(
         )
 
 
+ROCPD = "rocpd_"
+"""How tables and views of AMD's profiler begin (ROCm/rocprofiler-sdk, rocpd schema)."""
+
+
 def _check(tables: Tables) -> None:
     """Raise `UserError` where tables or columns are missing that nothing can do without."""
     again = "record with `nsys profile --trace=cuda,nvtx`"
+    if tables.has_any(ROCPD):
+        raise UserError(
+            "a rocpd database of rocprofv3, which names no instruction of XLA",
+            where=tables.path,
+            remedy="record with JAX's profiler (--capture jax), and give its .xplane.pb",
+        )
     if not tables.columns("StringIds"):
         raise UserError(
             "not an Nsight Systems export (no StringIds)",

@@ -124,6 +124,11 @@ class Tables:
             )
         return frozenset(self._columns.get(table, ()))
 
+    def has_any(self, beginning: str) -> bool:
+        """Whether the name of any table or view begins so."""
+        names = (*self._columns, *self._views)
+        return any(name.startswith(beginning) for name in names)
+
     def count(self, table: str) -> int:
         """About how many rows it has, for progress only: the span of row ids, which SQLite finds
         without a scan.

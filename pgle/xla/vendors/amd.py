@@ -16,6 +16,7 @@ from pgle.xla.vendors.vendor import JaxPlugin, Vendor
 
 RCCL = CollectiveLibrary(
     name="RCCL",
+    kernels=("ncclDevKernel", "ncclKernel", "rccl_", "mscclKernel"),
     fabric="xGMI",
     ring=(
         Protocol(12.0, 0.8, 9.5, 0.08),
@@ -146,9 +147,8 @@ AMD = Vendor(
     convolutions="MIOpen",
     trace_names=("amd",),
     pci="0x1002",
-    driver_file="/sys/module/amdgpu/version",
-    device_files="/dev/dri/renderD*",
-    list_program="amd-smi",
+    driver_file="/dev/kfd",
+    list_program="",
     hiding_variables=(
         "ROCR_VISIBLE_DEVICES",
         "HIP_VISIBLE_DEVICES",

@@ -185,7 +185,6 @@ NVIDIA = Vendor(
     trace_names=("nvidia",),
     pci="0x10de",
     driver_file="/proc/driver/nvidia/version",
-    device_files="/dev/nvidia[0-9]*",
     list_program="nvidia-smi",
     hiding_variables=("CUDA_VISIBLE_DEVICES",),
     runtime="runtime_version { major: 12 minor: 9 }",  # what ``jax[cuda12]`` installs

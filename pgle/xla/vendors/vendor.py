@@ -102,8 +102,7 @@ class Vendor:
     trace_names: tuple[str, ...]  # how traces name the vendor, in lower case
     pci: str  # its number in Linux's lists of devices (https://pci-ids.ucw.cz)
     driver_file: str  # where the loaded driver is to be seen
-    device_files: str  # of its GPUs, a pattern
-    list_program: str  # lists GPUs
+    list_program: str  # lists GPUs, and is needed for it; empty: none is
     hiding_variables: tuple[str, ...]  # that choose the GPUs which a program sees
     # what releases of XLA before 0.6 miss in a description of a GPU
     runtime: str = ""

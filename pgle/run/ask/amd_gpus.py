@@ -1,0 +1,60 @@
+"""AMD's GPUs of this machine, by Linux's own lists of them: no program of ROCm is needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from pgle.run.directory.manifest import Gpu
+from pgle.xla.targets import by_architecture
+from pgle.xla.vendors import AMD
+
+NODES = "/sys/class/kfd/kfd/topology/nodes/*/properties"
+"""A file for each CPU and GPU that the driver's part for computing knows
+(https://docs.kernel.org/gpu/amdgpu).
+"""
+MEMORY = "mem_banks/0/properties"  # beside it: the device memory
+DRIVER = "/sys/module/amdgpu/version"  # of AMD's own package; Linux's has none
+
+
+def read_amd_gpus(
+    read: Callable[[str], str | None], glob: Callable[[str], tuple[str, ...]]
+) -> tuple[Gpu, ...]:
+    """The GPUs; empty if there are none.
+
+    Args:
+        read: the text of a file, None where it cannot be read.
+        glob: paths that match a pattern.
+    """
+    driver = (read(DRIVER) or "").strip()
+    found: list[Gpu] = []
+    for path in glob(NODES):
+        number = _property(read(path) or "", "gfx_target_version")
+        if not number:  # a CPU
+            continue
+        name = _gfx(number)
+        architecture = AMD.find_architecture(name)
+        memory = read(path.replace("properties", MEMORY)) or ""
+        model = by_architecture(architecture).name.upper()
+        gpu = Gpu(
+            f"AMD {name} ({model} or like it)",
+            driver,
+            _property(memory, "size_in_bytes") >> 20,
+            name,
+            str(_property(read(path) or "", "unique_id") or ""),
+        )
+        found.append(gpu)
+    return tuple(found)
+
+
+def _property(text: str, name: str) -> int:
+    """A number of a list of properties; 0 if it is absent."""
+    found = re.search(rf"^{name}\s+(\d+)$", text, re.MULTILINE)
+    return 0 if found is None else int(found[1])
+
+
+def _gfx(number: int) -> str:
+    """The architecture by the driver's number: gfx942 of 90402."""
+    major, rest = divmod(number, 10_000)
+    minor, stepping = divmod(rest, 100)
+    return f"gfx{major}{minor:x}{stepping:x}"
