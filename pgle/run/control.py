@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pgle.errors import many
-from pgle.run.compiler.compile import Session
-from pgle.schedule.control import Controlled
+from pgle.errors import UserError, many
+from pgle.run.compiler.compile import CompileResult, Session
+from pgle.schedule.control import Controlled, other_choice
 from pgle.schedule.predict import Prediction, gain
 from pgle.xla.hlo.module import Instruction, Module
 
@@ -69,19 +69,58 @@ def lhs_gain(first: Schedules, found: Control | None) -> Controlled | None:
     return Controlled(alone, gain(other.default, other.baseline))
 
 
+@dataclass(frozen=True, slots=True)
+class Fp8Step:
+    """How one compilation multiplies fp8 arrays."""
+
+    products: int  # instructions that multiply them as they are
+    step_us: float
+
+
 def fp8_warning(first: Schedules, found: Control | None) -> str:
-    """Whether one of two compilations multiplies fp8 arrays where the other widens them first.
+    """Whether one of two compilations multiplies fp8 arrays where the other widens them first."""
+    other = None if found is None else found.schedules
+    if found is None or other is None:
+        return ""
+    sides = (
+        Fp8Step(side.fp8_products, side.baseline.step_us) for side in (first, other)
+    )
+    return fp8_words(found.flag, *sides)
+
+
+def fp8_choice_warning(session: Session, made: CompileResult) -> str:
+    """As `fp8_warning`, of a schedule without a profile, for a program with fp8 arrays; it is
+    scheduled again.
+    """
+    dtypes = {item.shape.dtype for item in made.scheduled.walk()}
+    if not any(dtype.startswith("f8") for dtype in dtypes):
+        return ""
+    flag = other_choice(session.base.flags)
+    try:
+        other = session.schedule(f"{FOLDER}-fp8", (*session.base.flags, flag))
+    except UserError:  # the verdict of the search hangs on none of it
+        return ""
+    sides = (
+        Fp8Step(fp8_products(side.scheduled), session.predicted(side).step_us)
+        for side in (made, other)
+    )
+    return fp8_words(flag, *sides)
+
+
+def fp8_words(flag: str, without: Fp8Step, with_flag: Fp8Step) -> str:
+    """That two compilations, without a flag and with it, multiply fp8 arrays in other ways; empty
+    if they do not.
 
     Observed with jaxlib 0.10.2: Triton gets bf16 arrays of a scaled product, and cuBLAS the fp8
     ones.
     """
-    other = None if found is None else found.schedules
-    if found is None or other is None or first.fp8_products == other.fp8_products:
+    if without.products == with_flag.products:
         return ""
     return (
-        f"{many(other.fp8_products, 'product')} of fp8 arrays with {found.flag}, {first.fp8_products:,} without: the "
-        f"others are kernels of a wider type. A step takes {other.baseline.step_us / 1e3:,.2f} ms with that flag, "
-        f"{first.baseline.step_us / 1e3:,.2f} without; autotuning on a GPU decides"
+        f"{many(with_flag.products, 'product')} of fp8 arrays with {flag}, {without.products:,} "
+        "without: the others are kernels of a wider type. A step takes "
+        f"{with_flag.step_us / 1e3:,.2f} ms with that flag, {without.step_us / 1e3:,.2f} without; "
+        "autotuning on a GPU decides"
     )
 
 

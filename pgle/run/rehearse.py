@@ -47,6 +47,7 @@ from pgle.run.rehearse_program import (
     prepared,
     tune_line,
 )
+from pgle.run.unmoved import unmoved_warnings
 from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
 from pgle.schedule.placements import Move, compare_placements, placements
 from pgle.schedule.predict import Prediction, predict
@@ -311,6 +312,7 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
             else side(plain.result(), measured)
         )
         flag = other_choice(flags)
+        idle = pool.submit(unmoved_warnings, session, own, first)
         checking = None
         if hangs_on_choice([baseline.prediction]):
             checking = pool.submit(
@@ -322,6 +324,7 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
             second = session.schedule("profiled", flags, profile)
         profiled = side(second, measured)
         found = None if checking is None else checking.result()
+        unmoved = idle.result()
     verdict = confirm_compiled(second.log, second.lhs, given)
     moves = compare_placements(
         placements(baseline.module, baseline.prediction.timeline, own),
@@ -348,6 +351,7 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
         *inert_warnings(
             FlagList(tuple(map(typed_flag, own))), installed(request.python).jaxlib
         ),
+        *unmoved,
         belief_warning(baseline.believed_exposed_us, baseline.prediction.step_us)
         if is_modelled
         else "",

@@ -42,6 +42,7 @@ from pgle.run.compiler.compile import (
 )
 from pgle.run.compiler.worker import UNSCHEDULED, is_full
 from pgle.run.confirm import confirm_compiled
+from pgle.run.control import fp8_choice_warning
 from pgle.run.coverage import carried_over
 from pgle.run.directory.directory import (
     STORED,
@@ -52,6 +53,7 @@ from pgle.run.directory.directory import (
 )
 from pgle.run.inputs.next_command import ProgramLaunch
 from pgle.run.rehearse_program import RehearseRequest, asked_of_search, near_limit
+from pgle.run.unmoved import unmoved_warnings
 from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
 from pgle.schedule.predict import Gain, Prediction, predict
 from pgle.steps.compare import change
@@ -224,6 +226,8 @@ def tune(
             for name in FOUND:
                 (request.out / name).unlink(missing_ok=True)
         without = {} if proof is None else found.without(proof.scheduled.trial)
+        unmoved = unmoved_warnings(bench.session, request.flags, bench.first)
+        doubt = fp8_choice_warning(bench.session, bench.first)
     pgle = bench.pgle
     return Tuning(
         request=request,
@@ -255,6 +259,8 @@ def tune(
             *inert_warnings(
                 FlagList(tuple(map(typed_flag, request.flags))), bench.jaxlib
             ),
+            *unmoved,
+            *([doubt] if doubt else ()),
             *_warnings(request, pgle, proof),
         ),
     )
@@ -291,6 +297,7 @@ class Bench:
     """Compiles settings and simulates them; `schedule` may be called from several threads.
 
     Attributes:
+        first: the module as it is scheduled without a profile.
         baseline: LHS alone, by the user's own flags.
         pgle: the same with the profile.
         jaxlib: that compiles.
@@ -306,7 +313,7 @@ class Bench:
         self._is_whole = (
             False  # whether `baseline` and `pgle` are compiled by all passes
         )
-        result = session.schedule("no-profile", session.base.flags)
+        result = self.first = session.schedule("no-profile", session.base.flags)
         self.jaxlib, self.carried = result.jaxlib, ""
         self.memory_share = (result.memory_bytes or 0) / request.target.memory_bytes
         self._first = table = _table(result)

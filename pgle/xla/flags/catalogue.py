@@ -704,15 +704,24 @@ def _that_hold(
 
 def _inert(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:
     """Flags with which a jaxlib's compiler does nothing if there is no GPU."""
-    for name in flags.effective():
-        if name in catalogue() and jaxlib in catalogue()[name].inert:
-            yield FlagFinding(
-                "warning",
-                "no-effect",
-                name,
-                f"jaxlib {jaxlib} does nothing with it without a GPU: a rehearsal shows no change",
-                "rehearse with a newer jaxlib, or measure it on GPUs",
-            )
+    for name in inert_flags(flags, jaxlib):
+        yield FlagFinding(
+            "warning",
+            "no-effect",
+            name,
+            f"jaxlib {jaxlib} does nothing with it without a GPU: a rehearsal shows no change",
+            "rehearse with a newer jaxlib, or measure it on GPUs",
+        )
+
+
+def inert_flags(flags: FlagList, jaxlib: str) -> list[str]:
+    """The names of flags with which a jaxlib's compiler does nothing if there is no GPU."""
+    known = catalogue()
+    return [
+        name
+        for name in flags.effective()
+        if name in known and jaxlib in known[name].inert
+    ]
 
 
 def inert_warnings(flags: FlagList, jaxlib: str) -> list[str]:
