@@ -69,6 +69,7 @@ class Answer(Generic[Result]):
         str, Any
     ]  # what the command prints with ``--json``, by the schema of docs/schemas
     ok: bool  # whether the command's check is met, so that it exits with 0
+    exit_code: int = 1  # that it exits with if the check is not met
 
     def __getitem__(self, key: str) -> Any:
         """A field of the JSON document: ``answer["step_us"]``."""
@@ -487,7 +488,12 @@ def rehearse(
     picture = report.write_page(report.folder_of(found), report.rehearse_page(found))
     document = {**report.rehearse_document(found), "picture": picture}
     return answer(
-        "rehearse", found, report.rehearse_page(found, picture), document, found.good
+        "rehearse",
+        found,
+        report.rehearse_page(found, picture),
+        document,
+        found.good,
+        exit_code=found.request.exit_code or 1,
     )
 
 
@@ -730,14 +736,11 @@ def answer(
     document: Mapping[str, Any],
     ok: bool = True,
     version: int = 1,
+    exit_code: int = 1,
 ) -> Answer[R]:
     """The answer of a command, whose name is in the document's schema."""
-    return Answer(
-        result,
-        page,
-        {"schema": f"pgle.{command}/{version}", **text.plain(document)},
-        ok,
-    )
+    named = {"schema": f"pgle.{command}/{version}", **text.plain(document)}
+    return Answer(result, page, named, ok, exit_code)
 
 
 def _vendor(target: str | None) -> Vendor:

@@ -188,7 +188,7 @@ class Command(click.Command):
                 else ctx.meta.get("pgle.sections", ())
             )
             plain.show(answer.page, sections=sections)
-        ctx.exit(not answer.ok)
+        ctx.exit(0 if answer.ok else answer.exit_code)
 
     def format_options(
         self, ctx: click.Context, formatter: click.HelpFormatter

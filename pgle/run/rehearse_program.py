@@ -30,6 +30,7 @@ from pgle.run.capture.captured import (
     choose_module,
     modules_in,
     no_step,
+    own_exit_code,
     partitioned,
     program_failure,
     read_captured,
@@ -113,6 +114,8 @@ class RehearseRequest:
     no_step: str = ""  # why the module is no step of its captured program
     # how its captured program failed, by a fault of its own, after its step; empty: it did not
     failed: str = ""
+    # of that program, if the capture cannot have caused its fault; else 0
+    exit_code: int = 0
     assumed: bool = False  # nobody names how many devices the captured program has
     program: str = ""  # a digest of the captured program, if it was run for the request
     warnings: tuple[str, ...] = ()  # one line each
@@ -507,6 +510,7 @@ def settle(
         others=tuple(candidates([path for path in modules if path != module])),
         no_step="" if choose else no_step(module),
         failed=program_failure(module),
+        exit_code=own_exit_code(module),
         warnings=(*capture_warnings(module), *warnings, *more),
     )
 

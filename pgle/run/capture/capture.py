@@ -27,6 +27,7 @@ from pgle.run.ask.jax_private import PLUGIN_LOG
 from pgle.run.capture.captured import (
     CODE,
     PROGRAM,
+    SIGNALLED,
     STARTED,
     STOPPED,
     CapturedProgram,
@@ -57,7 +58,6 @@ MOST_SAID = 300  # characters of a line of the program's that a message quotes
 COMPUTE = "PGLE_COMPUTE"
 """Variable by which large modules are executed, too, instead of taking their results as zeros."""
 
-SIGNALLED = 128  # exit codes from here on: a signal ended the program
 
 HOST_DEVICES, EFFORT_OF_CPUS = OF_CPUS
 

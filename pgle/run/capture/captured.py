@@ -115,6 +115,11 @@ PARTITIONED = ".after_spmd_partitioner.hlo.pb"
 ``_compile.mlir``.
 """
 
+SIGNALLED = 128  # exit codes from here on: a signal ended the program
+
+_OF_RUNTIME = ("JaxRuntimeError", "XlaRuntimeError")
+"""Exceptions of the devices, which are CPUs here."""
+
 NEVER_OF_ZEROS = (
     ImportError,
     KeyError,
@@ -341,6 +346,18 @@ def own_failure(folder: Path) -> tuple[int, str]:
     if code is None or program.by_zeros:
         return 0, ""
     return code, program.error
+
+
+def own_exit_code(module: Path) -> int:
+    """The exit code of a captured module's program if the capture cannot have caused it, else 0.
+
+    Zeros for results, a signal, or what the compiler for CPUs lacks may have.
+    """
+    program = read_captured(module.parent)
+    code, error = own_failure(module.parent)
+    may_be_zeros = bool(program.uncomputed) and not program.ones and not error
+    of_cpus = error.partition(":")[0] in _OF_RUNTIME
+    return 0 if may_be_zeros or of_cpus or code >= SIGNALLED else code
 
 
 def program_failure(module: Path) -> str:

@@ -2,6 +2,7 @@
 is not waited for.
 """
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from pgle.run.capture.captured import (
     PROGRAM,
     CapturedProgram,
+    own_exit_code,
     own_failure,
     read_captured,
 )
@@ -31,3 +33,31 @@ def test_an_exit_code_that_is_no_number_is_none(tmp_path: Path) -> None:
 
     (tmp_path / CODE).write_text("one")
     assert own_failure(tmp_path) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("code", "record", "passed"),
+    [
+        (3, {}, 3),
+        (1, {"error": "KeyError: 'loss' (train.py, line 7)", "uncomputed": ["f"]}, 1),
+        (1, {"error": "ValueError: nan (train.py, line 7)", "uncomputed": ["f"]}, 0),
+        (
+            1,
+            {
+                "error": "ValueError: x (t.py, line 7)",
+                "uncomputed": ["f"],
+                "ones": True,
+            },
+            1,
+        ),
+        (3, {"uncomputed": ["f"]}, 0),  # it may have looked at the zeros
+        (1, {"error": "XlaRuntimeError: UNIMPLEMENTED (t.py, line 7)"}, 0),
+        (139, {}, 0),
+    ],
+)
+def test_a_program_that_fails_by_itself_passes_its_exit_code_on(
+    code: int, record: dict[str, object], passed: int, tmp_path: Path
+) -> None:
+    (tmp_path / ".exit_code").write_text(str(code))
+    (tmp_path / ".program.json").write_text(json.dumps({"executed": {}, **record}))
+    assert own_exit_code(tmp_path / "m.mlir") == passed
