@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from pgle.account.levers import attention, scatter
+from pgle.account.levers import attention, logits, precision, scatter
 from pgle.account.levers.flow import Flow
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import LEAST_WORTH, Opportunity, in_order
@@ -12,15 +13,36 @@ from pgle.account.value import LEAST_WORTH, Opportunity, in_order
 LEVERS: tuple[Callable[[StepCosts, Flow], Opportunity | None], ...] = (
     attention.find,
     scatter.find,
+    logits.find,
+    precision.find,
 )
-"""A function for each edit: what it would save, or None where it does not apply."""
+"""A function for each edit: what it would save, or None where it does not apply. An instruction
+belongs to the first that takes it away.
+"""
 
 
 def find_levers(step: StepCosts) -> tuple[Opportunity, ...]:
-    """The edits that may save 1 % of the step or more, the largest expected saving first."""
+    """The edits that may save 1 % of the step or more, the largest expected saving first.
+
+    No instruction belongs to two of them.
+    """
     flow = Flow(step.module)
-    found = (lever(step, flow) for lever in LEVERS)
     worth = LEAST_WORTH * step.step_us
-    return in_order(
-        item for item in found if item is not None and item.most_us >= worth
-    )
+    found = []
+    for lever in LEVERS:
+        item = lever(step, flow)
+        if item is not None and _worth_us(item) >= worth:
+            found.append(item)
+            step = _without(step, item.instructions)
+    return in_order(found)
+
+
+def _worth_us(item: Opportunity) -> float:
+    """What an edit is expected to save; at most, if only its bound is known."""
+    return item.most_us if item.expected_us is None else item.expected_us
+
+
+def _without(step: StepCosts, names: frozenset[str]) -> StepCosts:
+    """The step's costs without those of some instructions."""
+    left = {name: us for name, us in step.us.items() if name not in names}
+    return replace(step, us=left)

@@ -8,8 +8,7 @@ the way belong to it, forward and backward.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 
 from pgle.account.levers.attention_speed import (
     Speed,
@@ -19,9 +18,9 @@ from pgle.account.levers.attention_speed import (
 )
 from pgle.account.levers.flow import RESHAPED, Flow
 from pgle.account.levers.places import places, taken_us
+from pgle.account.levers.softmax import Key, Scores, followed, joined
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
-from pgle.costs.estimate.products import Matmul
 from pgle.errors import in_words, many
 
 _SIDES = frozenset(("LT", "LE", "GT", "GE"))
@@ -36,37 +35,7 @@ _MASKING = ("select", "add", "minimum")  # opcodes that apply a mask to scores
 _COUNTED = RESHAPED.union(("broadcast", "add", "subtract", "clamp"))
 """Opcodes between a counting sequence and positions."""
 
-_WEIGHTS = RESHAPED.union(
-    ("slice", "dynamic-slice", "all-gather", "all-gather-start", "all-gather-done"),
-    ("async-start", "async-done", "opt-barrier"),
-)
-"""Opcodes between a parameter of the program and the weights that a product takes."""
-
-_MOST_STEPS = 200  # values looked at to find out where one comes from
-
-_GRADIENT = "transpose("  # in the framework's name of what a gradient computes
-
-Key = tuple[int, int, int]
 Variable = tuple[str, int]  # a loop, and the place in its state
-
-
-@dataclass
-class _Scores:
-    """A product that makes scores or, in the backward pass, their gradient."""
-
-    product: str  # its node
-    size: Matmul
-    reduced: bool = False
-    exponential: bool = False
-    before: list[str] = field(default_factory=list)  # nodes before the exponential
-    products: list[str] = field(default_factory=list)  # that take what becomes of them
-    weighted: list[str] = field(default_factory=list)  # of these, after the exponential
-
-    @property
-    def key(self) -> Key:
-        """Batches times heads, and the two lengths; equal for scores and their gradients."""
-        size = self.size
-        return size.batch, min(size.m, size.n), max(size.m, size.n)
 
 
 def find(step: StepCosts, flow: Flow) -> Opportunity | None:
@@ -112,7 +81,7 @@ _KERNEL = (
 )
 
 
-def _edit(flow: Flow, forward: Sequence[_Scores], causal: bool) -> str:
+def _edit(flow: Flow, forward: Sequence[Scores], causal: bool) -> str:
     """What to write; JAX's function has no soft cap."""
     before = chain.from_iterable(item.before for item in forward)
     if any(flow.opcode(name) == "tanh" for name in before):
@@ -125,7 +94,7 @@ def _edit(flow: Flow, forward: Sequence[_Scores], causal: bool) -> str:
     return f"Call {call} on bfloat16 in place of the products and the softmax."
 
 
-def _fused_us(step: StepCosts, item: _Scores, causal: set[Key]) -> Speed:
+def _fused_us(step: StepCosts, item: Scores, causal: set[Key]) -> Speed:
     """One fused kernel in place of what surrounds these scores."""
     size = item.size
     return fused_us(
@@ -138,10 +107,10 @@ def _fused_us(step: StepCosts, item: _Scores, causal: set[Key]) -> Speed:
     )
 
 
-def _unfused(flow: Flow, largest: int) -> list[_Scores]:
+def _unfused(flow: Flow, largest: int) -> list[Scores]:
     """Scores of attention, and their gradients, that go through memory."""
     found = [
-        _followed(flow, name, size)
+        followed(flow, name, size)
         for name, size in flow.products.items()
         if size.k <= largest
     ]
@@ -150,46 +119,18 @@ def _unfused(flow: Flow, largest: int) -> list[_Scores]:
     return [item for item in alike if not _is_one_kernel(flow, item)]
 
 
-def _followed(flow: Flow, product: str, size: Matmul) -> _Scores:
-    """Follow the result of a product as long as it keeps its number of elements."""
-    found = _Scores(product, size)
-    elements = flow.elements(product)
-    todo = [(product, False)]
-    seen = set(todo)
-    for name, after in todo:
-        if not after:
-            found.before.append(name)
-        for user in flow.users.get(name, ()):
-            opcode = flow.nodes[user].opcode
-            if user in flow.products:
-                found.products.append(user)
-                found.weighted += [user] if after else []
-            elif opcode == "reduce":
-                found.reduced = True
-            elif flow.elements(user) == elements:
-                found.exponential |= opcode == "exponential"
-                following = (user, after or opcode == "exponential")
-                todo += [] if following in seen else [following]
-                seen.add(following)
-    return found
-
-
-def _is_attention(flow: Flow, item: _Scores) -> bool:
+def _is_attention(flow: Flow, item: Scores) -> bool:
     """Whether it is the forward pass of attention.
 
     The softmax of a loss over a vocabulary has a second product only in its gradient.
     """
-    if not (item.exponential and item.reduced):
+    if not (item.exponential and item.reduced) or flow.is_gradient(item.product):
         return False
-    if _GRADIENT in flow.nodes[item.product].op_name:
-        return False
-    values = [
-        name for name in item.weighted if _GRADIENT not in flow.nodes[name].op_name
-    ]
+    values = item.values(flow)
     return bool(values) and not _takes_weights(flow, item, values[0])
 
 
-def _takes_weights(flow: Flow, item: _Scores, values: str) -> bool:
+def _takes_weights(flow: Flow, item: Scores, values: str) -> bool:
     """Whether some of queries, keys and values are weights, as in a layer with a softmax in it.
 
     Attention of several heads has a batch dimension in all of them.
@@ -197,28 +138,16 @@ def _takes_weights(flow: Flow, item: _Scores, values: str) -> bool:
     if item.size.batch > 1:
         return False
     taken = [*flow.inputs[item.product][:2], *flow.inputs[values][:2]]
-    return any(_is_weight(flow, name) for name in taken)
+    return any(flow.is_weight(name) for name in taken)
 
 
-def _is_weight(flow: Flow, name: str) -> bool:
-    for each in _looked_at(flow, name, _WEIGHTS):
-        item = flow.module.instructions[each]
-        if item.opcode == "parameter" and item.computation == flow.module.entry:
-            return True
-    return False
-
-
-def _looked_at(flow: Flow, name: str, through: frozenset[str]) -> Iterator[str]:
-    return islice(flow.upstream((name,), through), _MOST_STEPS)
-
-
-def _is_one_kernel(flow: Flow, item: _Scores) -> bool:
+def _is_one_kernel(flow: Flow, item: Scores) -> bool:
     """Whether the product and all that takes its result are fused already."""
     kernel = flow.kernel[item.product]
     return all(flow.kernel[name] == kernel for name in item.products)
 
 
-def _is_causal(flow: Flow, item: _Scores) -> bool:
+def _is_causal(flow: Flow, item: Scores) -> bool:
     """Whether the scores are masked by comparing positions of queries and keys."""
     masked = (name for name in item.before if flow.nodes[name].opcode in _MASKING)
     return any(_has_causal_mask(flow, name) for name in masked)
@@ -226,7 +155,7 @@ def _is_causal(flow: Flow, item: _Scores) -> bool:
 
 def _has_causal_mask(flow: Flow, name: str) -> bool:
     """Whether an operand of a node is computed from the order of two positions."""
-    seen = (_looked_at(flow, given, _MASKS) for given in flow.inputs[name])
+    seen = (flow.looked_at(given, _MASKS) for given in flow.inputs[name])
     return any(_compares(flow, each) for each in chain.from_iterable(seen))
 
 
@@ -240,42 +169,24 @@ def _compares(flow: Flow, name: str) -> bool:
 
 def _counts(flow: Flow, name: str) -> bool:
     """Whether a value is a position: a counting sequence, perhaps moved."""
-    seen = _looked_at(flow, name, _COUNTED)
+    seen = flow.looked_at(name, _COUNTED)
     return any(flow.opcode(each) == "iota" for each in seen)
 
 
-def _kernels(flow: Flow, scores: Sequence[_Scores]) -> set[str]:
+def _kernels(flow: Flow, scores: Sequence[Scores]) -> set[str]:
     """The instructions that a fused attention replaces."""
     products = [item.product for item in scores]
-    forward = _region(flow, products)
+    forward = joined(flow, products)
     kept = _kept(flow, forward)
     found = {flow.kernel[name] for name in _fills(flow, kept)}
     loaded = _loaded(flow, kept, {flow.elements(name) for name in products})
-    for name in _region(flow, [*products, *loaded]):
+    for name in joined(flow, [*products, *loaded]):
         found.add(flow.kernel[name])
         for user in flow.users.get(name, ()):
             opcode = flow.nodes[user].opcode
             if user in flow.products or opcode in ("reduce", "dynamic-update-slice"):
                 found.add(flow.kernel[user])
     return found
-
-
-def _region(flow: Flow, seeds: Sequence[str]) -> list[str]:
-    """These nodes and all with as many elements that are joined to them."""
-    todo = list(seeds)
-    seen = set(todo)
-    for name in todo:
-        elements = flow.elements(name)
-        near = list(flow.users.get(name, ()))
-        if name not in flow.products:
-            near += flow.inputs[name]
-        for each in near:
-            node = each if each in flow.nodes else flow.before_loop(each)
-            is_new = node in flow.nodes and node not in seen
-            if is_new and flow.elements(node) == elements:
-                seen.add(node)
-                todo.append(node)
-    return todo
 
 
 def _kept(flow: Flow, region: Sequence[str]) -> dict[Variable, str]:
@@ -313,6 +224,6 @@ def _loaded(
             continue
         memory = flow.inputs[name][0]
         if any(
-            _variable(flow, each) in kept for each in _looked_at(flow, memory, RESHAPED)
+            _variable(flow, each) in kept for each in flow.looked_at(memory, RESHAPED)
         ):
             yield name

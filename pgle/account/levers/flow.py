@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import islice
 from math import prod
 
 from pgle.costs.estimate.products import Matmul, first_array, matmuls
-from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
+from pgle.xla.hlo.module import Instruction, Module, Shape
 from pgle.xla.matrix_products import is_gemm
 
 _BODIES = ("while", "conditional", "call", "async-start")
@@ -22,6 +23,16 @@ _STANDS_FOR = ("parameter", "get-tuple-element", "tuple", "fusion", "call")
 
 RESHAPED = frozenset(("bitcast", "reshape", "copy", "transpose", "convert"))
 """Opcodes whose result has the values of the operand, in another place or type."""
+
+_WEIGHTS = RESHAPED.union(
+    ("slice", "dynamic-slice", "all-gather", "all-gather-start", "all-gather-done"),
+    ("async-start", "async-done", "opt-barrier"),
+)
+"""Opcodes between a parameter of the program and the weights that a product takes."""
+
+_GRADIENT = "transpose("  # in JAX's name of what a gradient computes
+
+_MOST_STEPS = 200  # values looked at to find out where one comes from
 
 
 class Flow:
@@ -187,21 +198,21 @@ class Flow:
             if before:
                 todo.append(before)
 
-    def combiner(self, name: str) -> str:
-        """The opcode by which a reduction or scatter combines two values; empty if unclear."""
-        for called in self.nodes[name].called:
-            computation = self.module.computations.get(called)
-            if computation is not None:
-                return _root(computation)
-        return ""
+    def looked_at(self, name: str, through: frozenset[str]) -> Iterator[str]:
+        """The first of `upstream`, so many that time stays linear in the module."""
+        return islice(self.upstream((name,), through), _MOST_STEPS)
 
+    def is_gradient(self, name: str) -> bool:
+        """Whether a node belongs to the backward pass, by the framework's name of it."""
+        return _GRADIENT in self.nodes[name].op_name
 
-def _root(computation: Computation) -> str:
-    """The opcode of the root of a computation."""
-    for item in computation.instructions:
-        if item.name == computation.root:
-            return item.opcode
-    return ""
+    def is_weight(self, name: str) -> bool:
+        """Whether a value is a parameter of the program, as it is or gathered."""
+        for each in self.looked_at(name, _WEIGHTS):
+            item = self.module.instructions[each]
+            if item.opcode == "parameter" and item.computation == self.module.entry:
+                return True
+        return False
 
 
 def _running(module: Module) -> list[str]:

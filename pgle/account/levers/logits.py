@@ -1,0 +1,104 @@
+"""Logits over a large vocabulary, which a loss writes and reads more often than it has to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pgle.account.levers.flow import Flow
+from pgle.account.levers.places import places, taken_us
+from pgle.account.levers.softmax import Scores, followed, joined
+from pgle.account.step_costs import StepCosts
+from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
+from pgle.costs.estimate.products import Matmul
+from pgle.errors import in_words, many
+from pgle.schedule.predict import ESTIMATE_RANGE
+from pgle.xla.hlo.module import BITS
+from pgle.xla.targets import KERNEL_US, MEMORY_EFFICIENCY
+
+_VOCABULARY = 4096  # words from which on logits count as many
+
+_PASSES = 2
+"""Reads of the logits for a loss that XLA compiles: for the largest one, and for the sum of
+exponentials. A kernel that keeps both needs one (Milakov and Gimelshein, "Online normalizer
+calculation for softmax", https://arxiv.org/abs/1805.02867).
+"""
+
+_BACKWARD_PASSES = 2  # one read of the logits, one write of their gradient
+
+
+def find(step: StepCosts, flow: Flow) -> Opportunity | None:
+    """What a loss that passes over its logits as seldom as it can would save."""
+    found = list(_logits(step, flow))
+    if not found:
+        return None
+    kernels: set[str] = set()
+    for item in found:
+        kernels |= _kernels(flow, item)
+    kernels &= step.us.keys()
+    now_us = taken_us(step, kernels)
+    likely = sum(_passes_us(step, flow, item, _PASSES) for item in found)
+    least = sum(_passes_us(step, flow, item, 1) for item in found)
+    if likely >= now_us:
+        return None
+    shape = flow.shape(found[0].product)
+    why = (
+        f"{many(len(kernels), 'kernel')} of the loss read and write logits {shape}: "
+        f"{in_words(now_us)} a step, {in_words(likely)} with as few passes as it needs"
+    )
+    return Opportunity(
+        kind=OpportunityKind.LOGITS,
+        expected_us=now_us - likely,
+        least_us=max(now_us - ESTIMATE_RANGE[1] * likely, 0.0),
+        most_us=now_us - least,
+        part=StepPart.COMPUTE,
+        basis=Basis.ESTIMATED,
+        title="Pass over the logits less often",
+        why=why,
+        edit=_EDIT,
+        where=places(step, kernels),
+        instructions=frozenset(kernels),
+    )
+
+
+_EDIT = (
+    "Write the loss as logsumexp(logits) - logits[label] under jax.custom_vjp, with "
+    "exp(logits - logsumexp) - one_hot as gradient, or take a fused cross-entropy."
+)
+
+
+def _logits(step: StepCosts, flow: Flow) -> Iterator[Scores]:
+    """The products that make logits, which no other edit has taken away."""
+    for name, size in flow.products.items():
+        if flow.kernel[name] not in step.us or _words(flow, name, size) < _VOCABULARY:
+            continue
+        item = followed(flow, name, size)
+        if item.exponential and item.reduced and not item.values(flow):
+            yield item
+
+
+def _words(flow: Flow, name: str, size: Matmul) -> int:
+    """Columns of the weights that a product takes; 0 if none of its operands are weights."""
+    left, right = flow.inputs[name][:2]
+    if flow.is_weight(right):
+        return size.n
+    return size.m if flow.is_weight(left) else 0
+
+
+def _kernels(flow: Flow, item: Scores) -> set[str]:
+    """Kernels that read or write logits, and multiply nothing."""
+    found: set[str] = set()
+    for name in joined(flow, [item.product]):
+        found.add(flow.kernel[name])
+        for user in flow.users.get(name, ()):
+            if flow.opcode(user) in ("reduce", "gather", "scatter"):
+                found.add(flow.kernel[user])
+    return found - {flow.kernel[name] for name in flow.products}
+
+
+def _passes_us(step: StepCosts, flow: Flow, item: Scores, forward: int) -> float:
+    """Microseconds of a loss with so many reads of its logits in the forward pass."""
+    passes = forward + (_BACKWARD_PASSES if item.products else 0)
+    width = BITS.get(flow.shape(item.product).dtype, 16) / 8
+    size = passes * flow.elements(item.product) * width
+    one = KERNEL_US + size / (step.hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3)
+    return one * step.count.get(flow.kernel[item.product], 1.0)

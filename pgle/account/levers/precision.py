@@ -1,0 +1,106 @@
+"""Products of f32 values, which the GPU multiplies far faster with inputs of fewer bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pgle.account.levers.flow import Flow
+from pgle.account.levers.places import places, taken_us
+from pgle.account.step_costs import StepCosts
+from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
+from pgle.costs.estimate.products import Matmul, least_product_us, matmul_us
+from pgle.errors import in_words, many
+from pgle.schedule.predict import ESTIMATE_RANGE
+
+_SLOW = (
+    "f32",
+    "tf32",
+)  # arithmetic of f32 products, in full and as XLA does it by default
+
+
+@dataclass(frozen=True, slots=True)
+class _Slow:
+    """One kernel that multiplies f32 values."""
+
+    kernel: str
+    times: float  # executions in a step
+    other_us: float  # with other inputs, per execution
+    least_us: float  # the same at the GPU's peak
+    is_exact: bool  # whether the program asks for full precision
+
+    @property
+    def likely_us(self) -> float:
+        """With other inputs, in a step."""
+        return self.times * self.other_us
+
+
+def find(step: StepCosts, flow: Flow) -> Opportunity | None:
+    """What TF32 would save of products in full precision, and bfloat16 of the others."""
+    slow = _slow_products(step, flow)
+    if not slow:
+        return None
+    kernels = [item.kernel for item in slow]
+    now_us = taken_us(step, kernels)
+    likely = sum(item.likely_us for item in slow)
+    least = sum(item.times * item.least_us for item in slow)
+    exact = [item.kernel for item in slow if item.is_exact]
+    is_exact = taken_us(step, exact) > now_us / 2
+    why = _why(len(slow), now_us, likely, is_exact)
+    surely = max(now_us - ESTIMATE_RANGE[1] * likely, 0.0)
+    return Opportunity(
+        kind=OpportunityKind.PRECISION,
+        expected_us=now_us - likely,
+        least_us=surely,
+        most_us=now_us - least,
+        part=StepPart.COMPUTE,
+        basis=Basis.ESTIMATED,
+        title="Multiply as TF32" if is_exact else "Multiply in bfloat16",
+        why=why,
+        edit=_TF32 if is_exact else _BF16,
+        where=places(step, kernels),
+        instructions=frozenset(kernels),
+    )
+
+
+def _why(count: int, now_us: float, likely: float, is_exact: bool) -> str:
+    kind = "f32 without Tensor Cores" if is_exact else "f32"
+    other = "as TF32" if is_exact else "in bfloat16"
+    found = f"{many(count, 'product')} in {kind} take {in_words(now_us)} a step"
+    return f"{found}, {other} {in_words(likely)}"
+
+
+_TF32 = (
+    "Remove precision=HIGHEST and jax_default_matmul_precision from products that "
+    "training does not need in full f32."
+)
+_BF16 = (
+    "Cast parameters and activations to bfloat16 before the layers, and keep f32 "
+    "parameters in the optimizer (mixed precision)."
+)
+
+
+def _slow_products(step: StepCosts, flow: Flow) -> Sequence[_Slow]:
+    """Kernels with f32 products that other inputs would shorten."""
+    by_kernel: dict[str, list[Matmul]] = {}
+    for name, size in flow.products.items():
+        if size.arithmetic.family in _SLOW and size.dtype in _SLOW:
+            by_kernel.setdefault(flow.kernel[name], []).append(size)
+    found = []
+    for kernel, sizes in by_kernel.items():
+        times = step.count.get(kernel, 0.0)
+        now_us = step.us.get(kernel, 0.0)
+        others = [_faster(size) for size in sizes]
+        other_us = sum(matmul_us(size, step.hardware) for size in others)
+        least = sum(least_product_us(size, step.hardware) for size in others)
+        if times * other_us < now_us:
+            is_exact = any(size.arithmetic.family == "f32" for size in sizes)
+            found.append(_Slow(kernel, times, other_us, least, is_exact))
+    return found
+
+
+def _faster(size: Matmul) -> Matmul:
+    """The product with inputs that lose the fewest bits."""
+    if size.arithmetic.family == "f32":
+        return replace(size, precision="")
+    return replace(size, dtype="bf16", precision="")

@@ -1,0 +1,79 @@
+"""What becomes of the result of a product: a softmax over it, and the products of that.
+
+Scores of attention are such results, and the logits of a loss over a vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pgle.account.levers.flow import Flow
+from pgle.costs.estimate.products import Matmul
+
+Key = tuple[int, int, int]
+
+
+@dataclass
+class Scores:
+    """A product that makes scores or, in the backward pass, their gradient."""
+
+    product: str  # its node
+    size: Matmul
+    reduced: bool = False
+    exponential: bool = False
+    before: list[str] = field(default_factory=list)  # nodes before the exponential
+    products: list[str] = field(default_factory=list)  # that take what becomes of them
+    weighted: list[str] = field(default_factory=list)  # of these, after the exponential
+
+    def values(self, flow: Flow) -> list[str]:
+        """The products of the forward pass that take the softmax."""
+        return [name for name in self.weighted if not flow.is_gradient(name)]
+
+    @property
+    def key(self) -> Key:
+        """Batches times heads, and the two lengths; equal for scores and their gradients."""
+        size = self.size
+        return size.batch, min(size.m, size.n), max(size.m, size.n)
+
+
+def followed(flow: Flow, product: str, size: Matmul) -> Scores:
+    """Follow the result of a product as long as it keeps its number of elements."""
+    found = Scores(product, size)
+    elements = flow.elements(product)
+    todo = [(product, False)]
+    seen = set(todo)
+    for name, after in todo:
+        if not after:
+            found.before.append(name)
+        for user in flow.users.get(name, ()):
+            opcode = flow.nodes[user].opcode
+            if user in flow.products:
+                found.products.append(user)
+                found.weighted += [user] if after else []
+            elif opcode == "reduce":
+                found.reduced = True
+            elif flow.elements(user) == elements:
+                found.exponential |= opcode == "exponential"
+                following = (user, after or opcode == "exponential")
+                todo += [] if following in seen else [following]
+                seen.add(following)
+    return found
+
+
+def joined(flow: Flow, seeds: Sequence[str]) -> list[str]:
+    """These nodes and all with as many elements that are joined to them."""
+    todo = list(seeds)
+    seen = set(todo)
+    for name in todo:
+        elements = flow.elements(name)
+        near = list(flow.users.get(name, ()))
+        if name not in flow.products:
+            near += flow.inputs[name]
+        for each in near:
+            node = each if each in flow.nodes else flow.before_loop(each)
+            is_new = node in flow.nodes and node not in seen
+            if is_new and flow.elements(node) == elements:
+                seen.add(node)
+                todo.append(node)
+    return todo

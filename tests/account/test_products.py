@@ -1,0 +1,59 @@
+"""Products in f32 are priced with inputs of fewer bits."""
+
+from __future__ import annotations
+
+import pytest
+from priced import priced
+
+from pgle.account.levers import find_levers
+from pgle.account.value import Opportunity, OpportunityKind
+from pgle.costs.estimate.products import Matmul, matmul_us
+from pgle.xla.targets import find_hardware
+
+DOT = """HloModule jit_step, is_scheduled=true
+ENTRY main {
+  x = f32[8192,4096] parameter(0)
+  w = f32[4096,4096] parameter(1)
+  ROOT y = f32[8192,4096] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+EXACT = DOT.replace(
+    "rhs_contracting_dims={0}",
+    "rhs_contracting_dims={0}, operand_precision={highest,highest}",
+)
+
+
+def precision(text: str, us: float) -> Opportunity | None:
+    found = find_levers(priced(text, {"y": us}, gpu="h100-sxm"))
+    return next(
+        (item for item in found if item.kind is OpportunityKind.PRECISION), None
+    )
+
+
+def product_us(dtype: str) -> float:
+    size = Matmul(batch=1, m=8192, n=4096, k=4096, dtype=dtype)
+    return matmul_us(size, find_hardware("h100-sxm"))
+
+
+def test_f32_becomes_bfloat16() -> None:
+    found = precision(DOT, 900)
+    assert found is not None
+    assert found.expected_us == pytest.approx(900 - product_us("bf16"))
+    assert found.title == "Multiply in bfloat16"
+    assert found.most_us < 900
+
+
+def test_full_precision_becomes_tf32() -> None:
+    found = precision(EXACT, 5000)
+    assert found is not None
+    assert found.expected_us == pytest.approx(5000 - product_us("f32"))
+    assert found.title == "Multiply as TF32"
+
+
+def test_bfloat16_stays() -> None:
+    assert precision(DOT.replace("f32[", "bf16["), 900) is None
+
+
+def test_a_product_that_is_bound_by_latency_stays() -> None:
+    small = DOT.replace("8192", "16").replace("4096", "64")
+    assert precision(small, 2) is None
