@@ -162,6 +162,7 @@ def difference_sections(found: Differences) -> tuple[Section, ...]:
 
 LARGE_SAVING = 0.05  # of the step; from here on a possible saving is a warning
 LEAST_HEAVY = 0.01  # of the step; a lighter layer is not named
+ALWAYS_NAMED = ("other-work", "recompilation")  # findings, however little they save
 FOLDED = 10  # groups that the layers are folded into, to name the heaviest
 SpanOf = Callable[[str], "tuple[float, float] | None"]
 """Where an instruction, or `BETWEEN`, lies in the timeline, in µs; None if it does not."""
@@ -246,20 +247,21 @@ def identity(step: MeasuredStep) -> tuple[str, ...]:
     kind = (
         " (profile run)"
         if step.mode
-        else f" ({each:g} steps)"
+        else f" ({each:g} {'steps' if step.has_step else 'runs'})"
         if each > 1 and not simulated
         else ""
     )
     begun = [item.utc_ns for item in step.trace.recordings.values() if item.utc_ns]
-    return (
-        printable(step.costs.program.key.name),
-        f"{gpu}, {ranks}",
-        f"{figures.time(step.step_us)} a step{kind}",
-        datetime.fromtimestamp(min(begun) / 1e9, UTC).strftime("%Y-%m-%d")
-        if begun
-        else "",
-        "simulated" if simulated else "",
-    )
+    date = ""
+    if begun:
+        date = datetime.fromtimestamp(min(begun) / 1e9, UTC).strftime("%Y-%m-%d")
+    name = printable(step.costs.program.key.name)
+    time = f"{figures.time(step.step_us)} a step{kind}"
+    if not step.has_step:
+        name = f"{many(len(step.runs_of_others()) + 1, 'module')}, most time in {name}"
+        time = f"{figures.time(step.step_us)} from one run of it to the next{kind}"
+    label = "simulated" if simulated else ""
+    return name, f"{gpu}, {ranks}", time, date, label
 
 
 def headline(found: Analysis, todo: tuple[Advice, ...]) -> tuple[str, Tone]:
@@ -405,7 +407,9 @@ def actions(found: Analysis, span_of: SpanOf = nowhere) -> tuple[Advice, ...]:
         if finding.share >= LEAST_SAVED
     ]
     untold = [
-        _to_tell(finding) for finding in found.findings if finding.id == "other-work"
+        _to_tell(finding)
+        for finding in found.findings
+        if finding.id in ALWAYS_NAMED and finding.share < LEAST_SAVED
     ]
     known = {finding.id for finding in found.findings}
     between_us = sum(step.parts.of(RowGroup.BETWEEN).values())
@@ -453,8 +457,9 @@ def actions(found: Analysis, span_of: SpanOf = nowhere) -> tuple[Advice, ...]:
 
 
 def _to_tell(finding: StepFinding) -> Advice:
-    """How to record so that the work has instructions; it saves nothing."""
-    return Advice(RULES[finding.id].todo, None, finding.remedy)
+    """What to do about a finding that saves nothing here, but tells that the steps are not all."""
+    why = finding.remedy if finding.id == "other-work" else printable(finding.number)
+    return Advice(RULES[finding.id].todo, None, why)
 
 
 def _action(finding: StepFinding, span_of: SpanOf) -> Advice:

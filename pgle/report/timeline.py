@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.analyze.analysis import MeasuredStep
+from pgle.analyze.other_work import OtherKind, kinds_of
 from pgle.analyze.window import DeviceWindow, StepBreakdown, mean_breakdown
 from pgle.errors import printable
 from pgle.masking import kept_text
@@ -141,6 +142,7 @@ class Style(IntEnum):
     MATMUL = 1
     COMMUNICATION = 2
     COPY = 3
+    OTHER = 4
 
 
 # bars that a page draws at most, some 4 MB; of longer traces the first steps are drawn
@@ -152,6 +154,7 @@ _KINDS = {
     "compute": (Style.COMPUTE, Style.MATMUL),
     "communication": (Style.COMMUNICATION,),
     "copy": (Style.COPY,),
+    "other work": (Style.OTHER,),
 }
 _CONTENTS = {
     Stream.COMPUTE: "compute",
@@ -462,9 +465,10 @@ def measured_panels(
     measured = "measured on CPU devices" if on_host(step.trace) else "measured"
     kind = "simulated, no GPU ran this" if step.trace.simulated else measured
     late = _late_us(step)
-    bars = sum(len(window.rows) for window in step.windows)
+    bars = sum(len(window.rows) + len(window.other) for window in step.windows)
     share = min(MOST_BARS / bars, 1.0)
     names, numbers = _entries(step)
+    names += tuple(map(_other_label, OtherKind))
     panels: list[Panel] = []
     for window in step.windows:
         panel = _panel(
@@ -556,6 +560,7 @@ def _panel(
         lanes += disjoint(
             replace(chosen(every, mine), label=f"{_CONTENTS[most]} (stream {stream})")
         )
+    lanes += _other_lanes(window, end, shift_us, len(names) - len(OtherKind))
     spans = zip(
         window.spans.start[:steps].tolist(),
         window.spans.end[:steps].tolist(),
@@ -574,6 +579,49 @@ def _panel(
         ),
         unit=f"step (mean of {window.steps})",
     )
+
+
+def _other_label(kind: OtherKind) -> BarLabel:
+    """Work of no instruction, as its bars are described."""
+    return BarLabel(
+        style=Style.OTHER,
+        sync=False,
+        name=str(kind),
+        kind=OTHER_WORK,
+        lhs_name="",
+        op_name="",
+        shape="",
+        source="",
+        cost="measured",
+        follower="",
+    )
+
+
+def _other_lanes(
+    window: DeviceWindow, end_ns: float, shift_us: float, first: int
+) -> list[Lane]:
+    """What a device ran of no instruction, until a time; bars of one kind that touch are one.
+
+    Args:
+        first: index of the first `OtherKind` among the panel's names.
+    """
+    lanes: list[Lane] = []
+    kinds = list(OtherKind)
+    for kind, rows in kinds_of(window.other):
+        begin = window.other.start_ns[rows]
+        busy = union(begin, np.minimum(begin + window.other.duration_ns[rows], end_ns))
+        count = len(busy)
+        if not count:
+            continue
+        bars = Lane(
+            label=str(kind),
+            start_us=busy.start / 1e3 + shift_us,
+            duration_us=busy.lengths / 1e3,
+            named=np.full(count, first + kinds.index(kind), np.int32),
+            count=np.ones(count, np.int64),
+        )
+        lanes.append(bars)
+    return lanes
 
 
 def _entries(step: MeasuredStep) -> tuple[tuple[BarLabel, ...], npt.NDArray[np.int32]]:

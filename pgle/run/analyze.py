@@ -102,8 +102,7 @@ def measured_step(side: StepInput, progress: Progress | None = None) -> Measured
     measured = measure(trace, dumps)
     costs = measured.costs[0]
     versions = _versions(trace, dumps, costs.program)
-    stages = (_stage_for(path) or recorded_by(path) for path in side.inputs)
-    stage = next(filter(None, stages), None)
+    stage = next(filter(None, map(_recorded_in, side.inputs)), None)
     record = None if stage is None else read_manifest(stage.run.path).last(stage.name)
     _check_window(costs, side.inputs[0])
     trace = measured.trace
@@ -197,8 +196,13 @@ def _again(stage: StageFolder) -> Next:
 
 
 def _dumped(inputs: Sequence[AnyPath]) -> tuple[AnyPath, ...]:
-    stages = filter(None, map(_stage_for, inputs))
+    stages = filter(None, map(_recorded_in, inputs))
     return tuple(stage.rank().hlo for stage in stages if stage.rank().hlo.is_dir())
+
+
+def _recorded_in(path: AnyPath) -> StageFolder | None:
+    """The stage that a path names or lies in; None if it is of no run directory."""
+    return _stage_for(path) or recorded_by(path)
 
 
 def _profile(side: StepInput) -> Profile | None:

@@ -14,6 +14,8 @@ import pytest
 from pgle.cli.main import run
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Origin
+from pgle.report.analyze import actions, headline
+from pgle.run.analyze import StepInput, analyze
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import read_manifest
 from pgle.run.stages.simulated import SimulatedBackEnd
@@ -427,3 +429,13 @@ def test_modules_that_no_manifest_speaks_of_are_left_alone(tmp_path, capsys):
         in capsys.readouterr().err
     )
     assert (tmp_path / "captured/jax_ir0000_jit_mine_compile.mlir").exists()
+
+
+@pytest.mark.parametrize("inside", ["profile", "profile/trace", "profile/hlo"])
+def test_a_profile_run_is_named_as_one_by_each_of_its_folders(finished, inside):
+    found = analyze(StepInput((finished / inside,)))
+    answer, _ = headline(found, actions(found))
+    assert answer.startswith("This is a profile run")
+    assert not [one for one in actions(found) if "asynchronous" in one.title]
+    assert found.step.hardware is not None
+    assert found.step.hardware.name.startswith("a100")

@@ -2,7 +2,7 @@
 // The timeline that moves: bars on a canvas, to be zoomed, searched, and walked through with mouse, finger or keyboard.
 // Its data is the JSON of encode.py. All times are nanoseconds from the start; colours come from the page's style.
 (async () => {
-  const STYLES = ["compute", "matmul", "hidden", "copy"]; // of a name, by number
+  const STYLES = ["compute", "matmul", "hidden", "copy", "other"]; // of a name, by number
   const [LANE, SPACE, STRIP, LOOP, HEAD, AXIS, NARROW, MANY] = [20, 4, 10, 15, 46, 30, 620, 200000];
   const section = document.getElementById("timeline");
   const $ = (selector) => section.querySelector(selector);
@@ -106,7 +106,7 @@
     let [lanes, spans] = [panel.lanes.map(columns), panel.spans];
     if (!folded) [lanes, spans] = unfold(lanes, spans);
     lanes = lanes.map(({ label, start, end, name, count }) => {
-      const sizes = [0, 0, 0, 0];
+      const sizes = STYLES.map(() => 0);
       for (const code of name) sizes[names[code].style]++;
       const parts = sizes.map((size) => [new Float64Array(size), new Float64Array(size)]);
       sizes.fill(0);
@@ -121,9 +121,10 @@
     const compute = all(0, 1), communication = all(2), exposed = combine(communication, compute, FIRST);
     const exposedCopy = combine(all(3), combine(communication, compute, EITHER), FIRST);
     for (const lane of lanes) lane.exposed = combine(lane.styles[2], exposed, BOTH);
-    const busy = combine(combine(compute, communication, EITHER), all(3), EITHER);
+    const named = combine(combine(compute, communication, EITHER), all(3), EITHER);
+    const otherWork = combine(all(4), named, FIRST), busy = combine(named, otherWork, EITHER);
     const open = state.panels[number] ? state.panels[number].open : panel.open;
-    return { ...panel, lanes, spans, compute, exposed, exposedCopy, busy, open };
+    return { ...panel, lanes, spans, compute, exposed, exposedCopy, otherWork, busy, open };
   }
 
   // ---- State and geometry. ----
@@ -326,9 +327,9 @@
       write(text, left + 4, y + size / 2, colours.soft, undefined, right - left - 8);
     }
   }
-  function strip({ panel, y, size }) { // what the device as a whole does: the four parts of the step
+  function strip({ panel, y, size }) { // what the device as a whole does: the parts of the step
     if (gutter) write("device", gutter - 10, y + size / 2, colours.soft, undefined, Infinity, "right");
-    const parts = [["compute", panel.compute], ["exposed", panel.exposed], ["copy", panel.exposedCopy]];
+    const parts = [["compute", panel.compute], ["exposed", panel.exposed], ["copy", panel.exposedCopy], ["other", panel.otherWork]];
     const end = Math.min(X(panel.length), width);
     pen.fillStyle = colours.idle;
     pen.fillRect(Math.max(X(0), gutter), y, Math.max(end - Math.max(X(0), gutter), 0), size);
@@ -414,7 +415,7 @@
     const { lane: own, panel, i } = at, { style, next } = names[own.name[i]];
     const place_ = (wanted) => layout.find((row) => row.lane === wanted);
     const home = panel.lanes.find((other) => other !== own && other.styles[0].size + other.styles[1].size);
-    if (style < 2 || !home || !place_(home) || !place_(own)) return;
+    if (style < 2 || style > 3 || !home || !place_(home) || !place_(own)) return;
     const [start, end, target] = [own.times.start[i], own.times.end[i], following(panel, next, own.times.start[i])];
     const from = place_(home), to = place_(own);
     curve(X(start), from.y + from.size, X(start), to.y);
@@ -553,14 +554,14 @@
     const hits = name ? occurrences(new Set(names.flatMap((item, i) => (item.name === name ? [i] : [])))) : [];
     if (hits.length) pick(hits.find((at) => at.lane.times.end[at.i] > state.from) || hits[0]);
   }
-  function sum(from, to) { // what a part of time holds: the four parts, and the names that take most
+  function sum(from, to) { // what a part of time holds: the parts of it, and the names that take most
     const list = document.createElement("dl"), span = to - from;
     list.append(element("dt", "selected"), element("dd", `${duration(span)} from ${duration(from)}`));
     for (const panel of state.panels.filter((item) => item.open)) {
       const inside = (times) => times.before(to) - times.before(from);
       const end = Math.min(to, panel.length) - Math.min(from, panel.length);
       const parts = [["compute", inside(panel.compute)], ["exposed", inside(panel.exposed)], ["exposed copies", inside(panel.exposedCopy)],
-        ["idle", end - inside(panel.busy)]].filter((part) => part[1] >= 1);
+        ["other GPU work", inside(panel.otherWork)], ["idle", end - inside(panel.busy)]].filter((part) => part[1] >= 1);
       const total = new Map();
       for (const { times, name } of panel.lanes) {
         for (let i = times.after(from); i < name.length && times.start[i] < to; i++) {
