@@ -32,8 +32,9 @@ from typing import Any
 
 from pgle.report.page.figures import time as duration
 from pgle.report.text import say
+from pgle.requests.predictions import Rehearse
 from pgle.run.compiler.compile import Compiler
-from pgle.run.rehearse_program import RehearseCommand, prepared
+from pgle.run.rehearse_program import prepared
 from pgle.run.tune import AT_ONCE, NAME, SAME_STEP, Tuning, open_bench, tune
 from pgle.tune.search import Spread, judge, steps_in, worlds
 
@@ -84,11 +85,11 @@ def programs(python: str, modules: Path | None) -> Iterator[Program]:
 
 def run(program: Program, out: Path, budget: int) -> dict[str, Any]:
     """One program tuned; its line of the table."""
-    asked = RehearseCommand(
+    asked = Rehearse(
         program.words,
         target="h100",
         topology=program.topology,
-        out=str(out),
+        output=out,
         cached=False,
     )
     with prepared(asked, question=NAME) as (_, given):
@@ -115,11 +116,11 @@ def speed(module: Path, out: Path) -> Iterator[str]:
     """
     size = _TOPOLOGY.search(module.name)
     shape = f"1x{size[1]}x{size[2]}" if size else None
-    asked = RehearseCommand(
+    asked = Rehearse(
         (str(module),),
         target="h100",
         topology=shape,
-        out=str(out / "speed"),
+        output=out / "speed",
         cached=False,
     )
     threshold, late = (

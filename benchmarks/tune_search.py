@@ -22,7 +22,8 @@ from pathlib import Path
 from statistics import mean
 
 from pgle.report.text import say
-from pgle.run.rehearse_program import RehearseCommand, prepared
+from pgle.requests.predictions import Rehearse
+from pgle.run.rehearse_program import prepared
 from pgle.run.tune import open_bench
 from pgle.tune.search import MIB, Axis, Flags, Trial, holds_up, judge, search
 
@@ -111,7 +112,7 @@ def compare(
 ) -> Iterator[tuple[str, float, float]]:
     """Each way with its gain averaged over trials, and at the end."""
     with tempfile.TemporaryDirectory() as folder:
-        asked = RehearseCommand((str(module),), target="h100", out=f"{folder}/out")
+        asked = Rehearse(module, target="h100", output=f"{folder}/out")
         with prepared(asked) as (_, given), open_bench(given) as bench:
             pgle = bench.pgle
             known: dict[str, Trial] = {}

@@ -21,6 +21,8 @@ from tempfile import TemporaryDirectory, mkdtemp
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 
+from attrs import evolve
+
 from pgle.checks import check
 from pgle.errors import UserError, some
 from pgle.files import AnyPath, as_path, write_files
@@ -28,8 +30,9 @@ from pgle.next import Next
 from pgle.report import text
 from pgle.report.page import plain
 from pgle.report.page.value import Page
-from pgle.requests.function import answers
-from pgle.requests.predictions import Predict
+from pgle.requests.function import answers, answers_on_steps
+from pgle.requests.given import Paths, StrPath
+from pgle.requests.predictions import Predict, Rehearse, Scale, Tune
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -39,7 +42,6 @@ if TYPE_CHECKING:
     from pgle.run.convert import Conversion
     from pgle.run.predict import Predicted
     from pgle.run.rehearse import Rehearsal
-    from pgle.run.rehearse_program import RehearseCommand
     from pgle.run.scale import Scaling
     from pgle.run.tune import Tuning
     from pgle.steps.compare import Comparison
@@ -50,9 +52,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 Result = TypeVar("Result", covariant=True)
 P = ParamSpec("P")
-StrPath: TypeAlias = "str | os.PathLike[str]"
-Paths: TypeAlias = "StrPath | Sequence[StrPath]"
-"""One path or several; an address such as ``gs://`` too."""
+AnyRehearse = TypeVar("AnyRehearse", bound=Rehearse)
 Times: TypeAlias = "Paths | npt.ArrayLike | Sequence[npt.ArrayLike]"
 """Paths of runs; or an array of step times in seconds; or several such arrays, one for each run."""
 
@@ -429,208 +429,102 @@ def read_analysis(
         return analyze(side, other, progress=advance)
 
 
-@_with_user_errors
-def rehearse(
+def _of_step(
+    request: Callable[..., AnyRehearse],
     step: Callable[..., Any] | StrPath | Sequence[str],
-    *args: Any,
-    devices: int | None = None,
-    target: str | None = None,
-    profile: StrPath | None = None,
-    flags: Sequence[str] = (),
-    topology: str | None = None,
-    network_gb_s: float | None = None,
-    choose: str | None = None,
-    quiet_s: float = 20.0,
-    output: StrPath | None = None,
-    cached: bool = True,
-) -> Answer[Rehearsal]:
-    """Compile a step for GPUs that you do not have, with and without a profile, as `pgle rehearse`.
+    args: Sequence[Any],
+    options: Mapping[str, Any],
+) -> AnyRehearse:
+    """What is compiled; a function is lowered into a temporary folder, which stays."""
+    from pgle.run.capture.capture import lowered_step
+    from pgle.run.capture.captured import check_fits
+    from pgle.run.rehearse_program import is_program
 
-    Args:
-        step: a jitted function; or a module's file, a folder of dumps, a run directory; or the
-            words of a command.
-        args: what the function takes: arrays, or `jax.ShapeDtypeStruct` with shardings on an
-            `AbstractMesh`.
-        devices: GPUs of one host; None: as many as the step's mesh has.
-        target: GPU by name or description; None: an H100, or the run directory's GPU.
-        profile: measured costs; None: estimates stand in for them.
-        flags: XLA flags, ``--xla_…=…``, after those of XLA_FLAGS.
-        topology: ``SxHxD``, slices, hosts of each and devices of each, instead of `devices`.
-        network_gb_s: network bandwidth per GPU and direction, in GB/s; None: as the target has.
-        choose: which of several modules, by name or regular expression; None: the step.
-        quiet_s: stop a command that has compiled nothing new for so long.
-        output: new folder for dumps, logs and the page; None: one in the user's cache, of which the
-            newest 16 stay.
-        cached: keep compilations in the user's cache.
+    if not isinstance(step, str | os.PathLike | Sequence):
+        asked = request((), **options)
+        folder = Path(mkdtemp(prefix="pgle-step-"))
+        module = lowered_step(step, args, folder, _vendor(asked.target))
+        if asked.shape is not None:
+            check_fits(module, asked.shape)
+        return evolve(asked, step=(str(module),))
+    asked = request(step, **options)
+    if not asked.words:
+        remedy = "give a function, a path or the words of a command"
+        raise UserError("no step is given", remedy=remedy)
+    (where, *_) = asked.words
+    if args:
+        raise UserError("takes no arguments: it is no function", where=where)
+    if isinstance(step, str | os.PathLike) and is_program(asked.words):
+        what = "is no module, no folder of dumps and no run directory"
+        remedy = "name one; to start a program give a list of words"
+        raise UserError(what, where=where, remedy=remedy)
+    return asked
+
+
+@answers_on_steps(Rehearse, _of_step)
+def rehearse(request: Rehearse) -> Answer[Rehearsal]:
+    """Compile a step for GPUs that you do not have, with and without a profile, as
+    `pgle rehearse`.
     """
     from pgle.run.rehearse import rehearse
 
-    asked = _rehearse_command(
-        step,
-        args,
-        devices,
-        target,
-        profile,
-        flags,
-        topology,
-        network_gb_s,
-        choose,
-        quiet_s,
-        output,
-        cached,
-    )
     with text.phases() as on_phase:
         # Pages take half a second to import. The compiler works meanwhile.
         Thread(target=import_module, args=("pgle.report.predict",), daemon=True).start()
-        found = rehearse(asked, on_phase)
+        found = rehearse(request, on_phase)
     from pgle.report import predict as report
 
     picture = report.write_page(report.folder_of(found), report.rehearse_page(found))
     document = {**report.rehearse_document(found), "picture": picture}
-    return answer(
-        "rehearse",
-        found,
-        report.rehearse_page(found, picture),
-        document,
-        found.good,
-        exit_code=found.request.exit_code or 1,
-    )
+    page = report.rehearse_page(found, picture)
+    code = found.request.exit_code or 1
+    return answer("rehearse", found, page, document, found.good, exit_code=code)
 
 
-@_with_user_errors
-def tune(
-    step: Callable[..., Any] | StrPath | Sequence[str],
-    *args: Any,
-    output: StrPath,
-    devices: int | None = None,
-    target: str | None = None,
-    profile: StrPath | None = None,
-    flags: Sequence[str] = (),
-    topology: str | None = None,
-    network_gb_s: float | None = None,
-    choose: str | None = None,
-    quiet_s: float = 20.0,
-    cached: bool = True,
-    budget: int = 20,
-) -> Answer[Tuning]:
-    """Find the XLA flags that, with the profile, make a step fastest, as `pgle tune`.
-
-    Args:
-        step: as of `rehearse`, and so are `args` to `cached`.
-        output: folder for flags, profile, trials and page; a search that was stopped there
-            continues.
-        budget: trials at most.
-    """
+@answers_on_steps(Tune, _of_step)
+def tune(request: Tune) -> Answer[Tuning]:
+    """Find the XLA flags that, with the profile, make a step fastest, as `pgle tune`."""
     from pgle.report import tune as report
     from pgle.report.predict import write_page
     from pgle.run.rehearse_program import launch, prepared
     from pgle.run.tune import NAME, tune
 
-    asked = _rehearse_command(
-        step,
-        args,
-        devices,
-        target,
-        profile,
-        flags,
-        topology,
-        network_gb_s,
-        choose,
-        quiet_s,
-        output,
-        cached,
-    )
-    with prepared(asked, question=NAME) as (known, given):
+    budget = request.budget
+    with prepared(request, question=NAME) as (known, given):
         with report.searching(budget) as (on_trial, on_phase):
             found = tune(given, budget, on_trial=on_trial, on_phase=on_phase)
         found = replace(found, launch=launch(known))
         out = given.out
-        page = write_page(out, report.tune_page(found, out), force=True)
-    return answer(
-        "tune",
-        found,
-        report.tune_page(found, out, page),
-        report.document(found, out, page),
-        found.good,
-    )
+        path = write_page(out, report.tune_page(found, out), force=True)
+    page = report.tune_page(found, out, path)
+    document = report.document(found, out, path)
+    return answer("tune", found, page, document, found.good)
 
 
-@_with_user_errors
-def scale(
-    build: Callable[[int], Sequence[Any]] | Sequence[str],
-    devices: Sequence[int] = (),
-    *,
-    vary: Mapping[str, Sequence[str]] | None = None,
-    fit: str = "",
-    target: str | None = None,
-    profile: StrPath | None = None,
-    measured_on: StrPath | None = None,
-    flags: Sequence[str] = (),
-    devices_per_host: int | None = None,
-    network_gb_s: float | None = None,
-    measured_us: Mapping[int, float] | None = None,
-    choose: str | None = None,
-    quiet_s: float = 20.0,
-    output: StrPath | None = None,
-    cached: bool = True,
-) -> Answer[Scaling]:
-    """Predict a step at sizes that you do not have, as `pgle scale`.
-
-    Args:
-        build: from a number of GPUs to the step and its arguments, as `rehearse` takes them; a size
-            for which it raises ValueError, or jax refuses the step, is a row that says why. Or the
-            words of a command with placeholders; or files of modules, one for each size.
-        devices: numbers of GPUs; the smallest is compared with. Of files none.
-        vary: values for placeholders in a command, by name; all combinations are tried.
-        fit: of this varied name, whose values need more and more memory, take the last that fits.
-        target: as of `rehearse`, and so are `flags`, `network_gb_s`, `choose`, `quiet_s` and
-            `cached`.
-        profile: measured costs, carried to every size; None: estimates stand in for them.
-        measured_on: HLO dump that the profile was measured on; None: from its run directory, else
-            the first row.
-        devices_per_host: GPUs that share NVLink; None: as the target has.
-        measured_us: a measured step by its size, by which all predictions are moved.
-        output: folder for rows and page; None: as of `rehearse`.
-    """
+@answers(Scale)
+def scale(request: Scale) -> Answer[Scaling]:
+    """Predict a step at sizes that you do not have, as `pgle scale`."""
     from pgle.report import scale as report
     from pgle.report.predict import write_page
     from pgle.run.capture.capture import lowered_steps
     from pgle.run.directory.directory import opened
-    from pgle.run.scale import NAME, ScaleRequest, scale
+    from pgle.run.scale import NAME, scale
 
-    folder = None if output is None else os.fspath(output)
+    folder = None if request.output is None else str(request.output)
+    unfit: Mapping[int, str] = {}
     with TemporaryDirectory(prefix="pgle-steps-") as place, opened(folder, NAME) as out:
-        if isinstance(build, Sequence):
-            words, sizes, unfit = (
-                tuple(map(str, build)),
-                tuple(devices),
-                dict[int, str](),
+        if callable(request.build):
+            vendor = _vendor(request.target)
+            files, unfit = lowered_steps(
+                request.build, request.devices, Path(place), vendor
             )
-        else:
-            files, unfit = lowered_steps(build, devices, Path(place), _vendor(target))
-            words, sizes = tuple(map(str, files)), ()
-        request = ScaleRequest(
-            words,
-            sizes,
-            out,
-            vary=vary or {},
-            fit=fit,
-            target=target or "",
-            per_host=devices_per_host,
-            unfit=unfit,
-            network_gb_s=network_gb_s,
-            profile=None if profile is None else Path(profile),
-            measured_on=None if measured_on is None else Path(measured_on).resolve(),
-            measured=measured_us or {},
-            flags=tuple(flags),
-            choose=choose,
-            quiet_s=quiet_s,
-            cached=cached,
-        )
-        with report.making(len(sizes)) as on_row:
-            found = scale(request, on_row)
+            request = evolve(request, build=tuple(map(str, files)), devices=())
+        request = evolve(request, output=out)
+        with report.making(len(request.devices)) as on_row:
+            found = scale(request, on_row, unfit)
         path = write_page(out, report.scale_page(found), report.PAGE, force=True)
-        page, document = report.scale_page(found, path), report.document(found, path)
+        page = report.scale_page(found, path)
+        document = report.document(found, path)
     return answer("scale", found, page, document, found.answer.good)
 
 
@@ -665,67 +559,6 @@ def flags_explain(name: str) -> Answer[Any]:
         found,
         report.setting_page(found),
         {"setting": report.setting_json(found)},
-    )
-
-
-def _rehearse_command(
-    step: Callable[..., Any] | StrPath | Sequence[str],
-    args: Sequence[Any],
-    devices: int | None,
-    target: str | None,
-    profile: StrPath | None,
-    flags: Sequence[str],
-    topology: str | None,
-    network_gb_s: float | None,
-    choose: str | None,
-    quiet_s: float,
-    output: StrPath | None,
-    cached: bool,
-) -> RehearseCommand:
-    """The module to compile; a function is lowered into a temporary folder, which stays."""
-    from pgle.run.capture.capture import lowered_step
-    from pgle.run.capture.captured import check_fits
-    from pgle.run.rehearse_program import RehearseCommand, is_program
-
-    shape = topology or (f"1x1x{devices}" if devices else None)
-    if isinstance(step, str | os.PathLike | Sequence):
-        is_path = isinstance(step, str | os.PathLike)
-        words = (str(_file(step)),) if is_path else tuple(map(str, step))  # type: ignore[arg-type]
-        if not words:
-            raise UserError(
-                "no step is given",
-                remedy="give a function, a path or the words of a command",
-            )
-        if args:
-            raise UserError("takes no arguments: it is no function", where=words[0])
-        if is_path and is_program(words):
-            remedy = "name one; to start a program give a list of words"
-            raise UserError(
-                "is no module, no folder of dumps and no run directory",
-                where=words[0],
-                remedy=remedy,
-            )
-    else:
-        module = lowered_step(
-            step, args, Path(mkdtemp(prefix="pgle-step-")), _vendor(target)
-        )
-        words = (str(module),)
-        if shape is not None:
-            check_fits(module, shape)
-    known, out = (
-        None if path is None else str(_file(path)) for path in (profile, output)
-    )
-    return RehearseCommand(
-        words,
-        known,
-        target or "",
-        shape,
-        tuple(flags),
-        out,
-        choose,
-        quiet_s,
-        cached,
-        network_gb_s,
     )
 
 

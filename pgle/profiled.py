@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pgle
-from pgle.api import Answer, StrPath, convert
+from pgle.api import Answer, convert
 from pgle.checks import check
 from pgle.errors import UserError
 from pgle.files import write_files
+from pgle.requests.given import StrPath
 
 if TYPE_CHECKING:
     from pgle.run.convert import Conversion

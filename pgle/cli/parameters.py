@@ -155,13 +155,18 @@ def parameters(request: type[Request]) -> Iterator[click.Parameter]:
 
 def _argument(item: Declared) -> click.Argument:
     option = item.option
+    # `help.Command` and `check_places` know the words of a command by this name
+    name = "words" if option.kind == kinds.COMMAND else item.name
+    how: dict[str, Any] = {}
+    if item.default not in (None, ()):  # click takes None for a value
+        how["default"] = item.default
     return click.Argument(
-        [item.name],
+        [name],
         metavar=option.metavar,
         type=_type(option.kind),
         nargs=-1 if option.is_listed else 1,
         required=item.is_required,
-        default=item.default or None,
+        **how,
     )
 
 

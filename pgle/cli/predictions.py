@@ -4,21 +4,17 @@ other flags.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pgle import api
 from pgle.api import Answer
-from pgle.checks import check
 from pgle.cli import options as opt
 from pgle.cli.help import command
-from pgle.cli.options import FOLDER, LOCAL
 from pgle.cli.parameters import parameters
-from pgle.errors import UserError
 from pgle.report import text
-from pgle.requests.predictions import Predict
+from pgle.requests.predictions import Predict, Rehearse, Scale, Tune
 from pgle.run.directory.directory import forget
 
 if TYPE_CHECKING:
@@ -41,22 +37,7 @@ def predict_command(**options: Any) -> Answer[Any]:
     return api.predict(**options)
 
 
-@command(
-    opt.argument(
-        "words", "MODULE | FOLDER | RUN | -- COMMAND...", None, nargs=-1, required=True
-    ),
-    *opt.COMPILED,
-    opt.option(
-        "-o --output",
-        "New folder for dumps, logs and the page. [default: temporary]",
-        "DIR",
-        FOLDER,
-    ),
-    opt.CHOOSE,
-    opt.QUIET,
-    opt.CACHE,
-    *opt.PAGE,
-)
+@command(*parameters(Rehearse), *opt.PAGE)
 def rehearse_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
     """Compile a step for GPUs that you do not have, with and without a profile. See what the
     profile changes.
@@ -85,26 +66,7 @@ def _unnamed(answer: Answer[Rehearsal]) -> Answer[Rehearsal]:
     return answer
 
 
-@command(
-    opt.argument(
-        "words", "MODULE | RUN | -- COMMAND...", None, nargs=-1, required=True
-    ),
-    *opt.COMPILED,
-    opt.CHOOSE,
-    opt.QUIET,
-    opt.option(
-        "--budget", "Trials at most.", default=20, type=opt.whole_number("budget")
-    ),
-    opt.CACHE,
-    opt.option(
-        "-o --output",
-        "Folder for flags, profile, trials and page.",
-        "DIR",
-        FOLDER,
-        required=True,
-    ),
-    *opt.PAGE,
-)
+@command(*parameters(Tune), *opt.PAGE)
 def tune_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
     """Find the XLA flags that, with the profile, make a step fastest. Uses the real compiler and no
     GPU.
@@ -125,98 +87,7 @@ def tune_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
     return api.tune(words, **options)
 
 
-def _sizes(text: str) -> tuple[int, ...]:
-    """``8,64,512``."""
-    if not text:
-        return ()
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and len(part) < 10 for part in parts):
-        raise UserError(
-            "is no list of sizes", where=f"--devices {text}", remedy="say 8,64,512"
-        )
-    sizes = tuple(map(int, parts))
-    check({"devices": sizes})
-    return sizes
-
-
-def _varied(text: str) -> tuple[str, list[str]]:
-    """``NAME=A,B``."""
-    name, equals, values = text.partition("=")
-    if not (equals and values and re.fullmatch(r"[A-Za-z_]\w*", name)):
-        raise UserError(
-            "is no name with values",
-            where=f"--vary {text}",
-            remedy="say --vary mesh=fsdp8,fsdp4tp2",
-        )
-    return name, values.split(",")
-
-
-def _measured(text: str) -> dict[int, float]:
-    """Size and microseconds of ``8=1.56s``."""
-    found = re.fullmatch(r"\s*(\d{1,7})\s*=\s*(\d*\.?\d+)\s*(s|ms|us)\s*", text)
-    us = float(found[2]) * {"s": 1e6, "ms": 1e3, "us": 1.0}[found[3]] if found else 0.0
-    if found is None:
-        raise UserError(
-            "is no measured step",
-            where=f"--measured {text}",
-            remedy="say 8=1.56s or 8=320ms",
-        )
-    check({"measured_us": us})
-    return {int(found[1]): us}
-
-
-@command(
-    opt.argument("words", "-- COMMAND... | HLO...", None, nargs=-1, required=True),
-    opt.option(
-        "--devices",
-        "Numbers of GPUs; the smallest is compared with.",
-        "N,N,…",
-        _sizes,
-        default="",
-    ),
-    opt.option(
-        "--vary",
-        "Values for {NAME} in the command; all combinations; repeatable.",
-        "NAME=A,B,…",
-        _varied,
-        multiple=True,
-    ),
-    opt.option(
-        "--fit",
-        "Of this varied name, whose values need more and more memory, take the last that fits.",
-        "NAME",
-        default="",
-    ),
-    opt.option(
-        "--measured measured_us",
-        "A measured step, 8=1.56s: all predictions are moved by it.",
-        "N=TIME",
-        _measured,
-    ),
-    opt.option(
-        "--profile",
-        "Measured costs, carried to every size; without, estimates stand in for them.",
-        "PROFILE",
-        LOCAL,
-    ),
-    opt.option(
-        "--from measured_on", "Dump that the profile was measured on.", "HLO", LOCAL
-    ),
-    opt.COMPILED_FOR,
-    opt.devices_per_host("GPUs that share NVLink.  [default: the target's, 8 or 72]"),
-    opt.NETWORK,
-    *opt.FLAGS,
-    opt.CHOOSE,
-    opt.QUIET,
-    opt.CACHE,
-    opt.option(
-        "-o --output",
-        "Folder for rows and page; repeat to resume.  [default: temporary]",
-        "DIR",
-        FOLDER,
-    ),
-    *opt.PAGE,
-)
+@command(*parameters(Scale), *opt.PAGE)
 def scale_command(
     words: tuple[str, ...], vary: tuple[tuple[str, list[str]], ...], **options: Any
 ) -> Answer[Any]:

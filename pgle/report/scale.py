@@ -30,6 +30,7 @@ from pgle.report.page.value import (
 from pgle.report.scale_control import named as _named
 from pgle.report.text import live
 from pgle.report.timeline import PARTS
+from pgle.requests.shared import Network
 from pgle.run.directory.directory import free
 from pgle.run.scale import OnRow, Scaling
 from pgle.scale.answer import BREAKS, Exposed, Judged, ScaleRow
@@ -72,7 +73,8 @@ def scale_page(found: Scaling, path: Path | None = None) -> Page:
         found: the rows, judged.
         path: of the page that was written; it is named in the answer.
     """
-    request, answer = found.request, found.answer
+    answer = found.answer
+    assumed = "" if found.request.names_network else " (assumed)"
     rows = [item.row for item in answer.rows]
     names = list(dict.fromkeys(row.module for row in rows if row.module))
     costs = sorted({row.costs_are for row in rows if not row.failure})
@@ -81,7 +83,7 @@ def scale_page(found: Scaling, path: Path | None = None) -> Page:
         identity=(
             *names[:1],
             f"{found.hardware.name}, {found.hardware.devices_per_host} GPUs a host",
-            f"network {found.hardware.nic_gb_s:g} GB/s{'' if request.network_gb_s else ' (assumed)'}",
+            f"network {found.hardware.nic_gb_s:g} GB/s{assumed}",
             f"predicted from {' and '.join(costs)} costs" if costs else "",
         ),
         verdict=_verdict(found),
@@ -275,7 +277,7 @@ def _is_indivisible(found: Scaling) -> bool:
     """Whether a size was refused because something cannot be divided, and no word of the command
     multiplies.
     """
-    fixed = not found.request.are_files and not any(
+    fixed = not found.are_files and not any(
         re.search(r"\{[^}]*\*", word) for word in found.request.words
     )
     return fixed and any(
@@ -342,8 +344,8 @@ def _notes(found: Scaling) -> Iterator[str]:
         )
         yield f"{_gpus(row)}, {found.request.fit} tried: {printable(tried)}{more}"
     anchor = answer.anchor
-    if anchor is None and found.request.measured:
-        yield f"The step measured at {min(found.request.measured)} GPUs moves nothing: no step is predicted there."
+    if anchor is None and found.request.measured_us:
+        yield f"The step measured at {min(found.request.measured_us)} GPUs moves nothing: no step is predicted there."
     if anchor is not None:
         apart = figures.time(abs(anchor.measured_us - anchor.predicted_us))
         instead = f"{apart} {'added' if anchor.measured_us >= anchor.predicted_us else 'subtracted'} instead"
@@ -413,7 +415,7 @@ def _actions(found: Scaling) -> tuple[Advice, ...]:
         and culprit.hosts > 1
         and len(others) == 1
     ):
-        why = "" if found.request.are_files else f"give {VARY}"
+        why = "" if found.are_files else f"give {VARY}"
         if culprit.moves_weights:
             given.append(Advice("Try other meshes", None, why))
         else:
@@ -573,7 +575,7 @@ def _next(found: Scaling) -> tuple[str, ...]:
     """The first action that is a command; where nothing can be run, what to do first."""
     request, answer = found.request, found.answer
     if answer.first is None:
-        if request.are_files:
+        if found.are_files:
             return ()
         first = "write {devices} where the program takes its number of GPUs"
         first = (
@@ -590,7 +592,7 @@ def _next(found: Scaling) -> tuple[str, ...]:
             f"give smaller values of --vary {request.fit}" if request.fit else vary,
         )
     commands = tuple(action.command for action in _actions(found) if action.command)[:1]
-    has_mesh = request.are_files or answer.breaks is None or answer.breaks.row.values
+    has_mesh = found.are_files or answer.breaks is None or answer.breaks.row.values
     return commands or (() if has_mesh else (f"repeat with {VARY}",))
 
 
@@ -598,23 +600,22 @@ def _fits_with_more(found: Scaling, row: ScaleRow) -> bool:
     """Whether a step that does not fit would do so if jax's allocator had `MOST_MEMORY` of the
     GPU.
     """
-    return (row.memory_bytes or 0) <= MOST_MEMORY * load_target(
-        found.request.target
-    ).memory_bytes
+    most = MOST_MEMORY * load_target(found.target).memory_bytes
+    return (row.memory_bytes or 0) <= most
 
 
 def _tune(found: Scaling, row: ScaleRow) -> Next | None:
     """The search for flags at one size; of files none."""
     request = found.request
-    if request.are_files:
+    if found.are_files:
         return None
     trial = SizeTrial(
         row.devices, found.hardware.devices_per_host, tuple(row.values.items())
     )
-    network = ("--network", f"{request.network_gb_s:g}") if request.network_gb_s else ()
+    network = request.next_words(Network)
     options = (
         "--target",
-        request.target,
+        found.target,
         "--topology",
         trial.topology,
         *network,
@@ -633,7 +634,7 @@ def document(found: Scaling, page: Path) -> dict[str, object]:
         **text.picked(
             found.hardware, "target=name devices_per_host network_gb_s=nic_gb_s"
         ),
-        "network_is": "assumed" if found.request.network_gb_s is None else "given",
+        "network_is": "given" if found.request.names_network else "assumed",
         "rows": [_plain(item, found) for item in found.answer.rows],
         "control": scale_control.document(found),
         **text.picked(

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import wraps
 from inspect import Parameter, Signature
 from textwrap import fill
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from pgle.errors import UserError
 from pgle.requests.option import Request, declared
@@ -22,6 +22,7 @@ from pgle.requests.option import Request, declared
 P = ParamSpec("P")
 Q = TypeVar("Q", bound=Request)
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 WIDTH = 100  # columns of a docstring
 
@@ -60,6 +61,61 @@ def answers(
     return made
 
 
+class OfSteps(Protocol[P, R_co]):
+    """A library function of a path or a command line; or of a function with what that takes.
+
+    A type of Python cannot hold both the words after ``*args`` and their types, so that mypy checks
+    the options of the first form.
+    """
+
+    @overload
+    def __call__(self, *args: P.args, **options: P.kwargs) -> R_co: ...
+    @overload
+    def __call__(
+        self, step: Callable[..., Any], *args: Any, **options: Any
+    ) -> R_co: ...
+
+
+STEP = Parameter(
+    "step",
+    Parameter.POSITIONAL_OR_KEYWORD,
+    annotation="Callable[..., Any] | StrPath | Sequence[str]",
+)
+ARGS = Parameter("args", Parameter.VAR_POSITIONAL, annotation="Any")
+MEANINGS = (
+    (
+        "step",
+        "a jitted function; or a module's file, a folder of dumps, a run directory; or the "
+        "words of a command.",
+    ),
+    (
+        "args",
+        "what the function takes: arrays, or `jax.ShapeDtypeStruct` with shardings on an "
+        "`AbstractMesh`.",
+    ),
+)
+
+
+def answers_on_steps(
+    request: Callable[P, Q], of_step: Callable[..., Q]
+) -> Callable[[Callable[[Q], R]], OfSteps[P, R]]:
+    """Make a function of a request one of a step, what that takes, and the request's options.
+
+    `of_step` makes the request of its class, a step, the arguments of that, and the options.
+    """
+
+    def made(function: Callable[[Q], R]) -> OfSteps[P, R]:
+        @wraps(function)
+        def answered(step: Any, *args: Any, **options: Any) -> R:
+            with user_errors():
+                return function(of_step(request, step, args, options))
+
+        describe(answered, request, function, (STEP, ARGS), MEANINGS)
+        return cast("OfSteps[P, R]", answered)
+
+    return made
+
+
 def describe(
     answered: Callable[..., Any],
     request: Callable[..., Any],
@@ -77,7 +133,7 @@ def describe(
         meanings: what those are.
     """
     assert isinstance(request, type)
-    fields = {item.name: item for item in declared(request)}
+    fields = {item.parameter: item for item in declared(request)}
     known = inspect.signature(request).parameters
     listed = [known[name] for name in fields if name in known]
     if first:

@@ -58,6 +58,13 @@ def local_path(given: StrPath | None) -> Path | None:
     return None if given is None else Path(str(path(given)))
 
 
+def words(given: StrPath | Sequence[str]) -> tuple[str, ...]:
+    """One path, or the words of a command line."""
+    if isinstance(given, str | os.PathLike):
+        return (str(path(given)),)
+    return tuple(map(str, given))
+
+
 def texts(given: Sequence[str]) -> tuple[str, ...]:
     """Several texts; what is none stays as it is, for the check of the field."""
     is_several = isinstance(given, Iterable) and not isinstance(

@@ -118,6 +118,11 @@ class Place(Kind):
 
 
 @dataclass(frozen=True, slots=True)
+class Command(Kind):
+    """The words of a command, or paths."""
+
+
+@dataclass(frozen=True, slots=True)
 class Word(Kind):
     """A word of the command line that a function reads, as its value."""
 
@@ -134,10 +139,10 @@ TEXT = Kind()
 PATTERN = Pattern()
 SWITCH = Switch()
 GPU = Gpu()
+COMMAND = Command()
 XLA_FLAGS = XlaFlags()
 FILE = Place()
 LOCAL = Place(remedy="copy it here first")
 FOLDER = Place(
     needed="a folder", remedy="choose one here, and copy it there afterwards"
 )
-SHARE = Rule(0, 1)

@@ -63,7 +63,8 @@ def argument(metavar: str, meaning: str, **how: Any) -> Mapping[str, Option]:
 class Declared:
     """A field of a request."""
 
-    name: str  # of the attribute and in the library
+    name: str  # of the attribute
+    parameter: str  # in the library
     option: Option
     default: Any  # None if it has none
     is_required: bool  # it has none
@@ -71,11 +72,11 @@ class Declared:
     def check(self, value: Any) -> None:
         """Raise `UserError` for a value that it does not take; None is always taken."""
         if value is not None:
-            self.option.kind.check(self.name, value)
+            self.option.kind.check(self.parameter, value)
 
     def words(self, value: Any) -> list[str]:
-        """A value as words of a command line; none if it is empty or the default."""
-        if value == self.default or value in (None, ()):
+        """A value as words of a command line; of an empty one none."""
+        if value in (None, (), ""):
             return []
         kind, flag = self.option.kind, self.option.flag
         if not self.option.is_listed:
@@ -92,9 +93,12 @@ class Request:
             item.check(getattr(self, item.name))
 
     def question(self) -> dict[str, Any]:
-        """What the answer depends on, as JSON values by name."""
-        fields = declared(type(self))
-        recorded = (item.name for item in fields if item.option.is_recorded)
+        """The options that the answer depends on, as JSON values by name."""
+        recorded = [
+            item.name
+            for item in declared(type(self))
+            if item.option.is_recorded and not item.option.is_argument
+        ]
         return {name: _plain(getattr(self, name)) for name in recorded}
 
     def next_words(self, command: type[Request], *, without: str = "") -> list[str]:
@@ -105,11 +109,13 @@ class Request:
             without: names of fields to leave out, with blanks between them.
         """
         left_out = without.split()
+        defaults = {item.name: item.default for item in declared(type(self))}
         words = []
         for item in declared(command):
-            is_given = item.option.is_repeated and hasattr(self, item.name)
-            if is_given and not item.option.is_argument and item.name not in left_out:
-                words += item.words(getattr(self, item.name))
+            is_ours = item.name in defaults and item.name not in left_out
+            if is_ours and item.option.is_repeated and not item.option.is_argument:
+                value = getattr(self, item.name)
+                words += [] if value == defaults[item.name] else item.words(value)
         return words
 
 
@@ -135,7 +141,13 @@ def _names(kind: type) -> Iterator[str]:
 def _declared(name: str, found: attrs.Attribute[Any]) -> Declared:
     is_required = found.default is attrs.NOTHING
     default = None if is_required else found.default
-    return Declared(name, found.metadata[_KEY], default, is_required)
+    return Declared(
+        name,
+        parameter=str(found.alias),
+        option=found.metadata[_KEY],
+        default=default,
+        is_required=is_required,
+    )
 
 
 def _plain(value: Any) -> Any:

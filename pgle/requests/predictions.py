@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
 from attrs import field, frozen
 
+from pgle.checks import Rule
 from pgle.files import AnyPath
-from pgle.requests import shared
-from pgle.requests.given import optional_path, path
-from pgle.requests.kinds import FILE
-from pgle.requests.option import argument, option
-from pgle.requests.shared import Network, OnTarget, PerHost
+from pgle.requests import shared, words_of
+from pgle.requests.given import StrPath, local_path, optional_path, path, words
+from pgle.requests.kinds import COMMAND, FILE, FOLDER, LOCAL, Number, Word
+from pgle.requests.option import Option, Request, argument, option
+from pgle.requests.shared import DEVICES, Compiled, Costs, Network, OnDevices, PerHost
+
+
+def output(help: str, meaning: str) -> Mapping[str, Option]:
+    """``-o``, a folder."""
+    return option(
+        "-o --output",
+        help,
+        metavar="DIR",
+        kind=FOLDER,
+        meaning=meaning,
+        is_recorded=False,
+        is_repeated=False,
+    )
 
 
 @frozen(slots=False)
-class Predict(OnTarget, PerHost, Network):
+class Predict(PerHost, Network):
     """A scheduled module, and what it would run on."""
 
     hlo: AnyPath = field(
@@ -58,3 +76,213 @@ class Predict(OnTarget, PerHost, Network):
         kw_only=True,
         metadata=shared.devices_per_host("GPUs that share NVLink; else 8, or 72."),
     )
+
+
+@frozen(slots=False)
+class Rehearse(Costs, OnDevices, Compiled):
+    """A step that is compiled with and without a profile."""
+
+    words: tuple[str, ...] = field(
+        alias="step",
+        converter=words,
+        metadata=argument(
+            "MODULE | FOLDER | RUN | -- COMMAND...",
+            "a module's file, a folder of dumps, a run directory; or the words of a command.",
+            kind=COMMAND,
+            is_listed=True,
+        ),
+    )
+    output: Path | None = field(
+        default=None,
+        kw_only=True,
+        converter=local_path,
+        metadata=output(
+            "New folder for dumps, logs and the page. [default: temporary]",
+            "new folder for dumps, logs and the page; None: one in the user's cache, "
+            "of which the newest 16 stay.",
+        ),
+    )
+
+
+@frozen(slots=False)
+class Tune(Rehearse):
+    """A step whose flags are searched for."""
+
+    words: tuple[str, ...] = field(
+        alias="step",
+        converter=words,
+        metadata=argument(
+            "MODULE | RUN | -- COMMAND...",
+            "as of `rehearse`.",
+            kind=COMMAND,
+            is_listed=True,
+        ),
+    )
+    budget: int = field(
+        default=20,
+        kw_only=True,
+        metadata=option(
+            "--budget",
+            "Trials at most.",
+            kind=Number(Rule(1, whole=True)),
+            meaning="trials at most.",
+            is_recorded=False,
+            is_repeated=False,
+        ),
+    )
+    output: Path | None = field(
+        kw_only=True,
+        converter=local_path,
+        metadata=output(
+            "Folder for flags, profile, trials and page.",
+            "folder for flags, profile, trials and page; a search that was stopped there "
+            "continues.",
+        ),
+    )
+
+
+Build: TypeAlias = "Callable[[int], Sequence[Any]]"
+"""From a number of GPUs to a step and its arguments."""
+
+
+def _of_sizes(given: Build | StrPath | Sequence[str]) -> Build | tuple[str, ...]:
+    return given if callable(given) else words(given)
+
+
+def _numbers(given: Sequence[int]) -> tuple[int, ...]:
+    return tuple(given)
+
+
+def _by_name(
+    given: Mapping[str, Sequence[str]] | None,
+) -> Mapping[str, Sequence[str]]:
+    return given or {}
+
+
+def _by_size(given: Mapping[int, float] | None) -> Mapping[int, float]:
+    return {} if given is None else given
+
+
+@frozen(slots=False)
+class Sized(Request):
+    """A program at many sizes."""
+
+    build: Build | tuple[str, ...] = field(
+        converter=_of_sizes,
+        metadata=argument(
+            "-- COMMAND... | HLO...",
+            "from a number of GPUs to the step and its arguments, as `rehearse` takes them; "
+            "a size for which it raises ValueError, or jax refuses the step, is a row that says "
+            "why. Or the words of a command with placeholders; or files of modules, one for "
+            "each size.",
+            kind=COMMAND,
+            is_listed=True,
+        ),
+    )
+    devices: tuple[int, ...] = field(
+        default=(),
+        converter=_numbers,
+        metadata=option(
+            "--devices",
+            "Numbers of GPUs; the smallest is compared with.",
+            metavar="N,N,…",
+            kind=Word(words_of.sizes, DEVICES.rule),
+            meaning="numbers of GPUs; the smallest is compared with. Of files none.",
+            default="",
+            is_recorded=False,
+            is_repeated=False,
+        ),
+    )
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The command, with placeholders, or files; of a function none."""
+        return () if callable(self.build) else self.build
+
+
+@frozen(slots=False)
+class Scale(Sized, PerHost, Compiled):
+    """A step at sizes that one does not have."""
+
+    vary: Mapping[str, Sequence[str]] = field(
+        default=None,
+        kw_only=True,
+        converter=_by_name,
+        metadata=option(
+            "--vary",
+            "Values for {NAME} in the command; all combinations; repeatable.",
+            metavar="NAME=A,B,…",
+            kind=Word(words_of.varied),
+            meaning="values for placeholders in a command, by name; all combinations are tried.",
+            is_listed=True,
+            is_recorded=False,
+            is_repeated=False,
+        ),
+    )
+    fit: str = field(
+        default="",
+        kw_only=True,
+        metadata=option(
+            "--fit",
+            "Of this varied name, whose values need more and more memory, take the last that fits.",
+            metavar="NAME",
+            meaning="of this varied name, whose values need more and more memory, take the "
+            "last that fits.",
+            is_recorded=False,
+            is_repeated=False,
+        ),
+    )
+    measured_us: Mapping[int, float] = field(
+        default=None,
+        kw_only=True,
+        converter=_by_size,
+        metadata=option(
+            "--measured",
+            "A measured step, 8=1.56s: all predictions are moved by it.",
+            metavar="N=TIME",
+            kind=Word(words_of.measured, words_of.MEASURED_US),
+            meaning="a measured step by its size, by which all predictions are moved.",
+            is_recorded=False,
+            is_repeated=False,
+        ),
+    )
+    profile: Path | None = field(
+        default=None,
+        kw_only=True,
+        converter=local_path,
+        metadata=option(
+            "--profile",
+            "Measured costs, carried to every size; without, estimates stand in for them.",
+            metavar="PROFILE",
+            kind=LOCAL,
+            meaning="measured costs, carried to every size; None: estimates stand in for them.",
+        ),
+    )
+    measured_on: Path | None = field(
+        default=None,
+        kw_only=True,
+        converter=local_path,
+        metadata=option(
+            "--from",
+            "Dump that the profile was measured on.",
+            metavar="HLO",
+            kind=LOCAL,
+            meaning="HLO dump that the profile was measured on; None: from its run directory, "
+            "else the first row.",
+        ),
+    )
+    output: Path | None = field(
+        default=None,
+        kw_only=True,
+        converter=local_path,
+        metadata=output(
+            "Folder for rows and page; repeat to resume.  [default: temporary]",
+            "folder for rows and page; None: as of `rehearse`.",
+        ),
+    )
+
+    @property
+    def out(self) -> Path:
+        """The folder for rows and page, once there is one."""
+        assert self.output is not None
+        return self.output

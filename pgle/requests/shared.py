@@ -5,14 +5,19 @@ A command that words one otherwise, or has another default, declares it anew.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from pgle.checks import Rule
-from pgle.requests.given import texts
+from pgle.requests import words_of
+from pgle.requests.given import local_path, texts
 from pgle.requests.kinds import (
     GPU,
+    LOCAL,
     PATTERN,
     SWITCH,
     XLA_FLAGS,
@@ -21,6 +26,7 @@ from pgle.requests.kinds import (
 )
 from pgle.requests.option import Option, Request, option
 
+DEVICES = Number(words_of.DEVICES)
 GPU_HELP = "GPU: a100, a100-80, h100, h200, b200, … or a gpu_target_config.pbtxt."
 
 
@@ -64,7 +70,48 @@ class OnTarget(Request):
 
 
 @frozen(slots=False)
-class PerHost(Request):
+class OnDevices(OnTarget):
+    """How many GPUs, on which hosts."""
+
+    devices: int | None = field(
+        default=None,
+        kw_only=True,
+        metadata=option(
+            "--devices",
+            "Devices on one host; short for --topology 1x1xN.",
+            metavar="N",
+            kind=DEVICES,
+            meaning="GPUs of one host; None: as many as the step's mesh has.",
+        ),
+    )
+    topology: str | None = field(
+        default=None,
+        kw_only=True,
+        metadata=option(
+            "--topology",
+            "Slices x hosts of a slice x GPUs of a host: 4x1x8 is 4 hosts of 8 GPUs.",
+            metavar="SxHxD",
+            meaning="``SxHxD``, slices, hosts of each and devices of each, "
+            "instead of `devices`.",
+        ),
+    )
+
+    @property
+    def shape(self) -> str | None:
+        """``SxHxD``; None: not said."""
+        one_host = f"1x1x{self.devices}" if self.devices else None
+        return self.topology or one_host
+
+    def of_shape(self, shape: str | None) -> Self:
+        """The same for a topology; one host is asked for by its devices, which is shorter."""
+        one_host = re.fullmatch(r"1x1x([1-9]\d{0,5})", shape or "")
+        if one_host is None:
+            return evolve(self, devices=None, topology=shape)
+        return evolve(self, devices=int(one_host[1]), topology=None)
+
+
+@frozen(slots=False)
+class PerHost(OnTarget):
     """How many GPUs a host has."""
 
     devices_per_host: int | None = field(
@@ -164,5 +211,28 @@ class Cached(Request):
             meaning="keep compilations in the user's cache.",
             is_recorded=False,
             is_repeated=False,
+        ),
+    )
+
+
+@frozen(slots=False)
+class Compiled(OnTarget, Network, Flags, Captured, Cached):
+    """What is compiled for GPUs that are not there, and how."""
+
+
+@frozen(slots=False)
+class Costs(Request):
+    """Measured costs for a module that is compiled."""
+
+    profile: Path | None = field(
+        default=None,
+        kw_only=True,
+        converter=local_path,
+        metadata=option(
+            "--profile",
+            "Measured costs; without, estimates stand in for them.",
+            metavar="PROFILE",
+            kind=LOCAL,
+            meaning="measured costs; None: estimates stand in for them.",
         ),
     )

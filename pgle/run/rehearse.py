@@ -21,6 +21,7 @@ from pgle.costs.profile.value import Profile, effective_costs
 from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.next import Next
+from pgle.requests.predictions import Rehearse
 from pgle.run.ask.jaxlib import installed
 from pgle.run.compiler.compile import CompileResult, OnPhase, Session, open_session
 from pgle.run.confirm import confirm_compiled
@@ -39,7 +40,6 @@ from pgle.run.directory.directory import claim
 from pgle.run.process.memory import MEMORY_FRACTION
 from pgle.run.rehearse_program import (
     LHS_ON,
-    RehearseCommand,
     RehearseRequest,
     gib,
     measure,
@@ -224,11 +224,9 @@ class Rehearsal:
         )
 
 
-def rehearse(
-    command: RehearseCommand, on_phase: OnPhase = lambda phase: None
-) -> Rehearsal:
+def rehearse(asked: Rehearse, on_phase: OnPhase = lambda phase: None) -> Rehearsal:
     """Capture the modules if the words start a program, then rehearse."""
-    with prepared(command) as (known, request):
+    with prepared(asked) as (known, request):
         is_inside = request.module.is_relative_to(request.out)
         request = replace(
             request, out=request.out / "rehearsal" if is_inside else request.out
@@ -252,7 +250,7 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
             base,
             hardware,
             python=request.python,
-            cached=request.cached,
+            cached=request.asked.cached,
             checked=True,
             on_phase=on_phase,
         ) as session,
@@ -345,7 +343,7 @@ def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
         _partition_warning(baseline.module),
         memory_warning(first, request.allocator_bytes, request.target),
         *assumed_warnings(
-            baseline.module, hardware, is_named=request.network_gb_s is not None
+            baseline.module, hardware, is_named=request.asked.names_network
         ),
         lhs_warning(own, runs=first.lhs is not None),
         *inert_warnings(

@@ -12,15 +12,20 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
+
+from attrs import evolve
 
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
 from pgle.files import read_bytes, read_head, sha256
 from pgle.masking import kept_argv
 from pgle.next import Next
+from pgle.requests.predictions import Rehearse, Tune
+from pgle.requests.shared import Compiled, Flags, OnDevices
+from pgle.requests.stages import Stage
 from pgle.run.ask.jaxlib import PLUGIN_PACKAGES, installed, lint_flags, repair
 from pgle.run.capture.capture import capture_modules, devices_for
 from pgle.run.capture.captured import (
@@ -83,6 +88,10 @@ OF_XLA = (
     8  # GPUs of a host, as XLA's model assumes (openxla/xla `sol_gpu_cost_model.cc`)
 )
 
+UNKNOWN_FLAGS = (
+    "what the program itself adds to XLA_FLAGS is not known, since pgle's hook did not see it; "
+    "say --flag"
+)
 _ENDS_XLA = ("unknown", "removed", "too-new", "needs-value", "bad-value")
 OLDEST_PYTHON = (3, 11)  # that can run pgle's half of the compiler's process
 
@@ -97,15 +106,13 @@ class RehearseRequest:
     target: Target  # the GPU
     out: Path  # folder for dumps, profile and pictures; new or empty
     python: str  # the interpreter whose jaxlib compiles
+    # the command; what else is here is settled, whatever it says
+    asked: Compiled = field(default_factory=Compiled)
     flags: tuple[
         str, ...
     ] = ()  # of the user, from XLA_FLAGS and from the command line, as text; the later wins
     topology: str | None = None  # ``SxHxD``; None: one host
-    network_gb_s: float | None = (
-        None  # network bandwidth per GPU and direction; None: the target's
-    )
     profile: Path | None = None  # measured costs; None: estimates stand in for them
-    cached: bool = True  # take compilations from the user's cache, and keep them there
     # part of the GPU's memory that the job's allocator has; 0: it has no limit
     memory_fraction: float = DEFAULT_FRACTION
     others: tuple[
@@ -123,9 +130,8 @@ class RehearseRequest:
     @property
     def hardware(self) -> Hardware:
         """The GPU, its hosts and its network: one value for the whole answer."""
-        return find_hardware(
-            self.target, topology=self.topology, network_gb_s=self.network_gb_s
-        )
+        network = self.asked.network_gb_s
+        return find_hardware(self.target, topology=self.topology, network_gb_s=network)
 
     @property
     def allocator_bytes(self) -> int:
@@ -146,40 +152,38 @@ class RehearseRequest:
 
 
 @dataclass(frozen=True)
-class RehearseCommand:
-    """The command line."""
+class Understood:
+    """What `rehearse` or `tune` was asked, with what that means in full."""
 
-    # one module file, a folder of dumps, a run directory, or the words of a command
-    words: tuple[str, ...]
-    # profile, topology, flags, cached, network_gb_s: as in `RehearseRequest`
-    profile: str | None = None
-    # the GPU by name, or its description; empty: the run directory's, else `DEFAULT_TARGET`
-    target: str = ""
-    topology: str | None = (
-        None  # of a command None: as many devices as XLA_FLAGS say, or `DEFAULT_DEVICES`
-    )
-    flags: tuple[str, ...] = ()
-    out: str | None = None  # folder; None: one of `answers_place`
-    choose: str | None = None  # name of a module, or a regular expression on file names
-    quiet_s: float = 20.0  # stop a command that has compiled nothing new for so long
-    cached: bool = True
-    network_gb_s: float | None = None
-    # the command line as it was, where its words are the modules of a run directory
-    typed: RehearseCommand | None = None
-    ran: CapturedProgram | None = (
-        None  # the program of a run directory whose stages ran for real
-    )
+    asked: Rehearse  # by modules, measured costs, flags, GPU and topology
+    # as it was asked, if it names a run directory, whose modules `asked` names
+    of_run: Rehearse | None = None
+    # the program of a run directory whose stages ran for real
+    ran: CapturedProgram | None = None
     doubts: tuple[str, ...] = ()  # its unknowns, one line each
 
+    @property
+    def typed(self) -> Rehearse:
+        """As it was asked."""
+        return self.of_run or self.asked
 
-def of_run(given: RehearseCommand) -> RehearseCommand:
-    """A command line that names a run directory, as one that names its modules, measured costs,
-    flags, GPU, topology.
+    @property
+    def target(self) -> str:
+        """The GPU by name, or its description."""
+        return self.asked.target or DEFAULT_TARGET
 
-    Args:
-        given: the command line; what it says wins. One that names no run directory is returned as
-            it is, with the target to use if none was named.
+    @property
+    def is_program(self) -> bool:
+        """Whether the words start a program."""
+        return is_program(self.asked.words)
+
+
+def understood(given: Rehearse) -> Understood:
+    """What was asked, with what a run directory or a dump that it names says of it.
+
+    What is asked in words wins; a GPU that nothing names is `DEFAULT_TARGET`.
     """
+    given = given.of_shape(given.shape)
     run = RunDirectory(Path(given.words[0]))
     if len(given.words) != 1 or not run.is_recorded:
         return _of_dump(given)
@@ -188,51 +192,62 @@ def of_run(given: RehearseCommand) -> RehearseCommand:
     stage = read_manifest(run.path).last("profile")
     if folder is None or stage is None:
         remedy = "profile first: pgle profile -- COMMAND; or give a module's file"
-        raise UserError(
-            "holds no module of a profile stage", where=run.path, remedy=remedy
-        )
-    asked: dict[str, Any] = dict(stage.asked)
-    described = sorted(
-        run.stage("profile").rank().hlo.glob("*.gpu_target_config.pbtxt")
-    )
-    shape = asked.get("topology") or (
-        f"1x1x{asked['devices']}" if asked.get("devices") else None
-    )
-    flags = tuple(
-        format_flags([flag]) for flag in parse_flags(asked.get("XLA_FLAGS") or "").flags
-    )
-    profile, is_real = run.found_profile, folder != run.captured
+        what = "holds no module of a profile stage"
+        raise UserError(what, where=run.path, remedy=remedy)
+    is_real = folder != run.captured
     unknown = is_real and "xla_flags" not in stage.facts.get("hook", {})
-    what = "what the program itself adds to XLA_FLAGS is not known, since pgle's hook did not see it; say --flag"
-    return replace(
-        given,
-        words=(str(folder),),
-        profile=given.profile or (str(profile) if profile else None),
-        target=given.target
-        or asked.get("target")
-        or (str(described[0]) if described else DEFAULT_TARGET),
-        topology=given.topology or shape,
-        flags=given.flags if is_real else (*flags, *given.flags),
+    return Understood(
+        _of_stage(given, run, stage, folder),
+        of_run=given,
         ran=_ran(stage) if is_real else None,
-        doubts=(what,) if unknown else (),
-        choose=given.choose or asked.get("choose"),
-        typed=given,
+        doubts=(UNKNOWN_FLAGS,) if unknown else (),
     )
 
 
-def _of_dump(given: RehearseCommand) -> RehearseCommand:
-    """A command line with the GPU of its dump if it names none.
+def _of_stage(
+    given: Rehearse, run: RunDirectory, stage: StageRecord, folder: Path
+) -> Rehearse:
+    """What was asked of a run directory, by what its profile stage was asked.
 
-    If it names one of another generation than the dump's, it has a doubt.
+    Args:
+        given: as it was asked.
+        run: the run directory.
+        stage: its profile stage.
+        folder: of the modules.
+    """
+    asked: dict[str, Any] = dict(stage.asked)
+    hlo = run.stage("profile").rank().hlo
+    described = sorted(hlo.glob("*.gpu_target_config.pbtxt"))
+    description = str(described[0]) if described else None
+    before = OnDevices(devices=asked.get("devices"), topology=asked.get("topology"))
+    flags = given.flags
+    if folder == run.captured:  # else they are in what the program's own flags are
+        recorded = parse_flags(asked.get("XLA_FLAGS") or "").flags
+        flags = (*(format_flags([flag]) for flag in recorded), *flags)
+    found = evolve(
+        given,
+        step=(str(folder),),
+        profile=given.profile or run.found_profile,
+        target=given.target or asked.get("target") or description or DEFAULT_TARGET,
+        flags=flags,
+        choose=given.choose or asked.get("choose"),
+    )
+    return found.of_shape(given.shape or before.shape)
+
+
+def _of_dump(given: Rehearse) -> Understood:
+    """What was asked, with the GPU of its dump if it names none.
+
+    If it names one of another generation than the dump's, there is a doubt.
     """
     if is_program(given.words):
-        return replace(given, target=given.target or DEFAULT_TARGET)
+        return Understood(evolve(given, target=given.target or DEFAULT_TARGET))
     source = dump_in(Path(given.words[0]))
     if given.target:
         doubt = gpu_of(source, load_target(given.target)).doubt
-        return replace(given, doubts=(*given.doubts, *filter(None, [doubt])))
+        return Understood(given, doubts=(doubt,) if doubt else ())
     named = target_named_by(source)
-    return replace(given, target=named or DEFAULT_TARGET)
+    return Understood(evolve(given, target=named or DEFAULT_TARGET))
 
 
 def _ran(stage: StageRecord) -> CapturedProgram:
@@ -263,73 +278,54 @@ def _ran(stage: StageRecord) -> CapturedProgram:
     )
 
 
-def launch(command: RehearseCommand) -> ProgramLaunch:
+def launch(command: Understood) -> ProgramLaunch:
     """How pgle runs the program of a command line: as in its run directory, else as it was
     named.
     """
-    if command.typed is not None:
-        return launch_of(RunDirectory(Path(command.typed.words[0]))).with_flags(
-            command.typed.flags
-        )
-    options = _named(command, "target", "topology", "network_gb_s", "choose")
-    if command.topology and "--devices" not in options:
-        options += ["--devices", str(devices_in(command.topology))]
-    options += [f"--flag={flag}" for flag in command.flags]
-    return ProgramLaunch(
-        command.words if is_program(command.words) else UNKNOWN, tuple(options)
-    )
+    asked = command.asked
+    if command.of_run is not None:
+        run = RunDirectory(Path(command.of_run.words[0]))
+        return launch_of(run).with_flags(command.of_run.flags)
+    options = asked.next_words(Stage, without="flags")
+    if asked.topology:
+        options += ["--devices", str(devices_in(asked.topology))]
+    words = asked.words if command.is_program else UNKNOWN
+    return ProgramLaunch(words, tuple(options)).with_flags(asked.flags)
 
 
-def measure(command: RehearseCommand) -> Next:
+def measure(command: Understood) -> Next:
     """The command line that measures the program of a rehearsal: the next stage of its run
     directory, else all.
     """
     how = launch(command)
+    profile = command.asked.profile
     if how.run is not None:
         there = how.run.path.with_name(f"{how.run.path.name}-flags")
-        return (
-            how.line("run", free(there))
-            if command.typed and command.typed.flags
-            else following(how.run)
-        )
+        if command.typed.flags:
+            return how.line("run", free(there))
+        return following(how.run)
     folder = free(Path("runs/default"))
-    return (
-        how.line("perf", folder, "--profile", command.profile)
-        if command.profile
-        else how.line("run", folder)
-    )
+    if profile:
+        return how.line("perf", folder, "--profile", profile)
+    return how.line("run", folder)
 
 
-def tune_line(command: RehearseCommand) -> Next | None:
+def tune_line(command: Understood) -> Next | None:
     """The command line of `pgle tune` for the same words; None if it was searched for in their run
     directory.
     """
-    given = command.typed or command
-    if (
-        command.typed
-        and not given.flags
-        and not tune(RunDirectory(Path(given.words[0])))
-    ):
+    given = command.typed
+    place = Path(given.words[0])
+    is_run = command.of_run is not None
+    if is_run and not given.flags and not tune(RunDirectory(place)):
         return None
-    options = _named(given, "profile", "target", "topology", "network_gb_s", "choose")
-    flags = [word for flag in given.flags for word in ("--flag", flag)]
-    folder = free(Path(given.words[0]) / "tuned" if command.typed else Path("tuned"))
-    words = ("--", *kept_argv(given.words)) if is_program(given.words) else given.words
+    options = given.next_words(Tune, without="flags")
+    flags = given.next_words(Flags)
+    folder = free(place / "tuned" if is_run else Path("tuned"))
+    words: tuple[str, ...] = given.words
+    if is_program(words):
+        words = ("--", *kept_argv(words))
     return Next.of("tune", *options, *flags, "-o", folder, *words)
-
-
-def _named(command: RehearseCommand, *names: str) -> list[str]:
-    """Options that have a value, as words; the devices of one host as it is shorter."""
-    words = []
-    for name in names:
-        value = getattr(command, name)
-        if name == "topology" and value and value.startswith("1x1x"):
-            words += ["--devices", value.removeprefix("1x1x")]
-        elif name == "network_gb_s" and value:
-            words += ["--network", f"{value:g}"]
-        elif value:
-            words += [f"--{name}", value]
-    return words
 
 
 def is_program(words: Sequence[str]) -> bool:
@@ -346,67 +342,46 @@ def is_program(words: Sequence[str]) -> bool:
 
 @contextmanager
 def prepared(
-    command: RehearseCommand, *, question: str = ""
-) -> Iterator[tuple[RehearseCommand, RehearseRequest]]:
-    """A command line with what it means in full, and everything that is decided before the first
+    given: Rehearse, *, question: str = ""
+) -> Iterator[tuple[Understood, RehearseRequest]]:
+    """What was asked with what it means in full, and everything that is decided before the first
     compilation; of `opened`, the file that lets a folder be continued with.
     """
-    command = of_run(command)
-    target = load_target(
-        command.target
-    )  # an unknown target fails before a program runs for minutes
-    if command.topology:
-        devices_in(command.topology)
-    profile = Path(command.profile) if command.profile else None
-    if profile is not None:
-        read_profile(profile)
-    if command.flags and is_program(command.words):
-        checked_flags(
-            command.flags,
-            compiler_of(command.words, target.vendor)[0] or sys.executable,
-            "",
-        )
-    with opened(command.out, question) as out:
+    command = understood(given)
+    asked, shape = command.asked, command.asked.shape
+    target = load_target(command.target)  # fails before a program runs for minutes
+    if shape:
+        devices_in(shape)
+    if asked.profile is not None:
+        read_profile(asked.profile)
+    if asked.flags and command.is_program:
+        python = compiler_of(asked.words, target.vendor)[0] or sys.executable
+        checked_flags(asked.flags, python, "")
+    named = None if asked.output is None else str(asked.output)
+    with opened(named, question) as out:
 
         def before_it_runs() -> None:
             if question:
-                known = asked_of_search(
-                    _program_digest(command.words),
-                    profile,
-                    target,
-                    command.network_gb_s,
-                )
+                known = asked_of_search(asked, _program_digest(asked.words), target)
                 check_question(out / question, known, "the trials of another search")
 
         modules, program = _modules(command, out, before_it_runs)
-        request = settle(
-            modules,
-            command.choose,
-            program,
-            command.flags,
-            target=target,
-            out=out,
-            topology=command.topology,
-            network_gb_s=command.network_gb_s,
-        )
+        request = settle(modules, asked, program, target, out, topology=shape)
         warnings = (*command.doubts, *request.warnings)
-        if is_program(command.words) or (
-            command.typed and command.topology
-        ):  # the program decides its devices
-            devices = devices_for(None, topology=command.topology)
-            topology, remarks = topology_of_step(
-                request.module, command.topology or f"1x1x{devices.count}"
-            )
-            request = replace(request, assumed=devices.assumed and not command.typed)
+        # the program decides its devices
+        if command.is_program or (command.of_run and shape):
+            devices = devices_for(None, topology=shape)
+            had = shape or f"1x1x{devices.count}"
+            topology, remarks = topology_of_step(request.module, had)
+            is_assumed = devices.assumed and command.of_run is None
+            request = replace(request, assumed=is_assumed)
             request = replace(request, topology=topology) if remarks else request
             warnings = (*remarks, *warnings)
         if (
             question
-        ):  # anew, since the program may have written files that its command line names
-            request = replace(request, program=_program_digest(command.words))
-        request = replace(
-            request, profile=profile, cached=command.cached, warnings=warnings
-        )
+        ):  # anew: the program may have written files that its command line names
+            request = replace(request, program=_program_digest(asked.words))
+        request = replace(request, profile=asked.profile, warnings=warnings)
         yield command, told_of_hosts(request)
 
 
@@ -415,38 +390,51 @@ def _program_digest(words: Sequence[str]) -> str:
     return sha256(json.dumps(program_of(words)).encode()) if is_program(words) else ""
 
 
-def asked_of_search(
-    program: str, profile: Path | None, target: Target, network_gb_s: float | None
-) -> dict[str, Any]:
-    """What a search is of, as far as it is known before its module is; `program` is that of
-    `RehearseRequest`.
+SETTLED = ("devices", "topology", "flags", "choose")
+"""What is recorded as it was settled, or is in the module."""
+
+
+def asked_of_search(asked: Compiled, program: str, target: Target) -> dict[str, Any]:
+    """What a search is of, as far as it is known before its module is.
+
+    Args:
+        asked: the command.
+        program: of `RehearseRequest`; a search that continues takes the modules that were captured.
+        target: the GPU.
     """
-    return {
-        "program": program,  # of which a search that continues takes the modules that were captured
-        "profile": sha256(read_bytes(profile)) if profile else "",
+    question = asked.question()
+    profile = question.pop("profile", None)
+    known = {
+        "program": program,
+        "profile": sha256(read_bytes(Path(profile))) if profile else "",
         "target": sha256(target.text.encode()),
-        "network_gb_s": network_gb_s,
+    }
+    return known | {
+        name: value
+        for name, value in question.items()
+        if name not in known and name not in SETTLED
     }
 
 
 def _modules(
-    command: RehearseCommand, out: Path, before_it_runs: Callable[[], None]
+    command: Understood, out: Path, before_it_runs: Callable[[], None]
 ) -> tuple[Sequence[Path], CapturedProgram]:
     """The modules of a file, of a folder of dumps, or of a program, which is run to capture
     them.
     """
-    first = Path(command.words[0])
-    if len(command.words) == 1:
+    asked = command.asked
+    first = Path(asked.words[0])
+    if len(asked.words) == 1:
         if first.is_dir():
             return modules_in(first, dumps=True), command.ran or read_captured(first)
         if not first.exists() and (
-            first.suffix in _MODULE_SUFFIXES or shutil.which(command.words[0]) is None
+            first.suffix in _MODULE_SUFFIXES or shutil.which(asked.words[0]) is None
         ):
             remedy = "dump modules with JAX_DUMP_IR_TO=DIR, or name a run directory; put -- before a program"
             raise UserError("no such file or folder", where=first, remedy=remedy)
-        if not is_program(command.words):
+        if not command.is_program:
             return [first], CapturedProgram()
-        check_program(command.words)
+        check_program(asked.words)
     before_it_runs()  # it may run for minutes
     if (out / "captured").is_dir() and (kept := modules_in(out / "captured")):
         program = read_captured(out / "captured")  # of the search that continues
@@ -454,44 +442,44 @@ def _modules(
             what = f"holds the trials of another search ({changed})"
             raise UserError(what, where=out, remedy="choose a new folder with -o DIR")
         return kept, program
-    check_compiler(command.words, load_target(command.target).vendor, by_name=True)
+    vendor = load_target(command.target).vendor
+    check_compiler(asked.words, vendor, by_name=True)
     captured = capture_modules(
-        command.words,
+        asked.words,
         out / "captured",
         target=load_target(command.target),
-        devices=devices_for(None, topology=command.topology),
-        quiet_s=command.quiet_s,
-        choose=command.choose,
+        devices=devices_for(None, topology=asked.shape),
+        quiet_s=asked.quiet_s,
+        choose=asked.choose,
     )
     return captured, read_captured(out / "captured")
 
 
 def settle(
     modules: Sequence[Path],
-    choose: str | None,
+    asked: Compiled,
     program: CapturedProgram,
-    flags: Sequence[str],
-    *,
     target: Target,
     out: Path,
+    *,
     topology: str | None = None,
-    network_gb_s: float | None = None,
 ) -> RehearseRequest:
     """The step among some modules, what compiles it, and the flags that count.
 
     Args:
         modules: one file, or all of a program or folder.
-        choose: which, as in `choose_module`; None: the program's step.
+        asked: the command; without `choose` the program's step is taken, and its flags come after
+            XLA_FLAGS and the flags that the program sets itself.
         program: that compiled them; its environment compiles where it can.
-        flags: from the command line, after XLA_FLAGS and the flags that the program sets itself.
-        target, out, topology, network_gb_s: of the request.
+        target, out, topology: of the request.
     """
+    choose = asked.choose
     module = (
         choose_module(modules, choose) if len(modules) > 1 or choose else modules[0]
     )
     vendor = target.vendor
     python, warnings = _compiling_python(program, vendor)
-    kept, more = checked_flags(flags, python, program.flags_of(module))
+    kept, more = checked_flags(asked.flags, python, program.flags_of(module))
     doubt = repair(installed(python).versions, python, vendor)
     if doubt and doubt.fails:
         warnings = (
@@ -503,9 +491,9 @@ def settle(
         target,
         out,
         python,
-        kept,
-        topology,
-        network_gb_s,
+        asked,
+        flags=kept,
+        topology=topology,
         memory_fraction=memory_fraction(os.environ),
         others=tuple(candidates([path for path in modules if path != module])),
         no_step="" if choose else no_step(module),
@@ -529,10 +517,9 @@ def told_of_hosts(request: RehearseRequest) -> RehearseRequest:
         if together != OF_XLA and devices > min(together, OF_XLA)
         else {}
     )
-    if request.network_gb_s and devices > together:
-        options["nic_speed_gbps"] = (
-            f"{request.network_gb_s:g}"  # in GB/s, whatever its name says
-        )
+    if request.asked.names_network and devices > together:
+        # in GB/s, whatever its name says
+        options["nic_speed_gbps"] = f"{request.hardware.nic_gb_s:g}"
     given = any(typed_flag(flag).name == MODEL_OPTIONS for flag in request.flags)
     if (
         not options

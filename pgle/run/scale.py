@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from contextlib import redirect_stderr
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
+from attrs import evolve
 
 from pgle import __version__
 from pgle.costs.estimate.known import unmodelled_warnings
@@ -29,6 +31,7 @@ from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Origin, Profile
 from pgle.errors import UserError, WorkloadError
 from pgle.files import read_bytes, sha256, write_files
+from pgle.requests.predictions import Scale
 from pgle.run.ask.jax_private import partitions_of
 from pgle.run.capture.capture import MOST_DEVICES, Devices, capture_modules
 from pgle.run.capture.captured import (
@@ -94,62 +97,28 @@ OnRow = Callable[[ScaleRow, int, int], None]
 """Called with each row, how many are there, and how many there will be; 0: not known."""
 
 
-@dataclass(frozen=True)
-class ScaleRequest:
-    """The question."""
-
-    words: tuple[
-        str, ...
-    ]  # the command, with placeholders; or files of HLO or StableHLO
-    devices: tuple[int, ...]  # sizes; of files none: each has its own
-    out: Path  # folder for all rows
-    vary: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    fit: str = ""  # the varied name of which the last value that fits is sought; its values grow
-    target: str = "h100"  # empty: as files say, else `DEFAULT_TARGET`
-    per_host: int | None = (
-        None  # GPUs that share NVLink; None: as the target usually has
+def hardware_of(request: Scale) -> Hardware:
+    """The GPU, its hosts and its network."""
+    return find_hardware(
+        load_target(request.target or DEFAULT_TARGET),
+        devices_per_host=request.devices_per_host,
+        network_gb_s=request.network_gb_s,
     )
-    network_gb_s: float | None = (
-        None  # per GPU and direction; None: as the target usually has, with a warning
+
+
+def are_files(request: Scale) -> bool:
+    """Whether the words are modules and not a command."""
+    return all(
+        path.is_file() and (path.suffix in OF_JAX or is_hlo(path))
+        for path in map(Path, request.words)
     )
-    profile: Path | None = None  # a profile, or a run directory
-    # HLO of the profile's module; None: as the run directory of the profile says, else the first
-    # row
-    measured_on: Path | None = None
-    measured: Mapping[int, float] = field(
-        default_factory=dict
-    )  # microseconds of a measured step by size
-    unfit: Mapping[int, str] = field(
-        default_factory=dict
-    )  # of files: why there is none for a size
-    flags: tuple[str, ...] = ()
-    choose: str | None = None
-    quiet_s: float = 20.0
-    cached: bool = True
-
-    @property
-    def hardware(self) -> Hardware:
-        """The GPU, its hosts and its network."""
-        return find_hardware(
-            load_target(self.target),
-            devices_per_host=self.per_host,
-            network_gb_s=self.network_gb_s,
-        )
-
-    @property
-    def are_files(self) -> bool:
-        """Whether the words are modules and not a command."""
-        return all(
-            Path(word).is_file() and (Path(word).suffix in OF_JAX or is_hlo(Path(word)))
-            for word in self.words
-        )
 
 
 @dataclass(frozen=True)
 class Scaling:
     """What was found."""
 
-    request: ScaleRequest
+    request: Scale
     rows: tuple[ScaleRow, ...]  # in the order of the request
     answer: ScaleAnswer
     hardware: Hardware
@@ -158,14 +127,35 @@ class Scaling:
         None  # by a second compilation; None: no row hangs on one
     )
 
+    @property
+    def are_files(self) -> bool:
+        """Whether modules were given, and no command."""
+        return are_files(self.request)
+
+    @property
+    def target(self) -> str:
+        """The GPU by name, or its description."""
+        return self.request.target or DEFAULT_TARGET
+
 
 def scale(
-    request: ScaleRequest, on_row: OnRow = lambda row, done, total: None
+    request: Scale,
+    on_row: OnRow = lambda row, done, total: None,
+    unfit: Mapping[int, str] = MappingProxyType({}),
 ) -> Scaling:
-    """Make all rows and judge them."""
+    """Make all rows and judge them.
+
+    Args:
+        request: with a folder for the rows.
+        on_row: is told of each row.
+        unfit: of files: why there is none for a size.
+    """
     request = _with_target(_with_run(request))
-    wanted = _of_files(request) if request.are_files else _of_command(request)
-    if missing := set(request.measured) - {trial.devices for trial in wanted}:
+    if are_files(request):
+        wanted = _of_files(request, unfit)
+    else:
+        wanted = _of_command(request)
+    if missing := set(request.measured_us) - {trial.devices for trial in wanted}:
         remedy = f"add {min(missing)} to --devices"
         raise UserError(
             f"no step is predicted for {min(missing)} GPUs",
@@ -176,18 +166,18 @@ def scale(
     with executor(len(wanted)) as pool:
         making = _Making(request, pool, kept, on_row)
         rows = making.fitted(wanted) if request.fit else making.rows(wanted)
-    found, control = answer_of_both(rows, request.measured)
+    found, control = answer_of_both(rows, request.measured_us)
     return Scaling(
         request=request,
         rows=rows,
         answer=found,
-        hardware=request.hardware,
+        hardware=hardware_of(request),
         resumed=kept.resumed,
         control=control,
     )
 
 
-def _with_run(request: ScaleRequest) -> ScaleRequest:
+def _with_run(request: Scale) -> Scale:
     """The request with the profile of a run directory as a file, and the dump that it was measured
     on.
     """
@@ -201,6 +191,8 @@ def _with_run(request: ScaleRequest) -> ScaleRequest:
                 remedy="give a profile, or a run directory",
             )
     measured_on = request.measured_on
+    if measured_on is not None:
+        measured_on = measured_on.resolve()
     if profile is not None and measured_on is None:
         runs = [
             run
@@ -209,22 +201,21 @@ def _with_run(request: ScaleRequest) -> ScaleRequest:
         ]
         dumps = [run.stage("profile").rank().hlo for run in runs]
         measured_on = next((path for path in dumps if path.is_dir()), None)
-    return replace(
-        request, profile=profile and profile.resolve(), measured_on=measured_on
-    )
+    profile = profile and profile.resolve()
+    return evolve(request, profile=profile, measured_on=measured_on)
 
 
-def _with_target(request: ScaleRequest) -> ScaleRequest:
+def _with_target(request: Scale) -> Scale:
     """The request with the GPU of its first file if it names none."""
     if request.target:
         return request
     named = ""
-    if request.words and request.are_files:
+    if request.words and are_files(request):
         named = target_named_by(str(Path(request.words[0]).resolve()))
-    return replace(request, target=named or DEFAULT_TARGET)
+    return evolve(request, target=named or DEFAULT_TARGET)
 
 
-def _of_command(request: ScaleRequest) -> tuple[SizeTrial, ...]:
+def _of_command(request: Scale) -> tuple[SizeTrial, ...]:
     if not request.devices:
         raise UserError("no sizes", where="--devices", remedy="say --devices 8,64,512")
     check_names(request.words, request.vary)
@@ -234,18 +225,21 @@ def _of_command(request: ScaleRequest) -> tuple[SizeTrial, ...]:
         )
         raise UserError("is not varied", where=f"--fit {request.fit}", remedy=remedy)
     check_program(request.words)
-    check_compiler(request.words, maker_of(request.hardware), by_name=True)
-    return trials(request.devices, request.hardware.devices_per_host, request.vary)
+    hardware = hardware_of(request)
+    check_compiler(request.words, maker_of(hardware), by_name=True)
+    return trials(request.devices, hardware.devices_per_host, request.vary)
 
 
-def _of_files(request: ScaleRequest) -> tuple[SizeTrial, ...]:
+def _of_files(
+    request: Scale, unfit: Mapping[int, str] = MappingProxyType({})
+) -> tuple[SizeTrial, ...]:
     """A trial for each file, by the devices that it is for."""
-    if not (request.words or request.unfit):
+    if not (request.words or unfit):
         raise UserError("no sizes", remedy="give devices=(8, 64, 512)")
     if request.vary or request.fit or len(request.devices) > 1:
         remedy = "leave out --vary, --fit and --devices, and give a file for each size; or give the program"
         raise UserError("a module has one size", where=request.words[0], remedy=remedy)
-    per_host = request.hardware.devices_per_host
+    per_host = hardware_of(request).devices_per_host
     sizes = [_devices_in(Path(word), request.devices) for word in request.words]
     several = len(set(sizes)) < len(sizes)
     found = (
@@ -258,9 +252,7 @@ def _of_files(request: ScaleRequest) -> tuple[SizeTrial, ...]:
         )
         for path, count in zip(map(Path, request.words), sizes, strict=True)
     )
-    missing = (
-        SizeTrial(count, per_host, unfit=why) for count, why in request.unfit.items()
-    )
+    missing = (SizeTrial(count, per_host, unfit=why) for count, why in unfit.items())
     return tuple(sorted((*found, *missing), key=lambda trial: trial.devices))
 
 
@@ -288,24 +280,16 @@ def _devices_in(path: Path, asked: Sequence[int]) -> int:
     return found
 
 
-def _about(request: ScaleRequest) -> Mapping[str, Any]:
+def _about(request: Scale) -> Mapping[str, Any]:
     """All that a row depends on, but its size and values."""
-    profile, words = (
-        request.profile,
-        () if request.are_files else request.words,
-    )  # the row of a file has its digest
+    profile = request.profile
+    words = () if are_files(request) else request.words  # a file's row has its digest
+    target = load_target(request.target or DEFAULT_TARGET)
     return {
+        **request.question(),
         **program_of(words),
-        "target": sha256(load_target(request.target).text.encode()),
+        "target": sha256(target.text.encode()),
         "profile": None if profile is None else sha256(read_bytes(profile)),
-        "measured_on": None
-        if request.measured_on is None
-        else str(request.measured_on),
-        "flags": list(request.flags),
-        **{
-            name: getattr(request, name)
-            for name in ("per_host", "network_gb_s", "choose")
-        },
     }
 
 
@@ -359,7 +343,7 @@ class _Making:
     """Makes rows; takes those that were kept."""
 
     def __init__(
-        self, request: ScaleRequest, pool: Executor, kept: KeptRows, on_row: OnRow
+        self, request: Scale, pool: Executor, kept: KeptRows, on_row: OnRow
     ) -> None:
         self._request, self._pool, self._kept, self._on_row = (
             request,
@@ -427,7 +411,7 @@ class _Making:
                 row = make_row(self._request, trial)
                 self._kept.add(trial, row)
             if not row.failure:
-                self._request = replace(
+                self._request = evolve(
                     self._request,
                     measured_on=self._request.out.resolve() / row.scheduled,
                 )
@@ -446,7 +430,7 @@ class _Made:
     grown: Path | None = None  # the program's module, if it is larger than a capture
 
 
-def make_row(request: ScaleRequest, trial: SizeTrial) -> ScaleRow:
+def make_row(request: Scale, trial: SizeTrial) -> ScaleRow:
     """Capture, compile, price, in a process of its own. What the program, or XLA, refuses at this
     size is the row's `failure`.
     """
@@ -488,7 +472,7 @@ def make_row(request: ScaleRequest, trial: SizeTrial) -> ScaleRow:
 
 
 def _found(
-    request: ScaleRequest, empty: ScaleRow, trial: SizeTrial, folder: Path, log: int
+    request: Scale, empty: ScaleRow, trial: SizeTrial, folder: Path, log: int
 ) -> tuple[ScaleRow, _Made]:
     """The row and its module, compiled by all passes, with LHS and without a profile.
 
@@ -496,7 +480,7 @@ def _found(
     took.
     """
     target, topology, file = (
-        load_target(request.target),
+        load_target(request.target or DEFAULT_TARGET),
         trial.topology,
         Path(trial.file),
     )
@@ -513,14 +497,7 @@ def _found(
         )
         return _priced(request, empty, scheduled)[0], scheduled
     asked = settle(
-        modules,
-        request.choose,
-        program,
-        request.flags,
-        target=target,
-        out=folder / COMPILED,
-        topology=topology,
-        network_gb_s=request.network_gb_s,
+        modules, request, program, target, folder / COMPILED, topology=topology
     )
     if asked.no_step:
         raise UserError(
@@ -579,7 +556,7 @@ def _made(
 
 
 def _captured(
-    request: ScaleRequest, trial: SizeTrial, where: Path, target: Target, log: int
+    request: Scale, trial: SizeTrial, where: Path, target: Target, log: int
 ) -> tuple[Sequence[Path], tuple[str, ...]]:
     """The program's modules at this size. If it is larger than a capture, its step is grown, with a
     note on that.
@@ -626,9 +603,9 @@ def _captured(
 
 
 def _priced(
-    request: ScaleRequest, empty: ScaleRow, made: _Made
+    request: Scale, empty: ScaleRow, made: _Made
 ) -> tuple[ScaleRow, Prediction]:
-    hardware, module = request.hardware, made.module
+    hardware, module = hardware_of(request), made.module
     profile = _profile(request, made, hardware)
     prediction = predict(module, profile, hardware)
     parts, memory = prediction.timeline.breakdown, made.memory
@@ -657,9 +634,7 @@ def _priced(
             *unmodelled_warnings(
                 module, () if profile is None else {cost.name for cost in profile.costs}
             ),
-            *assumed_warnings(
-                module, hardware, is_named=request.network_gb_s is not None
-            ),
+            *assumed_warnings(module, hardware, is_named=request.names_network),
             *prediction.timeline.warnings,
             *_doubt(prediction),
             *(() if profile is None else profile.warnings),
@@ -668,7 +643,7 @@ def _priced(
     return row, prediction
 
 
-def _profile(request: ScaleRequest, made: _Made, hardware: Hardware) -> Profile | None:
+def _profile(request: Scale, made: _Made, hardware: Hardware) -> Profile | None:
     """The measured costs under this row's names."""
     if request.profile is None:
         return None

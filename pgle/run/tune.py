@@ -254,7 +254,7 @@ def tune(
             *([bench.carried] if bench.carried else ()),
             *pgle.prediction.timeline.warnings,
             *assumed_warnings(
-                pgle.module, request.hardware, is_named=request.network_gb_s is not None
+                pgle.module, request.hardware, is_named=request.asked.names_network
             ),
             *inert_warnings(
                 FlagList(tuple(map(typed_flag, request.flags))), bench.jaxlib
@@ -283,9 +283,7 @@ def _question(request: RehearseRequest) -> dict[str, Any]:
         "schema": "pgle.search/1",
         "pgle": __version__,
         "jaxlib": installed(request.python).jaxlib,
-        **asked_of_search(
-            request.program, request.profile, request.target, request.network_gb_s
-        ),
+        **asked_of_search(request.asked, request.program, request.target),
         "module": sha256(read_bytes(request.module)),
         "flags": list(request.flags),
         "memory_fraction": request.memory_fraction,
@@ -558,7 +556,7 @@ def open_bench(
         base,
         request.hardware,
         python=request.python,
-        cached=request.cached,
+        cached=request.asked.cached,
         on_phase=on_phase,
     ) as session:
         try:

@@ -23,16 +23,17 @@ from pgle.report import next_steps as report
 from pgle.report import predict as rehearsal
 from pgle.report import tune as tuning
 from pgle.report.stages import after_auto
+from pgle.requests.predictions import Rehearse
 from pgle.run.compare import compared_run, record_comparison
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import StageRecord, extend_manifest
 from pgle.run.inputs import next_command
 from pgle.run.rehearse_program import (
-    RehearseCommand,
+    Understood,
     launch,
     measure,
-    of_run,
     tune_line,
+    understood,
 )
 from pgle.run.stages.stage import StageRequest
 from pgle.schedule.predict import Gain
@@ -222,15 +223,14 @@ def after_results(run: RunDirectory) -> Iterator[Next]:
             yield from after_auto(found)
 
 
-def rehearsed(*words: str, **options: Any) -> RehearseCommand:
+def rehearsed(*words: str, **options: Any) -> Understood:
     given = {
         "profile": None,
-        "target": "",
         "topology": "2x1x8",
         "flags": (),
         "choose": "a|b",
     }
-    return of_run(RehearseCommand(words, **{**given, **options}))
+    return understood(Rehearse(words, **{**given, **options}))
 
 
 def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:

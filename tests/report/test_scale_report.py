@@ -6,11 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from pgle.report.page.html import render
 from pgle.report.page.value import Chart
 from pgle.report.scale import scale_page
-from pgle.run.scale import ScaleRequest, Scaling
+from pgle.requests.predictions import Scale
+from pgle.run.scale import Scaling
 from pgle.scale.answer import Exposed, RowControl, ScaleRow
 from pgle.scale.control import answer_of_both
 from pgle.xla.targets import find_hardware
@@ -50,8 +52,8 @@ def found(
     fit: str = "",
     vary: str = "",
 ) -> Scaling:
-    request = ScaleRequest(
-        ("python", "train.py", "{devices}"), tuple(item.devices for item in rows), Path("out"), fit=fit,
+    request = Scale(
+        ("python", "train.py", "{devices}"), tuple(item.devices for item in rows), output=Path("out"), fit=fit,
         vary={vary: []} if vary else {},
     )  # fmt: skip
     judged, control = answer_of_both(rows, measured)
@@ -97,7 +99,7 @@ def test_a_batch_that_cannot_be_divided_should_grow(word: str, is_said: bool) ->
     scaled = found(*BROKEN, refused)
     scaled = replace(
         scaled,
-        request=replace(scaled.request, words=("python", "train.py", "--batch", word)),
+        request=evolve(scaled.request, build=("python", "train.py", "--batch", word)),
     )
     assert (
         any(

@@ -7,23 +7,23 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from pgle.errors import UserError, WorkloadError
+from pgle.requests.predictions import Rehearse
 from pgle.run.directory.directory import RunDirectory, claim, emptied, opened
 from pgle.run.directory.manifest import StageRecord, extend_manifest
 from pgle.run.rehearse import rehearse
-from pgle.run.rehearse_program import RehearseCommand, prepared, tune_line
+from pgle.run.rehearse_program import Understood, prepared, tune_line
 from pgle.run.tune import NAME
 from pgle.xla.flags.presets import flags_for
 
 
-def rehearsal_of(*words: str, out: Path | None = None) -> RehearseCommand:
-    named = str(out) if out else None
-    return RehearseCommand(words, target="a100", out=named)
+def rehearsal_of(*words: str, out: Path | None = None) -> Rehearse:
+    return Rehearse(words, target="a100", output=out)
 
 
 COMPILES_NOTHING = (sys.executable, "-c", "print(1)")
@@ -46,7 +46,8 @@ def test_a_script_is_run_by_its_path(
     Path("job.sh").chmod(0o755)
     with pytest.raises(WorkloadError, match="before it had compiled anything"):
         rehearse(rehearsal_of("./job.sh"))
-    assert tune_line(rehearsal_of("./job.sh")).endswith("-- ./job.sh")
+    line = str(tune_line(Understood(rehearsal_of("./job.sh"))))
+    assert line.endswith("-- ./job.sh")
 
 
 def test_a_folder_named_by_the_user_can_be_used_again(tmp_path: Path) -> None:
@@ -204,7 +205,7 @@ def test_a_topology_that_is_too_large_is_refused_before_anything_runs(
 ) -> None:
     words = (sys.executable, "-c", f"open({str(tmp_path / 'ran')!r}, 'w')")
     with pytest.raises(UserError, match=r"more than a rehearsal takes"):
-        rehearse(replace(rehearsal_of(*words), topology="99999x99999x99999"))
+        rehearse(evolve(rehearsal_of(*words), topology="99999x99999x99999"))
     assert not (tmp_path / "ran").exists()
 
 
@@ -241,7 +242,7 @@ def test_a_bad_profile_or_flag_is_refused_before_the_program_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("bad.pbtxt").write_text("bad")
-    command = replace(rehearsal_of(sys.executable, "-c", "open('ran', 'w')"), **wrong)  # type: ignore[arg-type]
+    command = evolve(rehearsal_of(sys.executable, "-c", "open('ran', 'w')"), **wrong)  # type: ignore[arg-type]
     with pytest.raises(UserError), prepared(command):
         pass
     assert not Path("ran").exists()

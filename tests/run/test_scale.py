@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
+from pgle.requests.predictions import Scale
 from pgle.run.directory.directory import asked_in
 from pgle.run.scale import (
     NAME,
     ROW,
     KeptRows,
-    ScaleRequest,
     _about,
     _of_files,
     make_row,
@@ -96,7 +96,7 @@ def test_a_file_that_is_no_row_is_named(tmp_path: Path) -> None:
 def test_a_script_that_was_edited_is_another_program(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("1")
-    request = ScaleRequest(("python", str(script)), (8,), tmp_path)
+    request = Scale(("python", str(script)), (8,), output=tmp_path)
     before = _about(request)
     script.write_text("2")
     assert before != _about(request)
@@ -107,7 +107,7 @@ def test_a_program_may_be_longer_than_a_name_and_no_credential_is_kept(
 ) -> None:
     code = f"import jax  # {'x' * 300}"
     about = _about(
-        ScaleRequest(("python", "-c", code, "--api-key=hunter2"), (8,), tmp_path)
+        Scale(("python", "-c", code, "--api-key=hunter2"), (8,), output=tmp_path)
     )
     assert (about["command"], about["files"]) == (
         ["python", "-c", code, "--api-key=***"],
@@ -135,7 +135,7 @@ def test_a_program_may_be_longer_than_a_name_and_no_credential_is_kept(
 def test_a_program_that_fails_is_a_row_with_its_reason_first(
     tmp_path: Path, code: str, devices: int, said: str
 ) -> None:
-    request = ScaleRequest((sys.executable, "-c", code), (devices,), tmp_path)
+    request = Scale((sys.executable, "-c", code), (devices,), output=tmp_path)
     row = make_row(request, SizeTrial(devices, 8))
     assert row.failure.startswith(said)
 
@@ -148,6 +148,4 @@ def test_hlo_text_of_which_only_shardings_say_for_how_many_it_is(
         "HloModule jit_step\n\nENTRY main {\n  p = f32[64]{0} parameter(0), sharding={devices=[16]<=[16]}\n"
         "  ROOT n = f32[64]{0} negate(p)\n}\n"
     )
-    assert [
-        trial.devices for trial in _of_files(ScaleRequest((str(path),), (), tmp_path))
-    ] == [16]
+    assert [trial.devices for trial in _of_files(Scale((str(path),)))] == [16]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
+from pgle.requests.shared import Compiled
 from pgle.run.ask.jaxlib import installed
 from pgle.run.capture.captured import CapturedProgram
 from pgle.run.process.memory import memory_fraction
@@ -30,9 +31,8 @@ def settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         environment: str = "", *flags: str, program: CapturedProgram = OURS
     ) -> RehearseRequest:
         monkeypatch.setenv("XLA_FLAGS", environment)
-        return settle(
-            [module], None, program, flags, target=load_target("h100"), out=tmp_path
-        )
+        asked = Compiled(flags=flags)
+        return settle([module], asked, program, load_target("h100"), tmp_path)
 
     return settled
 
@@ -206,7 +206,7 @@ def test_xlas_own_model_gets_hosts_and_network(
             settled(),
             target=load_target(target),
             topology=topology,
-            network_gb_s=network,
+            asked=Compiled(network_gb_s=network),
         )
     )
     flag = f"--xla_gpu_analytical_latency_estimator_options={options}"

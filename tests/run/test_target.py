@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pgle.run.rehearse_program import RehearseCommand, of_run
+from pgle.requests.predictions import Rehearse
+from pgle.run.rehearse_program import understood
 from pgle.run.target import dump_in, gpu_of, target_named_by
 from pgle.xla.targets import load_target
 
@@ -41,12 +42,12 @@ def test_a_rehearsal_of_a_dump_takes_its_gpu(tmp_path: Path, is_folder: bool) ->
     dump = tmp_path / FOR_A100
     dump.touch()
     given = str(tmp_path if is_folder else dump)
-    assert of_run(RehearseCommand((given,))).target == "a100-40gb"
+    assert understood(Rehearse(given)).target == "a100-40gb"
     assert dump_in(Path(given)) == str(dump)
-    (doubt,) = of_run(RehearseCommand((given,), target="h100")).doubts
+    (doubt,) = understood(Rehearse(given, target="h100")).doubts
     assert "another generation" in doubt
 
 
 def test_a_module_that_says_no_gpu_is_rehearsed_for_an_h100(tmp_path: Path) -> None:
     (tmp_path / "step.mlir").touch()
-    assert of_run(RehearseCommand((str(tmp_path / "step.mlir"),))).target == "h100"
+    assert understood(Rehearse(tmp_path / "step.mlir")).target == "h100"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pgle.requests.predictions import Rehearse
 from pgle.run.rehearse import Rehearsal, rehearse
-from pgle.run.rehearse_program import RehearseCommand
 
 JAX = importlib.util.find_spec("jax_plugins") and any(
     importlib.util.find_spec(f"jax_plugins.{name}")
@@ -29,9 +29,7 @@ def rehearsed(name: str, folder: Path) -> Rehearsal:
     subprocess.run(
         [sys.executable, str(WILD), name, str(module)], check=True, capture_output=True
     )
-    command = RehearseCommand(
-        words=(str(module),), target="h100", out=str(folder / "out"), cached=False
-    )
+    command = Rehearse(str(module), target="h100", output=folder / "out", cached=False)
     return rehearse(command)
 
 

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 import pytest
 
 from pgle.errors import UserError, WorkloadError
+from pgle.requests.shared import Compiled
 from pgle.run.capture.capture import (
     Devices,
     capture_environment,
@@ -372,15 +373,8 @@ def test_a_program_partitions_its_own_operations_on_a_mesh_of_several_slices(tmp
     assert not list(chosen.parent.glob("*_multi_slice_*")), (
         "XLA takes minutes to cut an array for 2,048 devices"
     )
-    request = settle(
-        [chosen],
-        None,
-        read_captured(chosen.parent),
-        (),
-        target=H100,
-        out=tmp_path,
-        topology="2x2x4",
-    )
+    program = read_captured(chosen.parent)
+    request = settle([chosen], Compiled(), program, H100, tmp_path, topology="2x2x4")
     compiled = request.compilation().module
     module = read_module(compiled)
     shapes = {item.opcode: item.shape.dimensions for item in module.walk()}
@@ -519,9 +513,8 @@ def test_a_rehearsal_of_what_is_no_step_is_not_good_unless_it_was_named(
         "executed": {module.name: 1},
     }
     (tmp_path / ".program.json").write_text(json.dumps(program))
-    request = settle(
-        [module], choose, read_captured(tmp_path), (), target=H100, out=tmp_path
-    )
+    asked = Compiled(choose=choose)
+    request = settle([module], asked, read_captured(tmp_path), H100, tmp_path)
     assert (
         Rehearsal.good.fget(SimpleNamespace(request=request, used=True, moves=()))
         == good

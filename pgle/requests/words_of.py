@@ -1,0 +1,46 @@
+"""How single words of a command line are read: sizes, values, measured steps."""
+
+from __future__ import annotations
+
+import re
+
+from pgle.checks import Rule, check_numbers
+from pgle.errors import UserError
+
+MOST_DIGITS = 9  # of a size
+DEVICES = Rule(1, 1 << 20, whole=True)
+MEASURED_US = Rule(0, 1e12, above=True)
+UNITS_US = {"s": 1e6, "ms": 1e3, "us": 1.0}
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    """``8,64,512``."""
+    if not text:
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and len(part) <= MOST_DIGITS for part in parts):
+        where = f"--devices {text}"
+        raise UserError("is no list of sizes", where=where, remedy="say 8,64,512")
+    found = tuple(map(int, parts))
+    check_numbers("devices", found, DEVICES)
+    return found
+
+
+def varied(text: str) -> tuple[str, list[str]]:
+    """``NAME=A,B``."""
+    name, equals, values = text.partition("=")
+    if not (equals and values and re.fullmatch(r"[A-Za-z_]\w*", name)):
+        where, remedy = f"--vary {text}", "say --vary mesh=fsdp8,fsdp4tp2"
+        raise UserError("is no name with values", where=where, remedy=remedy)
+    return name, values.split(",")
+
+
+def measured(text: str) -> dict[int, float]:
+    """Size and microseconds of ``8=1.56s``."""
+    found = re.fullmatch(r"\s*(\d{1,7})\s*=\s*(\d*\.?\d+)\s*(s|ms|us)\s*", text)
+    if found is None:
+        where, remedy = f"--measured {text}", "say 8=1.56s or 8=320ms"
+        raise UserError("is no measured step", where=where, remedy=remedy)
+    step_us = float(found[2]) * UNITS_US[found[3]]
+    check_numbers("measured_us", step_us, MEASURED_US)
+    return {int(found[1]): step_us}
