@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pgle.account.value import Basis
 from pgle.xla.hlo.module import Module
@@ -24,3 +24,8 @@ class StepCosts:
     basis: Basis  # what `us` rests on
     peak_bytes: int | None = None  # device memory by XLA's plan; None where unknown
     limit_bytes: int | None = None  # what a program can have; None where unknown
+    # microseconds of a step in which an asynchronous operation runs and nothing computes, by the
+    # instruction that starts it; of operations at the same time, each has all of it
+    exposed_us: Mapping[str, float] = field(default_factory=dict)
+    # of the step, in which only copies run: the part of all of them together
+    exposed_copies_us: float = 0.0

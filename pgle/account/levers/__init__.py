@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from pgle.account.levers import attention, logits, precision, scatter
+from pgle.account.levers import attention, copies, logits, precision, scatter
 from pgle.account.levers.flow import Flow
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import LEAST_WORTH, Opportunity, in_order
@@ -15,6 +15,7 @@ LEVERS: tuple[Callable[[StepCosts, Flow], Opportunity | None], ...] = (
     scatter.find,
     logits.find,
     precision.find,
+    copies.find,
 )
 """A function for each edit: what it would save, or None where it does not apply. An instruction
 belongs to the first that takes it away.

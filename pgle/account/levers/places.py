@@ -17,7 +17,7 @@ def taken_us(step: StepCosts, names: Iterable[str]) -> float:
 
 def places(step: StepCosts, names: Iterable[str]) -> tuple[Place, ...]:
     """The costliest of these instructions, the costliest first."""
-    costly = sorted(names, key=lambda name: (-step.us.get(name, 0.0), name))
+    costly = sorted(names, key=lambda name: (-_us(step, name), name))
     return tuple(_place(step, name) for name in costly[:MOST_PLACES])
 
 
@@ -31,8 +31,13 @@ def _place(step: StepCosts, name: str) -> Place:
         source = source or each.source
     return Place(
         instruction=name,
-        us=step.us.get(name, 0.0),
+        us=_us(step, name),
         note=str(item.shape),
         op_name=op_name,
         source=source,
     )
+
+
+def _us(step: StepCosts, name: str) -> float:
+    """What an instruction takes of a step; of an asynchronous one, what nothing hides."""
+    return step.us.get(name, 0.0) or step.exposed_us.get(name, 0.0)

@@ -1,0 +1,94 @@
+"""Copies between device and host memory that nothing hides (offload)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pgle.account.levers.flow import Flow
+from pgle.account.levers.places import places
+from pgle.account.step_costs import StepCosts
+from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
+from pgle.costs.estimate.estimate import transferred_bytes
+from pgle.errors import in_words, many
+from pgle.xla.hlo.module import HOST_MEMORY_SPACE
+from pgle.xla.host_copies import is_host_copy
+from pgle.xla.targets import HOST_LINK_EFFICIENCY
+
+_GIB = 1 << 30
+
+
+def find(step: StepCosts, flow: Flow) -> Opportunity | None:
+    """What it saves to keep in device memory what the step copies, if there is room."""
+    found = _host_copies(step, flow)
+    exposed = sum(step.exposed_us[name] for name in found)
+    now_us = min(exposed, step.exposed_copies_us)
+    if not now_us:
+        return None
+    needed = _kept_bytes(step, found)
+    room = _room_bytes(step)
+    fits = room is not None and needed <= room
+    surely = now_us * HOST_LINK_EFFICIENCY if step.basis is Basis.ESTIMATED else now_us
+    return Opportunity(
+        kind=OpportunityKind.COPIES,
+        expected_us=now_us if fits else None,
+        least_us=surely if fits else 0.0,
+        most_us=now_us,
+        part=StepPart.COPIES,
+        basis=step.basis,
+        title=_FITS_TITLE if fits else _TOO_LARGE_TITLE,
+        why=_why(len(found), now_us, needed, room),
+        edit=_FITS if fits else _TOO_LARGE,
+        where=places(step, found),
+        instructions=frozenset(found),
+    )
+
+
+_FITS_TITLE = "Keep in device memory what the step copies from and to the host"
+_FITS = (
+    "Leave these arrays in device memory: remove memory_kind='pinned_host' from their "
+    "sharding, or the offload from the checkpoint policy."
+)
+_TOO_LARGE_TITLE = "Copy less from and to the host"
+_TOO_LARGE = (
+    "Offload fewer arrays, or start the copy to the device a layer before its use and "
+    "the copy to the host right after it is computed."
+)
+
+
+def _why(count: int, now_us: float, needed: int, room: int | None) -> str:
+    what = f"{needed / _GIB:.3g} GiB from and to the host"
+    found = f"{many(count, 'transfer')} of {what} stay exposed for {in_words(now_us)}"
+    if room is None:
+        return found
+    return f"{found}; {max(room, 0) / _GIB:.3g} GiB of device memory are free"
+
+
+def _host_copies(step: StepCosts, flow: Flow) -> Sequence[str]:
+    """The exposed copies from and to the host, the most exposed first."""
+    found = [
+        name
+        for name, us in step.exposed_us.items()
+        if us > 0 and is_host_copy(flow.module, flow.module.instructions[name])
+    ]
+    return sorted(found, key=lambda name: -step.exposed_us[name])
+
+
+def _kept_bytes(step: StepCosts, copies: Sequence[str]) -> int:
+    """Bytes that live on the host between steps: what is copied from there, or only to there."""
+    module = step.module
+    to_device = to_host = 0
+    for name in copies:
+        item = module.instructions[name]
+        size = transferred_bytes(module, item) * int(step.count.get(name, 1))
+        sources = (module.instructions[each].shape for each in item.operands)
+        if any(shape.memory_space == HOST_MEMORY_SPACE for shape in sources):
+            to_device += size
+        else:
+            to_host += size
+    return max(to_device, to_host)
+
+
+def _room_bytes(step: StepCosts) -> int | None:
+    if step.peak_bytes is None or step.limit_bytes is None:
+        return None
+    return step.limit_bytes - step.peak_bytes
