@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from pgle.account.levers import attention, copies, logits, precision, scatter
+from pgle.account.levers import attention, copies, logits, precision, remat, scatter
 from pgle.account.levers.flow import Flow
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import LEAST_WORTH, Opportunity, in_order
@@ -16,6 +16,8 @@ LEVERS: tuple[Callable[[StepCosts, Flow], Opportunity | None], ...] = (
     logits.find,
     precision.find,
     copies.find,
+    remat.find,
+    remat.find_room,
 )
 """A function for each edit: what it would save, or None where it does not apply. An instruction
 belongs to the first that takes it away.
@@ -32,9 +34,10 @@ def find_levers(step: StepCosts) -> tuple[Opportunity, ...]:
     found = []
     for lever in LEVERS:
         item = lever(step, flow)
-        if item is not None and _worth_us(item) >= worth:
-            found.append(item)
-            step = _without(step, item.instructions)
+        if item is None or (item.instructions and _worth_us(item) < worth):
+            continue
+        found.append(item)
+        step = _without(step, item.instructions)
     return in_order(found)
 
 

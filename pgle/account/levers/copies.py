@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pgle.account.levers.flow import Flow
-from pgle.account.levers.places import places
+from pgle.account.levers.places import places, room_bytes
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
 from pgle.costs.estimate.estimate import transferred_bytes
@@ -25,9 +25,12 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     if not now_us:
         return None
     needed = _kept_bytes(step, found)
-    room = _room_bytes(step)
+    room = room_bytes(step)
     fits = room is not None and needed <= room
-    surely = now_us * HOST_LINK_EFFICIENCY if step.basis is Basis.ESTIMATED else now_us
+    surely = now_us
+    if step.basis is Basis.ESTIMATED:
+        surely *= HOST_LINK_EFFICIENCY
+    why = _why(len(found), now_us, needed, room)
     return Opportunity(
         kind=OpportunityKind.COPIES,
         expected_us=now_us if fits else None,
@@ -36,7 +39,7 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
         part=StepPart.COPIES,
         basis=step.basis,
         title=_FITS_TITLE if fits else _TOO_LARGE_TITLE,
-        why=_why(len(found), now_us, needed, room),
+        why=why,
         edit=_FITS if fits else _TOO_LARGE,
         where=places(step, found),
         instructions=frozenset(found),
@@ -60,7 +63,7 @@ def _why(count: int, now_us: float, needed: int, room: int | None) -> str:
     found = f"{many(count, 'transfer')} of {what} stay exposed for {in_words(now_us)}"
     if room is None:
         return found
-    return f"{found}; {max(room, 0) / _GIB:.3g} GiB of device memory are free"
+    return f"{found}; {room / _GIB:.3g} GiB of device memory are free"
 
 
 def _host_copies(step: StepCosts, flow: Flow) -> Sequence[str]:
@@ -86,9 +89,3 @@ def _kept_bytes(step: StepCosts, copies: Sequence[str]) -> int:
         else:
             to_host += size
     return max(to_device, to_host)
-
-
-def _room_bytes(step: StepCosts) -> int | None:
-    if step.peak_bytes is None or step.limit_bytes is None:
-        return None
-    return step.limit_bytes - step.peak_bytes

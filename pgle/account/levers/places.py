@@ -15,6 +15,13 @@ def taken_us(step: StepCosts, names: Iterable[str]) -> float:
     return sum(step.us.get(name, 0.0) for name in names)
 
 
+def room_bytes(step: StepCosts) -> int | None:
+    """Device memory that the step leaves free; None where unknown."""
+    if step.peak_bytes is None or step.limit_bytes is None:
+        return None
+    return max(step.limit_bytes - step.peak_bytes, 0)
+
+
 def places(step: StepCosts, names: Iterable[str]) -> tuple[Place, ...]:
     """The costliest of these instructions, the costliest first."""
     costly = sorted(names, key=lambda name: (-_us(step, name), name))

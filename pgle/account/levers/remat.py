@@ -1,0 +1,140 @@
+"""Values that the backward pass computes again although there is memory to keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pgle.account.levers.flow import Flow
+from pgle.account.levers.places import places, room_bytes, taken_us
+from pgle.account.step_costs import StepCosts
+from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
+from pgle.costs.estimate.estimate import ELEMENTS_PER_CLOCK
+from pgle.errors import in_words, many
+from pgle.schedule.predict import ESTIMATE_RANGE
+from pgle.xla.targets import KERNEL_US, MEMORY_EFFICIENCY
+
+_AGAIN = (
+    "rematted_computation"  # in JAX's names of what `jax.checkpoint` computes again
+)
+
+_NEARLY_FULL = 0.95  # of the memory that a program can have
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class _Repeated:
+    """One product that is computed again in the backward pass."""
+
+    kernel: str
+    us: float  # of a step
+    kept_us: float  # of a step, to write its result and read it again instead
+    size_bytes: int  # of the results of a step
+
+    @property
+    def gain_us(self) -> float:
+        """What keeping the result saves of a step."""
+        return self.us - self.kept_us
+
+
+def find(step: StepCosts, flow: Flow) -> Opportunity | None:
+    """What keeping results of products would save, as many as fit into free memory."""
+    worth = [item for item in _repeated(step, flow) if item.gain_us > 0]
+    room = room_bytes(step)
+    kept = worth if room is None else list(_fitting(worth, room))
+    if not kept:
+        return None
+    kernels = [item.kernel for item in kept]
+    now_us = taken_us(step, kernels)
+    keeping_us = sum(item.kept_us for item in kept)
+    size = sum(item.size_bytes for item in kept)
+    is_known = room is not None
+    surely = max(now_us - ESTIMATE_RANGE[1] * keeping_us, 0.0)
+    return Opportunity(
+        kind=OpportunityKind.REMAT,
+        expected_us=now_us - keeping_us if is_known else None,
+        least_us=surely if is_known else 0.0,
+        most_us=now_us,
+        part=StepPart.COMPUTE,
+        basis=Basis.ESTIMATED,
+        title="Keep the results of products for the backward pass",
+        why=_why(len(kept), now_us, size, room),
+        edit=_EDIT,
+        where=places(step, kernels),
+        instructions=frozenset(kernels),
+    )
+
+
+_EDIT = (
+    "Pass policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable to "
+    "jax.checkpoint (nn.remat)."
+)
+
+
+def _why(count: int, now_us: float, size: int, room: int | None) -> str:
+    again = f"{many(count, 'product')} computed again take {in_words(now_us)} a step"
+    kept = f"their results need {size / _GIB:.3g} GiB"
+    if room is None:
+        return f"{again}; {kept}"
+    return f"{again}; {kept}, {room / _GIB:.3g} are free"
+
+
+def find_room(step: StepCosts, flow: Flow) -> Opportunity | None:
+    """Say that memory is nearly full while nothing is computed again; it saves no time."""
+    if step.peak_bytes is None or step.limit_bytes is None:
+        return None
+    is_full = step.peak_bytes >= _NEARLY_FULL * step.limit_bytes
+    names = (node.op_name for node in flow.nodes.values())
+    if not is_full or any(_AGAIN in name for name in names):
+        return None
+    used = f"{step.peak_bytes / _GIB:.3g} of {step.limit_bytes / _GIB:.3g} GiB"
+    return Opportunity(
+        kind=OpportunityKind.KEEP_LESS,
+        expected_us=None,
+        least_us=0.0,
+        most_us=0.0,
+        part=StepPart.COMPUTE,
+        basis=step.basis,
+        title="Make room by computing activations again",
+        why=f"the step needs {used}, and the backward pass computes nothing again",
+        edit="Wrap the layers in jax.checkpoint (nn.remat); steps get longer, memory less.",
+    )
+
+
+def _repeated(step: StepCosts, flow: Flow) -> Iterator[_Repeated]:
+    """Products with weights that are computed again and that no other edit has taken away."""
+    for name, product in flow.products.items():
+        kernel = flow.kernel[name]
+        if _AGAIN not in flow.nodes[name].op_name or product.batch > 1:
+            continue
+        if kernel in step.us:
+            times = step.count.get(kernel, 1.0)
+            kept_us = times * _kept_us(step, flow, name)
+            size = round(times * flow.shape(name).size_bytes)
+            yield _Repeated(kernel, step.us[kernel], kept_us, size)
+
+
+def _kept_us(step: StepCosts, flow: Flow, name: str) -> float:
+    """What it takes to keep one result for the backward pass, and to have it there.
+
+    Outside of loops it stays where it is. A loop writes it into the memory of all iterations,
+    which something filled with zeros before, and copies it from there again.
+    """
+    if flow.computation[name] == flow.module.entry:
+        return 0.0
+    hardware = step.hardware
+    pass_us = flow.shape(name).size_bytes / (
+        hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3
+    )
+    elements_a_us = hardware.cores * hardware.clock_ghz * ELEMENTS_PER_CLOCK * 1e3
+    written_us = max(2 * pass_us, flow.elements(name) / elements_a_us)
+    return 2 * KERNEL_US + written_us + 3 * pass_us
+
+
+def _fitting(found: Iterable[_Repeated], room: int) -> Iterator[_Repeated]:
+    """As many as fit, those that save most per byte first."""
+    for item in sorted(found, key=lambda item: -item.gain_us / max(item.size_bytes, 1)):
+        if item.size_bytes <= room:
+            room -= item.size_bytes
+            yield item
