@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from pgle.costs.estimate.estimate import least_us
 from pgle.costs.measure.contention import DEFAULT, LaunchGaps
 from pgle.costs.profile.value import Origin
@@ -22,6 +24,35 @@ from pgle.schedule.simulate import (
 )
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import Hardware
+from pgle.xla.vendors import maker_of
+
+LAUNCH_SHARE = 0.5
+"""Part of a step that launches take at CUDA's public figure, from which on twice that figure decides
+how long the step is.
+"""
+
+
+def launches_may_decide(
+    program: Program, timeline: Timeline, hardware: Hardware, host_us: float
+) -> str:
+    """Why a step is a lower bound where nobody published what a launch takes; empty if its kernels
+    are long enough, or the vendor's launches are known.
+
+    Args:
+        host_us: the time of a launch that the timeline takes.
+    """
+    if maker_of(hardware).knows_launches:
+        return ""
+    counts = np.bincount(
+        timeline.instruction, weights=timeline.count, minlength=len(timeline.names)
+    )
+    executions = dict(zip(timeline.names, counts.tolist(), strict=True))
+    launches = sum(op.kernels * executions.get(op.name, 0) for op in program.ops)
+    if launches * host_us <= LAUNCH_SHARE * timeline.step_us:
+        return ""
+    return (
+        f"its {launches:,.0f} kernels are so short that the host's launches may decide"
+    )
 
 
 def ceiling(

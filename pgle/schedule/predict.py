@@ -39,7 +39,12 @@ from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Cost, Origin, Profile, effective_costs
 from pgle.errors import UserError, many
 from pgle.next import VERIFY
-from pgle.schedule.bounds import ceiling, gpu_least_us, too_short
+from pgle.schedule.bounds import (
+    ceiling,
+    gpu_least_us,
+    launches_may_decide,
+    too_short,
+)
 from pgle.schedule.simulate import (
     COLLECTIVES,
     ORIGINS,
@@ -59,6 +64,7 @@ from pgle.xla.hlo.trips import trip_count
 from pgle.xla.host_copies import is_host_copy
 from pgle.xla.instruction_kinds import FREE_TARGETS, kind_of
 from pgle.xla.targets import Hardware, Target, find_hardware
+from pgle.xla.vendors import maker_of
 
 FREE = frozenset(
     (
@@ -308,6 +314,10 @@ def predict(
         timeline,
         warnings=(*timeline.warnings, *too_short(module, likely, timeline, hardware)),
     )
+    if launch.origin is Origin.ESTIMATED:
+        why = launches_may_decide(likely, timeline, hardware, launch.host_us)
+        likely = replace(likely, bound_why=why)
+        timeline = replace(timeline, lower_bound=bool(likely.lower_bound_why))
     step_us = timeline.step_us
     share = timeline.estimated_share
     ends = (
@@ -340,7 +350,7 @@ def predict(
         uncertain=uncertain,
         contended_us=contended_us(timeline, factors),
         skew_us=skew_us,
-        not_modelled=_not_modelled(likely, timeline),
+        not_modelled=_not_modelled(likely, timeline, hardware),
     )
 
 
@@ -614,14 +624,16 @@ def _in_flight(ops: Sequence[Op]) -> int:
     return most
 
 
-def _not_modelled(program: Program, timeline: Timeline) -> tuple[str, ...]:
+def _not_modelled(
+    program: Program, timeline: Timeline, hardware: Hardware
+) -> tuple[str, ...]:
     """What could change a prediction by half a per cent of the step, and is in no figure of it."""
     parts, enough = timeline.breakdown, NOTICEABLE * timeline.step_us
     hidden_us = parts.communication_us - parts.exposed_communication_us
     lines = []
     if parts.idle_us > enough:
         lines.append(
-            "CUDA graphs (XLA's command buffers): they may save up to "
+            f"{maker_of(hardware).graphs} (XLA's command buffers): they may save up to "
             f"{parts.idle_us:,.0f} µs of launch gaps"
         )
     if hidden_us > enough:

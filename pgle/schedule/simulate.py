@@ -272,6 +272,8 @@ class Program:
     warnings: tuple[str, ...]  # one line each
     # no schedule of these instructions can be shorter on the GPU; 0 where nobody asked
     least_us: float = 0.0
+    # why a step of it is a lower bound, besides what its ops say; empty if nothing is
+    bound_why: str = ""
 
     @property
     def ops(self) -> Iterator[Op]:
@@ -291,7 +293,8 @@ class Program:
         """Why a step of the program is a lower bound; empty if it is none."""
         if self.uncounted:
             return "a loop has an unknown length"
-        return next((op.bound_why for op in self.ops if op.bound_why), "")
+        of_ops = (op.bound_why for op in self.ops if op.bound_why)
+        return next(of_ops, self.bound_why)
 
     def at(self, costs: Mapping[str, float]) -> Program:
         """The program with other costs, microseconds by op."""

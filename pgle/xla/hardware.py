@@ -71,6 +71,8 @@ class CollectiveLibrary:
     # the data sheets' bandwidth per direction over what the tuner assumes, the largest ratio of
     # the vendor's GPUs
     over_assumed: float
+    # how much of the estimated bandwidth between hosts there may be; 1: it is measured
+    hosts_share: float = 1.0
 
 
 NCCL = CollectiveLibrary(
@@ -130,6 +132,8 @@ class Hardware:
     nccl: tuple[int, int] = (2, 22)  # release of NCCL whose rules are taken
     # part of the peak that large matrix products reach
     matmul_efficiency: float = MATMUL_EFFICIENCY
+    # what products may take over what is estimated, if nobody measured them on this GPU
+    products_range: tuple[float, float] = (1.0, 1.0)
     # what runs its collectives; the same for all GPUs of a vendor
     library: CollectiveLibrary = field(default=NCCL, hash=False, compare=False)
 

@@ -20,7 +20,7 @@ from pgle.costs.estimate.products import attention_operations, matmuls, operand_
 from pgle.costs.estimate.scatters import extreme_us, plausible_us
 from pgle.errors import UserError
 from pgle.xla.collectives import collective_kind
-from pgle.xla.hlo.module import Instruction, Module
+from pgle.xla.hlo.module import BITS, Instruction, Module
 from pgle.xla.host_copies import is_host_copy
 from pgle.xla.matrix_products import is_convolution
 from pgle.xla.targets import (
@@ -30,6 +30,7 @@ from pgle.xla.targets import (
     MEMORY_EFFICIENCY,
     Hardware,
 )
+from pgle.xla.vendors import maker_of
 
 RADIX_SHORT = 1.32
 """How much longer a radix sort takes than its bytes at 0.9 of the bandwidth: Onesweep sorts 29.4
@@ -135,7 +136,13 @@ def _of_one(
         plain = sum(one.operations for one in matmuls(module, item)) / (
             hardware.tflops["f32"] * 1e6
         )
-        return Range(us / WINOGRAD, max(plain, us), "cuDNN chooses the algorithm")
+        maker = maker_of(hardware)
+        why = f"{maker.convolutions} chooses the algorithm"
+        most = max(plain, us)
+        if maker.convolves_by_image:
+            most = max(most, us + _by_image_us(module, item, hardware))
+            why = f"{why}, at worst a product for each image"
+        return Range(us / WINOGRAD, most, why)
     if item.opcode == "fft":
         fewest = fewest_fft_passes(module, item) / fft_passes(module, item)
         return (
@@ -146,6 +153,10 @@ def _of_one(
             us * ATTENTION_EFFICIENCY / share for share in reversed(ATTENTION_RANGE)
         )
         return Range(low, high, "attention reaches half to three quarters of the peak")
+    low, high = hardware.products_range
+    if low < high and matmuls(module, item):
+        why = "nobody measured matrix products on this GPU"
+        return Range(us * low, us * high, why)
     return None
 
 
@@ -153,11 +164,15 @@ def _of_collective(
     module: Module, kind: str, instruction: Instruction, hardware: Hardware, us: float
 ) -> Range | None:
     """Of a permute inside a host: XLA's table has a fifth of what the links carry, and no job
-    confirms either.
+    confirms either. Of all between hosts if nobody measured the vendor's library there.
     """
+    inner = module.wrapped(instruction) or instruction
+    share = hardware.library.hosts_share
+    if share < 1 and _crosses_hosts(module, inner, hardware):
+        why = f"no measurement of {hardware.library.name} between hosts is public"
+        return Range(us, us / share, why)
     if kind != "collective-permute":
         return None
-    inner = module.wrapped(instruction) or instruction
     size = payload_bytes(module, kind, inner)
     pairs = inner.source_target_pairs
     crosses = any(
@@ -169,6 +184,31 @@ def _of_collective(
     return Range(
         at_links, us, "XLA's table of permutes is far below the links; measure it"
     )
+
+
+def _by_image_us(module: Module, item: Instruction, hardware: Hardware) -> float:
+    """What a convolution takes besides its arithmetic if each image gets a kernel that lays out its
+    patches as a matrix, and one that multiplies it.
+    """
+    given = operand_shape(module, item, 0)
+    if given is None or not given.dimensions:
+        return 0.0
+    laid_out = sum(
+        2 * one.m * one.k * BITS.get(one.dtype, 32) / 8 for one in matmuls(module, item)
+    )
+    launches_us = 2 * KERNEL_US * given.dimensions[0]
+    per_us = hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3
+    return launches_us + laid_out / per_us
+
+
+def _crosses_hosts(
+    module: Module, instruction: Instruction, hardware: Hardware
+) -> bool:
+    """Whether a collective leaves its host."""
+    pairs = instruction.source_target_pairs
+    if pairs:
+        return any(hardware.host(a) != hardware.host(b) for a, b in pairs)
+    return group_of(module, instruction, hardware).hosts > 1
 
 
 def _sectors(module: Module, gather: Instruction) -> int:

@@ -44,6 +44,7 @@ asked.
 JAX = "docs.jax.dev gpu_performance_tips"
 NVIDIA = "JAX-Toolbox GPU_performance.md"
 NVIDIA_PGLE = "JAX-Toolbox PGLE.md"
+AMD_MAXTEXT = "ROCm/MAD scripts/jax-maxtext/env_scripts"
 MEASURED = "run with jaxlib 0.10.2 and 0.12.0.1"
 
 
@@ -98,6 +99,60 @@ ORDER = Choice(
     NVIDIA,
     is_flag=False,
 )
+
+
+def _of_amd(name: str, value: str, reason: str, *, is_flag: bool = True) -> Choice:
+    """A setting that AMD's MaxText configurations share."""
+    return Choice(name, value, reason, AMD_MAXTEXT, is_flag=is_flag)
+
+
+_GIB_8 = str(8 << 30)
+ROCM = (
+    ON,
+    _of_amd("xla_gpu_enable_triton_gemm", "false", "takes hipBLASLt for matmuls"),
+    _of_amd("xla_gpu_enable_cublaslt", "true", "takes hipBLASLt for matmuls"),
+    _of_amd("xla_gpu_autotune_level", "4", "chooses the kernels of matmuls by time"),
+    _of_amd(COMMAND_BUFFER, "", "part of the recipe"),
+    _of_amd(
+        "xla_gpu_all_gather_combine_threshold_bytes",
+        _GIB_8,
+        "joins the weights of a layer",
+    ),
+    _of_amd(
+        "xla_gpu_reduce_scatter_combine_threshold_bytes",
+        _GIB_8,
+        "joins the gradients of a layer",
+    ),
+    _of_amd(
+        "xla_gpu_enable_all_gather_combine_by_dim",
+        "false",
+        "joins gathers of all dimensions",
+    ),
+    _of_amd(
+        "xla_gpu_memory_limit_slop_factor",
+        "95",
+        "the scheduler may use 95 % of the memory",
+    ),
+    _of_amd(
+        "GPU_MAX_HW_QUEUES",
+        "2",
+        "one queue for kernels, one for collectives",
+        is_flag=False,
+    ),
+    _of_amd(
+        "HIP_FORCE_DEV_KERNARG",
+        "1",
+        "starts kernels faster",
+        is_flag=False,
+    ),
+    _of_amd(
+        "HSA_FORCE_FINE_GRAIN_PCIE",
+        "1",
+        "GPUs and network cards read each other's memory",
+        is_flag=False,
+    ),
+)
+"""What the configurations of gfx950 share, at b43a64cdb470."""
 
 # from here on xla_gpu_enable_pipelined_X are aliases of xla_gpu_pipeline_X
 _PIPELINE_SINCE = "0.11.1"
@@ -398,6 +453,7 @@ def presets() -> Mapping[str, tuple[str, tuple[Choice, ...]]]:
                 ORDER,
             ),
         ),
+        "rocm": ("AMD's list for MaxText on MI350X and MI355X", ROCM),
     }
 
 
@@ -409,6 +465,10 @@ _REMARKS: dict[str, tuple[str, ...]] = {
         f"{_START}: simulated, an FSDP step that scans over its layers (eight H100) gets 6 % shorter by it than with "
         "the profile alone; on 64 GB200 a mixture of experts was measured 2.4 % longer with its pipelining flags, and "
         "7.1 % with double buffering too",
+    ),
+    "rocm": (
+        _START,
+        "older files of the same folder set xla_gpu_graph_level, on which jaxlib ends the program since 0.7.2",
     ),
     "recommended": (
         _START,

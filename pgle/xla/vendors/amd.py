@@ -30,11 +30,13 @@ RCCL = CollectiveLibrary(
     ),
     channels=64,
     over_assumed=76.8 / 48.0,
+    hosts_share=0.59,
 )
 """Latencies, shares of bandwidth and channels: ROCm/rocm-systems `projects/rccl/src/graph/tuning.cc`
 at 03a89144e7d8, the models of gfx942 and gfx950 hosts. A ring's Simple step between hosts has 320 µs
 there, by which RCCL chooses trees; the tree's 25 µs is taken. Over what the tuner assumes: MI350X
-153.6 GB/s a link in both directions (its data sheet), 48 assumed.
+153.6 GB/s a link in both directions (its data sheet), 48 assumed. No series of RCCL between hosts is
+public: the law of NCCL's hosts is taken, and at worst the share that RCCL gives its trees.
 """
 
 _LINK_GB_S = 48.0
@@ -86,6 +88,12 @@ MI355X, which draws more power, is assumed to reach the same share.
 """
 
 
+_UNMEASURED = (0.59, 1.41)
+"""How far the bf16 products of XLA's table of gfx950 lie from their rooflines, about its median: 10th
+and 90th percentile. Those of a GPU without a table are scaled by rooflines.
+"""
+
+
 def _gpu(
     name: str, tflops: Mapping[str, float], memory_gb_s: float, clock_ghz: float
 ) -> Hardware:
@@ -111,14 +119,19 @@ _GPUS = (
         _gpu("mi300x", _MI300X_TFLOPS, memory_gb_s=5300, clock_ghz=2.1),
         cores=304,
         matmul_efficiency=_MI300X_EFFICIENCY,
+        products_range=_UNMEASURED,
     ),
     replace(
         _gpu("mi325x", _MI300X_TFLOPS, memory_gb_s=6000, clock_ghz=2.1),
         cores=304,
         matmul_efficiency=_MI325X_EFFICIENCY,
+        products_range=_UNMEASURED,
     ),
     _gpu("mi350x", _MI350X_TFLOPS, memory_gb_s=7782, clock_ghz=2.2),
-    _gpu("mi355x", _MI355X_TFLOPS, memory_gb_s=7782, clock_ghz=2.4),
+    replace(
+        _gpu("mi355x", _MI355X_TFLOPS, memory_gb_s=7782, clock_ghz=2.4),
+        products_range=(1.0, 2516.6 / 2306.9),  # as slow as an MI350X at worst
+    ),
 )
 
 AMD = Vendor(
@@ -145,6 +158,9 @@ AMD = Vendor(
     library=RCCL,
     kernels=r"Cijk_|rocblas_|MIOpen|miopen|igemm_|naive_conv|ck_tile|_ZN2ck|kernel_grouped_conv|fmha",
     convolutions="MIOpen",
+    convolves_by_image=True,  # ROCm/MIOpen `src/solver/gemm.cpp`, `gemm_bwd.cpp`, `gemm_wrw.cpp`
+    graphs="HIP graphs",
+    knows_launches=False,
     trace_names=("amd",),
     pci="0x1002",
     driver_file="/dev/kfd",

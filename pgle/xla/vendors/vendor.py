@@ -99,6 +99,11 @@ class Vendor:
     library: CollectiveLibrary
     kernels: str  # a pattern of names of kernels that libraries bring
     convolutions: str  # the library of convolutions
+    # whether it may run a product for each image, where it has no better kernel
+    convolves_by_image: bool
+    graphs: str  # what XLA's command buffers are
+    # whether the host's time to launch a kernel is public
+    knows_launches: bool
     trace_names: tuple[str, ...]  # how traces name the vendor, in lower case
     pci: str  # its number in Linux's lists of devices (https://pci-ids.ucw.cz)
     driver_file: str  # where the loaded driver is to be seen

@@ -26,11 +26,11 @@ from pgle.costs.profile.coverage import estimate_profile
 from pgle.costs.profile.value import CostKind, Origin
 from pgle.errors import UserError
 from pgle.trace.nsys.read import read_nsys
+from pgle.xla.hardware import A100_EFFICIENCY
 from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.matrix_products import is_product
 from pgle.xla.targets import (
-    A100_EFFICIENCY,
     BUILT_IN,
     KERNEL_US,
     MEMORY_EFFICIENCY,
