@@ -639,3 +639,19 @@ def test_flags_inside_a_quoted_value_are_not_there(hook):
     environ = {"XLA_FLAGS": "--c='x --a=2'"}
     hook("records").restore_flags(["--a=1"], environ)
     assert environ["XLA_FLAGS"] == "--a=1 --c='x --a=2'"
+
+
+def test_a_full_disk_leaves_the_file_from_before_and_no_part(
+    hook, tmp_path, monkeypatch
+):
+    records = hook("records")
+    records.write_json(str(tmp_path / "facts.json"), {"a": 1})
+
+    def full(*_args, **_options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(records.json, "dump", full)
+    with pytest.raises(OSError, match="No space"):
+        records.write_json(str(tmp_path / "facts.json"), {"a": 2})
+    assert [path.name for path in tmp_path.iterdir()] == ["facts.json"]
+    assert json.loads((tmp_path / "facts.json").read_text()) == {"a": 1}

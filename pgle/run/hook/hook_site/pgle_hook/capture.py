@@ -9,7 +9,6 @@ write the same files.
 import atexit
 import functools
 import importlib.util
-import json
 import math
 import mmap
 import os
@@ -21,7 +20,7 @@ import time
 
 from pgle_hook import guarded, jax_private
 from pgle_hook.for_gpus import GpuAnswers, Lowering
-from pgle_hook.records import Sources, describe, is_own, restore_flags
+from pgle_hook.records import Sources, describe, is_own, restore_flags, write_json
 
 DEVICES = "--xla_force_host_platform_device_count="
 
@@ -295,15 +294,12 @@ class CaptureRecord:
         if self._is_silent or os.getpid() != self._pid:
             return
         self._written = time.monotonic()
-        temporary = "%s.%d.tmp" % (self._path, os.getpid())
         flags = os.environ.get("XLA_FLAGS", "")
         own = flags if flags != self._given else ""
         with self._writing:
             self._about["sources"] = guarded(self._sources.found) or {}
             about = dict(self._about, executed=dict(self._counts), xla_flags=own)
-            with open(temporary, "w") as file:
-                json.dump(about, file)
-            os.replace(temporary, self._path)
+            write_json(self._path, about)
 
 
 def place_of_main():

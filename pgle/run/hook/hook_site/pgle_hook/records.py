@@ -163,6 +163,21 @@ def restore_flags(ours, environ=os.environ):
         environ[XLA_FLAGS] = " ".join([*lost, environ.get(XLA_FLAGS, "")]).strip()
 
 
+def write_json(path, value, indent=None):
+    """Write a file whole or not at all: a full disk leaves the one from before, and no part."""
+    temporary = "%s.%d.tmp" % (path, os.getpid())
+    try:
+        with open(temporary, "w") as file:
+            json.dump(value, file, indent=indent)
+        os.replace(temporary, path)
+    except BaseException:
+        try:
+            os.remove(temporary)
+        except OSError:
+            pass
+        raise
+
+
 LIBRARY = os.path.dirname(os.path.abspath(os.__file__))
 INSTALLED = ("site-packages", "dist-packages")
 PIECE = 1 << 20  # bytes of a file that are read at a time
@@ -339,10 +354,7 @@ class Facts:
         self.values["sources"] = self._sources.found()
         if self._path is None:
             self._path = free_path(self._files.facts)
-        temporary = "%s.%d.tmp" % (self._path, os.getpid())
-        with open(temporary, "w") as file:
-            json.dump(self.values, file, indent=2)
-        os.replace(temporary, self._path)
+        write_json(self._path, self.values, indent=2)
 
 
 def _versions(packages):
