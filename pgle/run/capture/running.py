@@ -28,7 +28,7 @@ from pgle.run.capture.captured import (
     read_captured,
 )
 from pgle.run.process import terminal
-from pgle.run.process.process import ending_with_us, started
+from pgle.run.process.process import ending_with_us, marked, started
 
 STDERR = 2  # file descriptor: results alone go to our stdout
 
@@ -71,8 +71,9 @@ def run_program(
     is_ours = output == STDERR
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
     own_file = {"stdout": output, "stderr": output}
+    own, mark = marked(environment)
     unbuffered = {
-        **environment,
+        **own,
         "PYTHONUNBUFFERED": environment.get("PYTHONUNBUFFERED", "1"),
     }
     child = started(
@@ -88,7 +89,7 @@ def run_program(
     if is_ours:
         printed.follow(child)
     try:
-        with ending_with_us(child), terminal.working("running the program"):
+        with ending_with_us(mark, child.pid), terminal.working("running the program"):
             code = _wait_or_stop(
                 child, folder, quiet_s=quiet_s, choose=choose, until_step=until_step
             )

@@ -78,8 +78,9 @@ def launch(
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab", buffering=0) as file, _forwarding() as forward_to:
+        own, mark = marked(environment)
         unbuffered = {
-            **environment,
+            **own,
             "PYTHONUNBUFFERED": environment.get("PYTHONUNBUFFERED", "1"),
         }
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
@@ -99,7 +100,8 @@ def launch(
             pumps.append(threading.Thread(target=_pump, args=job, daemon=True))
         for pump in pumps:
             pump.start()
-        code = child.wait()
+        with ending_with_us(mark):
+            code = child.wait()
         until = time.monotonic() + GRACE_S
         for pump in pumps:
             pump.join(timeout=max(0.0, until - time.monotonic()))
@@ -123,13 +125,37 @@ def started(
         raise _refusal(command[0], error.strerror or str(error)) from None
 
 
-@contextmanager
-def ending_with_us(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """If pgle is killed meanwhile, kill the whole process group that a child leads: what a launcher
-    starts hears of no death signal. A shell waits at the other end of a pipe, which closes if we
-    are gone.
+_GUARD = """
+read -r done && exit
+for signal in TERM KILL; do
+  for place in /proc/[0-9]*; do
+    if grep -qzx -- "$1=1" "$place/environ"; then kill -$signal "${place#/proc/}"; fi
+  done
+  [ $signal = KILL ] || sleep 2
+done
+[ -z "$2" ] || kill -KILL "-$2"
+"""
+"""Ends, if its stdin closes, all processes of Linux with a variable of this name, and a group."""
+
+
+def marked(environment: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """An environment by whose last variable everything that a child starts is known, and the name
+    of that variable.
     """
-    watch = ["sh", "-c", f"read -r done || kill -9 -{child.pid}"]
+    mark = f"PGLE_STARTED_BY_{os.getpid()}_{time.monotonic_ns()}"
+    return {**environment, mark: "1"}, mark
+
+
+@contextmanager
+def ending_with_us(mark: str, group: int | None = None) -> Iterator[None]:
+    """If pgle is killed meanwhile, end all that a child started: it hears of no death signal. A
+    shell waits at the other end of a pipe, which closes if we are gone.
+
+    Args:
+        mark: as of `marked`.
+        group: the process group that the child leads, if it leads one.
+    """
+    watch = ["sh", "-c", _GUARD, "sh", mark, str(group or "")]
     try:
         guard = subprocess.Popen(
             watch,

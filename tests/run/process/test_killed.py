@@ -8,6 +8,9 @@ import os
 import select
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 WORKERS = """
 import os, time
@@ -19,12 +22,9 @@ with executor(2) as pool:
 
 LAUNCHED = """
 import os, subprocess
-from pgle.run.process.process import ending_with_us, started
-words = ["sh", "-c", "sleep 600 & echo $!; wait"]
-child = started(words, dict(os.environ), stdout=subprocess.PIPE, start_new_session=True)
-with ending_with_us(child):
-    print(int(child.stdout.readline()), flush=True)
-    child.wait()
+from pathlib import Path
+from pgle.run.process.process import launch
+launch(["sh", "-c", {code!r}], dict(os.environ), Path({log!r}))
 """
 
 
@@ -44,5 +44,14 @@ def test_workers_end_with_a_pgle_that_is_killed() -> None:
     assert ends(WORKERS)
 
 
-def test_what_a_launcher_started_ends_with_a_pgle_that_is_killed() -> None:
-    assert ends(LAUNCHED)
+@pytest.mark.parametrize(
+    "code",
+    [
+        "sleep 600 & echo $!; wait",
+        "setsid sh -c 'echo $$; exec sleep 600' & wait",  # in a group of its own
+    ],
+)
+def test_what_a_command_started_ends_with_a_pgle_that_is_killed(
+    code: str, tmp_path: Path
+) -> None:
+    assert ends(LAUNCHED.format(code=code, log=str(tmp_path / "output.log")))
