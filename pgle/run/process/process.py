@@ -84,23 +84,23 @@ def launch(
             "PYTHONUNBUFFERED": environment.get("PYTHONUNBUFFERED", "1"),
         }
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
-        child = started(
-            command,
-            unbuffered,
-            **streams,
-            stdin=None if is_shown else subprocess.DEVNULL,
-        )
-        forward_to(child)
-        assert child.stdout is not None  # both are pipes
-        assert child.stderr is not None
-        pumps = []
-        for stream, descriptor in ((child.stdout, stdout), (child.stderr, 2)):
-            shown_at = descriptor if is_shown else None
-            job = (stream, shown_at, file, on_line, words)
-            pumps.append(threading.Thread(target=_pump, args=job, daemon=True))
-        for pump in pumps:
-            pump.start()
         with ending_with_us(mark):
+            child = started(
+                command,
+                unbuffered,
+                **streams,
+                stdin=None if is_shown else subprocess.DEVNULL,
+            )
+            forward_to(child)
+            assert child.stdout is not None  # both are pipes
+            assert child.stderr is not None
+            pumps = []
+            for stream, descriptor in ((child.stdout, stdout), (child.stderr, 2)):
+                shown_at = descriptor if is_shown else None
+                job = (stream, shown_at, file, on_line, words)
+                pumps.append(threading.Thread(target=_pump, args=job, daemon=True))
+            for pump in pumps:
+                pump.start()
             code = child.wait()
         until = time.monotonic() + GRACE_S
         for pump in pumps:
