@@ -26,7 +26,7 @@ from attrs import evolve
 from pgle.checks import check
 from pgle.errors import UserError, some
 from pgle.files import AnyPath, as_path, write_files
-from pgle.next import Next
+from pgle.next import Commands
 from pgle.report import text
 from pgle.report.page import plain
 from pgle.report.page.value import Page
@@ -343,7 +343,7 @@ def compare(
         launch_spread=given_spread(launch_spread),
         paired=paired,
     )
-    following: tuple[Next, ...] = ()
+    following: Commands = ()
     if new is None or (_are_paths(base) and _are_paths(new)):
         sides = [
             tuple(map(str, _paths(side))) for side in (base, new) if side is not None

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
+from typing import TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,11 @@ class Next:
         """The command of pgle that it is: ``verify``; empty if it is none."""
         is_pgle = len(self.argv) > 1 and self.argv[0] == "pgle"
         return self.argv[1] if is_pgle else ""
+
+    @property
+    def asks(self) -> bool:
+        """Whether the user must complete it."""
+        return to_type(self) != str(self)
 
     def filled(self, known: Mapping[str, object]) -> Next:
         """The command with words of `BLANKS` replaced, by their names."""
@@ -165,9 +171,34 @@ def to_type(command: Next | str) -> str:
     return f"give {' and '.join(asked)}: {line}" if asked else line
 
 
-def to_lines(commands: Iterable[Next | str | None]) -> tuple[str, ...]:
-    """Commands as they are printed to be typed next, each once as in `to_type`; None is left out."""
-    return tuple(to_type(command) for command in commands if command)
+Commands: TypeAlias = tuple[Next | Sentence, ...]
+"""Commands that lead on; where there is none, the end in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How an answer leads on, as it is printed."""
+
+    # commands that can be pasted as they are, the one to type now first
+    next: tuple[str, ...] = ()
+    # where there is none: what was reached, or what only the user can do
+    done: str = ""
+
+
+def to_way(commands: Iterable[Next | Sentence | None]) -> Way:
+    """Commands as they are printed to be typed next; those that the user must complete, and
+    sentences, are the end of the way.
+    """
+    given = tuple(filter(None, commands))
+    whole = tuple(
+        str(item) for item in given if isinstance(item, Next) and not item.asks
+    )
+    ends = (
+        to_type(item) if isinstance(item, Next) else str(item)
+        for item in given
+        if not isinstance(item, Next) or item.asks
+    )
+    return Way(whole, next(ends, ""))
 
 
 # The commands that remedies of the floors below `report` name. Words in capitals are for the reader

@@ -70,7 +70,8 @@ ROOMS = {
     "report": (
         "text",
         "page",
-        "next_steps timeline layers",
+        "account timeline layers",
+        "next_steps",
         "compare flags start control",
         "profiles verify analyze predict scale_control",
         "tune scale",

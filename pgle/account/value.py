@@ -97,6 +97,7 @@ class Opportunity:
     why: str = ""  # what was found, one clause with its number
     edit: str = ""  # what to write or set, one sentence
     command: Next | None = None  # that tries it
+    flag: str = ""  # an XLA flag that does it
     where: tuple[Place, ...] = ()  # the costliest first
     # instructions whose time it takes away; of opportunities with common ones only one counts
     instructions: frozenset[str] = field(default=frozenset(), repr=False)

@@ -822,6 +822,7 @@ RULES: Mapping[str, Rule] = {
         LEAST_SAVED,
         "matrix products below 50 % of the speed that XLA's table and a roofline give",
         f"{_OWN}; XLA's table",
+        simulated=False,
     ),
     "off-tensor-cores": Rule(
         off_tensor_cores,
@@ -855,6 +856,7 @@ RULES: Mapping[str, Rule] = {
         0.05,
         "gaps of up to 20 µs inside steps, for at least 5 % of the step",
         _OWN,
+        simulated=False,
     ),
     "slow-collective": Rule(
         slow_collectives,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from pgle.account.value import LEAST_WORTH
+from pgle.account.way import ENDS, Known, Search, next_move
 from pgle.analyze.analysis import MeasuredStep, Memory
 from pgle.analyze.collectives import MeasuredCollective, Overlap
 from pgle.analyze.differences import (
@@ -16,11 +18,11 @@ from pgle.analyze.differences import (
 )
 from pgle.analyze.findings import StepFinding
 from pgle.analyze.layers import folded, short_source
-from pgle.analyze.rules import LEAST_SAVED, RULES
+from pgle.analyze.rules import RULES
 from pgle.analyze.window import RowGroup, mean_breakdown
 from pgle.errors import cut, many, printable
-from pgle.next import to_lines
-from pgle.report import text
+from pgle.next import Commands, to_way
+from pgle.report import account, text
 from pgle.report.layers import LEAST, ROWS, SCOPE_WIDTH, layer_parts, short_scope
 from pgle.report.page import figures
 from pgle.report.page.value import (
@@ -160,21 +162,14 @@ def difference_sections(found: Differences) -> tuple[Section, ...]:
     )
 
 
-LARGE_SAVING = 0.05  # of the step; from here on a possible saving is a warning
 LEAST_HEAVY = 0.01  # of the step; a lighter layer is not named
 ALWAYS_NAMED = ("other-work", "recompilation")  # findings, however little they save
 FOLDED = 10  # groups that the layers are folded into, to name the heaviest
-SpanOf = Callable[[str], "tuple[float, float] | None"]
-"""Where an instruction, or `BETWEEN`, lies in the timeline, in µs; None if it does not."""
 BETWEEN = str(RowGroup.BETWEEN)
 
 
-def nowhere(name: str) -> None:
-    """No place: there is no timeline."""
-
-
 def analyze_page(
-    found: Analysis, span_of: SpanOf = nowhere, is_page: bool = False
+    found: Analysis, span_of: account.SpanOf = account.nowhere, is_page: bool = False
 ) -> Page:
     """Where the time of a step goes, and what could be saved; with another step, what changed
     since.
@@ -184,18 +179,18 @@ def analyze_page(
         span_of: where in the timeline an instruction is.
         is_page: there is a timeline, so shares of the step need no bars.
     """
-    step, changed, todo = found.step, found.against, actions(found, span_of)
-    answer, tone = headline(found, todo)
+    step, changed = found.step, found.against
+    answer, tone = headline(found)
     page = Page(
         title=f"pgle analyze: {printable(step.costs.program.key.name)}",
         identity=identity(step),
         verdict=answer,
         tone=tone,
         table=breakdown_table(step, bars=not is_page),
-        notes=notes(step),
-        actions=todo,
+        notes=(*notes(step), account.note(found.account)),
+        actions=actions(found, span_of),
         sections=step_sections(found),
-        next=to_lines(found.next),
+        way=to_way(way_on(found)),
         warnings=found.shown_warnings,
     )
     if changed is None:
@@ -264,8 +259,8 @@ def identity(step: MeasuredStep) -> tuple[str, ...]:
     return name, f"{gpu}, {ranks}", time, date, label
 
 
-def headline(found: Analysis, todo: tuple[Advice, ...]) -> tuple[str, Tone]:
-    """What could be saved, in a line, and how good that is."""
+def headline(found: Analysis) -> tuple[str, Tone]:
+    """The largest lever in a line, or why none can be told."""
     step = found.step
     if step.measures_alone:
         return "This is a profile run: it runs each collective alone, to measure it", ""
@@ -283,17 +278,21 @@ def headline(found: Analysis, todo: tuple[Advice, ...]) -> tuple[str, Tone]:
             f"Cannot tell XLA's share: {share} of the step has no instruction, most: {most}",
             "warn",
         )
-    best = max((action.saves or 0.0 for action in todo), default=0.0)
-    if best >= LEAST_SAVED:
-        what = f"{todo[0].title[:1].lower()}{todo[0].title[1:]}"
-        return (
-            f"You could save up to {figures.share(best)}: {what}",
-            "warn" if best >= LARGE_SAVING else "",
-        )
-    share = figures.share(
-        step.breakdown.compute_us / step.step_us if step.step_us > 0 else None
-    )
-    return f"Nothing large to save: the GPU computes {share} of the time", "good"
+    return account.headline(found.account)
+
+
+def way_on(found: Analysis) -> Commands:
+    """The command that leads on, or the end in words."""
+    if found.next:
+        return found.next
+    search = Search.IN_VAIN if found.is_searched else Search.NOT
+    known = Known(search=search, account=found.account)
+    move = next_move(known)
+    if move not in ENDS:
+        command = found.search or found.convert
+        if command is not None:
+            return (command,)
+    return (account.end_words(known),)
 
 
 def breakdown_table(step: MeasuredStep, *, bars: bool) -> Table:
@@ -398,85 +397,22 @@ def notes(step: MeasuredStep) -> tuple[str, ...]:
     return tuple(found)
 
 
-def actions(found: Analysis, span_of: SpanOf = nowhere) -> tuple[Advice, ...]:
-    """Findings that save time, and smaller losses of at least `LEAST_SAVED`, the largest first."""
-    step = found.step
-    todo = [
-        _action(finding, span_of)
-        for finding in found.findings
-        if finding.share >= LEAST_SAVED
-    ]
-    untold = [
+def actions(
+    found: Analysis, span_of: account.SpanOf = account.nowhere
+) -> tuple[Advice, ...]:
+    """How to record what cannot be told, then what saves most."""
+    untold = (
         _to_tell(finding)
         for finding in found.findings
-        if finding.id in ALWAYS_NAMED and finding.share < LEAST_SAVED
-    ]
-    known = {finding.id for finding in found.findings}
-    between_us = sum(step.parts.of(RowGroup.BETWEEN).values())
-    if (
-        not step.trace.simulated
-        and between_us >= LEAST_SAVED * step.step_us
-        and "input-bound" not in known
-    ):
-        why = f"no kernel runs for {figures.time(between_us)} after each step; look at the host"
-        todo.append(
-            Advice(
-                RULES["input-bound"].todo,
-                between_us / step.step_us,
-                why,
-                span_us=span_of(BETWEEN),
-            )
-        )
-    overlap, is_new = (
-        step.overlap,
-        not known & {"synchronous-collective", "exposed-communication"},
+        if finding.id in ALWAYS_NAMED and finding.share < LEAST_WORTH
     )
-    if (
-        is_new
-        and overlap is not None
-        and overlap.hideable_us >= LEAST_SAVED * step.step_us
-    ):
-        judged = [
-            item
-            for item in step.exposed_collectives
-            if (item.hideable_us or 0.0) >= LEAST * step.step_us
-        ] or step.exposed_collectives
-        name, time = (
-            printable(judged[0].name),
-            figures.time(judged[0].hideable_us or 0.0),
-        )
-        why = f"{many(len(judged), 'collective')} could run next to independent compute, most: {name} ({time})"
-        saves, title = (
-            overlap.hideable_us / step.step_us,
-            RULES["exposed-communication"].todo,
-        )
-        todo.append(
-            Advice(title, saves, why, "", judged[0].name, span_of(judged[0].name))
-        )
-    return (*untold, *sorted(todo, key=lambda action: -(action.saves or 0.0)))
+    return (*untold, *account.actions(found.account, span_of))
 
 
 def _to_tell(finding: StepFinding) -> Advice:
     """What to do about a finding that saves nothing here, but tells that the steps are not all."""
     why = finding.remedy if finding.id == "other-work" else printable(finding.number)
     return Advice(RULES[finding.id].todo, None, why)
-
-
-def _action(finding: StepFinding, span_of: SpanOf) -> Advice:
-    """What to do about a finding, with its number and its largest row."""
-    name, most = "", ""
-    for first in finding.evidence[:1]:
-        name = first.name.removeprefix("before ")
-        if first.us and len(finding.evidence) > 1:
-            most = f", most in {cut(first.name.rpartition('/')[2], SCOPE_WIDTH)} ({figures.time(first.us)})"
-    place = span_of(BETWEEN if finding.id == "input-bound" else name)
-    return Advice(
-        RULES[finding.id].todo,
-        finding.share,
-        printable(f"{finding.number}{most}"),
-        find=name,
-        span_us=place,
-    )
 
 
 def document(found: Analysis) -> dict[str, object]:
@@ -550,8 +486,9 @@ def document(found: Analysis) -> dict[str, object]:
                 "rows": [text.whole(row, "error_us") for row in overlap.profile.rows],
             },
         },
+        "account": account.document(found.account),
         "against": found.against and text.whole(found.against, "delta_us share"),
-        "next": "\n".join(map(str, found.next)),
+        "next": "\n".join(map(str, way_on(found))),
         "warnings": found.warnings,
     }
 
@@ -563,6 +500,9 @@ def step_sections(found: Analysis) -> tuple[Section, ...]:
     """Facts about a step."""
     step = found.step
     parts: dict[tuple[str, str], Iterable[Part]] = {
+        ("opportunities", "What would shorten the step"): account.section(
+            found.account
+        ).parts,
         ("findings", "Findings"): tuple(_findings(found.findings))
         or (Prose("No finding."),),
         ("parts", "Where the time of a step goes"): _parts(step),
@@ -590,8 +530,8 @@ def step_sections(found: Analysis) -> tuple[Section, ...]:
 
 def _findings(found: Sequence[StepFinding]) -> Iterator[Part]:
     for place, finding in enumerate(found, start=1):
-        saves = f", saves up to {figures.share(finding.share)}" if finding.share else ""
-        yield Prose(f"{place}. {finding.title}{saves}", tone="head")
+        share = f", {figures.share(finding.share)}" if finding.share else ""
+        yield Prose(f"{place}. {finding.title}{share}", tone="head")
         yield Prose(
             f"{_sentence(finding.number)} {_sentence(finding.unclaimed)}".strip()
         )
@@ -615,8 +555,8 @@ def _findings(found: Sequence[StepFinding]) -> Iterator[Part]:
         yield Prose(f"→ {_sentence(finding.remedy)}")
 
 
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
+def _sentence(words: str) -> str:
+    return account.sentence(words) if words else ""
 
 
 def _parts(step: MeasuredStep) -> Iterator[Part]:

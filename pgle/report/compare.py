@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pgle.errors import UserError, many, one_line, printable
-from pgle.next import Next, to_lines
+from pgle.next import Commands, to_way
 from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.plain import markdown
@@ -32,7 +32,7 @@ MARKS: dict[Outcome, tuple[str, Tone]] = {
 
 
 def comparison_page(
-    found: Comparison, checks: Sequence[LimitCheck], following: Sequence[Next] = ()
+    found: Comparison, checks: Sequence[LimitCheck], following: Commands = ()
 ) -> Page:
     """Verdict, both sides, limits; what was left out, statistics and footnotes in sections.
 
@@ -73,7 +73,7 @@ def comparison_page(
                 tuple(map(Prose, (*_method(found), *on_launches))),
             ),
         ),
-        next=to_lines(following),
+        way=to_way(following),
         warnings=tuple(line for line in found.warnings if line not in on_launches),
     )
 
@@ -358,7 +358,7 @@ def history_page(
     trend: Trend,
     *,
     warnings: Sequence[str] = (),
-    following: Sequence[Next] = (),
+    following: Commands = (),
 ) -> Page:
     """A page on an entry that was added, and on its trend: the newest entries first."""
     time = f"{figures.time(added.median_s * 1e6)} ± {figures.share(added.spread)}"
@@ -369,7 +369,7 @@ def history_page(
         tone="good",
         table=_entries(trend),
         notes=(_noise(trend),),
-        next=to_lines(following),
+        way=to_way(following),
         warnings=tuple(warnings),
     )
 

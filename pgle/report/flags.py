@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pgle.errors import many
-from pgle.next import Next, quoted, to_lines
+from pgle.next import Commands, Next, quoted, to_way
 from pgle.report import text
 from pgle.report.page.value import Cell, Page, Prose, Section, Table, Tone, Value, table
 from pgle.xla.flags.catalogue import (
@@ -57,7 +57,7 @@ def list_page(settings: Sequence[KnownSetting], jaxlib: str, pattern: str) -> Pa
         ),
         verdict=many(len(settings), "setting"),
         table=table("setting | meaning", rows, shown=LISTED),
-        next=to_lines([Next.of("flags", "explain", named)]),
+        way=to_way([Next.of("flags", "explain", named)]),
     )
 
 
@@ -94,7 +94,7 @@ def setting_page(setting: KnownSetting) -> Page:
                 tuple(Prose(f"{item.line} {item.note}".rstrip()) for item in effects),
             ),
         ),
-        next=to_lines([_next(setting)]),
+        way=to_way([_next(setting)]),
     )
 
 
@@ -166,7 +166,7 @@ def _next(setting: KnownSetting) -> Next:
     return Next.of("flags", "lint")
 
 
-def lint_page(result: Lint, following: Sequence[Next] = ()) -> Page:
+def lint_page(result: Lint, following: Commands = ()) -> Page:
     """The problems of some flags, worst first, with remedies."""
     errors = sum(finding.level == "error" for finding in result.findings)
     warnings = sum(finding.level == "warning" for finding in result.findings)
@@ -183,7 +183,7 @@ def lint_page(result: Lint, following: Sequence[Next] = ()) -> Page:
         verdict=f"{many(errors, 'error')}, {many(warnings, 'warning')}",
         tone="bad" if errors else "warn" if warnings else "good",
         table=table("level | finding | what to do", map(_found, result.findings)),
-        next=to_lines(following or (other,)),
+        way=to_way(following or (other,)),
     )
 
 
@@ -220,5 +220,5 @@ def presets_page(rows: Sequence[tuple[str, str]]) -> Page:
         identity=(many(len(rows), "preset"),),
         verdict="Named sets of settings",
         table=table("preset | for", rows, shown=99),
-        next=to_lines([Next.of("flags", "preset", "recommended")]),
+        way=to_way([Next.of("flags", "preset", "recommended")]),
     )

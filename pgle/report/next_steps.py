@@ -6,8 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pgle.account.value import Account
+from pgle.account.way import Known, Measured, Move, Outcome, Search, next_move
 from pgle.files import AnyPath
-from pgle.next import Next
+from pgle.next import Commands, Next, Sentence
+from pgle.report.account import end_words
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.inputs import next_command
 from pgle.run.inputs.traces import stage_of
@@ -18,7 +21,16 @@ if TYPE_CHECKING:
 
 DUMP = "DUMP"  # the HLO dump of a job, if none was named
 
-Commands = tuple[Next, ...]
+NO_DUMP = Sentence.of(
+    "give the profile to the job in --xla_gpu_pgle_profile_file_or_directory_path; "
+    "the job's dump (--xla_dump_to) says with ",
+    Next.of("verify"),
+    " what of it fits",
+)
+GIVE_IT = (
+    "the profile fits; give it to the job in XLA_FLAGS: "
+    "--xla_gpu_pgle_profile_file_or_directory_path="
+)
 
 
 def after_conversion(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
@@ -39,10 +51,7 @@ def after_verification(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
     run = _run_of_profile(profile)
     if run is not None:
         return (next_command.following(run),)
-    return (
-        Next.of("predict", hlo[0], "--profile", profile),
-        Next.of("perf", "--profile", profile, "--", *next_command.UNKNOWN),
-    )
+    return (Next.of("predict", hlo[0], "--profile", profile),)
 
 
 def after_summary(
@@ -61,24 +70,22 @@ def after_summary(
         if run is None and isinstance(profile, Path) and modules
         else None
     )
-    return after_conversion(
-        profile, [Path(run.dump_to_cover if run is not None else near or DUMP)]
-    )
+    dump = near if run is None else run.dump_to_cover
+    return (NO_DUMP,) if dump is None else after_conversion(profile, [Path(dump)])
 
 
 def after_confirmation(log: AnyPath, found: LogVerdict) -> Commands:
     """Ask whether it is faster; a profile that was not used is checked first."""
     stage = stage_of(log) or stage_of(log.parent)
     if found.main.verdict != "used":
-        profile = Path(found.main.profile or "PROFILE")
-        return (
-            after_conversion(profile, [Path(DUMP)])
-            if stage is None
-            else after_summary(stage.run.profile)
-        )
+        if stage is None:
+            unknown = Sentence.of("see what the log says of the profile")
+            return (found.main.remedy or unknown,)
+        return after_summary(stage.run.profile)
     if stage is not None:
         return (next_command.following(stage.run),)
-    return (Next.of("compare", "BASELINE_LOG", log),)
+    words = "XLA used the profile; compare the step times of both jobs next"
+    return (Sentence.of(words),)
 
 
 def after_comparison(
@@ -92,7 +99,7 @@ def after_comparison(
         more: the words after ``pgle compare`` that run more of both sides, if they are known.
     """
     from pgle.run.compare import compared_run
-    from pgle.steps.compare import explanation, stage_path
+    from pgle.steps.compare import explanation
 
     run = compared_run(found)
     if run is not None:
@@ -106,13 +113,15 @@ def after_comparison(
         )
     if found.verdict == "slower":
         return (explanation(found),)
-    new = stage_path(found.new.runs[0].series.source)
-    return (Next.of("history", "add", new, "--name", found.new.label),)
+    if found.verdict == "same":
+        return (Sentence.of("both sides take the same time"),)
+    return (Sentence.of(f"keep {found.new.label}: it is faster"),)
 
 
 def after_entry(path: Path) -> Commands:
     """The comparison that takes the launch spread from a history."""
-    return (Next.of("compare", "BASE", "NEW", "--history", path),)
+    command = Next.of("compare", "--history", path)
+    return (Sentence.of("the launch spread is taken from it with ", command),)
 
 
 def after_lint(flags: Sequence[str], file: str | None, *, clean: bool) -> Commands:
@@ -122,49 +131,57 @@ def after_lint(flags: Sequence[str], file: str | None, *, clean: bool) -> Comman
     given = (
         ("--flags-file", file) if file else tuple(f"--flag={flag}" for flag in flags)
     )
-    return (Next.of("rehearse", *given, "--", *next_command.UNKNOWN),)
+    command = Next.of("rehearse", *given)
+    return (Sentence.of("no error; what they do is shown by ", command),)
 
 
 def after_stages(run: RunDirectory, found: Comparison | None) -> Commands:
     """What the comparison of a run directory's stages leads to; None: there were too few steps to
     compare.
     """
-    from pgle.schedule.predict import LEAST_GAIN
-
     if found is None:
         return (next_command.launch_of(run).line("run", run.path),)
-    if found.verdict == "faster" and found.simulated:
+    return way_of_run(run, known_of(run, found), found)
+
+
+def known_of(
+    run: RunDirectory, found: Comparison, account: Account | None = None
+) -> Known:
+    """What a run directory and its comparison know."""
+    measured = Measured.SIMULATED if found.simulated else Measured.ON_GPU
+    searched = next_command.is_searched(run)
+    return Known(
+        measured=measured,
+        outcome=Outcome(found.verdict),
+        search=Search.IN_VAIN if searched else Search.NOT,
+        account=account,
+    )
+
+
+def way_of_run(run: RunDirectory, known: Known, found: Comparison) -> Commands:
+    """The next move as a command with the words of a run directory, or its end in words."""
+    launch = next_command.launch_of(run)
+    move = next_move(known)
+    if move is Move.PROVE:
         there = run.path.with_name(f"{run.path.name}-gpu")
-        return next_command.report_or_analyze(run), next_command.launch_of(
-            run
-        ).on_gpus().line("run", there)
-    if found.verdict == "faster":
-        keep = Next.of(
-            "flags",
-            "preset",
-            "pgle-perf",
-            "--profile",
-            run.found_profile or run.profile,
-        )
-        return (keep, Next.of("init", "github"))
-    if found.verdict == "same" or (
-        found.verdict == "slower" and found.change < LEAST_GAIN
-    ):
-        return (next_command.tune(run) or next_command.report_or_analyze(run),)
-    if found.verdict == "slower":
+        return (launch.on_gpus().line("run", there),)
+    search = next_command.tune(run)
+    if move is Move.SEARCH and search is not None:
+        return (search,)
+    if move is Move.REPEAT:
+        return (next_command.more_runs(run),)
+    if move is Move.EXPLAIN:
+        perf, baseline = run.stage("perf").path, run.stage("baseline").path
+        return (Next.of("analyze", perf, "--against", baseline),)
+    if move is Move.KEEP:
+        profile = run.found_profile or run.profile
+        keep = Next.of("flags", "preset", "pgle-perf", "--profile", profile)
         return (
-            Next.of(
-                "analyze",
-                run.stage("perf").path,
-                "--against",
-                run.stage("baseline").path,
+            Sentence.of(
+                "keep the profile; the job's script needs what ", keep, " prints"
             ),
         )
-    return (
-        Next.of("rehearse", run.path)
-        if found.simulated
-        else next_command.more_runs(run),
-    )
+    return (end_words(known),)
 
 
 def _run_of_profile(profile: AnyPath) -> RunDirectory | None:

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pgle.account.tried import pays
+from pgle.account.value import Account
+from pgle.account.way import Known, Measured, Move, Search, next_move
 from pgle.errors import printable, shown, some
-from pgle.files import write_files
-from pgle.next import Next, quoted, to_lines
-from pgle.report import control, text
-from pgle.report.next_steps import Commands
+from pgle.files import AnyPath, write_files
+from pgle.next import Next, Sentence, quoted, to_way
+from pgle.report import account, control, text
+from pgle.report.next_steps import GIVE_IT
 from pgle.report.page import figures, html, value
 from pgle.report.page.value import (
-    Advice,
     Cell,
     Page,
     Prose,
@@ -41,19 +43,16 @@ from pgle.report.timeline import (
 )
 from pgle.run.capture.captured import STEP_REMEDY
 from pgle.run.directory.directory import STORED, TIMELINE, RunDirectory, free
-from pgle.run.inputs.next_command import UNKNOWN, following, launch_of
+from pgle.run.inputs.next_command import following, launch_of
 from pgle.run.rehearse import CompiledSide, Rehearsal
-from pgle.run.rehearse_program import LHS_ON, RehearseRequest
+from pgle.run.rehearse_program import RehearseRequest
 from pgle.schedule.placements import (
-    MOSTLY,
     ExposedGroup,
     groups,
     in_one,
     placements,
-    stuck_share,
 )
-from pgle.schedule.predict import LEAST_GAIN, Gain
-from pgle.tune.search import NEAR_CEILING
+from pgle.schedule.predict import LEAST_GAIN
 
 if TYPE_CHECKING:
     from pgle.requests.predictions import Predict
@@ -124,8 +123,8 @@ def span_us(schedule: Schedule) -> tuple[float, float] | None:
     return float(exposed.start[at]), float(exposed.end[at])
 
 
-def steps_table(schedules: Sequence[Schedule], ceiling_us: float) -> Table:
-    """A row per schedule, compared with the first, and what perfect overlap would take."""
+def steps_table(schedules: Sequence[Schedule], known: Account) -> Table:
+    """A row per schedule, compared with the first, and what that could come to at best."""
     heads = (
         "schedule | step (time) | change (change) | exposed (time) | peak memory (size)"
     )
@@ -139,9 +138,8 @@ def steps_table(schedules: Sequence[Schedule], ceiling_us: float) -> Table:
         )
         exposed = Cell(parts.exposed_communication_us, "exposed")
         rows.append((item.label, parts.step_us, change, exposed, item.memory_bytes))
-    rows.append(
-        ("all communication hidden", ceiling_us, ceiling_us / first - 1, "", "")
-    )
+    for name, us, share in account.bound_rows(known):
+        rows.append((name, us, share - 1, "", ""))
     return table(heads, rows)
 
 
@@ -308,7 +306,7 @@ def predict_page(found: Predicted) -> Page:
         found.module,
         {name: item.reason for name, item in placed.items()},
     )
-    why, commands = _predict_advice(found)
+    why, command = _predict_advice(found)
     contended = _contended(prediction)
     return Page(
         title=f"pgle predict: {found.module.name}",
@@ -319,7 +317,8 @@ def predict_page(found: Predicted) -> Page:
             f"as its {found.stage} stage compiled it" if found.stage else "",
         ),
         verdict=_step_words(prediction),
-        table=_step_table(prediction),
+        table=_step_table(found),
+        actions=account.actions(found.account),
         notes=(
             *exposed_notes(grouped, max(prediction.step_us, 1e-9)),
             contended
@@ -333,6 +332,7 @@ def predict_page(found: Predicted) -> Page:
         ),
         sections=(
             *sections([schedule], grouped, (schedule.label,) * 2),
+            account.section(found.account),
             Section(
                 "limits",
                 "What is not known",
@@ -351,7 +351,7 @@ def predict_page(found: Predicted) -> Page:
                 ),
             ),
         ),
-        next=to_lines(commands),
+        way=to_way([command]),
         warnings=found.warnings,
     )
 
@@ -367,8 +367,9 @@ def _step_words(prediction: Prediction) -> str:
     return f"A step takes {step} ({figures.between(*map(figures.time, prediction.interval_us))})"
 
 
-def _step_table(prediction: Prediction) -> Table:
-    """What the step consists of; the parts add up to it."""
+def _step_table(found: Predicted) -> Table:
+    """What the step consists of, which adds up to it; and what it could come to at best."""
+    prediction = found.prediction
     parts, step = prediction.timeline.breakdown, max(prediction.step_us, 1e-9)
     named = [
         *parts_of(parts)[:-1],
@@ -380,9 +381,8 @@ def _step_table(prediction: Prediction) -> Table:
         for name, us in named
         if us
     ]
-    ceiling = prediction.ceiling_us
-    hidden = ("step if all communication were hidden", ceiling, ceiling / step)
-    return table(" | time (time) | share (share)", (*rows, hidden))
+    bounds = account.bound_rows(found.account)
+    return table(" | time (time) | share (share)", (*rows, *bounds))
 
 
 def _contended(prediction: Prediction) -> str:
@@ -419,52 +419,48 @@ def _extreme_us(item: Uncertain) -> float | None:
     return None if extreme is None else extreme * item.count
 
 
-def _predict_advice(found: Predicted) -> tuple[str, Commands]:
-    """What a better schedule could save, and the commands that say more, the first to type now."""
+def _predict_advice(found: Predicted) -> tuple[str, Next | Sentence]:
+    """What a better order could save, and what follows: a command, or the end in words."""
     prediction, asked = found.prediction, found.asked
     if not prediction.step_us:
-        words = "Give the dump of a job's step, or choose its module with --module."
-        return words, (Next.of("predict", asked.hlo, "--module", "NAME"),)
-    ceiling_saves = 1 - prediction.ceiling_us / prediction.step_us
-    most = f"Another schedule saves at most {figures.share(ceiling_saves)}"
-    doubt = prediction.steps_us.most_data / prediction.step_us - 1
+        words = "give the dump of a job's step, or choose its module with --module"
+        return "", Sentence.of(words)
+    best_us = found.account.bounds.best_order_us
+    saves = figures.share(max(1 - best_us / prediction.step_us, 0.0))
+    most = f"Another order saves at most {saves}."
     folders = asked.hlo.parents if isinstance(asked.hlo, Path) else ()
     run = next((run for run in map(RunDirectory, folders) if run.is_recorded), None)
-    costs = () if asked.profile is None else ("--profile", asked.profile)
+    doubt = prediction.steps_us.most_data / prediction.step_us - 1
     if doubt > MUCH_DOUBT:
-        most_of_it = f"most of it {shown(prediction.uncertain[0].name)}"
-        return (
-            f"Data decides up to {figures.share(doubt, 0)} more, {most_of_it}: measure it.",
-            (_measure(asked, run),),
-        )
-    if ceiling_saves < LEAST_SHOWN:
-        return f"{most}.", (Next.of("analyze", asked.hlo, *costs),)
+        item = shown(prediction.uncertain[0].name)
+        words = f"Data decides up to {figures.share(doubt, 0)} more, most of it {item}."
+        unmeasured = Sentence.of(f"measure {item}: profile the program")
+        return words, _measure(asked, run) or unmeasured
     if run is not None:
-        rehearse = Next.of("rehearse", run.path)
-    else:
-        whole = asked.hlo.is_dir() and any(
-            ".before_optimizations." in path.name for path in asked.hlo.iterdir()
-        )
-        named = asked.target or ("" if found.target_from == "nothing" else found.target)
-        target = ("--target", named) if named else ()
-        options = (*costs, *target, "--devices", found.module.num_devices)
-        rehearse = Next.of("rehearse", asked.hlo if whole else "MODULE", *options)
+        return most, following(run)
     if prediction.costs_are == "measured":
-        words = f"{most}. Rehearse with the jaxlib that made this dump"
-        return (
-            f"{words}: another gives instructions other names, which the profile does not have.",
-            (rehearse,),
+        return most, Sentence.of(f"{GIVE_IT}{asked.profile}")
+    if asked.profile is None and _is_whole(asked.hlo):
+        target = asked.target or (
+            "" if found.target_from == "nothing" else found.target
         )
-    return f"{most}, by {prediction.costs_are} costs. Measure them.", (
-        _measure(asked, run),
-        rehearse,
-    )
+        named = ("--target", target) if target else ()
+        devices = ("--devices", found.module.num_devices)
+        return most, Next.of("rehearse", asked.hlo, *named, *devices)
+    return most, account.end_words(Known(account=found.account))
 
 
-def _measure(asked: Predict, run: RunDirectory | None) -> Next:
-    """The command that takes measured costs: from the HLO's run directory, else of the program."""
+def _is_whole(hlo: AnyPath) -> bool:
+    """Whether a dump has the module as it was before optimizations, which can be compiled."""
+    if not hlo.is_dir():
+        return False
+    return any(".before_optimizations." in path.name for path in hlo.iterdir())
+
+
+def _measure(asked: Predict, run: RunDirectory | None) -> Next | None:
+    """The command that takes measured costs from the HLO's run directory; None without one."""
     if run is None:
-        return Next.of("profile", "--", *UNKNOWN)
+        return None
     if (profile := run.found_profile) is None:
         return following(run)
     if asked.profile is None:
@@ -476,7 +472,8 @@ def _measure(asked: Predict, run: RunDirectory | None) -> Next:
 
 def predict_document(found: Predicted) -> dict[str, object]:
     """``pgle.predict/1`` without its name."""
-    prediction, (why, commands) = found.prediction, _predict_advice(found)
+    prediction = found.prediction
+    follows = _predict_advice(found)
     exposures = "name=filed_as instruction=name kind exposed_us sync origin time_us=duration_us executions=count"
     return {
         **text.picked(
@@ -504,7 +501,8 @@ def predict_document(found: Predicted) -> dict[str, object]:
             }
             for item in prediction.uncertain
         ],
-        "next": "\n  ".join((why, *map(str, commands))),
+        "account": account.document(found.account),
+        "next": "\n  ".join(str(item) for item in follows if item),
         "warnings": found.warnings,
     }
 
@@ -523,11 +521,14 @@ def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
     """
     schedules = _schedules(result)
     words, tone = headline(result)
-    (why, command), todo = advice(result), _actions(result)
+    why, command = advice(result)
+    todo = account.actions(result.account, span_finder(result)) if result.good else ()
     grouped = groups(result.moves)
     notes = (
         f"{LHS_WORDS}.",
         control.note(result),
+        profile_words(result) if result.good else "",
+        account.note(result.account),
         *setting_notes(result.request),
         *exposed_notes(
             grouped,
@@ -552,17 +553,18 @@ def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
         ),
         verdict=words,
         tone=tone,
-        table=steps_table(schedules, ceiling_us(result)),
+        table=steps_table(schedules, result.account),
         notes=notes,
         actions=todo,
         sections=(
             *sections(schedules, grouped, LABELS),
+            account.section(result.account),
             Section(
                 "control", "Does it depend on autotuning?", control.section(result)
             ),
             Section("profile", "Did XLA use the profile?", _use(result)),
         ),
-        next=to_lines([command]),
+        way=to_way([command]),
         warnings=result.warnings,
         tiles=tiles(
             [
@@ -595,203 +597,64 @@ def headline(result: Rehearsal) -> tuple[str, Tone]:
     ]
     if bounded:
         return f"Cannot tell: {shown(bounded[0].lower_bound_why)}", "warn"
-    found, lhs = result.gained.answer, _lhs_gain(result)
-    ceiling_saves = _ceiling_saves(result)
-    if depends := control.depends_words(result):
-        return depends, "warn"
-    if lhs is not None and lhs.share >= max(LEAST_GAIN, found.share):
-        return (
-            f"The latency-hiding scheduler (LHS) shortens the step by {figures.share(lhs.share)}",
-            "good",
-        )
-    if pays(result):
-        return (
-            f"The profile shortens the step by {figures.share(found.share)} (predicted)",
-            "good",
-        )
-    if found.share >= LEAST_GAIN:
-        return (
-            f"Cannot tell: the predicted {figures.share(found.share)} is within the model's noise",
-            "warn",
-        )
+    if result.account.lever is None:
+        if depends := control.depends_words(result):
+            return depends, "warn"
+        if result.gained.answer.share <= -LEAST_GAIN:
+            return profile_words(result), "warn"
+    return account.headline(result.account)
+
+
+def profile_words(result: Rehearsal) -> str:
+    """What the profile is predicted to change, in one line."""
+    found = result.gained.answer
     if found.share <= -LEAST_GAIN:
         return (
-            f"Use no profile here: the step gets {figures.share(-found.share)} longer",
-            "warn",
+            f"Use no profile here: the step gets {figures.share(-found.share)} longer"
         )
-    if _is_stuck(result):
-        exposed = prediction.exposed_us / max(prediction.step_us, 1e-9)
-        return (
-            f"{figures.share(exposed)} of the step is exposed, and no order hides it",
-            "warn",
-        )
-    if ceiling_saves < NEAR_CEILING:
-        return (
-            f"Nothing to gain: at most {figures.share(max(ceiling_saves, 0.0))} of the step could be hidden",
-            "",
-        )
-    profile = (
-        "A profile would change"
-        if result.costs_are == "estimated"
-        else "The profile changes"
-    )
-    return (
-        f"{profile} nothing; another order saves at most {figures.share(_hideable(result))}",
-        "warn",
-    )
+    if pays(result.gained):
+        return f"the profile shortens the step by {figures.share(found.share)}"
+    if found.share >= LEAST_GAIN:
+        change = figures.share(found.share)
+        return f"the profile's change, {change}, is within the model's noise"
+    return f"the profile changes less than {figures.share(LEAST_GAIN)} of the step"
 
 
-def pays(result: Rehearsal) -> bool:
-    """Whether the profile is predicted to shorten the step: by enough, and by overlap rather than
-    noise.
-    """
-    found = result.gained.answer
-    return (
-        found.share >= LEAST_GAIN
-        and found.low >= 0
-        and found.idle_share <= found.share / 2
-    )
-
-
-def _shown(command: Next | None) -> str:
-    """A command of an `Advice`; empty if there is none."""
-    return next(iter(to_lines([command])), "")
-
-
-def advice(result: Rehearsal) -> tuple[str, Next | None]:
-    """Why, and the command to type next."""
+def advice(result: Rehearsal) -> tuple[str, Next | Sentence]:
+    """Why, and what follows: a command, or the end in words."""
     if result.request.no_step:
-        return f"{STEP_REMEDY[:1].upper()}{STEP_REMEDY[1:]}.", _analyze_command(result)
+        return "", Sentence.of(STEP_REMEDY)
     if result.request.failed:
-        return "Mend the program. The prediction of its step holds.", _analyze_command(
-            result
-        )
+        words = "mend the program, then rehearse it again"
+        return "The prediction of its step holds.", Sentence.of(words)
     if not result.good:
         hlo = near(result.baseline.compiled.after_optimizations)
         remedy = str(result.verdict.remedy) or "See which names match."
         return remedy, Next.of("verify", near(result.profile), "--hlo", hlo)
-    prediction, ceiling_saves = result.profiled.prediction, _ceiling_saves(result)
-    if pays(result):
-        return "Measure the costs and prove the gain.", result.measure
-    parts = prediction.timeline.breakdown
-    if not parts.communication_us and not parts.copy_us:
-        return (
-            "The step communicates nothing: its time is compute and launch gaps.",
-            _analyze_command(result),
-        )
-    is_stuck = _is_stuck(result)
-    if ceiling_saves < NEAR_CEILING:
-        what = (
-            "Exposed communication has nothing to hide behind"
-            if is_stuck
-            else "The communication is hidden already"
-        )
-        more = " Other sharding or more work per device might help." if is_stuck else ""
-        most = f"no profile and no flag saves more than {figures.share(max(ceiling_saves, 0.0))}"
-        return f"{what}: {most}.{more}", _analyze_command(result)
-    if not result.tune:
-        return (
-            "The search for flags in this run directory found nothing better.",
-            _analyze_command(result),
-        )
-    if is_stuck:
-        return (
-            "No order of these instructions hides it; other flags combine or pipeline collectives.",
-            result.tune,
-        )
-    most = figures.share(_hideable(result))
-    return (
-        f"Another order saves at most {most}; other flags also combine or pipeline collectives.",
-        result.tune,
-    )
+    search = Search.NOT if result.tune else Search.IN_VAIN
+    measured = Measured.SIMULATED if result.is_measured else Measured.NOT
+    known = Known(measured=measured, search=search, account=result.account)
+    move = next_move(known)
+    if move is Move.MEASURE and result.measure is not None:
+        return "", result.measure
+    if move is Move.SEARCH and result.tune is not None:
+        return "", result.tune
+    return "", account.end_words(known)
 
 
-def _analyze_command(result: Rehearsal) -> Next:
-    """The command that shows where the time goes."""
-    return Next.of("analyze", near(folder_of(result)))
+def span_finder(result: Rehearsal) -> account.SpanOf:
+    """Where an instruction is in the timeline of the schedule that the user's flags make."""
+    made = result.now.prediction.timeline
+    codes = {name: code for code, name in enumerate(made.names)}
 
+    def place(name: str) -> tuple[float, float] | None:
+        rows = np.flatnonzero(made.instruction == codes.get(name, -1))
+        if not len(rows):
+            return None
+        longest = rows[np.argmax(made.duration_us[rows])]
+        return float(made.start_us[longest]), float(made.end_us[longest])
 
-def _is_stuck(result: Rehearsal) -> bool:
-    """Whether most of the exposed time has nothing to hide behind."""
-    placed = [move.after for move in result.moves if move.after is not None]
-    return stuck_share(result.profiled.prediction, placed) > MOSTLY
-
-
-def _actions(result: Rehearsal) -> tuple[Advice, ...]:
-    """What shortens the step, what saves most first."""
-    if not result.good:
-        return ()
-    schedules, lhs, found = _schedules(result), _lhs_gain(result), []
-    if lhs is not None and lhs.share >= LEAST_GAIN:
-        command, why = (
-            f'export XLA_FLAGS="$XLA_FLAGS {LHS_ON}"',
-            f"off by default here; {_range(lhs)}",
-        )
-        found.append(
-            Advice(
-                f"Set {LHS_ON}", lhs.high, why, command, span_us=span_us(schedules[0])
-            )
-        )
-    if pays(result):
-        gained = result.gained.answer
-        moved = sum(move.moved for move in result.moves)
-        why = f"{moved} of {len(result.moves)} collectives move; {_range(gained)}"
-        title = (
-            "Measure a profile and use it"
-            if result.costs_are != "measured"
-            else "Use the profile"
-        )
-        found.append(
-            Advice(
-                title,
-                gained.high,
-                why,
-                command=_shown(result.measure),
-                span_us=span_us(schedules[-2]),
-            )
-        )
-    if _ceiling_saves(result) >= NEAR_CEILING and result.tune:
-        most = figures.share(_hideable(result))
-        why = f"another order saves at most {most}; flags that combine or pipeline collectives may save more"
-        found.append(
-            Advice(
-                "Look for other flags",
-                None,
-                why,
-                command=_shown(result.tune),
-                span_us=span_us(schedules[-1]),
-            )
-        )
-    return tuple(sorted(found, key=lambda action: -(action.saves or 0.0)))
-
-
-def _range(found: Gain) -> str:
-    """``8.5 %``, with its range if contention or data decide."""
-    if found.high - found.low < 5e-4:
-        return figures.share(found.share)
-    return f"{figures.share(found.share)} ({figures.between(figures.share(found.low), figures.share(found.high))})"
-
-
-def _lhs_gain(result: Rehearsal) -> Gain | None:
-    """What LHS alone changes; None: XLA runs it without being asked."""
-    return None if result.lhs_gained is None else result.lhs_gained.answer
-
-
-def _ceiling_saves(result: Rehearsal) -> float:
-    """The share of the profiled step that perfect overlap would save."""
-    prediction = result.profiled.prediction
-    return 1 - prediction.ceiling_us / max(prediction.step_us, 1e-9)
-
-
-def _hideable(result: Rehearsal) -> float:
-    """The share of the profiled step that another order of its instructions saves at most."""
-    hideable_us = sum(
-        move.after.hideable_us for move in result.moves if move.after is not None
-    )
-    return min(
-        _ceiling_saves(result),
-        hideable_us / max(result.profiled.prediction.step_us, 1e-9),
-    )
+    return place
 
 
 def setting_notes(asked: RehearseRequest) -> list[str]:
@@ -906,6 +769,7 @@ def rehearse_document(result: Rehearsal) -> dict[str, object]:
         "profile": str(result.profile),
         "gain": result.gained.answer,
         "control": control.document(result),
+        "account": account.document(result.account),
         "verdict": headline(result)[0],
         "next": "\n  ".join(str(item) for item in advice(result) if item),
         "warnings": result.warnings,

@@ -26,7 +26,7 @@ from pgle.costs.profile.value import (
     most_skewed,
 )
 from pgle.errors import many, printable, shown, some
-from pgle.next import Next, to_lines
+from pgle.next import Commands, Next, to_way
 from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.value import Page, Prose, Section, Table, Value, table
@@ -54,7 +54,7 @@ _TITLES = {
 }
 
 
-def profile_page(name: str, summary: Summary, following: Sequence[Next] = ()) -> Page:
+def profile_page(name: str, summary: Summary, following: Commands = ()) -> Page:
     """Costs, the most expensive first; sums by kind; names that XLA takes otherwise than it
     reads.
     """
@@ -84,7 +84,7 @@ def profile_page(name: str, summary: Summary, following: Sequence[Next] = ()) ->
             ),
             conversion_section(summary.warnings),
         ),
-        next=to_lines(following),
+        way=to_way(following),
         warnings=tuple(faults),
     )
 
@@ -385,7 +385,7 @@ def trace_page(path: str, summary: TraceSummary, following: Next) -> Page:
             Section("left-out", "Left out", (*left, lost)),
             Section("flags", "XLA_FLAGS", (Prose(summary.trace.xla_flags, code=True),)),
         ),
-        next=to_lines([following]),
+        way=to_way([following]),
         warnings=tuple(map(printable, summary.trace.warnings)),
     )
 
@@ -421,9 +421,7 @@ _WORDS = {
 _NOTED = (CostChange.ADDED, CostChange.REMOVED, CostChange.NOISE)
 
 
-def diff_page(
-    old: str, new: str, diff: ProfileDiff, following: Sequence[Next] = ()
-) -> Page:
+def diff_page(old: str, new: str, diff: ProfileDiff, following: Commands = ()) -> Page:
     """The largest changes in time first; sums by kind in a section."""
     counted = [total for total in diff.totals if total.kind is not CostKind.LOOP]
     before, after = (
@@ -459,7 +457,7 @@ def diff_page(
         table=table(heads, map(_difference, changed), shown=CHANGES),
         notes=(counts,),
         sections=(Section("kinds", "By kind", (table(of_kind, kinds),)),),
-        next=to_lines(following),
+        way=to_way(following),
         warnings=tuple(diff.warnings),
     )
 
@@ -515,7 +513,7 @@ _NOT_COMPUTE = (
 )  # a loop's cost sums its instructions, which are listed too
 
 
-def convert_page(result: Conversion, following: Sequence[Next] = ()) -> Page:
+def convert_page(result: Conversion, following: Commands = ()) -> Page:
     """What was written and how much was left out; the modules and everything that was left out in
     sections.
     """
@@ -545,7 +543,7 @@ def convert_page(result: Conversion, following: Sequence[Next] = ()) -> Page:
                 (modules,),
             ),
         ),
-        next=to_lines(following),
+        way=to_way(following),
         warnings=result.warnings
         if several
         else tuple(line.removeprefix(f"{name}: ") for line in result.warnings),
@@ -702,7 +700,7 @@ def _sums(label: tuple[str, ...], costs: Iterable[Cost]) -> Iterator[tuple[Value
 
 
 def complete_page(
-    completions: Sequence[Completion], written: Written, following: Sequence[Next] = ()
+    completions: Sequence[Completion], written: Written, following: Commands = ()
 ) -> Page:
     """Per module how much was missing, and where it comes from now."""
     rows: list[tuple[Value, ...]] = []
@@ -736,7 +734,7 @@ def complete_page(
             ),
             conversion_section(completions[-1].profile.warnings),
         ),
-        next=to_lines(following),
+        way=to_way(following),
         about=(("sha256", written.sha256),),
     )
 
@@ -763,9 +761,7 @@ def complete_document(
     }
 
 
-def carry_page(
-    carried: Carried, written: Written, following: Sequence[Next] = ()
-) -> Page:
+def carry_page(carried: Carried, written: Written, following: Commands = ()) -> Page:
     """How much of the profile's time was carried, how each cost was matched, and the rest."""
     rows: list[tuple[Value, ...]] = []
     for by, how in _BY.items():
@@ -797,7 +793,7 @@ def carry_page(
                 listed("cost without a place", carried.unused),
             ),
         ),
-        next=to_lines(following),
+        way=to_way(following),
     )
 
 

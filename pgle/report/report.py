@@ -10,10 +10,11 @@ import numpy as np
 
 from pgle.errors import UserError, many, printable, some
 from pgle.files import AnyPath, Progress, check_absent, write_files
-from pgle.next import Next, to_lines
+from pgle.next import Next, to_way
 from pgle.report import compare
-from pgle.report.analyze import BETWEEN, SpanOf, analyze_page, nowhere
-from pgle.report.next_steps import Commands
+from pgle.report.account import SpanOf, nowhere
+from pgle.report.analyze import BETWEEN, analyze_page
+from pgle.report.next_steps import after_stages
 from pgle.report.page import figures, value
 from pgle.report.page.html import render
 from pgle.report.page.plain import markdown
@@ -111,12 +112,7 @@ def run_page(found: RunFacts) -> Page:
     analysis, compared = found.analysis, found.comparison
     panels, lost = _panels(found)
     page = Page("", (), "A profile, and nothing measured with it yet")
-    following: Commands = ()
     if analysis is not None:
-        own = Next.of("report", *found.inputs).argv
-        following = tuple(
-            item for item in analysis.next if item.argv[: len(own)] != own
-        )
         mine = len(found.schedules)
         page = analyze_page(
             analysis,
@@ -129,6 +125,8 @@ def run_page(found: RunFacts) -> Page:
             verdict=compare.headline(compared),
             tone=compare.TONES.get(compared.verdict, ""),
         )
+    if compared is not None and found.run is not None:
+        page = replace(page, way=to_way(after_stages(found.run, compared)))
     return replace(
         page,
         title=f"pgle report: {_name(found)}",
@@ -141,7 +139,6 @@ def run_page(found: RunFacts) -> Page:
             *page.sections,
             _stages(found.manifest),
         ),
-        next=to_lines(following),
         about=tuple(_about(found)),
         warnings=tuple(
             dict.fromkeys(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pgle.errors import cut, many, printable, some
 from pgle.masking import kept_argv
-from pgle.next import Next, to_lines
+from pgle.next import Next, Way, to_type
 from pgle.report import scale_control, text
 from pgle.report.page import figures, html
 from pgle.report.page.figures import Unit
@@ -22,6 +22,7 @@ from pgle.report.page.value import (
     Chart,
     Page,
     Prose,
+    Saving,
     Section,
     Table,
     Value,
@@ -96,7 +97,7 @@ def scale_page(found: Scaling, path: Path | None = None) -> Page:
         notes=(*_notes(found), *([f"Page: {path}"] if path else [])),
         actions=_actions(found),
         sections=tuple(_sections(found)),
-        next=_next(found),
+        way=_next(found),
         warnings=_warnings(rows),
     )
 
@@ -392,7 +393,7 @@ def _actions(found: Scaling) -> tuple[Advice, ...]:
     better = max(fitting, key=lambda other: other.efficiency or 0.0, default=item)
     saves = 1 - (item.efficiency or 0.0) / max(better.efficiency or 0.0, 1e-9)
     if better.row.variant != row.variant and saves > LEAST_SAVED:
-        given.append(Advice(f"Take {_named(better.row)} at {at}", saves))
+        given.append(Advice(f"Take {_named(better.row)} at {at}", _saving(saves)))
     # Weights are gathered and gradients reduced once, whatever the batch: with twice the work in a
     # step, half of their time remains for each part of it.
     moved = sum(one.weights_us for one in row.by_collective) / row.step_us / 2
@@ -402,12 +403,12 @@ def _actions(found: Scaling) -> tuple[Advice, ...]:
     if ceiling_saves > LEAST_SAVED:
         given.append(
             Advice(
-                f"Look for XLA flags at {at}",
-                ceiling_saves,
-                command=next(iter(to_lines([_tune(found, row)])), ""),
+                f"Search for XLA flags at {at}",
+                Saving(None, 0.0, ceiling_saves),
+                command=_typed(_tune(found, row)),
             )
         )
-    given.sort(key=lambda action: -(action.saves or 0.0))
+    given.sort(key=_expected, reverse=True)
     culprit = answer.culprit
     if (
         answer.breaks is not None
@@ -431,15 +432,33 @@ def _actions(found: Scaling) -> tuple[Advice, ...]:
     return tuple(given)
 
 
+def _typed(command: Next | None) -> str:
+    return "" if command is None else to_type(command)
+
+
+def _saving(share: float) -> Saving:
+    return Saving(share, share, share)
+
+
+def _expected(action: Advice) -> float:
+    if action.saves is None or action.saves.expected is None:
+        return 0.0
+    return action.saves.expected
+
+
 def _more_work(row: ScaleRow, saves: float) -> Advice:
     more, at = row.temp_bytes or 0, _gpus(row)
     why = "weights and gradients cross the links once a step, whatever its work"
     if (row.memory_bytes or 0) + more > (row.limit_bytes or inf):
         return Advice(
-            f"Accumulate gradients at {at}", saves, f"{why}; a larger batch may not fit"
+            f"Accumulate gradients at {at}",
+            _saving(saves),
+            f"{why}; a larger batch may not fit",
         )
     why += f"; temporaries may double, {figures.size(more)} more" if more else ""
-    return Advice(f"Give each of {at} more work, or accumulate gradients", saves, why)
+    return Advice(
+        f"Give each of {at} more work, or accumulate gradients", _saving(saves), why
+    )
 
 
 def _to_fit(found: Scaling, row: ScaleRow) -> Advice:
@@ -571,29 +590,35 @@ def _charts(rows: Sequence[Judged]) -> Chart:
     return Chart(html.svg([steps, share], words), words)
 
 
-def _next(found: Scaling) -> tuple[str, ...]:
+def _next(found: Scaling) -> Way:
     """The first action that is a command; where nothing can be run, what to do first."""
     request, answer = found.request, found.answer
     if answer.first is None:
         if found.are_files:
-            return ()
+            return Way()
         first = "write {devices} where the program takes its number of GPUs"
         first = (
             "correct the program"
             if any("{" in word for word in request.words)
             else first
         )
-        return (f"{first}, then repeat the command",)
+        return Way(done=f"{first}, then repeat the command")
     if answer.nearest is not None and not answer.good:
         if _fits_with_more(found, answer.nearest.row):
-            return (f"repeat with {MORE_MEMORY} in the environment",)
+            return Way(done=f"repeat with {MORE_MEMORY} in the environment")
         vary = "write {batch} in the command, and give --vary batch=1,2,4,8 --fit batch"
-        return (
-            f"give smaller values of --vary {request.fit}" if request.fit else vary,
-        )
+        if request.fit:
+            vary = f"give smaller values of --vary {request.fit}"
+        return Way(done=vary)
     commands = tuple(action.command for action in _actions(found) if action.command)[:1]
     has_mesh = found.are_files or answer.breaks is None or answer.breaks.row.values
-    return commands or (() if has_mesh else (f"repeat with {VARY}",))
+    if commands:
+        return Way(commands)
+    if has_mesh:
+        return Way(
+            done="nothing that pgle can change shortens this step at these sizes"
+        )
+    return Way(done=f"repeat with {VARY}")
 
 
 def _fits_with_more(found: Scaling, row: ScaleRow) -> bool:
@@ -644,7 +669,7 @@ def document(found: Scaling, page: Path) -> dict[str, object]:
         "not_modelled": NOT_MODELLED,
         "resumed": found.resumed,
         "page": str(page),
-        "next": "".join(_next(found)),
+        "next": "".join(_next(found).next) or _next(found).done,
         "warnings": _warnings([item.row for item in found.answer.rows]),
     }
 

@@ -12,9 +12,9 @@ from types import TracebackType
 from pgle.costs.profile.coverage import Coverage
 from pgle.errors import many, printable
 from pgle.masking import kept_argv
-from pgle.next import Next, to_lines
+from pgle.next import Commands, Next, to_way
 from pgle.report import compare, text
-from pgle.report.next_steps import Commands, after_stages
+from pgle.report.next_steps import after_stages
 from pgle.report.page import figures
 from pgle.report.page.value import Page, Prose, Section, Tone
 from pgle.report.profiles import costs_line
@@ -75,7 +75,7 @@ def stage_page(result: StageResult) -> Page:
                 tuple(map(Prose, map(printable, _about(result)))),
             ),
         ),
-        next=to_lines([command]),
+        way=to_way([command]),
         warnings=result.warnings,
     )
 
@@ -161,7 +161,7 @@ def auto_page(result: AutoResult) -> Page:
                 "modules", "Modules", tuple(Prose(printable(line)) for line in modules)
             ),
         ),
-        next=to_lines(after_auto(result)),
+        way=to_way(after_auto(result)),
         warnings=result.warnings,
     )
 
@@ -321,7 +321,7 @@ def run_page(result: Pipeline, warnings: Iterable[str] = ()) -> Page:
         sections=()
         if found is None
         else compare.comparison_page(found, result.checks).sections,
-        next=to_lines(_next(result)),
+        way=to_way(_next(result)),
         warnings=tuple(dict.fromkeys((*warnings, *result.warnings))),
     )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgle.errors import cut, many, printable
-from pgle.next import Next, to_lines, typed
+from pgle.next import Next, Way, to_type, to_way, typed
 from pgle.report import text
 from pgle.report.page.value import Cell, Page, Section, Tone, table
 from pgle.report.text import near
@@ -46,14 +46,15 @@ def folder_page(found: FolderContents) -> Page:
             verdict="pgle gives XLA's scheduler measured costs, and proves that they help.",
             table=table("type | to learn", START),
             notes=note,
-            next=(START[0][0], "pgle --help"),
+            way=Way((START[0][0], "pgle --help")),
         )
     rows = []
     for sight in found.sights[:COMMANDS]:
         more = f" and {len(sight.paths) - 1:,} more" if len(sight.paths) > 1 else ""
         rows.append((sight.kind, printable(f"{sight.paths[0]}{more}")))
     commands = [command for sight in found.sights for command in sight.commands]
-    lines = to_lines(commands)
+    way = to_way(commands)
+    lines = way.next
     paths = (
         (sight.kind, printable(str(path)))
         for sight in found.sights
@@ -73,7 +74,7 @@ def folder_page(found: FolderContents) -> Page:
         sections=(
             Section("files", "All that was found", (table("kind | path", paths),)),
         ),
-        next=lines[:COMMANDS],
+        way=Way(lines[:COMMANDS], way.done),
     )
 
 
@@ -88,23 +89,20 @@ def starters_page(starters: Mapping[str, Starter]) -> Page:
         identity=(),
         verdict=f"{many(len(starters), 'starter')} to write",
         table=table("name | what | files", rows),
-        next=to_lines([Next.of("init", "NAME")]),
+        way=to_way([Next.of("init", "NAME")]),
     )
 
 
 def written_page(written: Sequence[Path], starter: Starter, folder: Path) -> Page:
     """What was written into a folder, and what to do with it there."""
+    there = "" if folder == Path() else f"{typed('cd', near(folder))} && "
     return Page(
         title="pgle init",
         identity=(starter.purpose,),
         verdict=f"wrote {many(len(written), 'file')}",
         tone="good",
         notes=tuple(f"wrote {near(path)}" for path in written),
-        next=(
-            starter.following
-            if folder == Path()
-            else f"{typed('cd', near(folder))} && {starter.following}",
-        ),
+        way=Way((there + starter.following,)),
     )
 
 
@@ -137,9 +135,11 @@ def doctor_page(diagnosis: Diagnosis) -> Page:
     kept_by = dict.fromkeys((*diagnosis.keeps_from_profiling, *keeps))
     why = f" (see {', '.join(kept_by)})" if kept_by else ""
     capture = () if measures else ("--capture", "simulated")
-    commands: list[Next | str] = [check.command for check in marked if check.command]
-    if measures or rehearses:
-        commands.append(Next.of("run", *capture, "--", *UNKNOWN))
+    commands = tuple(str(check.command) for check in marked if check.command)
+    run = Next.of("run", *capture, "--", *UNKNOWN)
+    way = Way(commands, to_type(run) if measures or rehearses else "")
+    if not (commands or way.done):
+        way = Way(done=str(marked[0].remedy))
     rows = [
         (check.name, Cell(check.verdict, TONES[check.verdict]), check.found)
         for check in diagnosis.checks
@@ -172,7 +172,7 @@ def doctor_page(diagnosis: Diagnosis) -> Page:
             f"{many(len(diagnosis.checks) - len(marked), 'check')} ok (--all lists them)",
         ),
         sections=(Section("checks", "All checks", (table("check |  | found", rows),)),),
-        next=to_lines(commands or [marked[0].remedy]),
+        way=way,
     )
 
 
@@ -198,5 +198,5 @@ def proof_page(proof: Chain) -> Page:
         notes=("Times are estimates: the GPU is simulated.",)
         if proof.simulated
         else (),
-        next=to_lines([command]),
+        way=to_way([command]),
     )

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+from pgle.account.value import OpportunityKind
+from pgle.account.way import Known, Search
 from pgle.errors import cut, many, shown
-from pgle.next import Next, quoted, to_lines
-from pgle.report import text
+from pgle.next import Commands, Next, Sentence, quoted, to_way
+from pgle.report import account, text
 from pgle.report.control import STAGE
-from pgle.report.next_steps import Commands
 from pgle.report.page import figures
 from pgle.report.page.value import (
     Advice,
@@ -40,10 +42,11 @@ from pgle.run.rehearse_program import LHS_ON
 from pgle.run.tune import LESS, OnTrial, Simulated, Tuning
 from pgle.schedule.control import Controlled
 from pgle.schedule.placements import in_one, placements
-from pgle.tune.search import LEAST_SAVED, Trial, best, judge
+from pgle.tune.search import Trial, best, judge
 from pgle.xla.flags.catalogue import effects_of, is_slower, summary
 
 VARIATIONS = "Variations: costs, latencies, contention and launch gaps, drawn anew as far as they are uncertain"
+SET_THEM = "set these flags in the job, and compare its step times with today's;"
 _PLAIN = re.compile(
     r"[\w=.,:/+ -]*", re.ASCII
 )  # what a shell leaves alone between double quotes
@@ -77,10 +80,6 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
     words, tone = headline(found)
     actions = _actions(found, schedules)
     following = commands(found, out)
-    if picture is None:
-        following = tuple(
-            command for command in following if command.name != "report"
-        )  # that is this page
     count = found.tuned.trial.modelled
     modelled = (
         f"{many(count, 'collective')} with modelled times"
@@ -114,14 +113,14 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
             ),
             f"Page: {near(picture)}" if picture is not None else "",
         ),
-        # On a terminal the flags are above and their command is the next one.
-        actions=actions if picture is None or found.proof is None else (),
+        actions=actions,
         sections=(
             *sections(schedules, grouped[-1], (schedules[-1].label,) * 2),
+            account.section(found.account),
             Section("trials", "Every trial", _trials(found)),
             Section("proof", "Proof", tuple(map(Prose, _proof(found)))),
         ),
-        next=to_lines(following),
+        way=to_way(following),
         warnings=(*found.refused, *found.warnings),
         tiles=tiles(
             [
@@ -143,21 +142,19 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
 
 def headline(found: Tuning) -> tuple[str, Tone]:
     """The answer in one line, and its tone."""
-    prediction = found.pgle.prediction
-    saved = figures.share(1 - prediction.ceiling_us / max(prediction.step_us, 1e-9))
     if found.verdict == "cannot-tell":
-        return f"Cannot tell: {shown(prediction.lower_bound_why)}", "warn"
-    if found.verdict == "no-room":
-        return f"No flags needed: hiding all communication would save {saved}", "good"
+        why = found.pgle.prediction.lower_bound_why
+        return f"Cannot tell: {shown(why)}", "warn"
     if found.proof is None:
-        return f"No better flags; perfect overlap would save {saved}", ""
+        words, tone = account.headline(found.account)
+        return f"No better flags. {words}", tone
     saved_by, neither_us, trial = (
         found.proof.saved,
         found.baseline.trial.step_us,
         found.tuned.trial,
     )
     words = (
-        f"These flags shorten the step by {figures.share(saved_by.share)} on average"
+        f"Try these flags: predicted {figures.share(saved_by.share)} shorter on average"
     )
     if saved_by.low < saved_by.high:
         words += f" ({figures.shares((saved_by.low, saved_by.high))})"
@@ -198,11 +195,10 @@ def _sides(found: Tuning) -> list[tuple[str, Simulated]]:
 
 def _table(found: Tuning) -> Table:
     """The sides, and perfect overlap."""
-    hidden = ("all communication hidden", found.pgle.prediction.ceiling_us, "", "", "")
-    return table(
-        _heads(found)[:-1],
-        (*(_row(found, side.trial, name)[:-1] for name, side in _sides(found)), hidden),
-    )
+    rows = [_row(found, side.trial, name)[:-1] for name, side in _sides(found)]
+    for name, us, share in account.bound_rows(found.account):
+        rows.append((name, us, share - 1, "", ""))
+    return table(_heads(found)[:-1], rows)
 
 
 def _heads(found: Tuning) -> list[str]:
@@ -292,19 +288,14 @@ def _proof(found: Tuning) -> Iterator[str]:
 
 
 def _actions(found: Tuning, schedules: list[Schedule]) -> tuple[Advice, ...]:
-    """The flags, if there are some that help enough."""
-    if found.proof is None or found.proof.saved.share < LEAST_SAVED:
-        return ()
-    judged, saved = found.proof.judged, found.proof.saved
-    why = f"shorter in {judged.won} of {judged.of} variations of the costs"
-    return (
-        Advice(
-            "Set these flags",
-            saved.share,
-            why,
-            exported(found),
-            span_us=span_us(schedules[1]),
-        ),
+    """What saves most; the flags have the line that sets them."""
+    flags = OpportunityKind.FLAGS
+    span = span_us(schedules[1])
+    return tuple(
+        replace(one, command=exported(found), span_us=span)
+        if item.kind is flags
+        else one
+        for item, one in account.listed(found.account)
     )
 
 
@@ -314,17 +305,16 @@ def why_next(found: Tuning) -> str:
         return "Profile again under these flags and compare on the GPUs: only that proves the gain."
     if found.verdict == "cannot-tell":
         return "Give the loop a constant length (jax.lax.scan, or fori_loop with constant bounds), then tune again."
-    saved = figures.time(
-        found.pgle.prediction.step_us - found.pgle.prediction.ceiling_us
-    )
     if found.verdict == "no-room":
-        return f"At most {saved} of the step could be hidden."
-    return f"Flags do not help here. Changes of the program could save up to {saved}."
+        return "The communication is hidden already."
+    return "No setting of flags was shorter in enough variations."
 
 
 def commands(found: Tuning, out: Path) -> Commands:
     """What to type next; the first is the most useful."""
     launch = found.launch
+    if found.proof is not None and launch.words == UNKNOWN:
+        return (Sentence.of(f"{SET_THEM} {out / 'flags.txt'} has them"),)
     if found.proof is not None:
         before = (
             launch.run.path if launch.run is not None else free(Path("runs/untuned"))
@@ -336,12 +326,7 @@ def commands(found: Tuning, out: Path) -> Commands:
         lines = [] if is_there else [launch.line("run", before)]
         new = launch.line("run", after, "--flags-file", out / "flags.txt")
         return new, *lines, Next.of("compare", before / "perf", after / "perf")
-    if launch.run is not None:
-        perf = launch.run.stage("perf").path
-        return (Next.of("analyze", perf if perf.is_dir() else launch.run.path),)
-    if found.costs_are != "measured" and launch.words != UNKNOWN:
-        return (launch.line("run", free(Path("runs/default"))),)
-    return (Next.of("report", out, "-o", free(out / "report.html")),)
+    return (account.end_words(Known(search=Search.IN_VAIN, account=found.account)),)
 
 
 @contextmanager
@@ -413,6 +398,7 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
             name: _trial(found, trial) for name, trial in found.without.items()
         },
         **text.picked(found, "refused costs_are"),
+        "account": account.document(found.account),
         "modelled": tuned.modelled,
         "not_modelled": found.tuned.prediction.not_modelled,
         "public": {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pgle.costs.profile.value import CostKind, Fault, join_name, split_name
 from pgle.errors import cut, many, shown, some
-from pgle.next import COMPLETE, Next, Sentence, to_lines
+from pgle.next import COMPLETE, Commands, Sentence, to_way
 from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.value import Cell, Page, Part, Prose, Section, Table, Tone, table
@@ -28,7 +28,7 @@ INVALID_SHOWN = 8
 
 
 def verify_page(
-    profile: str, coverage: Coverage, bounds: Bounds, following: Sequence[Next] = ()
+    profile: str, coverage: Coverage, bounds: Bounds, following: Commands = ()
 ) -> Page:
     """Whether the profile covers the main module, and what it lacks of it; the figures in sections.
 
@@ -60,7 +60,7 @@ def verify_page(
         table=_gaps(worst, GAPS_SHOWN) if failures else None,
         notes=notes if failures else (),
         sections=tuple(_sections(worst, coverage, hints)),
-        next=to_lines(commands if failures else following),
+        way=to_way(commands if failures else following),
         warnings=(*_warnings(coverage), *([] if failures else _off(worst))),
     )
 
@@ -302,7 +302,7 @@ USE_TONES: dict[ProfileUse, Tone] = {
 }
 
 
-def confirm_page(log: str, verdict: LogVerdict, following: Sequence[Next] = ()) -> Page:
+def confirm_page(log: str, verdict: LogVerdict, following: Commands = ()) -> Page:
     """The main module: whether it used the profile, and why; the other modules in a section."""
     main, others = verdict.main, verdict.modules[1:]
     uses = {use: sum(item.verdict is use for item in others) for use in ProfileUse}
@@ -337,7 +337,7 @@ def confirm_page(log: str, verdict: LogVerdict, following: Sequence[Next] = ()) 
                 (_module_rows(verdict.modules), *map(Prose, map(shown, lines))),
             ),
         ),
-        next=to_lines(following),
+        way=to_way(following),
         warnings=tuple(verdict.warnings),
     )
 

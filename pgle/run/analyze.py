@@ -7,9 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
+from pgle.account.value import Account
+from pgle.analyze.account import account_of_trace
 from pgle.analyze.analysis import MeasuredStep, Memory, find_memory, measure_step
 from pgle.analyze.differences import Differences, find_differences
 from pgle.analyze.findings import StepFinding
@@ -28,9 +31,9 @@ from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, as_path, read_bytes
 from pgle.next import Next
 from pgle.run.compare import CompareRequest, run_compare
-from pgle.run.directory.directory import COMPARED, RunDirectory, StageFolder
+from pgle.run.directory.directory import COMPARED, RunDirectory, StageFolder, free
 from pgle.run.directory.manifest import Manifest, read_manifest
-from pgle.run.inputs.next_command import UNKNOWN, dump_near, following, launch_of, tune
+from pgle.run.inputs.next_command import dump_near, launch_of, stage_left, tune
 from pgle.run.inputs.traces import (
     is_run_dir,
     is_trace,
@@ -343,6 +346,16 @@ class Analysis:
     # against, before: what changed since another step, and that step; None without one
     against: Differences | None = None
     before: MeasuredStep | None = None
+    search: Next | None = None  # the command that looks for other flags
+    is_searched: bool = False  # the search was done, and found nothing better
+    convert: Next | None = None  # the command that makes a profile of the trace
+
+    @cached_property
+    def account(self) -> Account:
+        """The step, and what would shorten it."""
+        return account_of_trace(
+            self.step, self.findings, self.search, is_searched=self.is_searched
+        )
 
     @property
     def shown_warnings(self) -> tuple[str, ...]:
@@ -378,13 +391,18 @@ def analyze(
                 f"the main modules are {names}: are these runs of one program?"
             )
     next_ = _next(step, side) if other is None else _next_of(side, other)
+    runs = [stage.run for stage in map(recorded_by, side.inputs) if stage is not None]
+    search = tune(runs[0]) if runs else None
     return Analysis(
-        step,
-        find_findings(step),
-        next_,
-        tuple(dict.fromkeys(warnings)),
-        against,
-        before,
+        step=step,
+        findings=find_findings(step),
+        next=next_,
+        warnings=tuple(dict.fromkeys(warnings)),
+        against=against,
+        before=before,
+        search=search,
+        is_searched=bool(runs) and search is None,
+        convert=_conversion(step, side),
     )
 
 
@@ -417,16 +435,8 @@ def _next(step: MeasuredStep, side: StepInput) -> tuple[Next, ...]:
         first = () if is_run else (launch_of(runs[0]).line("perf", runs[0].path),)
         return *first, Next.of("analyze", perf.path)
     if runs:
-        line, own = (
-            following(runs[0]),
-            {
-                Next.of("analyze", *side.inputs),
-                Next.of("analyze", runs[0].path),
-            },
-        )
-        command = tune(runs[0]) if line in own else line
-        return () if command is None else (command,)
-    page = Next.of("report", *words)
+        left = stage_left(runs[0])
+        return () if left is None else (left,)
     if step.module is None:  # its dump may be in or next to its traces
         modules = {step.costs.program.key.name: step.costs.program.fingerprints}
         folders = dict.fromkeys(
@@ -437,24 +447,29 @@ def _next(step: MeasuredStep, side: StepInput) -> tuple[Next, ...]:
         found = next(
             filter(None, (dump_near(folder, modules) for folder in folders)), None
         )
-        return (
-            (Next.of("analyze", *words, f"--hlo={found}"), page) if found else (page,)
-        )
-    if step.trace.simulated:
-        return page, Next.of("profile", "--", *UNKNOWN)
-    return page, Next.of("convert", *words, "-o", "profile.pbtxt")
+        return (Next.of("analyze", *words, f"--hlo={found}"),) if found else ()
+    return ()
+
+
+def _conversion(step: MeasuredStep, side: StepInput) -> Next | None:
+    """The command that makes a profile of a trace; None for a schedule, and in a run directory,
+    which has one.
+    """
+    is_run = any(recorded_by(path) is not None for path in side.inputs)
+    if is_run or step.trace.simulated or on_host(step.trace):
+        return None
+    words = [*side.inputs, *(f"--hlo={path}" for path in side.hlo)]
+    return Next.of("convert", *words, "-o", free(Path("profile.pbtxt")))
 
 
 def _next_of(side: StepInput, other: StepInput) -> tuple[Next, ...]:
-    """After a comparison: its page; and step times of several launches, which alone prove a
-    difference.
-    """
+    """After a comparison: its page. Step times of several launches alone prove a difference."""
     words = [*side.inputs, *(f"--hlo={path}" for path in side.hlo)]
     words += [f"--against={path}" for path in other.inputs] + [
         f"--against-hlo={path}" for path in other.hlo
     ]
-    page = Next.of("report", *words, "--output=diff.html")
-    return page, Next.of("compare", "BASE", "NEW")
+    page = free(Path("diff.html"))
+    return (Next.of("report", *words, f"--output={page}"),)
 
 
 T = TypeVar("T")

@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
+from pgle.account.scheduled import account_of_schedule
+from pgle.account.value import Account
 from pgle.costs.estimate.known import unmodelled_warnings
 from pgle.costs.estimate.unknown import assumed_warnings
 from pgle.costs.profile.files import read_profile
@@ -19,7 +22,9 @@ from pgle.run.target import TargetFrom, gpu_of
 from pgle.schedule.predict import Prediction, predict
 from pgle.xla.hlo.dumps import no_match, read_scheduled
 from pgle.xla.hlo.module import Module
-from pgle.xla.targets import load_target
+from pgle.xla.targets import Hardware, load_target
+
+AS_SCHEDULED = "as it is scheduled"
 
 
 @dataclass(frozen=True)
@@ -28,11 +33,23 @@ class Predicted:
 
     asked: Predict  # as it was requested
     module: Module  # scheduled
-    target: str  # the GPU's name
+    hardware: Hardware  # the GPU, its hosts and its network
     target_from: TargetFrom  # what says so
     prediction: Prediction  # one step
     warnings: tuple[str, ...]  # one line each
     stage: str = ""  # of the run directory that was given, whose module it is
+
+    @property
+    def target(self) -> str:
+        """The GPU's name."""
+        return self.hardware.name
+
+    @cached_property
+    def account(self) -> Account:
+        """The step, and what would shorten it."""
+        return account_of_schedule(
+            self.module, self.prediction, self.hardware, base=AS_SCHEDULED
+        )
 
 
 def predict_file(request: Predict) -> Predicted:
@@ -62,7 +79,7 @@ def predict_file(request: Predict) -> Predicted:
         asked=request,
         stage=stage,
         module=module,
-        target=chosen_hardware.name,
+        hardware=chosen_hardware,
         target_from=gpu.by,
         prediction=prediction,
         warnings=(

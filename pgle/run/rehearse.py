@@ -8,9 +8,13 @@ import shutil
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
 
+from pgle.account.scheduled import PlannedMemory, account_of_schedule
+from pgle.account.tried import TriedSchedules
+from pgle.account.value import Account
 from pgle.costs.estimate.known import PARTITIONED_LATER, unmodelled_warnings
 from pgle.costs.estimate.unknown import assumed_warnings
 from pgle.costs.measure.contention import Contention
@@ -42,6 +46,7 @@ from pgle.run.rehearse_program import (
     LHS_ON,
     RehearseRequest,
     gib,
+    is_measured,
     measure,
     near_limit,
     prepared,
@@ -186,6 +191,7 @@ class Rehearsal:
     )
     tune: Next | None = None  # the command that looks for flags
     measure: Next | None = None  # the command that measures the program
+    is_measured: bool = False  # its run directory has compared step times
 
     @property
     def used(self) -> bool:
@@ -201,6 +207,36 @@ class Rehearsal:
     def lhs_gained(self) -> Controlled | None:
         """What LHS alone gains; None if XLA runs it without being asked."""
         return lhs_gain(self.schedules, self.control)
+
+    @property
+    def now(self) -> CompiledSide:
+        """The schedule that the user's flags make."""
+        return self.baseline if self.default is None else self.default
+
+    @cached_property
+    def account(self) -> Account:
+        """The step by the user's flags, and what would shorten it."""
+        now, request = self.now, self.request
+        moved = sum(move.moved for move in self.moves)
+        tried = TriedSchedules(
+            lhs=self.lhs_gained,
+            profile=self.gained,
+            now_us=now.prediction.step_us,
+            lhs_us=self.baseline.prediction.step_us,
+            moved=f"{moved} of {len(self.moves)} collectives move",
+            is_measured=self.costs_are == "measured",
+            lhs_flag=LHS_ON,
+            measure=self.measure,
+        )
+        return account_of_schedule(
+            now.module,
+            now.prediction,
+            request.hardware,
+            tried=tried.opportunities if self.good else (),
+            memory=PlannedMemory(now.compiled.memory_bytes, request.allocator_bytes),
+            search=self.tune,
+            is_searched=not self.tune,
+        )
 
     @property
     def schedules(self) -> Schedules:
@@ -232,7 +268,10 @@ def rehearse(asked: Rehearse, on_phase: OnPhase = lambda phase: None) -> Rehears
             request, out=request.out / "rehearsal" if is_inside else request.out
         )
         return replace(
-            _rehearsed(request, on_phase), tune=tune_line(known), measure=measure(known)
+            _rehearsed(request, on_phase),
+            tune=tune_line(known),
+            measure=measure(known),
+            is_measured=is_measured(known),
         )
 
 

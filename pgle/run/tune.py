@@ -19,10 +19,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pgle import __version__
+from pgle.account.scheduled import PlannedMemory, account_of_schedule
+from pgle.account.value import Account, Basis, Opportunity, OpportunityKind, StepPart
 from pgle.costs.estimate.unknown import assumed_warnings
 from pgle.costs.measure.contention import as_if_alone
 from pgle.costs.profile.carry import under_other_flags
@@ -186,6 +189,38 @@ class Tuning:
     )  # how pgle runs the program whose module this is
     warnings: tuple[str, ...] = ()  # one line each
 
+    @cached_property
+    def account(self) -> Account:
+        """The step with the profile, and what would shorten it."""
+        pgle, request = self.pgle, self.request
+        tried = () if self.proof is None else (self._of_flags(self.proof),)
+        memory = PlannedMemory(pgle.trial.memory_bytes, request.allocator_bytes)
+        return account_of_schedule(
+            pgle.module,
+            pgle.prediction,
+            request.hardware,
+            tried=tried,
+            memory=memory,
+            is_searched=True,
+            base=WITH_PROFILE,
+        )
+
+    def _of_flags(self, proof: Proven) -> Opportunity:
+        """The flags that were found and compiled."""
+        saved, step_us = proof.saved, self.pgle.prediction.step_us
+        judged = proof.judged
+        return Opportunity(
+            kind=OpportunityKind.FLAGS,
+            expected_us=saved.share * step_us,
+            least_us=saved.low * step_us,
+            most_us=saved.high * step_us,
+            part=StepPart.COMMUNICATION,
+            basis=Basis.COMPILED,
+            title="Try these flags",
+            why=f"shorter in {judged.won} of {judged.of} variations of the costs",
+            tried="" if proof.used else "not proven: XLA did not use the whole profile",
+        )
+
     @property
     def tuned(self) -> Simulated:
         """The best setting; `pgle` where nothing is better."""
@@ -197,6 +232,7 @@ class Tuning:
         return self.verdict != "cannot-tell" and (self.proof is None or self.proof.used)
 
 
+WITH_PROFILE = "with the profile and the flags that you use now"
 OnTrial = Callable[[Trial, Trial], None]
 """Called with each trial and the trial of the profile alone; first with the latter twice."""
 

@@ -127,6 +127,16 @@ def shares(values: Iterable[float]) -> str:
     return between(share(ordered[0]), share(ordered[-1]))
 
 
+def saving(expected: float | None, least: float, most: float) -> str:
+    """A saving as shares of the step: ``2.5 % (1.6 … 5.2 %)``; ``at most 5.2 %`` where only that is
+    known.
+    """
+    if expected is None:
+        return f"at most {share(most)}"
+    likely, low, high = share(expected), share(least), share(most)
+    return likely if low == high else f"{likely} ({between(low, high)})"
+
+
 def _cell(
     value: float | None,
     scale: float,

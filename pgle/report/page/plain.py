@@ -106,6 +106,8 @@ def show(page: Page, *, sections: Sequence[str] = ()) -> None:
         for command in commands:
             screen.print(f"{head}{printable(command)}", style="cyan", soft_wrap=True)
             head = ""
+        if page.done and not commands:
+            screen.print(f"Done: {printable(page.done)}", style="cyan")
 
 
 def _mark(tone: str) -> str:
@@ -145,20 +147,22 @@ def _actions(screen: text.Screen, actions: Sequence[Advice], everything: bool) -
     heads = [
         "",
         "what to do",
-        *(["saves up to"] if any(action.saves for action in actions) else []),
+        *(["saves"] if any(action.saves for action in actions) else []),
     ]
     rows: list[list[str]] = []
     for place, action in enumerate(actions, start=1):
         words = f"{action.title}: {action.why}" if action.why else action.title
-        rows.append(
-            [str(place), printable(words), figures.share(action.saves)][: len(heads)]
-        )
+        rows.append([str(place), printable(words), _saved(action)][: len(heads)])
     screen.print(text.grid(heads, rows, right={2}, whole={2}))
     for place, action in enumerate(actions if everything else (), start=1):
         if action.command:
             screen.print(
                 f"{place}: {printable(action.command)}", style="cyan", soft_wrap=True
             )
+
+
+def _saved(action: Advice) -> str:
+    return figures.NONE if action.saves is None else str(action.saves)
 
 
 def _section(screen: text.Screen, section: Section, everything: bool) -> None:
@@ -211,6 +215,7 @@ def markdown(page: Page) -> str:
         if page.next
         else []
     )
+    blocks += [f"Done: {_escaped(page.done)}"] if page.done and not page.next else []
     sections = page.sections
     if page.about:
         sections += (
@@ -271,7 +276,7 @@ def _row(cells: Sequence[str]) -> str:
 
 def _numbered(actions: Sequence[Advice]) -> Iterator[str]:
     for place, action in enumerate(actions, start=1):
-        saves = f" (saves up to {figures.share(action.saves)})" if action.saves else ""
+        saves = f" (saves {action.saves})" if action.saves else ""
         why = f": {_escaped(action.why)}" if action.why else ""
         yield f"{place}. **{_escaped(action.title)}**{saves}{why}"
         if action.command:

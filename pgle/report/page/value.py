@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Literal, TypeAlias
 
@@ -19,7 +19,8 @@ import msgspec
 
 from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes
-from pgle.report.page.figures import Unit, column
+from pgle.next import Way
+from pgle.report.page.figures import Unit, column, saving
 from pgle.report.text import json_lines
 
 Tone: TypeAlias = Literal[
@@ -177,11 +178,23 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
+class Saving:
+    """What something saves, as shares of the step that the page is about."""
+
+    expected: float | None  # None: nobody tried it, and only the most is known
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        return saving(self.expected, self.least, self.most)
+
+
+@dataclass(frozen=True, slots=True)
 class Advice:
     """Something to do, and what it saves."""
 
     title: str  # imperative: ``Turn on the latency-hiding scheduler``
-    saves: float | None = None  # share of the step at most; None: not known
+    saves: Saving | None = None  # None: nothing is known of it
     why: str = ""  # one line
     command: str = ""  # a command, as `to_type` has it, or a flag to copy
     find: str = ""  # the instruction that it is about
@@ -227,9 +240,8 @@ class Page:
     notes: tuple[str | Cell, ...] = ()  # single lines below it
     actions: tuple[Advice, ...] = ()  # what saves most first
     sections: tuple[Section, ...] = ()  # the rest
-    next: tuple[
-        str, ...
-    ] = ()  # commands, as `to_lines` has them; the first is the one to type now
+    # the commands that lead on, or the end in words
+    way: Way = field(default_factory=Way)
     warnings: tuple[str, ...] = ()  # one line each
     tiles: tuple[Tile, ...] = ()  # on a page: step, exposed, idle
     about: tuple[
@@ -247,10 +259,19 @@ class Page:
             "table": self.table if has_rows else None,
             "notes": tuple(filter(None, self.notes)),
             "sections": sections,
-            "next": tuple(filter(None, self.next)),
         }
         for name, value in left.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def next(self) -> tuple[str, ...]:
+        """Commands that can be pasted as they are; the first is the one to type now."""
+        return self.way.next
+
+    @property
+    def done(self) -> str:
+        """Where no command leads on: what was reached, or what only the user can do."""
+        return self.way.done
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -115,8 +115,15 @@ def _words(asked: Mapping[str, Any], defaults: Mapping[str, str | None]) -> list
 
 
 def following(run: RunDirectory) -> Next:
-    """The command that leads on: to the stage that is missing or out of date, then to the
-    comparison, to the page.
+    """The command that leads on: to what is missing or out of date, else to the comparison's
+    answer, which says how it goes on.
+    """
+    return stage_left(run) or Next.of("compare", run.path)
+
+
+def stage_left(run: RunDirectory) -> Next | None:
+    """The command of what is missing or out of date: a stage or the comparison; None if
+    nothing.
     """
     baseline, perf = (run.stage(name).path for name in COMPARED)
     profile, traces = run.found_profile, run.stage("profile").trace_files()
@@ -135,29 +142,22 @@ def following(run: RunDirectory) -> Next:
         return launch_of(run).line("perf", run.path, "--force")
     if not baseline.exists():
         return launch_of(run).line("perf", run.path, "--baseline")
-    return (
-        report_or_analyze(run)
-        if is_compared(_manifest(run))
-        else Next.of("compare", baseline, perf)
-    )
+    if not is_compared(_manifest(run)):
+        return Next.of("compare", baseline, perf)
+    return None
 
 
-def report_or_analyze(run: RunDirectory) -> Next:
-    """The page on a run; where that is written already, where the step's time goes."""
-    page = run.path / "report.html"
-    return (
-        Next.of("analyze", run.path)
-        if page.exists()
-        else Next.of("report", run.path, "-o", page)
-    )
+def is_searched(run: RunDirectory) -> bool:
+    """Whether the run has flags that a search found, or a search in it has found nothing better."""
+    if run.judged_flags.exists():
+        return True
+    searches = [path.parent for path in run.path.glob(f"tuned*/{STORED}")]
+    return any(not (folder / "flags.txt").exists() for folder in searches)
 
 
 def tune(run: RunDirectory) -> Next | None:
-    """The search for flags by what was measured in a run; None if one there has found nothing
-    better.
-    """
-    searches = [path.parent for path in run.path.glob(f"tuned*/{STORED}")]
-    if any(not (folder / "flags.txt").exists() for folder in searches):
+    """The search for flags by what was measured in a run; None if it was done."""
+    if is_searched(run):
         return None
     return Next.of("tune", run.path, "-o", free(run.path / "tuned"))
 

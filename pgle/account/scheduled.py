@@ -1,0 +1,206 @@
+"""The account of a step that was scheduled and priced: no GPU ran it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pgle.account.levers import find_levers
+from pgle.account.step_costs import StepCosts
+from pgle.account.value import (
+    Account,
+    Basis,
+    Opportunity,
+    OpportunityKind,
+    StepBounds,
+    StepPart,
+    in_order,
+)
+from pgle.next import Next
+from pgle.schedule.control import Controlled
+from pgle.schedule.placements import Placement, placements
+from pgle.schedule.predict import Prediction
+from pgle.schedule.simulate import Stream, Timeline
+from pgle.xla.hlo.module import Module
+from pgle.xla.targets import Hardware
+
+NOW = "with the flags that you use now"
+BASES: Mapping[str, Basis] = {
+    "measured": Basis.MEASURED,
+    "mixed": Basis.ESTIMATED,
+    "estimated": Basis.ESTIMATED,
+}
+"""What a predicted step rests on, by where its costs come from."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMemory:
+    """Device memory of a step, in bytes; None where unknown."""
+
+    peak_bytes: int | None = None  # by XLA's plan
+    limit_bytes: int | None = None  # what the program can have
+
+
+def account_of_schedule(
+    module: Module,
+    prediction: Prediction,
+    hardware: Hardware,
+    *,
+    tried: Iterable[Opportunity] = (),
+    memory: PlannedMemory = PlannedMemory(),
+    search: Next | None = None,
+    is_searched: bool = False,
+    base: str = NOW,
+) -> Account:
+    """Take a predicted step apart.
+
+    Args:
+        module: as it was scheduled.
+        tried: what other schedules of the same program have shown, against this step.
+        search: the command that looks for other flags; None: it is not known.
+        is_searched: it was done, and found nothing better.
+        base: which step it is, in words.
+    """
+    placed = placements(module, prediction.timeline)
+    bounds = bounds_of(prediction, placed)
+    least_us, most_us = prediction.interval_us
+    basis = BASES[prediction.costs_are]
+    limit_us = prediction.step_us - bounds.best_order_us
+    levers = find_levers(step_costs(module, prediction, hardware, memory))
+    untried = () if is_searched else (flags_of(prediction, search),)
+    return Account(
+        module=module.name,
+        base=base,
+        step_us=prediction.step_us,
+        least_us=least_us,
+        most_us=most_us,
+        basis=basis,
+        parts=parts_of(prediction),
+        bounds=bounds,
+        opportunities=in_order((*within(tried, limit_us), *levers, *untried)),
+    )
+
+
+def within(tried: Iterable[Opportunity], limit_us: float) -> Iterator[Opportunity]:
+    """Opportunities, of which a profile saves no more than the best order does.
+
+    Args:
+        limit_us: microseconds that the best order of the instructions saves.
+    """
+    for item in tried:
+        if item.kind is OpportunityKind.PROFILE:
+            most_us = min(item.most_us, max(limit_us, item.rank_us))
+            least_us = min(item.least_us, most_us)
+            item = replace(item, most_us=most_us, least_us=least_us)
+        yield item
+
+
+def parts_of(prediction: Prediction) -> Mapping[StepPart, float]:
+    """Microseconds of each part; they add up to the step."""
+    parts = prediction.timeline.breakdown
+    return {
+        StepPart.COMPUTE: parts.compute_us,
+        StepPart.COMMUNICATION: parts.exposed_communication_us,
+        StepPart.COPIES: parts.exposed_copy_us,
+        StepPart.IDLE: parts.idle_us,
+    }
+
+
+def bounds_of(prediction: Prediction, placed: Mapping[str, Placement]) -> StepBounds:
+    """What the step could come to at best.
+
+    A step without collectives has neither their exposed time nor the contention that the hidden
+    ones cause.
+    """
+    parts = prediction.timeline.breakdown
+    hideable_us = sum(item.hideable_us for item in placed.values())
+    return StepBounds(
+        best_order_us=max(prediction.ceiling_us, parts.step_us - hideable_us),
+        without_communication_us=(
+            parts.step_us - parts.exposed_communication_us - prediction.contended_us
+        ),
+        without_copies_us=parts.step_us - parts.exposed_copy_us,
+    )
+
+
+def flags_of(prediction: Prediction, search: Next | None) -> Opportunity:
+    """A search for flags, which can save the exposed communication at most."""
+    exposed_us = prediction.timeline.breakdown.exposed_communication_us
+    return Opportunity(
+        kind=OpportunityKind.FLAGS,
+        expected_us=None,
+        least_us=0.0,
+        most_us=exposed_us,
+        part=StepPart.COMMUNICATION,
+        basis=BASES[prediction.costs_are],
+        title="Search for flags that combine or pipeline collectives",
+        why="all exposed communication is the most that they can hide",
+        command=search,
+    )
+
+
+def gained(
+    kind: OpportunityKind,
+    found: Controlled,
+    step_us: float,
+    *,
+    title: str,
+    why: str = "",
+    edit: str = "",
+    command: Next | None = None,
+    flag: str = "",
+) -> Opportunity:
+    """What one compiled schedule gains over another.
+
+    Args:
+        found: the gain by both compilations, as shares of `step_us`.
+        step_us: of the schedule that it is compared with.
+    """
+    answer = found.answer
+    tried = "it depends on what autotuning picks" if found.depends else ""
+    return Opportunity(
+        kind=kind,
+        expected_us=answer.share * step_us,
+        least_us=answer.low * step_us,
+        most_us=answer.high * step_us,
+        part=StepPart.COMMUNICATION,
+        basis=Basis.COMPILED,
+        title=title,
+        why=why,
+        edit=edit,
+        command=command,
+        flag=flag,
+        tried=tried,
+    )
+
+
+def step_costs(
+    module: Module,
+    prediction: Prediction,
+    hardware: Hardware,
+    memory: PlannedMemory = PlannedMemory(),
+) -> StepCosts:
+    """What each instruction of a predicted step takes on the compute stream."""
+    timeline = prediction.timeline
+    computes = timeline.stream == Stream.COMPUTE
+    us = _by_name(timeline, np.where(computes, timeline.duration_us, 0.0))
+    count = _by_name(timeline, np.where(computes, timeline.count, 0))
+    return StepCosts(
+        module=module,
+        hardware=hardware,
+        step_us=prediction.step_us,
+        us=us,
+        count=count,
+        basis=BASES[prediction.costs_are],
+        peak_bytes=memory.peak_bytes,
+        limit_bytes=memory.limit_bytes,
+    )
+
+
+def _by_name(timeline: Timeline, values: np.ndarray) -> Mapping[str, float]:
+    """Sums of a column by instruction, without those that have none."""
+    size = len(timeline.names)
+    sums = np.bincount(timeline.instruction, weights=values, minlength=size)
+    return {timeline.names[at]: float(sums[at]) for at in np.flatnonzero(sums).tolist()}

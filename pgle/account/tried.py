@@ -1,0 +1,72 @@
+"""What compiled schedules of one program have shown, as opportunities of the one that runs today."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from pgle.account.scheduled import gained
+from pgle.account.value import Opportunity, OpportunityKind
+from pgle.next import Next
+from pgle.schedule.control import Controlled
+from pgle.schedule.predict import LEAST_GAIN
+
+NOISE = "within the model's noise"
+
+
+@dataclass(frozen=True)
+class TriedSchedules:
+    """What the latency-hiding scheduler (LHS) and a profile gain."""
+
+    lhs: Controlled | None  # over XLA's own schedule; None where that has LHS too
+    profile: Controlled  # over LHS without it
+    now_us: float  # the step that the user's flags make
+    lhs_us: float  # the step with LHS and no profile
+    moved: str  # how many collectives the profile moves, in words
+    is_measured: bool  # the profile has measured costs
+    lhs_flag: str  # turns LHS on
+    measure: Next | None  # the command that measures the program
+
+    @property
+    def opportunities(self) -> Iterator[Opportunity]:
+        """What shortens the step, each against the step that the user's flags make."""
+        if self.lhs is not None and self.lhs.answer.share > 0:
+            yield gained(
+                OpportunityKind.SCHEDULER,
+                self.lhs,
+                self.now_us,
+                title=f"Set {self.lhs_flag}",
+                why="it is off by default here",
+                edit="add it to XLA_FLAGS",
+                flag=self.lhs_flag,
+            )
+        if self.profile.answer.share > 0:
+            yield self._of_profile()
+
+    def _of_profile(self) -> Opportunity:
+        title = "Measure a profile and use it"
+        if self.is_measured:
+            title = "Use the profile"
+        found = gained(
+            OpportunityKind.PROFILE,
+            self.profile,
+            self.lhs_us,
+            title=title,
+            why=self.moved,
+            command=self.measure,
+        )
+        if is_sure(self.profile):
+            return found
+        return replace(found, expected_us=None, tried=found.tried or NOISE)
+
+
+def is_sure(found: Controlled) -> bool:
+    """Whether a predicted gain is one of overlap, and not of the model's noise."""
+    answer = found.answer
+    is_overlap = answer.idle_share <= answer.share / 2
+    return not found.depends and answer.low >= 0 and is_overlap
+
+
+def pays(found: Controlled) -> bool:
+    """Whether a schedule is predicted to shorten the step by enough to be worth a job."""
+    return is_sure(found) and found.answer.share >= LEAST_GAIN

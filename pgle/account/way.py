@@ -1,0 +1,118 @@
+"""The way on from an answer: what is known of a program decides the next move, and each move leads
+to one that was not made yet, or to an end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pgle.account.value import Account, OpportunityKind
+
+BY_SCHEDULE = frozenset(
+    (
+        OpportunityKind.SCHEDULER,
+        OpportunityKind.PROFILE,
+        OpportunityKind.STALE_PROFILE,
+        OpportunityKind.ORDER,
+        OpportunityKind.FLAGS,
+        OpportunityKind.ASYNC,
+    )
+)
+"""Opportunities that need no edit of the program and none of the machine."""
+
+
+class Measured(StrEnum):
+    """Whether baseline and performance run were timed and compared."""
+
+    NOT = "not"
+    SIMULATED = "simulated"
+    ON_GPU = "on a GPU"
+
+
+class Outcome(StrEnum):
+    """What the comparison of the step times says."""
+
+    NONE = "none"
+    FASTER = "faster"
+    SLOWER = "slower"
+    SAME = "same"
+    UNDECIDED = "undecided"
+
+
+class Search(StrEnum):
+    """Whether other flags were looked for."""
+
+    NOT = "not"
+    IN_VAIN = "in vain"
+    FOUND = "found"  # and not measured yet
+
+
+class Move(StrEnum):
+    """What to do next."""
+
+    MEASURE = "measure"  # a run of all stages
+    SEARCH = "search"  # for flags
+    PROVE = "prove"  # on GPUs what a simulation has shown
+    REPEAT = "repeat"  # more launches on GPUs
+    EXPLAIN = "explain"  # where the slower side loses its time
+    KEEP = "keep"  # the end: the setting is better
+    EDIT = "edit"  # the end: the program or the machine is the user's
+    END = "end"  # the end: nothing is left
+
+
+ENDS = frozenset((Move.KEEP, Move.EDIT, Move.END))
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a program."""
+
+    measured: Measured = Measured.NOT
+    outcome: Outcome = Outcome.NONE
+    search: Search = Search.NOT
+    account: Account | None = None  # of its newest step; None: no step was taken apart
+
+
+def next_move(known: Known) -> Move:
+    """The move that follows; no move leads back to what is known already."""
+    if known.measured is Measured.ON_GPU:
+        return _after_gpu(known)
+    if known.measured is Measured.SIMULATED and known.outcome is Outcome.FASTER:
+        return Move.PROVE
+    lever = None if known.account is None else known.account.lever
+    if lever is not None and lever.kind not in BY_SCHEDULE:
+        return Move.EDIT
+    if known.measured is Measured.NOT and _has_setting(known):
+        return Move.MEASURE
+    if known.search is Search.NOT and _is_open(known):
+        return Move.SEARCH
+    return Move.END
+
+
+def _after_gpu(known: Known) -> Move:
+    """After timed steps on a GPU."""
+    if known.outcome is Outcome.FASTER:
+        return Move.KEEP
+    if known.outcome is Outcome.UNDECIDED:
+        return Move.REPEAT
+    if known.outcome is Outcome.SLOWER:
+        return Move.EXPLAIN
+    if known.search is Search.NOT and _is_open(known):
+        return Move.SEARCH
+    return Move.END
+
+
+def _has_setting(known: Known) -> bool:
+    """Whether a setting is predicted to help, and waits to be measured."""
+    if known.search is Search.FOUND:
+        return True
+    return known.account is not None and known.account.lever is not None
+
+
+def _is_open(known: Known) -> bool:
+    """Whether flags could save enough to look for them."""
+    if known.account is None:
+        return True
+    unproven = known.account.unproven
+    return unproven is not None and unproven.kind in BY_SCHEDULE

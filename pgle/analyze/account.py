@@ -1,0 +1,210 @@
+"""The account of a measured step: its findings as opportunities, with those of the program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from pgle.account.levers import find_levers
+from pgle.account.step_costs import StepCosts
+from pgle.account.value import (
+    Account,
+    Basis,
+    Opportunity,
+    OpportunityKind,
+    Place,
+    StepBounds,
+    StepPart,
+    in_order,
+)
+from pgle.analyze.analysis import MeasuredStep
+from pgle.analyze.findings import StepFinding, in_words
+from pgle.analyze.rules import RULES
+from pgle.analyze.window import RowGroup
+from pgle.next import Next
+
+MEASURED = "that was traced"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundAs:
+    """What a finding is in the account."""
+
+    kind: OpportunityKind
+    part: StepPart  # that its saving is drawn from
+    is_bound: bool = False  # what it loses is only the most that it could save
+
+
+FINDINGS: Mapping[str, FoundAs] = {
+    "rank-skew": FoundAs(OpportunityKind.RANK_SKEW, StepPart.COMMUNICATION),
+    "slow-steps": FoundAs(OpportunityKind.SLOW_STEPS, StepPart.IDLE),
+    "changing-steps": FoundAs(OpportunityKind.CHANGING_STEPS, StepPart.COMPUTE),
+    "other-modules": FoundAs(OpportunityKind.OTHER_MODULES, StepPart.COMPUTE),
+    "scatter-add": FoundAs(OpportunityKind.SCATTER, StepPart.COMPUTE, is_bound=True),
+    "slow-matmul": FoundAs(OpportunityKind.SLOW_PRODUCTS, StepPart.COMPUTE),
+    "off-tensor-cores": FoundAs(OpportunityKind.PRECISION, StepPart.COMPUTE),
+    "input-bound": FoundAs(OpportunityKind.INPUT, StepPart.IDLE),
+    "idle": FoundAs(OpportunityKind.HOST, StepPart.IDLE),
+    "launch-gaps": FoundAs(OpportunityKind.LAUNCH_GAPS, StepPart.IDLE, is_bound=True),
+    "slow-collective": FoundAs(
+        OpportunityKind.SLOW_COLLECTIVES, StepPart.COMMUNICATION, is_bound=True
+    ),
+    "exposed-copies": FoundAs(OpportunityKind.COPIES, StepPart.COPIES),
+    "needless-rematerialisation": FoundAs(OpportunityKind.REMAT, StepPart.COMPUTE),
+    "stale-profile": FoundAs(
+        OpportunityKind.STALE_PROFILE, StepPart.COMMUNICATION, is_bound=True
+    ),
+    "recompilation": FoundAs(OpportunityKind.RECOMPILATION, StepPart.IDLE),
+}
+"""By the id of a finding. Those that are not here save nothing, or are opportunities of the
+schedule: its order and its flags.
+"""
+
+
+def account_of_trace(
+    step: MeasuredStep,
+    findings: Iterable[StepFinding],
+    search: Next | None = None,
+    *,
+    is_searched: bool = False,
+) -> Account:
+    """Take a measured step apart.
+
+    Args:
+        findings: of the step.
+        search: the command that looks for other flags; None: it is not known.
+        is_searched: it was done, and found nothing better.
+    """
+    basis = Basis.SIMULATED if step.trace.simulated else Basis.MEASURED
+    facts = _step_costs(step, basis)
+    levers = () if facts is None else find_levers(facts)
+    read = {item.kind for item in levers}
+    others = tuple(
+        item for item in _of_findings(findings, basis) if item.kind not in read
+    )
+    found = {item.kind for item in others}
+    idle = _between_steps(step, basis) if OpportunityKind.INPUT not in found else ()
+    schedule = () if is_searched else _of_schedule(step, basis, search)
+    parts = step.breakdown
+    return Account(
+        module=step.costs.program.key.name,
+        base=MEASURED,
+        step_us=step.step_us,
+        least_us=step.step_us,
+        most_us=step.step_us,
+        basis=basis,
+        parts={
+            StepPart.COMPUTE: parts.compute_us,
+            StepPart.COMMUNICATION: parts.exposed_communication_us,
+            StepPart.COPIES: parts.exposed_copy_us,
+            StepPart.OTHER: parts.other_us,
+            StepPart.IDLE: parts.idle_us,
+        },
+        bounds=_bounds(step),
+        opportunities=in_order((*levers, *others, *idle, *schedule)),
+    )
+
+
+def _bounds(step: MeasuredStep) -> StepBounds:
+    """What the step could come to; contention is known where its schedule is."""
+    parts, overlap = step.breakdown, step.overlap
+    hideable_us = 0.0 if overlap is None else overlap.hideable_us
+    contended_us = 0.0 if overlap is None else overlap.predicted.contended_us
+    exposed_us = parts.exposed_communication_us
+    return StepBounds(
+        best_order_us=step.step_us - hideable_us,
+        without_communication_us=step.step_us - exposed_us - contended_us,
+        without_copies_us=step.step_us - parts.exposed_copy_us,
+    )
+
+
+def _of_findings(
+    findings: Iterable[StepFinding], basis: Basis
+) -> Iterator[Opportunity]:
+    for finding in findings:
+        found = FINDINGS.get(finding.id)
+        if found is None or finding.unclaimed or finding.lost_us <= 0:
+            continue
+        yield Opportunity(
+            kind=found.kind,
+            expected_us=None if found.is_bound else finding.lost_us,
+            least_us=0.0,
+            most_us=finding.lost_us,
+            part=found.part,
+            basis=basis,
+            title=RULES[finding.id].todo,
+            why=finding.number,
+            edit=finding.remedy,
+            where=tuple(
+                Place(row.name.removeprefix("before "), row.us, row.note, row.op_name)
+                for row in finding.evidence
+            ),
+        )
+
+
+def _between_steps(step: MeasuredStep, basis: Basis) -> Iterator[Opportunity]:
+    """The pause after each step where it is shorter than the limit of its rule."""
+    us = sum(step.parts.of(RowGroup.BETWEEN).values())
+    if step.trace.simulated or us <= 0:
+        return
+    yield Opportunity(
+        kind=OpportunityKind.INPUT,
+        expected_us=us,
+        least_us=0.0,
+        most_us=us,
+        part=StepPart.IDLE,
+        basis=basis,
+        title=RULES["input-bound"].todo,
+        why=f"no kernel runs for {in_words(us)} after each step",
+        edit="look at the host",
+        where=(Place(str(RowGroup.BETWEEN), us),),
+    )
+
+
+def _of_schedule(
+    step: MeasuredStep, basis: Basis, search: Next | None
+) -> Iterator[Opportunity]:
+    """Another order, and other flags: what of the exposed transfers they could hide."""
+    if step.measures_alone:
+        return
+    exposed = [item for item in step.collectives if item.transfer_exposed_us > 0]
+    exposed_us = sum(item.transfer_exposed_us for item in exposed)
+    if exposed_us <= 0:
+        return
+    yield Opportunity(
+        kind=OpportunityKind.FLAGS,
+        expected_us=None,
+        least_us=0.0,
+        most_us=exposed_us,
+        part=StepPart.COMMUNICATION,
+        basis=basis,
+        title="Search for flags that combine or pipeline collectives",
+        why="all exposed communication is the most that they can hide",
+        command=search,
+        where=tuple(
+            Place(item.name, item.transfer_exposed_us, item.why, item.op_name)
+            for item in sorted(exposed, key=lambda item: -item.transfer_exposed_us)
+        ),
+    )
+
+
+def _step_costs(step: MeasuredStep, basis: Basis) -> StepCosts | None:
+    """What the levers read; None without the module or the GPU."""
+    module, hardware, memory = step.module, step.hardware, step.memory
+    if module is None or hardware is None or not module.is_scheduled:
+        return None
+    known = [
+        (item.instruction.name, item)
+        for item in step.compute
+        if item.instruction is not None
+    ]
+    return StepCosts(
+        module=module,
+        hardware=hardware,
+        step_us=step.step_us,
+        us={name: item.us for name, item in known},
+        count={name: item.count for name, item in known},
+        basis=basis,
+        peak_bytes=None if memory is None else memory.plan.peak_bytes,
+        limit_bytes=None if memory is None else memory.limit_bytes,
+    )

@@ -1,0 +1,224 @@
+"""The account of a step in words: the same verdict, rows and document in every answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from pgle.account.value import (
+    LEAST_WORTH,
+    Account,
+    Opportunity,
+    OpportunityKind,
+    Place,
+    StepBounds,
+    chosen,
+    excluded,
+)
+from pgle.account.way import Known, Search
+from pgle.errors import printable
+from pgle.next import Sentence, to_type
+from pgle.report.page import figures
+from pgle.report.page.value import (
+    Advice,
+    Cell,
+    Part,
+    Prose,
+    Saving,
+    Section,
+    Tone,
+    Value,
+    table,
+)
+
+LARGE = 0.05  # of the step; from here on a saving that was left is a warning
+FIRST = 3  # opportunities of the first screen
+PLACES = 5  # rows of each in its section
+SpanOf = Callable[[str], "tuple[float, float] | None"]
+"""Where an instruction lies in the timeline, in µs; None if it does not."""
+
+BOUNDS: Mapping[str, str] = {
+    "best_order_us": "best order of these instructions",
+    "without_communication_us": "without communication",
+    "without_copies_us": "without exposed copies",
+}
+"""What the bounds of a step are called, everywhere."""
+
+
+def nowhere(name: str) -> None:
+    """No place: there is no timeline."""
+
+
+def headline(account: Account) -> tuple[str, Tone]:
+    """The largest lever in a line; or that there is none, and what the step is bound by."""
+    lever = account.lever
+    if lever is not None:
+        share = account.share(lever.rank_us)
+        saves = saving_of(account, lever)
+        tone: Tone = "warn" if share >= LARGE else ""
+        return f"{lever.title}: saves {saves} of the step, {lever.basis}", tone
+    unproven = account.unproven
+    if unproven is not None:
+        most = figures.share(account.share(unproven.most_us))
+        return f"No sure gain; open: {_lower(unproven.title)} (at most {most})", ""
+    limit = figures.share(LEAST_WORTH, 0)
+    bound = f"{figures.share(account.share(account.parts[account.bound_by]))} of it is"
+    words = f"Nothing to gain above {limit} of the step: {bound} {account.bound_by}"
+    return words, "good"
+
+
+def saving_of(account: Account, item: Opportunity) -> Saving:
+    """What an opportunity saves, as shares of the account's step."""
+    expected = None if item.expected_us is None else account.share(item.expected_us)
+    least_us, most_us = item.least_us, item.most_us
+    return Saving(expected, account.share(least_us), account.share(most_us))
+
+
+def actions(account: Account, span_of: SpanOf = nowhere) -> tuple[Advice, ...]:
+    """The opportunities that can be had together and are worth a line, the largest first."""
+    return tuple(advice for _, advice in listed(account, span_of))
+
+
+def listed(
+    account: Account, span_of: SpanOf = nowhere
+) -> tuple[tuple[Opportunity, Advice], ...]:
+    """The same, each with its opportunity."""
+    return tuple(
+        (item, _advice(account, item, span_of))
+        for item in chosen(account.opportunities)
+        if account.share(max(item.rank_us, _bound_us(item))) >= LEAST_WORTH
+    )
+
+
+def _bound_us(item: Opportunity) -> float:
+    """What one that nobody has tried could save; 0 of one whose saving is known."""
+    return item.most_us if item.expected_us is None else 0.0
+
+
+def _advice(account: Account, item: Opportunity, span_of: SpanOf) -> Advice:
+    first = item.where[0].instruction if item.where else ""
+    return Advice(
+        title=item.title,
+        saves=saving_of(account, item),
+        why=printable(item.why),
+        command=_command(item),
+        find=first,
+        span_us=span_of(first) if first else None,
+    )
+
+
+def end_words(known: Known) -> Sentence:
+    """Why nothing follows: what only the user can do, or that nothing is left."""
+    return Sentence.of(_end_words(known))
+
+
+def _end_words(known: Known) -> str:
+    account = known.account
+    lever = None if account is None else account.lever
+    if lever is not None:
+        edit = lever.edit or lever.title
+        return f"{edit.rstrip('.')}; then start again with the new program"
+    if account is None or known.search is not Search.NOT:
+        return "no profile and no flag that pgle knows shortens this step"
+    return f"nothing above {figures.share(LEAST_WORTH, 0)} of the step is left to gain"
+
+
+def _command(item: Opportunity) -> str:
+    """What an opportunity is tried or set by, as a line for a shell; empty if by none."""
+    if item.flag:
+        return f'export XLA_FLAGS="$XLA_FLAGS {item.flag}"'
+    return "" if item.command is None else to_type(item.command)
+
+
+def note(account: Account) -> str:
+    """What the savings are counted against, and what all of them come to."""
+    if not any(item.expected_us for item in account.opportunities):
+        return ""
+    together = figures.share(account.share(account.together_us))
+    return f"Savings are shares of the step {account.base}; together {together}."
+
+
+def bound_rows(account: Account) -> Iterator[tuple[str, float, float]]:
+    """A row for each bound that is below the step: name, time, share of the step."""
+    for name, us in _bounds(account.bounds).items():
+        if account.share(account.step_us - us) >= LEAST_WORTH / 2:
+            yield BOUNDS[name], us, account.share(us)
+
+
+def _bounds(bounds: StepBounds) -> Mapping[str, float]:
+    return {name: getattr(bounds, name) for name in BOUNDS}
+
+
+def section(account: Account) -> Section:
+    """Every opportunity with its edit, how it was found, and where."""
+    parts = tuple(_parts(account))
+    return Section("opportunities", "What would shorten the step", parts)
+
+
+def _parts(account: Account) -> Iterator[Part]:
+    instead = excluded(account.opportunities)
+    for number, item in enumerate(account.opportunities, start=1):
+        saves = saving_of(account, item)
+        yield Prose(f"{number}. {item.title}: saves {saves}, {item.basis}", tone="head")
+        yield Prose(_sentences(item, instead.get(item.kind)))
+        rows = (_place(place) for place in item.where[:PLACES])
+        finds = [place.instruction for place in item.where[:PLACES]]
+        yield table("in a step | time (time) | where", rows, finds=finds)
+    yield Prose(note(account), tone="soft")
+
+
+def _sentences(item: Opportunity, instead: OpportunityKind | None) -> str:
+    """Found, edit, exclusion and trial, each as a sentence."""
+    said = [item.why, item.edit, item.tried and f"tried: {item.tried}"]
+    if instead is not None:
+        said.append(f"it takes the place of '{instead}': only one of them counts")
+    return printable(" ".join(map(sentence, filter(None, said))))
+
+
+def sentence(text: str) -> str:
+    """A clause with a capital and a full stop."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def _place(place: Place) -> tuple[Value, ...]:
+    about = "; ".join(filter(None, (place.note, place.source, place.op_name)))
+    return printable(place.instruction), place.us or None, Cell(printable(about))
+
+
+def _lower(title: str) -> str:
+    return f"{title[:1].lower()}{title[1:]}"
+
+
+def document(account: Account) -> dict[str, object]:
+    """The account as JSON: times in microseconds, savings as shares of the step."""
+    return {
+        "base": account.base,
+        "step_us": account.step_us,
+        "interval_us": (account.least_us, account.most_us),
+        "basis": account.basis,
+        "parts": {part.name.lower(): us for part, us in account.parts.items()},
+        "bounds": account.bounds,
+        "together": account.share(account.together_us),
+        "opportunities": [
+            _opportunity(account, item) for item in account.opportunities
+        ],
+    }
+
+
+def _opportunity(account: Account, item: Opportunity) -> dict[str, object]:
+    saves = saving_of(account, item)
+    return {
+        "kind": item.kind,
+        "expected": saves.expected,
+        "least": saves.least,
+        "most": saves.most,
+        "part": item.part.name.lower(),
+        "basis": item.basis,
+        "title": item.title,
+        "why": item.why,
+        "edit": item.edit,
+        "tried": item.tried,
+        "command": None if item.command is None else str(item.command),
+        "flag": item.flag,
+        "where": [replace(place) for place in item.where[:PLACES]],
+    }
