@@ -70,7 +70,8 @@ ROOMS = {
     "report": (
         "text",
         "page",
-        "account timeline layers",
+        "timeline layers",
+        "account",
         "next_steps",
         "compare flags start control",
         "profiles verify analyze predict scale_control",

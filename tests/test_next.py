@@ -13,7 +13,7 @@ import pytest
 
 import pgle
 from pgle.errors import UserError, one_line
-from pgle.next import BLANKS, VERIFY, Next, Sentence, to_lines, to_type, typed
+from pgle.next import BLANKS, VERIFY, Next, Sentence, to_type, to_way, typed
 from pgle.run.compare import read_history
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.inputs.step_times import read_runs
@@ -127,9 +127,11 @@ def test_a_next_command_holds_no_placeholder(blank: str) -> None:
         Next.of("verify", "p", "--hlo", blank),
         Next.of("rehearse", f"--flag=--x={blank}", "m"),
     )
-    for command in to_lines(commands):
-        assert command.startswith(f"give {BLANKS[blank]}: pgle ")
-        assert blank not in command
+    for command in commands:
+        way = to_way([command])
+        assert way.next == ()
+        assert way.done.startswith(f"give {BLANKS[blank]}: pgle ")
+        assert blank not in way.done
 
 
 def test_the_words_of_the_users_program_are_no_placeholders() -> None:

@@ -69,6 +69,8 @@ class OpportunityKind(StrEnum):
     CHANGING_STEPS = "steps that change over time"
     SLOW_PRODUCTS = "slow matrix products"
     SLOW_COLLECTIVES = "slow collectives"
+    SLOW_LINK = "a slow link"
+    CONTENDING_COPIES = "copies that slow kernels"
 
 
 @dataclass(frozen=True, slots=True)

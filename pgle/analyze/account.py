@@ -37,6 +37,8 @@ class FoundAs:
 
 FINDINGS: Mapping[str, FoundAs] = {
     "rank-skew": FoundAs(OpportunityKind.RANK_SKEW, StepPart.COMMUNICATION),
+    "slow-link": FoundAs(OpportunityKind.SLOW_LINK, StepPart.COMMUNICATION),
+    "contending-copies": FoundAs(OpportunityKind.CONTENDING_COPIES, StepPart.COMPUTE),
     "slow-steps": FoundAs(OpportunityKind.SLOW_STEPS, StepPart.IDLE),
     "changing-steps": FoundAs(OpportunityKind.CHANGING_STEPS, StepPart.COMPUTE),
     "other-modules": FoundAs(OpportunityKind.OTHER_MODULES, StepPart.COMPUTE),
@@ -56,9 +58,13 @@ FINDINGS: Mapping[str, FoundAs] = {
     ),
     "recompilation": FoundAs(OpportunityKind.RECOMPILATION, StepPart.IDLE),
 }
-"""By the id of a finding. Those that are not here save nothing, or are opportunities of the
-schedule: its order and its flags.
-"""
+"""By the id of a finding."""
+
+OF_SCHEDULE = frozenset(("synchronous-collective", "exposed-communication"))
+"""Findings that another order or other flags mend: the opportunities of the schedule."""
+
+OF_RECORDING = frozenset(("other-work", "window"))
+"""Findings that save nothing: they are about the recording."""
 
 
 def account_of_trace(

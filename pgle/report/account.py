@@ -16,8 +16,9 @@ from pgle.account.value import (
     excluded,
 )
 from pgle.account.way import Known, Search
-from pgle.errors import printable
+from pgle.errors import cut, printable
 from pgle.next import Sentence, to_type
+from pgle.report.layers import SCOPE_WIDTH
 from pgle.report.page import figures
 from pgle.report.page.value import (
     Advice,
@@ -100,7 +101,7 @@ def _advice(account: Account, item: Opportunity, span_of: SpanOf) -> Advice:
     return Advice(
         title=item.title,
         saves=saving_of(account, item),
-        why=printable(item.why),
+        why=printable(f"{item.why}{_most(item)}"),
         command=_command(item),
         find=first,
         span_us=span_of(first) if first else None,
@@ -121,6 +122,15 @@ def _end_words(known: Known) -> str:
     if account is None or known.search is not Search.NOT:
         return "no profile and no flag that pgle knows shortens this step"
     return f"nothing above {figures.share(LEAST_WORTH, 0)} of the step is left to gain"
+
+
+def _most(item: Opportunity) -> str:
+    """The costliest of several places, to follow what was found."""
+    if len(item.where) < 2 or not item.where[0].us:
+        return ""
+    first = item.where[0]
+    name = cut(first.instruction.rpartition("/")[2], SCOPE_WIDTH)
+    return f", most in {name} ({figures.time(first.us)})"
 
 
 def _command(item: Opportunity) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pgle.errors import UserError
+from pgle.next import Way
 from pgle.report.page import html, plain, value
 from pgle.report.page.figures import Unit
 from pgle.report.page.plain import markdown
@@ -21,6 +22,7 @@ from pgle.report.page.value import (
     Column,
     Page,
     Prose,
+    Saving,
     Section,
     Table,
     TimelineData,
@@ -49,7 +51,7 @@ PAGE = Page(
     actions=(
         Advice(
             "Turn the scheduler on",
-            0.039,
+            Saving(0.039, 0.03, 0.05),
             "XLA has it off here",
             "export XLA_FLAGS=--x",
         ),
@@ -59,7 +61,7 @@ PAGE = Page(
         Section("layers", "Layers", (Prose("one"), Prose("pgle x", code=True))),
         Section("memory", "Memory", (Prose("peak"),)),
     ),
-    next=("pgle run -- python train.py", "pgle report"),
+    way=Way(("pgle run -- python train.py", "pgle report")),
     warnings=("2 of 4 ranks", "second", "third", "fourth"),
 )
 
@@ -130,7 +132,7 @@ def hostile() -> Page:
     table = Table((Column(HOSTILE),), ((HOSTILE,),), find=(HOSTILE,))
     parts = (table, Prose(HOSTILE), Prose(HOSTILE, code=True))
     return Page(HOSTILE, (HOSTILE,), HOSTILE, table=table, actions=(Advice(HOSTILE, why=HOSTILE, command=HOSTILE),),
-                sections=(Section("k", HOSTILE, parts),), next=(HOSTILE,), warnings=(HOSTILE,))  # fmt: skip
+                sections=(Section("k", HOSTILE, parts),), way=Way((HOSTILE,)), warnings=(HOSTILE,))  # fmt: skip
 
 
 def test_hostile_names_stay_text_on_a_page() -> None:

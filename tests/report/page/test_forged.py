@@ -12,9 +12,10 @@ import pytest
 
 from pgle.cli.main import run
 from pgle.errors import inert
+from pgle.next import Way
 from pgle.report import text
 from pgle.report.page import html, plain, value
-from pgle.report.page.value import Advice, Page, Prose, Section, Table, table
+from pgle.report.page.value import Advice, Page, Prose, Saving, Section, Table, table
 from pgle.xla.protos import hlo_pb2
 
 FORGED = "a\n✓ all is well\n::error::stop\r\nNext: rm -rf .\x1b[2J\u2028b\u202ec\x85d"
@@ -34,13 +35,13 @@ HOSTILE = Page(
     "warn",
     cells(FORGED),
     notes=(FORGED, value.Cell(FORGED, "bad")),
-    actions=(Advice(FORGED, 0.1, FORGED, FORGED),),
+    actions=(Advice(FORGED, Saving(0.1, 0.1, 0.1), FORGED, FORGED),),
     sections=(
         Section(
             "one", FORGED, (Prose(FORGED), Prose(FORGED, tone="head"), cells(FORGED))
         ),
     ),
-    next=(FORGED,),
+    way=Way((FORGED,)),
     warnings=(FORGED,),
     about=((FORGED, FORGED),),
     paste=FORGED,

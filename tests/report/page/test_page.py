@@ -9,6 +9,7 @@ import re
 import pytest
 from scenes import HALF_EXPOSED, timeline
 
+from pgle.next import Way
 from pgle.report.page.html import DARK, LIGHT, render
 from pgle.report.page.value import Page, table
 from pgle.report.predict import Schedule, sections
@@ -62,7 +63,7 @@ def page(name: str = "ag-start") -> Page:
         (name,),
         name,
         sections=sections([Schedule(name, of, "estimated")], (), ("", "")),
-        next=(name,),
+        way=Way((name,)),
     )
 
 

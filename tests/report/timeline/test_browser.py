@@ -11,7 +11,7 @@ from chromium import CHROMIUM, Page, browser
 from scenes import FOLDED, HALF_EXPOSED, timeline
 
 from pgle.report.page import html
-from pgle.report.page.value import Advice, Column, Table
+from pgle.report.page.value import Advice, Column, Saving, Table
 from pgle.report.page.value import Page as Answer
 from pgle.report.page.value import Section as Timed
 from pgle.report.predict import Schedule, sections
@@ -365,7 +365,7 @@ def test_the_name_of_a_bar_can_be_copied(show: Any) -> None:
 def test_an_action_leads_to_its_place_in_the_timeline(
     chromium: Page, tmp_path: Path
 ) -> None:
-    action = Advice("Hide it", 0.2, span_us=(20.0, 40.0))
+    action = Advice("Hide it", Saving(0.2, 0.2, 0.2), span_us=(20.0, 40.0))
     sections = (Timed("timeline", "Step", (part([panel_of("one", HALF_EXPOSED)]),)),)
     (tmp_path / "page.html").write_text(
         html.render(Answer("test", (), "Yes", actions=(action,), sections=sections))

@@ -1,0 +1,83 @@
+"""The account in words: one verdict, the same rows and numbers in every answer."""
+
+import pytest
+from accounts import account, opportunity
+
+from pgle.account.value import OpportunityKind, Place
+from pgle.account.way import Known, Search
+from pgle.report.account import actions, document, end_words, headline, note
+
+FLAGS = OpportunityKind.FLAGS
+ATTENTION = opportunity(
+    OpportunityKind.ATTENTION,
+    0.31,
+    least=0.22,
+    most=0.38,
+    title="Fuse the attention",
+    edit="write jax.nn.dot_product_attention(..., implementation='cudnn')",
+)
+SEARCH = opportunity(FLAGS, None, most=0.226, title="Search for flags")
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (
+            account(ATTENTION, SEARCH),
+            "Fuse the attention: saves 31.0 % (22.0 … 38.0 %) of the step, estimated",
+        ),
+        (account(SEARCH), "No sure gain; open: search for flags (at most 22.6 %)"),
+        (
+            account(),
+            "Nothing to gain above 1 % of the step: 70.0 % of it is compute",
+        ),
+    ],
+)
+def test_the_largest_lever_leads_else_what_is_open_else_what_bounds_the_step(
+    found, words: str
+) -> None:
+    assert headline(found)[0] == words
+
+
+def test_the_rows_are_the_opportunities_above_one_per_cent_the_largest_first() -> None:
+    small = opportunity(OpportunityKind.DONATION, 0.004)
+    rows = actions(account(small, SEARCH, ATTENTION))
+    assert [row.title for row in rows] == ["Fuse the attention", "Search for flags"]
+    assert [str(row.saves) for row in rows] == [
+        "31.0 % (22.0 … 38.0 %)",
+        "at most 22.6 %",
+    ]
+
+
+def test_the_base_of_all_savings_is_named_once() -> None:
+    assert note(account(ATTENTION)) == (
+        "Savings are shares of the step with the flags that you use now; together 31.0 %."
+    )
+
+
+def test_the_document_has_the_numbers_of_the_screen() -> None:
+    (found,) = document(account(ATTENTION))["opportunities"]
+    assert (found["expected"], found["least"], found["most"]) == (0.31, 0.22, 0.38)
+
+
+def test_an_edit_of_the_program_is_the_end_of_the_way() -> None:
+    words = end_words(Known(account=account(ATTENTION)))
+    assert str(words) == (
+        "write jax.nn.dot_product_attention(..., implementation='cudnn'); "
+        "then start again with the new program"
+    )
+
+
+def test_after_a_search_in_vain_nothing_is_left() -> None:
+    words = end_words(Known(search=Search.IN_VAIN, account=account(SEARCH)))
+    assert str(words) == "no profile and no flag that pgle knows shortens this step"
+
+
+def test_a_long_scope_is_named_by_its_last_part() -> None:
+    scope = "/".join((*(f"AttentionOp_0.{number:030}" for number in range(6)), "local"))
+    where = (Place(scope, 3740.0), Place("other", 1.0))
+    kind = OpportunityKind.REMAT
+    found = opportunity(kind, 0.07, where=where, why="7.0 % is computed again")
+    (row,) = actions(account(found))
+    assert row.why == "7.0 % is computed again, most in local (3.74 ms)"
+    assert row.find == scope
