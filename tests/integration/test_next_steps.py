@@ -15,8 +15,10 @@ from typing import Any
 
 import click
 import pytest
+from accounts import account, opportunity
 
 import pgle.next
+from pgle.account.value import OpportunityKind
 from pgle.cli.main import COMMANDS, group
 from pgle.next import Next
 from pgle.report import next_steps as report
@@ -143,12 +145,8 @@ def test_what_was_compared_is_looked_at(tmp_path: Path, ranks: str) -> None:
     found = compared("faster", False, *sides)
     assert compared_run(found) == run
     record_comparison(run, found)
-    assert (
-        str(next_command.following(run))
-        == f"pgle report {run.path} -o {run.path}/report.html"
-    )
-    (run.path / "report.html").touch()
-    assert next_command.following(run) == Next.of("analyze", run.path)
+    assert next_command.stage_left(run) is None
+    assert next_command.following(run) == Next.of("compare", run.path)
 
 
 def test_after_steps_that_did_not_change_come_flags(tmp_path: Path) -> None:
@@ -223,6 +221,13 @@ def after_results(run: RunDirectory) -> Iterator[Next]:
             yield from after_auto(found)
 
 
+ACCOUNTS = (
+    account(),
+    account(opportunity(OpportunityKind.PROFILE, 0.02)),
+    account(opportunity(OpportunityKind.FLAGS, None, most=0.2)),
+)
+
+
 def rehearsed(*words: str, **options: Any) -> Understood:
     given = {
         "profile": None,
@@ -252,19 +257,20 @@ def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
                 SimpleNamespace(step_us=step, ceiling_us=ceiling_us, timeline=parts)
                 for step in (100, new_us)
             ]
-            for is_stuck in (False, True):
+            for known in ACCOUNTS:
                 share = 1 - new_us / 100
                 answer = Gain(share=share, low=share, high=share, idle_share=0.0)
                 found = SimpleNamespace(
-                    gained=SimpleNamespace(answer=answer),
+                    gained=SimpleNamespace(answer=answer), account=known, is_measured=False,
                     good=True, costs_are="estimated", tune=tune_line(command), measure=measure(command),
                     request=SimpleNamespace(no_step="", failed=False),
                     baseline=SimpleNamespace(prediction=sides[0], compiled=SimpleNamespace(after_optimizations=module)),
-                    profiled=SimpleNamespace(prediction=sides[1]), moves=(SimpleNamespace(after="stuck"),) * is_stuck,
+                    profiled=SimpleNamespace(prediction=sides[1]), moves=(),
                 )  # fmt: skip
                 yield "\n  ".join(map(str, rehearsal.advice(found)))  # type: ignore[arg-type]
         for proof, costs_are in ((True, ""), (None, "estimated"), (None, "measured")):
             found = SimpleNamespace(proof=proof, launch=launch(command), costs_are=costs_are, verdict="no-room",
+                                    account=ACCOUNTS[0],
                                     pgle=SimpleNamespace(prediction=sides[0]))  # fmt: skip
             yield from (f"  {line}" for line in tuning.commands(found, Path("tuned")))  # type: ignore[arg-type]
 
@@ -273,10 +279,6 @@ def test_every_next_step_can_be_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-
-    monkeypatch.setattr(
-        rehearsal, "stuck_share", lambda prediction, placed: float(bool(placed))
-    )
     run, module = (
         run_directory(tmp_path / "a run", WHOLE),
         tmp_path / "captured/jax_ir0000_jit_f_compile.mlir",

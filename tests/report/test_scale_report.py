@@ -172,8 +172,8 @@ def test_what_does_not_fit_is_to_be_made_to_fit() -> None:
     said = "Does not fit: 78.00 GiB on 64 GPUs, where jax's allocator has 59.00 GiB"
     assert (page.verdict, page.tone) == (said, "bad")
     assert page.actions[0].title == "Make it fit at 64 GPUs"
-    assert page.next == (
-        "write {batch} in the command, and give --vary batch=1,2,4,8 --fit batch",
+    assert page.done == (
+        "write {batch} in the command, and give --vary batch=1,2,4,8 --fit batch"
     )
 
 
@@ -183,8 +183,8 @@ def test_what_fits_if_jax_gets_more_of_the_memory_says_so() -> None:
         page.actions[0].why
         == "11.00 GiB are missing; set XLA_PYTHON_CLIENT_MEM_FRACTION=0.94"
     )
-    assert page.next == (
-        "repeat with XLA_PYTHON_CLIENT_MEM_FRACTION=0.94 in the environment",
+    assert page.done == (
+        "repeat with XLA_PYTHON_CLIENT_MEM_FRACTION=0.94 in the environment"
     )
 
 
@@ -209,7 +209,7 @@ def test_tensor_parallel_across_hosts_is_to_stay_inside_one() -> None:
     first, second = (action.title for action in page.actions)
     assert first == "Keep the mesh axis of the all-reduce inside a host"
     assert second.startswith("Give each of 16 GPUs more work")
-    assert page.next == ("repeat with --vary mesh=A,B and {mesh} in the command",)
+    assert page.done == "repeat with --vary mesh=A,B and {mesh} in the command"
 
 
 def test_a_size_without_a_step_is_in_the_verdict() -> None:
@@ -249,7 +249,7 @@ def test_a_program_that_fails_at_every_size_says_where() -> None:
         page.verdict
         == "No step at any size: NameError: name 'T' is not defined (train.py, line 12)"
     )
-    assert page.next == ("correct the program, then repeat the command",)
+    assert page.done == "correct the program, then repeat the command"
     assert (page.table, page.notes) == (None, ())
 
 
