@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from pgle.account.levers import attention, copies, logits, precision, remat, scatter
+from pgle.account.levers import (
+    attention,
+    copies,
+    donation,
+    logits,
+    precision,
+    remat,
+    scatter,
+)
 from pgle.account.levers.flow import Flow
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import LEAST_WORTH, Opportunity, in_order
@@ -16,6 +24,7 @@ LEVERS: tuple[Callable[[StepCosts, Flow], Opportunity | None], ...] = (
     logits.find,
     precision.find,
     copies.find,
+    donation.find,
     remat.find,
     remat.find_room,
 )

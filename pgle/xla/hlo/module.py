@@ -197,6 +197,8 @@ class Module:
     num_partitions: int = 1  # SPMD partitions; 1 where unknown
     num_replicas: int = 1  # replicas; 1 where unknown
     source: str = ""  # where it was read from
+    # numbers of the parameters whose memory a result takes (donated and used so)
+    donated: frozenset[int] = frozenset()
 
     @cached_property
     def instructions(self) -> Mapping[str, Instruction]:

@@ -239,6 +239,7 @@ def module_from_proto(proto: hlo_pb2.HloModuleProto, source: str) -> Module:
             where=source,
             remedy="copy it again",
         )
+    aliases = proto.input_output_alias.entries
     module = Module(
         name=proto.name,
         program_id=proto.id,
@@ -249,6 +250,7 @@ def module_from_proto(proto: hlo_pb2.HloModuleProto, source: str) -> Module:
         num_partitions=max(proto.device_assignment.computation_count, 1),
         num_replicas=max(proto.device_assignment.replica_count, 1),
         source=source,
+        donated=frozenset(entry.parameter_number for entry in aliases),
     )
     return checked(module)
 

@@ -578,8 +578,13 @@ class _Parser:
             num_partitions=int(devices.get("num_partitions", 1)),
             num_replicas=int(devices.get("replica_count", 1)),
             source=self.source,
+            donated=frozenset(map(int, _ALIAS.findall(self.header))),
         )
         return checked(module)
+
+
+_ALIAS = re.compile(r"\{[\d, ]*\}: \((\d{1,9}), \{")
+"""A result in the memory of a parameter: ``{1}: (3, {}, may-alias)`` of ``input_output_alias``."""
 
 
 _CALL = re.compile(r"[a-z]\s*\(")

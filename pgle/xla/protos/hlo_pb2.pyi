@@ -1053,6 +1053,43 @@ class DeviceAssignmentProto(google.protobuf.message.Message):
 global___DeviceAssignmentProto = DeviceAssignmentProto
 
 @typing.final
+class HloInputOutputAliasProto(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class AliasEntryProto(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        OUTPUT_SHAPE_INDEX_FIELD_NUMBER: builtins.int
+        PARAMETER_NUMBER_FIELD_NUMBER: builtins.int
+        PARAMETER_SHAPE_INDEX_FIELD_NUMBER: builtins.int
+        parameter_number: builtins.int
+        @property
+        def output_shape_index(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+        @property
+        def parameter_shape_index(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+        def __init__(
+            self,
+            *,
+            output_shape_index: collections.abc.Iterable[builtins.int] | None = ...,
+            parameter_number: builtins.int = ...,
+            parameter_shape_index: collections.abc.Iterable[builtins.int] | None = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["output_shape_index", b"output_shape_index", "parameter_number", b"parameter_number", "parameter_shape_index", b"parameter_shape_index"]) -> None: ...
+
+    ENTRIES_FIELD_NUMBER: builtins.int
+    @property
+    def entries(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___HloInputOutputAliasProto.AliasEntryProto]: ...
+    def __init__(
+        self,
+        *,
+        entries: collections.abc.Iterable[global___HloInputOutputAliasProto.AliasEntryProto] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["entries", b"entries"]) -> None: ...
+
+global___HloInputOutputAliasProto = HloInputOutputAliasProto
+
+@typing.final
 class HloModuleProto(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1063,6 +1100,7 @@ class HloModuleProto(google.protobuf.message.Message):
     ID_FIELD_NUMBER: builtins.int
     ENTRY_COMPUTATION_ID_FIELD_NUMBER: builtins.int
     SCHEDULE_FIELD_NUMBER: builtins.int
+    INPUT_OUTPUT_ALIAS_FIELD_NUMBER: builtins.int
     IS_DYNAMIC_FIELD_NUMBER: builtins.int
     DEVICE_ASSIGNMENT_FIELD_NUMBER: builtins.int
     USE_AUTO_SPMD_PARTITIONING_FIELD_NUMBER: builtins.int
@@ -1085,6 +1123,8 @@ class HloModuleProto(google.protobuf.message.Message):
     @property
     def schedule(self) -> global___HloScheduleProto: ...
     @property
+    def input_output_alias(self) -> global___HloInputOutputAliasProto: ...
+    @property
     def device_assignment(self) -> global___DeviceAssignmentProto: ...
     @property
     def stack_frame_index(self) -> global___StackFrameIndexProto: ...
@@ -1100,6 +1140,7 @@ class HloModuleProto(google.protobuf.message.Message):
         id: builtins.int = ...,
         entry_computation_id: builtins.int = ...,
         schedule: global___HloScheduleProto | None = ...,
+        input_output_alias: global___HloInputOutputAliasProto | None = ...,
         is_dynamic: builtins.bool = ...,
         device_assignment: global___DeviceAssignmentProto | None = ...,
         use_auto_spmd_partitioning: builtins.bool = ...,
@@ -1108,8 +1149,8 @@ class HloModuleProto(google.protobuf.message.Message):
         device_type: builtins.str = ...,
         pjrt_id: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_pjrt_id", b"_pjrt_id", "device_assignment", b"device_assignment", "frontend_attributes", b"frontend_attributes", "host_program_shape", b"host_program_shape", "pjrt_id", b"pjrt_id", "schedule", b"schedule", "stack_frame_index", b"stack_frame_index"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_pjrt_id", b"_pjrt_id", "computations", b"computations", "device_assignment", b"device_assignment", "device_type", b"device_type", "entry_computation_id", b"entry_computation_id", "entry_computation_name", b"entry_computation_name", "frontend_attributes", b"frontend_attributes", "host_program_shape", b"host_program_shape", "id", b"id", "is_dynamic", b"is_dynamic", "name", b"name", "pjrt_id", b"pjrt_id", "schedule", b"schedule", "stack_frame_index", b"stack_frame_index", "use_auto_spmd_partitioning", b"use_auto_spmd_partitioning"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_pjrt_id", b"_pjrt_id", "device_assignment", b"device_assignment", "frontend_attributes", b"frontend_attributes", "host_program_shape", b"host_program_shape", "input_output_alias", b"input_output_alias", "pjrt_id", b"pjrt_id", "schedule", b"schedule", "stack_frame_index", b"stack_frame_index"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_pjrt_id", b"_pjrt_id", "computations", b"computations", "device_assignment", b"device_assignment", "device_type", b"device_type", "entry_computation_id", b"entry_computation_id", "entry_computation_name", b"entry_computation_name", "frontend_attributes", b"frontend_attributes", "host_program_shape", b"host_program_shape", "id", b"id", "input_output_alias", b"input_output_alias", "is_dynamic", b"is_dynamic", "name", b"name", "pjrt_id", b"pjrt_id", "schedule", b"schedule", "stack_frame_index", b"stack_frame_index", "use_auto_spmd_partitioning", b"use_auto_spmd_partitioning"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_pjrt_id", b"_pjrt_id"]) -> typing.Literal["pjrt_id"] | None: ...
 
 global___HloModuleProto = HloModuleProto

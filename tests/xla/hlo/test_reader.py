@@ -103,6 +103,12 @@ def small_proto() -> hlo_pb2.HloModuleProto:
     return proto
 
 
+def test_a_proto_says_which_parameters_results_take_the_memory_of() -> None:
+    proto = small_proto()
+    proto.input_output_alias.entries.add(output_shape_index=[0], parameter_number=3)
+    assert module_from_bytes(proto.SerializeToString(), "m.pb").donated == {3}
+
+
 def test_ids_are_sixty_four_bits_wide() -> None:
     module = module_from_bytes(small_proto().SerializeToString(), "m")
     assert module.instructions["r"].operands == ("p",)

@@ -73,6 +73,14 @@ def test_text_and_proto_have_equal_headers(dumps: Path) -> None:
     assert text == proto
 
 
+def test_a_header_says_which_parameters_results_take_the_memory_of() -> None:
+    donated = b"input_output_alias={ {0}: (3, {}, may-alias), {1, 2}: (0, {1}) }"
+    header = b"HloModule m, is_scheduled=true, " + donated
+    text = SMALL.replace(b"HloModule m, is_scheduled=true", header)
+    assert module_from_text(text, "m.txt").donated == {0, 3}
+    assert module_from_text(SMALL, "m.txt").donated == set()
+
+
 def test_a_directory_with_both_forms_gives_the_module_once(dumps: Path) -> None:
     (module,) = read_modules(dumps / "async")
     assert ".hlo.pb" in module.source

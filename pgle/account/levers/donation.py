@@ -1,0 +1,90 @@
+"""State that is copied since the step may not write into its memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from pgle.account.levers.flow import Flow
+from pgle.account.levers.places import places, taken_us
+from pgle.account.step_costs import StepCosts
+from pgle.account.value import Opportunity, OpportunityKind, StepPart
+from pgle.errors import in_words, many
+from pgle.xla.hlo.module import Instruction, Module
+
+_GIB = 1 << 30
+
+_KEPT = ("bitcast", "reshape")  # opcodes between a parameter and its copy
+
+
+def find(step: StepCosts, flow: Flow) -> Opportunity | None:
+    """What donating the arguments would save that the step only copies."""
+    found = _copies(flow)
+    copied = {kernel: item for kernel, item in found if step.us.get(kernel)}
+    if not copied:
+        return None
+    now_us = taken_us(step, copied)
+    arguments = {item.name: item for item in copied.values()}
+    size = sum(item.shape.size_bytes for item in arguments.values())
+    what = f"{many(len(arguments), 'argument')} ({size / _GIB:.3g} GiB)"
+    edit = _edit(sorted(arguments.values(), key=_number))
+    return Opportunity(
+        kind=OpportunityKind.DONATION,
+        expected_us=now_us,
+        least_us=now_us,
+        most_us=now_us,
+        part=StepPart.COMPUTE,
+        basis=step.basis,
+        title="Donate the state",
+        why=f"copying {what} that results replace takes {in_words(now_us)} a step",
+        edit=edit,
+        where=places(step, copied),
+        instructions=frozenset(copied),
+    )
+
+
+def _number(parameter: Instruction) -> int:
+    return parameter.parameter_number or 0
+
+
+def _edit(arguments: list[Instruction]) -> str:
+    names = [item.op_name for item in arguments if item.op_name]
+    which = f" ({names[0]})" if names else ""
+    return (
+        f"Pass donate_argnums to jax.jit for the state{which}, and use only what the "
+        "step returns."
+    )
+
+
+def _copies(flow: Flow) -> Iterator[tuple[str, Instruction]]:
+    """Kernels of the entry that copy a parameter whose shape a result has, and that parameter."""
+    module = flow.module
+    results = _results(module)
+    parameters = [
+        item
+        for item in module.entry_computation.instructions
+        if item.opcode == "parameter" and item.parameter_number not in module.donated
+    ]
+    for item in parameters:
+        if results[str(item.shape)] <= 0:
+            continue
+        results[str(item.shape)] -= 1
+        for user in _beyond(flow, item.name):
+            if flow.opcode(user) == "copy" and flow.computation[user] == module.entry:
+                yield flow.kernel[user], item
+
+
+def _beyond(flow: Flow, name: str) -> Iterator[str]:
+    """The nodes that take a value as it is."""
+    todo = [name]
+    for each in todo:
+        for user in flow.users.get(each, ()):
+            yield user
+            if flow.opcode(user) in _KEPT:
+                todo.append(user)
+
+
+def _results(module: Module) -> Counter[str]:
+    """How many results of each shape there are."""
+    shape = module.instructions[module.entry_computation.root].shape
+    return Counter(map(str, shape.elements or (shape,)))
