@@ -271,7 +271,8 @@ def _neighbours(
             peers.append(traced)
         else:
             is_whole[traced.astype(np.int64)] = False
-    return peers, [np.flatnonzero(is_whole)]
+    whole = np.flatnonzero(is_whole)
+    return peers, [whole] if len(whole) else []
 
 
 def _low_median(values: Floats) -> Floats:

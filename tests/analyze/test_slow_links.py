@@ -11,6 +11,7 @@ import pytest
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.rules import find_findings
+from pgle.analyze.slow_links import _neighbours
 from pgle.trace.table import Device, Trace
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.text import module_from_text
@@ -198,3 +199,7 @@ def _with_small_collectives(trace: Trace) -> Trace:
         instructions=(*trace.instructions, *names),
         **columns,
     )
+
+
+def test_a_permute_of_which_one_rank_was_traced_has_no_slow_link() -> None:
+    assert _neighbours([(0, 1), (1, 0)], [0]) == ([], [])
