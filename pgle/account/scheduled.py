@@ -16,6 +16,7 @@ from pgle.account.value import (
     OpportunityKind,
     StepBounds,
     StepPart,
+    TimedSteps,
     in_order,
 )
 from pgle.next import Next
@@ -53,6 +54,7 @@ def account_of_schedule(
     search: Next | None = None,
     is_searched: bool = False,
     base: str = NOW,
+    timed: TimedSteps | None = None,
 ) -> Account:
     """Take a predicted step apart.
 
@@ -62,6 +64,7 @@ def account_of_schedule(
         search: the command that looks for other flags; None: it is not known.
         is_searched: it was done, and found nothing better.
         base: which step it is, in words.
+        timed: the timed steps of its run directory.
     """
     placed = placements(module, prediction.timeline)
     bounds = bounds_of(prediction, placed)
@@ -80,6 +83,7 @@ def account_of_schedule(
         parts=parts_of(prediction),
         bounds=bounds,
         opportunities=in_order((*within(tried, limit_us), *levers, *untried)),
+        timed=timed,
     )
 
 

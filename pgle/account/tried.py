@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from pgle.account.scheduled import gained
-from pgle.account.value import Opportunity, OpportunityKind
+from pgle.account.value import Opportunity, OpportunityKind, StepPart, TimedSteps
 from pgle.next import Next
 from pgle.schedule.control import Controlled
 from pgle.schedule.predict import LEAST_GAIN
+from pgle.steps.compare import Verdict
 
 NOISE = "within the model's noise"
 
@@ -26,6 +27,7 @@ class TriedSchedules:
     is_measured: bool  # the profile has measured costs
     lhs_flag: str  # turns LHS on
     measure: Next | None  # the command that measures the program
+    timed: TimedSteps | None = None  # what the profile changed where it was measured
 
     @property
     def opportunities(self) -> Iterator[Opportunity]:
@@ -40,8 +42,25 @@ class TriedSchedules:
                 edit="add it to XLA_FLAGS",
                 flag=self.lhs_flag,
             )
-        if self.profile.answer.share > 0:
+        if self.timed is not None:
+            yield from self._of_timed(self.timed)
+        elif self.profile.answer.share > 0:
             yield self._of_profile()
+
+    def _of_timed(self, timed: TimedSteps) -> Iterator[Opportunity]:
+        """The profile, if timed steps got shorter with it."""
+        if timed.verdict is not Verdict.FASTER:
+            return
+        yield Opportunity(
+            kind=OpportunityKind.PROFILE,
+            expected_us=-timed.change * self.lhs_us,
+            least_us=-timed.most * self.lhs_us,
+            most_us=-timed.least * self.lhs_us,
+            part=StepPart.COMMUNICATION,
+            basis=timed.basis,
+            title="Use the profile",
+            why="timed steps got shorter with it",
+        )
 
     def _of_profile(self) -> Opportunity:
         title = "Measure a profile and use it"

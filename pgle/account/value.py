@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pgle.next import Next
+from pgle.steps.compare import Verdict
 
 LEAST_WORTH = 0.01
 """Of the step. "Nothing to gain" is said where no opportunity of any kind is above this."""
@@ -120,6 +121,20 @@ class StepBounds:
     without_copies_us: float  # the same step with no exposed copies
 
 
+@dataclass(frozen=True, slots=True)
+class TimedSteps:
+    """What the timed steps of a run directory say; it stands above every prediction."""
+
+    base_us: float  # the median step without the profile
+    step_us: float  # with it
+    change: float  # of the step as a share, negative if it got shorter
+    # least, most: ends of the change's confidence interval
+    least: float
+    most: float
+    verdict: Verdict
+    basis: Basis  # measured or simulated
+
+
 @dataclass(frozen=True)
 class Account:
     """One step."""
@@ -133,6 +148,7 @@ class Account:
     parts: Mapping[StepPart, float]  # microseconds; they add up to the step
     bounds: StepBounds
     opportunities: tuple[Opportunity, ...]  # the largest expected saving first
+    timed: TimedSteps | None = None  # of its run directory; None: nothing was compared
 
     def share(self, us: float) -> float:
         """Microseconds as a share of the step; 0 of an empty step."""

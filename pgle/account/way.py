@@ -7,7 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pgle.account.value import Account, OpportunityKind
+from pgle.account.value import Account, Basis, OpportunityKind
+from pgle.steps.compare import Verdict
 
 BY_SCHEDULE = frozenset(
     (
@@ -28,16 +29,6 @@ class Measured(StrEnum):
     NOT = "not"
     SIMULATED = "simulated"
     ON_GPU = "on a GPU"
-
-
-class Outcome(StrEnum):
-    """What the comparison of the step times says."""
-
-    NONE = "none"
-    FASTER = "faster"
-    SLOWER = "slower"
-    SAME = "same"
-    UNDECIDED = "undecided"
 
 
 class Search(StrEnum):
@@ -69,16 +60,26 @@ class Known:
     """What is known of a program."""
 
     measured: Measured = Measured.NOT
-    outcome: Outcome = Outcome.NONE
+    verdict: Verdict | None = None  # of the comparison of their step times
     search: Search = Search.NOT
     account: Account | None = None  # of its newest step; None: no step was taken apart
+
+
+def known_of(account: Account, search: Search) -> Known:
+    """What an account knows, its timed steps included."""
+    timed = account.timed
+    if timed is None:
+        return Known(search=search, account=account)
+    is_simulated = timed.basis is Basis.SIMULATED
+    measured = Measured.SIMULATED if is_simulated else Measured.ON_GPU
+    return Known(measured, timed.verdict, search, account)
 
 
 def next_move(known: Known) -> Move:
     """The move that follows; no move leads back to what is known already."""
     if known.measured is Measured.ON_GPU:
         return _after_gpu(known)
-    if known.measured is Measured.SIMULATED and known.outcome is Outcome.FASTER:
+    if known.measured is Measured.SIMULATED and known.verdict is Verdict.FASTER:
         return Move.PROVE
     lever = None if known.account is None else known.account.lever
     if lever is not None and lever.kind not in BY_SCHEDULE:
@@ -92,11 +93,11 @@ def next_move(known: Known) -> Move:
 
 def _after_gpu(known: Known) -> Move:
     """After timed steps on a GPU."""
-    if known.outcome is Outcome.FASTER:
+    if known.verdict is Verdict.FASTER:
         return Move.KEEP
-    if known.outcome is Outcome.UNDECIDED:
+    if known.verdict is Verdict.UNDECIDED:
         return Move.REPEAT
-    if known.outcome is Outcome.SLOWER:
+    if known.verdict is Verdict.SLOWER:
         return Move.EXPLAIN
     if known.search is Search.NOT and _is_open(known):
         return Move.SEARCH

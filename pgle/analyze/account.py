@@ -15,6 +15,7 @@ from pgle.account.value import (
     Place,
     StepBounds,
     StepPart,
+    TimedSteps,
     in_order,
 )
 from pgle.analyze.analysis import MeasuredStep
@@ -73,6 +74,7 @@ def account_of_trace(
     search: Next | None = None,
     *,
     is_searched: bool = False,
+    timed: TimedSteps | None = None,
 ) -> Account:
     """Take a measured step apart.
 
@@ -80,6 +82,7 @@ def account_of_trace(
         findings: of the step.
         search: the command that looks for other flags; None: it is not known.
         is_searched: it was done, and found nothing better.
+        timed: the timed steps of its run directory.
     """
     basis = Basis.SIMULATED if step.trace.simulated else Basis.MEASURED
     facts = _step_costs(step, basis)
@@ -108,6 +111,7 @@ def account_of_trace(
         },
         bounds=_bounds(step),
         opportunities=in_order((*levers, *others, *idle, *schedule)),
+        timed=timed,
     )
 
 

@@ -148,6 +148,32 @@ def note(account: Account) -> str:
     return f"Savings are shares of the step {account.base}; together {together}."
 
 
+def timed_note(account: Account, *, is_base: bool) -> str:
+    """What the timed steps of the run directory say, and how far the account's step is from them.
+
+    Args:
+        is_base: the account's step is the one without the profile.
+    """
+    timed = account.timed
+    if timed is None:
+        return ""
+    steps = " → ".join(map(figures.time, (timed.base_us, timed.step_us)))
+    change = _signed(timed.change)
+    ends = figures.between(_signed(timed.least), _signed(timed.most))
+    timed_us = timed.base_us if is_base else timed.step_us
+    off = _signed(account.step_us / timed_us - 1)
+    return (
+        f"Timed steps, {timed.basis}: {steps}, {change} ({ends}), {timed.verdict}; "
+        f"the model is {off} from them."
+    )
+
+
+def _signed(share: float) -> str:
+    """A change with its sign; one that rounds to nothing is 0.0 %."""
+    text = figures.change(share)
+    return figures.share(0.0) if text == figures.NONE else text
+
+
 def bound_rows(account: Account) -> Iterator[tuple[str, float, float]]:
     """A row for each bound that is below the step: name, time, share of the step."""
     for name, us in _bounds(account.bounds).items():
@@ -208,6 +234,7 @@ def document(account: Account) -> dict[str, object]:
         "basis": account.basis,
         "parts": {part.name.lower(): us for part, us in account.parts.items()},
         "bounds": account.bounds,
+        "timed": account.timed,
         "together": account.share(account.together_us),
         "opportunities": [
             _opportunity(account, item) for item in account.opportunities

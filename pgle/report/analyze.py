@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from pgle.account.value import LEAST_WORTH
-from pgle.account.way import ENDS, Known, Search, next_move
+from pgle.account.way import ENDS, Search, known_of, next_move
 from pgle.analyze.analysis import MeasuredStep, Memory
 from pgle.analyze.collectives import MeasuredCollective, Overlap
 from pgle.analyze.differences import (
@@ -187,7 +187,7 @@ def analyze_page(
         verdict=answer,
         tone=tone,
         table=breakdown_table(step, bars=not is_page),
-        notes=(*notes(step), account.note(found.account)),
+        notes=(*notes(step), account.note(found.account), _timed(found)),
         actions=actions(found, span_of),
         sections=step_sections(found),
         way=to_way(way_on(found)),
@@ -286,13 +286,17 @@ def way_on(found: Analysis) -> Commands:
     if found.next:
         return found.next
     search = Search.IN_VAIN if found.is_searched else Search.NOT
-    known = Known(search=search, account=found.account)
+    known = known_of(found.account, search)
     move = next_move(known)
     if move not in ENDS:
         command = found.search or found.convert
         if command is not None:
             return (command,)
     return (account.end_words(known),)
+
+
+def _timed(found: Analysis) -> str:
+    return account.timed_note(found.account, is_base=found.is_base)
 
 
 def breakdown_table(step: MeasuredStep, *, bars: bool) -> Table:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgle.account.value import Account
-from pgle.account.way import Known, Measured, Move, Outcome, Search, next_move
+from pgle.account.way import Known, Measured, Move, Search, next_move
 from pgle.files import AnyPath
 from pgle.next import Commands, Next, Sentence
 from pgle.report.account import end_words
@@ -152,7 +152,7 @@ def known_of(
     searched = next_command.is_searched(run)
     return Known(
         measured=measured,
-        outcome=Outcome(found.verdict),
+        verdict=found.verdict,
         search=Search.IN_VAIN if searched else Search.NOT,
         account=account,
     )

@@ -13,7 +13,7 @@ import numpy as np
 
 from pgle.account.tried import pays
 from pgle.account.value import Account
-from pgle.account.way import Known, Measured, Move, Search, next_move
+from pgle.account.way import Known, Move, Search, known_of, next_move
 from pgle.errors import printable, shown, some
 from pgle.files import AnyPath, write_files
 from pgle.next import Next, Sentence, quoted, to_way
@@ -529,6 +529,7 @@ def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
         control.note(result),
         profile_words(result) if result.good else "",
         account.note(result.account),
+        account.timed_note(result.account, is_base=True),
         *setting_notes(result.request),
         *exposed_notes(
             grouped,
@@ -632,8 +633,7 @@ def advice(result: Rehearsal) -> tuple[str, Next | Sentence]:
         remedy = str(result.verdict.remedy) or "See which names match."
         return remedy, Next.of("verify", near(result.profile), "--hlo", hlo)
     search = Search.NOT if result.tune else Search.IN_VAIN
-    measured = Measured.SIMULATED if result.is_measured else Measured.NOT
-    known = Known(measured=measured, search=search, account=result.account)
+    known = known_of(result.account, search)
     move = next_move(known)
     if move is Move.MEASURE and result.measure is not None:
         return "", result.measure

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from pgle.account.value import Account
+from pgle.account.value import Account, TimedSteps
 from pgle.analyze.account import account_of_trace
 from pgle.analyze.analysis import MeasuredStep, Memory, find_memory, measure_step
 from pgle.analyze.differences import Differences, find_differences
@@ -30,7 +30,7 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, as_path, read_bytes
 from pgle.next import Next
-from pgle.run.compare import CompareRequest, run_compare
+from pgle.run.compare import CompareRequest, run_compare, timed_steps
 from pgle.run.directory.directory import COMPARED, RunDirectory, StageFolder, free
 from pgle.run.directory.manifest import Manifest, read_manifest
 from pgle.run.inputs.next_command import dump_near, launch_of, stage_left, tune
@@ -349,12 +349,18 @@ class Analysis:
     search: Next | None = None  # the command that looks for other flags
     is_searched: bool = False  # the search was done, and found nothing better
     convert: Next | None = None  # the command that makes a profile of the trace
+    timed: TimedSteps | None = None  # of the run directory that was given
+    is_base: bool = False  # the step is its baseline's
 
     @cached_property
     def account(self) -> Account:
         """The step, and what would shorten it."""
         return account_of_trace(
-            self.step, self.findings, self.search, is_searched=self.is_searched
+            self.step,
+            self.findings,
+            self.search,
+            is_searched=self.is_searched,
+            timed=self.timed,
         )
 
     @property
@@ -403,7 +409,15 @@ def analyze(
         search=search,
         is_searched=bool(runs) and search is None,
         convert=_conversion(step, side),
+        timed=timed_steps(runs[0]) if runs else None,
+        is_base=_is_base(side),
     )
+
+
+def _is_base(side: StepInput) -> bool:
+    """Whether the step is of a baseline stage."""
+    stages = filter(None, map(_stage_for, side.inputs))
+    return any(stage.name == "baseline" for stage in stages)
 
 
 def _about_trace(step: MeasuredStep, side: StepInput) -> list[str]:

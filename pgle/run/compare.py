@@ -20,6 +20,7 @@ from typing import Literal
 
 import msgspec
 
+from pgle.account.value import Basis, TimedSteps
 from pgle.errors import UserError, WorkloadError
 from pgle.files import TextLines, check_file, read_bytes, sha256, write_files
 from pgle.masking import kept_argv
@@ -27,7 +28,7 @@ from pgle.next import Next
 from pgle.run.ask.machine import all_gpus
 from pgle.run.directory.directory import COMPARED, PROGRAM_FILES, RunDirectory, free
 from pgle.run.directory.manifest import StageRecord, extend_manifest, now, read_manifest
-from pgle.run.inputs.next_command import COMPARE, is_compared
+from pgle.run.inputs.next_command import COMPARE, is_compared, stage_left
 from pgle.run.inputs.step_times import read_runs, read_side
 from pgle.run.process.process import last_line, launch, named_files
 from pgle.steps.compare import Comparison, LimitCheck, Limits, compare, gate, stage_path
@@ -84,6 +85,28 @@ def run_compare(
         assumptions = replace(assumptions, launch_spread=spread)
     found = compare(one, two, assumptions)
     return found, gate(found, request.limits)
+
+
+def timed_steps(run: RunDirectory) -> TimedSteps | None:
+    """What the timed steps of a run directory say; None unless all its stages are there and their
+    step times were compared.
+    """
+    if stage_left(run) is not None:
+        return None
+    try:
+        found, _ = run_compare(CompareRequest((str(run.path),)))
+    except UserError:  # the comparison itself says why
+        return None
+    low, high = found.ci
+    return TimedSteps(
+        base_us=found.base.median_s * 1e6,
+        step_us=found.new.median_s * 1e6,
+        change=found.change,
+        least=low - 1,
+        most=high - 1,
+        verdict=found.verdict,
+        basis=Basis.SIMULATED if found.simulated else Basis.MEASURED,
+    )
 
 
 def compared_run(found: Comparison) -> RunDirectory | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pgle.account.scheduled import PlannedMemory, account_of_schedule
 from pgle.account.tried import TriedSchedules
-from pgle.account.value import Account
+from pgle.account.value import Account, TimedSteps
 from pgle.costs.estimate.known import PARTITIONED_LATER, unmodelled_warnings
 from pgle.costs.estimate.unknown import assumed_warnings
 from pgle.costs.measure.contention import Contention
@@ -27,6 +27,7 @@ from pgle.files import write_files
 from pgle.next import Next
 from pgle.requests.predictions import Rehearse
 from pgle.run.ask.jaxlib import installed
+from pgle.run.compare import timed_steps
 from pgle.run.compiler.compile import CompileResult, OnPhase, Session, open_session
 from pgle.run.confirm import confirm_compiled
 from pgle.run.control import FOLDER as CONTROL
@@ -46,7 +47,7 @@ from pgle.run.rehearse_program import (
     LHS_ON,
     RehearseRequest,
     gib,
-    is_measured,
+    launch,
     measure,
     near_limit,
     prepared,
@@ -191,7 +192,7 @@ class Rehearsal:
     )
     tune: Next | None = None  # the command that looks for flags
     measure: Next | None = None  # the command that measures the program
-    is_measured: bool = False  # its run directory has compared step times
+    timed: TimedSteps | None = None  # of the run directory that was given
 
     @property
     def used(self) -> bool:
@@ -227,6 +228,7 @@ class Rehearsal:
             is_measured=self.costs_are == "measured",
             lhs_flag=LHS_ON,
             measure=self.measure,
+            timed=self.timed,
         )
         return account_of_schedule(
             now.module,
@@ -235,7 +237,8 @@ class Rehearsal:
             tried=tried.opportunities if self.good else (),
             memory=PlannedMemory(now.compiled.memory_bytes, request.allocator_bytes),
             search=self.tune,
-            is_searched=not self.tune,
+            is_searched=self.tune is None,
+            timed=self.timed,
         )
 
     @property
@@ -267,11 +270,12 @@ def rehearse(asked: Rehearse, on_phase: OnPhase = lambda phase: None) -> Rehears
         request = replace(
             request, out=request.out / "rehearsal" if is_inside else request.out
         )
+        run = launch(known).run
         return replace(
             _rehearsed(request, on_phase),
             tune=tune_line(known),
             measure=measure(known),
-            is_measured=is_measured(known),
+            timed=None if run is None else timed_steps(run),
         )
 
 

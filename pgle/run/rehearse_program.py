@@ -54,7 +54,6 @@ from pgle.run.inputs.next_command import (
     ProgramLaunch,
     following,
     launch_of,
-    stage_left,
     tune,
 )
 from pgle.run.process.compilers import check_compiler, compiler_of
@@ -309,12 +308,6 @@ def measure(command: Understood) -> Next:
     if profile:
         return how.line("perf", folder, "--profile", profile)
     return how.line("run", folder)
-
-
-def is_measured(command: Understood) -> bool:
-    """Whether the words are a run directory whose step times were compared."""
-    run = launch(command).run
-    return run is not None and stage_left(run) is None
 
 
 def tune_line(command: Understood) -> Next | None:

@@ -11,10 +11,10 @@ from pgle.account.way import (
     Known,
     Measured,
     Move,
-    Outcome,
     Search,
     next_move,
 )
+from pgle.steps.compare import Verdict
 
 NOTHING = account()
 PROFILE = account(opportunity(OpportunityKind.PROFILE, 0.02))
@@ -24,14 +24,14 @@ ATTENTION = account(
     opportunity(OpportunityKind.FLAGS, None, most=0.2),
 )
 ACCOUNTS = (None, NOTHING, PROFILE, FLAGS, ATTENTION)
-OUTCOMES = (Outcome.FASTER, Outcome.SLOWER, Outcome.SAME, Outcome.UNDECIDED)
+VERDICTS = tuple(Verdict)
 
 
 def results(known: Known, move: Move) -> list[Known]:
     """Everything that a move can show on a machine without a GPU."""
     if move is Move.MEASURE:
         after = replace(known, measured=Measured.SIMULATED, search=_used(known.search))
-        return [replace(after, outcome=outcome) for outcome in OUTCOMES]
+        return [replace(after, verdict=verdict) for verdict in VERDICTS]
     if move is Move.SEARCH:
         return [
             replace(known, search=Search.IN_VAIN),
@@ -63,14 +63,14 @@ def test_every_way_from_a_first_answer_ends_within_four_moves(found) -> None:
         (Known(account=FLAGS), Move.SEARCH),
         (Known(account=ATTENTION), Move.EDIT),
         (Known(account=NOTHING), Move.END),
-        (Known(Measured.SIMULATED, Outcome.FASTER, account=PROFILE), Move.PROVE),
-        (Known(Measured.SIMULATED, Outcome.SAME, account=FLAGS), Move.SEARCH),
-        (Known(Measured.SIMULATED, Outcome.SAME, Search.IN_VAIN, FLAGS), Move.END),
+        (Known(Measured.SIMULATED, Verdict.FASTER, account=PROFILE), Move.PROVE),
+        (Known(Measured.SIMULATED, Verdict.SAME, account=FLAGS), Move.SEARCH),
+        (Known(Measured.SIMULATED, Verdict.SAME, Search.IN_VAIN, FLAGS), Move.END),
         (Known(search=Search.FOUND, account=FLAGS), Move.MEASURE),
-        (Known(Measured.ON_GPU, Outcome.FASTER), Move.KEEP),
-        (Known(Measured.ON_GPU, Outcome.UNDECIDED), Move.REPEAT),
-        (Known(Measured.ON_GPU, Outcome.SLOWER), Move.EXPLAIN),
-        (Known(Measured.ON_GPU, Outcome.SAME, Search.IN_VAIN), Move.END),
+        (Known(Measured.ON_GPU, Verdict.FASTER), Move.KEEP),
+        (Known(Measured.ON_GPU, Verdict.UNDECIDED), Move.REPEAT),
+        (Known(Measured.ON_GPU, Verdict.SLOWER), Move.EXPLAIN),
+        (Known(Measured.ON_GPU, Verdict.SAME, Search.IN_VAIN), Move.END),
     ],
 )
 def test_what_is_known_decides_the_next_move(known: Known, move: Move) -> None:
@@ -78,7 +78,7 @@ def test_what_is_known_decides_the_next_move(known: Known, move: Move) -> None:
 
 
 def test_no_state_searches_again_or_measures_again() -> None:
-    states = product(Measured, Outcome, Search, ACCOUNTS)
+    states = product(Measured, (None, *Verdict), Search, ACCOUNTS)
     for state in states:
         known = Known(*state)
         move = next_move(known)
