@@ -119,6 +119,11 @@ def _end_words(known: Known) -> str:
     if lever is not None:
         edit = lever.edit or lever.title
         return f"{edit.rstrip('.')}; then start again with the new program"
+    unproven = None if account is None else account.unproven
+    if account is not None and unproven is not None and known.search is Search.NOT:
+        most = figures.share(account.share(unproven.most_us))
+        words = f"at most {most} is open; to try it, give pgle the program"
+        return f"{words}, or its module before optimizations"
     if account is None or known.search is not Search.NOT:
         return "no profile and no flag that pgle knows shortens this step"
     return f"nothing above {figures.share(LEAST_WORTH, 0)} of the step is left to gain"

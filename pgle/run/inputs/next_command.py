@@ -27,6 +27,7 @@ from pgle.xla.flags.text import Flag, format_flags, parse_flags
 from pgle.xla.hlo.dumps import fingerprint_of
 
 COMPARE = "compare"  # stage of the manifest: the step times were compared
+ON_GPU = "jax"  # the profiler that every GPU has; without a GPU it is refused
 UNKNOWN = ("COMMAND",)  # placeholder for an unknown program
 
 _OPTIONS: Mapping[str, str | None] = dict.fromkeys(
@@ -62,7 +63,7 @@ class ProgramLaunch:
         words = tuple(
             word for word in self.words if not (ours and word == "--compile-only")
         )
-        return replace(self, words=words, capture="")
+        return replace(self, words=words, capture=ON_GPU)
 
     def line(self, command: str, run_dir: Path, *more: object) -> Next:
         """``pgle run``, ``profile`` or ``perf`` of the program into a run directory."""
