@@ -190,7 +190,8 @@ def step_costs(
     timeline = prediction.timeline
     computes = timeline.stream == Stream.COMPUTE
     us = _by_name(timeline, np.where(computes, timeline.duration_us, 0.0))
-    count = _by_name(timeline, np.where(computes, timeline.count, 0))
+    count = _by_name(timeline, timeline.count)
+    exposed_us = {item.name: item.exposed_us for item in timeline.exposures}
     return StepCosts(
         module=module,
         hardware=hardware,
@@ -200,6 +201,8 @@ def step_costs(
         basis=BASES[prediction.costs_are],
         peak_bytes=memory.peak_bytes,
         limit_bytes=memory.limit_bytes,
+        exposed_us=exposed_us,
+        exposed_copies_us=timeline.breakdown.exposed_copy_us,
     )
 
 

@@ -10,6 +10,7 @@ from pgle.account.levers import (
     copies,
     donation,
     logits,
+    optimizer,
     precision,
     remat,
     scatter,
@@ -26,6 +27,7 @@ LEVERS: tuple[Callable[[StepCosts, Flow], Opportunity | None], ...] = (
     copies.find,
     donation.find,
     remat.find,
+    optimizer.find,
     remat.find_room,
 )
 """A function for each edit: what it would save, or None where it does not apply. An instruction
