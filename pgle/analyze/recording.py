@@ -9,6 +9,7 @@ import numpy as np
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.findings import ROWS, EvidenceRow, StepFinding, in_percent, in_words
 from pgle.analyze.other_work import TO_TELL, OtherKind
+from pgle.analyze.untimed import untold_us
 from pgle.analyze.versions import Version
 from pgle.analyze.window import RowGroup
 from pgle.errors import many
@@ -34,6 +35,25 @@ def other_work(step: MeasuredStep) -> StepFinding | None:
         f"{step.percent(us)} of the step is GPU work of no instruction, most in {most}",
         tuple(rows)[:ROWS],
         TO_TELL[OtherKind(most)],
+        reached=us / step.step_us,
+    )
+
+
+def untimed_records(step: MeasuredStep) -> StepFinding | None:
+    """Work of the step whose records have no time stamp, which looks idle."""
+    found = untold_us(step.trace, step.windows, step.costs.program.index)
+    if not found:
+        return None
+    us = sum(found.values())
+    rows = (
+        EvidenceRow(name, each_us, "as long as elsewhere")
+        for name, each_us in found.items()
+    )
+    return StepFinding(
+        0.0,
+        f"{step.percent(us)} of the step cannot be told: records without a time stamp look idle",
+        tuple(rows)[:ROWS],
+        "record fewer steps, or update the driver and the profiler",
         reached=us / step.step_us,
     )
 

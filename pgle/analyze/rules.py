@@ -17,7 +17,13 @@ from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.findings import ROWS, EvidenceRow, StepFinding, in_percent, in_words
 from pgle.analyze.layers import MeasuredInstruction, TrainingPhase
 from pgle.analyze.pauses import HostPause, find_pauses
-from pgle.analyze.recording import MUCH_OTHER, other_work, recompilation, window_remarks
+from pgle.analyze.recording import (
+    MUCH_OTHER,
+    other_work,
+    recompilation,
+    untimed_records,
+    window_remarks,
+)
 from pgle.analyze.slow_links import LEAST_SLOWED, SLOW_TRANSFER
 from pgle.analyze.uneven import SlowGpu, find_slow_gpus, slow_gpu_rows, slow_link
 from pgle.analyze.window import RowGroup
@@ -907,6 +913,15 @@ RULES: Mapping[str, Rule] = {
         "Record so that all work has an instruction",
         MUCH_OTHER,
         "work of no instruction, while nothing else runs, for at least 5 % of the step",
+        _OWN,
+        simulated=False,
+    ),
+    "untimed-records": Rule(
+        untimed_records,
+        "records without a time stamp",
+        "Record all times",
+        LEAST_LOST,
+        "records without a time stamp whose work takes at least 0.5 % of the step elsewhere",
         _OWN,
         simulated=False,
     ),

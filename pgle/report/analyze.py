@@ -163,7 +163,8 @@ def difference_sections(found: Differences) -> tuple[Section, ...]:
 
 
 LEAST_HEAVY = 0.01  # of the step; a lighter layer is not named
-ALWAYS_NAMED = ("other-work", "recompilation")  # findings, however little they save
+# findings, however little they save
+ALWAYS_NAMED = ("other-work", "recompilation", "untimed-records")
 FOLDED = 10  # groups that the layers are folded into, to name the heaviest
 BETWEEN = str(RowGroup.BETWEEN)
 

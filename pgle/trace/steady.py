@@ -41,6 +41,7 @@ from pgle.trace.columns import (
     median,
     noise_of,
 )
+from pgle.trace.records import WITHOUT_TIME
 from pgle.trace.table import Trace
 from pgle.xla.instruction_kinds import guess_kind
 
@@ -73,6 +74,7 @@ GROWS = (
 
 LOST_SHARE = 0.005  # of the activities; a loss of fewer changes no answer
 LOST_MANY = 10  # activities; fewer are a stretch only if they take long
+FEWEST_LEFT = 2  # executions in a row; of one the pause behind it is not known
 SAME_COUNT = (
     2 / 3
 )  # of executions; where fewer have one number of activities, it is no loss if one has less
@@ -201,8 +203,14 @@ def find_executions(trace: Trace, collective: Flags | None = None) -> ModuleExec
         keep=np.ones(len(keys), dtype=bool),
         reasons={},
     )
-    _mark(found)
+    _mark(found, untimed(trace))
     return found
+
+
+def untimed(trace: Trace) -> int:
+    """How many activities were left out since they have no possible time."""
+    words = {reason.word for reason in WITHOUT_TIME}
+    return sum(item.count for item in trace.unresolved if item.reason in words)
 
 
 def measured_window(
@@ -250,34 +258,53 @@ def measured_window(
     )
 
 
-def _mark(found: ModuleExecutions) -> None:
-    """Fill `keep` and `reasons` of freshly made executions."""
+def _mark(found: ModuleExecutions, untimed: int) -> None:
+    """Fill `keep` and `reasons` of freshly made executions.
+
+    Args:
+        untimed: activities that were left out since they have no time.
+    """
     for module in distinct(found.module):
         of_module = np.flatnonzero(found.module == module)
         dropped: dict[int, str] = {}
         for device in distinct(found.device[of_module]):
             here = of_module[found.device[of_module] == device]
             _drop_truncated(found, here, dropped)
-        whole = of_module[~np.isin(found.execution[of_module], list(dropped))]
-        by_device = [
-            whole[found.device[whole] == device]
-            for device in distinct(found.device[whole])
-        ]
-        for number, counts in _lost(found, by_device).items():
+        whole = _without(found, of_module, dropped)
+        lost = _lost(found, _by_device(found, whole))
+        dropped |= _reasons(lost)
+        left = _without(found, whole, dropped)
+        dropped |= dict(_warm_up(found, _by_device(found, left)))
+        if untimed:
+            more = _untimed(found, _without(found, left, dropped), untimed)
+            dropped |= _reasons(more)
+            lost |= more
+        for number, counts in lost.items():
             found.lost[int(module), number] = counts
-            missing = many(sum(counts.values()), "activity record")
-            dropped[number] = (
-                f"lost records: {missing} missing on {many(len(counts), 'device')}"
-            )
-        left = whole[~np.isin(found.execution[whole], list(dropped))]
-        by_device = [
-            left[found.device[left] == device]
-            for device in distinct(found.device[left])
-        ]
-        dropped |= dict(_warm_up(found, by_device))
         for execution, reason in sorted(dropped.items()):
             found.reasons[int(module), execution] = reason
         found.keep[of_module] = ~np.isin(found.execution[of_module], list(dropped))
+
+
+def _without(found: ModuleExecutions, rows: Rows, dropped: Mapping[int, str]) -> Rows:
+    """The rows of the executions that are not dropped."""
+    return rows[~np.isin(found.execution[rows], list(dropped))]
+
+
+def _by_device(found: ModuleExecutions, rows: Rows) -> list[Rows]:
+    """The rows of each device."""
+    device = found.device[rows]
+    return [rows[device == one] for one in distinct(device)]
+
+
+def _reasons(lost: Mapping[int, Mapping[int, int]]) -> dict[int, str]:
+    """Why executions with lost records do not count."""
+    reasons = {}
+    for number, counts in lost.items():
+        missing = many(sum(counts.values()), "activity record")
+        devices = many(len(counts), "device")
+        reasons[number] = f"lost records: {missing} missing on {devices}"
+    return reasons
 
 
 def _drop_truncated(
@@ -322,6 +349,31 @@ def _lost(
     return lost if len(lost) < len(numbers) else {}
 
 
+def _untimed(
+    found: ModuleExecutions, whole: Rows, untimed: int
+) -> dict[int, dict[int, int]]:
+    """Activities without a time that executions lack, by execution and device.
+
+    All devices run one program, so the largest number of activities is that of a complete
+    execution, unless more are missing then than had no time. Nothing is returned if too few
+    executions in a row would be left.
+    """
+    missing = found.rows[whole].max(initial=0) - found.rows[whole]
+    if int(missing.sum()) > untimed:
+        return {}
+    usual = int(found.rows[whole].max(initial=0))
+    lost: dict[int, dict[int, int]] = {}
+    for at in np.flatnonzero(missing > LOST_SHARE * usual).tolist():
+        row = whole[at]
+        of_execution = lost.setdefault(int(found.execution[row]), {})
+        of_execution[int(found.device[row])] = int(missing[at])
+    numbers = distinct(found.execution[whole])
+    run = np.bincount(np.cumsum(np.isin(numbers, list(lost))))
+    # each run but the first begins behind a lost one, which it counts
+    longest = max([int(run[0]), *(run[1:] - 1).tolist()]) if len(run) else 0
+    return lost if longest >= FEWEST_LEFT else {}
+
+
 def _above_steady(
     found: ModuleExecutions, values: Floats, by_device: Sequence[Rows]
 ) -> tuple[Mapping[int, list[float]], float]:
@@ -347,27 +399,28 @@ def _above_steady(
 
 
 def _above_next(
-    values: Floats, by_device: Sequence[Rows], executions: Ints
-) -> Mapping[int, list[float]]:
-    """How far executions lie above the ones right behind them, beyond noise, device by device.
+    found: ModuleExecutions, by_device: Sequence[Rows], number: int
+) -> float:
+    """How far the compute of one execution lies above those right behind it, beyond noise.
 
     Steps that grow hide a warm-up from a comparison with the second half of the executions, so this
     one looks at the next `NEXT` executions only, or half of all.
 
     Returns:
-        By execution, its excess on each device as a share; 0 where that is within noise.
+        The excess as a share, the median of the devices that ran so many; 0 within noise.
     """
-    excess: dict[int, list[float]] = {}
+    excess = []
     for here in by_device:
+        at = int(np.searchsorted(found.execution[here], number))
+        if at >= len(here) - NEXT or found.execution[here[at]] != number:
+            continue
+        mine = found.compute_ns[here]
         ahead = max(NEXT, len(here) // 2)
-        for at in range(len(here) - NEXT):
-            mine = values[here]
-            expected, noise = _expected(mine[at + 1 : at + 1 + ahead])
-            above = mine[at] / expected - 1 if expected > 0 else 0.0
-            limit = max(WARM_UP_EXCESS, noise, _noise_of_changes(mine))
-            found = above if above > limit else 0.0
-            excess.setdefault(int(executions[here[at]]), []).append(found)
-    return excess
+        expected, noise = _expected(mine[at + 1 : at + 1 + ahead])
+        above = mine[at] / expected - 1 if expected > 0 else 0.0
+        limit = max(WARM_UP_EXCESS, noise, _noise_of_changes(mine))
+        excess.append(above if above > limit else 0.0)
+    return median(np.array(excess)) if excess else 0.0
 
 
 def _expected(behind: Floats) -> tuple[float, float]:
@@ -411,7 +464,6 @@ def _warm_up(
     compute, noise = _above_steady(found, found.compute_ns, by_device)
     span, span_noise = _above_steady(found, found.span_ns.astype(np.float64), by_device)
     limit = min(max(WARM_UP_EXCESS, noise), MAX_WARM_UP_EXCESS)
-    above_next = _above_next(found.compute_ns, by_device, found.execution)
     for number in sorted(compute)[: max(len(compute) // 2, len(compute) - 2)]:
         here = np.array(compute[number])
         if median(here) > limit:
@@ -426,7 +478,7 @@ def _warm_up(
                 number,
                 f"warm-up: {1 + longer:.1f} times the steady median from first start to last end",
             )
-        elif (above := median(np.array(above_next.get(number, [0.0])))) > 0:
+        elif (above := _above_next(found, by_device, number)) > 0:
             yield (
                 number,
                 f"warm-up: compute {above * 100:.1f} % above the executions behind it",

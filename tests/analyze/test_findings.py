@@ -19,12 +19,14 @@ from pgle.costs.estimate.estimate import compute_us
 from pgle.costs.profile.value import Cost, Profile
 from pgle.run.analyze import StepInput, measured_step
 from pgle.trace.table import (
+    ROW_COLUMNS,
     SIMULATED,
     ActivityKind,
     LeftOutReason,
     ModuleKey,
     OtherWork,
     Trace,
+    Unresolved,
 )
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.proto import BufferPlan
@@ -211,6 +213,20 @@ def contending() -> Trace:
     return made(steps)
 
 
+def without_stamps() -> Trace:
+    """Each of four steps lacks another of its last four kernels, whose record has no stamp."""
+    step = usual()
+    for number in range(4):
+        step.run(f"negate.{(1, 2, 3)[number % 3]}", 70)
+    trace = steps_of(step)
+    place = np.arange(len(trace)) % (len(trace) // 8)
+    last = len(trace) // 8 - 4
+    keep = place != last + trace.execution
+    columns = {name: getattr(trace, name)[keep] for name in ROW_COLUMNS}
+    lost = Unresolved(LeftOutReason.NO_TIME.word, int((~keep).sum()), 0)
+    return replace(trace, unresolved=(lost,), **columns)
+
+
 def warming_up() -> Trace:
     """The first of many steps is slower."""
     slow = Step().run("negate.1", 9000)
@@ -354,6 +370,7 @@ FAULTS = {
     ),
     "stale-profile": lambda: steps_of(usual()),
     "other-work": in_graphs,
+    "untimed-records": without_stamps,
     "recompilation": recompiling,
     "window": warming_up,
 }
@@ -381,7 +398,8 @@ def test_a_finding_has_rows_and_a_share_below_one(fault, measured):
     (found,) = find_findings(measured(FAULTS[fault](), MODULE, **KNOWN.get(fault, {})))
     assert found.evidence
     assert 0 <= found.share < 1
-    assert (found.share == 0) == (fault in ("window", "other-work"))
+    tells = ("window", "other-work", "untimed-records")
+    assert (found.share == 0) == (fault in tells)
 
 
 def test_work_of_no_instruction_is_a_part_of_the_step_and_not_idle(measured):

@@ -191,3 +191,34 @@ def test_a_kernel_of_another_library_between_steps_is_no_idle_time(
     less = clean.breakdown.idle_us - step.breakdown.idle_us
     assert less == pytest.approx(3000 / 2, rel=0.01)
     assert step.step_us == pytest.approx(clean.step_us)
+
+
+def test_executions_that_lost_the_times_of_many_records_do_not_count(
+    tmp_path: Path, clean: MeasuredStep
+) -> None:
+    """A tenth of the records of one execution has zeros for stamps."""
+
+    def change(file: sqlite3.Connection, faulty: Faulty) -> None:
+        every = rows_of(faulty, 2, 0, 10**6)
+        update(file, every[5::10], "start = 0, end = 0")
+
+    step = planted(tmp_path, change)
+    assert [item.execution for item in step.parts.steps] == [3, 4]
+    assert step.step_us == pytest.approx(clean.step_us, rel=0.01)
+    assert step.breakdown.idle_us == pytest.approx(clean.breakdown.idle_us, rel=0.05)
+
+
+def test_times_that_every_execution_lacks_are_a_share_that_cannot_be_told(
+    tmp_path: Path,
+) -> None:
+    """Every tenth kernel of the three executions, another one in each, has zeros for stamps."""
+
+    def change(file: sqlite3.Connection, faulty: Faulty) -> None:
+        for execution in (2, 3, 4):
+            every = rows_of(faulty, execution, 0, 10**6)
+            update(file, every[execution::10], "start = 0, end = 0")
+
+    findings = {one.id: one for one in find_findings(planted(tmp_path, change))}
+    found = findings["untimed-records"]
+    assert "of the step cannot be told" in found.number
+    assert found.reached == pytest.approx(0.1 / 2, rel=0.5)  # of one of two ranks

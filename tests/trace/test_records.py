@@ -127,6 +127,27 @@ def test_a_record_far_behind_all_others_of_its_execution_is_left_out() -> None:
     assert found.reason.tolist() == [0] * 40 + [LeftOutReason.MISPLACED]
 
 
+@pytest.mark.parametrize(("late_us", "is_far"), [(900, False), (1100, True)])
+def test_a_host_may_keep_the_last_kernel_waiting_for_a_millisecond(
+    late_us: int, is_far: bool
+) -> None:
+    """The last execution takes 20 µs before that, so ten times of it are far less."""
+    first = [*steady(40), (2000, 2005, "a"), (2010, 2020, "b")]
+    rows = [*first, (2010 + late_us, 2020 + late_us, "a")]
+    found = mend(records(rows, runs=[0] * 40 + [1] * 3))
+    assert (found is not None) == is_far
+
+
+@pytest.mark.parametrize(("early_us", "is_far"), [(900, False), (1100, True)])
+def test_a_first_kernel_a_millisecond_before_all_others_is_of_its_execution(
+    early_us: int, is_far: bool
+) -> None:
+    """All others reach for 0.6 ms, so only the millisecond keeps it."""
+    rows = [(15 * at, 15 * at + 10, NAMES[at % 2]) for at in range(40)]
+    found = mend(records([(-early_us, -early_us + 10, "a"), *rows], runs=[0] * 41))
+    assert (found is not None) == is_far
+
+
 @pytest.mark.parametrize(
     ("start", "end", "reason"),
     [
