@@ -50,6 +50,20 @@ def test_full_precision_becomes_tf32() -> None:
     assert found.title == "Multiply as TF32"
 
 
+def test_a_convolution_in_full_precision_becomes_tf32() -> None:
+    text = """HloModule jit_step, is_scheduled=true
+ENTRY main {
+  x = f32[64,56,56,256] parameter(0)
+  w = f32[3,3,256,256] parameter(1)
+  ROOT y = f32[64,56,56,256] convolution(x, w), window={size=3x3 pad=1_1x1_1},
+    dim_labels=b01f_01io->b01f, operand_precision={highest,highest}
+}
+"""
+    found = precision(text, 7000)
+    assert found is not None
+    assert found.title == "Multiply as TF32"
+
+
 def test_bfloat16_stays() -> None:
     assert precision(DOT.replace("f32[", "bf16["), 900) is None
 

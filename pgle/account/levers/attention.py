@@ -55,8 +55,8 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
         return None
     sizes = " × ".join(f"{each:,}" for each in forward[0].key)
     why = (
-        f"{many(len(kernels), 'kernel')} with its scores ({sizes}) in memory take "
-        f"{in_words(now_us)}; fused, attention takes {in_words(fused.likely)}"
+        f"{many(len(kernels), 'kernel')} with its scores ({sizes}) in memory: "
+        f"{in_words(now_us)} a step, fused {in_words(fused.likely)}"
     )
     is_published = has_figures(step.hardware)
     edit = _edit(flow, forward, bool(causal)) if is_published else _KERNEL

@@ -8,14 +8,14 @@ value.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import islice
 from math import prod
 
 from pgle.costs.estimate.products import Matmul, first_array, matmuls
 from pgle.xla.hlo.module import Instruction, Module, Shape
-from pgle.xla.matrix_products import is_gemm
+from pgle.xla.matrix_products import is_convolution, is_gemm
 
 _BODIES = ("while", "conditional", "call", "async-start")
 _PASSED = ("fusion", "call")  # a parameter of what they call is their operand
@@ -129,14 +129,22 @@ class Flow:
 
     @cached_property
     def products(self) -> Mapping[str, Matmul]:
-        """The matrix products by node."""
-        found = {}
+        """The matrix products by node, without convolutions."""
+        return dict(self._multiplying(is_gemm))
+
+    @cached_property
+    def convolutions(self) -> Mapping[str, Matmul]:
+        """The convolutions by node, as products."""
+        return dict(self._multiplying(is_convolution))
+
+    def _multiplying(
+        self, multiplies: Callable[[Instruction], bool]
+    ) -> Iterator[tuple[str, Matmul]]:
         for name, node in self.nodes.items():
-            if node.opcode == "dot" or is_gemm(node):
+            if multiplies(node):
                 product = next(matmuls(self.module, node), None)
                 if product is not None:
-                    found[name] = product
-        return found
+                    yield name, product
 
     def shape(self, name: str) -> Shape:
         """The shape of a value, of a tuple its first array."""

@@ -42,7 +42,7 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
         return None
     shape = flow.shape(found[0].product)
     why = (
-        f"{many(len(kernels), 'kernel')} of the loss read and write logits {shape}: "
+        f"{many(len(kernels), 'kernel')} of the loss with logits {shape}: "
         f"{in_words(now_us)} a step, {in_words(likely)} with as few passes as it needs"
     )
     return Opportunity(

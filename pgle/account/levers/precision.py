@@ -66,7 +66,7 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
 def _why(count: int, now_us: float, likely: float, is_exact: bool) -> str:
     kind = "f32 without Tensor Cores" if is_exact else "f32"
     other = "as TF32" if is_exact else "in bfloat16"
-    found = f"{many(count, 'product')} in {kind} take {in_words(now_us)} a step"
+    found = f"{many(count, 'product')} in {kind}: {in_words(now_us)} a step"
     return f"{found}, {other} {in_words(likely)}"
 
 
@@ -83,7 +83,7 @@ _BF16 = (
 def _slow_products(step: StepCosts, flow: Flow) -> Sequence[_Slow]:
     """Kernels with f32 products that other inputs would shorten."""
     by_kernel: dict[str, list[Matmul]] = {}
-    for name, size in flow.products.items():
+    for name, size in (*flow.products.items(), *flow.convolutions.items()):
         if size.arithmetic.family in _SLOW and size.dtype in _SLOW:
             by_kernel.setdefault(flow.kernel[name], []).append(size)
     found = []

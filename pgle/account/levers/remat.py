@@ -73,7 +73,7 @@ _EDIT = (
 
 
 def _why(count: int, now_us: float, size: int, room: int | None) -> str:
-    again = f"{many(count, 'product')} computed again take {in_words(now_us)} a step"
+    again = f"{many(count, 'product')} computed again: {in_words(now_us)} a step"
     kept = f"their results need {size / _GIB:.3g} GiB"
     if room is None:
         return f"{again}; {kept}"

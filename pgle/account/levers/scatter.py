@@ -91,9 +91,8 @@ def _title(step: StepCosts, found: dict[str, _Replacement], is_sure: bool) -> st
 
 def _why(count: int, now_us: float, likely: float, is_sure: bool) -> str:
     other = "one-hot products" if is_sure else "sorted rows"
-    takes = "takes" if count == 1 else "take"
-    found = f"{many(count, 'scatter')} {takes} {in_words(now_us)} a step"
-    return f"{found}, {other} {in_words(likely)}"
+    found = f"{many(count, 'scatter')}: {in_words(now_us)} a step"
+    return f"{found}, as {other} {in_words(likely)}"
 
 
 def _replacement(step: StepCosts, flow: Flow, name: str) -> _Replacement:
