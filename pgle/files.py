@@ -47,6 +47,13 @@ LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 """A file begins so if Git LFS has not replaced its pointer by the content
 (https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md).
 """
+ZIP_MAGIC = b"PK\x03\x04"
+SEVEN_ZIP_MAGIC = b"7z\xbc\xaf\x27\x1c"
+TAR_MAGIC = b"ustar"
+TAR_MAGIC_AT = 257
+"""The first bytes of archives: section 4.3.7 of PKWARE's APPNOTE, 7zFormat.txt of 7-Zip, and POSIX
+pax.
+"""
 TEXT_HEAD_BYTES = 4096  # of a file, to decide whether it is text
 NO_PIPE = "is stdin or stdout, and a file is needed"  # of the path ``-``
 
@@ -60,6 +67,12 @@ _COMPRESSED: dict[str, Any] = {
     ".xz": lzma.LZMAFile,
     ".gz": lambda file: gzip.GzipFile(fileobj=file),
 }
+
+
+def is_archive(head: bytes) -> bool:
+    """Whether a file that begins so holds other files."""
+    is_tar = head[TAR_MAGIC_AT:].startswith(TAR_MAGIC)
+    return is_tar or head.startswith((ZIP_MAGIC, SEVEN_ZIP_MAGIC))
 
 
 def as_path(text: str | os.PathLike[str]) -> AnyPath:
@@ -197,6 +210,12 @@ class _Bounded(io.RawIOBase):
                 "a Git LFS pointer, not the file itself",
                 where=self._path,
                 remedy="run: git lfs pull",
+            )
+        if not self._size and is_archive(data):
+            raise UserError(
+                "an archive of files, which pgle does not open",
+                where=self._path,
+                remedy="unpack it, and give what it holds",
             )
         buffer[: len(data)] = data
         self._size += len(data)

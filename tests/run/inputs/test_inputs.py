@@ -57,7 +57,8 @@ def test_what_lies_behind_a_link_is_found_once(tmp_path, testdata):
         "proc0.sqlite",
         "proc3.sqlite",
     }
-    assert found["HLO dump"].command.startswith(f"pgle predict {tmp_path}/again/proc")
+    (command,) = found["HLO dump"].commands
+    assert str(command).startswith(f"pgle predict {tmp_path}/again/proc")
 
 
 def test_links_to_a_folder_above_end(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import shutil
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,32 @@ def test_commands_of_other_inputs_name_the_same_causes(
     inputs = [str(path)] if command == "show" else [str(path), str(path)]
     assert run([command, *inputs]) == 2
     assert what in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("show", "p.pbtxt"),
+        ("analyze", "t.zip"),
+        ("analyze", "logs.tar.gz"),
+        ("confirm", "run.log"),
+        ("predict", "m.hlo"),
+        ("compare", "a.csv"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_an_archive_is_named(
+    kind: str,
+    command: str,
+    name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "x.sqlite").write_bytes(b"SQLite format 3\0")
+    made = Path(shutil.make_archive(str(tmp_path / "made"), kind, tmp_path, "x.sqlite"))
+    data = made.read_bytes()
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    words = [command, str(path), *([str(path)] if command == "compare" else [])]
+    assert run(words) == 2
+    assert "an archive of files" in capsys.readouterr().err
