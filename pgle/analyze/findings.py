@@ -34,7 +34,8 @@ class StepFinding:
     )
     # why no saving is claimed, where the recording itself makes what was found; else empty
     unclaimed: str = ""
-    # of its rule, and the share of the step that it could save at most
+    # of its rule, as `todo`, and the share of the step that it could save at most
     id: str = ""
     title: str = ""
     share: float = 0.0
+    todo: str = ""  # what to do about it, if it saves time

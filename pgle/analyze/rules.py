@@ -36,6 +36,8 @@ from pgle.schedule.simulate import Stream
 from pgle.steps.patterns import LEAST_LOST, PatternKind
 from pgle.trace.columns import totals
 from pgle.xla.hlo.module import Module
+from pgle.xla.targets import Hardware
+from pgle.xla.vendors import maker_of
 
 LEAST_SAVED = 0.01
 """Of the step. What could be saved by faster matrix products or collectives is a finding from here
@@ -79,10 +81,26 @@ def find_findings(step: MeasuredStep) -> tuple[StepFinding, ...]:
                         found,
                         id=name,
                         title=rule.title,
+                        todo=rule.todo,
                         share=0.0 if found.unclaimed else share,
                     )
                 )
-    return tuple(sorted(findings, key=lambda finding: -finding.share))
+    findings.sort(key=lambda finding: -finding.share)
+    return tuple(_worded(finding, step.hardware) for finding in findings)
+
+
+def _worded(finding: StepFinding, hardware: Hardware | None) -> StepFinding:
+    """A finding in the words of the GPU's vendor."""
+    if hardware is None:
+        return finding
+    maker = maker_of(hardware)
+    return replace(
+        finding,
+        number=maker.worded(finding.number),
+        remedy=maker.worded(finding.remedy),
+        title=maker.worded(finding.title),
+        todo=maker.worded(finding.todo),
+    )
 
 
 def evidence_of(

@@ -417,7 +417,7 @@ def actions(
 def _to_tell(finding: StepFinding) -> Advice:
     """What to do about a finding that saves nothing here, but tells that the steps are not all."""
     why = finding.remedy if finding.id == "other-work" else printable(finding.number)
-    return Advice(RULES[finding.id].todo, None, why)
+    return Advice(finding.todo, None, why)
 
 
 def document(found: Analysis) -> dict[str, object]:

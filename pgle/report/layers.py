@@ -9,6 +9,7 @@ from pgle.analyze.layers import Layer, Layers, TrainingPhase, folded, short_sour
 from pgle.errors import cut
 from pgle.report.page import figures
 from pgle.report.page.value import Part, Prose, Value, table
+from pgle.xla.vendors import maker_of
 
 ROWS = 200  # of a table; `pgle analyze --json` has all
 SCOPES, SCOPE_WIDTH = (
@@ -99,9 +100,12 @@ def products_lines(step: MeasuredStep) -> Iterator[str]:
             else ""
         )
         yield f"Model FLOPs utilisation (MFU): {figures.share(layers.mfu)} of the peak{again}."
+    units = "Tensor Cores"
+    if step.hardware is not None:
+        units = maker_of(step.hardware).worded(units)
     for item in step.products:
         peak = "" if item.peak_tflops is None else f" of {item.peak_tflops:.4g}"
-        where = "" if item.tensor_cores else ", not on the Tensor Cores"
+        where = "" if item.tensor_cores else f", not on the {units}"
         speed = f", {item.tflops:.3g}{peak} TFLOP/s" if item.flops else ""
         named = item.named_us / item.us if item.us else 0.0
         source = (

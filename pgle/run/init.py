@@ -61,6 +61,14 @@ STARTERS = {
         {"docker/Dockerfile.pgle": "Dockerfile.pgle"},
         "docker build -f Dockerfile.pgle -t pgle .",
     ),
+    "rocm": Starter(
+        "for AMD's GPUs: a Dockerfile, and settings for the batch scripts of slurm",
+        {
+            "rocm/Dockerfile.pgle-rocm": "Dockerfile.pgle-rocm",
+            "rocm/rocm.sh": "rocm.sh",
+        },
+        "docker build -f Dockerfile.pgle-rocm -t pgle-rocm .",
+    ),
 }
 
 

@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, product
 from math import hypot, inf, prod
-from typing import Literal
 
 import numpy as np
 
@@ -31,7 +30,6 @@ PARTS = {
     "idle time": "idle_us",
 }
 """Of a step, in words, and their fields in a row."""
-Fabric = Literal["NVLink", "network"]
 Range = tuple[float, float]
 
 BREAKS = 0.9
@@ -47,7 +45,7 @@ class Exposed:
     kind: str  # ``all-reduce``
     group: int  # devices that talk to each other
     hosts: int  # that they are on
-    fabric: Fabric  # the slowest links between them
+    fabric: str  # the slowest links between them: the GPU's own, or ``network``
     time_us: float  # of all executions in a step
     exposed_us: float  # the part during which nothing computes
     count: int  # executions in a step
@@ -156,7 +154,7 @@ def exposed_by_collective(
             item.name in flow.before
             and (item.name in flow.after or KINDS[item.kind].moves == "gradients")
         )
-        fabric: Fabric = "network" if hosts > 1 else "NVLink"
+        fabric = "network" if hosts > 1 else hardware.library.fabric
         nothing = Exposed(
             kind=item.kind,
             group=size,

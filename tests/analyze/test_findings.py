@@ -606,3 +606,10 @@ def test_a_target_that_is_another_gpu_is_said(
     assert [
         line.partition(";")[0] for line in step.trace.warnings if "--target" in line
     ] == said
+
+
+def test_findings_on_amds_gpus_are_in_amds_words(measured) -> None:
+    step = measured(FAULTS["launch-gaps"](), MODULE)
+    (found,) = find_findings(replace(step, hardware=TABLE["mi350x"]))
+    assert found.todo == "Shorten launch gaps with HIP graphs"
+    assert "CUDA" not in found.remedy

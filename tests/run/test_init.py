@@ -47,7 +47,7 @@ def test_without_a_name_all_are_listed(capsys: pytest.CaptureFixture[str]) -> No
     assert all(name in listed for name in STARTERS)
 
 
-@pytest.mark.parametrize("name", ["slurm", "github", "gitlab"])
+@pytest.mark.parametrize("name", ["slurm", "github", "gitlab", "rocm"])
 def test_scripts_are_sound_to_the_shell(name: str, tmp_path: Path) -> None:
     run(["init", name, "-o", str(tmp_path)])
     scripts = [
@@ -138,11 +138,30 @@ def test_a_job_has_whole_nodes_and_the_cores_of_each_gpu(
     assert "export SRUN_CPUS_PER_TASK=" in text
 
 
-def test_the_image_runs_as_a_user_from_packages_with_hashes(tmp_path: Path) -> None:
-    run(["init", "docker", "-o", str(tmp_path)])
-    lines = (tmp_path / "Dockerfile.pgle").read_text().splitlines()
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("docker", "Dockerfile.pgle"), ("rocm", "Dockerfile.pgle-rocm")],
+)
+def test_the_image_runs_as_a_user_from_packages_with_hashes(
+    name: str, file: str, tmp_path: Path
+) -> None:
+    run(["init", name, "-o", str(tmp_path)])
+    lines = (tmp_path / file).read_text().splitlines()
     assert "USER pgle" in lines
     installs = [line for line in lines if "pip install" in line and line[0] != "#"]
     assert installs
     nothing_else = ("--require-hashes", "--no-index --no-deps")
     assert all(any(way in line for way in nothing_else) for line in installs)
+
+
+def test_settings_for_amd_start_ranks_in_a_container(tmp_path: Path) -> None:
+    run(["init", "rocm", "-o", str(tmp_path)])
+    script = f". {tmp_path}/rocm.sh; echo $SRUN; echo $GPU_MAX_HW_QUEUES"
+    done = subprocess.run(
+        ["bash", "-uc", script],
+        env={"PATH": os.environ["PATH"], "IMAGE": "a.sif"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["srun apptainer exec --rocm a.sif", "2"]

@@ -290,7 +290,10 @@ class Compiler:
 def _result(request: CompileRequest, folder: Path, answer: Compiled) -> CompileResult:
     """A compilation by the files in its folder."""
     after = _module(folder, request, answer.module_name)
-    assert after is not None  # else the worker would not have reported that it is done
+    if after is None:  # the compiler saw it, and somebody has removed it since
+        what = f"the compiled module of {answer.module_name} has been removed"
+        remedy = "leave this folder alone while XLA compiles, and run it again"
+        raise UserError(what, where=folder, remedy=remedy)
     return CompileResult(
         after_optimizations=after,
         schedule=worker.find_schedule(folder, answer.module_name),
@@ -563,9 +566,10 @@ class Session:
         with suppress(
             UserError
         ):  # whatever it is, a whole compilation has the last word
-            found = self._alone(wanted, prepared) if prepared.unscheduled else None
-            if found is not None and prepared.agrees:
-                return found
+            if prepared.unscheduled is not None:
+                found = self._alone(wanted, prepared, prepared.unscheduled)
+                if prepared.agrees:
+                    return found
         shutil.rmtree(wanted.dump_dir, ignore_errors=True)
         return self.compiler.compile(wanted)
 
@@ -657,23 +661,27 @@ class Session:
         if not devices or is_limited:
             whole.result()
             return Prepared(wanted.flags, whole, first=whole)
-        prepared = Prepared(wanted.flags, whole, folder / UNSCHEDULED, devices)
+        unscheduled_at = folder / UNSCHEDULED
+        prepared = Prepared(wanted.flags, whole, unscheduled_at, devices)
         again = replace(
             wanted,
             dump_dir=folder / "check" if wanted.profile else wanted.dump_dir,
             profile=None,
         )
         return replace(
-            prepared, first=in_background(lambda: self._first(again, prepared))
+            prepared,
+            first=in_background(lambda: self._first(again, prepared, unscheduled_at)),
         )
 
-    def _first(self, wanted: CompileRequest, prepared: Prepared) -> CompileResult:
+    def _first(
+        self, wanted: CompileRequest, prepared: Prepared, unscheduled: Path
+    ) -> CompileResult:
         """What the scheduling passes alone make of a module, or the whole compilation where that
         made another one.
         """
         reading = in_background(lambda: self.predicted(prepared.whole.result()).step_us)
         with suppress(UserError):
-            again = self._alone(wanted, prepared)
+            again = self._alone(wanted, prepared, unscheduled)
             step_us = reading.result()
             near = abs(self.predicted(again).step_us - step_us) <= TIME_TIES * step_us
             if near and same_schedule(
@@ -686,15 +694,19 @@ class Session:
         shutil.rmtree(wanted.dump_dir, ignore_errors=True)
         return prepared.whole.result()
 
-    def _alone(self, wanted: CompileRequest, prepared: Prepared) -> CompileResult:
+    def _alone(
+        self, wanted: CompileRequest, prepared: Prepared, unscheduled: Path
+    ) -> CompileResult:
         """What the scheduling passes alone make of a module, where the compilation of all of it
         succeeds.
+
+        Args:
+            unscheduled: the module as it was before scheduling.
         """
-        assert prepared.unscheduled is not None
         topology = wanted.topology or f"1x1x{prepared.devices}"
         alone = replace(
             wanted,
-            module=prepared.unscheduled,
+            module=unscheduled,
             topology=topology,
             passes="from scheduling on",
         )

@@ -109,6 +109,8 @@ class Vendor:
     driver_file: str  # where the loaded driver is to be seen
     list_program: str  # lists GPUs, and is needed for it; empty: none is
     hiding_variables: tuple[str, ...]  # that choose the GPUs which a program sees
+    # this vendor's words for NVIDIA's, in findings and remedies
+    words: tuple[tuple[str, str], ...] = ()
     # what releases of XLA before 0.6 miss in a description of a GPU
     runtime: str = ""
 
@@ -119,6 +121,12 @@ class Vendor:
             return None
         version = int(found["major"]), int(found["minor"], 16)
         return Architecture(self.name, version, found[0])
+
+    def worded(self, text: str) -> str:
+        """A text about NVIDIA's GPUs in this vendor's words."""
+        for theirs, ours in self.words:
+            text = text.replace(theirs, ours)
+        return text
 
     def is_modelled(self, architecture: Architecture) -> bool:
         """Whether XLA knows costs for a GPU of this vendor."""

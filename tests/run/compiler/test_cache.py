@@ -324,3 +324,15 @@ def test_an_entry_larger_than_the_bound_is_not_read(
         file.write(b"x")
         file.truncate(1 << 40)
     assert cache.load("key", tmp_path, {}) is None
+
+
+def test_dumps_that_somebody_removes_while_xla_compiles_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = msgspec.structs.asdict(ANSWER)
+    monkeypatch.setattr(Compiler, "_ask", lambda *_: answered)
+    module = tmp_path / "m.mlir"
+    module.write_text("module @m {}")
+    request = CompileRequest(module, (), tmp_path / "out")
+    with pytest.raises(UserError, match="compiled module of jit_f has been removed"):
+        Compiler().compile(request)
