@@ -142,7 +142,7 @@ def _of_findings(
             most_us=finding.lost_us,
             part=found.part,
             basis=basis,
-            title=RULES[finding.id].todo,
+            title=finding.todo,
             why=finding.number,
             edit=finding.remedy,
             where=tuple(
