@@ -522,7 +522,8 @@ def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
     schedules = _schedules(result)
     words, tone = headline(result)
     why, command = advice(result)
-    todo = account.actions(result.account, span_finder(result)) if result.good else ()
+    is_known = result.good or bool(result.lower_bound_why)
+    todo = account.actions(result.account, span_finder(result)) if is_known else ()
     grouped = groups(result.moves)
     notes = (
         f"{LHS_WORDS}.",
@@ -585,19 +586,15 @@ def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
 
 def headline(result: Rehearsal) -> tuple[str, Tone]:
     """The largest fact in one line with one number, and its tone."""
-    prediction = result.profiled.prediction
     if result.request.no_step:
         return "Cannot tell: no training step was found", "bad"
     if result.request.failed:
         return f"The program failed after its step: {result.request.failed}", "bad"
+    if result.lower_bound_why:
+        return f"Cannot tell: {shown(result.lower_bound_why)}", "warn"
     if not result.good:
         used = str(result.verdict.verdict).replace("-", " ")
         return f"Cannot tell: XLA's use of the profile is '{used}'", "bad"
-    bounded = [
-        item for item in (prediction, result.baseline.prediction) if item.lower_bound
-    ]
-    if bounded:
-        return f"Cannot tell: {shown(bounded[0].lower_bound_why)}", "warn"
     if result.account.lever is None:
         if depends := control.depends_words(result):
             return depends, "warn"
@@ -628,7 +625,7 @@ def advice(result: Rehearsal) -> tuple[str, Next | Sentence]:
     if result.request.failed:
         words = "mend the program, then rehearse it again"
         return "The prediction of its step holds.", Sentence.of(words)
-    if not result.good:
+    if not result.good and not result.lower_bound_why:
         hlo = near(result.baseline.compiled.after_optimizations)
         remedy = str(result.verdict.remedy) or "See which names match."
         return remedy, Next.of("verify", near(result.profile), "--hlo", hlo)

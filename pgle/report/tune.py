@@ -104,6 +104,7 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
         paste=exported(found),
         table=_table(found),
         notes=(
+            STAGE,
             f"{VARIATIONS}.",
             *setting_notes(found.request),
             *(
@@ -282,7 +283,7 @@ def _proof(found: Tuning) -> Iterator[str]:
         first, other = proof.control.first, proof.control.other
         yield (
             f"Control, with other kernels for products: the step changes by {figures.change(-other.share)}, and by "
-            f"{figures.change(-first.share)} without. The smaller change counts. {STAGE.capitalize()}."
+            f"{figures.change(-first.share)} without. The smaller change counts."
         )
     yield from (f"wrote {path}" for path in proof.written)
 

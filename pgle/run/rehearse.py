@@ -253,14 +253,22 @@ class Rehearsal:
         )
 
     @property
+    def lower_bound_why(self) -> str:
+        """Why a step of either schedule is only a lower bound, so that no verdict is possible;
+        empty if none is.
+        """
+        predictions = (self.profiled.prediction, self.baseline.prediction)
+        return next((why for one in predictions if (why := one.lower_bound_why)), "")
+
+    @property
     def good(self) -> bool:
-        """Whether a step was compiled, its program ran without a fault of its own, and the profile
-        was used if there is anything that it could move.
+        """Whether a step was compiled, its program ran without a fault of its own, the profile was
+        used if there is anything that it could move, and the steps can be compared.
         """
         request = self.request
-        return (
-            not request.no_step and not request.failed and (self.used or not self.moves)
-        )
+        is_used = self.used or not self.moves
+        has_failed = bool(request.no_step or request.failed or self.lower_bound_why)
+        return is_used and not has_failed
 
 
 def rehearse(asked: Rehearse, on_phase: OnPhase = lambda phase: None) -> Rehearsal:

@@ -94,8 +94,8 @@ ESTIMATE_RANGE = (0.9, 1.4)
 
 
 MODEL_ERROR = 0.014
-"""Steps of two real jobs are met within this from their own measured costs: −0.89 to −0.53 % on the
-one, +1.12 to +1.32 % on the other (docs/evidence/simulator.md). No third job has been compared.
+"""Steps of two real jobs are met within this from their own measured costs: −0.93 to −0.25 % on the
+one, +0.94 to +1.33 % on the other (docs/evidence/simulator.md). No third job has been compared.
 """
 
 

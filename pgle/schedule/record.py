@@ -6,14 +6,16 @@ steps. Nothing of it was measured: its users label it simulated. The same seed g
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from pgle.schedule.order import Order, Peers
 from pgle.schedule.simulate import Stream, Timeline
 from pgle.trace.table import SIMULATED, ActivityKind, Device, ModuleKey, Source, Trace
+from pgle.xla.collectives import collective_kind
 from pgle.xla.hlo.module import Module
 
 Floats = npt.NDArray[np.float64]
@@ -64,33 +66,46 @@ def record(
 ) -> Trace:
     """The trace of several executions on several ranks.
 
+    Every rank goes through the waits of the simulated step with times of its own. A collective
+    lasts until the last rank of its group has arrived, and then as long on all of them.
+
     Args:
+        timeline: simulated with `expand_loops`.
         executions: per rank; the first ones are warm-up.
 
     Returns:
         A Trace with the final module's run-time names, as a profiler on the hardware would give it.
+
+    Raises:
+        ValueError: the timeline folds its loops.
     """
+    if timeline.order is None:
+        raise ValueError("a timeline that folds loops cannot be recorded")
     noise = noise or Noise()
     random = np.random.default_rng(seed)
-    step = _Step.of(module, timeline)
-    clock = np.zeros(ranks)
-    parts: list[tuple[int, int, Floats, Floats]] = []
+    step = _Step.of(module, timeline, ranks)
+    durations, late = [], []
     for execution in range(executions):
         together = _draw(step, execution, noise, random)
-        durations = [_draw(step, execution, noise, random) for _ in range(ranks)]
-        durations = [np.where(step.collective, together, alone) for alone in durations]
-        late = np.abs(random.normal(0.0, noise.skew * timeline.step_us, ranks))
-        if execution == 0 and ranks > 1:
-            late += noise.first_wait_us * np.arange(ranks) / (ranks - 1)
-        begin = clock + late
-        waits = _waits(step, begin, durations)
-        for rank in range(ranks):
-            start, duration = _place(step, begin[rank], durations[rank], waits[rank])
-            clock[rank] = (
-                float((start + duration).max(initial=begin[rank])) + noise.pause_us
-            )
-            parts.append((rank, execution, start, duration))
-    return _trace(module, step, parts, ranks)
+        alone = [_draw(step, execution, noise, random) for _ in range(ranks)]
+        by_rank = [np.where(step.collective, together, item) for item in alone]
+        durations.append(np.stack(by_rank, axis=1))
+        late.append(np.abs(random.normal(0.0, noise.skew * timeline.step_us, ranks)))
+    if ranks > 1:
+        late[0] += noise.first_wait_us * np.arange(ranks) / (ranks - 1)
+    duration = np.stack(durations, axis=1)
+    begin = np.array(late)
+    start, end = _run(timeline.order, step, duration, begin)
+    # A rank that ends an execution early begins the next one early.
+    early = _ends(end, begin)
+    early -= early.max(axis=1, keepdims=True)
+    begin[1:] += early[:-1]
+    begin -= begin.min(axis=1, keepdims=True)
+    start, end = _run(timeline.order, step, duration, begin)
+    clock = np.cumsum(_ends(end, begin).max(axis=1) + noise.pause_us)
+    start[:, 1:] += clock[:-1, None]
+    end[:, 1:] += clock[:-1, None]
+    return _trace(module, step, start, end)
 
 
 @dataclass(frozen=True)
@@ -101,31 +116,68 @@ class _Step:
     instruction: npt.NDArray[np.int32]
     stream: npt.NDArray[np.uint8]
     collective: npt.NDArray[np.bool_]
-    start_us: Floats
     duration_us: Floats
+    # first, peers: of each activity of the timeline, its first launch and the ranks that it meets
+    first: npt.NDArray[np.int64]
+    peers: tuple[Peers, ...]
 
     @classmethod
-    def of(cls, module: Module, timeline: Timeline) -> _Step:
+    def of(cls, module: Module, timeline: Timeline, ranks: int) -> _Step:
         count = np.maximum(timeline.count, 1)
         row = np.repeat(np.arange(len(timeline)), count)
-        within = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-        each = timeline.duration_us / count
-        ran = (timeline.duration_us > 0)[row]
         communicates = (timeline.stream == Stream.COMMUNICATION) | timeline.sync
         names = tuple(_shown_name(module, name) for name in timeline.names)
-        start = timeline.start_us[row] + within * each[row]
-        instruction = timeline.instruction[row][ran]
         # XLA runs a synchronous collective on the stream of its kernels.
+        peers = [_peers(module, name, ranks) for name in timeline.names]
         streams = np.where(timeline.sync, np.uint8(Stream.COMPUTE), timeline.stream)
-        stream = streams[row][ran]
         return cls(
             names=names,
-            instruction=instruction,
-            stream=stream,
-            collective=communicates[row][ran],
-            start_us=start[ran],
-            duration_us=each[row][ran],
+            instruction=timeline.instruction[row],
+            stream=streams[row],
+            collective=communicates[row],
+            duration_us=(timeline.duration_us / count)[row],
+            first=np.cumsum(count) - count,
+            peers=tuple(peers[code] for code in timeline.instruction.tolist()),
         )
+
+
+def _peers(module: Module, name: str, ranks: int) -> Peers:
+    """The ranks that meet in a collective: in its replica groups, or in the pairs of a permute."""
+    item = module.instructions.get(name)
+    if item is None or not collective_kind(module, item):
+        return None
+    inner = module.wrapped(item) or item
+    groups = inner.replica_groups or item.replica_groups
+    met = [{rank} for rank in range(ranks)]
+    for group in groups or inner.source_target_pairs or [range(ranks)]:
+        members = [rank for rank in group if rank < ranks]
+        for rank in members:
+            met[rank].update(members)
+    most = max(map(len, met))
+    padded = [sorted(own) + [rank] * (most - len(own)) for rank, own in enumerate(met)]
+    return np.array(padded, np.int64)
+
+
+def _run(
+    order: Order, step: _Step, duration_us: Floats, begin_us: Floats
+) -> tuple[Floats, Floats]:
+    """Starts and ends of launches, float64[launches, executions, ranks] each."""
+    if len(step.first) == len(step.collective):
+        return order.starts_us(duration_us, begin_us, step.peers)
+    # Where loops stay folded, an activity is many launches, one after the other.
+    whole = np.add.reduceat(duration_us, step.first, axis=0)
+    start, _ = order.starts_us(whole, begin_us, step.peers)
+    counts = np.diff(np.append(step.first, len(duration_us)))
+    before = np.cumsum(duration_us, axis=0) - duration_us
+    within = before - np.repeat(before[step.first], counts, axis=0)
+    each = np.repeat(start, counts, axis=0) + within
+    return each, each + duration_us
+
+
+def _ends(end_us: Floats, begin_us: Floats) -> Floats:
+    """When each execution has ended on each rank, float64[executions, ranks]."""
+    last: Floats = end_us.max(axis=0, initial=-np.inf)
+    return np.maximum(last, begin_us)
 
 
 def _shown_name(module: Module, name: str) -> str:
@@ -150,71 +202,27 @@ def _draw(
     return duration
 
 
-def _waits(step: _Step, begin: Floats, durations: list[Floats]) -> list[Floats]:
-    """For each rank, how long each collective waits for the last rank to arrive.
-
-    A rank arrives early by what it gained since the ranks last met; meeting makes them even.
-    """
-    waits = [np.zeros(len(step.duration_us)) for _ in durations]
-    met = begin.copy()
-    gained = [
-        np.cumsum(np.where(step.collective, 0.0, duration - step.duration_us))
-        for duration in durations
-    ]
-    since = np.zeros(len(durations))
-    for row in np.flatnonzero(step.collective):
-        now = np.array([total[row] for total in gained])
-        arrival = met + now - since
-        last = arrival.max()
-        for rank, wait in enumerate(waits):
-            wait[row] = last - arrival[rank]
-        met = np.full(len(durations), last)
-        since = now
-    return waits
-
-
-def _place(
-    step: _Step, begin: float, duration: Floats, waits: Floats
-) -> tuple[Floats, Floats]:
-    """Start and duration of every launch on one rank: later launches move by what earlier ones took
-    longer.
-
-    Each stream keeps its order; a wait holds up everything after it.
-    """
-    longer = duration + waits - step.duration_us
-    serial = np.where(step.collective & (step.stream != Stream.COMPUTE), waits, longer)
-    shift = np.cumsum(serial) - serial
-    start = begin + step.start_us + shift
-    total = duration + waits
-    for stream in Stream:
-        rows = np.flatnonzero(step.stream == stream)
-        rows = rows[np.argsort(start[rows], kind="stable")]
-        ends = np.cumsum(total[rows])
-        earliest = np.maximum.accumulate(start[rows] - (ends - total[rows]))
-        start[rows] = earliest + ends - total[rows]
-    return start, total
-
-
-def _trace(
-    module: Module,
-    step: _Step,
-    parts: Sequence[tuple[int, int, Floats, Floats]],
-    ranks: int,
-) -> Trace:
-    """A trace of parts: rank, execution, start and duration of every launch, microseconds."""
-    numbers = np.array([part[:2] for part in parts], np.int32)
-    times = np.array([part[2:] for part in parts])
-    device, execution = np.repeat(numbers, len(step.stream), axis=0).T
-    by_column_us = times.transpose(1, 0, 2).reshape(2, -1)
-    start, duration = np.rint(by_column_us * 1e3).astype(np.int64)
+def _trace(module: Module, step: _Step, start_us: Floats, end_us: Floats) -> Trace:
+    """A trace of the launches that take any time, from their starts and ends, microseconds."""
+    ran = np.flatnonzero(step.duration_us > 0)
+    _, executions, ranks = start_us.shape
+    launches = len(ran)
+    # by rank, then execution, then issue
+    by_rank = (2, 1, 0)
+    start = _whole_ns(start_us[ran].transpose(by_rank))
+    duration = _whole_ns((end_us - start_us)[ran].transpose(by_rank))
+    device = np.repeat(np.arange(ranks, dtype=np.int32), executions * launches)
+    number = np.repeat(np.arange(executions, dtype=np.int32), launches)
+    execution = np.tile(number, ranks)
     order = np.lexsort((start, device))
-    stream = np.tile(step.stream, len(parts))
+    times = executions * ranks
+    stream = np.tile(step.stream[ran], times)
     stream_ids = np.array([STREAM_IDS[item] for item in Stream], np.int32)
     is_copy = stream == Stream.COPY
     kind = np.where(is_copy, ActivityKind.MEMCPY, ActivityKind.KERNEL).astype(np.uint8)
     program_id = 1 if module.program_id is None else module.program_id
     devices = tuple(Device("simulated:1", rank, rank) for rank in range(ranks))
-    instruction = np.tile(step.instruction, len(parts))
+    instruction = np.tile(step.instruction[ran], times)
     duration_ns = np.maximum(duration, 1)
     stream_id = stream_ids[stream]
     module_number = np.zeros(len(order), np.int32)
@@ -237,3 +245,8 @@ def _trace(
         sources=sources,
         warnings=(SIMULATED,),
     )
+
+
+def _whole_ns(time_us: Floats) -> npt.NDArray[np.int64]:
+    """Nanoseconds, in one dimension."""
+    return np.rint(time_us.reshape(-1) * 1e3).astype(np.int64)

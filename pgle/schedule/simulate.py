@@ -13,7 +13,9 @@ A loop runs iteration by iteration until its state repeats; from then on one ite
 for the rest, so time and memory are linear in the module, whatever the trip counts.
 
 Kernels take what they take alone, times the factors of contention while an asynchronous collective
-runs. No step is shorter than the GPU's peaks and links allow (`Program.least_us`).
+runs. The step is that of the rank that begins first. A collective begins when the rank that began
+last has arrived, until a wait for a collective brings both together. No step is shorter than the
+GPU's peaks and links allow (`Program.least_us`).
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import numpy.typing as npt
 
 from pgle.costs.measure.contention import DEFAULT, NONE, Factors, LaunchGaps
 from pgle.costs.profile.value import Cost, Origin
+from pgle.schedule.order import Order, Wait, Waits, mover
 from pgle.trace.columns import distinct
 from pgle.trace.intervals import Intervals, complement, covered, join, overlap, union
 
@@ -140,6 +143,7 @@ class Timeline:
     warnings: tuple[str, ...] = ()  # what the user should know, one line each
     # whether the step takes at least `step_us`; `Program.lower_bound_why` says why
     lower_bound: bool = False
+    order: Order | None = None  # what activities wait for; None where loops are folded
 
     def __len__(self) -> int:
         return len(self.instruction)
@@ -340,12 +344,13 @@ def run_program(
     """
     device = _Device(program, launch, slower, expand_loops, costs)
     device.run(program.entry)
-    timeline = device.rows.timeline(device.loops, name)
-    step_us = timeline.step_us + launch.begin_us
-    is_possible = step_us >= program.least_us * (1 - ROUNDING)
+    timeline = device.rows.timeline(device.loops, name, device.first)
+    order = device.waits.order() if expand_loops else None
+    is_possible = timeline.step_us >= program.least_us * (1 - ROUNDING)
     return replace(
         timeline,
-        step_us=step_us if is_possible else program.least_us,
+        order=order,
+        step_us=timeline.step_us if is_possible else program.least_us,
         warnings=program.warnings,
         lower_bound=bool(program.lower_bound_why),
     )
@@ -390,14 +395,13 @@ class _Columns:
         for column in (self.code, self.duration, self.count):
             column += column[first:] * (times - 1)
 
-    def timeline(self, loops: Sequence[Loop], module: str) -> Timeline:
-        """What has run, with the first activity at time 0."""
+    def timeline(self, loops: Sequence[Loop], module: str, first: float) -> Timeline:
+        """What has run, with `first` as time 0."""
         ops = [op for _, op in self.ops.values()]
         code = np.array(self.code, dtype=np.int32)
         start = np.array(self.start, dtype=np.float64)
         duration = np.array(self.duration, dtype=np.float64)
-        first = float(start.min()) if len(start) else 0.0
-        last = float((start + duration).max()) if len(start) else 0.0
+        last = float((start + duration).max()) if len(start) else first
         stream_of = np.array([op.stream for op in ops], dtype=np.uint8)
         sync_of = np.array([op.is_sync for op in ops], dtype=bool)
         origin_of = np.array([ORIGINS.index(op.origin) for op in ops], dtype=np.uint8)
@@ -422,6 +426,19 @@ class _Columns:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """The state of host and streams when an iteration of a loop begins."""
+
+    clock: float  # `_Device.free`
+    host: float
+    issued: float
+    # rows, loops, stops: how many there are by then
+    rows: int
+    loops: int
+    stops: int
+
+
 class _Device:
     """The state of host and streams. Times in microseconds from the start."""
 
@@ -442,6 +459,12 @@ class _Device:
         self.loops: list[Loop] = []
         self.depth = 0
         self.host = 0.0
+        self.issued = 0.0  # the host's own time, without waits for the device
+        self.first = 0.0  # when the first activity begins
+        self.behind = launch.begin_us  # how much later the last rank gets here
+        self.waits = Waits()
+        # what the next kernel waits for, and how long after its end the kernel can start
+        self.held: tuple[Wait, ...] = ()
         self.free = 0.0  # end of the last activity of the compute stream, or of what it waited for
         self.ready = 0.0  # when the next kernel can start there
         self.lanes: dict[
@@ -470,33 +493,69 @@ class _Device:
                 self._branch(op)
 
     def _launch(self, op: Op) -> None:
-        self.host += self.launch.host_us * op.kernels
-        start = max(
-            self.ready + self.launch.gap_us * (op.kernels - 1),
-            self.host - self.launch.host_us,
-        )
+        self._issue(op.kernels)
+        between = self.launch.gap_us * (op.kernels - 1)
+        start = max(self.ready + between, self.host - self.launch.host_us)
         cost_us = self.costs.get(op.name, op.cost_us)
         sync = op.is_sync
+        queued = start
         if sync:  # it shares the links with asynchronous ones, so it runs after them
-            start = max(
-                start, self.lanes.get(COLLECTIVES, _NEVER)[0] + self.launch.gap_us
-            )
+            queued = self.lanes.get(COLLECTIVES, _NEVER)[0] + self.launch.gap_us
+        self._begin(max(start, queued))
+        if sync:
+            start = max(start + self.behind, queued)
+            self.behind = 0.0
         self.free = start + cost_us if sync else self._end(op, start, cost_us)
+        held = tuple((before, lag + between) for before, lag in self.held)
+        self._keep_waits(held, COLLECTIVES if sync else "", between)
         row = self.rows.add(op, start, self.free - start)
         if sync:
             self.lanes[COLLECTIVES] = (self.free, row)
         self.ready = self.free + self.launch.gap_us
+        self.held = ((row, self.launch.gap_us),)
+
+    def _begin(self, start: float) -> None:
+        """An activity begins, or a collective begins to wait for the last rank."""
+        self.first = min(self.first, start) if len(self.rows) else start
+
+    def _issue(self, kernels: float) -> None:
+        """The host launches so many kernels."""
+        self.host += self.launch.host_us * kernels
+        self.issued += self.launch.host_us * kernels
+
+    def _keep_waits(self, held: tuple[Wait, ...], lane: str, least_us: float) -> None:
+        """Keep what the next activity waits for, if every iteration of a loop is drawn.
+
+        Args:
+            held: what the compute stream waits for.
+            lane: the queue that the activity is on; empty for kernels.
+            least_us: when it can start if it waits for nothing.
+        """
+        if not self.expand:
+            return
+        if lane in self.lanes:
+            _, last = self.lanes[lane]
+            held = (*held, (last, self.launch.gap_us))
+        issued_us = self.issued - self.launch.host_us
+        self.waits.add(held, issued_us if held else max(issued_us, least_us))
 
     def _start(self, op: Op) -> None:
-        self.host += self.launch.host_us
+        self._issue(1)
         cost_us = self.costs.get(op.name, op.cost_us)
         reached = self.free + self.launch.switch_us
         queued = self.lanes.get(op.lane, _NEVER)[0] + self.launch.gap_us
-        start = max(reached, queued, self.host - self.launch.host_us)
+        start = max(reached, self.host - self.launch.host_us)
+        self._begin(max(start, queued))
+        is_collective = op.stream is Stream.COMMUNICATION
+        if is_collective:
+            # It holds multiprocessors while it waits for the last rank.
+            self.begins[op.name] = max(start, queued)
+            start += self.behind
+        start = max(start, queued)
+        held = tuple((before, self.launch.switch_us) for before, _ in self.held)
+        self._keep_waits(held, op.lane, self.launch.switch_us)
         row = self.rows.add(op, start, cost_us)
         self.lanes[op.lane] = self.ends[op.name] = (start + cost_us, row)
-        if op.stream is Stream.COMMUNICATION:
-            self.begins[op.name] = start
 
     def _end(self, op: Op, start: float, left: float) -> float:
         """When a kernel ends that gets less done while collectives run; later ones wait for the
@@ -523,14 +582,22 @@ class _Device:
         return clock + left
 
     def _done(self, op: Op) -> None:
-        end, _ = self.ends.pop(op.start, (self.free, -1))
-        self.begins.pop(op.start, None)
+        end, row = self.ends.pop(op.start, (self.free, -1))
+        if row >= 0:
+            self.held = (*self.held, (row, self.launch.switch_us))
+        last = self.ready + self.behind
         self.ready = max(self.ready, end + self.launch.switch_us)
+        if self.begins.pop(op.start, None) is not None:
+            self.behind = max(last - self.ready, 0.0)
         self.free = max(self.free, end)
 
     def _wait_for_device(self) -> None:
         """The host copies a value from the device and waits for it, so it loses its lead."""
-        self.host = max(self.host, self.free) + self.launch.host_us
+        if self.host < self.free:
+            self.host = self.free
+            waited = tuple(before for before, _ in self.held)
+            self.waits.stops.append((waited, self.issued))
+        self._issue(1)
 
     def _branch(self, op: Op) -> None:
         """The longest branch: which one is taken is not known before."""
@@ -558,27 +625,31 @@ class _Device:
         folded = 0
         folded_from = folded_to = begin
         while done < op.trips:
-            clock = self.free
-            host = self.host
-            rows = len(self.rows)
-            loops = len(self.loops)
+            begun = _Begun(
+                clock=self.free,
+                host=self.host,
+                issued=self.issued,
+                rows=len(self.rows),
+                loops=len(self.loops),
+                stops=len(self.waits.stops),
+            )
             if not op.is_counted:
                 self._wait_for_device()
             self.run(body)
             done += 1
             state = self._state(body)
-            period = self.free - clock
+            period = self.free - begun.clock
             steady = before is not None and _close(state, before, period)
             before = (*state, period)
             if done < op.trips and (steady or done >= MAX_ITERATIONS):
                 limits = (
-                    self._until_host_late(self.host - host, period),
-                    self._until_others_change(rows, clock),
+                    self._until_host_late(self.host - begun.host, period),
+                    self._until_others_change(begun.rows, begun.clock),
                 )
                 times = min(op.trips - done, *limits) + 1
-                self._repeat(rows, loops, clock, host, times)
+                self._repeat(begun, times)
                 if times > folded and not self.expand:
-                    folded, folded_from, folded_to = times, clock, self.free
+                    folded, folded_from, folded_to = times, begun.clock, self.free
                 done += times - 1
         self.depth -= 1
         self.loops[number] = replace(
@@ -615,27 +686,34 @@ class _Device:
             max(self.lanes[lane][0] - self.free, 0.0)
             for lane in sorted(lanes & self.lanes.keys())
         ]
-        return (max(self.host - self.free, 0.0), self.ready - self.free, *ahead)
+        host = max(self.host - self.free, 0.0)
+        return (host, self.ready - self.free, self.behind, *ahead)
 
-    def _repeat(
-        self, rows: int, loops: int, clock: float, host: float, times: int
-    ) -> None:
-        """Let the iteration that made all from row `rows` on stand for `times` of them."""
-        period = self.free - clock
+    def _repeat(self, begun: _Begun, times: int) -> None:
+        """Let the iteration that began so stand for `times` of them."""
+        period = self.free - begun.clock
+        issued = self.issued - begun.issued
+        rows = begun.rows
         more = len(self.rows) - rows
         moved = 0
         if self.expand and len(self.rows) + more * (times - 1) <= MAX_ROWS:
             self.rows.unfold(rows, period, times)
+            self.waits.unfold(rows, begun.stops, issued, times)
             moved = more * (times - 1)
         else:
-            self.rows.stretch(rows, clock, times)
-            self.loops[loops:] = [
-                loop.moved(clock, times) for loop in self.loops[loops:]
+            self.rows.stretch(rows, begun.clock, times)
+            if self.expand:
+                self.waits.stretch(rows, begun.issued, times)
+            self.loops[begun.loops :] = [
+                loop.moved(begun.clock, times) for loop in self.loops[begun.loops :]
             ]
         extra = period * (times - 1)
-        self.host += (self.host - host) * (times - 1)
+        self.host += (self.host - begun.host) * (times - 1)
+        self.issued += issued * (times - 1)
         self.free += extra
         self.ready += extra
+        later = mover(rows, moved, reach=0)
+        self.held = tuple((later(row), lag) for row, lag in self.held)
         for table in (self.lanes, self.ends):
             for key, (end, row) in table.items():
                 if row >= rows:

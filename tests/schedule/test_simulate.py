@@ -342,3 +342,25 @@ def test_calls_of_calls_that_make_millions_of_rows_are_refused() -> None:
         match=r"its calls run \d+ instructions 3,221,225,\d+ times in one step",
     ):
         run(module(op("top", "call", called=("c30",)), c0=first, **bodies))
+
+
+LATE = LaunchGaps(0.0, 0.0, 0.0, begin_us=4.0)  # the last rank begins 4 µs later
+
+
+def test_a_step_waits_for_the_rank_that_begins_last() -> None:
+    found = run(module(*GATHER), LATE, ag_start=3, a=1, b=2)
+    assert (found.step_us, rows(found)[0]) == (4 + 3 + 2, ("ag-start", 4, 7))
+
+
+def test_nobody_waits_for_the_last_rank_at_a_hidden_collective() -> None:
+    assert run(module(*GATHER), LATE, ag_start=3, a=9, b=2).step_us == 11
+
+
+def test_ranks_are_together_after_they_have_waited() -> None:
+    twice = (
+        op("first-start", "all-gather-start"),
+        op("first-done", "all-gather-done", "first-start"),
+        *GATHER,
+    )
+    found = run(module(*twice), LATE, first_start=3, ag_start=3, a=1, b=2)
+    assert found.step_us == 4 + 3 + 3 + 2

@@ -180,7 +180,8 @@ def test_a_synchronous_collective_runs_on_the_stream_of_the_kernels(module):
     items = tuple(sync if item is start else item for item in entry.instructions)
     computations = {**module.computations, "main": replace(entry, instructions=items)}
     step = replace(module, computations=computations)
-    trace = record(step, simulate(step, costs_us), ranks=2, noise=QUIET)
+    timeline = simulate(step, costs_us, expand_loops=True)
+    trace = record(step, timeline, ranks=2, noise=QUIET)
     assert len(set(trace.stream.tolist())) == 1
 
 

@@ -456,7 +456,7 @@ def measure_contention(
         product=product,
         other=other,
         beside={
-            naming.filed[at].name: round(float(together[at]), 2)
+            naming.filed[at].name: round(float(together[at]), 4)
             for at in np.flatnonzero(together >= LEAST_OVERLAP).tolist()
         },
     )

@@ -10,7 +10,7 @@ device.
 4. `find_executions`, `measured_window` (trace/steady.py): every execution; warm-up and truncated
 ones are left out.
 5. `collect_samples` (samples.py): GPU activities → launches → occurrences of an instruction.
-6. `rank_skew_us` (samples.py): how much longer compute takes on the slowest rank.
+6. `rank_skew_us` (skew.py): how much longer compute takes on the slowest rank.
 7. `compute_costs`, `collective_costs`, `loop_costs` (samples.py): the statistic over occurrences,
 and over whole loops;
    collectives without the wait for the last rank.
@@ -59,9 +59,9 @@ from pgle.costs.measure.samples import (
     compute_costs,
     loop_costs,
     parse_statistic,
-    rank_skew_us,
 )
-from pgle.costs.profile.lookup import Naming, name_instructions
+from pgle.costs.measure.skew import rank_skew_us
+from pgle.costs.profile.lookup import Naming, group_of_device, name_instructions
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.errors import UserError, choices, many, some
 from pgle.next import PROFILE
@@ -631,7 +631,8 @@ def _program_costs(
     """The costs of one program, from its rows in a trace: kernel by kernel, downward."""
     samples = collect_samples(trace, program.index, naming, kept)
     of_collective = naming.communicates[samples.name]
-    skew_us = rank_skew_us(samples, ~of_collective, len(naming.filed))
+    groups = group_of_device(naming, trace.devices)
+    skew_us = rank_skew_us(samples, ~of_collective, groups[: len(naming.filed)])
     costs = [
         *compute_costs(samples, ~of_collective, skew_us, naming.filed, options.stat),
         *collective_costs(

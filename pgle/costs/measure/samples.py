@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -29,9 +29,7 @@ from pgle.trace.columns import (
     Floats,
     GrowingColumn,
     Ints,
-    changes,
     heads,
-    usual_values,
 )
 from pgle.trace.table import Device, Trace
 
@@ -399,7 +397,7 @@ def compute_costs(
     the trace.
     """
     sizes = np.zeros(len(filed), np.int64)
-    for rows in _sample_chunks(samples, use):
+    for rows in sample_chunks(samples, use):
         sizes += np.bincount(samples.name[rows], minlength=len(filed))
     edges = np.searchsorted(
         np.cumsum(sizes),
@@ -543,147 +541,7 @@ def _costs(
     return found
 
 
-def rank_skew_us(samples: Samples, compute: Flags, names: int) -> Floats:
-    """How much longer compute takes on the slowest rank than on the median rank, per occurrence of
-    an instruction.
-
-    Between two collectives that it waits for, every rank computes on its own; the second one then
-    waits for the slowest. A collective that ends while something computes makes nobody wait. So
-    within each execution and each stretch between the ends that compute waits for, the time of the
-    rank with the longest sum of compute is compared with the rank with the median sum (of an even
-    number, the mean of the middle two). Ranks are compared only within an execution: a step that is
-    longer on all of them is no skew. Executions whose skew is unusual are left out, then the mean
-    counts.
-
-    Returns:
-        float64[names] in microseconds; over all occurrences of an execution they add up to its
-        skew. NaN where fewer than two devices recorded the same execution, or where no collective
-        makes them wait.
-    """
-    unknown: Floats = np.full(names, np.nan)
-    ran = np.zeros(int(samples.device.max(initial=0)) + 1, np.bool_)
-    ran[samples.device[compute]] = True
-    devices = np.flatnonzero(ran)
-    if len(devices) < 2 or compute.all():
-        return unknown
-    # as many as there are: a last execution of collectives alone is one that no rank computed in
-    executions = int(samples.execution.max()) + 1
-    recorded = np.zeros((executions, len(devices)), np.bool_)
-    many = np.full(names, -1, np.int64)
-    for rows in _sample_chunks(samples, compute):
-        recorded[
-            samples.execution[rows], np.searchsorted(devices, samples.device[rows])
-        ] = True
-        np.maximum.at(many, samples.name[rows], samples.occurrence[rows])
-    many += 1
-    complete: Flags = np.asarray(recorded.all(axis=1))
-    if not complete.any():
-        return unknown
-    first = np.cumsum(many) - many
-
-    def place(rows: Ints) -> Ints:
-        """Of each occurrence, the same in all executions and on all devices."""
-        found: Ints = first[samples.name[rows]] + samples.occurrence[rows]
-        return found
-
-    stretch = _stretches(samples, compute, complete, place, int(many.sum()))
-    shape = (len(complete), int(stretch.max()) + 1, len(devices))
-    sums = np.zeros(np.prod(shape))
-
-    def cell(rows: Ints) -> Ints:
-        """Execution, stretch and device of each occurrence, as an index into `sums`."""
-        at = (
-            samples.execution[rows],
-            stretch[place(rows)],
-            np.searchsorted(devices, samples.device[rows]),
-        )
-        return np.asarray(np.ravel_multi_index(at, shape))
-
-    for rows in _sample_chunks(samples, compute, complete):
-        # times are whole nanoseconds: their sum does not depend on the order
-        sums += np.bincount(
-            cell(rows), weights=samples.time_ns[rows], minlength=len(sums)
-        )
-    weight = _slowest_less_median(sums.reshape(shape))
-    usual = usual_values((weight * sums.reshape(shape)).sum(axis=(1, 2))[complete])
-    counted = np.flatnonzero(complete)[usual]
-    unusual = np.ones(len(complete), dtype=bool)
-    unusual[counted] = False
-    weight[unusual] = 0.0
-    total_ns = np.zeros(names)
-    for rows in _sample_chunks(samples, compute, complete):
-        weights = weight.reshape(-1)[cell(rows)] * samples.time_ns[rows]
-        total_ns += np.bincount(samples.name[rows], weights=weights, minlength=names)
-    return np.divide(total_ns / 1e3, many * len(counted), out=unknown, where=many > 0)
-
-
-def _stretches(
-    samples: Samples,
-    compute: Flags,
-    complete: Flags,
-    place: Callable[[Ints], Ints],
-    places: int,
-) -> Ints:
-    """int64[places]: how many ends of collectives that compute waits for come before each
-    occurrence.
-
-    An overlapping kernel begins before such an end on one rank and after it on another; the stretch
-    is the same for all. So both are placed by the mean number of collectives that ended before
-    them.
-    """
-    before = np.zeros(places)
-    seen = np.zeros(places, np.int64)
-    for rows in _sample_chunks(samples, compute, complete):
-        before += np.bincount(
-            place(rows), weights=samples.ended[rows], minlength=places
-        )
-        seen += np.bincount(place(rows), minlength=places)
-    ends = _waited_ends(samples, ~compute, complete)
-    return np.searchsorted(ends, before / np.maximum(seen, 1) + 0.5)
-
-
-def _waited_ends(samples: Samples, collective: Flags, complete: Flags) -> Floats:
-    """Where the collectives end for which some rank waits in most executions: the mean number of
-    those that ended.
-    """
-    rows = np.flatnonzero(collective)
-    rows = rows[complete[samples.execution[rows]]]
-    name = samples.name[rows].astype(np.int64)
-    occurrence = samples.occurrence[rows]
-    key = name * (int(occurrence.max(initial=0)) + 1) + occurrence
-    order = np.lexsort((samples.execution[rows], key))
-    rows, key = rows[order], key[order]
-    if len(rows) == 0:
-        return np.empty(0)
-    first = heads(key, samples.execution[rows])  # of each collective in each execution
-    some = np.maximum.reduceat(samples.waited[rows], first)
-    number = np.cumsum(changes(key[first])) - 1
-    waits = np.bincount(number, weights=some) / np.bincount(number)
-    of_row = np.cumsum(changes(key)) - 1
-    ends = np.bincount(of_row, weights=samples.ended[rows]) / np.bincount(of_row)
-    return np.sort(ends[waits > 0.5])
-
-
-def _slowest_less_median(sums: Floats) -> Floats:
-    """The weight of each device's time in the slowest less the median of its stretch: float64 of
-    the same shape.
-    """
-    order = np.argsort(sums, axis=2, kind="stable")
-    count = sums.shape[2]
-    weight = np.zeros(sums.shape)
-    for place, share in (
-        (count - 1, 1.0),
-        ((count - 1) // 2, -0.5),
-        (count // 2, -0.5),
-    ):
-        at = order[:, :, place : place + 1]
-        np.put_along_axis(
-            weight, at, np.take_along_axis(weight, at, axis=2) + share, axis=2
-        )
-    return weight
-
-
-def _sample_chunks(
+def sample_chunks(
     samples: Samples, use: Flags, complete: Flags | None = None
 ) -> Iterator[Ints]:
     """The rows to use, of complete executions if these are known, some at a time."""

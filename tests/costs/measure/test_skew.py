@@ -3,6 +3,7 @@
 import pytest
 
 from pgle.costs.measure.measured import AggregateOptions, aggregate, find_programs
+from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 
 def costs_of(trace):
@@ -152,3 +153,27 @@ def test_nobody_waits_at_the_end_of_a_collective_that_is_hidden(make_trace):
 def test_ranks_are_compared_between_the_ends_that_one_of_them_waits_for(make_trace):
     rows = [*beside(0, 100, 60), *beside(1, 100, 90)]
     assert costs_of(make_trace(rows))[1].skew_us == pytest.approx((90 - 60) / 2)
+
+
+def in_pairs():
+    """The step, whose all-reduce is among ranks 0 and 1, and among 2 and 3."""
+    reduce = Instruction(
+        name="all-reduce",
+        opcode="all-reduce",
+        shape=Shape("f32", (8,)),
+        computation="main",
+        replica_groups=((0, 1), (2, 3)),
+    )
+    others = [Instruction(name, "fusion", Shape("f32", (8,)), "main") for name in "abc"]
+    entry = Computation("main", (*others, reduce), "c")
+    return Module("jit_step", 1, "f" * 32, "main", {"main": entry}, True)
+
+
+def test_ranks_of_another_group_are_not_waited_for(make_trace):
+    # Ranks 0 and 1 are slow before their all-reduce, ranks 2 and 3 after it: together both pairs
+    # take 110 µs, and no rank waits for the other pair.
+    times = [(100, 0, 10), (100, 0, 10), (10, 0, 100), (10, 0, 100)]
+    trace = make_trace([row for n, time in enumerate(times) for row in rank(n, time)])
+    programs = find_programs(trace, [in_pairs()])
+    (result,) = aggregate(trace, programs, AggregateOptions(keep_all=True))
+    assert result.skew_us == pytest.approx(0)
