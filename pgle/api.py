@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pgle.run.analyze import Analysis
     from pgle.run.convert import Conversion
     from pgle.run.predict import Predicted
+    from pgle.run.ranks import Ranks
     from pgle.run.rehearse import Rehearsal
     from pgle.run.scale import Scaling
     from pgle.run.tune import Tuning
@@ -294,6 +295,22 @@ def confirm(
         report.confirm_document(found),
         found.main.verdict is ProfileUse.USED,
     )
+
+
+@_with_user_errors
+def ranks(paths: Paths) -> Answer[Ranks]:
+    """Whether all ranks start their collectives in the same order, as `pgle ranks`.
+
+    Args:
+        paths: dumps or logs of each rank, a folder of them, or a run directory.
+    """
+    from pgle.report import ranks as report
+    from pgle.run.ranks import compare_ranks
+
+    given = _paths(paths, 1)
+    found = compare_ranks(given)
+    page = report.ranks_page(some(map(str, given), 2), found)
+    return answer("ranks", found, page, report.ranks_document(found), found.ok)
 
 
 @_with_user_errors

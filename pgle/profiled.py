@@ -115,11 +115,31 @@ def _embedded_hlo(found: Conversion) -> dict[str, bytes]:
     }
 
 
+def _compare_ranks(found: ProfiledSteps) -> None:
+    """End all processes if one would start its collectives in another order."""
+    from importlib import import_module, metadata
+
+    import jax
+
+    from pgle.run.hook import HOOK_SITE
+
+    sys.path.insert(0, str(HOOK_SITE))
+    try:
+        agreement = import_module("pgle_hook.agreement")
+    finally:
+        sys.path.remove(str(HOOK_SITE))
+    versions = {"jax": jax.__version__, "jaxlib": metadata.version("jaxlib")}
+    agreement.attach(jax, versions, str(found.folder), lambda line: found.close())
+
+
 @contextmanager
 def profiled_steps(
     folder: StrPath, *, first: int = 5, count: int = 5
 ) -> Iterator[ProfiledSteps]:
     """Profile some steps of a training loop that marks them with `pgle.step`, under JAX's profiler.
+
+    If there are several processes, each program that is first executed in the block is compared
+    with that of the others: all end at once if the order of their collectives differs.
 
     Into the folder go the trace, the cost profile and the HLO that it is for. Nothing is converted
     if the program has several processes: `pgle.convert` takes the traces of all. Under `pgle
@@ -142,6 +162,7 @@ def profiled_steps(
             "is not an empty folder", where=found.folder, remedy="name a new one"
         )
     pgle._window = found
+    _compare_ranks(found)
     try:
         yield found
     finally:

@@ -66,6 +66,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "Before a run: does a profile fit a module, what will XLA find?",
         ),
         "confirm": ("show", "After a run: was the profile used, by its log?"),
+        "ranks": (
+            "show",
+            "Do all ranks start their collectives in one order, or will the job hang?",
+        ),
         "compare": ("steps", "Is it faster? Step times of two runs; a gate for CI."),
     },
     "Predict": {

@@ -130,3 +130,25 @@ def confirm_command(log: tuple[str, ...], **options: Any) -> Answer[Any]:
     pgle confirm run.log --schedule dump/ --profile profile.pbtxt
     """
     return api.confirm(log, **options)
+
+
+@command(
+    opt.argument("paths", "DUMPS|RUN|LOGS...", PATH, nargs=-1, required=True), *opt.PAGE
+)
+def ranks_command(paths: tuple[AnyPath, ...]) -> Answer[Any]:
+    """Will all ranks start their collectives in the same order? If not, the job hangs or mixes data.
+
+    XLA compiles on every rank by itself. A rank without the profile, with another jaxlib, flag, GPU
+    or autotuning result may schedule its collectives otherwise. Only the members of a communicator
+    are compared: collectives on disjoint groups may come in any order.
+
+    DUMPS: a folder of --xla_dump_to for each rank, or one that holds these. RUN: a run directory,
+    or RUN/STAGE. LOGS: of each rank; lines of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=COLL name
+    the place. What a hung job left is read, too. Exit code 0 if all are known to agree, else 1.
+
+    \b
+    pgle ranks dumps/rank0 dumps/rank1
+    pgle ranks runs/a
+    pgle ranks rank0.log rank1.log
+    """
+    return api.ranks(paths)

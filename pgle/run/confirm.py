@@ -251,7 +251,7 @@ TEXT_SUFFIXES = (".txt",)  # in a folder without files of `LOG_SUFFIXES`
 _PACKED = (".gz", ".xz")
 
 
-def _logs_in(folder: AnyPath, suffixes: Sequence[str]) -> list[AnyPath]:
+def logs_in(folder: AnyPath, suffixes: Sequence[str]) -> list[AnyPath]:
     """The files of a folder with one of some suffixes, compressed or not."""
     found = []
     for item in folder.iterdir():
@@ -272,7 +272,7 @@ def _logs_of(request: ConfirmRequest) -> list[AnyPath]:
         return []
     if isinstance(folder, Path) and RunDirectory(folder).stage("perf").ranks_with_log():
         return []
-    return _logs_in(folder, LOG_SUFFIXES) or _logs_in(folder, TEXT_SUFFIXES)
+    return logs_in(folder, LOG_SUFFIXES) or logs_in(folder, TEXT_SUFFIXES)
 
 
 def _by_file(
@@ -293,7 +293,7 @@ def _by_file(
             else log.stem
         )
         files.setdefault("/".join(filter(None, (folder, stem))), []).append(log)
-    labels = _labels(list(files))
+    labels = rank_labels(list(files))
     return {
         label: replace(request, log=first, more=tuple(rest))
         for label, (first, *rest) in zip(labels, files.values(), strict=True)
@@ -304,7 +304,7 @@ def _packed(log: AnyPath) -> bool:
     return log.suffix in _PACKED
 
 
-def _labels(names: Sequence[str]) -> list[str]:
+def rank_labels(names: Sequence[str]) -> list[str]:
     """The number that tells the names apart, such as the 3 of ``rank3``; else the names."""
     numbers = [re.findall(r"\d+", name) for name in names]
     if len({len(found) for found in numbers}) == 1:

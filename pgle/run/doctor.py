@@ -33,6 +33,7 @@ from pgle.run.stages.pipeline import Capture, Experiment, Pipeline, choose_back_
 from pgle.run.stages.simulated import SimulatedBackEnd
 from pgle.run.stages.stage import StageRequest
 from pgle.xla.flags.catalogue import catalogue, nearest, release
+from pgle.xla.flags.shared import PROFILE, content_of
 from pgle.xla.flags.text import as_bool
 from pgle.xla.vendors import AMD, NVIDIA, VENDORS, Vendor
 
@@ -416,7 +417,11 @@ def check_flags(machine: Machine) -> MachineCheck:
         for finding in result.findings:
             if finding.level == level:
                 return marked(finding.line(), "'pgle flags lint' says all")
-    return ok(f"{result.flags} flags accepted by jaxlib {result.jaxlib}")
+    found = f"{result.flags} flags accepted by jaxlib {result.jaxlib}"
+    if profile := flags.value(PROFILE):
+        # ranks with another profile, or without, can hang
+        found += f"; on every rank the profile must be {content_of(profile)}"
+    return ok(found)
 
 
 def check_variables(machine: Machine) -> MachineCheck:

@@ -108,6 +108,11 @@ CHEAP: dict[str, list[list[str]]] = {
             ),
         ],
     ],
+    "ranks": [
+        ["ranks", NEW, f"{T}/hlo/jax-0.12.0.1/sync"],
+        ["ranks", f"{T}/logs/jax_0.10.2/used.log", f"{T}/logs/jax_0.10.2/empty.log"],
+        ["ranks", NEW, OLD],
+    ],
     "compare": [
         ["compare", *PAX],
         ["compare", "steps.jsonl", "slower.jsonl", "--launch-spread", "1%"],

@@ -29,6 +29,7 @@ CHEAP = (
     "analyze",
     "compare",
     "flags",
+    "ranks",
 )
 RELEASE = "0.10.2"
 """Of jax, with which the compiled transcripts were made; schedules differ between releases."""

@@ -358,6 +358,9 @@ class RealBackEnd:
                 stays = f"; {request.folder.path} is as it was before"
             if refused := refused_flag(log):
                 why = f"; {refused}"
+            if facts.get("ranks_differ"):
+                command = Next.of("ranks", request.folder.path)
+                why = f"; its ranks do not agree, as the line above says: {command}"
             raise WorkloadError(
                 code, f"{request.command[0]} {ended(code)}; see {log}{why}{stays}"
             )

@@ -25,6 +25,7 @@ from typing import Any, Literal
 from pgle.errors import UserError, many
 from pgle.next import FLAGS_LINT, FLAGS_LIST, VERIFY
 from pgle.xla.collective_kinds import ASYNC_FLAGS
+from pgle.xla.flags.shared import AUTOTUNING
 from pgle.xla.flags.text import (
     ACCUMULATING,
     COMMAND_BUFFER,
@@ -404,6 +405,9 @@ class Lint:
         return all(finding.level != "error" for finding in self.findings)
 
 
+SHARD_AUTOTUNING = "xla_gpu_shard_autotuning"
+
+
 def lint(
     flags: FlagList, jaxlib: str, verdicts: Mapping[str, tuple[str, str]] | None = None
 ) -> Lint:
@@ -422,6 +426,7 @@ def lint(
         *profile_findings(flags, jaxlib),
         *_scheduler(flags, jaxlib),
         *_lost(flags),
+        *_of_ranks(flags),
         *_inert(flags, jaxlib),
     ]
     ordered = sorted(findings, key=lambda finding: _LEVELS[finding.level])
@@ -727,6 +732,32 @@ def inert_flags(flags: FlagList, jaxlib: str) -> list[str]:
 def inert_warnings(flags: FlagList, jaxlib: str) -> list[str]:
     """That a compiler without a GPU does nothing with flags that were given: one line each."""
     return [finding.line() for finding in _inert(flags, jaxlib)]
+
+
+LOCAL_FOLDERS = ("/tmp/", "/var/tmp/", "/dev/shm/", "/scratch/", "/local/")
+"""Where hosts usually have files of their own."""
+
+
+def _of_ranks(flags: FlagList) -> Iterator[FlagFinding]:
+    """What may let ranks of one job compile other schedules."""
+    for name in (PROFILE_PATH, AUTOTUNING):
+        if (flags.value(name) or "").startswith(LOCAL_FOLDERS):
+            yield FlagFinding(
+                "note",
+                "own-file",
+                name,
+                "each host may have another file there; ranks with other files can hang",
+                "with several hosts put it where all of them see it",
+            )
+    if as_bool(flags.value(SHARD_AUTOTUNING)) is False:
+        yield FlagFinding(
+            "warning",
+            "own-choice",
+            SHARD_AUTOTUNING,
+            "each process chooses kernels by its own measurements; ranks with other "
+            "schedules can hang",
+            "leave it on if there are several processes",
+        )
 
 
 def _lost(flags: FlagList) -> Iterator[FlagFinding]:

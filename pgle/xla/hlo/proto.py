@@ -1,10 +1,6 @@
 """HLO modules from protobufs: `HloProto` and `HloModuleProto` of `xla/service/hlo.proto`; device
 groups, memory plans.
 
-The forms come from `xla/xla_data.proto`: lists, iota lists (`xla/hlo/ir/tile_assignment.h`: an iota
-of all devices, reshaped, transposed, cut into rows) and axes of a mesh (groups run along the listed
-axes, the first one slowest).
-
 A dump's buffer assignment is what XLA planned to hold in device memory. The heap simulator's trace
 lists, in the order of the schedule, when each temporary buffer is allocated and freed; buffers that
 share memory are one group, freed with its last member.
@@ -16,8 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from math import prod
 from pathlib import PurePath
 from typing import Any
 
@@ -28,115 +22,29 @@ from pgle.next import Next
 from pgle.xla.collectives import is_collective_opcode
 from pgle.xla.hlo.check import checked
 from pgle.xla.hlo.module import MAPPED, NOT_HLO, Computation, Instruction, Module, Shape
+from pgle.xla.hlo.replica_groups import (
+    SEND_ATTRIBUTE,
+    Groups,
+    SubAxis,
+    groups_from_text,
+    iota_groups,
+    iota_ids,
+    mesh_groups,
+)
 from pgle.xla.protos import hlo_pb2
 
 _Event = hlo_pb2.HeapSimulatorTrace.Event
-Groups = tuple[tuple[int, ...], ...]
-# part of a mesh axis: (product of the parts before it, its own size)
-SubAxis = tuple[int, int]
-
-MAX_DEVICES = 1 << 22
-"""Bound on the devices that one collective may name: ten times the largest machine, and still
-little memory.
-"""
-
-
-def iota_ids(reshape: Sequence[int], transpose: Sequence[int]) -> list[int]:
-    """0, 1, 2 … up to the product of `reshape`, reshaped, transposed and flattened.
-
-    Raises:
-        UserError: the numbers are no permutation of that many dimensions, or ask for too many
-            devices.
-    """
-    count = prod(reshape)
-    order = list(transpose) or list(range(len(reshape)))
-    if not 0 < count <= MAX_DEVICES or sorted(order) != list(range(len(reshape))):
-        raise UserError(
-            f"replica groups of {list(reshape)} devices, transposed by {order}, make no sense"
-        )
-    ids = [0]
-    for dimension in order:
-        stride = prod(reshape[dimension + 1 :])
-        steps = [stride * at for at in range(reshape[dimension])]
-        ids = _sums(ids, steps)
-    return ids
-
-
-def _sums(starts: Sequence[int], steps: Sequence[int]) -> list[int]:
-    found: list[int] = []
-    for start in starts:
-        found += [start + step for step in steps]
-    return found
-
-
-def iota_groups(
-    groups: int, size: int, reshape: Sequence[int], transpose: Sequence[int]
-) -> Groups:
-    """Iota groups: `groups` rows of `size` devices."""
-    ids = iota_ids(reshape or [groups * size], transpose)
-    if groups * size != len(ids):
-        raise UserError(
-            f"replica groups of {groups} x {size} devices out of {len(ids)} make no sense"
-        )
-    return _rows(ids, size)
-
-
-def mesh_groups(
-    sizes: Sequence[int], ids: Sequence[int], axes: Sequence[tuple[int, SubAxis | None]]
-) -> Groups:
-    """Groups along axes of a mesh.
-
-    Args:
-        sizes: of the mesh's axes, slowest first.
-        ids: devices in mesh order; empty: 0, 1, 2 …
-        axes: the axes (by index) or parts of axes along which the devices of a group lie.
-    """
-    devices = ids or iota_ids(sizes, ())
-    if len(devices) != prod(sizes):
-        raise UserError(
-            f"a device mesh of {list(sizes)} with {len(devices)} devices makes no sense"
-        )
-    shape: list[int] = []
-    place: dict[tuple[int, int, int], int] = {}
-    for index, size in enumerate(sizes):
-        subs = [sub for axis, sub in axes if axis == index and sub is not None]
-        for pre, part in _parts(size, subs):
-            place[index, pre, part] = len(shape)
-            shape.append(part)
-    along: list[int] = []
-    for axis, sub in axes:
-        size = sizes[axis] if 0 <= axis < len(sizes) else 0
-        key = (axis, 1, size) if sub is None else (axis, *sub)
-        if key not in place or place[key] in along:
-            raise UserError(
-                f"replica groups along mesh axis {axis} of {list(sizes)} make no sense"
-            )
-        along.append(place[key])
-    across = [dimension for dimension in range(len(shape)) if dimension not in along]
-    width = prod(shape[dimension] for dimension in along)
-    return _rows([devices[at] for at in iota_ids(shape, [*across, *along])], width)
-
-
-def _parts(size: int, subs: Sequence[SubAxis]) -> list[SubAxis]:
-    """An axis cut at the edges of the given parts: (product before, size) of each piece, slowest
-    first.
-    """
-    edges = sorted(
-        {1, size} | {pre for pre, _ in subs} | {pre * part for pre, part in subs}
-    )
-    if any(low <= 0 or high % low for low, high in pairwise(edges)):
-        raise UserError(f"parts {list(subs)} of a mesh axis of {size} make no sense")
-    return [(low, high // low) for low, high in pairwise(edges)] or [(1, 1)]
-
-
-def _rows(ids: Sequence[int], width: int) -> Groups:
-    return tuple(
-        tuple(ids[start : start + width]) for start in range(0, len(ids), width)
-    )
 
 
 def groups_of(item: hlo_pb2.HloInstructionProto) -> Groups:
     """The replica groups of an instruction proto; empty where it states none."""
+    try:
+        return _stated_groups(item)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def _stated_groups(item: hlo_pb2.HloInstructionProto) -> Groups:
     if item.HasField("mesh_axes_replica_group_list"):
         stated = item.mesh_axes_replica_group_list
         mesh = stated.mesh
@@ -272,6 +180,13 @@ def _frames(index: hlo_pb2.StackFrameIndexProto) -> dict[int, str]:
 def _latency_ns(item: hlo_pb2.HloInstructionProto) -> int | None:
     text = item.frontend_attributes.map.get("latency_metadata", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
+def _pairs(text: str) -> Groups:
+    try:
+        return groups_from_text(text)
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 _WORD = {"s8": (1, True), "u8": (1, False), "s16": (2, True), "u16": (2, False)}
@@ -431,11 +346,15 @@ class _Builder:
         """The fields that only a collective has."""
         if not item.channel_id and not is_collective_opcode(item.opcode):
             return {}
-        pairs = [(pair.source, pair.target) for pair in item.source_target_pairs]
+        pairs: Groups = tuple(
+            (pair.source, pair.target) for pair in item.source_target_pairs
+        )
+        if not pairs and item.HasField("frontend_attributes"):
+            pairs = _pairs(item.frontend_attributes.map.get(SEND_ATTRIBUTE, ""))
         return {
             "channel_id": item.channel_id or None,
             "replica_groups": self.replica_groups(item),
-            "source_target_pairs": tuple(pairs),
+            "source_target_pairs": pairs,
             "is_host_transfer": item.is_host_transfer,
         }
 

@@ -18,7 +18,7 @@ from typing import Any
 from pgle.errors import UserError
 from pgle.xla.hlo.check import checked
 from pgle.xla.hlo.module import DEEPEST, MAPPED, Computation, Instruction, Module, Shape
-from pgle.xla.hlo.proto import Groups, SubAxis, iota_groups, iota_ids, mesh_groups
+from pgle.xla.hlo.replica_groups import PAIRS_OF_SEND, STATED, Groups, groups_from_text
 from pgle.xla.hlo.tokens import TABLES, printed
 
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\](\{[^}]*\})?|token\[\]|\(|\)")
@@ -36,15 +36,7 @@ _OP_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
 _SOURCE = re.compile(r'\bsource_file="((?:[^"\\]|\\.)*)"(?: source_line=(\d+))?')
 _FRAME = re.compile(r"\bstack_frame_id=(\d+)")
 _SCHEDULING_NAME = re.compile(r'\bscheduling_name="([^"]*)"')
-_GROUPS = re.compile(
-    r"replica_groups=(\{(?:\{[^{}]*\},?)*\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?"
-    r"|mesh\[[^\]]*\](?:, device_ids=\([^ ]*\))? \{[^}]*\})"
-)
 _SCALAR = re.compile(r"(?:pred|[su]\d+)\[\](?:\{[^}]*\})?")
-_IOTA = re.compile(r"\[([\d,]+)\](?:<=\[([\d,]+)\])?(?:T\(([\d,]+)\))?")
-_MESH = re.compile(r"mesh\[([^\]]*)\](?:, device_ids=\(([^ ]*)\))? \{([^}]*)\}")
-_MESH_AXIS = re.compile(r"'?([^',=]+?)'?=(\d+)")
-_AXIS_REF = re.compile(r"'?([^',:\s]+)'?(?::\((\d+)\)(\d+))?")
 _CALLED = {
     "while": ("body", "condition"),
     "conditional": ("branch_computations", "true_computation", "false_computation"),
@@ -199,40 +191,12 @@ how it is read.
 """
 
 
-def groups_from_text(text: str) -> Groups:
-    """``{{0,1},{2,3}}``, ``[2,4]<=[4,2]T(1,0)`` or ``mesh['x'=2,'y'=4] {'y':(1)2}`` as device
-    groups.
-    """
-    if not text:
-        return ()
-    if text.startswith("{"):
-        return tuple(
-            tuple(_integers(group)) for group in re.findall(r"\{([\d,]+)\}", text)
-        )
-    mesh = _MESH.fullmatch(text)
-    if mesh is None:
-        iota = _IOTA.fullmatch(text)
-        if iota is None:
-            raise UserError(f"replica groups '{text[:60]}' are of no known form")
-        shape = _integers(iota.group(1))
-        return iota_groups(
-            shape[0], shape[-1], _integers(iota.group(2)), _integers(iota.group(3))
-        )
-    sizes = [(name, int(size)) for name, size in _MESH_AXIS.findall(mesh.group(1))]
-    order = [name for name, _ in sizes]
-    refs: list[tuple[int, SubAxis | None]] = []
-    for name, pre, size in _AXIS_REF.findall(mesh.group(3)):
-        if name in order:
-            part = (int(pre), int(size)) if pre else None
-            refs.append((order.index(name), part))
-    return mesh_groups([size for _, size in sizes], _mesh_ids(mesh.group(2)), refs)
-
-
-def _mesh_ids(text: str | None) -> list[int]:
-    iota = None if text is None else _IOTA.fullmatch(text)
-    if iota is None:
-        return _integers(text)
-    return iota_ids(_integers(iota.group(1)), _integers(iota.group(3)))
+def groups_in(text: str) -> Groups:
+    """As `groups_from_text`; raises `UserError` if they make no sense."""
+    try:
+        return groups_from_text(text)
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) ?(?:\(.*)?\{$", re.DOTALL)
@@ -338,7 +302,7 @@ class _Parser:
         self.fused: set[str] = set()
         self.called: set[str] = set()
         self.shape = cache(shape_of)  # they repeat a lot, and so do groups
-        self.groups = cache(groups_from_text)
+        self.groups = cache(groups_in)
         self.name = ""
         self.root = ""
         self.items: dict[str, Instruction] = {}
@@ -461,6 +425,8 @@ class _Parser:
         if "frontend_attributes={" in body:
             if latency := _LATENCY.search(body):
                 stated["latency_ns"] = int(latency[1])
+            if pairs := PAIRS_OF_SEND.search(body):
+                stated["source_target_pairs"] = self.groups(pairs[1])
             body = _FRONTEND.sub("", body)
         values = dict(_ATTRIBUTE.findall(body))
         for key, value in values.items():
@@ -475,7 +441,7 @@ class _Parser:
             if key in values:
                 called += _names(values[key])
         stated["called"] = tuple(called)
-        if "replica_groups=" in body and (groups := _GROUPS.search(body)):
+        if "replica_groups=" in body and (groups := STATED.search(body)):
             stated["replica_groups"] = self.groups(groups[1])
         return stated
 

@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 
 from pgle_hook import guarded, jax_private, warn, watch
+from pgle_hook.agreement import attach
 from pgle_hook.records import XLA_FLAGS, Facts, StepWriter, restore_flags
 from pgle_hook.window import Profiler, TraceWindow
 
@@ -190,6 +191,15 @@ class Hook:
         restore_flags(self.flags)
         if "xla_flags" not in self.facts.values:
             self.facts.set("xla_flags", os.environ.get(XLA_FLAGS, ""))
+            guarded(self._compare_ranks)
+
+    def _compare_ranks(self):
+        folder = self.config["folder"]
+        attach(self.jax, self.facts.values["versions"], folder, self._on_difference)
+
+    def _on_difference(self, line):
+        self.facts.set("ranks_differ", line)
+        self.finish()
 
     def _on_own_start(self, folder):
         """The program's own profiler session wins: ours closes, and stays closed while theirs

@@ -9,6 +9,7 @@ import logging
 import math
 import re
 import sys
+import weakref
 
 from pgle_hook import after_import, guarded, watch
 
@@ -84,6 +85,64 @@ def process_of():
     """The number of this process, and of how many; asking jax itself would set a backend up."""
     state = importlib.import_module("jax._src.distributed").global_state
     return state.process_id, state.num_processes or 1
+
+
+def coordination():
+    """The client of the job's coordination service; None if there is none."""
+    return importlib.import_module("jax._src.distributed").global_state.client
+
+
+def cache_hits(jax):
+    """Count what JAX's compilation cache gives from now on: a function that returns the number
+    since it was last asked.
+    """
+    events = []
+
+    def on_event(event, **_):
+        if event.endswith("/cache_hits"):
+            events.append(event)
+
+    jax.monitoring.register_event_listener(on_event)
+
+    def count():
+        found = len(events)
+        del events[:found]
+        return found
+
+    return count
+
+
+def first_executions(act):
+    """Call `act(call)` with jax's record of each executable before it is executed for the first
+    time; later calls are made by C++.
+    """
+    kind = importlib.import_module("jax._src.interpreters.pxla").ExecuteReplicated
+    seen = weakref.WeakSet()
+
+    def before(call, *_):
+        if call not in seen:
+            seen.add(call)
+            act(call)
+
+    watch(kind, "__call__", before=before)
+
+
+def processes_of(call):
+    """The process of each device of an executable, as its program numbers them."""
+    for handler, name in (
+        ("in_handler", "in_shardings"),
+        ("out_handler", "out_shardings"),
+    ):
+        for sharding in getattr(getattr(call, handler, None), name, ()):
+            devices = getattr(sharding, "_device_assignment", None)
+            if devices:
+                return [device.process_index for device in devices]
+    return []
+
+
+def hlo_text(call):
+    """The compiled module of an executable, in the order of its schedule."""
+    return call.xla_executable.hlo_modules()[0].to_string()
 
 
 def python_calls(new_data, new_rebuild):

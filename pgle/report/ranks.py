@@ -1,0 +1,89 @@
+"""The page and the JSON of `pgle ranks`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pgle.errors import many, shown
+from pgle.report.page.value import Advice, Page, Tone
+from pgle.run.ranks import RankDifference, Ranks
+from pgle.schedule.launches import HANG, line_of
+
+_DUMP = Advice(
+    "Start every rank with dumps in a folder of its own",
+    command="--xla_dump_to=DIR/rank$RANK --xla_dump_hlo_as_proto",
+)
+_SHARE = Advice(
+    "Give every rank the same jaxlib, flags, profile and autotuning results",
+    why="docs/guides/when-a-job-hangs.md",
+)
+
+
+def ranks_page(names: str, found: Ranks) -> Page:
+    """The verdict, a line for each difference, and what is not known."""
+    count = len(found.ranks)
+    size = many(found.collectives, "collective")
+    verdict = f"All {count} ranks start their collectives in the same order ({size})"
+    tone: Tone = "good"
+    actions: tuple[Advice, ...] = ()
+    if found.differences:
+        verdict = f"Ranks start their collectives in different orders: {_effect(found)}"
+        tone = "bad"
+        actions = (_SHARE,)
+    elif found.unknown:
+        verdict = "Cannot tell whether the ranks start their collectives in one order"
+        tone = "warn"
+        actions = (_DUMP,)
+    return Page(
+        title=f"pgle ranks {names}",
+        identity=(names, many(count, "rank")),
+        verdict=verdict,
+        tone=tone,
+        notes=tuple(map(shown, _notes(found))),
+        actions=actions,
+    )
+
+
+def _effect(found: Ranks) -> str:
+    hangs = any(item.place.effect == HANG for item in found.differences)
+    return "the job could hang" if hangs else "the job could mix data"
+
+
+def _notes(found: Ranks) -> Iterator[str]:
+    for item in found.differences:
+        yield f"{item.module}: {line_of(item.place, item.cause)}"
+    yield from found.unknown
+    yield from found.stuck
+    if found.stuck and found.ok:
+        yield "the order is not why the ranks wait: look for one that ended, or is slow"
+    yield from found.notes
+
+
+def ranks_document(found: Ranks) -> dict[str, object]:
+    """``pgle.ranks/1`` without its name."""
+    return {
+        "ok": found.ok,
+        "ranks": list(found.ranks),
+        "collectives": found.collectives,
+        "differences": [_record(item) for item in found.differences],
+        "unknown": list(found.unknown),
+        "stuck": list(found.stuck),
+        "warnings": list(found.notes),
+    }
+
+
+def _record(item: RankDifference) -> dict[str, object]:
+    place = item.place
+    return {
+        "module": item.module,
+        "effect": place.effect,
+        "ranks": [list(side.ranks) for side in place.sides],
+        "communicator": list(place.communicator),
+        "position": place.position,
+        "collectives": [_collective(side.collective) for side in place.sides],
+        "cause": item.cause,
+    }
+
+
+def _collective(collective: object) -> str:
+    return "" if collective is None else str(collective)

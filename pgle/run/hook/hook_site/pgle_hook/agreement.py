@@ -1,0 +1,283 @@
+"""Ranks tell one another in which order each compiled step starts its collectives.
+
+A rank whose order differs would wait for its peers, and they for it, without a message. So each
+program that communicates is looked at when it is first executed: its order is published, and
+compared with what the others have published. Whoever comes last sees all others before it executes;
+the rest learn of a difference from a thread. Nobody waits for anybody.
+
+The n-th program of a name that one rank executes is the n-th of the others. If a rank has compiled
+another variant in between, its order is known under another number, and nothing is concluded.
+"""
+
+import base64
+import hashlib
+import importlib.util
+import json
+import os
+import sys
+import threading
+import time
+import zlib
+from urllib.parse import quote, unquote
+
+from pgle_hook import guarded, jax_private
+
+OFF = "PGLE_CHECK_RANKS"  # 0: do not compare the ranks
+SHORTEST_S, LONGEST_S = 0.2, 2.0  # between two looks
+WATCHED_S = 1800.0  # from the last new program, after which the thread ends
+GRACE_S = 3 * LONGEST_S
+"""What rank 0 waits before it ends: it holds what the others read."""
+EXIT_CODE = 1
+ROOT = "pgle-order"
+
+
+NEEDED = (3, 11)
+"""The Python that pgle's reader of HLO needs; releases of jax since 0.7 need it too."""
+
+_PACKAGE = os.path.abspath(__file__)
+for _ in range(5):  # pgle/run/hook/hook_site/pgle_hook/agreement.py
+    _PACKAGE = os.path.dirname(_PACKAGE)
+
+
+def of_pgle(name):
+    """A module of pgle that needs the standard library only, from where this hook is: pgle need
+    not be installed here.
+    """
+    if "pgle" not in sys.modules:
+        spec = importlib.util.spec_from_file_location(
+            "pgle",
+            os.path.join(_PACKAGE, "__init__.py"),
+            submodule_search_locations=[_PACKAGE],
+        )
+        sys.modules["pgle"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["pgle"])
+    return importlib.import_module("pgle.%s" % name)
+
+
+class KeyValues:
+    """JAX's coordination service as a store."""
+
+    def __init__(self, client):
+        self._client = client
+        self._client.key_value_dir_get  # noqa: B018 - before jax 0.4.17 there is none
+
+    def put(self, key, value):
+        """Keep a text unless the key has one already."""
+        try:
+            self._client.key_value_set(key, value)
+        except Exception as error:  # of no public type
+            if "ALREADY_EXISTS" not in str(error):
+                raise
+
+    def under(self, prefix):
+        """What is kept below a prefix that ends in a slash: the rest of each key, and its text."""
+        found = self._client.key_value_dir_get(prefix)
+        return [(key.split(prefix, 1)[-1], value) for key, value in found]
+
+
+class Folder:
+    """Files as a store, where JAX has none: ranks share the run directory."""
+
+    def __init__(self, path):
+        self._path = path
+        os.makedirs(path, exist_ok=True)
+
+    def put(self, key, value):
+        """Keep a text."""
+        path = os.path.join(self._path, quote(key, safe=""))
+        temporary = "%s.%d.tmp" % (path, os.getpid())
+        with open(temporary, "w") as file:
+            file.write(value)
+        os.replace(temporary, path)
+
+    def under(self, prefix):
+        """As `KeyValues.under`."""
+        found = []
+        for name in sorted(os.listdir(self._path)):
+            key = unquote(name)
+            if key.startswith(prefix) and not name.endswith(".tmp"):
+                with open(os.path.join(self._path, name)) as file:
+                    found.append((key[len(prefix) :], file.read()))
+        return found
+
+
+def _packed(value):
+    return base64.b64encode(zlib.compress(value.encode())).decode()
+
+
+def _unpacked(value):
+    return zlib.decompress(base64.b64decode(value)).decode()
+
+
+class Agreement:
+    """What this rank has executed, and what the others have.
+
+    Args:
+        store: where ranks leave texts for one another.
+        rank: the number of this process.
+        known: called without arguments: what may explain a difference, by name.
+        end: called with the line about a difference; it ends the process.
+    """
+
+    def __init__(self, store, rank, known, end):
+        self._store = store
+        self._rank = rank
+        self._known = known
+        self._end = end
+        self._counts = {}
+        self._processes = {}  # by program: the process of each device
+        self._until = 0.0
+        self._pause = SHORTEST_S
+        self._thread = None
+        self._lock = threading.RLock()
+
+    def check(self, name, processes, text):
+        """A program is about to be executed for the first time.
+
+        Args:
+            name: of the module.
+            processes: of each device, as the program numbers them.
+            text: HLO of the compiled module.
+        """
+        found = of_pgle("schedule.launch_order").launches_in(text)
+        if not _crosses(found, processes):
+            return
+        about = hashlib.sha256(repr(processes).encode()).hexdigest()[:8]
+        program = "%s.%s" % (quote(name, safe=""), about)
+        digest = found.digest()[:32]
+        with self._lock:
+            number = self._counts[program] = self._counts.get(program, 0) + 1
+            self._processes[program] = processes
+            self._until = time.monotonic() + WATCHED_S
+            self._pause = SHORTEST_S
+        place = "%s/%d/%s" % (program, number, digest)
+        self._put("order/%s/%s" % (program, digest), _packed(found.to_text()))
+        self._put("who/%s/%d" % (place, self._rank), json.dumps(self._known()))
+        self._put("sign/%s" % place, str(self._rank))
+        self.look()
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._watch, name="pgle-order", daemon=True
+            )
+            self._thread.start()
+
+    def look(self):
+        """Compare what all have published so far."""
+        with self._lock:
+            numbers = {}
+            for key, value in self._under("sign/"):
+                program, number, digest = key.split("/")
+                if program == "end":
+                    self._end(value)
+                    return
+                numbers.setdefault(program, {}).setdefault(number, set()).add(digest)
+            for program, found in numbers.items():
+                for number in found:
+                    if program in self._processes and _is_decisive(found, number):
+                        self._judge(program, number)
+
+    def _judge(self, program, number):
+        launches = of_pgle("schedule.launches")
+        texts = dict(self._under("order/%s/" % program))
+        orders, known = {}, {}
+        for key, value in self._under("who/%s/%s/" % (program, number)):
+            digest, rank = key.split("/")
+            orders[rank] = launches.from_text(_unpacked(texts[digest]))
+            known[rank] = json.loads(value)
+        placed = {}
+        for device, process in enumerate(self._processes[program]):
+            placed.setdefault(str(process), []).append(device)
+        for difference in launches.differences(orders, placed):
+            one, other = (known[side.ranks[0]] for side in difference.sides)
+            cause = launches.cause_of(one, other) or launches.UNEXPLAINED
+            name = unquote(program.rpartition(".")[0])
+            line = "%s: %s" % (name, launches.line_of(difference, cause))
+            self._put("sign/end/0/%d" % self._rank, line)
+            self._end(line)
+            return
+
+    def _watch(self):
+        pid = os.getpid()
+        while time.monotonic() < self._until and os.getpid() == pid:
+            time.sleep(self._pause)
+            self._pause = min(self._pause * 1.5, LONGEST_S)
+            try:
+                self.look()
+            except Exception:  # the job ends, and its store with it
+                return
+        self._thread = None
+
+    def _put(self, key, value):
+        self._store.put("%s/%s" % (ROOT, key), value)
+
+    def _under(self, prefix):
+        return self._store.under("%s/%s" % (ROOT, prefix))
+
+
+def _crosses(found, processes):
+    """Whether a collective has members in several processes."""
+    groups = set()
+    for item in found.collectives:
+        groups.update(item.groups)
+    return any(len({processes[device] for device in group}) > 1 for group in groups)
+
+
+def _is_decisive(numbers, number):
+    """Whether ranks have other orders for one number that none has for another."""
+    elsewhere = set()
+    for other, digests in numbers.items():
+        if other != number:
+            elsewhere |= digests
+    return len(numbers[number] - elsewhere) > 1
+
+
+def known_of(jax, versions):
+    """What may explain that ranks compile differently, by name, the weightiest first."""
+    found = {name: versions[name] for name in versions if name.startswith("jax")}
+    found["GPU"] = jax.local_devices()[0].device_kind
+    text = os.environ.get("XLA_FLAGS", "")
+    flags = of_pgle("xla.flags.text").parse_flags(text).effective()
+    values = {name: value or "" for name, value in flags.items()}
+    return dict(found, **of_pgle("xla.flags.shared").shared_settings(values))
+
+
+def attach(jax, versions, folder, finish):
+    """Compare the programs of all ranks from now on; one process alone is left as it is.
+
+    Args:
+        jax: the module.
+        versions: of packages, by name.
+        folder: for files, where JAX has no store.
+        finish: called before the process ends, with the line about the difference.
+    """
+    rank, count = jax_private.process_of()
+    if count < 2 or os.environ.get(OFF) == "0" or sys.version_info < NEEDED:
+        return
+
+    def end(line):
+        sys.stderr.write("pgle: error: %s\n" % line)
+        sys.stderr.flush()
+        guarded(lambda: finish(line))
+        if rank == 0:
+            time.sleep(GRACE_S)
+        os._exit(EXIT_CODE)
+
+    try:
+        store = KeyValues(jax_private.coordination())
+    except AttributeError:
+        store = Folder(os.path.join(folder, ".order"))
+    hits = jax_private.cache_hits(jax)
+
+    def known():
+        found = known_of(jax, versions)
+        found["the compilation cache"] = "hit" if hits() else "not hit"
+        return found
+
+    agreement = Agreement(store, rank, known, end)
+
+    def on_first(call):
+        processes = jax_private.processes_of(call)
+        if len(set(processes)) > 1:
+            agreement.check(call.name, processes, jax_private.hlo_text(call))
+
+    jax_private.first_executions(on_first)

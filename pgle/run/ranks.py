@@ -1,0 +1,340 @@
+"""`pgle ranks` as a function: dumps, a run directory or logs of several ranks to where they would
+start their collectives in another order.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pgle.errors import UserError, some
+from pgle.files import AnyPath, content_digest, open_bytes
+from pgle.run.confirm import LOG_SUFFIXES, TEXT_SUFFIXES, logs_in, rank_labels
+from pgle.run.directory.directory import RankFiles, RunDirectory
+from pgle.run.hook import read_facts
+from pgle.run.inputs.traces import stage_of
+from pgle.schedule.launch_order import launch_order
+from pgle.schedule.launches import (
+    UNEXPLAINED,
+    Difference,
+    Launches,
+    cause_of,
+    differences,
+)
+from pgle.schedule.nccl_log import NCCL_MARK, nccl_orders
+from pgle.xla.flags.shared import shared_settings
+from pgle.xla.flags.text import parse_flags
+from pgle.xla.hlo.dumps import is_hlo, read_modules
+from pgle.xla.hlo.module import Module
+from pgle.xla.log.read import LineKind, collect, read_events
+
+
+@dataclass
+class Rank:
+    """What one rank has left."""
+
+    dumps: list[AnyPath] = field(default_factory=list)
+    logs: list[AnyPath] = field(default_factory=list)
+    facts: Mapping[str, Any] = field(default_factory=dict)  # of the hook
+    # by module and number of its compilation
+    orders: dict[tuple[str, int], Launches] = field(default_factory=dict)
+    # what may explain a difference, the weightiest first
+    known: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RankDifference:
+    """A place where ranks disagree, and why."""
+
+    module: str
+    place: Difference
+    cause: str
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Whether all ranks start their collectives in the same order."""
+
+    ranks: tuple[str, ...]
+    collectives: int  # of the largest module that was compared; 0: none was
+    differences: tuple[RankDifference, ...]
+    unknown: tuple[str, ...]  # what cannot be known, a clause each
+    stuck: tuple[str, ...]  # places at which logs say that ranks wait
+    notes: tuple[str, ...]  # assumptions
+
+    @property
+    def ok(self) -> bool:
+        """Whether every rank is known to agree."""
+        return not self.differences and not self.unknown
+
+
+def compare_ranks(paths: Sequence[AnyPath]) -> Ranks:
+    """The ranks in dumps, run directories and logs, compared module by module."""
+    ranks = _gather(paths)
+    stuck: list[str] = []
+    for label, rank in list(ranks.items()):
+        for path in rank.dumps:
+            _read_dumps(rank, path)
+        _know_facts(rank)
+        for path in rank.logs:
+            stuck += _read_log(ranks, path, label)
+    logged = nccl_orders(_nccl_lines(ranks))
+    if len(ranks) < 2 and not any(rank.logs for rank in ranks.values()):
+        remedy = "name the dumps or logs of several ranks, or a run directory"
+        raise UserError("one rank alone", where=str(paths[0]), remedy=remedy)
+    found, compared = _compared(ranks)
+    if logged:
+        placed = {rank: [place] for place, rank in enumerate(logged)}
+        for place in differences(logged, placed):
+            known = next(filter(None, (side.collective for side in place.sides)))
+            cause = f"{known.label} in NCCL's log"
+            found.append(RankDifference("NCCL", place, cause))
+    sizes = [len(order.starts) for order in (*compared, *logged.values())]
+    return Ranks(
+        ranks=tuple(logged or ranks),
+        collectives=max(sizes, default=0),
+        differences=tuple(found),
+        unknown=() if logged else tuple(_unknown(ranks)),
+        stuck=tuple(stuck),
+        notes=tuple(_notes(ranks, compared)),
+    )
+
+
+# What each path holds.
+
+
+def _gather(paths: Sequence[AnyPath]) -> dict[str, Rank]:
+    """The files of each rank, by its label."""
+    ranks: dict[str, Rank] = {}
+    dumps: list[AnyPath] = []
+    logs: list[AnyPath] = []
+    for path in paths:
+        if not path.exists():
+            what = "no such file or directory"
+            raise UserError(what, where=path, remedy="check the path")
+        stage = _stage(path)
+        for number, files in stage.items():
+            ranks[str(number)] = _of_stage(files)
+        if stage:
+            continue
+        if not path.is_dir():
+            (dumps if is_hlo(path) else logs).append(path)
+            continue
+        own, inner, listed = _in_folder(path)
+        dumps += own or inner
+        logs += listed
+        if not own and not inner and not listed:
+            remedy = "give folders of --xla_dump_to, logs, or a run directory"
+            raise UserError("holds no dumps and no logs", where=path, remedy=remedy)
+    found = [str(path) for path in (*dumps, *logs)]
+    shared = os.path.commonpath(found) if len(found) > 1 else "."
+    for label, path in zip(_labels(dumps, shared), dumps, strict=True):
+        ranks.setdefault(label, Rank()).dumps.append(path)
+    for label, path in zip(_labels(logs, shared), logs, strict=True):
+        ranks.setdefault(label, Rank()).logs.append(path)
+    return ranks
+
+
+def _labels(paths: Sequence[AnyPath], shared: str) -> list[str]:
+    """The number that tells the paths apart, or what they do not share."""
+    names = [os.path.relpath(str(path), shared) for path in paths]
+    number = re.search(r"rank\D?(\d+)", names[0]) if len(names) == 1 else None
+    return rank_labels(names) if number is None else [str(int(number[1]))]
+
+
+def _stage(path: AnyPath) -> dict[int, RankFiles]:
+    """The ranks of a stage that a path names; of a run directory those of its last one."""
+    if not isinstance(path, Path):
+        return {}
+    if RunDirectory(path).is_recorded:
+        for name in ("perf", "baseline", "profile"):
+            ranks = RunDirectory(path).stage(name).ranks_with_log()
+            if ranks:
+                return ranks
+    stage = stage_of(path)
+    return {} if stage is None else stage.ranks_with_log()
+
+
+def _of_stage(files: RankFiles) -> Rank:
+    dumps: list[AnyPath] = [files.hlo] if files.hlo.is_dir() else []
+    return Rank(dumps, [files.log], read_facts(files))
+
+
+def _in_folder(folder: AnyPath) -> tuple[list[AnyPath], list[AnyPath], list[AnyPath]]:
+    """The folder itself if dumps are in it; folders in it that hold dumps; logs in it."""
+    items = sorted(folder.iterdir(), key=str)
+    has_dumps = any(is_hlo(item) and "module_" in item.name for item in items)
+    inner = [
+        item
+        for item in items
+        if item.is_dir() and any(is_hlo(one) for one in item.iterdir())
+    ]
+    logs = logs_in(folder, LOG_SUFFIXES) or logs_in(folder, TEXT_SUFFIXES)
+    own = [folder] if has_dumps else []
+    return own, inner, [] if has_dumps else logs
+
+
+# What a rank has left.
+
+
+def _read_dumps(rank: Rank, path: AnyPath) -> None:
+    for module in read_modules(path):
+        if not module.is_scheduled:
+            continue
+        order = launch_order(module)
+        if order.starts:
+            number = sum(name == module.name for name, _ in rank.orders)
+            rank.orders[module.name, number] = order
+            rank.known.update(_beside(module))
+
+
+def _beside(module: Module) -> dict[str, str]:
+    """What XLA dumped with a module, and may explain a difference."""
+    found = {}
+    source = Path(module.source)
+    stem = re.sub(r"\.(sm_|cpu_|gpu_|before|after).*", "", source.name)
+    if "_after_optimizations" in source.name:
+        found["GPU"] = source.name.removeprefix(stem).split("_after")[0].strip(".")
+    results = source.with_name(f"{stem}.autotune_results.pbtxt")
+    if results.is_file():
+        found["autotuning"] = f"sha256 {content_digest(results)[0][:12]}…"
+    options = source.with_name(f"{stem}.debug_options")
+    if options.is_file():
+        pairs = re.findall(
+            r"^(\w+): (.*)$", options.read_text("utf-8", "replace"), re.M
+        )
+        found |= shared_settings(dict(pairs))
+    return found
+
+
+def _know_facts(rank: Rank) -> None:
+    """Add what the hook noted."""
+    versions = rank.facts.get("versions", {})
+    known = {name: text for name, text in versions.items() if name.startswith("jax")}
+    if kind := rank.facts.get("device_kind"):
+        known["GPU"] = kind
+    flags = parse_flags(str(rank.facts.get("xla_flags", ""))).effective()
+    texts = {name: value or "" for name, value in flags.items()}
+    rank.known = {**known, **rank.known, **shared_settings(texts)}
+
+
+def _read_log(ranks: dict[str, Rank], path: AnyPath, label: str) -> list[str]:
+    """Note what a log says of the profile; where it says that ranks wait or have ended.
+
+    Args:
+        label: of lines that have none. If all have one, the log is of other ranks.
+    """
+    with open_bytes(path, pipe=True) as stream:
+        whole = collect(read_events(stream, rank=label))
+    known = ranks.get(label, Rank())
+    if whole.ranks and label not in whole.ranks and not known.orders:
+        ranks.pop(label, None)
+        ranks.setdefault(next(iter(whole.ranks)), known)
+    stuck = [f"rank {rank}: {event.text}" for rank, event in whole.ends.items()]
+    for name, log in whole.ranks.items():
+        rank = ranks.setdefault(name, Rank())
+        blocks = list(log.last.values())
+        if blocks:
+            took = any(block.took_profile for block in blocks)
+            rank.known["what XLA says of a profile"] = "used" if took else "not used"
+            read = next((block.profile for block in blocks if block.profile), "")
+            rank.known.setdefault("the profile", read)
+        if log.cache_hits:
+            rank.known["the compilation cache"] = "hit"
+        if event := log.lines.get(LineKind.STUCK):
+            stuck.append(f"rank {name}: {event.text}")
+    return stuck
+
+
+def _nccl_lines(ranks: Mapping[str, Rank]) -> Iterator[str]:
+    for rank in ranks.values():
+        for path in rank.logs:
+            with open_bytes(path, pipe=True) as stream:
+                for line in stream:
+                    if NCCL_MARK in line:
+                        yield line.decode("utf-8", "replace")
+
+
+# The comparison.
+
+
+def _compared(
+    ranks: Mapping[str, Rank],
+) -> tuple[list[RankDifference], list[Launches]]:
+    """The differences of every module that several ranks have, and what was compared."""
+    found: list[RankDifference] = []
+    compared: list[Launches] = []
+    for key in _modules(ranks):
+        orders = {
+            label: rank.orders[key]
+            for label, rank in ranks.items()
+            if key in rank.orders
+        }
+        compared += orders.values()
+        placed = _placed(ranks, next(iter(orders.values())).devices)
+        for place in differences(orders, placed):
+            one, other = (ranks[side.ranks[0]].known for side in place.sides)
+            cause = cause_of(one, other) or UNEXPLAINED
+            found.append(RankDifference(key[0], place, cause))
+    return found, compared
+
+
+def _modules(ranks: Mapping[str, Rank]) -> dict[tuple[str, int], None]:
+    """The modules that any rank has, in their order."""
+    found: dict[tuple[str, int], None] = {}
+    for rank in ranks.values():
+        found.update(dict.fromkeys(rank.orders))
+    return found
+
+
+def _placed(ranks: Mapping[str, Rank], devices: int) -> dict[str, Sequence[int]]:
+    """The devices of each rank, where it is known how many a rank has; else none.
+
+    JAX numbers devices process by process; a mesh may order them otherwise.
+    """
+    placed: dict[str, Sequence[int]] = {}
+    for place, (label, rank) in enumerate(ranks.items()):
+        each = rank.facts.get("local_devices") or 0
+        number = rank.facts.get("process_index", place)
+        if not each and devices == len(ranks):
+            each = 1
+        if each * (number + 1) <= devices:
+            placed[label] = range(number * each, (number + 1) * each)
+    return placed
+
+
+def _notes(ranks: Mapping[str, Rank], compared: Sequence[Launches]) -> Iterator[str]:
+    """What is assumed of the modules that were compared."""
+    devices = max((order.devices for order in compared), default=0)
+    if devices and not all(_placed(ranks, devices).get(label) for label in ranks):
+        yield "which GPUs a rank has is not known: every group counts as shared by all"
+    if any(order.is_cut for order in compared):
+        yield "a loop of unknown or enormous length counts as a part of itself"
+
+
+def _unknown(ranks: Mapping[str, Rank]) -> Iterator[str]:
+    """What the files do not tell."""
+    have = {label for label, rank in ranks.items() if rank.orders}
+    if not have:
+        yield "no rank has a dump with collectives: the order is unknown"
+        (first, one), *others = ranks.items()
+        for label, rank in others:
+            if cause := cause_of(one.known, rank.known):
+                yield f"ranks {first} and {label} may differ: {cause}"
+    else:
+        for name, number in _modules(ranks):
+            lacking = [
+                label
+                for label, rank in ranks.items()
+                if (name, number) not in rank.orders
+            ]
+            if lacking:
+                yield f"no dump of {name} from rank {some(lacking, 4)}: its order is unknown"
+    counts = [int(rank.facts.get("process_count", 0)) for rank in ranks.values()]
+    missing = max(counts, default=0) - len(ranks)
+    if missing > 0:
+        yield f"{missing} of {max(counts)} ranks have left nothing"

@@ -1,0 +1,548 @@
+"""In which order a program starts its collectives, and whether programs that run together agree.
+
+What this file imports needs the standard library only: the hook imports it inside the user's
+program, whose interpreter need not have pgle's other dependencies.
+
+A rank runs one program on its devices. A communicator matches the collectives of its members by
+the order in which each member starts them (NCCL user guide, "Group calls" and "Concurrency between
+NCCL and CUDA calls"). XLA keeps a communicator for each group of devices, others for transfers
+between pairs (xla/backends/gpu/collectives/gpu_clique_key.h), and runs asynchronous collectives on
+one stream, synchronous ones on the stream of the compute.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
+from typing import NamedTuple
+
+from pgle.errors import some
+
+MOST_EVENTS = 200_000
+"""Events of a program that are looked at; a loop that would bring more is cut."""
+MOST_MOVES = 2_000_000
+"""Events of all devices together of which the progress is followed."""
+
+MAIN = "main"  # the stream of the compute, on which synchronous collectives run
+COLLECTIVES = "collectives"  # the stream of asynchronous collectives
+PAIRS = "pairs"  # the stream of transfers between pairs of devices
+ANY = ""  # transfers that wait for nothing before them
+
+POINT_TO_POINT = ("collective-permute", "send", "recv")
+"""Kinds that move data between pairs of devices; `Collective.groups` are (source, target)."""
+
+UNEXPLAINED = "no known setting differs: compare the program, the jaxlib and the autotuning results"
+HANG = "hang"
+MIX = "mix"  # kinds, sizes and groups agree at every place, the data do not
+
+
+def lane(kind: str, role: str) -> str:
+    """The stream on which a collective waits."""
+    if kind in ("send", "recv"):
+        return ANY
+    if role == "sync":
+        return MAIN
+    return PAIRS if kind in POINT_TO_POINT else COLLECTIVES
+
+
+_ARRAY = re.compile(r"(\w+)\[([\d,]*)\]")
+
+
+class Collective(NamedTuple):
+    """One collective of a program."""
+
+    kind: str  # ``all-gather``
+    shape: str  # of its result: ``bf16[8,128]``
+    groups: tuple[tuple[int, ...], ...]  # devices; of `POINT_TO_POINT` pairs
+    lane: str  # the stream that it waits on
+    label: str = ""  # what the program calls it
+    channel: int = 0  # as XLA numbers it; 0: not
+
+    @property
+    def work(self) -> tuple[object, ...]:
+        """Equal for two collectives that NCCL matches: it knows sizes, and no shapes."""
+        kind = self.kind in POINT_TO_POINT or self.kind
+        sizes = [
+            (dtype, prod(map(int, filter(None, dimensions.split(",")))))
+            for dtype, dimensions in _ARRAY.findall(self.shape)
+        ]
+        return kind, *sizes
+
+    def __str__(self) -> str:
+        sizes = sorted({len(group) for group in self.groups})
+        size = " and ".join(map(str, sizes))
+        if self.kind in POINT_TO_POINT:
+            return f"{self.kind} {self.shape}"
+        return f"{self.kind} {self.shape} over {size} devices"
+
+
+class Line(NamedTuple):
+    """One instruction, as far as the order depends on it."""
+
+    name: str
+    role: str  # ``sync``, ``start``, ``done``, ``loop``, ``call`` or ``async``
+    collective: Collective | None = None  # of a sync or a start
+    # computations: condition and body of a loop
+    called: tuple[str, ...] = ()
+    trips: int | None = None  # of a loop; None: unknown
+    operand: str = ""  # of a done: what it waits for
+
+
+class Launches(NamedTuple):
+    """The order of a program."""
+
+    devices: int
+    collectives: tuple[Collective, ...]
+    # 2 × index: a collective starts; one more: the program waits for it
+    events: tuple[int, ...]
+    is_cut: bool = False  # whether a loop has more iterations than are here
+
+    @property
+    def starts(self) -> list[int]:
+        """Indices of collectives, as they are started."""
+        return [event // 2 for event in self.events if event % 2 == 0]
+
+    def digest(self) -> str:
+        """Equal for two programs with the same order."""
+        return hashlib.sha256(self.to_text().encode()).hexdigest()
+
+    def to_text(self) -> str:
+        """As JSON, which `from_text` reads."""
+        return json.dumps(self)
+
+
+def from_text(text: str) -> Launches:
+    """What `Launches.to_text` wrote."""
+    devices, collectives, events, is_cut = json.loads(text)
+    found = []
+    for kind, shape, groups, *others in collectives:
+        pairs = tuple(tuple(group) for group in groups)
+        found.append(Collective(kind, shape, pairs, *others))
+    return Launches(devices, tuple(found), tuple(events), is_cut)
+
+
+class _Walk:
+    """Walks computations as a program executes them; loops as often as they run."""
+
+    def __init__(self, computations: Mapping[str, Sequence[Line]]) -> None:
+        self.collectives: list[Collective] = []
+        self.is_cut = False
+        self._computations = computations
+        self._begun: dict[str, list[int]] = {}  # indices by name of the start
+        self._indices: dict[Collective, int] = {}
+        self._known: dict[str, list[int]] = {}
+
+    def events(self, computation: str) -> list[int]:
+        """The events of one execution of a computation."""
+        if computation not in self._known:
+            self._known[computation] = []  # a damaged dump may lead in a circle
+            found: list[int] = []
+            for line in self._computations.get(computation, ()):
+                found += self._of_line(line)
+            self._known[computation] = found[:MOST_EVENTS]
+            self.is_cut |= len(found) > MOST_EVENTS
+        return self._known[computation]
+
+    def _of_line(self, line: Line) -> list[int]:
+        if line.role == "loop":
+            return self._of_loop(line)
+        if line.role == "done":
+            started = self._begun.get(line.operand, [])
+            self._begun[line.name] = started  # an update passes it on
+            return [2 * index + 1 for index in started]
+        if line.collective is not None:
+            index = self._index(line.collective)
+            self._begun[line.name] = [index]
+            return [2 * index] if line.role == "start" else [2 * index, 2 * index + 1]
+        inner: list[int] = []
+        for name in line.called:
+            inner += self.events(name)
+        if line.role != "async":
+            return inner
+        starts = [event for event in inner if event % 2 == 0]
+        self._begun[line.name] = [event // 2 for event in starts]
+        return starts
+
+    def _of_loop(self, line: Line) -> list[int]:
+        condition, body = (self.events(name) for name in line.called[:2])
+        once = [*body, *condition]
+        trips = 1 if line.trips is None else line.trips
+        most = MOST_EVENTS // max(len(once), 1)
+        self.is_cut |= bool(once) and (line.trips is None or trips > most)
+        return [*condition, *(once * min(trips, most))]
+
+    def _index(self, collective: Collective) -> int:
+        known = self._indices.setdefault(collective, len(self.collectives))
+        if known == len(self.collectives):
+            self.collectives.append(collective)
+        return known
+
+
+def launches(
+    entry: str, computations: Mapping[str, Sequence[Line]], devices: int
+) -> Launches:
+    """The order of a program.
+
+    Args:
+        entry: the computation that begins.
+        computations: the instructions that matter, in the order of the schedule.
+        devices: that run it together.
+    """
+    walk = _Walk(computations)
+    events = walk.events(entry)
+    return Launches(devices, tuple(walk.collectives), tuple(events), walk.is_cut)
+
+
+class Side(NamedTuple):
+    """What some ranks start at the place of a difference."""
+
+    ranks: tuple[str, ...]
+    collective: Collective | None  # None: they start nothing more there
+
+
+class Difference(NamedTuple):
+    """A place where ranks disagree."""
+
+    effect: str  # `HANG` or `MIX`
+    communicator: tuple[int, ...]  # devices
+    position: int  # of the collective among those of the communicator, from 1
+    sides: tuple[Side, Side]
+
+
+_Communicator = tuple[bool, tuple[int, ...]]
+"""Whether it is a pair (source, target), and its devices."""
+
+
+def _communicators(collective: Collective) -> list[_Communicator]:
+    if collective.kind in POINT_TO_POINT:
+        return [(True, pair) for pair in collective.groups]
+    return [(False, tuple(sorted(group))) for group in collective.groups]
+
+
+class _Program:
+    """A program with the ranks that run it."""
+
+    def __init__(self, order: Launches) -> None:
+        self.order = order
+        self.ranks: list[str] = []
+        self.starts = order.starts
+        self._parts = [frozenset(_communicators(item)) for item in order.collectives]
+
+    def sequence(self, communicator: _Communicator, unlike: str) -> list[int]:
+        """Places in `starts` of the collectives on a communicator, without those of a kind."""
+        kinds = [item.kind for item in self.order.collectives]
+        return [
+            place
+            for place, index in enumerate(self.starts)
+            if communicator in self._parts[index] and kinds[index] != unlike
+        ]
+
+    def total_order(self) -> tuple[object, ...]:
+        """The groups and the work of all collectives, as they are started."""
+        each = [(item.groups, item.work) for item in self.order.collectives]
+        return tuple(each[index] for index in self.starts)
+
+    def at(self, place: int) -> Collective:
+        """The collective that is started there."""
+        return self.order.collectives[self.starts[place]]
+
+
+def differences(
+    orders: Mapping[str, Launches], placed: Mapping[str, Sequence[int]]
+) -> list[Difference]:
+    """Where ranks would start other collectives than their peers; the first of each program.
+
+    Args:
+        orders: by rank.
+        placed: the devices of each rank, as the programs number them. For ranks without an entry
+            every communicator is taken as shared.
+    """
+    programs: dict[str, _Program] = {}
+    for rank, order in orders.items():
+        program = programs.setdefault(order.digest(), _Program(order))
+        program.ranks.append(rank)
+    if len(programs) < 2:
+        return []
+    most_first = sorted(programs.values(), key=lambda item: -len(item.ranks))
+    owners = _owners(most_first, placed)
+    found = _by_communicator(most_first, owners)
+    return found or _by_progress(most_first, owners)
+
+
+def _owners(
+    programs: Sequence[_Program], placed: Mapping[str, Sequence[int]]
+) -> list[int]:
+    """The program that each device runs, by its place in `programs`; -1: not known."""
+    devices = max(item.order.devices for item in programs)
+    for program in programs:
+        for collective in program.order.collectives:
+            for group in collective.groups:
+                devices = max(devices, 1 + max(group, default=0))
+    ranks: list[str] = []
+    for program in programs:
+        ranks += program.ranks
+    if not all(placed.get(rank) for rank in ranks):
+        return [_mixed(device, len(programs)) for device in range(devices)]
+    owners = [-1] * devices
+    for number, program in enumerate(programs):
+        for rank in program.ranks:
+            for device in placed[rank]:
+                if device < devices:
+                    owners[device] = number
+    return owners
+
+
+def _mixed(device: int, count: int) -> int:
+    """A program for a device such that groups of neighbours, and of strides, have several.
+
+    The sum of the digits to the base of `count`: the Thue-Morse sequence for two.
+    """
+    total = 0
+    while device:
+        total += device % count
+        device //= count
+    return total % count
+
+
+def _by_communicator(
+    programs: Sequence[_Program], owners: Sequence[int]
+) -> list[Difference]:
+    """The first difference of each program from its peers on a communicator that they share."""
+    first: dict[int, tuple[int, Difference]] = {}
+    for communicator in _shared(programs, owners):
+        for number, other, difference in _on(communicator, programs, owners):
+            if number not in first or other < first[number][0]:
+                first[number] = (other, difference)
+    return [difference for _, difference in sorted(first.values(), key=_place)]
+
+
+def _place(item: tuple[int, Difference]) -> int:
+    return item[0]
+
+
+def _shared(programs: Sequence[_Program], owners: Sequence[int]) -> list[_Communicator]:
+    """Communicators whose members run several programs; one of those that are alike."""
+    found: dict[object, _Communicator] = {}
+    collectives: dict[Collective, None] = {}
+    for program in programs:
+        collectives.update(dict.fromkeys(program.order.collectives))
+    for collective in collectives:
+        for communicator in _communicators(collective):
+            of = [owners[device] for device in communicator[1]]
+            running = tuple(of) if communicator[0] else frozenset(of)
+            if len(set(of) - {-1}) > 1:
+                found.setdefault((collective.groups, running), communicator)
+    return list(dict.fromkeys(found.values()))
+
+
+def _on(
+    communicator: _Communicator, programs: Sequence[_Program], owners: Sequence[int]
+) -> Iterable[tuple[int, int, Difference]]:
+    """For each program of the members but the most frequent: its number, the place, the
+    difference.
+    """
+    is_pair, devices = communicator
+    members = list(dict.fromkeys(owners[device] for device in devices))
+    numbers = [number for number in members if number >= 0]
+    base = numbers[0] if is_pair else min(numbers)
+    known = programs[base].sequence(communicator, "recv")
+    for number in numbers:
+        if number == base:
+            continue
+        other = programs[number].sequence(communicator, "send")
+        place = _first_unlike(programs[base], known, programs[number], other)
+        if place is None:
+            continue
+        at, effect = place
+        sides = (_side(programs[base], known, at), _side(programs[number], other, at))
+        begun = known[at] if at < len(known) else len(programs[base].starts)
+        difference = Difference(effect, devices, at + 1, sides)
+        yield max(number, base), begun, difference
+
+
+def _side(program: _Program, places: Sequence[int], at: int) -> Side:
+    collective = program.at(places[at]) if at < len(places) else None
+    return Side(tuple(program.ranks), collective)
+
+
+def _first_unlike(
+    one: _Program, mine: Sequence[int], other: _Program, theirs: Sequence[int]
+) -> tuple[int, str] | None:
+    """The first place where two sequences differ, and what comes of it; None: nowhere."""
+    if one.order.is_cut != other.order.is_cut:
+        return None  # a loop counts once here, and as often as it runs there
+    pairs = [(one.at(a), other.at(b)) for a, b in zip(mine, theirs, strict=False)]
+    hangs = len(mine) != len(theirs) and not one.order.is_cut
+    hangs = hangs or any(a.work != b.work for a, b in pairs)
+    name_of = _name_of(one.order, other.order)
+    names = [(name_of(a), name_of(b)) for a, b in pairs]
+    if sorted(a for a, _ in names) != sorted(b for _, b in names):
+        # another release names them otherwise: shapes alone tell them apart
+        names = [((a.shape,), (b.shape,)) for a, b in pairs]
+    places = enumerate(zip(pairs, names, strict=True))
+    for place, ((a, b), (name, other_name)) in places:
+        if a.work != b.work or name != other_name:
+            return place, HANG if hangs else MIX
+    return (len(pairs), HANG) if hangs else None
+
+
+def _name_of(
+    one: Launches, other: Launches
+) -> Callable[[Collective], tuple[object, ...]]:
+    """What tells a collective from others of its kind and shape in both programs.
+
+    Channels do if both programs number the same collectives alike; else what the program calls
+    them.
+    """
+    mine = _by_channel(one)
+    theirs = _by_channel(other)
+    common = mine.keys() & theirs.keys()
+    if common and all(mine[channel] == theirs[channel] for channel in common):
+        return lambda item: (item.shape, item.label, item.channel)
+    return lambda item: (item.shape, item.label)
+
+
+def _by_channel(order: Launches) -> dict[int, set[tuple[object, str]]]:
+    found: dict[int, set[tuple[object, str]]] = {}
+    for item in order.collectives:
+        if item.channel:
+            found.setdefault(item.channel, set()).add((item.work, item.label))
+    return found
+
+
+_Meeting = tuple[_Communicator, int]
+"""A communicator, and the number of the collective on it."""
+
+
+class _Waits:
+    """What has to end before what, over all devices: collectives, and points of the programs."""
+
+    def __init__(self, programs: Sequence[_Program], owners: Sequence[int]) -> None:
+        self._after: dict[object, list[object]] = {}
+        self._open: dict[object, int] = {}  # how many things it waits for
+        # of each device its collectives in their order
+        self.met: dict[int, list[tuple[_Meeting, Collective]]] = {}
+        running = [device for device, owner in enumerate(owners) if owner >= 0]
+        most = MOST_MOVES // max(len(running), 1)
+        for device in running:
+            order = programs[owners[device]].order
+            self._device(device, order, order.events[:most])
+
+    def _device(self, device: int, order: Launches, events: Sequence[int]) -> None:
+        met = self.met.setdefault(device, [])
+        counts: dict[_Communicator, int] = {}
+        lanes: dict[str, list[_Meeting]] = {}
+        begun: dict[int, deque[list[_Meeting]]] = {}
+        point: object = (device, 0)  # of the program: what follows waits for it
+        for at, event in enumerate(events, 1):
+            index, is_wait = divmod(event, 2)
+            item = order.collectives[index]
+            pending = begun.setdefault(index, deque())
+            if is_wait:
+                following = (device, at)
+                self._edges([point, *(pending.popleft() if pending else [])], following)
+                point = following
+                continue
+            meetings: list[_Meeting] = []
+            for communicator in _communicators(item):
+                if _takes_part(item, communicator, device):
+                    number = counts[communicator] = counts.get(communicator, -1) + 1
+                    meetings.append((communicator, number))
+            pending.append(meetings)
+            met += [(meeting, item) for meeting in meetings]
+            for meeting in meetings:
+                self._edges([point, *lanes.get(item.lane, [])], meeting)
+            if meetings and item.lane != ANY:
+                lanes[item.lane] = meetings
+
+    def _edges(self, sources: Sequence[object], target: object) -> None:
+        for source in sources:
+            self._after.setdefault(source, []).append(target)
+        self._open[target] = self._open.get(target, 0) + len(sources)
+
+    def never(self) -> set[object]:
+        """What never ends, since it waits for itself."""
+        ready = [(device, 0) for device in self.met]
+        ended: list[object] = list(ready)
+        while ended:
+            for target in self._after.get(ended.pop(), ()):
+                self._open[target] -= 1
+                if not self._open[target]:
+                    ended.append(target)
+        return {item for item, count in self._open.items() if count}
+
+
+def _takes_part(item: Collective, communicator: _Communicator, device: int) -> bool:
+    """Whether a device is a member: of a send the source, of a receive the target."""
+    source, target = communicator[1][0], communicator[1][-1]
+    if item.kind == "send":
+        return device == source
+    return device == target if item.kind == "recv" else device in communicator[1]
+
+
+def _by_progress(
+    programs: Sequence[_Program], owners: Sequence[int]
+) -> list[Difference]:
+    """A circle of ranks that wait for one another, though each communicator has one order.
+
+    There is none if all start the same work on the same groups in one order: whatever they wait
+    for, the first collective that has not ended can be started by all.
+    """
+    if len({item.total_order() for item in programs}) < 2:
+        return []
+    waits = _Waits(programs, owners)
+    never = waits.never()
+    stuck = {}
+    for device, met in waits.met.items():
+        left = [place for place in met if place[0] in never]
+        if left:
+            stuck[device] = left[0]
+    for device, (meeting, mine) in stuck.items():
+        for other in meeting[0][1]:
+            if other in stuck and stuck[other][0] != meeting:
+                ours = Side(tuple(programs[owners[device]].ranks), mine)
+                theirs = Side(tuple(programs[owners[other]].ranks), stuck[other][1])
+                place = meeting[1] + 1
+                return [Difference(HANG, meeting[0][1], place, (ours, theirs))]
+    return []
+
+
+def line_of(difference: Difference, cause: str) -> str:
+    """A difference in one line: effect, ranks, place, cause."""
+    one, other = difference.sides
+    devices = some(map(str, difference.communicator), 4)
+    what = "could hang" if difference.effect == HANG else "could mix data"
+    return (
+        f"the job {what}: {_ranks(one)} {_starts(one)} where "
+        f"{_ranks(other)} {_starts(other)} (collective "
+        f"{difference.position:,} on devices {devices}): {cause}"
+    )
+
+
+def _starts(side: Side) -> str:
+    if side.collective is None:
+        return "would start nothing more"
+    return f"would start {side.collective}"
+
+
+def _ranks(side: Side) -> str:
+    noun = "rank" if len(side.ranks) == 1 else "ranks"
+    return f"{noun} {some(side.ranks, 4)}"
+
+
+def cause_of(one: Mapping[str, str], other: Mapping[str, str]) -> str:
+    """Why two ranks compile differently, by what is known of each under the same names.
+
+    Names are in the order of their weight: a difference of release explains all others.
+    """
+    found = []
+    for name in {**one, **other}:
+        mine = one.get(name) or "not set"
+        theirs = other.get(name) or "not set"
+        if mine != theirs:
+            found.append(f"{name} differs ({mine}; {theirs})")
+    return "; ".join(found[:3])

@@ -1,0 +1,89 @@
+"""The order of collectives that NCCL itself has logged, with ``NCCL_DEBUG=INFO`` and
+``NCCL_DEBUG_SUBSYS=COLL``.
+
+Each line names the process, the GPU, the collective, its number on the communicator (``opCount``,
+hexadecimal), its size, and the communicator by an address of that process. Logs are parts: ranks
+are compared from the first number that all of a communicator have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from pgle.schedule.launches import MAIN, Collective, Launches
+
+NCCL_MARK = b"NCCL INFO "
+
+_CALL = re.compile(
+    r"(?P<process>[\w.-]+:\d+):\d+ \[(?P<gpu>\d+)\] NCCL INFO (?P<kind>[A-Z]\w+): "
+    r"opCount (?P<number>[0-9a-f]+) .*?\bcount (?P<count>\d+) datatype (?P<type>\d+) "
+    r".*?\bcomm (?P<comm>0x[0-9a-f]+) \[nranks=(?P<ranks>\d+)\]"
+)
+_TYPES = ("s8", "u8", "s32", "u32", "s64", "u64", "f16", "f32", "f64", "bf16")
+"""By number of ``ncclDataType_t`` (nccl.h)."""
+
+
+class _Call(NamedTuple):
+    """One line."""
+
+    number: int
+    kind: str
+    shape: str  # ``f32[512]``
+
+
+def nccl_orders(lines: Iterable[str]) -> Mapping[str, Launches]:
+    """The order of each rank, by ``host:pid [gpu]``; none if no line is of NCCL.
+
+    Communicators of several ranks are the same if they have as many ranks; a rank with several
+    such communicators is left out.
+    """
+    calls: dict[str, dict[tuple[int, str], list[_Call]]] = {}
+    for line in lines:
+        found = _CALL.search(line)
+        if found is None:
+            continue
+        number = int(found["type"])
+        dtype = _TYPES[number] if number < len(_TYPES) else f"type{number}"
+        shape = f"{dtype}[{found['count']}]"
+        call = _Call(int(found["number"], 16), found["kind"], shape)
+        rank = f"{found['process']} [{found['gpu']}]"
+        place = (int(found["ranks"]), found["comm"])
+        calls.setdefault(rank, {}).setdefault(place, []).append(call)
+    chosen: dict[int, dict[str, list[_Call]]] = {}
+    for rank, by_place in calls.items():
+        sizes = [size for size, _ in by_place]
+        for (size, _), listed in by_place.items():
+            if sizes.count(size) == 1:
+                chosen.setdefault(size, {})[rank] = listed
+    return _orders(chosen)
+
+
+def _orders(chosen: Mapping[int, Mapping[str, list[_Call]]]) -> dict[str, Launches]:
+    """The order of each rank, on communicators by their number of ranks."""
+    ranks: list[str] = []
+    for listed in chosen.values():
+        ranks += [rank for rank in listed if rank not in ranks]
+    found: dict[str, list[Collective]] = {rank: [] for rank in ranks}
+    for size, listed in chosen.items():
+        first = max(calls[0].number for calls in listed.values())
+        seen = [ranks.index(rank) for rank in listed]
+        others = range(len(ranks), len(ranks) + size - len(seen))
+        members = ((*seen, *others),)  # of the others there is no line
+        for rank, calls in listed.items():
+            found[rank] += [
+                Collective(
+                    call.kind, call.shape, members, MAIN, f"opCount {call.number:x}"
+                )
+                for call in calls
+                if call.number >= first
+            ]
+    return {rank: _launches(len(ranks), items) for rank, items in found.items()}
+
+
+def _launches(devices: int, items: list[Collective]) -> Launches:
+    known = {item: index for index, item in enumerate(dict.fromkeys(items))}
+    events = tuple(2 * known[item] for item in items)
+    # a log that ends earlier than others is of a rank that is behind
+    return Launches(devices, tuple(known), events, is_cut=True)

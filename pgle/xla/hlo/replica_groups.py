@@ -1,0 +1,173 @@
+"""Replica groups of collectives as lists of devices, and as XLA writes them in HLO text.
+
+Standard library only, Python 3.10 or newer: the hook loads this file inside the user's program.
+
+The forms come from `xla/xla_data.proto`: lists, iota lists (`xla/hlo/ir/tile_assignment.h`: an iota
+of all devices, reshaped, transposed, cut into rows) and axes of a mesh (groups run along the listed
+axes, the first one slowest).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+
+Groups = tuple[tuple[int, ...], ...]
+# part of a mesh axis: (product of the parts before it, its own size)
+SubAxis = tuple[int, int]
+
+MAX_DEVICES = 1 << 22
+"""Bound on the devices that one collective may name: ten times the largest machine, and still
+little memory.
+"""
+
+
+def iota_ids(reshape: Sequence[int], transpose: Sequence[int]) -> list[int]:
+    """0, 1, 2 … up to the product of `reshape`, reshaped, transposed and flattened.
+
+    Raises:
+        ValueError: the numbers are no permutation of that many dimensions, or ask for too many
+            devices.
+    """
+    count = prod(reshape)
+    order = list(transpose) or list(range(len(reshape)))
+    if not 0 < count <= MAX_DEVICES or sorted(order) != list(range(len(reshape))):
+        raise ValueError(
+            f"replica groups of {list(reshape)} devices, transposed by {order}, make no sense"
+        )
+    ids = [0]
+    for dimension in order:
+        stride = prod(reshape[dimension + 1 :])
+        steps = [stride * at for at in range(reshape[dimension])]
+        ids = _sums(ids, steps)
+    return ids
+
+
+def _sums(starts: Sequence[int], steps: Sequence[int]) -> list[int]:
+    found: list[int] = []
+    for start in starts:
+        found += [start + step for step in steps]
+    return found
+
+
+def iota_groups(
+    groups: int, size: int, reshape: Sequence[int], transpose: Sequence[int]
+) -> Groups:
+    """Iota groups: `groups` rows of `size` devices."""
+    ids = iota_ids(reshape or [groups * size], transpose)
+    if groups * size != len(ids):
+        raise ValueError(
+            f"replica groups of {groups} x {size} devices out of {len(ids)} make no sense"
+        )
+    return _rows(ids, size)
+
+
+def mesh_groups(
+    sizes: Sequence[int], ids: Sequence[int], axes: Sequence[tuple[int, SubAxis | None]]
+) -> Groups:
+    """Groups along axes of a mesh.
+
+    Args:
+        sizes: of the mesh's axes, slowest first.
+        ids: devices in mesh order; empty: 0, 1, 2 …
+        axes: the axes (by index) or parts of axes along which the devices of a group lie.
+    """
+    devices = ids or iota_ids(sizes, ())
+    if len(devices) != prod(sizes):
+        raise ValueError(
+            f"a device mesh of {list(sizes)} with {len(devices)} devices makes no sense"
+        )
+    shape: list[int] = []
+    place: dict[tuple[int, int, int], int] = {}
+    for index, size in enumerate(sizes):
+        subs = [sub for axis, sub in axes if axis == index and sub is not None]
+        for pre, part in _parts(size, subs):
+            place[index, pre, part] = len(shape)
+            shape.append(part)
+    along: list[int] = []
+    for axis, sub in axes:
+        size = sizes[axis] if 0 <= axis < len(sizes) else 0
+        key = (axis, 1, size) if sub is None else (axis, *sub)
+        if key not in place or place[key] in along:
+            raise ValueError(
+                f"replica groups along mesh axis {axis} of {list(sizes)} make no sense"
+            )
+        along.append(place[key])
+    across = [dimension for dimension in range(len(shape)) if dimension not in along]
+    width = prod(shape[dimension] for dimension in along)
+    return _rows([devices[at] for at in iota_ids(shape, [*across, *along])], width)
+
+
+def _parts(size: int, subs: Sequence[SubAxis]) -> list[SubAxis]:
+    """An axis cut at the edges of the given parts: (product before, size) of each piece, slowest
+    first.
+    """
+    edges = sorted(
+        {1, size} | {pre for pre, _ in subs} | {pre * part for pre, part in subs}
+    )
+    if any(low <= 0 or high % low for low, high in pairwise(edges)):
+        raise ValueError(f"parts {list(subs)} of a mesh axis of {size} make no sense")
+    return [(low, high // low) for low, high in pairwise(edges)] or [(1, 1)]
+
+
+def _rows(ids: Sequence[int], width: int) -> Groups:
+    return tuple(
+        tuple(ids[start : start + width]) for start in range(0, len(ids), width)
+    )
+
+
+STATED = re.compile(
+    r"replica_groups=(\{(?:\{[^{}]*\},?)*\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?"
+    r"|mesh\[[^\]]*\](?:, device_ids=\([^ ]*\))? \{[^}]*\})"
+)
+SEND_ATTRIBUTE = "_xla_send_recv_source_target_pairs"
+"""Frontend attribute of a send or receive between devices: its (source, target) pairs."""
+_IOTA = re.compile(r"\[([\d,]+)\](?:<=\[([\d,]+)\])?(?:T\(([\d,]+)\))?")
+_MESH = re.compile(r"mesh\[([^\]]*)\](?:, device_ids=\(([^ ]*)\))? \{([^}]*)\}")
+_MESH_AXIS = re.compile(r"'?([^',=]+?)'?=(\d+)")
+_AXIS_REF = re.compile(r"'?([^',:\s]+)'?(?::\((\d+)\)(\d+))?")
+
+
+PAIRS_OF_SEND = re.compile(rf'{SEND_ATTRIBUTE}="?(\{{(?:\{{[^{{}}]*\}},?)*\}})')
+
+
+def _integers(text: str | None) -> list[int]:
+    return [int(part) for part in text.split(",")] if text else []
+
+
+def groups_from_text(text: str) -> Groups:
+    """``{{0,1},{2,3}}``, ``[2,4]<=[4,2]T(1,0)`` or ``mesh['x'=2,'y'=4] {'y':(1)2}`` as device
+    groups.
+    """
+    if not text:
+        return ()
+    if text.startswith("{"):
+        return tuple(
+            tuple(_integers(group)) for group in re.findall(r"\{([\d,]+)\}", text)
+        )
+    mesh = _MESH.fullmatch(text)
+    if mesh is None:
+        iota = _IOTA.fullmatch(text)
+        if iota is None:
+            raise ValueError(f"replica groups '{text[:60]}' are of no known form")
+        shape = _integers(iota.group(1))
+        return iota_groups(
+            shape[0], shape[-1], _integers(iota.group(2)), _integers(iota.group(3))
+        )
+    sizes = [(name, int(size)) for name, size in _MESH_AXIS.findall(mesh.group(1))]
+    order = [name for name, _ in sizes]
+    refs: list[tuple[int, SubAxis | None]] = []
+    for name, pre, size in _AXIS_REF.findall(mesh.group(3)):
+        if name in order:
+            part = (int(pre), int(size)) if pre else None
+            refs.append((order.index(name), part))
+    return mesh_groups([size for _, size in sizes], _mesh_ids(mesh.group(2)), refs)
+
+
+def _mesh_ids(text: str | None) -> list[int]:
+    iota = None if text is None else _IOTA.fullmatch(text)
+    if iota is None:
+        return _integers(text)
+    return iota_ids(_integers(iota.group(1)), _integers(iota.group(3)))
