@@ -446,8 +446,9 @@ def _next(step: MeasuredStep, side: StepInput) -> tuple[Next, ...]:
     ):  # its collectives ran alone: the performance run shows what stays exposed
         perf = runs[0].stage("perf")
         is_run = bool(perf.traces()) or perf.rank().hlo.is_dir()
-        first = () if is_run else (launch_of(runs[0]).line("perf", runs[0].path),)
-        return *first, Next.of("analyze", perf.path)
+        if is_run:
+            return (Next.of("analyze", perf.path),)
+        return (launch_of(runs[0]).line("perf", runs[0].path),)
     if runs:
         left = stage_left(runs[0])
         return () if left is None else (left,)

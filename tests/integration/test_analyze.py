@@ -61,13 +61,13 @@ def test_the_text_fits_80_columns_and_ends_in_what_to_do(
     assert run(["analyze", *(item.replace(f"{ROOT}/", "") for item in inputs)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
-    last = next(line for line in reversed(lines) if line.startswith("Next: "))
-    assert (
-        "pgle report" in last
-        if HLO[0] in inputs
-        else "--hlo=testdata/pax_fsdp4/proc0/dump"
-        in " ".join(lines[lines.index(last) :])
-    )
+    ends = ("Next: ", "Done: ")
+    last = next(line for line in reversed(lines) if line.startswith(ends))
+    said = " ".join(lines[lines.index(last) :])
+    if HLO[0] in inputs:
+        assert said.startswith("Done: Call jax.nn.dot_product_attention(")
+    else:
+        assert "--hlo=testdata/pax_fsdp4/proc0/dump" in said
 
 
 def test_a_recording_without_xla_ranges_is_refused(
@@ -249,13 +249,11 @@ def test_the_largest_loss_is_named_first_and_groups_explain_what_is_exposed(
     monkeypatch.setenv("COLUMNS", "200")
     assert run(["analyze", *RANKS, *HLO]) == 0
     lines = capsys.readouterr().out.splitlines()
-    saved = [
-        float(words[-2])
-        for line in lines
-        if (words := line.split())[-1:] == ["%"] and words[0].isdigit()
-    ]
-    assert len(saved) == 3 and saved == sorted(saved, reverse=True)
-    assert lines[1].startswith(f"You could save up to {saved[0]} %")
+    found = analysed(capsys, *RANKS, *HLO)["account"]["opportunities"]
+    saved = [item["expected"] for item in found if item["expected"] is not None]
+    assert saved == sorted(saved, reverse=True)
+    assert found[0]["kind"] == "attention that is not fused"
+    assert lines[1].startswith(f"! {found[0]['title']}: saves {saved[0] * 100:.1f} %")
     exposed = next(
         float(line.split()[2])
         for line in lines

@@ -198,7 +198,9 @@ def after_results(run: RunDirectory) -> Iterator[Next]:
         yield from report.after_verification(profile, (Path("dump"),))
         yield from report.after_summary(profile)
     for verdict, name in (("used", ""), ("not-used", "a b.pbtxt"), ("cannot-tell", "")):
-        use: Any = SimpleNamespace(main=SimpleNamespace(verdict=verdict, profile=name))
+        use: Any = SimpleNamespace(
+            main=SimpleNamespace(verdict=verdict, profile=name, remedy=None)
+        )
         yield from report.after_confirmation(Path("a.log"), use)
         yield from report.after_confirmation(run.path / "perf", use)
     yield from report.after_entry(Path("perf/a history.jsonl"))
