@@ -3,9 +3,10 @@ than this bound.
 
 Published times of cuSOLVER differ between releases, algorithms and sizes by more than an order of
 magnitude, so there is no estimate. Operations: LAPACK Working Note 41 (Blackford and Dongarra),
-Appendix C; of a singular value decomposition the fewer of direct bidiagonalization and a QR
-factorization before it (Chan, 1982). Singular vectors and eigenvectors are left out: how many have
-to be computed anew is a matter of the data (deflation).
+Appendix C (https://www.netlib.org/lapack/lawnspdf/lawn41.pdf); of a singular value decomposition
+the fewer of direct bidiagonalization and a QR factorization before it (Chan, 1982). Singular
+vectors and eigenvectors are left out: how many have to be computed anew is a matter of the data
+(deflation).
 """
 
 from __future__ import annotations
@@ -75,9 +76,22 @@ def _least_operations(module: Module, instruction: Instruction) -> float:
         return times * n**3 * 4 / 3
     if routine == "getrf":
         return times * short**2 * (long - short / 3)
+    if routine in ("ormqr", "unmqr"):
+        return _applied_q(module, instruction)
     if routine == "gesvd":
         direct = 4 * short**2 * (long - short / 3)
         return times * min(direct, 2.0 * short**2 * (long + short))
     return (
         times * 2 * short**2 * (long - short / 3)
-    )  # QR factorization, and what applies or makes Q
+    )  # QR factorization, and what makes Q
+
+
+def _applied_q(module: Module, instruction: Instruction) -> float:
+    """Operations of the product of Q, which is given by its reflectors, and a matrix."""
+    reflectors = operand_shape(module, instruction, 0)
+    matrix = operand_shape(module, instruction, 2)
+    if reflectors is None or matrix is None or len(reflectors.dimensions) < 2:
+        return 0.0
+    order, count = reflectors.dimensions[-2:]
+    vectors = prod(matrix.dimensions) / max(order, 1)
+    return 2.0 * vectors * count * (2 * order - count)

@@ -16,7 +16,7 @@ of two (NVIDIA, "CUDA C++ Programming Guide", technical specifications per compu
 
 LARGEST_FACTOR = 127
 """The largest prime factor for which cuFFT has a Cooley-Tukey kernel; beyond it takes Bluestein's
-algorithm (NVIDIA, "cuFFT", accuracy and performance).
+algorithm (https://docs.nvidia.com/cuda/cufft/#accuracy-and-performance).
 """
 
 BLUESTEIN = 4

@@ -34,8 +34,8 @@ from pgle.xla.vendors import maker_of
 
 RADIX_SHORT = 1.32
 """How much longer a radix sort takes than its bytes at 0.9 of the bandwidth: Onesweep sorts 29.4
-billion 32-bit keys a second on an A100 of 1,555 GB/s, 36 bytes a key (Adinets and Merrill, arXiv
-2206.01784).
+billion 32-bit keys a second on an A100 of 1,555 GB/s, 36 bytes a key: four passes that read and
+write, and one that reads (Adinets and Merrill, https://arxiv.org/abs/2206.01784).
 """
 
 # multiplications that Winograd's F(2×2, 3×3) saves (Lavin and Gray, arXiv 1509.09308)
@@ -119,7 +119,7 @@ def _of_one(
             us + plausible_us(module, item, caller),
             "rows that repeat wait for each other; the most frequent index is that of a text, 7 %",
             us + extreme_us(module, item, caller),
-            "all rows are the same",
+            "all rows are the same, as tokens of synthetic data may be",
         )
     if item.opcode == "gather":
         apart = _sectors(module, item) * SECTOR_BYTES / (hardware.memory_gb_s * 1e3)
@@ -243,11 +243,12 @@ def assumed_warnings(
     if is_named or module.num_devices <= hardware.devices_per_host or not any(crossing):
         return []
     slow, fast = hardware.networks_gb_s
+    held = f"; the range holds networks of {slow:g} to {fast:g} GB/s"
     return [
         f"collectives cross hosts of {hardware.devices_per_host} GPUs; a network of "
         f"{hardware.nic_gb_s:g} GB/s per "
-        "GPU and direction is assumed: name yours with --network; "
-        f"the range holds networks of {slow:g} to {fast:g} GB/s"
+        "GPU and direction is assumed: name yours with --network"
+        f"{held if slow < fast else ''}"
     ]
 
 

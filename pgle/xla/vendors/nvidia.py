@@ -137,10 +137,10 @@ _GPUS = (
         is_rack=True,
     ),
 )
-_NETWORKS_GB_S = {"a100": (1.56, 25.0), "h100": (12.5, 50.0), "h200": (25.0, 50.0)}
-"""Per GPU: of Google's a2-highgpu-8g (100 Gbit/s for 8 GPUs), a3-highgpu-8g (four cards of 200
-Gbit/s) and a3-ultragpu (cloud.google.com/compute/docs/gpus/gpu-network-bandwidth) to NVIDIA's DGX
-of the generation.
+_NETWORKS_GB_S = {"a100": (1.56, 25.0), "h100": (9.4, 50.0), "h200": (50.0, 50.0)}
+"""Per GPU: of Google's A2 (100 Gbit/s for 8 GPUs), A3 Edge (600 Gbit/s, all cards counted) and A3
+Ultra (3,200 Gbit/s; https://cloud.google.com/compute/docs/gpus/gpu-network-bandwidth) to NVIDIA's
+DGX of the generation.
 """
 
 # ConnectX-8 (NVIDIA, GB300 NVL72 and DGX B300), which Blackwell hosts may have

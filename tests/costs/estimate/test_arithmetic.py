@@ -193,6 +193,23 @@ def test_a_solver_takes_its_least_operations_without_tensor_cores(
     assert least_us(of, call, H100) == pytest.approx(operations / 67e6)
 
 
+def test_q_applied_to_one_vector_takes_four_operations_for_each_number_of_a_reflector() -> (
+    None
+):
+    call = Instruction(
+        "c",
+        "custom-call",
+        Shape("f32", (N, 1)),
+        "e",
+        operands=("a", "tau", "b"),
+        custom_call_target="cusolver_ormqr_ffi",
+    )
+    reflectors = given("a", "f32", N, 64)
+    vector = given("b", "f32", N, 1)
+    of = module(reflectors, given("tau", "f32", 64), vector, call)
+    assert least_us(of, call, H100) == pytest.approx(2 * 64 * (2 * N - 64) / 67e6)
+
+
 def test_a_sort_inside_a_fusion_passes_over_memory_as_often_as_alone() -> None:
     count = 1 << 20
     keys = given("x", "f32", count)
