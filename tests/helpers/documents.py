@@ -141,6 +141,7 @@ CHEAP: dict[str, list[list[str]]] = {
     "predict": [
         ["predict", NEW],
         ["predict", f"{T}/pax_fsdp4/proc0/dump", "--profile", "pax.pbtxt"],
+        ["predict", f"{T}/pax_fsdp4/proc0/dump"],
         ["predict", OLD],
     ],
     "analyze": [
