@@ -81,28 +81,20 @@ class Answer(Generic[Result]):
         return text.as_json(self.document["schema"], self.document)
 
     def save(self, path: StrPath, *, force: bool = False) -> None:
-        """Write the page, by the end of the file's name: ``.html``, ``.md``, or ``.json`` for the
-        document.
+        """Write the page, by the end of the file's name: ``.html``, ``.md``; ``.json`` for the
+        document; ``.trace.json`` or ``.json.gz`` for its timeline, which Perfetto opens.
 
         Raises:
-            UserError: the name ends otherwise, or the file exists (without `force`).
+            UserError: the name ends otherwise, the page has no timeline, or the file exists
+                (without `force`).
         """
-        from pgle.report.page.html import render
+        from pgle.report.report import FORMS, form_of
 
-        forms = {
-            ".html": lambda: render(self.page),
-            ".md": lambda: plain.markdown(self.page),
-            ".json": self.to_json,
-        }
         file = as_path(path)
-        if file.suffix not in forms:
-            raise UserError(
-                "is of no known form",
-                where=path,
-                remedy=f"choose a name that ends in {', '.join(forms)}",
-            )
+        ending = form_of(file)
         check({"force": force})
-        write_files({file: forms[file.suffix]()}, force=force)
+        content = self.to_json() if ending == ".json" else FORMS[ending](self.page)
+        write_files({file: content}, force=force)
 
     def __repr__(self) -> str:
         with redirect_stdout(StringIO()) as printed:

@@ -71,6 +71,7 @@ ROOMS = {
         "text",
         "page",
         "timeline layers",
+        "chrome_trace",
         "account",
         "next_steps",
         "compare flags start control",

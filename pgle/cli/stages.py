@@ -321,7 +321,7 @@ def analyze_command(**options: Any) -> Answer[Any]:
     opt.argument("inputs", "RUN...", nargs=-1, required=True),
     opt.option(
         "-o --output outputs",
-        "FILE.html, .md or .json; repeatable.",
+        "FILE.html, .md, .json or, for Perfetto, .json.gz or .trace.json; repeatable.",
         "FILE",
         PATH,
         multiple=True,
@@ -355,6 +355,7 @@ def report_command(
     pgle report runs/a
     pgle report rank*.sqlite --hlo dump/ -o report.html -o report.md
     pgle report runs/b/perf --against runs/a/perf -o diff.html
+    pgle report runs/a -o trace.json.gz
     """
     from pgle.report import report
     from pgle.run.analyze import StepInput

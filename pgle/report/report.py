@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from pgle.next import Next, to_way
 from pgle.report import compare
 from pgle.report.account import SpanOf, nowhere
 from pgle.report.analyze import BETWEEN, analyze_page
+from pgle.report.chrome_trace import chrome_trace, packed_chrome_trace
 from pgle.report.next_steps import after_stages
 from pgle.report.page import figures, value
 from pgle.report.page.html import render
@@ -32,12 +33,14 @@ PLACES = (
 )  # where `rehearse` and `tune` leave the page of their folder
 DEFAULT = "report.html"
 FAR = 0.2  # of the step time; a prediction that is further off gets a warning
-FORMS: dict[str, Callable[[Page], str]] = {
+FORMS: Mapping[str, Callable[[Page], str | bytes]] = {
     ".html": render,
     ".md": markdown,
+    ".trace.json": chrome_trace,
+    ".json.gz": packed_chrome_trace,
     ".json": value.as_json,
 }
-"""The form to write, by the ending of the file's name."""
+"""The form to write, by the ending of the file's name; the first that fits."""
 
 
 def page_of(
@@ -67,35 +70,50 @@ def default_output(inputs: Sequence[AnyPath]) -> Path:
     return path
 
 
+def form_of(path: AnyPath) -> str:
+    """The ending of a file's name that `FORMS` knows.
+
+    Raises:
+        UserError: it ends otherwise.
+    """
+    for ending in FORMS:
+        if path.name.endswith(ending):
+            return ending
+    raise UserError(
+        "is of no known form",
+        where=path,
+        remedy=f"choose a name that ends in {', '.join(FORMS)}",
+    )
+
+
 def check_outputs(
     paths: Iterable[AnyPath], *, force: bool, inputs: Iterable[AnyPath]
 ) -> None:
     """Refuse what cannot be written before anything is read."""
     given = tuple(inputs)
     for path in paths:
-        if path.suffix not in FORMS:
-            raise UserError(
-                "is of no known form",
-                where=path,
-                remedy=f"choose a name that ends in {', '.join(FORMS)}",
-            )
+        form_of(path)
         check_absent(path, force=force, inputs=given)
 
 
 def write(page: Page, paths: Sequence[AnyPath], *, force: bool) -> tuple[str, ...]:
     """Write each file in its form, all or none; a line on each that was written."""
     files: dict[AnyPath, str | bytes] = {
-        path: FORMS[path.suffix](page) for path in paths
+        path: FORMS[form_of(path)](page) for path in paths
     }
     write_files(files, force=force)
-    sizes = (
-        (path, len(str(text).encode(errors="backslashreplace")))
-        for path, text in files.items()
-    )
-    return tuple(
-        f"wrote {near(path) if isinstance(path, Path) else path} ({size / 1e6:.2g} MB)"
-        for path, size in sizes
-    )
+    return tuple(_written_line(path, content) for path, content in files.items())
+
+
+def _written_line(path: AnyPath, content: str | bytes) -> str:
+    """``wrote report.html (0.2 MB)``, and who opens a trace."""
+    if isinstance(content, str):
+        content = content.encode(errors="backslashreplace")
+    name = near(path) if isinstance(path, Path) else path
+    line = f"wrote {name} ({len(content) / 1e6:.2g} MB)"
+    if FORMS[form_of(path)] in (chrome_trace, packed_chrome_trace):
+        line += ": open it in https://ui.perfetto.dev"
+    return line
 
 
 def written(page: Page, lines: Sequence[str]) -> Page:

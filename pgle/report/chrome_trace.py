@@ -1,0 +1,385 @@
+"""A page's timeline as a Chrome trace, which Perfetto and chrome://tracing open.
+
+The format: "Trace Event Format", Google,
+https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. A device or a
+schedule is a process, and a stream is a thread. What saves time has a process of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, count
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+
+from pgle import __version__
+from pgle.errors import UserError, printable
+from pgle.report.page.value import Advice, Page, TimelineData
+from pgle.report.timeline import PARTS, Style
+from pgle.trace.intervals import Intervals, complement, covered, join, union, without
+
+MOST_BYTES = 1 << 30
+"""Of an unpacked timeline; one of 400,000 bars, the most that a page draws, has some 20 MB."""
+CATEGORIES = {
+    Style.COMPUTE: "compute",
+    Style.MATMUL: "matmul",
+    Style.COMMUNICATION: "communication",
+    Style.COPY: "copy",
+    Style.OTHER: "other",
+}
+OPPORTUNITIES = "what would shorten the step"  # name of their process
+
+Event: TypeAlias = "dict[str, Any]"
+
+
+class SceneLane(msgspec.Struct, frozen=True):
+    """Bars that do not overlap, times in nanoseconds."""
+
+    label: str  # empty: the lane belongs to the one before
+    start: tuple[int, ...]  # each from the start of the bar before
+    duration: tuple[int, ...]
+    name: tuple[int, ...]  # index into `Scene.names`
+    count: tuple[int, ...] = ()  # executions of a bar; empty: one of each
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """When each bar begins, from the start of the panel."""
+        return tuple(accumulate(self.start))
+
+
+class SceneSpan(msgspec.Struct, frozen=True):
+    """A step or a loop, times in nanoseconds."""
+
+    label: str
+    start: int
+    end: int
+    depth: int
+
+
+class ScenePanel(msgspec.Struct, frozen=True):
+    """A device or a schedule."""
+
+    label: str
+    note: str  # what its times are
+    facts: str  # its step in words
+    length: int  # nanoseconds
+    spans: tuple[SceneSpan, ...]
+    lanes: tuple[SceneLane, ...]
+
+
+class Scene(msgspec.Struct, frozen=True):
+    """A timeline as `pgle.report.timeline.encode` writes it."""
+
+    texts: tuple[str, ...]
+    # of each: style, sync, then eight indices into `texts`
+    names: tuple[tuple[int, int, int, int, int, int, int, int, int, int], ...]
+    panels: tuple[ScenePanel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SceneName:
+    """An instruction as its bars are described; the texts are those of `BarLabel`."""
+
+    style: Style
+    is_sync: bool
+    name: str
+    kind: str
+    lhs_name: str
+    op_name: str
+    shape: str
+    source: str
+    cost: str
+    follower: str
+
+    def arguments(self) -> Event:
+        """What is known of it, by name; nothing that is empty."""
+        lhs_name = "" if self.lhs_name == self.name else self.lhs_name
+        found = {
+            "kind": self.kind,
+            "op_name": self.op_name,
+            "source": self.source,
+            "shape": self.shape,
+            "name when scheduled": lhs_name,
+            "time is": self.cost,
+            "next needs it": self.follower,
+        }
+        if self.is_sync:
+            found["synchronous"] = "yes"
+        return {name: text for name, text in found.items() if text}
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """A thread of a process, by their numbers."""
+
+    process: int
+    thread: int
+
+    def slice(
+        self,
+        name: str,
+        category: str,
+        times: tuple[int, int],
+        arguments: Event | None = None,
+    ) -> Event:
+        """A complete event; its start and end in nanoseconds."""
+        start, end = times
+        found: Event = {
+            "ph": "X",
+            "name": name,
+            "cat": category,
+            "pid": self.process,
+            "tid": self.thread,
+            "ts": _us(start),
+            "dur": _us(end - start),
+        }
+        if arguments:
+            found["args"] = arguments
+        return found
+
+    def named(self, name: str, place: int) -> Iterator[Event]:
+        """What it is called, and its place among the threads of the process."""
+        named = {"name": name}
+        yield _metadata("thread_name", self.process, named, self.thread)
+        placed = {"sort_index": place}
+        yield _metadata("thread_sort_index", self.process, placed, self.thread)
+
+
+def read_scene(data: str) -> Scene:
+    """The scene of a timeline.
+
+    Raises:
+        UserError: the data is damaged.
+    """
+    unpacking = zlib.decompressobj()
+    try:
+        packed = base64.b64decode(data, validate=True)
+        text = unpacking.decompress(packed, MOST_BYTES)
+        if not unpacking.eof:
+            raise ValueError("cut short, or too large")
+        return msgspec.json.decode(text, type=Scene)
+    except (binascii.Error, zlib.error, ValueError) as error:
+        raise UserError(
+            "the timeline of the page is damaged", remedy="write the page again"
+        ) from error
+
+
+def chrome_trace(page: Page) -> str:
+    """The page's timeline and what would shorten its step, as JSON. The same page gives the same
+    text.
+
+    Raises:
+        UserError: the page has no timeline.
+    """
+    drawn = page.timeline
+    if drawn is None:
+        raise UserError(
+            "there is no timeline to write as a trace",
+            remedy="give a trace, scheduled HLO, a run directory or a rehearsal",
+        )
+    found = {
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "program": printable(page.title),
+            "about": " · ".join(map(printable, page.identity)),
+            "verdict": printable(page.verdict),
+            "writer": f"pgle {__version__}",
+        },
+        "traceEvents": list(_events(page, drawn)),
+    }
+    # Perfetto shows an escaped letter as its escape
+    return json.dumps(found, separators=(",", ":"), ensure_ascii=False) + "\n"
+
+
+def packed_chrome_trace(page: Page) -> bytes:
+    """The same, compressed by gzip; the file has no date."""
+    return gzip.compress(chrome_trace(page).encode(), mtime=0)
+
+
+def _events(page: Page, drawn: TimelineData) -> Iterator[Event]:
+    """The events of all panels, then the opportunities."""
+    scene = read_scene(drawn.data)
+    names = tuple(_name(scene, record) for record in scene.names)
+    # processes and threads have one series of numbers: a thread with the number of its process
+    # would count as its main thread, and Perfetto knows threads by their number alone
+    numbers = count(1)
+    for place, panel in enumerate(scene.panels, start=1):
+        yield from _panel_events(panel, names, place, numbers)
+    yield from _opportunities(page.actions, scene, names, numbers)
+
+
+def _name(scene: Scene, record: Sequence[int]) -> SceneName:
+    style, sync, *texts = record
+    words = (scene.texts[index] for index in texts)
+    return SceneName(Style(style), bool(sync), *words)
+
+
+def _panel_events(
+    panel: ScenePanel, names: Sequence[SceneName], place: int, numbers: Iterator[int]
+) -> Iterator[Event]:
+    """A process: its steps and loops, the parts of its time, its streams."""
+    process = next(numbers)
+    about = " · ".join(filter(None, (panel.note, panel.facts)))
+    yield from _process(process, panel.label, about, place)
+    places = count()
+    if panel.spans:
+        track = Track(process, next(numbers))
+        yield from track.named("steps and loops", next(places))
+        for span in panel.spans:
+            yield track.slice(span.label, "span", (span.start, span.end))
+    track = Track(process, next(numbers))
+    parts = _parts(panel, names)
+    yield from track.named("parts of the step", next(places))
+    yield from _part_events(track, parts)
+    label = ""
+    for lane in panel.lanes:
+        label = lane.label or label
+        track = Track(process, next(numbers))
+        yield from track.named(label, next(places))
+        yield from _lane_events(track, lane, names, parts[PARTS["compute"]])
+
+
+def _parts(panel: ScenePanel, names: Sequence[SceneName]) -> dict[str, Intervals]:
+    """When each part of the step is: they do not overlap, and fill the panel. Nanoseconds."""
+    compute = _busy(panel, names, Style.COMPUTE, Style.MATMUL)
+    communication = _busy(panel, names, Style.COMMUNICATION)
+    copies = _busy(panel, names, Style.COPY)
+    other = _busy(panel, names, Style.OTHER)
+    either = join(compute, communication)
+    known = join(either, copies)
+    return {
+        PARTS["compute"]: compute,
+        PARTS["exposed"]: without(communication, compute),
+        PARTS["copy"]: without(copies, either),
+        "other GPU work": without(other, known),
+        PARTS["idle"]: complement(join(known, other), 0.0, panel.length),
+    }
+
+
+def _busy(panel: ScenePanel, names: Sequence[SceneName], *styles: Style) -> Intervals:
+    """When bars of some styles run."""
+    starts: list[int] = []
+    ends: list[int] = []
+    for lane in panel.lanes:
+        bars = zip(lane.starts, lane.duration, lane.name, strict=True)
+        for start, duration, name in bars:
+            if names[name].style in styles:
+                starts.append(start)
+                ends.append(start + duration)
+    return union(starts, ends)
+
+
+def _part_events(track: Track, parts: dict[str, Intervals]) -> Iterator[Event]:
+    for name, times in parts.items():
+        for start, end in zip(times.start.tolist(), times.end.tolist(), strict=True):
+            yield track.slice(name, "part", (round(start), round(end)))
+
+
+def _lane_events(
+    track: Track,
+    lane: SceneLane,
+    names: Sequence[SceneName],
+    compute: Intervals,
+) -> Iterator[Event]:
+    """A slice for each bar; of communication and copies with the time that nothing hides."""
+    starts = np.array(lane.starts, np.float64)
+    ends = starts + np.array(lane.duration, np.float64)
+    hidden = covered(compute, starts, ends)
+    for row, number in enumerate(lane.name):
+        found = names[number]
+        start, duration = lane.starts[row], lane.duration[row]
+        arguments = found.arguments()
+        if lane.count and lane.count[row] > 1:
+            arguments["executions"] = lane.count[row]
+        if found.style in (Style.COMMUNICATION, Style.COPY):
+            arguments["exposed_us"] = _us(duration - round(hidden[row]))
+        category = CATEGORIES[found.style]
+        times = (start, start + duration)
+        yield track.slice(found.name, category, times, arguments)
+
+
+def _opportunities(
+    actions: Sequence[Advice],
+    scene: Scene,
+    names: Sequence[SceneName],
+    numbers: Iterator[int],
+) -> Iterator[Event]:
+    """A process with a track for each opportunity, which lies where its instruction is, or over
+    the first step.
+    """
+    if not actions or not scene.panels:
+        return
+    process = next(numbers)
+    about = "savings are shares of the step"
+    yield from _process(process, OPPORTUNITIES, about, 0)
+    for place, item in enumerate(actions, start=1):
+        track = Track(process, next(numbers))
+        title = f"{place}. {printable(item.title)}"
+        yield from track.named(title, place)
+        times = _place_of(item, scene, names)
+        yield track.slice(title, "opportunity", times, _saving(item))
+
+
+def _place_of(
+    item: Advice, scene: Scene, names: Sequence[SceneName]
+) -> tuple[int, int]:
+    """Where an opportunity lies, in nanoseconds: its longest bar, else the first step."""
+    if item.span_us is not None:
+        start_us, end_us = item.span_us
+        return round(start_us * 1e3), round(end_us * 1e3)
+    wanted = {
+        number
+        for number, found in enumerate(names)
+        if item.find and item.find in (found.name, found.lhs_name)
+    }
+    longest = (0, 0)
+    for lane in scene.panels[0].lanes:
+        for start, duration, name in zip(
+            lane.starts, lane.duration, lane.name, strict=True
+        ):
+            if name in wanted and duration > longest[1] - longest[0]:
+                longest = (start, start + duration)
+    if longest[1] > longest[0]:
+        return longest
+    first = scene.panels[0]
+    steps = [span for span in first.spans if span.label.startswith("step ")]
+    return (steps[0].start, steps[0].end) if steps else (0, first.length)
+
+
+def _saving(item: Advice) -> Event:
+    """What an opportunity saves, why, and what to type."""
+    found: Event = {}
+    if item.saves is not None:
+        found["saves"] = str(item.saves)
+        found["expected share"] = item.saves.expected
+        found["least share"] = item.saves.least
+        found["most share"] = item.saves.most
+    found["instruction"] = printable(item.find)
+    found["why"] = printable(item.why)
+    found["command"] = printable(item.command)
+    return {name: value for name, value in found.items() if value not in ("", None)}
+
+
+def _process(number: int, name: str, about: str, place: int) -> Iterator[Event]:
+    yield _metadata("process_name", number, {"name": name})
+    yield _metadata("process_labels", number, {"labels": about})
+    yield _metadata("process_sort_index", number, {"sort_index": place})
+
+
+def _metadata(name: str, process: int, arguments: Event, thread: int = 0) -> Event:
+    found: Event = {"ph": "M", "name": name, "pid": process, "args": arguments}
+    if thread:
+        found["tid"] = thread
+    return found
+
+
+def _us(ns: int) -> float:
+    return ns / 1e3
