@@ -6,16 +6,15 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pgle.account.value import Account
-from pgle.account.way import Known, Measured, Move, Search, next_move
 from pgle.files import AnyPath
 from pgle.next import Commands, Next, Sentence
-from pgle.report.account import end_words
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.inputs import next_command
 from pgle.run.inputs.traces import stage_of
 
 if TYPE_CHECKING:
+    from pgle.account.value import Account
+    from pgle.account.way import Known
     from pgle.steps.compare import Comparison, LimitCheck
     from pgle.xla.log.verdict import LogVerdict
 
@@ -148,6 +147,8 @@ def known_of(
     run: RunDirectory, found: Comparison, account: Account | None = None
 ) -> Known:
     """What a run directory and its comparison know."""
+    from pgle.account.way import Known, Measured, Search
+
     measured = Measured.SIMULATED if found.simulated else Measured.ON_GPU
     searched = next_command.is_searched(run)
     return Known(
@@ -160,6 +161,9 @@ def known_of(
 
 def way_of_run(run: RunDirectory, known: Known, found: Comparison) -> Commands:
     """The next move as a command with the words of a run directory, or its end in words."""
+    from pgle.account.way import Move, next_move
+    from pgle.report.account import end_words
+
     launch = next_command.launch_of(run)
     move = next_move(known)
     if move is Move.PROVE:
