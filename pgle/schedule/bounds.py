@@ -26,17 +26,17 @@ from pgle.xla.hlo.module import Module
 from pgle.xla.targets import Hardware
 from pgle.xla.vendors import maker_of
 
-LAUNCH_SHARE = 0.5
-"""Part of a step that launches take at CUDA's public figure, from which on twice that figure decides
-how long the step is.
+LATENCY_SHARE = 0.5
+"""Part of a step that launches, at CUDA's public figure, and latencies of collectives take, from which
+on they decide how long the step is.
 """
 
 
-def launches_may_decide(
+def latency_decides(
     program: Program, timeline: Timeline, hardware: Hardware, host_us: float
 ) -> str:
     """Why a step is a lower bound where nobody published what a launch takes; empty if its kernels
-    are long enough, or the vendor's launches are known.
+    and collectives are long enough, or the vendor's launches are known.
 
     Args:
         host_us: the time of a launch that the timeline takes.
@@ -47,12 +47,18 @@ def launches_may_decide(
         timeline.instruction, weights=timeline.count, minlength=len(timeline.names)
     )
     executions = dict(zip(timeline.names, counts.tolist(), strict=True))
-    launches = sum(op.kernels * executions.get(op.name, 0) for op in program.ops)
-    if launches * host_us <= LAUNCH_SHARE * timeline.step_us:
-        return ""
-    return (
-        f"its {launches:,.0f} kernels are so short that the host's launches may decide"
-    )
+    launches = waits_us = 0.0
+    for op in program.ops:
+        times = executions.get(op.name, 0)
+        launches += op.kernels * times
+        if op.stream is Stream.COMMUNICATION:  # the links carry it in `least_us`
+            waits_us += max(op.cost_us - op.least_us, 0.0) * times
+    half_us = LATENCY_SHARE * timeline.step_us
+    if launches * host_us > half_us:
+        return f"its {launches:,.0f} kernels are so short that the host's launches may decide"
+    if launches * host_us + waits_us > half_us:
+        return "its kernels and collectives are so short that launches and latencies may decide"
+    return ""
 
 
 def ceiling(

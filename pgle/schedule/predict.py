@@ -42,7 +42,7 @@ from pgle.next import VERIFY
 from pgle.schedule.bounds import (
     ceiling,
     gpu_least_us,
-    launches_may_decide,
+    latency_decides,
     too_short,
 )
 from pgle.schedule.simulate import (
@@ -315,7 +315,7 @@ def predict(
         warnings=(*timeline.warnings, *too_short(module, likely, timeline, hardware)),
     )
     if launch.origin is Origin.ESTIMATED:
-        why = launches_may_decide(likely, timeline, hardware, launch.host_us)
+        why = latency_decides(likely, timeline, hardware, launch.host_us)
         likely = replace(likely, bound_why=why)
         timeline = replace(timeline, lower_bound=bool(likely.lower_bound_why))
     step_us = timeline.step_us
