@@ -314,7 +314,8 @@ def _permutation(item: Instruction, operand: Shape) -> tuple[list[int], list[int
         if item.opcode == "transpose"
         else tuple(range(len(operand.dimensions)))
     )
-    if len(of) != len(operand.dimensions) or len(of) != len(item.shape.dimensions):
+    is_permutation = sorted(of) == list(range(len(operand.dimensions)))
+    if not is_permutation or len(of) != len(item.shape.dimensions):
         return [], []
     known = [at for at in _order(operand) if operand.dimensions[at] > 1]
     moved = [
