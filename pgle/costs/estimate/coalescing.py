@@ -229,7 +229,7 @@ def _places_in(
         return _unravelled(target, _ravelled(whole, places)) if same else None
     if opcode == "transpose":
         back = {of: places[at] for at, of in enumerate(item.dimensions)}
-        full = len(back) == len(operand.dimensions)
+        full = sorted(back) == list(range(len(operand.dimensions)))
         return [back[at] for at in range(len(back))] if full else None
     if opcode == "broadcast":
         full = len(item.dimensions) == len(operand.dimensions)
