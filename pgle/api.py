@@ -8,37 +8,36 @@ interrupted. Each raises `UserError` for what the user can mend: a bad input, an
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
-from functools import wraps
 from importlib import import_module
-from inspect import signature
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from attrs import evolve
 
-from pgle.checks import check
+from pgle.checks import check_switch
 from pgle.errors import UserError, some
-from pgle.files import AnyPath, as_path, write_files
+from pgle.files import as_path, write_files
 from pgle.next import Commands
 from pgle.report import text
 from pgle.report.page import plain
 from pgle.report.page.value import Page
-from pgle.requests.function import answers, answers_on_steps
-from pgle.requests.given import Paths, StrPath
+from pgle.requests.function import answers, answers_on_steps, user_errors
+from pgle.requests.given import StrPath, are_paths, paths
+from pgle.requests.looks import Analyze, Confirm, OrderOfRanks
 from pgle.requests.predictions import Predict, Rehearse, Scale, Tune
+from pgle.requests.profiles import Convert, Verify
+from pgle.requests.steps import Compare, Times
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from pgle.costs.profile.coverage import Coverage
     from pgle.run.analyze import Analysis
+    from pgle.run.compare import CompareRequest
     from pgle.run.convert import Conversion
     from pgle.run.predict import Predicted
     from pgle.run.ranks import Ranks
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from pgle.run.scale import Scaling
     from pgle.run.tune import Tuning
     from pgle.steps.compare import Comparison
-    from pgle.steps.series import Rules, Side
+    from pgle.steps.series import Side
     from pgle.xla.log.verdict import LogVerdict
     from pgle.xla.vendors import Vendor
 
@@ -54,8 +53,6 @@ R = TypeVar("R")
 Result = TypeVar("Result", covariant=True)
 P = ParamSpec("P")
 AnyRehearse = TypeVar("AnyRehearse", bound=Rehearse)
-Times: TypeAlias = "Paths | npt.ArrayLike | Sequence[npt.ArrayLike]"
-"""Paths of runs; or an array of step times in seconds; or several such arrays, one for each run."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,7 +89,7 @@ class Answer(Generic[Result]):
 
         file = as_path(path)
         ending = form_of(file)
-        check({"force": force})
+        check_switch("force", force)
         content = self.to_json() if ending == ".json" else FORMS[ending](self.page)
         write_files({file: content}, force=force)
 
@@ -108,268 +105,112 @@ class Answer(Generic[Result]):
         return frame(self.page)
 
 
-def _with_user_errors(function: Callable[P, R]) -> Callable[P, R]:
-    """A function whose arguments are checked by `pgle.checks`, and whose errors about files and
-    patterns are `UserError`, as those of the command line are one line.
-    """
-    parameters = signature(function)
-
-    @wraps(function)
-    def answered(*args: P.args, **kwargs: P.kwargs) -> R:
-        check(parameters.bind(*args, **kwargs).arguments)
-        try:
-            return function(*args, **kwargs)
-        except re.error as error:
-            raise UserError(
-                f"{str(error.pattern)!r} is not a regular expression ({error})"
-            ) from None
-        except OSError as error:
-            if not error.filename:
-                raise
-            raise UserError(
-                str(error.strerror), where=str(error.filename), remedy="check the path"
-            ) from None
-
-    return answered
-
-
-@_with_user_errors
-def convert(
-    inputs: Paths,
-    output: StrPath | None = None,
-    *,
-    hlo: Paths = (),
-    module: str = "auto",
-    stat: str = "median",
-    collective_stat: str = "median",
-    complete: str | None = None,
-    fingerprint_names: bool = False,
-    all_executions: bool = False,
-    force: bool = False,
-) -> Answer[Conversion]:
-    """Turn traces into a cost profile, as `pgle convert`.
-
-    Args:
-        inputs: traces or a run directory; several are ranks of one job.
-        output: ``.pbtxt``, ``.pb`` or a folder; None: into the run directory.
-        hlo: HLO dumps of the profiled run.
-        module: which modules: ``auto``, ``all`` or a regular expression.
-        stat: statistic of compute: ``median``, ``mean``, ``min``, ``max``, ``pNN``.
-        collective_stat: the same for collectives.
-        complete: fill gaps with estimates for this GPU.
-        fingerprint_names: write ``fingerprint::name``, so that other modules ignore the costs.
-        all_executions: keep warm-up and truncated executions.
-        force: overwrite.
-    """
-    from pgle.costs.measure.measured import AggregateOptions
-    from pgle.costs.measure.samples import parse_statistic
+@answers(Convert)
+def convert(request: Convert) -> Answer[Conversion]:
+    """Turn traces into a cost profile, as `pgle convert`."""
     from pgle.report import profiles as report
     from pgle.report.next_steps import after_conversion
-    from pgle.run.convert import ConvertRequest, convert, default_hlo, default_output
+    from pgle.run.convert import convert, hlo_of
 
-    given = _paths(inputs, 1)
-    options = AggregateOptions(
-        parse_statistic(stat), parse_statistic(collective_stat), all_executions
-    )
-    request = ConvertRequest(
-        given,
-        _path(output) or default_output(given),
-        _paths(hlo) or default_hlo(given),
-        module,
-        options,
-        fingerprint_names,
-        complete,
-        force,
-    )
     with text.progress("reading traces") as advance:
         found = convert(request, progress=advance)
-    following = (
-        after_conversion(found.written[0].path, request.hlo)
-        if len(found.written) == 1
-        else ()
-    )
-    return answer(
-        "convert",
-        found,
-        report.convert_page(found, following),
-        report.convert_document(found),
-    )
+    following: Commands = ()
+    if len(found.written) == 1:
+        following = after_conversion(found.written[0].path, hlo_of(request))
+    page = report.convert_page(found, following)
+    return answer("convert", found, page, report.convert_document(found))
 
 
-@_with_user_errors
-def verify(
-    profile: StrPath,
-    hlo: Paths = (),
-    *,
-    module: str = "",
-    min_time_coverage: float = 0.95,
-    min_collectives: float = 0.99,
-) -> Answer[Coverage]:
-    """Hold a profile against an HLO module, as `pgle verify`.
-
-    Args:
-        profile: the profile.
-        hlo: dump files or folders, with LHS's schedule dumps.
-        module: regular expression searched in module names; empty: all.
-        min_time_coverage: share of the main module's time that the profile must cover, 0 to 1.
-        min_collectives: share of the step that is left without collectives that have no cost, 0 to
-            1.
-    """
+@answers(Verify)
+def verify(request: Verify) -> Answer[Coverage]:
+    """Hold a profile against an HLO module, as `pgle verify`."""
     from pgle.report import verify as report
     from pgle.report.next_steps import after_verification
     from pgle.run.coverage import verify
     from pgle.xla.log.verdict import Bounds
 
-    file, dumps, bounds = (
-        _file(profile),
-        _paths(hlo),
-        Bounds(min_time_coverage, min_collectives),
-    )
-    found = verify(file, dumps, module=module)
+    name, hlo = str(request.profile), request.hlo
+    bounds = Bounds(request.min_time_coverage, request.min_collectives)
+    found = verify(request.profile, hlo, module=request.module)
     ok = found.is_ok(bounds)
-    following = after_verification(file, dumps) if ok and dumps else ()
-    page = report.verify_page(str(file), found, bounds, following)
-    return answer("verify", found, page, report.document(str(file), found, bounds), ok)
+    following = after_verification(request.profile, hlo) if ok and hlo else ()
+    page = report.verify_page(name, found, bounds, following)
+    return answer("verify", found, page, report.document(name, found, bounds), ok)
 
 
-@_with_user_errors
-def confirm(
-    log: Paths,
-    *,
-    module: str | None = None,
-    schedule: StrPath | None = None,
-    profile: StrPath | None = None,
-    jax: str | None = None,
-    min_time_coverage: float = 0.95,
-    min_collectives: float = 0.99,
-) -> Answer[LogVerdict]:
-    """Whether a run used the profile, by its XLA log, as `pgle confirm`.
-
-    Args:
-        log: stdout and stderr of the run; one file for each rank, or a folder of them; or a run
-            directory.
-        module: regular expression for the main module; None: the weightiest.
-        schedule: schedule dump of the same run.
-        profile: of the run; None: the one that the log names.
-        jax: version of the jax that wrote the log; None: guessed.
-        min_time_coverage: as of `verify`; below it a profile counts as partly used.
-        min_collectives: the same.
-    """
+@answers(Confirm)
+def confirm(request: Confirm) -> Answer[LogVerdict]:
+    """Whether a run used the profile, by its XLA log, as `pgle confirm`."""
     from pgle.costs.profile.files import read_profile
     from pgle.report import verify as report
     from pgle.report.next_steps import after_confirmation
     from pgle.run.confirm import ConfirmRequest, check_log, confirm
     from pgle.xla.log.verdict import Bounds, ProfileUse
 
-    paths = _paths(log, 1)
+    paths = request.log
     for path in paths:
-        check_log(path, may_be_empty=schedule is not None or len(paths) > 1)
+        may_be_empty = request.schedule is not None or len(paths) > 1
+        check_log(path, may_be_empty=may_be_empty)
     path, *more = paths
-    given = None if profile is None else read_profile(_path(profile))
-    bounds = Bounds(min_time_coverage, min_collectives)
-    request = ConfirmRequest(
+    given = None if request.profile is None else read_profile(request.profile)
+    asked = ConfirmRequest(
         path,
         tuple(more),
-        module=module,
-        schedule=_path(schedule),
+        module=request.module,
+        schedule=request.schedule,
         profile=given,
-        release=jax,
-        bounds=bounds,
+        release=request.jax,
+        bounds=Bounds(request.min_time_coverage, request.min_collectives),
     )
     with text.progress("reading log") as advance:
-        found = confirm(request, progress=advance)
+        found = confirm(asked, progress=advance)
     name = some(map(str, paths), 2)
     page = report.confirm_page(name, found, after_confirmation(path, found))
-    return answer(
-        "confirm",
-        found,
-        page,
-        report.confirm_document(found),
-        found.main.verdict is ProfileUse.USED,
-    )
+    ok = found.main.verdict is ProfileUse.USED
+    return answer("confirm", found, page, report.confirm_document(found), ok)
 
 
-@_with_user_errors
-def ranks(paths: Paths) -> Answer[Ranks]:
-    """Whether all ranks start their collectives in the same order, as `pgle ranks`.
-
-    Args:
-        paths: dumps or logs of each rank, a folder of them, or a run directory.
-    """
+@answers(OrderOfRanks)
+def ranks(request: OrderOfRanks) -> Answer[Ranks]:
+    """Whether all ranks start their collectives in the same order, as `pgle ranks`."""
     from pgle.report import ranks as report
     from pgle.run.ranks import compare_ranks
 
-    given = _paths(paths, 1)
-    found = compare_ranks(given)
-    page = report.ranks_page(some(map(str, given), 2), found)
+    found = compare_ranks(request.paths)
+    page = report.ranks_page(some(map(str, request.paths), 2), found)
     return answer("ranks", found, page, report.ranks_document(found), found.ok)
 
 
-@_with_user_errors
-def compare(
-    base: Times,
-    new: Times | None = None,
-    *,
-    labels: tuple[str, str] = ("", ""),
-    paired: bool = False,
-    fail_slower: float | None = None,
-    require_faster: bool = False,
-    confidence: float = 0.95,
-    same_within: float = 0.005,
-    warmup: int | None = None,
-    launch_spread: float | None = None,
-) -> Answer[Comparison]:
-    """Compare the step times of two sides, as `pgle compare`.
-
-    Args:
-        base: paths of runs, or step times in seconds.
-        new: the same; None: `base` is a folder that holds both sides.
-        labels: names of the sides in the answer; empty: by their paths.
-        paired: run i of `base` belongs to run i of `new`.
-        fail_slower: the answer is not ok if `new` is shown to be slower by more than this share:
-            0.02.
-        require_faster: the answer is not ok unless `new` is faster.
-        confidence: of the intervals.
-        same_within: what counts as the same, as a share.
-        warmup: steps to leave out at the start; None: found.
-        launch_spread: standard deviation between launches as a share, where each side has one run:
-            0.003; None: assumed.
-    """
+@answers(Compare)
+def compare(request: Compare) -> Answer[Comparison]:
+    """Compare the step times of two sides, as `pgle compare`."""
     from pgle.report import compare as report
     from pgle.report.next_steps import after_comparison
-    from pgle.run.compare import CompareRequest, run_compare
-    from pgle.steps.compare import Limits, compare, gate
-    from pgle.steps.estimate import Assumptions, given_spread
-    from pgle.steps.series import Rules
+    from pgle.run.compare import judged, request_of, run_compare
 
-    rules, limits = (
-        Rules(warmup=warmup),
-        Limits(fail_slower=fail_slower, require_faster=require_faster),
-    )
-    assumptions = Assumptions(
-        confidence,
-        same_within,
-        launch_spread=given_spread(launch_spread),
-        paired=paired,
-    )
+    base, new = request.base, request.new
     following: Commands = ()
-    if new is None or (_are_paths(base) and _are_paths(new)):
+    if new is None or (are_paths(base) and are_paths(new)):
         sides = [
-            tuple(map(str, _paths(side))) for side in (base, new) if side is not None
+            tuple(map(str, paths(side)))  # type: ignore[arg-type]
+            for side in (base, new)
+            if side is not None
         ]
-        words, (one_side, other) = (sides[0], ((), ())) if new is None else ((), sides)
-        request = CompareRequest(
-            words, one_side, other, rules, assumptions, limits, labels=labels
-        )
-        found, checks = run_compare(request)
+        if new is None:
+            asked = request_of(request, *sides)
+        else:
+            asked = request_of(request, (), *sides)
+        found, checks = run_compare(asked)
         following = after_comparison(found, checks)
     else:
+        asked = request_of(request)
         one, two = (
-            _side(*side, rules)
-            for side in zip(labels, (base, new), ("base", "new"), strict=True)
+            _side(label, times, name, asked)
+            for label, times, name in zip(
+                request.labels, (base, new), ("base", "new"), strict=True
+            )
         )
-        found = compare(one, two, assumptions)
-        checks = gate(found, limits)
+        found, checks = judged(one, two, asked)
     ok = not any(check.failed for check in checks)
     page = report.comparison_page(found, checks, following)
     return answer("compare", found, page, report.document(found, checks), ok)
@@ -386,56 +227,26 @@ def predict(request: Predict) -> Answer[Predicted]:
     return answer("predict", found, page, report.predict_document(found))
 
 
-@_with_user_errors
-def analyze(
-    inputs: Paths,
-    *,
-    hlo: Paths = (),
-    target: str | None = None,
-    profile: StrPath | None = None,
-    against: Paths = (),
-    against_hlo: Paths = (),
-) -> Answer[Analysis]:
+@answers(Analyze)
+def analyze(request: Analyze) -> Answer[Analysis]:
     """Where the time of a step goes and what could be saved, as `pgle analyze`; its page is the one
     of `pgle report`.
-
-    Args:
-        inputs: traces (several are ranks of one job), a run directory or a stage of it, a
-            rehearsal, scheduled HLO.
-        hlo: HLO dumps of the traced run.
-        target: GPU for expected times; None: as the HLO says.
-        profile: what the scheduler was given; None: from the run directory.
-        against: another run of the program, from before; then the answer says what changed.
-        against_hlo: HLO dumps of that run.
     """
     from pgle.report import analyze as report
     from pgle.report.report import run_page
     from pgle.run.analyze import RunFacts
 
-    found = read_analysis(inputs, hlo, target, profile, against, against_hlo)
-    page = run_page(RunFacts(_paths(inputs), analysis=found))
+    found = read_analysis(request)
+    page = run_page(RunFacts(request.inputs, analysis=found))
     return answer("analyze", found, page, report.document(found))
 
 
-def read_analysis(
-    inputs: Paths,
-    hlo: Paths,
-    target: str | None,
-    profile: StrPath | None,
-    against: Paths,
-    against_hlo: Paths,
-) -> Analysis:
+def read_analysis(request: Analyze) -> Analysis:
     """What `analyze` and `pgle analyze` answer, before it is a page."""
-    from pgle.run.analyze import StepInput, analyze
+    from pgle.run.analyze import analyze, other_of, step_of
 
-    side = StepInput(_paths(inputs, 1), _paths(hlo), target, _path(profile))
-    other = (
-        StepInput(_paths(against), _paths(against_hlo), target)
-        if _paths(against)
-        else None
-    )
     with text.progress("reading traces") as advance:
-        return analyze(side, other, progress=advance)
+        return analyze(step_of(request), other_of(request), progress=advance)
 
 
 def _of_step(
@@ -537,7 +348,7 @@ def scale(request: Scale) -> Answer[Scaling]:
     return answer("scale", found, page, document, found.answer.good)
 
 
-@_with_user_errors
+@user_errors()
 def folder(path: StrPath = ".") -> Answer[Any]:
     """The files of a folder, and the next thing to do with them.
 
@@ -551,7 +362,7 @@ def folder(path: StrPath = ".") -> Answer[Any]:
     return Answer(found, folder_page(found), {}, True)
 
 
-@_with_user_errors
+@user_errors()
 def flags_explain(name: str) -> Answer[Any]:
     """One setting of XLA, NCCL, CUDA or JAX: meaning, values, defaults by release, what others
     measured.
@@ -593,42 +404,15 @@ def _vendor(target: str | None) -> Vendor:
     return load_target(target or DEFAULT_TARGET).vendor
 
 
-def _are_paths(given: object) -> bool:
-    items = given if isinstance(given, Sequence) else [given]
-    return all(isinstance(item, str | os.PathLike) for item in items)
-
-
-def _paths(given: Any, least: int = 0) -> tuple[AnyPath, ...]:
-    """Paths of one path, several or none."""
-    remedy = "give a path or a list of paths"
-    if not _are_paths(given):
-        raise UserError(f"a path is needed, not {type(given).__name__}", remedy=remedy)
-    found = tuple(
-        map(as_path, [given] if isinstance(given, str | os.PathLike) else given)
-    )
-    if len(found) < least:
-        raise UserError("no input is given", remedy=remedy)
-    return found
-
-
-def _file(given: Any) -> AnyPath:
-    if len(found := _paths(given, 1)) > 1:
-        raise UserError(f"{len(found)} paths are given", remedy="give one")
-    return found[0]
-
-
-def _path(given: StrPath | None) -> AnyPath | None:
-    return None if given is None else _file(given)
-
-
-def _side(label: str, given: Times, name: str, rules: Rules) -> Side:
+def _side(label: str, given: Times, name: str, asked: CompareRequest) -> Side:
     """A side of a comparison: runs on disk, an array of step times, or an array for each run."""
     from pgle.run.inputs.step_times import read_side
     from pgle.steps.series import Side, Step, make_series, steady, unfit
 
-    label = label or name
-    if _are_paths(given):
-        return read_side(label, [str(path) for path in _paths(given)], rules=rules)
+    label, rules = label or name, asked.rules
+    if are_paths(given):
+        files = [str(path) for path in paths(given)]  # type: ignore[arg-type]
+        return read_side(label, files, rules=rules, pattern=asked.pattern)
     items: list[Any] = list(given)  # type: ignore[arg-type]
     found = []
     for at, run in enumerate(

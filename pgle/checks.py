@@ -1,5 +1,5 @@
-"""What numbers and switches may be, by the name that the library and the command line give them:
-one rule for both.
+"""What numbers, switches and texts may be. The fields of requests say which rule is whose: one for
+the library and the command line.
 """
 
 from __future__ import annotations
@@ -48,60 +48,6 @@ SHARE = Rule(0, 1)
 """A share as a number: 0.02 is 2 %. The command line takes 200 % too, since it is written with its
 unit.
 """
-
-NUMBERS: Mapping[str, Rule] = {
-    "devices": Rule(1, 1 << 20, whole=True),
-    "devices_per_host": Rule(1, whole=True),
-    "network_gb_s": Rule(0, 1e6, above=True),
-    "confidence": Rule(0.5, 0.9999),
-    "same_within": SHARE,
-    "fail_slower": SHARE,
-    "launch_spread": SHARE,
-    "min_time_coverage": Rule(0, 1),
-    "min_collectives": Rule(0, 1),
-    "warmup": Rule(0, whole=True),
-    "budget": Rule(1, whole=True),
-    "quiet_s": Rule(0, 1e9),
-    "measured_us": Rule(0, 1e12, above=True),
-    "first": Rule(0, whole=True),
-    "count": Rule(1, whole=True),
-}
-"""Ranges by name; of several numbers the range of each, of a mapping that of its values."""
-
-SWITCHES = frozenset(
-    (
-        "paired",
-        "require_faster",
-        "force",
-        "cached",
-        "fingerprint_names",
-        "all_executions",
-    )
-)
-"""What is True or False: the text "false" would count as true."""
-
-PATTERNS = frozenset(("module", "choose"))
-"""Regular expressions."""
-
-WORDS = frozenset(("flags",))
-"""Several texts: one text would count as its letters."""
-
-
-def check(arguments: Mapping[str, Any]) -> None:
-    """Raise `UserError` for the first argument of a call that its rule does not allow; None is
-    always allowed.
-    """
-    for name, value in arguments.items():
-        if value is None:
-            continue
-        if name in NUMBERS:
-            check_numbers(name, value, NUMBERS[name])
-        elif name in SWITCHES:
-            check_switch(name, value)
-        elif name in PATTERNS:
-            check_pattern(name, value)
-        elif name in WORDS:
-            check_words(name, value)
 
 
 def check_numbers(name: str, value: Any, rule: Rule) -> None:

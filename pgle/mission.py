@@ -24,8 +24,8 @@ from typing import Protocol
 
 from pgle.costs.profile.coverage import Coverage
 from pgle.errors import UserError
+from pgle.requests.profiles import Convert
 from pgle.run.compare import CompareRequest, record_comparison, run_compare
-from pgle.run.convert import ConvertRequest
 from pgle.run.coverage import Fit, find_fit
 from pgle.run.directory.directory import StageFolder
 from pgle.run.stages.stage import KeptVerdict, StageRequest, kept_verdict
@@ -39,7 +39,7 @@ class Keeper(Protocol):
     def launch(self, stage: StageRequest) -> StageFolder:
         """Run the program, on GPUs or simulated ones; return the folder with its files."""
 
-    def convert(self, request: ConvertRequest) -> Path:
+    def convert(self, request: Convert) -> Path:
         """Convert traces by `pgle.run.convert`; return the path of the profile."""
 
     def announce(self, step: str, /) -> None:
@@ -85,9 +85,7 @@ def profile(program: StageRequest, keeper: Keeper) -> StageFolder:
 def convert(traced: StageFolder, keeper: Keeper) -> Path:
     """Measure what each instruction took, and write the profile into the run directory."""
     out = traced.run.profile
-    return keeper.convert(
-        ConvertRequest(traced.traces(), out, traced.dumps(), force=True)
-    )
+    return keeper.convert(Convert(traced.traces(), out, hlo=traced.dumps(), force=True))
 
 
 def verify(costs: Path, compiled: StageFolder, bounds: Bounds) -> Fit:

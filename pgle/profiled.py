@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pgle
 from pgle.api import Answer, convert
-from pgle.checks import check
+from pgle.checks import Rule
 from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.requests.given import StrPath
@@ -154,7 +154,8 @@ def profiled_steps(
     if pgle._watched() is not None:
         yield found
         return
-    check({"first": first, "count": count})
+    Rule(0, whole=True).check("first", first)
+    Rule(1, whole=True).check("count", count)
     if found.folder.exists() and (
         not found.folder.is_dir() or any(found.folder.iterdir())
     ):

@@ -4,19 +4,25 @@ rules.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from attrs import fields_dict
 
 import pgle
 from pgle import api
-from pgle.checks import NUMBERS, SWITCHES, check
 from pgle.cli.main import FILES, LazyGroup, run
 from pgle.errors import UserError
+from pgle.requests.kinds import Number, Portion, Switch
+from pgle.requests.looks import Analyze, Confirm, OrderOfRanks
+from pgle.requests.option import Request, declared
+from pgle.requests.predictions import Predict, Rehearse, Scale, Tune
+from pgle.requests.profiles import Convert, Verify
+from pgle.requests.shared import Network
+from pgle.requests.steps import Compare
 
 NAN = float("nan")
 
@@ -84,34 +90,37 @@ def test_the_command_line_refuses_it_too(
 
 @pytest.mark.parametrize("value", [1, np.int64(8), np.float64(25.0), 50.5])
 def test_numbers_of_numpy_are_numbers(value: Any) -> None:
-    check({"network_gb_s": value})
+    assert Network(network_gb_s=value).network_gb_s == value
 
 
-def library() -> list[inspect.Parameter]:
-    functions = [
-        getattr(pgle, name)
-        for name in pgle.__all__
-        if inspect.isfunction(getattr(pgle, name))
-    ]
-    parameters = [
-        item for one in functions for item in inspect.signature(one).parameters.values()
-    ]
-    return [item for item in parameters if item.name not in ("number", "args")]
+LIBRARY = {
+    "analyze": Analyze,
+    "compare": Compare,
+    "confirm": Confirm,
+    "convert": Convert,
+    "predict": Predict,
+    "ranks": OrderOfRanks,
+    "rehearse": Rehearse,
+    "scale": Scale,
+    "tune": Tune,
+    "verify": Verify,
+}
+KINDS = {"int": Number, "float": (Number, Portion), "bool": Switch}
 
 
-def test_every_number_of_the_library_has_a_rule() -> None:
-    numbers = {
-        item.name
-        for item in library()
-        if str(item.annotation) in ("int", "float", "int | None", "float | None")
-    }
-    assert numbers <= NUMBERS.keys()
+@pytest.mark.parametrize("request_type", LIBRARY.values(), ids=LIBRARY)
+def test_every_number_and_switch_of_the_library_is_checked(
+    request_type: type[Request],
+) -> None:
+    types = {name: str(found.type) for name, found in fields_dict(request_type).items()}
+    for item in declared(request_type):
+        kind = KINDS.get(types[item.name].removesuffix(" | None"))
+        assert kind is None or isinstance(item.option.kind, kind), item.name
 
 
-def test_every_switch_of_the_library_has_a_rule() -> None:
-    assert {
-        item.name for item in library() if str(item.annotation) == "bool"
-    } <= SWITCHES
+def test_every_answer_of_the_library_has_a_request() -> None:
+    others = {"Answer", "UserError", "__version__", "profiled_steps", "step"}
+    assert LIBRARY.keys() == set(pgle.__all__) - others
 
 
 def test_every_number_of_a_command_has_a_range() -> None:

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import redirect_stderr
+from dataclasses import replace
 from inspect import cleandoc
 from pathlib import Path
 from shlex import join
@@ -19,9 +20,10 @@ import click
 
 from pgle.api import Answer
 from pgle.cli.parameters import check_inputs, check_places
-from pgle.errors import cut
+from pgle.errors import UserError, cut
 from pgle.report import text
 from pgle.report.page import plain
+from pgle.requests.project import project_file
 from pgle.run.process import terminal
 
 SECTIONS: dict[str, str] = {
@@ -140,7 +142,7 @@ class Command(click.Command):
                 ctx,
             )
         try:
-            return super().parse_args(ctx, args)
+            return self._with_configuration(ctx, args)
         except click.MissingParameter:
             check_inputs(ctx)
             raise
@@ -166,6 +168,45 @@ class Command(click.Command):
                 f"No such option: {error.option_name}; put -- before your program: {line}"
             ) from None
 
+    def _with_configuration(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse; what the command line does not say comes from the project's configuration."""
+        name = str(ctx.info_name)
+        own = args[: args.index("--")] if "--" in args else args
+        is_asked = not ctx.resilient_parsing and not {"-h", "--help"} & set(own)
+        path = project_file(Path.cwd()) if is_asked else None
+        if path is None:
+            return super().parse_args(ctx, args)
+        # these know all commands, which take time to import
+        from pgle.requests.commands import COMMANDS
+        from pgle.requests.configuration import program_of, read_configuration
+
+        if name not in COMMANDS:
+            return super().parse_args(ctx, args)
+        found = read_configuration(path)
+        settings = found.settings(name)
+        program = settings.pop(str(program_of(COMMANDS[name])), None)
+        used = []
+        if program is not None:
+            given, _, _ = self.make_parser(ctx).parse_args(list(args))
+            words = given.get("words")
+            if not isinstance(words, tuple | list) or not words:
+                args = [*own, "--", *program.value]
+                used.append(program)
+        ctx.default_map = {name: item.value for name, item in settings.items()}
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.BadParameter as error:
+            field = str(error.param.name) if error.param else ""
+            item = settings.get(field)
+            if item is None or not _is_configured(ctx, field):
+                raise
+            where = f"{found.path}: {item.key}"
+            raise UserError(error.message.rstrip("."), where=where) from None
+        used += [item for name, item in settings.items() if _is_configured(ctx, name)]
+        said = ", ".join(f"{item.key} {item.shown}" for item in used)
+        ctx.meta["pgle.configured"] = f"{said} ({found.name})" if said else ""
+        return rest
+
     def invoke(self, ctx: click.Context) -> Any:
         """As click does, once every file that is to be written can be; then print the answer, and
         exit with 1 if its check is not met.
@@ -178,6 +219,9 @@ class Command(click.Command):
             text.is_shown = False
         if answer is None:
             return
+        if configured := ctx.meta.get("pgle.configured"):
+            identity = (*answer.page.identity, configured)
+            answer = replace(answer, page=replace(answer.page, identity=identity))
         if ctx.meta["pgle.as_json"]:
             text.print_json(answer.document["schema"], answer.document)
             text.warn(answer.document.get("warnings", ()))
@@ -210,6 +254,11 @@ class Command(click.Command):
             if records:
                 with formatter.section(section):
                     formatter.write_dl(records, col_max=min(30, formatter.width // 3))
+
+
+def _is_configured(ctx: click.Context, name: str) -> bool:
+    source = ctx.get_parameter_source(name)
+    return source is click.core.ParameterSource.DEFAULT_MAP
 
 
 def command(

@@ -56,7 +56,7 @@ class _Bandwidth(Between):
         return super().convert(number, param, ctx) / per_gb
 
 
-class _Share(click.ParamType):  # type: ignore[type-arg]  # it has none in click 8.1
+class _ShareType(click.ParamType):  # type: ignore[type-arg]  # it has none in click 8.1
     """``2%`` or ``0.02``."""
 
     name = "share"
@@ -72,10 +72,10 @@ class _Share(click.ParamType):  # type: ignore[type-arg]  # it has none in click
         return parse_share(value, param.opts[0] if param else "")
 
 
-class Place(click.Path):
+class PathType(click.Path):
     """A file or folder to read or to write; `check_places` looks at one with a known ending."""
 
-    def __init__(self, kind: kinds.Place) -> None:
+    def __init__(self, kind: kinds.PathOf) -> None:
         super().__init__()
         self.kind = kind
 
@@ -104,7 +104,7 @@ def check_inputs(ctx: click.Context) -> None:
     """Refuse an input that is not there, before anything is said of an option that is missing."""
     for param in ctx.command.params:
         value = ctx.params.get(str(param.name))
-        if not isinstance(param.type, Place):
+        if not isinstance(param.type, PathType):
             continue
         if param.type.kind.ends or "-o" in param.opts:
             continue
@@ -122,7 +122,11 @@ def check_places(ctx: click.Context) -> None:
         is_place = "|" in str(param.metavar) and not ctx.params.get("rounds")
         if param.name == "words" and is_place and (path or ())[:1] == ("-",):
             raise UserError(NO_PIPE, where="-", remedy="name one")
-        if isinstance(param.type, Place) and param.type.kind.ends and path is not None:
+        if (
+            isinstance(param.type, PathType)
+            and param.type.kind.ends
+            and path is not None
+        ):
             check_absent(path, force=bool(ctx.params.get("force")))
 
 
@@ -156,7 +160,7 @@ def parameters(request: type[Request]) -> Iterator[click.Parameter]:
 def _argument(item: Declared) -> click.Argument:
     option = item.option
     # `help.Command` and `check_places` know the words of a command by this name
-    name = "words" if option.kind == kinds.COMMAND else item.name
+    name = "words" if isinstance(option.kind, kinds.Words) else item.name
     how: dict[str, Any] = {}
     if item.default not in (None, ()):  # click takes None for a value
         how["default"] = item.default
@@ -187,6 +191,8 @@ def _options(item: Declared) -> Iterator[click.Option]:
     else:
         how["show_default"] = bool(default)
         how["type"] = _type(option.kind)
+    if option.kind == kinds.PAIR:
+        how.update(nargs=2, show_default=False)
     if option.kind == kinds.GPU:
         how["shell_complete"] = targets
     if option.kind == kinds.XLA_FLAGS:
@@ -201,16 +207,16 @@ def _type(kind: kinds.Kind) -> Any:
     match kind:
         case kinds.Bandwidth():
             return _Bandwidth(kind)
-        case kinds.Share():
-            return _Share()
+        case kinds.Portion():
+            return _ShareType()
         case kinds.Number(rule):
             return _whole(rule) if rule.whole else Between(rule)
         case kinds.Pattern():
             return REGEX
         case kinds.OneOf(values):
             return click.Choice(values)
-        case kinds.Place():
-            return Place(kind)
+        case kinds.PathOf():
+            return PathType(kind)
         case kinds.Word():
             return _read(kind)
     return None
@@ -265,7 +271,7 @@ FLAGS_FILE = click.Option(
     ["--flags-file"],
     help="XLA flags from a file, as 'pgle tune' writes it.",
     metavar="FILE",
-    type=Place(kinds.FILE),
+    type=PathType(kinds.FILE),
     callback=_read_flags,
     expose_value=False,
     is_eager=True,

@@ -11,34 +11,11 @@ from pgle import api
 from pgle.api import Answer
 from pgle.cli import options as opt
 from pgle.cli.help import command
-from pgle.cli.options import PATH
+from pgle.cli.parameters import parameters
+from pgle.requests.profiles import Carry, Complete, Convert, Verify
 
 
-@command(
-    opt.INPUTS,
-    opt.option(
-        "-o --output",
-        "Profile (.pbtxt, .pb), or a directory: one per module.  [default: RUN/profile.pbtxt]",
-        "OUT",
-        PATH,
-    ),
-    opt.hlo(" of the profiled run"),
-    opt.module("Which modules to convert.", "auto", "auto|all|REGEX"),
-    opt.STAT,
-    opt.option("--collective-stat", "Collectives: the same.", "NAME", default="median"),
-    opt.flag(
-        "--fingerprint-names",
-        "Write fingerprint::name, so that other modules ignore the costs.",
-    ),
-    opt.flag("--all-executions", "Keep warm-up and truncated executions."),
-    opt.option(
-        "--complete",
-        "Fill gaps, with estimates for this GPU (h100, a100, …).",
-        "TARGET",
-    ),
-    opt.FORCE,
-    *opt.PAGE,
-)
+@command(*parameters(Convert), *opt.PAGE)
 def convert_command(**options: Any) -> Answer[Any]:
     """Turn traces into a cost profile.
 
@@ -55,13 +32,7 @@ def convert_command(**options: Any) -> Answer[Any]:
     return api.convert(**options)
 
 
-@command(
-    opt.PROFILE,
-    opt.hlo(),
-    opt.module("Only modules whose name matches."),
-    *opt.BOUNDS,
-    *opt.PAGE,
-)
+@command(*parameters(Verify), *opt.PAGE)
 def verify_command(**options: Any) -> Answer[Any]:
     """Hold a profile against an HLO module, as XLA would: coverage, gaps, names that match only by
     accident.
@@ -79,21 +50,7 @@ def verify_command(**options: Any) -> Answer[Any]:
     return api.verify(**options)
 
 
-_PER_HOST = opt.devices_per_host("GPUs that share NVLink.", default=8)
-
-
-@command(
-    opt.PROFILE,
-    opt.hlo(required=True),
-    opt.OUT,
-    opt.target(
-        "GPU of the estimates: h100, a100, …  [default: the dump's]", default=""
-    ),
-    opt.module("Modules to complete for.  [default: best match]"),
-    _PER_HOST,
-    opt.FORCE,
-    *opt.PAGE,
-)
+@command(*parameters(Complete), *opt.PAGE)
 def complete_command(**options: Any) -> Answer[Any]:
     """Fill the gaps of a cost profile.
 
@@ -109,38 +66,16 @@ def complete_command(**options: Any) -> Answer[Any]:
     from pgle.report.next_steps import after_conversion
     from pgle.run.coverage import complete_file
 
-    completions, written = complete_file(**options)
-    page = report.complete_page(
-        completions, written, after_conversion(written.path, options["hlo"])
-    )
+    request = Complete(**options)
+    completions, written = complete_file(request)
+    following = after_conversion(written.path, request.hlo)
+    page = report.complete_page(completions, written, following)
     return api.answer(
         "complete", completions, page, report.complete_document(completions, written)
     )
 
 
-@command(
-    opt.PROFILE,
-    opt.option(
-        "--from old",
-        "Dump that the profile was measured on.",
-        "OLD_HLO",
-        PATH,
-        required=True,
-    ),
-    opt.option(
-        "--to new",
-        "Dump that the profile is wanted for.",
-        "NEW_HLO",
-        PATH,
-        required=True,
-    ),
-    opt.OUT,
-    opt.target("GPU whose links scale collectives.  [default: the dump's]", default=""),
-    _PER_HOST,
-    opt.module("Module to carry.  [default: best match]"),
-    opt.FORCE,
-    *opt.PAGE,
-)
+@command(*parameters(Carry), *opt.PAGE)
 def carry_command(**options: Any) -> Answer[Any]:
     """Carry a profile over to another compilation of the program.
 
@@ -156,8 +91,8 @@ def carry_command(**options: Any) -> Answer[Any]:
     from pgle.report.next_steps import after_conversion
     from pgle.run.coverage import carry_file
 
-    carried, written = carry_file(**options)
-    page = report.carry_page(
-        carried, written, after_conversion(written.path, [options["new"]])
-    )
+    request = Carry(**options)
+    carried, written = carry_file(request)
+    following = after_conversion(written.path, [request.new])
+    page = report.carry_page(carried, written, following)
     return api.answer("carry", carried, page, report.carry_document(carried, written))

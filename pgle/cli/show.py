@@ -12,12 +12,13 @@ from pgle import api
 from pgle.api import Answer
 from pgle.cli import options as opt
 from pgle.cli.help import command
-from pgle.cli.options import PATH
+from pgle.cli.parameters import parameters
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import diff_profiles, module_records, summarise
 from pgle.files import AnyPath
 from pgle.report import next_steps, text
 from pgle.report import profiles as report
+from pgle.requests.looks import Confirm, OrderOfRanks
 from pgle.run.inputs.traces import convert_command, is_trace, read_traces
 
 
@@ -84,30 +85,8 @@ def diff_command(old: AnyPath, new: AnyPath) -> Answer[Any]:
     )
 
 
-@command(
-    opt.argument("log", "LOG...", None, nargs=-1, required=True),
-    opt.module("The main module; default: the one that weighs most in the log.", None),
-    opt.option(
-        "--schedule",
-        "Schedule dump of the same run (file or directory): what the scheduler believed.",
-        "PATH",
-        PATH,
-    ),
-    opt.option(
-        "--profile",
-        "The profile of the run; default: the one that the log names.",
-        "PROFILE",
-        PATH,
-    ),
-    opt.option(
-        "--jax",
-        "The jax that wrote the log; default: guessed from its wordings.",
-        "VERSION",
-    ),
-    *opt.BOUNDS,
-    *opt.PAGE,
-)
-def confirm_command(log: tuple[str, ...], **options: Any) -> Answer[Any]:
+@command(*parameters(Confirm), *opt.PAGE)
+def confirm_command(**options: Any) -> Answer[Any]:
     """Read an XLA log: was the profile used, by which module, and what proves it.
 
     LOG is the output of a run, stdout and stderr together, of any size; - reads stdin. Of a run
@@ -129,13 +108,11 @@ def confirm_command(log: tuple[str, ...], **options: Any) -> Answer[Any]:
     python train.py 2>&1 | tee run.log | pgle confirm -
     pgle confirm run.log --schedule dump/ --profile profile.pbtxt
     """
-    return api.confirm(log, **options)
+    return api.confirm(**options)
 
 
-@command(
-    opt.argument("paths", "DUMPS|RUN|LOGS...", PATH, nargs=-1, required=True), *opt.PAGE
-)
-def ranks_command(paths: tuple[AnyPath, ...]) -> Answer[Any]:
+@command(*parameters(OrderOfRanks), *opt.PAGE)
+def ranks_command(**options: Any) -> Answer[Any]:
     """Will all ranks start their collectives in the same order? If not, the job hangs or mixes data.
 
     XLA compiles on every rank by itself. A rank without the profile, with another jaxlib, flag, GPU
@@ -151,4 +128,4 @@ def ranks_command(paths: tuple[AnyPath, ...]) -> Answer[Any]:
     pgle ranks runs/a
     pgle ranks rank0.log rank1.log
     """
-    return api.ranks(paths)
+    return api.ranks(**options)

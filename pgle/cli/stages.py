@@ -19,53 +19,49 @@ from pgle import api
 from pgle.api import Answer
 from pgle.cli import options as opt
 from pgle.cli.help import command
-from pgle.cli.options import FOLDER, PATH, SHARE
-from pgle.files import AnyPath
+from pgle.cli.parameters import parameters
 from pgle.report import text
 from pgle.report.page import plain, value
+from pgle.requests.looks import Analyze, Report
+from pgle.requests.shared import Bounded
+from pgle.requests.stages import Auto, Doctor, PerfStage, ProfileStage, Run, Stage
 
 if TYPE_CHECKING:
     from pgle.run.stages.stage import StageRequest
 
 
-def _asked(
-    ctx: click.Context, stage: Any, options: dict[str, Any], mode: Any, **fields: Any
+def _stage(
+    ctx: click.Context,
+    asked: Stage | Auto,
+    name: Any,
+    mode: Any,
+    stdout: Literal[1, 2] = 1,
 ) -> StageRequest:
-    """A stage as `opt.STAGE` asks for it; what is of no back end goes out of `options`.
+    """A stage as a command asks for it.
 
     With ``--json`` stdout is for results, and the program's own goes to stderr.
     """
     from pgle.run.directory.directory import RunDirectory
     from pgle.run.stages.stage import StageRequest
-    from pgle.xla.log.verdict import Bounds
+    from pgle.xla.log.verdict import BOUNDS, Bounds
 
-    words, run, flags = (
-        options.pop("words"),
-        RunDirectory(options.pop("run_dir")),
-        options.pop("flags"),
-    )
-    if "min_collectives" in options:
-        fields["bounds"] = Bounds(
-            options.pop("min_time_coverage"), options.pop("min_collectives")
-        )
-    stdout: Literal[1, 2] = 2 if ctx.meta["pgle.as_json"] else 1
+    bounds = BOUNDS
+    if isinstance(asked, Bounded):
+        bounds = Bounds(asked.min_time_coverage, asked.min_collectives)
     return StageRequest(
-        stage, words, run, mode, **{"flags": flags, "stdout": stdout, **fields}
+        name,
+        asked.words,
+        RunDirectory(asked.run_dir),
+        mode,
+        flags=asked.flags,
+        stdout=2 if ctx.meta["pgle.as_json"] else stdout,
+        bounds=bounds,
     )
 
 
-@command(
-    *opt.STAGE,
-    opt.MODE,
-    opt.WINDOW,
-    *opt.BOUNDS,
-    opt.option("--fail-slower", "Bound on a slowdown.", "SHARE", SHARE, default="1%"),
-    *opt.PAGE,
-)
+@command(*parameters(Run), *opt.PAGE)
 @click.pass_context
-def run_command(
-    ctx: click.Context, /, mode: Any, force: bool, fail_slower: float, **options: Any
-) -> Answer[Any] | None:
+def run_command(ctx: click.Context, /, **options: Any) -> Answer[Any] | None:
     """All stages on a program: profile, convert, baseline, verify, perf, compare.
 
     After a failure or a change repeat the command: a stage is skipped while its command, flags and
@@ -83,12 +79,14 @@ def run_command(
     from pgle.run.stages.pipeline import Experiment, choose_back_end
     from pgle.run.stages.simulated import SimulatedBackEnd
 
-    stage = _asked(ctx, "profile", options, mode, stdout=2)
-    judged = ctx.meta.get("pgle.judged", ())
-    back_end, how = (
-        choose_back_end(**options),
-        {"fail_slower": fail_slower, "force": force, "judged": judged},
-    )
+    asked = Run(**options)
+    stage = _stage(ctx, asked, "profile", asked.mode, stdout=2)
+    back_end = choose_back_end(asked)
+    how: dict[str, Any] = {
+        "fail_slower": asked.fail_slower,
+        "force": asked.force,
+        "judged": ctx.meta.get("pgle.judged", ()),
+    }
     if ctx.meta["pgle.as_json"]:
         result = Experiment(stage, back_end, text.say, **how).run()
         warnings: tuple[str, ...] = ()
@@ -108,11 +106,9 @@ def run_command(
     )
 
 
-@command(*opt.STAGE, opt.MODE, opt.WINDOW, *opt.PAGE)
+@command(*parameters(ProfileStage), *opt.PAGE)
 @click.pass_context
-def profile_command(
-    ctx: click.Context, /, mode: Any, force: bool, **options: Any
-) -> Answer[Any] | None:
+def profile_command(ctx: click.Context, /, **options: Any) -> Answer[Any] | None:
     """Run a program with the flags of a profile run and capture a trace.
 
     --mode sync: latency-hiding scheduler on, collectives synchronous; every cost is measured
@@ -136,17 +132,16 @@ def profile_command(
     pgle profile -- python train.py --config x
     pgle profile --run-dir runs/a --capture simulated --target h100 -- python train.py
     """
-    return _run(ctx, _asked(ctx, "profile", options, mode), options, force=force)
+    asked = ProfileStage(**options)
+    return _run(ctx, _stage(ctx, asked, "profile", asked.mode), asked)
 
 
-def _run(
-    ctx: click.Context, request: StageRequest, options: dict[str, Any], *, force: bool
-) -> Answer[Any] | None:
+def _run(ctx: click.Context, request: StageRequest, asked: Stage) -> Answer[Any] | None:
     """Run a stage and answer with its page."""
     from pgle.report import stages
     from pgle.run.stages.pipeline import choose_back_end, run_stage
 
-    result = run_stage(request, choose_back_end(**options), force=force)
+    result = run_stage(request, choose_back_end(asked), force=asked.force)
     if ctx.meta["pgle.as_json"]:
         text.warn([f"{request.stage} failed: {result.failed}"] if result.failed else [])
     elif result.rank or not result.simulated:
@@ -173,19 +168,9 @@ def _leave_stdout(
     ctx.call_on_close(lambda: setattr(sys, "stdout", stdout))
 
 
-@command(
-    *opt.STAGE,
-    opt.option("--profile", "[default: from the run directory]", "PROFILE", PATH),
-    opt.flag(
-        "--baseline", "Run without the profile, scheduler on: what to compare with."
-    ),
-    *opt.BOUNDS,
-    *opt.PAGE,
-)
+@command(*parameters(PerfStage), *opt.PAGE)
 @click.pass_context
-def perf_command(
-    ctx: click.Context, /, profile: Any, baseline: bool, force: bool, **options: Any
-) -> Answer[Any] | None:
+def perf_command(ctx: click.Context, /, **options: Any) -> Answer[Any] | None:
     """Run a program with a profile, and confirm from XLA's log that its main module used it.
 
     The profile is given under a name that carries its hash, and the compilation cache is left
@@ -196,45 +181,15 @@ def perf_command(
     pgle perf --run-dir runs/a -- python train.py --config x
     pgle perf --run-dir runs/a --baseline -- python train.py --config x
     """
-    name = "baseline" if baseline else "perf"
-    request = _asked(ctx, name, options, name)
-    request = (
-        request
-        if baseline
-        else replace(request, profile=profile or request.run.profile_to_use())
-    )
-    return _run(ctx, request, options, force=force)
+    asked = PerfStage(**options)
+    if asked.baseline:
+        return _run(ctx, _stage(ctx, asked, "baseline", "baseline"), asked)
+    request = _stage(ctx, asked, "perf", "perf")
+    profile = asked.profile or request.run.profile_to_use()
+    return _run(ctx, replace(request, profile=profile), asked)
 
 
-@command(
-    opt.argument("words", "-- COMMAND...", None, nargs=-1),
-    opt.run_dir(),
-    opt.option(
-        "--runs",
-        "Executions of each function to trace.",
-        default=3,
-        type=click.IntRange(1),
-    ),
-    opt.option(
-        "--percentile",
-        "Of the costs over them.",
-        default=90,
-        type=click.IntRange(0, 100),
-    ),
-    opt.flag(
-        "--then-nsys", "Run again under nsys, with the compiled program from the cache."
-    ),
-    opt.option(
-        "--cache",
-        "JAX's compilation cache.  [default: a new one in the run directory]",
-        "DIR",
-        FOLDER,
-    ),
-    opt.WINDOW,
-    *opt.FLAGS,
-    opt.flag("--force", "Run again; old folders are kept under other names."),
-    *opt.PAGE,
-)
+@command(*parameters(Auto), *opt.PAGE)
 @click.pass_context
 def auto_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     """Run a command with JAX's AutoPGLE, and hand the result over to nsys.
@@ -254,8 +209,8 @@ def auto_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     from pgle.report import stages
     from pgle.run.stages.auto import run_auto
 
-    request = _asked(ctx, "auto", options, "baseline")
-    result = run_auto(request, **options)
+    asked = Auto(**options)
+    result = run_auto(_stage(ctx, asked, "auto", "baseline"), asked)
     if not ctx.meta["pgle.as_json"]:
         _leave_stdout(ctx, result.stage.rank, result.warnings, good=result.good)
     return api.answer(
@@ -267,34 +222,7 @@ def auto_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     )
 
 
-_MEASURED = (
-    opt.hlo(" of the traced run"),
-    opt.target("GPU for expected times: h100, a100, …  [default: as the HLO says]"),
-)
-_AGAINST = (
-    opt.option(
-        "--against",
-        "Another run of the program: show what changed since. A directory means all ranks in it.",
-        "OTHER",
-        PATH,
-        multiple=True,
-    ),
-    opt.option("--against-hlo", "HLO dump of that run.", "PATH", PATH, multiple=True),
-)
-
-
-@command(
-    opt.INPUTS,
-    *_MEASURED,
-    opt.option(
-        "--profile",
-        "What the scheduler was given  [default: from RUN/perf]",
-        "PROFILE",
-        PATH,
-    ),
-    *_AGAINST,
-    *opt.PAGE,
-)
+@command(*parameters(Analyze), *opt.PAGE)
 def analyze_command(**options: Any) -> Answer[Any]:
     """Where the time of a step goes, and what could be saved.
 
@@ -311,38 +239,15 @@ def analyze_command(**options: Any) -> Answer[Any]:
     """
     from pgle.report import analyze
 
-    found = api.read_analysis(**options)
+    found = api.read_analysis(Analyze(**options))
     return api.answer(
         "analyze", found, analyze.analyze_page(found), analyze.document(found)
     )
 
 
-@command(
-    opt.argument("inputs", "RUN...", nargs=-1, required=True),
-    opt.option(
-        "-o --output outputs",
-        "FILE.html, .md, .json or, for Perfetto, .json.gz or .trace.json; repeatable.",
-        "FILE",
-        PATH,
-        multiple=True,
-    ),
-    *_MEASURED,
-    *_AGAINST,
-    opt.FORCE,
-    opt.JSON,
-)
+@command(*parameters(Report), opt.JSON)
 @click.pass_context
-def report_command(
-    ctx: click.Context,
-    /,
-    inputs: tuple[AnyPath, ...],
-    outputs: tuple[AnyPath, ...],
-    hlo: tuple[AnyPath, ...],
-    target: str | None,
-    against: tuple[AnyPath, ...],
-    against_hlo: tuple[AnyPath, ...],
-    force: bool,
-) -> None:
+def report_command(ctx: click.Context, /, **options: Any) -> None:
     """Write a page on a run: verdict, what to do, a timeline to move in, before and after, costs,
     step times.
 
@@ -358,38 +263,26 @@ def report_command(
     pgle report runs/a -o trace.json.gz
     """
     from pgle.report import report
-    from pgle.run.analyze import StepInput
+    from pgle.run.analyze import other_of, step_of
 
+    request = Report(**options)
     as_json = ctx.meta["pgle.as_json"]
-    outputs = outputs or (() if as_json else (report.default_output(inputs),))
-    report.check_outputs(outputs, force=force, inputs=(*inputs, *against))
-    other = StepInput(against, against_hlo, target) if against else None
+    outputs = request.outputs
+    if not outputs and not as_json:
+        outputs = (report.default_output(request.inputs),)
+    inputs = (*request.inputs, *request.against)
+    report.check_outputs(outputs, force=request.force, inputs=inputs)
     with text.progress("reading") as advance:
-        page = report.page_of(StepInput(inputs, hlo, target), other, progress=advance)
-    lines = report.write(page, outputs, force=force)
+        page = report.page_of(step_of(request), other_of(request), progress=advance)
+    lines = report.write(page, outputs, force=request.force)
     if as_json:
         click.echo(value.as_json(page), nl=False)
     else:
         plain.show(report.written(page, lines))
 
 
-@command(
-    opt.flag(
-        "--prove",
-        "Run the whole chain on a small program, and say what each link proves.",
-    ),
-    opt.run_dir(
-        None,
-        "Where runs are to be kept; with --prove: a new folder.  [default: ., with --prove runs/proof]",
-    ),
-    opt.CAPTURE,
-    opt.TARGET,
-    opt.PYTHON,
-    *opt.PAGE,
-)
-def doctor_command(
-    prove: bool, run_dir: Path | None, capture: Any, target: str, python: str | None
-) -> Answer[Any]:
+@command(*parameters(Doctor), *opt.PAGE)
+def doctor_command(**options: Any) -> Answer[Any]:
     """Check GPUs, driver, jax, its plugin for GPUs, nsys, CUPTI, flags, caches and permissions.
 
     Exit code 1 where something fails; warnings are allowed. With --prove the installed versions do
@@ -409,18 +302,19 @@ def doctor_command(
     from pgle.xla.targets import load_target
     from pgle.xla.vendors import NVIDIA
 
-    if prove:
-        proof = doctor.prove(run_dir or Path("runs/proof"), capture, target, text.say)
-        return api.answer(
-            "proof",
-            proof,
-            start.proof_page(proof),
-            {"ok": proof.ok, **text.plain(proof)},
-            proof.ok,
+    asked = Doctor(**options)
+    run_dir = asked.run_dir
+    if asked.prove:
+        proof = doctor.prove(
+            run_dir or Path("runs/proof"), asked.capture, asked.target, text.say
         )
-    vendor = load_target(target).vendor
+        page = start.proof_page(proof)
+        document = {"ok": proof.ok, **text.plain(proof)}
+        return api.answer("proof", proof, page, document, proof.ok)
+    vendor = load_target(asked.target).vendor
     wanted = None if vendor is NVIDIA else vendor
-    diagnosis = doctor.diagnose(this_machine(python), str(run_dir or "."), wanted)
+    machine = this_machine(asked.python)
+    diagnosis = doctor.diagnose(machine, str(run_dir or "."), wanted)
     page = start.doctor_page(diagnosis)
     return api.answer(
         "doctor", diagnosis, page, start.doctor_document(diagnosis), diagnosis.ok

@@ -53,7 +53,9 @@ def answers(
         @wraps(function)
         def answered(*args: P.args, **kwargs: P.kwargs) -> R:
             with user_errors():
-                return function(request(*args, **kwargs))
+                asked = request(*args, **kwargs)
+                asked.check_bare()
+                return function(asked)
 
         describe(answered, request, function)
         return answered
@@ -108,7 +110,9 @@ def answers_on_steps(
         @wraps(function)
         def answered(step: Any, *args: Any, **options: Any) -> R:
             with user_errors():
-                return function(of_step(request, step, args, options))
+                asked = of_step(request, step, args, options)
+                asked.check_bare()
+                return function(asked)
 
         describe(answered, request, function, (STEP, ARGS), MEANINGS)
         return cast("OfSteps[P, R]", answered)

@@ -58,6 +58,11 @@ def local_path(given: StrPath | None) -> Path | None:
     return None if given is None else Path(str(path(given)))
 
 
+def place(given: StrPath) -> Path:
+    """One path of this machine."""
+    return Path(str(path(given)))
+
+
 def words(given: StrPath | Sequence[str]) -> tuple[str, ...]:
     """One path, or the words of a command line."""
     if isinstance(given, str | os.PathLike):

@@ -26,6 +26,9 @@ class Kind:
     def check(self, name: str, value: Any) -> None:
         """Raise `UserError` for a value that the library does not take either."""
 
+    def check_bare(self, name: str, value: Any) -> None:
+        """The same for a value of the library, which has no unit that a person wrote."""
+
     def words(self, flag: str, value: Any) -> list[str]:
         """An option and its value as words."""
         return [flag, word_of(value)]
@@ -60,8 +63,24 @@ class Bandwidth(Number):
 
 
 @dataclass(frozen=True, slots=True)
-class Share(Number):
-    """A share, as a number; on a command line ``2%`` or ``0.02``."""
+class Portion(Number):
+    """A share, as a number; on a command line ``2%`` or ``0.02``, and 200 % too, by its unit."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Whoever reads the unit has checked it."""
+
+    def check_bare(self, name: str, value: Any) -> None:
+        """Raise `UserError` for a number out of range."""
+        check_numbers(name, value, self.rule)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair(Kind):
+    """Two texts."""
+
+    def words(self, flag: str, value: Any) -> list[str]:
+        """The option and both."""
+        return [flag, *value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +113,7 @@ class OneOf(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu(Kind):
+class GpuName(Kind):
     """The name of a GPU, or a file that describes one."""
 
 
@@ -108,7 +127,7 @@ class XlaFlags(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class Place(Kind):
+class PathOf(Kind):
     """A file or folder, to read or to write."""
 
     # how the name of a file to write may end; empty: the command says
@@ -118,8 +137,11 @@ class Place(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class Command(Kind):
-    """The words of a command, or paths."""
+class Words(Kind):
+    """The words of a program, or paths."""
+
+    # whether a project's own program stands in for words that are not given
+    is_program: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +158,15 @@ class Word(Kind):
 
 
 TEXT = Kind()
+PAIR = Pair()
 PATTERN = Pattern()
 SWITCH = Switch()
-GPU = Gpu()
-COMMAND = Command()
+GPU = GpuName()
+COMMAND = Words()
+SIDES = Words(is_program=False)
 XLA_FLAGS = XlaFlags()
-FILE = Place()
-LOCAL = Place(remedy="copy it here first")
-FOLDER = Place(
+FILE = PathOf()
+LOCAL = PathOf(remedy="copy it here first")
+FOLDER = PathOf(
     needed="a folder", remedy="choose one here, and copy it there afterwards"
 )

@@ -92,6 +92,13 @@ class Request:
         for item in declared(type(self)):
             item.check(getattr(self, item.name))
 
+    def check_bare(self) -> None:
+        """Check the values of a call of the library, which have no units."""
+        for item in declared(type(self)):
+            value = getattr(self, item.name)
+            if value is not None:
+                item.option.kind.check_bare(item.parameter, value)
+
     def question(self) -> dict[str, Any]:
         """The options that the answer depends on, as JSON values by name."""
         recorded = [

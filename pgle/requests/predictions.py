@@ -14,7 +14,14 @@ from pgle.requests import shared, words_of
 from pgle.requests.given import StrPath, local_path, optional_path, path, words
 from pgle.requests.kinds import COMMAND, FILE, FOLDER, LOCAL, Number, Word
 from pgle.requests.option import Option, Request, argument, option
-from pgle.requests.shared import DEVICES, Compiled, Costs, Network, OnDevices, PerHost
+from pgle.requests.shared import (
+    DEVICES,
+    Costs,
+    ForCompiler,
+    Network,
+    OnDevices,
+    PerHost,
+)
 
 
 def output(help: str, meaning: str) -> Mapping[str, Option]:
@@ -79,7 +86,7 @@ class Predict(PerHost, Network):
 
 
 @frozen(slots=False)
-class Rehearse(Costs, OnDevices, Compiled):
+class Rehearse(Costs, OnDevices, ForCompiler):
     """A step that is compiled with and without a profile."""
 
     words: tuple[str, ...] = field(
@@ -201,7 +208,7 @@ class Sized(Request):
 
 
 @frozen(slots=False)
-class Scale(Sized, PerHost, Compiled):
+class Scale(Sized, PerHost, ForCompiler):
     """A step at sizes that one does not have."""
 
     vary: Mapping[str, Sequence[str]] = field(

@@ -216,7 +216,7 @@ class Cached(Request):
 
 
 @frozen(slots=False)
-class Compiled(OnTarget, Network, Flags, Captured, Cached):
+class ForCompiler(OnTarget, Network, Flags, Captured, Cached):
     """What is compiled for GPUs that are not there, and how."""
 
 
@@ -234,5 +234,52 @@ class Costs(Request):
             metavar="PROFILE",
             kind=LOCAL,
             meaning="measured costs; None: estimates stand in for them.",
+        ),
+    )
+
+
+@frozen(slots=False)
+class Forced(Request):
+    """Whether files that exist are written over."""
+
+    force: bool = field(
+        default=False,
+        kw_only=True,
+        metadata=option(
+            "--force",
+            "Overwrite output files that exist.",
+            kind=SWITCH,
+            meaning="overwrite.",
+            is_recorded=False,
+            is_repeated=False,
+        ),
+    )
+
+
+def bound(names: str, help: str, meaning: str) -> Mapping[str, Option]:
+    """A bound on what a profile must cover, as a share."""
+    return option(names, help, kind=Number(Rule(0, 1)), meaning=meaning)
+
+
+@frozen(slots=False)
+class Bounded(Request):
+    """What a profile must cover to count as used; defaults as of `pgle.xla.log.verdict.Bounds`."""
+
+    min_time_coverage: float = field(
+        default=0.95,
+        kw_only=True,
+        metadata=bound(
+            "--min-time-coverage",
+            "Exit with 1 if the profile covers less of the main module's time.",
+            "share of the main module's time that the profile must cover, 0 to 1.",
+        ),
+    )
+    min_collectives: float = field(
+        default=0.99,
+        kw_only=True,
+        metadata=bound(
+            "--min-collectives",
+            "Exit with 1 if collectives without a cost weigh more than the rest of the step.",
+            "share of the step that is left without collectives that have no cost, 0 to 1.",
         ),
     )

@@ -1,18 +1,73 @@
-"""What is asked of commands that run a program or look at a run."""
+"""What is asked of commands that run a program: `profile`, `perf`, `run`, `auto`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
 from attrs import field, frozen
 
+from pgle.checks import Rule
+from pgle.files import AnyPath
 from pgle.requests import shared
-from pgle.requests.option import option
-from pgle.requests.shared import Captured, Flags, OnDevices
+from pgle.requests.given import local_path, optional_path, place, texts
+from pgle.requests.kinds import COMMAND, FILE, FOLDER, SWITCH, Number, OneOf, Portion
+from pgle.requests.option import Option, Request, argument, option
+from pgle.requests.shared import Bounded, Captured, Flags, OnDevices, OnTarget
+
+
+def program() -> Mapping[str, Option]:
+    """The program that runs."""
+    return argument(
+        "-- COMMAND...", "the words of a command.", kind=COMMAND, is_listed=True
+    )
+
+
+def again(help: str) -> Mapping[str, Option]:
+    """``--force``, which overwrites nothing here."""
+    return option("--force", help, kind=SWITCH, is_recorded=False, is_repeated=False)
 
 
 @frozen(slots=False)
-class Stage(OnDevices, Flags, Captured):
-    """A program that is launched: `profile`, `perf`, `run`."""
+class InRunDirectory(Request):
+    """Where everything is kept."""
 
+    run_dir: Path = field(
+        default=Path("runs/default"),
+        kw_only=True,
+        converter=place,
+        metadata=option(
+            "--run-dir",
+            "Where the experiment lives.",
+            metavar="DIR",
+            kind=FOLDER,
+            is_recorded=False,
+            is_repeated=False,
+        ),
+    )
+
+
+@frozen(slots=False)
+class Profiled(Request):
+    """By which profiler."""
+
+    capture: Literal["auto", "jax", "nsys", "simulated"] = field(
+        default="auto",
+        kw_only=True,
+        metadata=option(
+            "--capture",
+            "Profiler; simulated needs no GPU. auto: jax if there is a GPU.",
+            kind=OneOf(("auto", "jax", "nsys", "simulated")),
+        ),
+    )
+
+
+@frozen(slots=False)
+class Stage(InRunDirectory, Profiled, OnDevices, Flags, Captured):
+    """A program that is launched, here or on a GPU that is not there."""
+
+    words: tuple[str, ...] = field(default=(), converter=texts, metadata=program())
     target: str = field(
         default="h100", kw_only=True, metadata=shared.target(shared.GPU_HELP)
     )
@@ -25,4 +80,207 @@ class Stage(OnDevices, Flags, Captured):
             metavar="N",
             kind=shared.DEVICES,
         ),
+    )
+    force: bool = field(
+        default=False,
+        kw_only=True,
+        metadata=again("Run a stage again; its old folder is kept under another name."),
+    )
+
+
+@frozen(slots=False)
+class InMode(Request):
+    """How collectives run."""
+
+    mode: Literal["sync", "async"] = field(
+        default="sync",
+        kw_only=True,
+        metadata=option(
+            "--mode",
+            "How collectives run while they are measured; 'pgle profile --help' says more.",
+            kind=OneOf(("sync", "async")),
+        ),
+    )
+
+
+@frozen(slots=False)
+class Windowed(Request):
+    """What is traced."""
+
+    window: str = field(
+        default="auto",
+        kw_only=True,
+        metadata=option(
+            "--window", "The part to trace.", metavar="auto|steps:A-B|seconds:N|all"
+        ),
+    )
+
+
+@frozen(slots=False)
+class ProfileStage(Stage, InMode, Windowed):
+    """A program that is traced."""
+
+
+@frozen(slots=False)
+class PerfStage(Stage, Bounded):
+    """A program that runs with its profile."""
+
+    profile: AnyPath | None = field(
+        default=None,
+        kw_only=True,
+        converter=optional_path,
+        metadata=option(
+            "--profile",
+            "[default: from the run directory]",
+            metavar="PROFILE",
+            kind=FILE,
+        ),
+    )
+    baseline: bool = field(
+        default=False,
+        kw_only=True,
+        metadata=option(
+            "--baseline",
+            "Run without the profile, scheduler on: what to compare with.",
+            kind=SWITCH,
+        ),
+    )
+
+
+@frozen(slots=False)
+class Run(Stage, InMode, Windowed, Bounded):
+    """All stages of a program."""
+
+    fail_slower: float = field(
+        default=0.01,
+        kw_only=True,
+        metadata=option(
+            "--fail-slower",
+            "Bound on a slowdown.",
+            metavar="SHARE",
+            kind=Portion(Rule(0, 1)),
+            default="1%",
+        ),
+    )
+
+
+@frozen(slots=False)
+class AutoPgleRuns(Request):
+    """What JAX's AutoPGLE does."""
+
+    runs: int = field(
+        default=3,
+        kw_only=True,
+        metadata=option(
+            "--runs",
+            "Executions of each function to trace.",
+            kind=Number(Rule(1, whole=True)),
+        ),
+    )
+    percentile: int = field(
+        default=90,
+        kw_only=True,
+        metadata=option(
+            "--percentile",
+            "Of the costs over them.",
+            kind=Number(Rule(0, 100, whole=True)),
+        ),
+    )
+    then_nsys: bool = field(
+        default=False,
+        kw_only=True,
+        metadata=option(
+            "--then-nsys",
+            "Run again under nsys, with the compiled program from the cache.",
+            kind=SWITCH,
+        ),
+    )
+    cache: Path | None = field(
+        default=None,
+        kw_only=True,
+        converter=local_path,
+        metadata=option(
+            "--cache",
+            "JAX's compilation cache.  [default: a new one in the run directory]",
+            metavar="DIR",
+            kind=FOLDER,
+        ),
+    )
+
+
+@frozen(slots=False)
+class Auto(InRunDirectory, AutoPgleRuns, Windowed, Flags):
+    """A program that AutoPGLE profiles."""
+
+    words: tuple[str, ...] = field(default=(), converter=texts, metadata=program())
+    force: bool = field(
+        default=False,
+        kw_only=True,
+        metadata=again("Run again; old folders are kept under other names."),
+    )
+
+
+@frozen(slots=False)
+class Proved(Request):
+    """Whether the whole chain is run, and where."""
+
+    prove: bool = field(
+        default=False,
+        kw_only=True,
+        metadata=option(
+            "--prove",
+            "Run the whole chain on a small program, and say what each link proves.",
+            kind=SWITCH,
+        ),
+    )
+    run_dir: Path | None = field(
+        default=None,
+        kw_only=True,
+        converter=local_path,
+        metadata=option(
+            "--run-dir",
+            "Where runs are to be kept; with --prove: a new folder.  "
+            "[default: ., with --prove runs/proof]",
+            metavar="DIR",
+            kind=FOLDER,
+        ),
+    )
+
+
+@frozen(slots=False)
+class OfPython(Request):
+    """Whose jaxlib is asked."""
+
+    python: str | None = field(
+        default=None,
+        kw_only=True,
+        metadata=option(
+            "--python",
+            "The Python of your program, whose jaxlib is asked.  [default: pgle's own]",
+            metavar="PATH",
+        ),
+    )
+
+
+@frozen(slots=False)
+class OfRelease(Request):
+    """A release of jaxlib."""
+
+    jaxlib: str | None = field(
+        default=None,
+        kw_only=True,
+        metadata=option(
+            "--jaxlib",
+            "Speak of this release rather than the installed one.",
+            metavar="VERSION",
+        ),
+    )
+
+
+@frozen(slots=False)
+class Doctor(Proved, Profiled, OnTarget, OfPython):
+    """Whether this machine is ready."""
+
+    target: str = field(
+        default="h100", kw_only=True, metadata=shared.target(shared.GPU_HELP)
     )

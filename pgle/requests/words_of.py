@@ -44,3 +44,11 @@ def measured(text: str) -> dict[int, float]:
     step_us = float(found[2]) * UNITS_US[found[3]]
     check_numbers("measured_us", step_us, MEASURED_US)
     return {int(found[1]): step_us}
+
+
+def step_range(text: str) -> tuple[int | None, int | None]:
+    """``FIRST:LAST``, either may be empty."""
+    first, colon, last = text.partition(":")
+    if not colon or not all(part == "" or part.isdigit() for part in (first, last)):
+        raise ValueError("write FIRST:LAST, such as 20:79")
+    return int(first) if first else None, int(last) if last else None

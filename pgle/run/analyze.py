@@ -30,6 +30,7 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, as_path, read_bytes
 from pgle.next import Next
+from pgle.requests.looks import Analyze, Report
 from pgle.run.compare import CompareRequest, run_compare, timed_steps
 from pgle.run.directory.directory import COMPARED, RunDirectory, StageFolder, free
 from pgle.run.directory.manifest import Manifest, read_manifest
@@ -87,6 +88,19 @@ class StepInput:
     profile: AnyPath | None = (
         None  # what the scheduler was given; None: the run directory's
     )
+
+
+def step_of(request: Analyze | Report) -> StepInput:
+    """The step that a command asks for."""
+    profile = request.profile if isinstance(request, Analyze) else None
+    return StepInput(request.inputs, request.hlo, request.target, profile)
+
+
+def other_of(request: Analyze | Report) -> StepInput | None:
+    """The step from before that it asks for, if any."""
+    if not request.against:
+        return None
+    return StepInput(request.against, request.against_hlo, request.target)
 
 
 def measured_step(side: StepInput, progress: Progress | None = None) -> MeasuredStep:

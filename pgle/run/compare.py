@@ -25,6 +25,7 @@ from pgle.errors import UserError, WorkloadError
 from pgle.files import TextLines, check_file, read_bytes, sha256, write_files
 from pgle.masking import kept_argv
 from pgle.next import Next
+from pgle.requests.steps import CompareRuns, Comparing
 from pgle.run.ask.machine import all_gpus
 from pgle.run.directory.directory import COMPARED, PROGRAM_FILES, RunDirectory, free
 from pgle.run.directory.manifest import StageRecord, extend_manifest, now, read_manifest
@@ -32,8 +33,14 @@ from pgle.run.inputs.next_command import COMPARE, is_compared, stage_left
 from pgle.run.inputs.step_times import read_runs, read_side
 from pgle.run.process.process import last_line, launch, named_files
 from pgle.steps.compare import Comparison, LimitCheck, Limits, compare, gate, stage_path
-from pgle.steps.estimate import Assumptions, Entry, make_trends, measured_spread
-from pgle.steps.series import Rules, check_runs
+from pgle.steps.estimate import (
+    Assumptions,
+    Entry,
+    given_spread,
+    make_trends,
+    measured_spread,
+)
+from pgle.steps.series import Rules, Side, check_runs
 from pgle.xla.flags.text import kept_flags
 
 
@@ -57,6 +64,50 @@ class CompareRequest:
     history: Path | None = None  # file of a history that shows how much launches differ
 
 
+def request_of(
+    asked: Comparing,
+    words: tuple[str, ...] = (),
+    base: tuple[str, ...] = (),
+    new: tuple[str, ...] = (),
+) -> CompareRequest:
+    """What to compare, by what was asked of two sides: as in `CompareRequest`."""
+    if asked.fail_undecided and asked.fail_slower is None:
+        remedy = "add --fail-slower 2%"
+        raise UserError("needs a bound", where="--fail-undecided", remedy=remedy)
+    first, last = asked.window or (None, None)
+    return CompareRequest(
+        words,
+        base,
+        new,
+        rules=Rules(asked.warmup, first, last),
+        assumptions=Assumptions(
+            asked.confidence,
+            asked.same_within,
+            paired=asked.paired,
+            launch_spread=given_spread(asked.launch_spread),
+        ),
+        limits=Limits(
+            fail_slower=asked.fail_slower,
+            fail_undecided=asked.fail_undecided,
+            require_faster=asked.require_faster,
+            max_loss_change=asked.max_loss_change,
+        ),
+        pattern=asked.pattern,
+        labels=asked.labels,
+        history=asked.history,
+    )
+
+
+def request_of_command(asked: CompareRuns) -> CompareRequest:
+    """What to compare, by a command line."""
+    return replace(
+        request_of(asked, asked.words, asked.base, asked.new),
+        rounds=asked.rounds,
+        profile=asked.profile,
+        run_dir=asked.run_dir,
+    )
+
+
 def run_compare(
     request: CompareRequest, tell: Callable[[str], None] = lambda line: None
 ) -> tuple[Comparison, tuple[LimitCheck, ...]]:
@@ -76,11 +127,20 @@ def run_compare(
         read_side(label, paths, rules=request.rules, pattern=request.pattern)
         for label, paths in zip(labels, (base, new), strict=True)
     )
+    return judged(one, two, replace(request, assumptions=assumptions))
+
+
+def judged(
+    one: Side, two: Side, request: CompareRequest
+) -> tuple[Comparison, tuple[LimitCheck, ...]]:
+    """Compare two sides, and hold the result against the limits."""
+    assumptions = request.assumptions
     if request.history is not None and assumptions.launch_spread is None:
         check_runs((*one.runs, *two.runs))
         trends = make_trends(read_history(request.history)[0])
+        source = str(request.history)
         spread = measured_spread(
-            trends, one.median_s, simulated=one.simulated, source=str(request.history)
+            trends, one.median_s, simulated=one.simulated, source=source
         )
         assumptions = replace(assumptions, launch_spread=spread)
     found = compare(one, two, assumptions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from pgle.costs.measure.measured import (
     AggregateOptions,
@@ -12,6 +12,7 @@ from pgle.costs.measure.measured import (
     measure,
     measured_profile,
 )
+from pgle.costs.measure.samples import parse_statistic
 from pgle.costs.profile.files import (
     SUFFIXES,
     check_suffix,
@@ -21,24 +22,9 @@ from pgle.costs.profile.files import (
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, check_absent, sha256, write_files
+from pgle.requests.profiles import Convert
 from pgle.run.inputs.traces import read_traces, run_dirs
 from pgle.xla.hlo.dumps import read_dumps
-
-
-@dataclass(frozen=True)
-class ConvertRequest:
-    """What to convert."""
-
-    inputs: tuple[AnyPath, ...]  # traces; several are merged
-    out: AnyPath  # ``.pbtxt``, ``.pb``, or a directory for one file per module
-    hlo: tuple[
-        AnyPath, ...
-    ] = ()  # HLO dump files or directories; without, modules embedded in the trace are used
-    module: str = "auto"  # ``auto``, ``all`` or a regular expression
-    options: AggregateOptions = field(default_factory=AggregateOptions)  # statistics
-    fingerprint_names: bool = False  # write ``fingerprint::name`` even for one module
-    target: str | None = None  # GPU whose estimates fill the gaps; None leaves gaps
-    force: bool = False  # overwrite
 
 
 @dataclass(frozen=True)
@@ -93,45 +79,50 @@ def default_output(inputs: Sequence[AnyPath]) -> AnyPath:
     )
 
 
-def default_hlo(inputs: Sequence[AnyPath]) -> tuple[AnyPath, ...]:
-    """The HLO dumps of the run directories among the inputs."""
-    dumps = [run.stage("profile").rank().hlo for run in run_dirs(inputs)]
+def hlo_of(request: Convert) -> tuple[AnyPath, ...]:
+    """The HLO dumps that are named; else those of the run directories among the inputs."""
+    if request.hlo:
+        return request.hlo
+    dumps = [run.stage("profile").rank().hlo for run in run_dirs(request.inputs)]
     return tuple(path for path in dumps if path.is_dir())
 
 
-def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Conversion:
+def convert(request: Convert, *, progress: Progress | None = None) -> Conversion:
     """Read, measure and write; what could not be written is found before any long work."""
-    out, inputs = request.out, (*request.inputs, *request.hlo)
+    options = AggregateOptions(
+        parse_statistic(request.stat),
+        parse_statistic(request.collective_stat),
+        request.all_executions,
+    )
+    out = request.output or default_output(request.inputs)
+    hlo = hlo_of(request)
+    inputs = (*request.inputs, *hlo)
     if out.suffix in SUFFIXES:
         check_output(out, force=request.force, inputs=inputs)
     elif (out.suffix or out.exists()) and not out.is_dir():
         check_suffix(out)
     trace = read_traces(request.inputs, progress=progress)
-    measured = measure(
-        trace, read_dumps(request.hlo), module=request.module, options=request.options
-    )
-    return Conversion(
-        measured,
-        write_profiles(
-            _profiles(measured, request), force=request.force, inputs=inputs
-        ),
-    )
+    dumps = read_dumps(hlo)
+    measured = measure(trace, dumps, module=request.module, options=options)
+    profiles = _profiles(measured, request, out)
+    written = write_profiles(profiles, force=request.force, inputs=inputs)
+    return Conversion(measured, written)
 
 
-def _profiles(measured: Measured, request: ConvertRequest) -> dict[AnyPath, Profile]:
+def _profiles(
+    measured: Measured, request: Convert, out: AnyPath
+) -> dict[AnyPath, Profile]:
     """The profiles to write, by path."""
-    if request.out.suffix in SUFFIXES:
+    target = request.complete
+    if out.suffix in SUFFIXES:
         several = request.fingerprint_names or len(measured.costs) > 1
-        return {
-            request.out: _profile(measured, request.target, fingerprint_names=several)
-        }
-    return {
-        request.out / f"{fingerprint}.pbtxt": _profile(
-            replace(measured, costs=(found,)), request.target
-        )
-        for found in measured.costs
-        for fingerprint in fingerprints(found)
-    }
+        return {out: _profile(measured, target, fingerprint_names=several)}
+    found: dict[AnyPath, Profile] = {}
+    for costs in measured.costs:
+        profile = _profile(replace(measured, costs=(costs,)), target)
+        for fingerprint in fingerprints(costs):
+            found[out / f"{fingerprint}.pbtxt"] = profile
+    return found
 
 
 def _profile(

@@ -25,6 +25,7 @@ from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, many
 from pgle.files import AnyPath, write_files
+from pgle.requests.profiles import Carry, Complete
 from pgle.run.convert import Written, check_output, write_profiles
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.target import gpu_of, same_gpu_of
@@ -80,29 +81,19 @@ def _dumps(paths: Sequence[AnyPath], wanted: str) -> Dumps:
     return Dumps(tuple(paths), tuple(modules), schedules)
 
 
-def complete_file(
-    profile: AnyPath,
-    hlo: Sequence[AnyPath],
-    output: AnyPath,
-    *,
-    target: str,
-    module: str = "",
-    devices_per_host: int = 8,
-    force: bool = False,
-) -> tuple[tuple[Completion, ...], Written]:
+def complete_file(request: Complete) -> tuple[tuple[Completion, ...], Written]:
     """Fill the gaps of a profile; what was filled, by module, of which the last holds the whole
     profile; its file.
 
-    `module` is a regular expression for module names; empty: the module that the profile has most
-    costs of. `target` is the GPU that estimates are for; empty: as the dump says.
-
     Raises:
-        UserError: the dump is of another generation of GPUs than `target`.
+        UserError: the dump is of another generation of GPUs than the target.
     """
+    profile, hlo, output = request.profile, request.hlo, request.output
+    module, force = request.module, request.force
     inputs = (profile, *hlo)
     check_output(output, force=force, inputs=inputs)
     given = read_profile(profile)
-    named = load_target(target) if target else None
+    named = load_target(request.target) if request.target else None
     completions: list[Completion] = []
     dumps = read_dumps(hlo)
     chosen = _covered_modules(given, dumps, module)
@@ -117,7 +108,8 @@ def complete_file(
         lhs_module = dumps.lhs_module(final.name)
         several = len(chosen) > 1
         hardware = replace(
-            same_gpu_of(final, named).hardware, devices_per_host=devices_per_host
+            same_gpu_of(final, named).hardware,
+            devices_per_host=request.devices_per_host,
         )
         completions.append(
             complete_profile(
@@ -129,28 +121,19 @@ def complete_file(
     return tuple(completions), written
 
 
-def carry_file(
-    profile: AnyPath,
-    old: AnyPath,
-    new: AnyPath,
-    output: AnyPath,
-    *,
-    target: str = "",
-    devices_per_host: int = 8,
-    module: str = "",
-    force: bool = False,
-) -> tuple[Carried, Written]:
-    """Carry a profile from the module that it was measured on, in an old dump, to that of a new
+def carry_file(request: Carry) -> tuple[Carried, Written]:
+    """Carry a profile over from the module that it was measured on, in an old dump, to that of a new
     dump; and its file.
 
-    `target` is the GPU by whose links collectives of another size are scaled; empty: as the new
-    dump says. `module` is as of `complete_file`.
-
     Raises:
-        UserError: the new dump is of another generation of GPUs than `target`.
+        UserError: the new dump is of another generation of GPUs than the target.
     """
+    profile, old, new = request.profile, request.old, request.new
+    output, module, force = request.output, request.module, request.force
     check_output(output, force=force, inputs=(profile, old, new))
-    given, before, after = read_profile(profile), read_dumps([old]), read_dumps([new])
+    given = read_profile(profile)
+    before = read_dumps([old])
+    after = read_dumps([new])
     sources = _covered_modules(given, before, module)
     if not sources:
         remedy = "give --from the dump of the program that it was measured on"
@@ -168,8 +151,9 @@ def carry_file(
         raise no_match(module or source.name, [item.name for item in after.modules])
     goal = max(wanted, key=lambda item: len(item.instructions))
     one, other = table_of(before, source), table_of(after, goal)
-    gpu = same_gpu_of(goal, load_target(target) if target else None).hardware
-    hardware = replace(gpu, devices_per_host=devices_per_host)
+    target = load_target(request.target) if request.target else None
+    gpu = same_gpu_of(goal, target).hardware
+    hardware = replace(gpu, devices_per_host=request.devices_per_host)
     check_source(given, one, profile)
     carried = carry(given, one, other, scale_by(one, other, hardware))
     if not carried.matches:

@@ -15,6 +15,7 @@ from pathlib import Path
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError, many
 from pgle.masking import kept_text
+from pgle.requests.stages import Stage
 from pgle.run.amd_checks import check_amd_driver, check_amd_gpus
 from pgle.run.ask.amd_gpus import NODES, read_amd_gpus
 from pgle.run.ask.jaxlib import lint_flags, repair
@@ -636,14 +637,8 @@ def prove(
     if run.exists() and any(run.iterdir()):
         raise UserError("is not empty", where=run, remedy="choose a new --run-dir")
     directory = RunDirectory(run)
-    back_end = choose_back_end(
-        capture,
-        target=target,
-        devices=DEVICES,
-        topology=None,
-        choose=None,
-        quiet_s=20.0,
-    )
+    asked = Stage(capture=capture, target=target, devices=DEVICES)
+    back_end = choose_back_end(asked)
     simulated = isinstance(back_end, SimulatedBackEnd)
     devices = DEVICES if simulated else min(DEVICES, _count_gpus()) or DEVICES
     only = ("--compile-only",) if simulated else ()

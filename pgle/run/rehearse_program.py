@@ -24,7 +24,7 @@ from pgle.files import read_bytes, read_head, sha256
 from pgle.masking import kept_argv
 from pgle.next import Next
 from pgle.requests.predictions import Rehearse, Tune
-from pgle.requests.shared import Compiled, Flags, OnDevices
+from pgle.requests.shared import Flags, ForCompiler, OnDevices
 from pgle.requests.stages import Stage
 from pgle.run.ask.jaxlib import PLUGIN_PACKAGES, installed, lint_flags, repair
 from pgle.run.capture.capture import capture_modules, devices_for
@@ -107,7 +107,7 @@ class RehearseRequest:
     out: Path  # folder for dumps, profile and pictures; new or empty
     python: str  # the interpreter whose jaxlib compiles
     # the command; what else is here is settled, whatever it says
-    asked: Compiled = field(default_factory=Compiled)
+    asked: ForCompiler = field(default_factory=ForCompiler)
     flags: tuple[
         str, ...
     ] = ()  # of the user, from XLA_FLAGS and from the command line, as text; the later wins
@@ -394,7 +394,7 @@ SETTLED = ("devices", "topology", "flags", "choose")
 """What is recorded as it was settled, or is in the module."""
 
 
-def asked_of_search(asked: Compiled, program: str, target: Target) -> dict[str, Any]:
+def asked_of_search(asked: ForCompiler, program: str, target: Target) -> dict[str, Any]:
     """What a search is of, as far as it is known before its module is.
 
     Args:
@@ -457,7 +457,7 @@ def _modules(
 
 def settle(
     modules: Sequence[Path],
-    asked: Compiled,
+    asked: ForCompiler,
     program: CapturedProgram,
     target: Target,
     out: Path,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
-from pgle.requests.shared import Compiled
+from pgle.requests.shared import ForCompiler
 from pgle.run.ask.jaxlib import installed
 from pgle.run.capture.captured import CapturedProgram
 from pgle.run.process.memory import memory_fraction
@@ -31,7 +31,7 @@ def settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         environment: str = "", *flags: str, program: CapturedProgram = OURS
     ) -> RehearseRequest:
         monkeypatch.setenv("XLA_FLAGS", environment)
-        asked = Compiled(flags=flags)
+        asked = ForCompiler(flags=flags)
         return settle([module], asked, program, load_target("h100"), tmp_path)
 
     return settled
@@ -206,7 +206,7 @@ def test_xlas_own_model_gets_hosts_and_network(
             settled(),
             target=load_target(target),
             topology=topology,
-            asked=Compiled(network_gb_s=network),
+            asked=ForCompiler(network_gb_s=network),
         )
     )
     flag = f"--xla_gpu_analytical_latency_estimator_options={options}"

@@ -19,6 +19,9 @@ from pgle.errors import UserError
 from pgle.files import open_bytes, read_kept
 from pgle.masking import kept_argv
 from pgle.next import Next
+from pgle.requests.option import declared
+from pgle.requests.shared import Captured, OnDevices
+from pgle.requests.stages import InMode, Windowed
 from pgle.run.directory.directory import COMPARED, MANIFEST, STORED, RunDirectory, free
 from pgle.run.directory.manifest import Manifest, read_manifest
 from pgle.run.process.flags import user_flags
@@ -30,10 +33,14 @@ COMPARE = "compare"  # stage of the manifest: the step times were compared
 ON_GPU = "jax"  # the profiler that every GPU has; without a GPU it is refused
 UNKNOWN = ("COMMAND",)  # placeholder for an unknown program
 
-_OPTIONS: Mapping[str, str | None] = dict.fromkeys(
-    ("target", "devices", "topology", "choose")
-)
-_OF_PROFILING = {"mode": "sync", "window": "auto"}
+_OPTIONS: Mapping[str, object] = {
+    item.name: None
+    for item in (*declared(OnDevices), *declared(Captured))
+    if item.option.is_repeated
+}
+_OF_PROFILING = {
+    item.name: item.default for item in (*declared(InMode), *declared(Windowed))
+}
 """Options of all stages and of stages that profile, with the default, which is not repeated."""
 
 
@@ -105,7 +112,7 @@ def launch_of(run: RunDirectory) -> ProgramLaunch:
     )
 
 
-def _words(asked: Mapping[str, Any], defaults: Mapping[str, str | None]) -> list[str]:
+def _words(asked: Mapping[str, Any], defaults: Mapping[str, object]) -> list[str]:
     """The options that do not have their default."""
     named = [
         name

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from pgle.errors import UserError
 from pgle.masking import kept_argv
 from pgle.next import Next
+from pgle.requests.stages import Auto
 from pgle.run.ask.jaxlib import installed
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.hook import read_facts
@@ -74,27 +75,13 @@ class AutoResult:
         return self.worked and (self.handover is None or bool(self.handed_over))
 
 
-def run_auto(
-    request: StageRequest,
-    *,
-    runs: int = 3,
-    percentile: int = 90,
-    then_nsys: bool = False,
-    cache: Path | None = None,
-    window: str = "auto",
-    force: bool = False,
-) -> AutoResult:
+def run_auto(request: StageRequest, asked: Auto) -> AutoResult:
     """Run the command of a stage ``auto`` with AutoPGLE; raises `WorkloadError` if the program
     failed.
 
     Args:
         request: the stage.
-        runs: executions of each function that it traces.
-        percentile: of the costs over them.
-        then_nsys: run again, with the program from the cache, under nsys, as a stage ``auto-nsys``.
-        cache: JAX's compilation cache; None: a new one in the run directory.
-        window: what nsys traces.
-        force: run again; the old folders are kept under other names.
+        asked: of the command; what nsys traces is the stage ``auto-nsys``.
     """
     # a launcher may start others
     if (
@@ -107,22 +94,21 @@ def run_auto(
             "AutoPGLE measures GPU work, and this machine has no driver of a GPU",
             remedy=remedy,
         )
-    if then_nsys:
+    if asked.then_nsys:
         _check_release(request.command)
     environment = {
         "JAX_ENABLE_PGLE": "true",
-        "JAX_PGLE_PROFILING_RUNS": str(runs),
-        "JAX_PGLE_AGGREGATION_PERCENTILE": str(percentile),
+        "JAX_PGLE_PROFILING_RUNS": str(asked.runs),
+        "JAX_PGLE_AGGREGATION_PERCENTILE": str(asked.percentile),
         **_CACHE_ALL,
     }
-    checked_window(window)  # the stage that it is for comes last
-    cache = (cache or request.run.path / "auto-cache").resolve()
-    stage = run_stage(
-        request, RealBackEnd("none", environment=environment, cache=cache), force=force
-    )
+    checked_window(asked.window)  # the stage that it is for comes last
+    cache = (asked.cache or request.run.path / "auto-cache").resolve()
+    back_end = RealBackEnd("none", environment=environment, cache=cache)
+    stage = run_stage(request, back_end, force=asked.force)
     files = request.folder.rank(stage.rank)
     facts = read_facts(files)
-    outcome, why = _outcome(runs, files.log, facts)
+    outcome, why = _outcome(asked.runs, files.log, facts)
     seen = facts.get("auto_pgle", {})
     recompiled = dict(seen.get("recompiled", {}))
     result = AutoResult(stage, cache, outcome, why, recompiled, warnings=stage.warnings)
@@ -131,7 +117,9 @@ def run_auto(
     elif outcome == "recompiled":
         verdict = confirm(ConfirmRequest(files.log)).main
         result = replace(result, verdict=verdict)
-    return _hand_over(result, window, force=force) if then_nsys else result
+    if not asked.then_nsys:
+        return result
+    return _hand_over(result, asked.window, force=asked.force)
 
 
 _CACHE_ALL = {

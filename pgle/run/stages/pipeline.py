@@ -17,7 +17,9 @@ from pgle.costs.profile.files import read_profile, sidecar_path
 from pgle.errors import UserError, WorkloadError
 from pgle.files import AnyPath, check_absent, read_bytes, read_kept, sha256, write_files
 from pgle.mission import Compared, fulfil
-from pgle.run.convert import Conversion, ConvertRequest, convert
+from pgle.requests.profiles import Convert
+from pgle.requests.stages import Stage, Windowed
+from pgle.run.convert import Conversion, convert
 from pgle.run.coverage import Fit, verify
 from pgle.run.directory.directory import COMPARED, RunDirectory, StageFolder
 from pgle.run.directory.manifest import (
@@ -55,18 +57,20 @@ def has_driver() -> bool:
     return any(Path(vendor.driver_file).exists() for vendor in VENDORS.values())
 
 
-def choose_back_end(
-    capture: Capture, window: str = "auto", **simulated: Any
-) -> BackEnd:
-    """The back end that `--capture` names; ``auto`` takes GPUs if this machine has some.
-
-    `simulated` has the fields of `SimulatedBackEnd`.
-    """
-    checked_window(window)
+def choose_back_end(asked: Stage) -> BackEnd:
+    """The back end that `--capture` names; ``auto`` takes GPUs if this machine has some."""
+    window = checked_window(asked.window if isinstance(asked, Windowed) else "auto")
+    capture = asked.capture
     if capture == "auto":
         capture = "jax" if has_gpus() else "simulated"
     if capture == "simulated":
-        return SimulatedBackEnd(**simulated)
+        return SimulatedBackEnd(
+            asked.target,
+            asked.devices,
+            asked.topology,
+            choose=asked.choose,
+            quiet_s=asked.quiet_s,
+        )
     return RealBackEnd(capture, window)
 
 
@@ -305,7 +309,7 @@ class Experiment:
         self.on_result(result)
         return stage.folder
 
-    def convert(self, request: ConvertRequest) -> Path:
+    def convert(self, request: Convert) -> Path:
         """Convert the traces of the profile stage if due; return the path of the profile."""
         run = self._run
         sources = (*self.profiled.folder.trace_files(), *self.profiled.folder.dumps())

@@ -17,6 +17,7 @@ from pgle.costs.profile.coverage import complete_profile
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.errors import UserError
+from pgle.requests.profiles import Complete
 from pgle.run.coverage import complete_file
 from pgle.trace.nsys.read import read_nsys
 from pgle.xla.hlo.dumps import read_module
@@ -175,9 +176,9 @@ def test_the_command_writes_a_profile_whose_sidecar_marks_what_was_filled(
             for c in real()[1][::2]
         )
     )
-    completions, _ = complete_file(
-        given, [DUMP], tmp_path / "full.pbtxt", target="a100"
-    )
+    full = tmp_path / "full.pbtxt"
+    asked = Complete(given, hlo=[DUMP], output=full, target="a100")
+    completions, _ = complete_file(asked)
     written = read_profile(tmp_path / "full.pbtxt")
     assert len(written) == completions[0].wanted
     assert {cost.origin for cost in written.costs[-100:]} <= {
@@ -190,5 +191,6 @@ def test_a_profile_of_another_program_is_refused(tmp_path: Path) -> None:
     given = tmp_path / "other.pbtxt"
     given.write_text('costs { name: "nothing.here" cost_us: 1 }\n')
     with pytest.raises(UserError, match="no cost of any instruction"):
-        complete_file(given, [DUMP], tmp_path / "full.pbtxt", target="a100")
+        full = tmp_path / "full.pbtxt"
+        complete_file(Complete(given, hlo=[DUMP], output=full, target="a100"))
     assert not (tmp_path / "full.pbtxt").exists()

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 import pytest
 
 from pgle.errors import UserError, WorkloadError
-from pgle.requests.shared import Compiled
+from pgle.requests.shared import ForCompiler
 from pgle.run.capture.capture import (
     Devices,
     capture_environment,
@@ -374,7 +374,7 @@ def test_a_program_partitions_its_own_operations_on_a_mesh_of_several_slices(tmp
         "XLA takes minutes to cut an array for 2,048 devices"
     )
     program = read_captured(chosen.parent)
-    request = settle([chosen], Compiled(), program, H100, tmp_path, topology="2x2x4")
+    request = settle([chosen], ForCompiler(), program, H100, tmp_path, topology="2x2x4")
     compiled = request.compilation().module
     module = read_module(compiled)
     shapes = {item.opcode: item.shape.dimensions for item in module.walk()}
@@ -513,7 +513,7 @@ def test_a_rehearsal_of_what_is_no_step_is_not_good_unless_it_was_named(
         "executed": {module.name: 1},
     }
     (tmp_path / ".program.json").write_text(json.dumps(program))
-    asked = Compiled(choose=choose)
+    asked = ForCompiler(choose=choose)
     request = settle([module], asked, read_captured(tmp_path), H100, tmp_path)
     assert (
         Rehearsal.good.fget(SimpleNamespace(request=request, used=True, moves=()))

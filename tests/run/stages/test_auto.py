@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pgle.errors import UserError
+from pgle.requests.stages import Auto
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.stages.auto import _outcome, run_auto
 from pgle.run.stages.stage import StageRequest
@@ -46,7 +47,6 @@ def test_without_a_gpu_nothing_is_run(tmp_path, monkeypatch):
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     with pytest.raises(UserError, match="no driver of a GPU"):
         words = ("python", "-c", "raise SystemExit('ran')")
-        run_auto(
-            StageRequest("auto", words, RunDirectory(tmp_path / "run"), "baseline")
-        )
+        run = RunDirectory(tmp_path / "run")
+        run_auto(StageRequest("auto", words, run, "baseline"), Auto())
     assert not (tmp_path / "run").exists()

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
+from pgle.requests.stages import ProfileStage
 from pgle.run.compare import _inputs
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.process.process import program_of
@@ -16,7 +17,7 @@ WINDOWS = ["auto", "all", "steps:5", "steps:5-10", "seconds:10", "seconds:0.5"]
 
 @pytest.mark.parametrize("window", WINDOWS)
 def test_windows(window: str) -> None:
-    assert choose_back_end("jax", window).plan  # no error
+    assert choose_back_end(ProfileStage(capture="jax", window=window)).plan  # no error
 
 
 @pytest.mark.parametrize("capture", ["jax", "simulated"])
@@ -25,7 +26,7 @@ def test_windows(window: str) -> None:
 )
 def test_other_windows_are_refused_before_anything_runs(window: str, capture) -> None:
     with pytest.raises(UserError, match="no such window"):
-        choose_back_end(capture, window)
+        choose_back_end(ProfileStage(capture=capture, window=window))
 
 
 def test_a_profile_that_was_changed_under_its_hash_is_not_given_to_xla(

@@ -1,0 +1,33 @@
+"""Every command that has a request, by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pgle.requests.looks import Analyze, Confirm, OrderOfRanks, Report
+from pgle.requests.option import Request
+from pgle.requests.predictions import Predict, Rehearse, Scale, Tune
+from pgle.requests.profiles import Carry, Complete, Convert, Verify
+from pgle.requests.stages import Auto, Doctor, PerfStage, ProfileStage, Run
+from pgle.requests.steps import CompareRuns
+
+COMMANDS: Mapping[str, type[Request]] = {
+    "analyze": Analyze,
+    "auto": Auto,
+    "carry": Carry,
+    "compare": CompareRuns,
+    "complete": Complete,
+    "confirm": Confirm,
+    "convert": Convert,
+    "doctor": Doctor,
+    "perf": PerfStage,
+    "predict": Predict,
+    "profile": ProfileStage,
+    "ranks": OrderOfRanks,
+    "rehearse": Rehearse,
+    "report": Report,
+    "run": Run,
+    "scale": Scale,
+    "tune": Tune,
+    "verify": Verify,
+}

@@ -1,0 +1,158 @@
+"""Options of a project, from its configuration: ``[tool.pgle]`` of pyproject.toml, or pgle.toml.
+
+A key is the long name of an option without its dashes, or ``command``, the words of the program.
+It counts for every command that has the option. A table with the name of a command holds keys of
+that command alone, which come first:
+
+    target = "h100"
+    command = ["python", "train.py"]
+
+    [tune]
+    budget = 40
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pgle.errors import UserError, suggestion
+from pgle.files import read_bytes
+from pgle.requests import kinds
+from pgle.requests.commands import COMMANDS
+from pgle.requests.option import Declared, Request, declared
+from pgle.requests.project import MOST_BYTES, SHARED
+
+PROGRAM = "command"  # the key of the words of a program
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """An option as a project has it."""
+
+    key: str  # in the file
+    shown: str  # its value, as text
+    value: Any  # as a command line has it: text, True or False, several texts
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What a file says."""
+
+    path: Path
+    keys: Mapping[str, Any]  # of all commands
+    tables: Mapping[str, Mapping[str, Any]]  # of one command each
+
+    @property
+    def name(self) -> str:
+        """The file, as it is called in an answer."""
+        return self.path.name
+
+    def settings(self, command: str) -> dict[str, Setting]:
+        """The options of a command, by the names of its fields."""
+        own = self.tables.get(command, {})
+        found = {}
+        for item in declared(COMMANDS[command]):
+            key = key_of(item)
+            if key in own:
+                found[item.name] = self._setting(item, key, own[key])
+            elif key in self.keys and _is_meant(item, self.keys[key]):
+                found[item.name] = self._setting(item, key, self.keys[key])
+        return found
+
+    def _setting(self, item: Declared, key: str, given: Any) -> Setting:
+        kind = item.option.kind
+        if isinstance(kind, kinds.Switch) != isinstance(given, bool):
+            wanted = "true or false" if isinstance(kind, kinds.Switch) else "a value"
+            raise UserError(
+                f"{_shown(given)} is not what this option takes",
+                where=f"{self.path}: {key}",
+                remedy=f"write {wanted}",
+            )
+        if isinstance(kind, kinds.Words):
+            words = tuple(shlex.split(given) if isinstance(given, str) else given)
+            return Setting(key, shlex.join(map(str, words)), tuple(map(str, words)))
+        items = given if isinstance(given, list) else [given]
+        texts = [self._text(kind, value) for value in items]
+        shown = ", ".join(texts)
+        if isinstance(given, bool):
+            return Setting(key, _shown(given), given)
+        if item.option.is_listed or isinstance(kind, kinds.Pair):
+            return Setting(key, shown, tuple(texts))
+        return Setting(key, shown, ",".join(texts))
+
+    def _text(self, kind: kinds.Kind, value: Any) -> str:
+        """A value as it is typed; a path is relative to the file's folder."""
+        text = str(value)
+        if not isinstance(kind, kinds.PathOf) or "://" in text:
+            return text
+        return os.path.relpath(self.path.parent / text)
+
+
+def read_configuration(path: Path) -> Configuration:
+    """What a file of `project_file` says.
+
+    Raises:
+        UserError: it is not TOML, or has a key that nothing takes.
+    """
+    try:
+        table: Any = tomllib.loads(read_bytes(path, max_bytes=MOST_BYTES).decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"is not TOML ({error})", where=path) from None
+    if path.name == SHARED:
+        table = table.get("tool", {}).get("pgle", {})
+    tables = {key: value for key, value in table.items() if isinstance(value, dict)}
+    keys = {key: value for key, value in table.items() if key not in tables}
+    found = Configuration(path, keys, tables)
+    _check(found)
+    return found
+
+
+def _check(found: Configuration) -> None:
+    """Raise `UserError` for a key that no command takes."""
+    known = {name: set(map(key_of, declared(COMMANDS[name]))) for name in COMMANDS}
+    every = set().union(*known.values())
+    for key in found.keys:
+        if key not in every:
+            raise _unknown(key, found.path, {*every, *COMMANDS})
+    for name, table in found.tables.items():
+        if name not in COMMANDS:
+            raise _unknown(name, found.path, {*every, *COMMANDS})
+        for key in table:
+            if key not in known[name]:
+                where = Path(f"{found.path}: [{name}]")
+                raise _unknown(key, where, known[name])
+
+
+def _unknown(key: str, where: Path, known: set[str]) -> UserError:
+    near = suggestion(key, sorted(known - {""}))
+    remedy = near or "keys are the long names of options: target, devices, network"
+    return UserError(f"no command has '{key}'", where=where, remedy=remedy)
+
+
+def key_of(item: Declared) -> str:
+    """The key of a field; empty: it has none."""
+    if not item.option.is_argument:
+        return item.option.flag.removeprefix("--")
+    is_program = item.option.kind == kinds.COMMAND
+    return PROGRAM if is_program else ""
+
+
+def _is_meant(item: Declared, given: Any) -> bool:
+    """Whether a key of all commands is for this one too: ``cache`` is a switch or a folder."""
+    return isinstance(item.option.kind, kinds.Switch) == isinstance(given, bool)
+
+
+def _shown(given: Any) -> str:
+    return str(given).lower() if isinstance(given, bool) else str(given)
+
+
+def program_of(request: type[Request]) -> str | None:
+    """The field with the words of a program, if a command has one."""
+    names = [item.name for item in declared(request) if key_of(item) == PROGRAM]
+    return names[0] if names else None

@@ -1,0 +1,235 @@
+"""What is asked of commands that make, check, fill and carry cost profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import field, frozen
+
+from pgle.files import AnyPath
+from pgle.requests import shared
+from pgle.requests.given import optional_path, path, paths, some_paths
+from pgle.requests.kinds import FILE, SWITCH
+from pgle.requests.option import Option, argument, option
+from pgle.requests.shared import Bounded, Forced
+
+
+def hlo(meaning: str, of: str = "") -> Mapping[str, Option]:
+    """``--hlo``, several times; `of` says of which run."""
+    return option(
+        "--hlo",
+        f"HLO dump file or directory{of}; repeatable.",
+        metavar="PATH",
+        kind=FILE,
+        is_listed=True,
+        meaning=meaning,
+    )
+
+
+def written() -> Mapping[str, Option]:
+    """``-o``, the profile that is written."""
+    return option(
+        "-o --output",
+        "Profile to write: .pbtxt or .pb.",
+        metavar="OUT",
+        kind=FILE,
+        meaning="profile to write: ``.pbtxt`` or ``.pb``.",
+        is_repeated=False,
+    )
+
+
+def per_host() -> Mapping[str, Option]:
+    """``--devices-per-host`` of one that is filled or carried."""
+    return shared.devices_per_host("GPUs that share NVLink.")
+
+
+def profile() -> Mapping[str, Option]:
+    """A profile that is there."""
+    return argument("PROFILE", "the profile.", kind=FILE)
+
+
+@frozen(slots=False)
+class Convert(Forced):
+    """Traces that become a profile."""
+
+    inputs: tuple[AnyPath, ...] = field(
+        converter=some_paths,
+        metadata=argument(
+            "INPUT...",
+            "traces or a run directory; several are ranks of one job.",
+            kind=FILE,
+            is_listed=True,
+        ),
+    )
+    output: AnyPath | None = field(
+        default=None,
+        converter=optional_path,
+        metadata=option(
+            "-o --output",
+            "Profile (.pbtxt, .pb), or a directory: one per module.  "
+            "[default: RUN/profile.pbtxt]",
+            metavar="OUT",
+            kind=FILE,
+            meaning="``.pbtxt``, ``.pb`` or a folder; None: into the run directory.",
+            is_repeated=False,
+        ),
+    )
+    hlo: tuple[AnyPath, ...] = field(
+        default=(),
+        kw_only=True,
+        converter=paths,
+        metadata=hlo("HLO dumps of the profiled run.", " of the profiled run"),
+    )
+    module: str = field(
+        default="auto",
+        kw_only=True,
+        metadata=shared.module(
+            "Which modules to convert.",
+            "which modules: ``auto``, ``all`` or a regular expression.",
+            "auto|all|REGEX",
+        ),
+    )
+    stat: str = field(
+        default="median",
+        kw_only=True,
+        metadata=option(
+            "--stat",
+            "Compute: median, mean, min, max, pNN.",
+            metavar="NAME",
+            meaning="statistic of compute: ``median``, ``mean``, ``min``, ``max``, ``pNN``.",
+        ),
+    )
+    collective_stat: str = field(
+        default="median",
+        kw_only=True,
+        metadata=option(
+            "--collective-stat",
+            "Collectives: the same.",
+            metavar="NAME",
+            meaning="the same for collectives.",
+        ),
+    )
+    fingerprint_names: bool = field(
+        default=False,
+        kw_only=True,
+        metadata=option(
+            "--fingerprint-names",
+            "Write fingerprint::name, so that other modules ignore the costs.",
+            kind=SWITCH,
+            meaning="write ``fingerprint::name``, so that other modules ignore the costs.",
+        ),
+    )
+    all_executions: bool = field(
+        default=False,
+        kw_only=True,
+        metadata=option(
+            "--all-executions",
+            "Keep warm-up and truncated executions.",
+            kind=SWITCH,
+            meaning="keep warm-up and truncated executions.",
+        ),
+    )
+    complete: str | None = field(
+        default=None,
+        kw_only=True,
+        metadata=option(
+            "--complete",
+            "Fill gaps, with estimates for this GPU (h100, a100, …).",
+            metavar="TARGET",
+            meaning="fill gaps with estimates for this GPU.",
+        ),
+    )
+
+
+@frozen(slots=False)
+class Verify(Bounded):
+    """A profile that is held against a module."""
+
+    profile: AnyPath = field(converter=path, metadata=profile())
+    hlo: tuple[AnyPath, ...] = field(
+        default=(),
+        converter=paths,
+        metadata=hlo("dump files or folders, with LHS's schedule dumps."),
+    )
+    module: str = field(
+        default="",
+        kw_only=True,
+        metadata=shared.module(
+            "Only modules whose name matches.",
+            "regular expression searched in module names; empty: all.",
+        ),
+    )
+
+
+@frozen(slots=False)
+class Complete(Forced):
+    """A profile whose gaps are filled."""
+
+    profile: AnyPath = field(converter=path, metadata=profile())
+    hlo: tuple[AnyPath, ...] = field(
+        kw_only=True, converter=some_paths, metadata=hlo("dumps of its program.")
+    )
+    output: AnyPath = field(kw_only=True, converter=path, metadata=written())
+    target: str = field(
+        default="",
+        kw_only=True,
+        metadata=shared.target(
+            "GPU of the estimates: h100, a100, …  [default: the dump's]",
+            "GPU of the estimates; empty: as the dump says.",
+        ),
+    )
+    module: str = field(
+        default="",
+        kw_only=True,
+        metadata=shared.module(
+            "Modules to complete for.  [default: best match]",
+            "regular expression for module names; empty: the module that the profile has "
+            "most costs of.",
+        ),
+    )
+    devices_per_host: int = field(default=8, kw_only=True, metadata=per_host())
+
+
+@frozen(slots=False)
+class Carry(Forced):
+    """A profile that is carried to another compilation of its program."""
+
+    profile: AnyPath = field(converter=path, metadata=profile())
+    old: AnyPath = field(
+        kw_only=True,
+        converter=path,
+        metadata=option(
+            "--from",
+            "Dump that the profile was measured on.",
+            metavar="OLD_HLO",
+            kind=FILE,
+        ),
+    )
+    new: AnyPath = field(
+        kw_only=True,
+        converter=path,
+        metadata=option(
+            "--to",
+            "Dump that the profile is wanted for.",
+            metavar="NEW_HLO",
+            kind=FILE,
+        ),
+    )
+    output: AnyPath = field(kw_only=True, converter=path, metadata=written())
+    target: str = field(
+        default="",
+        kw_only=True,
+        metadata=shared.target(
+            "GPU whose links scale collectives.  [default: the dump's]",
+            "GPU by whose links collectives of another size are scaled; empty: as the new "
+            "dump says.",
+        ),
+    )
+    devices_per_host: int = field(default=8, kw_only=True, metadata=per_host())
+    module: str = field(
+        default="",
+        kw_only=True,
+        metadata=shared.module(
+            "Module to carry.  [default: best match]", "as of `Complete`."
+        ),
+    )

@@ -1,0 +1,380 @@
+"""What is asked of commands on step times: two sides compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from attrs import field, frozen
+
+from pgle.checks import Rule
+from pgle.requests import words_of
+from pgle.requests.given import Paths, local_path, place, texts
+from pgle.requests.kinds import (
+    FOLDER,
+    LOCAL,
+    PAIR,
+    PATTERN,
+    SIDES,
+    SWITCH,
+    Number,
+    PathOf,
+    Portion,
+    Word,
+)
+from pgle.requests.option import Request, argument, option
+from pgle.requests.shared import Forced
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Times: TypeAlias = "Paths | npt.ArrayLike | Sequence[npt.ArrayLike]"
+"""Paths of runs; or an array of step times in seconds; or several such arrays, one for each run."""
+SHARE = Portion(Rule(0, 1))
+
+
+@frozen(slots=False)
+class Assumed(Request):
+    """How two sides are compared, and what NEW must keep."""
+
+    paired: bool = field(
+        default=False,
+        kw_only=True,
+        metadata=option(
+            "--paired",
+            "Run i of BASE belongs to run i of NEW.",
+            kind=SWITCH,
+            meaning="run i of `base` belongs to run i of `new`.",
+        ),
+    )
+    labels: tuple[str, str] = field(
+        default=("", ""),
+        kw_only=True,
+        metadata=option(
+            "--label",
+            "Names of the sides in the output.",
+            metavar="BASE NEW",
+            kind=PAIR,
+            meaning="names of the sides in the answer; empty: by their paths.",
+        ),
+    )
+    fail_slower: float | None = field(
+        default=None,
+        kw_only=True,
+        metadata=option(
+            "--fail-slower",
+            "Fail if NEW is shown to be slower by more than this: 2%.",
+            metavar="SHARE",
+            kind=SHARE,
+            meaning="the answer is not ok if `new` is shown to be slower by more than this "
+            "share: 0.02.",
+        ),
+    )
+    fail_undecided: bool = field(
+        default=False,
+        kw_only=True,
+        metadata=option(
+            "--fail-undecided",
+            "Fail also if the runs cannot tell.",
+            kind=SWITCH,
+            meaning="the answer is not ok either if the runs cannot tell.",
+        ),
+    )
+    require_faster: bool = field(
+        default=False,
+        kw_only=True,
+        metadata=option(
+            "--require-faster",
+            "Fail unless NEW is faster.",
+            kind=SWITCH,
+            meaning="the answer is not ok unless `new` is faster.",
+        ),
+    )
+    max_loss_change: float | None = field(
+        default=None,
+        kw_only=True,
+        metadata=option(
+            "--max-loss-change",
+            "Fail if the loss differs by more.",
+            metavar="SHARE",
+            kind=SHARE,
+            meaning="the answer is not ok if the loss differs by more, as a share.",
+        ),
+    )
+    confidence: float = field(
+        default=0.95,
+        kw_only=True,
+        metadata=option(
+            "--confidence",
+            "Of the intervals.",
+            kind=Number(Rule(0.5, 0.9999)),
+            meaning="of the intervals.",
+        ),
+    )
+    same_within: float = field(
+        default=0.005,
+        kw_only=True,
+        metadata=option(
+            "--same-within",
+            "What counts as the same.",
+            metavar="SHARE",
+            kind=SHARE,
+            default="0.5%",
+            meaning="what counts as the same, as a share.",
+        ),
+    )
+    launch_spread: float | None = field(
+        default=None,
+        kw_only=True,
+        metadata=option(
+            "--launch-spread --run-noise",
+            "How much launches differ (standard deviation); used if each side has one run.",
+            metavar="SHARE",
+            kind=SHARE,
+            meaning="standard deviation between launches as a share, where each side has one "
+            "run: 0.003; None: assumed.",
+        ),
+    )
+    history: Path | None = field(
+        default=None,
+        kw_only=True,
+        converter=local_path,
+        metadata=option(
+            "--history",
+            "Measure that spread in a pgle history.",
+            metavar="FILE",
+            kind=LOCAL,
+            meaning="file of a history in which that spread is measured.",
+        ),
+    )
+    warmup: int | None = field(
+        default=None,
+        kw_only=True,
+        metadata=option(
+            "--warmup",
+            "Steps to leave out at the start.  [default: found]",
+            metavar="N",
+            kind=Number(Rule(0, whole=True)),
+            meaning="steps to leave out at the start; None: found.",
+        ),
+    )
+    window: tuple[int | None, int | None] | None = field(
+        default=None,
+        kw_only=True,
+        metadata=option(
+            "--steps",
+            "Only these step numbers.",
+            metavar="FIRST:LAST",
+            kind=Word(words_of.step_range),
+            meaning="the first and the last step number to take, either may be None.",
+        ),
+    )
+
+
+@frozen(slots=False)
+class ConsoleLines(Request):
+    """How step times are found in a console log."""
+
+    pattern: str | None = field(
+        default=None,
+        kw_only=True,
+        metadata=option(
+            "--pattern",
+            "Own console lines: groups s, ms or us; and step, loss if there.",
+            metavar="REGEX",
+            kind=PATTERN,
+            meaning="regular expression for console lines: groups ``s``, ``ms`` or ``us``; "
+            "and ``step``, ``loss`` if there.",
+        ),
+    )
+
+
+@frozen(slots=False)
+class Comparing(Assumed, ConsoleLines):
+    """How two sides are read and compared."""
+
+
+@frozen(slots=False)
+class Compare(Comparing):
+    """Two sides, as the library has them."""
+
+    base: Times = field(
+        metadata=argument("BASE", "paths of runs, or step times in seconds.")
+    )
+    new: Times | None = field(
+        default=None,
+        metadata=argument(
+            "NEW", "the same; None: `base` is a folder that holds both sides."
+        ),
+    )
+
+
+@frozen(slots=False)
+class Sides(Request):
+    """Two sides, as a command line has them."""
+
+    words: tuple[str, ...] = field(
+        default=(),
+        metadata=argument(
+            "[BASE NEW | -- COMMAND...]",
+            "BASE and NEW; one folder that holds both; or the command or commands.",
+            kind=SIDES,
+            is_listed=True,
+        ),
+    )
+    base: tuple[str, ...] = field(
+        default=(),
+        kw_only=True,
+        converter=texts,
+        metadata=option(
+            "--base",
+            "A further run of BASE; repeatable, globs too.",
+            metavar="PATH",
+            is_listed=True,
+        ),
+    )
+    new: tuple[str, ...] = field(
+        default=(),
+        kw_only=True,
+        converter=texts,
+        metadata=option(
+            "--new",
+            "A further run of NEW; repeatable, globs too.",
+            metavar="PATH",
+            is_listed=True,
+        ),
+    )
+
+
+@frozen(slots=False)
+class Abba(Request):
+    """Runs of both sides, in A-B-B-A order."""
+
+    rounds: int = field(
+        default=0,
+        kw_only=True,
+        metadata=option(
+            "--abba",
+            "Run N rounds of four runs.",
+            metavar="N",
+            kind=Number(Rule(0, whole=True)),
+        ),
+    )
+    profile: Path | None = field(
+        default=None,
+        kw_only=True,
+        converter=local_path,
+        metadata=option(
+            "--profile",
+            "With --abba: profile of side B.",
+            metavar="PROFILE",
+            kind=LOCAL,
+        ),
+    )
+    run_dir: Path = field(
+        default=Path("runs/abba"),
+        kw_only=True,
+        converter=place,
+        metadata=option(
+            "--run-dir",
+            "With --abba: where the runs are kept; the same command resumes.",
+            metavar="DIR",
+            kind=FOLDER,
+        ),
+    )
+
+
+@frozen(slots=False)
+class Pages(Request):
+    """Where a comparison is written."""
+
+    html: Path | None = field(
+        default=None,
+        kw_only=True,
+        converter=local_path,
+        metadata=option(
+            "--html",
+            "Write a report of one file.",
+            metavar="FILE",
+            kind=PathOf(ends=(".html", ".htm")),
+        ),
+    )
+    github: bool = field(
+        default=False,
+        kw_only=True,
+        metadata=option(
+            "--github",
+            "Write job summary and outputs of a GitHub Actions step.",
+            kind=SWITCH,
+        ),
+    )
+
+
+@frozen(slots=False)
+class CompareRuns(Sides, Comparing, Abba, Pages, Forced):
+    """A comparison on the command line."""
+
+
+@frozen(slots=False)
+class Entered(Request):
+    """Runs, and what an entry of a history says of them."""
+
+    runs: tuple[str, ...] = field(
+        converter=texts,
+        metadata=argument("RUN...", "as of `CompareRuns`.", is_listed=True),
+    )
+    name: str = field(
+        kw_only=True,
+        metadata=option(
+            "--name",
+            "The workload; trends are kept by name and hardware.",
+            metavar="NAME",
+        ),
+    )
+    hardware: str | None = field(
+        default=None,
+        kw_only=True,
+        metadata=option(
+            "--hardware",
+            "What it ran on.  [default: what nvidia-smi says]",
+            metavar="NAME",
+        ),
+    )
+    commit: str | None = field(
+        default=None,
+        kw_only=True,
+        metadata=option(
+            "--commit",
+            "Commit of the program.  [default: as recorded with the run, else that of the "
+            "working directory]",
+            metavar="ID",
+        ),
+    )
+    when: str | None = field(
+        default=None,
+        kw_only=True,
+        metadata=option("--time", "ISO 8601.  [default: now]", metavar="TIME"),
+    )
+    note: str = field(
+        default="",
+        kw_only=True,
+        metadata=option("--note", "A comment on the entry.", metavar="TEXT"),
+    )
+
+
+@frozen(slots=False)
+class InHistory(Request):
+    """The file of a history."""
+
+    path: Path = field(
+        default=Path("perf/history.jsonl"),
+        kw_only=True,
+        converter=place,
+        metadata=option("--file", "JSON lines.", metavar="FILE", kind=LOCAL),
+    )
+
+
+@frozen(slots=False)
+class AddToHistory(Entered, ConsoleLines, InHistory):
+    """Runs of one state that a history keeps."""
