@@ -35,7 +35,7 @@ def check_amd_gpus(
         return _warn("none of AMD's", f"{remedy}; {WITHOUT}")
     counts = Counter(f"{gpu.name}, {gpu.memory_mib / 1024:.0f} GiB" for gpu in gpus)
     found = ", ".join(f"{count} x {name}" for name, count in counts.items())
-    for variable in AMD.hiding_variables:
+    for variable in AMD.presence.hiding_variables:
         value = machine.environ.get(variable)
         if value is not None and value.strip() in ("", "-1"):
             shown = f"{found}, hidden by {variable}='{value}'"

@@ -296,7 +296,7 @@ def _makers(machine: Machine) -> list[str]:
 def _has_no_nvidia(machine: Machine) -> bool:
     """Whether the machine lists its devices, and none is NVIDIA's."""
     makers = _makers(machine)
-    return bool(makers) and NVIDIA.pci not in makers
+    return bool(makers) and NVIDIA.presence.pci not in makers
 
 
 def _is_in_container(machine: Machine) -> bool:

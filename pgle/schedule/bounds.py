@@ -27,8 +27,8 @@ from pgle.xla.targets import Hardware
 from pgle.xla.vendors import maker_of
 
 LATENCY_SHARE = 0.5
-"""Part of a step that launches, at CUDA's public figure, and latencies of collectives take, from which
-on they decide how long the step is.
+"""Part of a step that launches, at CUDA's public figure, and latencies of collectives take, from
+which on they decide how long the step is.
 """
 
 

@@ -75,20 +75,22 @@ class CollectiveLibrary:
     hosts_share: float = 1.0
 
 
+_NCCL_RING = (
+    Protocol(6.6, 0.6, 2.7, 0.25),
+    Protocol(14.0, 1.9, 4.0, 0.92),
+    Protocol(8.4, 3.4, 14.0, 1.0),
+)
+_NCCL_TREE = (
+    Protocol(6.8, 0.6, 5.0, 0.9 / 3.8),
+    Protocol(14.0, 1.25, 8.5, 0.9 * 0.92),
+    Protocol(8.4, 4.0, 14.0, 0.9),
+)
 NCCL = CollectiveLibrary(
     name="NCCL",
     kernels=("ncclDevKernel",),
     fabric="NVLink",
-    ring=(
-        Protocol(6.6, 0.6, 2.7, 0.25),
-        Protocol(14.0, 1.9, 4.0, 0.92),
-        Protocol(8.4, 3.4, 14.0, 1.0),
-    ),
-    tree=(
-        Protocol(6.8, 0.6, 5.0, 0.9 / 3.8),
-        Protocol(14.0, 1.25, 8.5, 0.9 * 0.92),
-        Protocol(8.4, 4.0, 14.0, 0.9),
-    ),
+    ring=_NCCL_RING,
+    tree=_NCCL_TREE,
     channels=24,
     over_assumed=300 / 235,
 )

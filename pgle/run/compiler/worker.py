@@ -203,7 +203,7 @@ def environment() -> dict[str, str]:
     hidden: dict[str, str] = {}
     for vendor in VENDORS.values():
         # a GPU that is there is left alone
-        hidden |= dict.fromkeys(vendor.hiding_variables, "")
+        hidden |= dict.fromkeys(vendor.presence.hiding_variables, "")
         if vendor.plugin.skip_check:
             # Without it the plugin prints a traceback about missing libraries, which a rehearsal
             # does not need.

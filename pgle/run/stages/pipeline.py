@@ -46,15 +46,20 @@ BackEnd: TypeAlias = RealBackEnd | SimulatedBackEnd
 def has_gpus() -> bool:
     """Whether this machine has GPUs of any vendor, and what drives them."""
     return any(
-        Path(vendor.driver_file).exists()
-        and (not vendor.list_program or shutil.which(vendor.list_program))
+        Path(vendor.presence.driver_file).exists()
+        and (
+            not vendor.presence.list_program
+            or shutil.which(vendor.presence.list_program)
+        )
         for vendor in VENDORS.values()
     )
 
 
 def has_driver() -> bool:
     """Whether a vendor's driver is loaded."""
-    return any(Path(vendor.driver_file).exists() for vendor in VENDORS.values())
+    return any(
+        Path(vendor.presence.driver_file).exists() for vendor in VENDORS.values()
+    )
 
 
 def choose_back_end(asked: Stage) -> BackEnd:

@@ -12,31 +12,34 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from pgle.xla.hardware import CollectiveLibrary, Hardware, Protocol
-from pgle.xla.vendors.vendor import JaxPlugin, Vendor
+from pgle.xla.vendors.vendor import JaxPlugin, Presence, Vendor
 
+_RING = (
+    Protocol(12.0, 0.8, 9.5, 0.08),
+    Protocol(12.0, 0.8, 9.5, 0.08),
+    Protocol(17.0, 2.1, 25.0, 1.0),
+)
+_TREE = (
+    Protocol(12.0, 0.9, 10.5, 0.06),
+    Protocol(12.0, 0.9, 10.5, 0.06),
+    Protocol(17.0, 2.3, 25.0, 0.59),
+)
 RCCL = CollectiveLibrary(
     name="RCCL",
     kernels=("ncclDevKernel", "ncclKernel", "rccl_", "mscclKernel"),
     fabric="xGMI",
-    ring=(
-        Protocol(12.0, 0.8, 9.5, 0.08),
-        Protocol(12.0, 0.8, 9.5, 0.08),
-        Protocol(17.0, 2.1, 25.0, 1.0),
-    ),
-    tree=(
-        Protocol(12.0, 0.9, 10.5, 0.06),
-        Protocol(12.0, 0.9, 10.5, 0.06),
-        Protocol(17.0, 2.3, 25.0, 0.59),
-    ),
+    ring=_RING,
+    tree=_TREE,
     channels=64,
     over_assumed=76.8 / 48.0,
     hosts_share=0.59,
 )
-"""Latencies, shares of bandwidth and channels: ROCm/rocm-systems `projects/rccl/src/graph/tuning.cc`
-at 03a89144e7d8, the models of gfx942 and gfx950 hosts. A ring's Simple step between hosts has 320 µs
-there, by which RCCL chooses trees; the tree's 25 µs is taken. Over what the tuner assumes: MI350X
-153.6 GB/s a link in both directions (its data sheet), 48 assumed. No series of RCCL between hosts is
-public: the law of NCCL's hosts is taken, and at worst the share that RCCL gives its trees.
+"""Latencies, shares of bandwidth and channels: ROCm/rocm-systems
+`projects/rccl/src/graph/tuning.cc` at 03a89144e7d8, the models of gfx942 and gfx950 hosts. A
+ring's Simple step between hosts has 320 µs there, by which RCCL chooses trees; the tree's 25 µs is
+taken. Over what the tuner assumes: MI350X 153.6 GB/s a link in both directions (its data sheet),
+48 assumed. No series of RCCL between hosts is public: the law of NCCL's hosts is taken, and at
+worst the share that RCCL gives its trees.
 """
 
 _LINK_GB_S = 48.0
@@ -89,8 +92,8 @@ MI355X, which draws more power, is assumed to reach the same share.
 
 
 _UNMEASURED = (0.59, 1.41)
-"""How far the bf16 products of XLA's table of gfx950 lie from their rooflines, about its median: 10th
-and 90th percentile. Those of a GPU without a table are scaled by rooflines.
+"""How far the bf16 products of XLA's table of gfx950 lie from their rooflines, about its median:
+10th and 90th percentile. Those of a GPU without a table are scaled by rooflines.
 """
 
 
@@ -134,45 +137,37 @@ _GPUS = (
     ),
 )
 
-AMD = Vendor(
-    name="AMD",
-    toolkit="ROCm",
-    platform="rocm",
-    client_version="rocm 70200",
-    capability_field="rocm_compute_capability",
-    architecture=re.compile(r"\bgfx(?P<major>\d{1,2})(?P<minor>[0-9a-f])[0-9a-f]"),
-    architecture_words="gfx…",
-    generations=(((9, 4), "mi300x"), ((9, 5), "mi350x")),
-    gpus=_GPUS,
-    modelled_since=None,
-    plugin=JaxPlugin(
-        stem="rocm",
-        majors=MappingProxyType({7: "0.7.1", 10: "0.12.0"}),
-        library="xla_rocm_plugin.so",
-        fitting_parts=3,
-        is_linked=True,
-        absent_code=100,  # hipErrorNoDevice (ROCm/HIP `hip_runtime_api.h`)
-        registering="__hip",
-        extra="rehearse-rocm7",
-    ),
-    library=RCCL,
-    kernels=r"Cijk_|rocblas_|MIOpen|miopen|igemm_|naive_conv|ck_tile|_ZN2ck|kernel_grouped_conv|fmha",
-    convolutions="MIOpen",
-    convolves_by_image=True,  # ROCm/MIOpen `src/solver/gemm.cpp`, `gemm_bwd.cpp`, `gemm_wrw.cpp`
-    graphs="HIP graphs",
-    knows_launches=False,
-    trace_names=("amd",),
-    words=(
-        ("CUDA graph", "HIP graph"),
-        ("Tensor Cores", "matrix cores"),
-        ("nvidia-smi -q -d PERFORMANCE", "amd-smi metric --clock --power"),
-        ("nvidia-smi nvlink -e", "amd-smi xgmi --metric"),
-        ("nvidia-smi topo -m", "amd-smi topology"),
-        ("NVLink", "xGMI"),
-        ("NCCL's choice", "RCCL's choice"),
-        ("NCCL takes", "RCCL takes"),
-        ("bandwidth and SMs", "bandwidth and compute units"),
-    ),
+_PLUGIN = JaxPlugin(
+    stem="rocm",
+    majors=MappingProxyType({7: "0.7.1", 10: "0.12.0"}),
+    library="xla_rocm_plugin.so",
+    fitting_parts=3,
+    is_linked=True,
+    absent_code=100,  # hipErrorNoDevice (ROCm/HIP `hip_runtime_api.h`)
+    registering="__hip",
+    extra="rehearse-rocm7",
+)
+
+_WORDS = (
+    ("CUDA graph", "HIP graph"),
+    ("Tensor Cores", "matrix cores"),
+    ("nvidia-smi -q -d PERFORMANCE", "amd-smi metric --clock --power"),
+    ("nvidia-smi nvlink -e", "amd-smi xgmi --metric"),
+    ("nvidia-smi topo -m", "amd-smi topology"),
+    ("NVLink", "xGMI"),
+    ("NCCL's choice", "RCCL's choice"),
+    ("NCCL takes", "RCCL takes"),
+    ("bandwidth and SMs", "bandwidth and compute units"),
+)
+
+_KERNELS = (
+    r"Cijk_|rocblas_|MIOpen|miopen|igemm_|naive_conv|ck_tile|_ZN2ck"
+    r"|kernel_grouped_conv|fmha"
+)
+
+_ARCHITECTURE = re.compile(r"\bgfx(?P<major>\d{1,2})(?P<minor>[0-9a-f])[0-9a-f]")
+
+_PRESENCE = Presence(
     pci="0x1002",
     driver_file="/dev/kfd",
     list_program="",
@@ -181,4 +176,27 @@ AMD = Vendor(
         "HIP_VISIBLE_DEVICES",
         "CUDA_VISIBLE_DEVICES",
     ),
+)
+
+AMD = Vendor(
+    name="AMD",
+    toolkit="ROCm",
+    platform="rocm",
+    client_version="rocm 70200",
+    capability_field="rocm_compute_capability",
+    architecture=_ARCHITECTURE,
+    architecture_words="gfx…",
+    generations=(((9, 4), "mi300x"), ((9, 5), "mi350x")),
+    gpus=_GPUS,
+    modelled_since=None,
+    plugin=_PLUGIN,
+    library=RCCL,
+    kernels=_KERNELS,
+    convolutions="MIOpen",
+    convolves_by_image=True,  # ROCm/MIOpen `src/solver/gemm.cpp`, `gemm_bwd.cpp`, `gemm_wrw.cpp`
+    graphs="HIP graphs",
+    knows_launches=False,
+    trace_names=("amd",),
+    words=_WORDS,
+    presence=_PRESENCE,
 )

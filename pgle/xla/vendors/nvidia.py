@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from pgle.xla.hardware import A100_EFFICIENCY, NCCL, Hardware
-from pgle.xla.vendors.vendor import JaxPlugin, Vendor
+from pgle.xla.vendors.vendor import JaxPlugin, Presence, Vendor
 
 _A100_TFLOPS = {"f16": 312.0, "tf32": 156.0, "f32": 19.5, "f64": 19.5, "s8": 624.0}
 _H100_TFLOPS = {
@@ -153,32 +153,45 @@ def _networks(name: str) -> tuple[float, float]:
     return _NETWORKS_GB_S.get(name.split("-")[0], (_SLOWEST_GB_S, _FASTEST_GB_S))
 
 
+_PLUGIN = JaxPlugin(
+    stem="cuda",
+    majors=MappingProxyType({13: "0.7.2", 12: "0.4.26"}),
+    library="xla_cuda_plugin.so",
+    runtimes=MappingProxyType(
+        {12: "nvidia-cuda-runtime-cu12", 13: "nvidia-cuda-runtime"}
+    ),
+    skip_check="JAX_SKIP_CUDA_CONSTRAINTS_CHECK",
+    extra="rehearse-cuda13",
+)
+
+_GENERATIONS = (
+    ((8, 0), "a100-40gb"),
+    ((9, 0), "h100-sxm"),
+    ((10, 0), "b200"),
+    ((10, 3), "gb300"),
+)
+
+_ARCHITECTURE = re.compile(r"\bsm_(?P<major>\d+)\.(?P<minor>\d+)")
+
+_PRESENCE = Presence(
+    pci="0x10de",
+    driver_file="/proc/driver/nvidia/version",
+    list_program="nvidia-smi",
+    hiding_variables=("CUDA_VISIBLE_DEVICES",),
+)
+
 NVIDIA = Vendor(
     name="NVIDIA",
     toolkit="CUDA",
     platform="cuda",
     client_version="cuda 12090",
     capability_field="cuda_compute_capability",
-    architecture=re.compile(r"\bsm_(?P<major>\d+)\.(?P<minor>\d+)"),
+    architecture=_ARCHITECTURE,
     architecture_words="sm_…",
-    generations=(
-        ((8, 0), "a100-40gb"),
-        ((9, 0), "h100-sxm"),
-        ((10, 0), "b200"),
-        ((10, 3), "gb300"),
-    ),
+    generations=_GENERATIONS,
     gpus=tuple(replace(gpu, networks_gb_s=_networks(gpu.name)) for gpu in _GPUS),
     modelled_since=(9, 0),
-    plugin=JaxPlugin(
-        stem="cuda",
-        majors=MappingProxyType({13: "0.7.2", 12: "0.4.26"}),
-        library="xla_cuda_plugin.so",
-        runtimes=MappingProxyType(
-            {12: "nvidia-cuda-runtime-cu12", 13: "nvidia-cuda-runtime"}
-        ),
-        skip_check="JAX_SKIP_CUDA_CONSTRAINTS_CHECK",
-        extra="rehearse-cuda13",
-    ),
+    plugin=_PLUGIN,
     library=NCCL,
     kernels=r"nvjet|xmma|hmma|gmma|cutlass|(?:\d|[sdhc])gemm|convolve|cudnn|flash_|fmha",
     convolutions="cuDNN",
@@ -186,9 +199,6 @@ NVIDIA = Vendor(
     graphs="CUDA graphs",
     knows_launches=True,
     trace_names=("nvidia",),
-    pci="0x10de",
-    driver_file="/proc/driver/nvidia/version",
-    list_program="nvidia-smi",
-    hiding_variables=("CUDA_VISIBLE_DEVICES",),
+    presence=_PRESENCE,
     runtime="runtime_version { major: 12 minor: 9 }",  # what ``jax[cuda12]`` installs
 )

@@ -76,6 +76,16 @@ class JaxPlugin:
 
 
 @dataclass(frozen=True, slots=True)
+class Presence:
+    """How a machine shows that it has a vendor's GPUs, and how they are hidden."""
+
+    pci: str  # its number in Linux's lists of devices (https://pci-ids.ucw.cz)
+    driver_file: str  # where the loaded driver is to be seen
+    list_program: str  # lists GPUs, and is needed for it; empty: none is
+    hiding_variables: tuple[str, ...]  # that choose the GPUs which a program sees
+
+
+@dataclass(frozen=True, slots=True)
 class Vendor:
     """A maker of GPUs."""
 
@@ -105,10 +115,7 @@ class Vendor:
     # whether the host's time to launch a kernel is public
     knows_launches: bool
     trace_names: tuple[str, ...]  # how traces name the vendor, in lower case
-    pci: str  # its number in Linux's lists of devices (https://pci-ids.ucw.cz)
-    driver_file: str  # where the loaded driver is to be seen
-    list_program: str  # lists GPUs, and is needed for it; empty: none is
-    hiding_variables: tuple[str, ...]  # that choose the GPUs which a program sees
+    presence: Presence
     # this vendor's words for NVIDIA's, in findings and remedies
     words: tuple[tuple[str, str], ...] = ()
     # what releases of XLA before 0.6 miss in a description of a GPU

@@ -48,7 +48,7 @@ def test_a_user_outside_of_the_groups() -> None:
     assert found.verdict == "fail" and "render and video" in found.remedy
 
 
-@pytest.mark.parametrize("name", AMD.hiding_variables)
+@pytest.mark.parametrize("name", AMD.presence.hiding_variables)
 def test_hidden_gpus(name: str) -> None:
     assert name in check("GPUs", environ={name: ""}).remedy
 
