@@ -156,6 +156,7 @@ class MeasuredStep:
     # of the profile run that recorded it, whose flags are pgle's and not the program's; empty: no
     # profile run
     mode: str = ""
+    hardware_from: str = ""  # what names `hardware`, in words
 
     @property
     def exposed_collectives(self) -> list[MeasuredCollective]:
@@ -266,6 +267,7 @@ def measure_step(
     used: Profile | None = None,
     versions: tuple[Version, ...] = (),
     mode: str = "",
+    hardware_from: str = "",
 ) -> MeasuredStep:
     """Take the steady steps of one program apart.
 
@@ -273,6 +275,7 @@ def measure_step(
         trace: all ranks in one table, of which `costs.program` is one.
         versions: of the main program but the one that is taken apart.
         mode: of the profile run that recorded it; empty: no profile run.
+        hardware_from: what names the GPU, in words.
     """
     program, module = costs.program, costs.program.hlo
     naming = name_instructions(trace, program.instructions, program.hlo)
@@ -313,6 +316,7 @@ def measure_step(
         costs=costs,
         module=module,
         hardware=hardware,
+        hardware_from=hardware_from,
         windows=windows,
         breakdown=breakdown,
         collectives=collectives,

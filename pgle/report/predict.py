@@ -287,6 +287,7 @@ _TARGET_FROM: Mapping[TargetFrom, str] = {
     "option": "",
     "description": " (by the description next to the dump)",
     "file name": " (by the sm_… of the dump's name; --target)",
+    "trace": " (by the trace)",
     "nothing": " (GPU assumed, the dump does not say: --target)",
 }
 """What says so, behind the GPU's name."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pgle.analyze.analysis import MeasuredStep
 from pgle.errors import UserError, many, printable, some
 from pgle.files import AnyPath, Progress, check_absent, write_files
 from pgle.next import Next, to_way
@@ -350,6 +351,15 @@ def _stages(manifest: Manifest) -> Section:
     )
 
 
+def _gpu_words(step: MeasuredStep) -> str:
+    """The GPU that expected times are for, and what names it: ``a100-40gb (by the trace)``."""
+    if step.hardware is None:
+        return "unknown"
+    return step.hardware.name + (
+        f" ({step.hardware_from})" if step.hardware_from else ""
+    )
+
+
 def _about(found: RunFacts) -> Iterator[tuple[str, str]]:
     """Program, hardware, versions, date, profile and simulated parts."""
     stages = found.manifest.stages
@@ -406,7 +416,7 @@ def _about(found: RunFacts) -> Iterator[tuple[str, str]]:
         yield "main module", f"{step.costs.program.key.name}, {on}"
         yield (
             "GPU for expected times",
-            "unknown" if step.hardware is None else step.hardware.name,
+            _gpu_words(step),
         )
         simulated = step.trace.simulated
         yield (

@@ -18,7 +18,6 @@ from pgle.analyze.differences import Differences, find_differences
 from pgle.analyze.findings import StepFinding
 from pgle.analyze.rules import find_findings
 from pgle.analyze.versions import Version, find_versions
-from pgle.costs.estimate.estimate import hardware_of
 from pgle.costs.measure.measured import (
     ProgramCosts,
     TracedProgram,
@@ -42,6 +41,7 @@ from pgle.run.inputs.traces import (
     recorded_by,
     stage_of,
 )
+from pgle.run.target import FROM_WORDS, GpuFound, gpu_of
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.record import Noise, record
 from pgle.steps.compare import Comparison, LimitCheck
@@ -49,18 +49,17 @@ from pgle.trace.table import ActivityKind, ModuleKey, Recording, Trace
 from pgle.xla.flags.catalogue import DISABLE_ASYNC
 from pgle.xla.flags.text import parse_flags
 from pgle.xla.hlo.dumps import Dumps, is_hlo, read_dumps, read_modules, read_scheduled
-from pgle.xla.hlo.module import MAX_HLO_BYTES, Module
+from pgle.xla.hlo.module import MAX_HLO_BYTES, Module, architecture_in_name
 from pgle.xla.hlo.proto import buffers_from_bytes
 from pgle.xla.targets import (
     BUILT_IN,
     Hardware,
     Target,
-    by_architecture,
     find_hardware,
     load_target,
     target_beside,
 )
-from pgle.xla.vendors import Architecture, traced_architecture, vendor_named
+from pgle.xla.vendors import traced_architecture, vendor_named
 
 STILL = Noise(
     kernel=0.0,
@@ -125,14 +124,10 @@ def measured_step(side: StepInput, progress: Progress | None = None) -> Measured
     trace = measured.trace
     if record is not None and not trace.xla_flags:
         trace = replace(trace, xla_flags=record.xla_flags)
-    hardware, note = given, ""
+    gpu, note = None, ""
     if not on_host(trace):
-        own, architecture, why = _hardware(trace, costs.program.hlo)
-        if target is None:
-            hardware, note = (None, "") if costs.program.hlo is None else (own, why)
-        elif architecture not in (None, target.architecture):
-            ran_on = own.name if own else "other GPUs"
-            note = f"the trace is of {ran_on}; expected times are of {target.name}, since --target says so"
+        gpu, note = _gpu(trace, costs.program.hlo, target)
+    hardware = given or (None if gpu is None else gpu.hardware)
     trace = replace(trace, warnings=(*trace.warnings, *filter(None, [note])))
     memory = _memory(trace, costs.program, target, hardware)
     mode = record.mode if record is not None and record.stage == "profile" else ""
@@ -144,6 +139,7 @@ def measured_step(side: StepInput, progress: Progress | None = None) -> Measured
         used=profile,
         versions=versions,
         mode=mode,
+        hardware_from="" if gpu is None else FROM_WORDS[gpu.by],
     )
 
 
@@ -286,7 +282,7 @@ def _simulated(
     )
     modules = read_scheduled(folder)
     found = [
-        (predict(item, profile, hardware or hardware_of(item), expand_loops=True), item)
+        (predict(item, profile, hardware or _gpu_of(item), expand_loops=True), item)
         for item in modules
     ]
     prediction, module = max(found, key=lambda pair: pair[0].step_us)
@@ -303,23 +299,46 @@ def _simulated(
     )
 
 
-def _hardware(
-    trace: Trace, module: Module | None
-) -> tuple[Hardware | None, Architecture | None, str]:
-    """The GPU that the HLO or else the trace names, None for one that is not in the table; its
-    architecture; and what to say of it.
-    """
+def _gpu(
+    trace: Trace, module: Module | None, named: Target | None
+) -> tuple[GpuFound | None, str]:
+    """The GPU of expected times, None without any; and what to say of it."""
     recorded = next(
         (recording for recording in trace.recordings.values() if recording.capability),
         Recording(),
     )
-    if recorded.vendor and vendor_named(recorded.vendor) is None:
-        note = f"recorded on GPUs of {recorded.vendor}, of which pgle knows no peaks: no expected times are given"
-        return None, None, note
-    traced = traced_architecture(recorded.vendor, recorded.capability)
-    architecture = (module and module.architecture) or traced
-    note = "" if architecture else "no GPU is named: an H100 is assumed; say --target"
-    return by_architecture(architecture), architecture, note
+    vendor = recorded.vendor
+    is_unknown = bool(vendor) and vendor_named(vendor) is None
+    traced = None if is_unknown else traced_architecture(vendor, recorded.capability)
+    source = "" if module is None else module.source
+    has_name = architecture_in_name(source) is not None
+    if source and not has_name and not as_path(source).is_file():
+        source = ""  # HLO that the trace embeds
+    found = gpu_of(source, named, traced)
+    if named is not None:
+        own = gpu_of(source, traced=traced)
+        ran_on = "other GPUs" if is_unknown else own.hardware.name
+        note = (
+            f"the trace is of {ran_on}; expected times are of {named.name}, "
+            "since --target says so"
+        )
+        return found, note if found.doubt else ""
+    if is_unknown:
+        note = (
+            f"recorded on GPUs of {vendor}, of which pgle knows no peaks: "
+            "no expected times are given"
+        )
+        return None, note
+    if module is None:
+        return None, ""
+    is_assumed = found.by == "nothing"
+    note = "no GPU is named: an H100 is assumed; say --target" if is_assumed else ""
+    return found, note
+
+
+def _gpu_of(module: Module) -> Hardware:
+    """The GPU that a module was compiled for."""
+    return gpu_of(module.source).hardware
 
 
 def on_host(trace: Trace) -> bool:
@@ -600,6 +619,6 @@ def _schedules(
             modules, key=lambda item: (item.name == name, len(item.instructions))
         )
         found.append(
-            StageSchedule(label, module, predict(module, profile, hardware_of(module)))
+            StageSchedule(label, module, predict(module, profile, _gpu_of(module)))
         )
     return tuple(found) if len({item.module.name for item in found}) == 1 else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +22,20 @@ from pgle.xla.targets import (
 )
 from pgle.xla.vendors import Architecture, maker_of
 
-TargetFrom: TypeAlias = Literal["option", "description", "file name", "nothing"]
+TargetFrom: TypeAlias = Literal[
+    "option", "description", "file name", "trace", "nothing"
+]
 """What names the GPU of a module: ``--target``; XLA's description next to the dump; the dump's
-name, by architecture; nothing, and an H100 is assumed.
+name, by architecture; the trace; nothing, and an H100 is assumed.
 """
+
+FROM_WORDS: Mapping[TargetFrom, str] = {
+    "option": "by --target",
+    "description": "by the description next to the dump",
+    "file name": "by the name of the dump",
+    "trace": "by the trace",
+    "nothing": "assumed: say --target",
+}
 
 
 @dataclass(frozen=True)
@@ -43,22 +54,28 @@ class GpuFound:
         return f"by the {maker_of(self.hardware).architecture_words} of its name"
 
 
-def gpu_of(source: str, named: Target | None = None) -> GpuFound:
+def gpu_of(
+    source: str, named: Target | None = None, traced: Architecture | None = None
+) -> GpuFound:
     """The GPU of a dump, or the named one.
 
     Args:
         source: path of the dump, ``module_0042.jit_step.….hlo.pb``.
         named: of ``--target``; None: as the dump says.
+        traced: of the GPU that a trace of the dump's program was recorded on.
     """
-    described, architecture = target_beside(source), architecture_in_name(source)
+    described = target_beside(source) if source else None
+    architecture = architecture_in_name(source)
     if described is not None:
         found = GpuFound(find_hardware(described), "description")
         architecture = described.architecture
+    elif architecture is not None:
+        found = GpuFound(by_architecture(architecture), "file name")
+    elif traced is not None:
+        found = GpuFound(by_architecture(traced), "trace")
+        architecture = traced
     else:
-        found = GpuFound(
-            by_architecture(architecture),
-            "nothing" if architecture is None else "file name",
-        )
+        found = GpuFound(by_architecture(None), "nothing")
     if named is None:
         return found
     return GpuFound(find_hardware(named), "option", _doubt(found, architecture, named))

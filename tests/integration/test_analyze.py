@@ -105,7 +105,8 @@ def test_cpu_times_are_not_held_against_a_gpu(
 @pytest.mark.parametrize(
     ("vendor", "major", "name", "said"),
     [
-        (b"AMD", 9, None, "recorded on GPUs of AMD, of which pgle knows no peaks"),
+        (b"Other", 9, None, "recorded on GPUs of Other, of which pgle knows no peaks"),
+        (b"AMD", 9, "mi300x", None),
         (b"Nvidia", 8, "a100-40gb", None),
         (b"", 9, "h100-sxm", None),
     ],

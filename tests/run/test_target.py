@@ -23,6 +23,15 @@ def test_the_name_of_a_dump_says_its_gpu() -> None:
     )
 
 
+def test_a_trace_says_the_gpu_if_the_dump_does_not() -> None:
+    ampere = load_target("a100").architecture
+    found = gpu_of("", None, ampere)
+    assert (found.hardware.name, found.by) == ("a100-40gb", "trace")
+    assert gpu_of(FOR_A100, None, load_target("h100").architecture).by == "file name"
+    assert gpu_of("", load_target("h100"), ampere).doubt
+    assert gpu_of("").by == "nothing"
+
+
 def test_a_target_of_another_generation_is_doubted() -> None:
     assert "sm_8.0" in gpu_of(FOR_A100, load_target("h100")).doubt
     assert gpu_of(FOR_A100, load_target("a100-80")).doubt == ""
