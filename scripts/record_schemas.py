@@ -46,7 +46,7 @@ BY_NAME = {
 
 
 FOUND = "provenance"  # of a profile, out of a file beside it
-NULLABLE = {"schedule", "before", "after", "fits", "control"}
+NULLABLE = {"schedule", "before", "after", "fits", "control", "timed", "expected"}
 """What may be absent though every sample has it: no schedule of a loop-free module, one side of a
 difference, no memory report of jax 0.8.
 """
