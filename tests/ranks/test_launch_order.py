@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import lzma
+from pathlib import Path
+
 import pytest
 
-from pgle.schedule.launch_order import launches_in
+from pgle.schedule.launch_order import launch_order, launches_in
 from pgle.schedule.launches import ANY, COLLECTIVES, MAIN, PAIRS
+from pgle.xla.hlo.dumps import read_module
 
 HEAD = """HloModule jit_step, is_scheduled=true, num_partitions=4
 
@@ -183,7 +187,7 @@ ROOT %out = f32[8]{0} copy(%p)
 def test_an_asynchronous_permute_has_a_stream_of_its_own():
     order = order_of(
         """
-%cps = (f32[8]{0}, f32[8]{0}) collective-permute-start(%p), channel_id=1, source_target_pairs={{0,1}}
+%cps = (f32[8]{0}, f32[8]{0}) collective-permute-start(%p), source_target_pairs={{0,1}}
 ROOT %cpd = f32[8]{0} collective-permute-done(%cps)
 """
     )
@@ -211,3 +215,17 @@ def test_no_groups_are_all_devices():
         "ROOT %ar = f32[8]{0} all-reduce(%p), channel_id=1, replica_groups={}, to_apply=%add"
     )
     assert order.collectives[0].groups == ((0, 1, 2, 3),)
+
+
+DUMPS = sorted(
+    (Path(__file__).parents[2] / "testdata" / "hlo").rglob("module_*.txt.xz")
+)
+
+
+@pytest.mark.parametrize("text", DUMPS, ids=lambda path: "/".join(path.parts[-3:-1]))
+def test_text_and_proto_of_a_real_module_have_one_order(text):
+    """The hook reads text, the command the proto."""
+    proto = text.with_name(text.name.replace(".txt", ".hlo.pb"))
+    order = launch_order(read_module(proto))
+    assert order.starts
+    assert launches_in(lzma.decompress(text.read_bytes()).decode()) == order

@@ -248,7 +248,8 @@ def attach(jax, versions, folder, finish):
         jax: the module.
         versions: of packages, by name.
         folder: for files, where JAX has no store.
-        finish: called before the process ends, with the line about the difference.
+        finish: called before the process ends, with the line about the difference; given a few
+            seconds.
     """
     rank, count = jax_private.process_of()
     if count < 2 or os.environ.get(OFF) == "0" or sys.version_info < NEEDED:
@@ -257,7 +258,11 @@ def attach(jax, versions, folder, finish):
     def end(line):
         sys.stderr.write("pgle: error: %s\n" % line)
         sys.stderr.flush()
-        guarded(lambda: finish(line))
+        # it may wait for devices, which never get ready
+        ending = threading.Thread(target=lambda: guarded(lambda: finish(line)))
+        ending.daemon = True
+        ending.start()
+        ending.join(LONGEST_S)
         if rank == 0:
             time.sleep(GRACE_S)
         os._exit(EXIT_CODE)

@@ -199,6 +199,7 @@ class Hook:
 
     def _on_difference(self, line):
         self.facts.set("ranks_differ", line)
+        self.facts.write()
         self.finish()
 
     def _on_own_start(self, folder):
