@@ -19,11 +19,11 @@ from typing import Any
 import click
 
 from pgle.api import Answer
+from pgle.cli.configured import configured
 from pgle.cli.parameters import check_inputs, check_places
-from pgle.errors import UserError, cut
+from pgle.errors import cut
 from pgle.report import text
 from pgle.report.page import plain
-from pgle.requests.project import project_file
 from pgle.run.process import terminal
 
 SECTIONS: dict[str, str] = {
@@ -142,7 +142,7 @@ class Command(click.Command):
                 ctx,
             )
         try:
-            return self._with_configuration(ctx, args)
+            return self._parsed(ctx, args)
         except click.MissingParameter:
             check_inputs(ctx)
             raise
@@ -168,43 +168,17 @@ class Command(click.Command):
                 f"No such option: {error.option_name}; put -- before your program: {line}"
             ) from None
 
-    def _with_configuration(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def _parsed(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse; what the command line does not say comes from the project's configuration."""
-        name = str(ctx.info_name)
-        own = args[: args.index("--")] if "--" in args else args
-        is_asked = not ctx.resilient_parsing and not {"-h", "--help"} & set(own)
-        path = project_file(Path.cwd()) if is_asked else None
-        if path is None:
+        found = configured(self, ctx, args)
+        if found is None:
             return super().parse_args(ctx, args)
-        # these know all commands, which take time to import
-        from pgle.requests.commands import COMMANDS
-        from pgle.requests.configuration import program_of, read_configuration
-
-        if name not in COMMANDS:
-            return super().parse_args(ctx, args)
-        found = read_configuration(path)
-        settings = found.settings(name)
-        program = settings.pop(str(program_of(COMMANDS[name])), None)
-        used = []
-        if program is not None:
-            given, _, _ = self.make_parser(ctx).parse_args(list(args))
-            words = given.get("words")
-            if not isinstance(words, tuple | list) or not words:
-                args = [*own, "--", *program.value]
-                used.append(program)
-        ctx.default_map = {name: item.value for name, item in settings.items()}
+        ctx.default_map = found.values()
         try:
-            rest = super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, found.with_program(args))
         except click.BadParameter as error:
-            field = str(error.param.name) if error.param else ""
-            item = settings.get(field)
-            if item is None or not _is_configured(ctx, field):
-                raise
-            where = f"{found.path}: {item.key}"
-            raise UserError(error.message.rstrip("."), where=where) from None
-        used += [item for name, item in settings.items() if _is_configured(ctx, name)]
-        said = ", ".join(f"{item.key} {item.shown}" for item in used)
-        ctx.meta["pgle.configured"] = f"{said} ({found.name})" if said else ""
+            raise found.error(ctx, error) or error from None
+        ctx.meta["pgle.configured"] = found.said(ctx)
         return rest
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -219,8 +193,8 @@ class Command(click.Command):
             text.is_shown = False
         if answer is None:
             return
-        if configured := ctx.meta.get("pgle.configured"):
-            identity = (*answer.page.identity, configured)
+        if said := ctx.meta.get("pgle.configured"):
+            identity = (*answer.page.identity, said)
             answer = replace(answer, page=replace(answer.page, identity=identity))
         if ctx.meta["pgle.as_json"]:
             text.print_json(answer.document["schema"], answer.document)
@@ -254,11 +228,6 @@ class Command(click.Command):
             if records:
                 with formatter.section(section):
                     formatter.write_dl(records, col_max=min(30, formatter.width // 3))
-
-
-def _is_configured(ctx: click.Context, name: str) -> bool:
-    source = ctx.get_parameter_source(name)
-    return source is click.core.ParameterSource.DEFAULT_MAP
 
 
 def command(

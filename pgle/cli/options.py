@@ -11,7 +11,8 @@ from pgle.requests import kinds
 from pgle.requests.shared import Forced
 from pgle.requests.stages import OfPython, OfRelease
 
-PATH, FOLDER = PathType(kinds.FILE), PathType(kinds.FOLDER)
+PATH = PathType(kinds.FILE)
+FOLDER = PathType(kinds.FOLDER)
 
 
 def argument(name: str, metavar: str, type: Any = PATH, **how: Any) -> click.Argument:

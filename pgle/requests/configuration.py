@@ -38,6 +38,8 @@ class Setting:
     key: str  # in the file
     shown: str  # its value, as text
     value: Any  # as a command line has it: text, True or False, several texts
+    # the field that says the same otherwise; if a command line has that, this one does not count
+    instead_of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class Configuration:
         return found
 
     def _setting(self, item: Declared, key: str, given: Any) -> Setting:
-        kind = item.option.kind
+        kind, rival = item.option.kind, item.option.instead_of
         if isinstance(kind, kinds.Switch) != isinstance(given, bool):
             wanted = "true or false" if isinstance(kind, kinds.Switch) else "a value"
             raise UserError(
@@ -74,17 +76,18 @@ class Configuration:
                 where=f"{self.path}: {key}",
                 remedy=f"write {wanted}",
             )
-        if isinstance(kind, kinds.Words):
-            words = tuple(shlex.split(given) if isinstance(given, str) else given)
-            return Setting(key, shlex.join(map(str, words)), tuple(map(str, words)))
-        items = given if isinstance(given, list) else [given]
-        texts = [self._text(kind, value) for value in items]
-        shown = ", ".join(texts)
         if isinstance(given, bool):
             return Setting(key, _shown(given), given)
+        if isinstance(kind, kinds.Words):
+            words = shlex.split(given) if isinstance(given, str) else map(str, given)
+            found = tuple(words)
+            return Setting(key, shlex.join(found), found)
+        items = given if isinstance(given, list) else [given]
+        texts = tuple(self._text(kind, value) for value in items)
+        shown = ", ".join(texts)
         if item.option.is_listed or isinstance(kind, kinds.Pair):
-            return Setting(key, shown, tuple(texts))
-        return Setting(key, shown, ",".join(texts))
+            return Setting(key, shown, texts)
+        return Setting(key, shown, ",".join(texts), rival)
 
     def _text(self, kind: kinds.Kind, value: Any) -> str:
         """A value as it is typed; a path is relative to the file's folder."""

@@ -29,7 +29,7 @@ WIDTH = 100  # columns of a docstring
 
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """Errors about files and patterns are `UserError`, as those of the command line are one line."""
+    """Errors about files and patterns are `UserError`: one line, as on the command line."""
     try:
         yield
     except re.error as error:
@@ -144,15 +144,14 @@ def describe(
         listed = [item for item in listed if item.kind is Parameter.KEYWORD_ONLY]
     by_kind = sorted((*first, *listed), key=lambda item: item.kind)
     returned = inspect.signature(function).return_annotation
-    answered.__signature__ = Signature(by_kind, return_annotation=returned)  # type: ignore[attr-defined]
+    signature = Signature(by_kind, return_annotation=returned)
+    answered.__signature__ = signature  # type: ignore[attr-defined]
     words = dict(meanings)
     for item in sorted(listed, key=lambda item: item.kind):
         option = fields[item.name].option
         words[item.name] = option.meaning or option.help
     lines = [
-        fill(
-            f"{name}: {text}", WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8
-        )
+        fill(f"    {name}: {text}", WIDTH, subsequent_indent=" " * 8)
         for name, text in words.items()
     ]
     head = inspect.cleandoc(function.__doc__ or "")

@@ -36,6 +36,7 @@ class Option:
     )
     is_recorded: bool = True  # an answer depends on it
     is_repeated: bool = True  # the next command has it too
+    instead_of: str = ""  # the field that says the same otherwise
 
     @property
     def is_argument(self) -> bool:
@@ -81,7 +82,10 @@ class Declared:
         kind, flag = self.option.kind, self.option.flag
         if not self.option.is_listed:
             return kind.words(flag, value)
-        return [word for item in value for word in kind.words(flag, item)]
+        found: list[str] = []
+        for item in value:
+            found += kind.words(flag, item)
+        return found
 
 
 @attrs.frozen(slots=False)

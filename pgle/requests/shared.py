@@ -82,6 +82,7 @@ class OnDevices(OnTarget):
             metavar="N",
             kind=DEVICES,
             meaning="GPUs of one host; None: as many as the step's mesh has.",
+            instead_of="topology",
         ),
     )
     topology: str | None = field(
@@ -93,6 +94,7 @@ class OnDevices(OnTarget):
             metavar="SxHxD",
             meaning="``SxHxD``, slices, hosts of each and devices of each, "
             "instead of `devices`.",
+            instead_of="devices",
         ),
     )
 

@@ -79,6 +79,7 @@ class Stage(InRunDirectory, Profiled, OnDevices, Flags, Captured):
             "Devices to simulate.  [default: 4]",
             metavar="N",
             kind=shared.DEVICES,
+            instead_of="topology",
         ),
     )
     force: bool = field(

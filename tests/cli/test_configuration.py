@@ -86,6 +86,18 @@ def test_the_program_of_a_project_runs_where_none_is_given() -> None:
     assert options("compare")["words"] == ()
 
 
+def test_an_option_that_a_command_needs_may_be_in_the_file() -> None:
+    Path("pgle.toml").write_text('command = "train"\n[tune]\noutput = "tuned"\n')
+    assert str(options("tune")["output"]) == "tuned"
+
+
+def test_devices_of_the_command_line_win_over_a_topology_of_the_file() -> None:
+    Path("pgle.toml").write_text('topology = "1x4x8"\n')
+    assert options("rehearse", "step.mlir")["topology"] == "1x4x8"
+    found = options("rehearse", "step.mlir", "--devices", "4")
+    assert (found["devices"], found["topology"]) == (4, None)
+
+
 def test_several_values_are_a_list() -> None:
     text = 'flag = ["--xla_a=1", "--xla_b=2"]\n[scale]\ndevices = [8, 64]\n'
     Path("pgle.toml").write_text(text)
@@ -158,3 +170,13 @@ def test_a_wrong_file_is_a_user_error() -> None:
     Path("pgle.toml").write_text("nothing = 1\n")
     with pytest.raises(UserError, match="no command has 'nothing'; keys are"):
         parsed("predict", "dump")
+
+
+def test_the_example_of_the_docs_is_one() -> None:
+    text = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
+    example = text.partition("```toml\n")[2].partition("```")[0]
+    Path("pgle.toml").write_text(example)
+    found = options("tune", "--budget", "3")
+    assert found["words"] == ("python", "train.py", "--config", "base.yml")
+    assert (found["budget"], found["topology"]) == (3, "1x4x8")
+    assert options("scale")["devices"] == (8, 64, 512)
