@@ -24,7 +24,7 @@ from pgle.errors import UserError
 from pgle.run.ask.jaxlib import PACKAGES, install_command, versions
 from pgle.run.ask.stand_ins import load_with_stand_ins
 from pgle.xla.collective_kinds import KINDS
-from pgle.xla.vendors import Vendor
+from pgle.xla.vendors import VENDORS, Vendor
 
 OLDEST_JAX = (0, 4, 38)
 
@@ -269,7 +269,7 @@ def library(vendor: Vendor) -> Path:
             f"the {vendor.toolkit} plugin of jax is not installed, no GPU compiler to "
             "rehearse with"
         )
-        raise UserError(what, remedy=install_command(vendor))
+        raise UserError(what, remedy=_remedy(vendor))
     installed, _ = versions(PACKAGES)
     jaxlib = installed.get("jaxlib", "")
     wheels = {name: f"jax-{name.rsplit('_', 1)[1]}-pjrt" for name in found}
@@ -277,6 +277,16 @@ def library(vendor: Vendor) -> Path:
         name for name in found if plugin.fits(installed.get(wheels[name], ""), jaxlib)
     )
     return found[next(fitting, next(iter(found)))]
+
+
+def _remedy(vendor: Vendor) -> str:
+    """How to get a vendor's plugin; and the GPU to name if only another vendor's is here."""
+    line = install_command(vendor)
+    for other in VENDORS.values():
+        if any(_folders(name) for name in other.plugin.modules):
+            _, gpu = other.generations[-1]
+            return f"{line}; or name a GPU of {other.name}, whose plugin is here: --target {gpu}"
+    return line
 
 
 def _folders(name: str) -> list[Path]:

@@ -200,6 +200,17 @@ def test_without_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
         jax_private.library(NVIDIA)
 
 
+def test_with_another_vendors_plugin_its_gpu_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    here = {"jax_plugins.xla_rocm7": [tmp_path]}
+    monkeypatch.setattr(jax_private, "_folders", lambda name: here.get(name, []))
+    with pytest.raises(
+        UserError, match="GPU of AMD, whose plugin is here: --target mi350x"
+    ):
+        jax_private.library(NVIDIA)
+
+
 @pytest.mark.parametrize("release", ["0.4.30", "0.4.37"])
 def test_releases_that_cannot_rehearse(
     release: str, monkeypatch: pytest.MonkeyPatch

@@ -655,3 +655,16 @@ def test_a_full_disk_leaves_the_file_from_before_and_no_part(
         records.write_json(str(tmp_path / "facts.json"), {"a": 2})
     assert [path.name for path in tmp_path.iterdir()] == ["facts.json"]
     assert json.loads((tmp_path / "facts.json").read_text()) == {"a": 1}
+
+
+def test_a_plugin_that_finds_no_gpu_prints_no_traceback(hook, caplog) -> None:
+    """jax logs it so, with the traceback; what else it logs stays."""
+    log = logging.getLogger("jax._src.xla_bridge")
+    before = list(log.filters)
+    try:
+        hook("jax_private").silence_plugins()
+        log.error("Jax plugin configuration error: Exception when calling %s", "x")
+        log.error("another error")
+    finally:
+        log.filters[:] = before
+    assert [record.message for record in caplog.records] == ["another error"]
