@@ -13,7 +13,13 @@ from typing import Any
 
 from pgle.errors import UserError, some
 from pgle.files import AnyPath, content_digest, open_bytes
-from pgle.run.confirm import LOG_SUFFIXES, TEXT_SUFFIXES, logs_in, rank_labels
+from pgle.run.confirm import (
+    LOG_SUFFIXES,
+    TEXT_SUFFIXES,
+    check_log,
+    logs_in,
+    rank_labels,
+)
 from pgle.run.directory.directory import RankFiles, RunDirectory
 from pgle.run.hook import read_facts
 from pgle.run.inputs.traces import stage_of
@@ -76,9 +82,13 @@ def compare_ranks(paths: Sequence[AnyPath]) -> Ranks:
     """The ranks in dumps, run directories and logs, compared module by module."""
     ranks = _gather(paths)
     stuck: list[str] = []
+    damaged: list[str] = []
     for label, rank in list(ranks.items()):
         for path in rank.dumps:
-            _read_dumps(rank, path)
+            try:
+                _read_dumps(rank, path)
+            except UserError as error:  # a job that ends while it dumps leaves a part
+                damaged.append(f"rank {label}: {error.what}")
         _know_facts(rank)
         for path in rank.logs:
             stuck += _read_log(ranks, path, label)
@@ -98,7 +108,7 @@ def compare_ranks(paths: Sequence[AnyPath]) -> Ranks:
         ranks=tuple(logged or ranks),
         collectives=max(sizes, default=0),
         differences=tuple(found),
-        unknown=() if logged else tuple(_unknown(ranks)),
+        unknown=() if logged else (*damaged, *_unknown(ranks)),
         stuck=tuple(stuck),
         notes=tuple(_notes(ranks, compared)),
     )
@@ -122,6 +132,8 @@ def _gather(paths: Sequence[AnyPath]) -> dict[str, Rank]:
         if stage:
             continue
         if not path.is_dir():
+            if not is_hlo(path):
+                check_log(path, may_be_empty=True)
             (dumps if is_hlo(path) else logs).append(path)
             continue
         own, inner, listed = _in_folder(path)
@@ -228,7 +240,7 @@ def _read_log(ranks: dict[str, Rank], path: AnyPath, label: str) -> list[str]:
     Args:
         label: of lines that have none. If all have one, the log is of other ranks.
     """
-    with open_bytes(path, pipe=True) as stream:
+    with open_bytes(path) as stream:
         whole = collect(read_events(stream, rank=label))
     known = ranks.get(label, Rank())
     if whole.ranks and label not in whole.ranks and not known.orders:
@@ -253,7 +265,7 @@ def _read_log(ranks: dict[str, Rank], path: AnyPath, label: str) -> list[str]:
 def _nccl_lines(ranks: Mapping[str, Rank]) -> Iterator[str]:
     for rank in ranks.values():
         for path in rank.logs:
-            with open_bytes(path, pipe=True) as stream:
+            with open_bytes(path) as stream:
                 for line in stream:
                     if NCCL_MARK in line:
                         yield line.decode("utf-8", "replace")

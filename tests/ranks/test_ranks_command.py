@@ -105,6 +105,20 @@ def test_a_rank_without_a_dump_cannot_be_known(tmp_path, capsys):
     assert found["unknown"] == ["no dump of jit_step from rank 1: its order is unknown"]
 
 
+def test_a_dump_that_was_cut_short_is_named_and_the_others_are_compared(
+    tmp_path, capsys
+):
+    paths = [dump(tmp_path / f"rank{rank}", GATHER) for rank in range(3)]
+    (file,) = Path(paths[1]).glob("*.txt")
+    file.write_text(file.read_text()[:200])
+    code, found = answer(capsys, *paths)
+    assert (code, found["differences"]) == (1, [])
+    assert found["unknown"][0].startswith("rank 1: ")
+    assert (
+        found["unknown"][1] == "no dump of jit_step from rank 1: its order is unknown"
+    )
+
+
 def test_one_rank_alone_is_refused(tmp_path, capsys):
     assert run(["ranks", dump(tmp_path / "rank0", GATHER)]) == 2
     assert "one rank alone" in capsys.readouterr().err
