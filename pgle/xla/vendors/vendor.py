@@ -126,7 +126,9 @@ class Vendor:
         found = self.architecture.search(text)
         if found is None:
             return None
-        version = int(found["major"]), int(found["minor"], 16)
+        minor = found["minor"]  # of ROCm a hexadecimal digit
+        number = int(minor) if minor.isdecimal() else int(minor, 16)
+        version = int(found["major"]), number
         return Architecture(self.name, version, found[0])
 
     def worded(self, text: str) -> str:
