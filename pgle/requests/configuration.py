@@ -1,8 +1,8 @@
 """Options of a project, from its configuration: ``[tool.pgle]`` of pyproject.toml, or pgle.toml.
 
 A key is the long name of an option without its dashes, or ``command``, the words of the program.
-It counts for every command that has the option. A table with the name of a command holds keys of
-that command alone, which come first:
+It counts for every command in which it means the same. A table with the name of a command holds
+keys of that command alone, which come first:
 
     target = "h100"
     command = ["python", "train.py"]
@@ -118,21 +118,27 @@ def read_configuration(path: Path) -> Configuration:
 
 def _check(found: Configuration) -> None:
     """Raise `UserError` for a key that no command takes."""
-    known = {name: set(map(key_of, declared(COMMANDS[name]))) for name in COMMANDS}
+    fields = {name: declared(request) for name, request in COMMANDS.items()}
+    known = {name: set(map(key_of, items)) for name, items in fields.items()}
     every = set().union(*known.values())
-    for key in found.keys:
-        if key not in every:
-            raise _unknown(key, found.path, {*every, *COMMANDS})
+    general: set[str] = set()
+    for items in fields.values():
+        general.update(key_of(item) for item in items if item.option.is_general)
+    for key in (*found.keys, *found.tables):
+        is_table = key in found.tables
+        if key not in (COMMANDS if is_table else every):
+            raise _unknown(key, str(found.path), {*every, *COMMANDS})
+        if not is_table and key not in general:
+            what = f"'{key}' is something else in every command"
+            remedy = "write it into the table of a command: [tune]"
+            raise UserError(what, where=found.path, remedy=remedy)
     for name, table in found.tables.items():
-        if name not in COMMANDS:
-            raise _unknown(name, found.path, {*every, *COMMANDS})
         for key in table:
             if key not in known[name]:
-                where = Path(f"{found.path}: [{name}]")
-                raise _unknown(key, where, known[name])
+                raise _unknown(key, f"{found.path}: [{name}]", known[name])
 
 
-def _unknown(key: str, where: Path, known: set[str]) -> UserError:
+def _unknown(key: str, where: str, known: set[str]) -> UserError:
     near = suggestion(key, sorted(known - {""}))
     remedy = near or "keys are the long names of options: target, devices, network"
     return UserError(f"no command has '{key}'", where=where, remedy=remedy)
@@ -148,7 +154,8 @@ def key_of(item: Declared) -> str:
 
 def _is_meant(item: Declared, given: Any) -> bool:
     """Whether a key of all commands is for this one too: ``cache`` is a switch or a folder."""
-    return isinstance(item.option.kind, kinds.Switch) == isinstance(given, bool)
+    is_switch = isinstance(item.option.kind, kinds.Switch)
+    return item.option.is_general and is_switch == isinstance(given, bool)
 
 
 def _shown(given: Any) -> str:

@@ -176,6 +176,7 @@ class ReportFiles(Request):
             kind=FILE,
             is_listed=True,
             is_repeated=False,
+            is_general=False,
         ),
     )
 

@@ -37,6 +37,7 @@ class Option:
     is_recorded: bool = True  # an answer depends on it
     is_repeated: bool = True  # the next command has it too
     instead_of: str = ""  # the field that says the same otherwise
+    is_general: bool = True  # it means the same in every command that has it
 
     @property
     def is_argument(self) -> bool:

@@ -34,6 +34,7 @@ def output(help: str, meaning: str) -> Mapping[str, Option]:
         meaning=meaning,
         is_recorded=False,
         is_repeated=False,
+        is_general=False,
     )
 
 
@@ -198,6 +199,7 @@ class Sized(Request):
             default="",
             is_recorded=False,
             is_repeated=False,
+            is_general=False,
         ),
     )
 

@@ -35,6 +35,7 @@ def written() -> Mapping[str, Option]:
         kind=FILE,
         meaning="profile to write: ``.pbtxt`` or ``.pb``.",
         is_repeated=False,
+        is_general=False,
     )
 
 
@@ -72,6 +73,7 @@ class Convert(Forced):
             kind=FILE,
             meaning="``.pbtxt``, ``.pb`` or a folder; None: into the run directory.",
             is_repeated=False,
+            is_general=False,
         ),
     )
     hlo: tuple[AnyPath, ...] = field(

@@ -254,6 +254,7 @@ class Forced(Request):
             meaning="overwrite.",
             is_recorded=False,
             is_repeated=False,
+            is_general=False,
         ),
     )
 

@@ -26,7 +26,14 @@ def program() -> Mapping[str, Option]:
 
 def again(help: str) -> Mapping[str, Option]:
     """``--force``, which overwrites nothing here."""
-    return option("--force", help, kind=SWITCH, is_recorded=False, is_repeated=False)
+    return option(
+        "--force",
+        help,
+        kind=SWITCH,
+        is_recorded=False,
+        is_repeated=False,
+        is_general=False,
+    )
 
 
 @frozen(slots=False)
@@ -244,6 +251,7 @@ class Proved(Request):
             "[default: ., with --prove runs/proof]",
             metavar="DIR",
             kind=FOLDER,
+            is_general=False,
         ),
     )
 

@@ -270,6 +270,7 @@ class Abba(Request):
             "With --abba: profile of side B.",
             metavar="PROFILE",
             kind=LOCAL,
+            is_general=False,
         ),
     )
     run_dir: Path = field(
@@ -281,6 +282,7 @@ class Abba(Request):
             "With --abba: where the runs are kept; the same command resumes.",
             metavar="DIR",
             kind=FOLDER,
+            is_general=False,
         ),
     )
 

@@ -98,6 +98,15 @@ def test_devices_of_the_command_line_win_over_a_topology_of_the_file() -> None:
     assert (found["devices"], found["topology"]) == (4, None)
 
 
+def test_a_key_of_all_commands_counts_only_where_it_means_the_same() -> None:
+    text = 'devices = 8\nrun-dir = "runs/mine"\nprofile = "p.pbtxt"\n'
+    Path("pgle.toml").write_text(text)
+    assert options("rehearse", "step.mlir")["devices"] == 8
+    assert options("scale", "step.mlir")["devices"] == ()
+    compared = options("compare", "a", "b")
+    assert (str(compared["run_dir"]), compared["profile"]) == ("runs/abba", None)
+
+
 def test_several_values_are_a_list() -> None:
     text = 'flag = ["--xla_a=1", "--xla_b=2"]\n[scale]\ndevices = [8, 64]\n'
     Path("pgle.toml").write_text(text)
@@ -121,6 +130,7 @@ def test_a_switch_is_true_or_false() -> None:
         ('network = "fast"', "pgle.toml: network: 'fast' is no bandwidth"),
         ("[tune]\ncache = 3", "cache: 3 is not what this option takes; write true"),
         ("target =", "pgle.toml: is not TOML"),
+        ('output = "x"', "'output' is something else in every command; write it into"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_file(
