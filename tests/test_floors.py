@@ -70,8 +70,8 @@ ROOMS = {
     "report": (
         "text",
         "page",
-        "timeline layers",
-        "chrome_trace",
+        "timeline layers charts",
+        "chrome_trace pictures",
         "account",
         "next_steps",
         "compare flags start control",

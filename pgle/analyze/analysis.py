@@ -109,6 +109,11 @@ class Memory:
         return self.plan.peak_bytes / self.limit_bytes if self.limit_bytes else None
 
 
+def on_host(trace: Trace) -> bool:
+    """Whether CPU devices ran it."""
+    return bool((trace.kind == ActivityKind.HOST).all())
+
+
 def find_memory(module: Module, plan: BufferPlan, device_bytes: int | None) -> Memory:
     """What a module needs by XLA's plan."""
     live = []
@@ -238,9 +243,20 @@ class MeasuredStep:
         return self.main_share >= LEAST_MAIN or len(self.runs_of_others()) < FEW_MODULES
 
     def rank_name(self, device: int) -> str:
-        """``device 0 of HOST:PID``."""
+        """``rank 3 · GPU 0 (HOST:PID)``, the same in findings, tables and timelines.
+
+        The rank is JAX's number, or the place among the ranks that were given. The process is
+        named if there are several.
+        """
         found = self.trace.devices[device]
-        return f"device {found.ordinal} of {found.process}"
+        rank = found.global_id
+        if rank is None:
+            places = {item.device: place for place, item in enumerate(self.windows)}
+            rank = places.get(device, device)
+        name = "CPU device" if on_host(self.trace) else "GPU"
+        processes = {item.process for item in self.trace.devices}
+        where = f" ({found.process})" if len(processes) > 1 else ""
+        return f"rank {rank} · {name} {found.ordinal}{where}"
 
     @property
     def late_rank(self) -> str:

@@ -10,7 +10,7 @@ collectives, which `tune` tries.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -231,6 +231,11 @@ class LateRanks:
     # steps in which it is the rank that they wait for most; the longest first
     devices: tuple[tuple[int, float, int], ...] = ()
     steps: int = 0  # that these stand on
+    # float64[steps, devices]: what the others wait for a device in every step, unusual steps
+    # too, devices in the order of the windows; None where nobody can wait
+    waited_us: npt.NDArray[np.float64] | None = field(
+        default=None, repr=False, compare=False
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -388,7 +393,7 @@ def late_ranks(waited: npt.NDArray[np.float64], devices: Sequence[int]) -> LateR
     )
     order = np.argsort(-mean_us, kind="stable").tolist()
     rows = tuple((devices[at], float(mean_us[at]), int(most[at])) for at in order)
-    return LateRanks(float(mean_us.sum()), rows, len(usual))
+    return LateRanks(float(mean_us.sum()), rows, len(usual), waited / 1e3)
 
 
 def measured_collectives(

@@ -117,9 +117,14 @@ class StepParts:
         return self.mean_us(slow=False)
 
     @cached_property
+    def times_us(self) -> Floats:
+        """float64[n]: every step with the pause after it; of the last the usual one."""
+        return _with_pauses(self.steps)
+
+    @cached_property
     def patterns(self) -> tuple[StepPattern, ...]:
         """How steps change over time, the largest change first."""
-        return find_patterns(_with_pauses(self.steps))
+        return find_patterns(self.times_us)
 
     def along(self, pattern: StepPattern) -> list[tuple[RowGroup, str, float]]:
         """What a pattern adds to each row of a mean step, compared with the shortest steps; the

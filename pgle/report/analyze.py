@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from pgle.account.value import LEAST_WORTH
 from pgle.account.way import ENDS, Search, known_of, next_move
-from pgle.analyze.analysis import MeasuredStep, Memory
+from pgle.analyze.analysis import MeasuredStep, Memory, on_host
 from pgle.analyze.collectives import MeasuredCollective, Overlap
 from pgle.analyze.differences import (
     LAUNCHES_DIFFER,
@@ -43,9 +43,8 @@ from pgle.report.timeline import (
     PARTS,
     most_exposed,
     parts_of,
-    rank_label,
 )
-from pgle.run.analyze import Analysis, on_host
+from pgle.run.analyze import Analysis
 from pgle.schedule.placements import ExposedGroup
 
 FIRST = 5  # changes on the first screen
@@ -568,7 +567,7 @@ def _parts(step: MeasuredStep) -> Iterator[Part]:
     """The parts of the mean step, and of each rank's; idle time by cause."""
     rows = [("mean", step.breakdown)]
     rows += [
-        (rank_label(step, one), mean_breakdown([one]))
+        (step.rank_name(one.device), mean_breakdown([one]))
         for one in step.windows
         if len(step.windows) > 1
     ]

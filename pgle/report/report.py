@@ -21,6 +21,7 @@ from pgle.report.page import figures, value
 from pgle.report.page.html import render
 from pgle.report.page.plain import markdown
 from pgle.report.page.value import Cell, Page, Part, Prose, Section, Tile, table
+from pgle.report.pictures import sides_chart, with_pictures
 from pgle.report.text import near
 from pgle.report.timeline import Panel, measured_panels, panel_of, tiles, timeline
 from pgle.run.analyze import RunFacts, StepInput, gather
@@ -138,6 +139,7 @@ def run_page(found: RunFacts) -> Page:
             _span_finder(panels[mine]) if len(panels) > mine else nowhere,
             True,
         )
+        page = with_pictures(page, analysis)
     if compared is not None:
         page = replace(
             page,
@@ -192,7 +194,10 @@ def _timeline_and_times(
             Prose(str(line.value), tone=line.tone)
             for line in compare.check_lines(found.checks)
         )
+        picture = sides_chart(found.comparison)
         parts: tuple[Part, ...] = (compare.sides_table(found.comparison), *limits)
+        if picture is not None:
+            parts = (picture, *parts)
         yield Section("comparison", "Before and after: step times", parts, open=True)
 
 

@@ -6,15 +6,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
 from math import inf
 from pathlib import Path
 
 from pgle.errors import cut, many, printable, some
 from pgle.masking import kept_argv
 from pgle.next import Next, Way, to_type
-from pgle.report import scale_control, text
-from pgle.report.page import figures, html
+from pgle.report import charts, scale_control, text
+from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
     Advice,
@@ -478,7 +477,7 @@ def _sections(found: Scaling) -> Iterator[Section]:
         yield Section(
             "charts",
             "Step and efficiency over GPUs",
-            (_charts(found.answer.best),),
+            _charts(found.answer.best),
             open=True,
         )
     if rows:
@@ -556,38 +555,63 @@ def _sections(found: Scaling) -> Iterator[Section]:
     )
 
 
-def _charts(rows: Sequence[Judged]) -> Chart:
+def _charts(rows: Sequence[Judged]) -> tuple[Chart, Chart]:
     """The step by part, and efficiency with its range, over the sizes of the variant that is
     judged.
     """
     rows = rows[-NARROW:]
-    names = [figures.count(item.row.devices) for item in rows]
-    most_us, best = (
-        max(item.row.step_us for item in rows),
-        max(1.0, *(item.efficiency_range[1] for item in rows)),
-    )
+    return _step_chart([item.row for item in rows]), _efficiency_chart(rows)
+
+
+def _step_chart(rows: Sequence[ScaleRow]) -> Chart:
+    most_us = max(row.step_us for row in rows)
+    names = [figures.count(row.devices) for row in rows]
     title = "Step, predicted: compute, exposed communication, idle"
-    steps = html.ChartPanel(title, names, most_us * 1.05, figures.time, "GPUs")
-    title = "Efficiency against the first row, with its range"
-    share = html.ChartPanel(
-        title, names, best * 1.05, partial(figures.share, decimals=0), "GPUs"
+    plot = charts.Plot(
+        title, charts.columns(names, "GPUs"), charts.times(0.0, most_us * 1.12)
     )
-    share.line("mark", (0, BREAKS), (len(rows), BREAKS))
-    points = [(place + 0.5, item.efficiency or 0.0) for place, item in enumerate(rows)]
-    low = [(place + 0.5, item.efficiency_range[0]) for place, item in enumerate(rows)]
-    high = [(place + 0.5, item.efficiency_range[1]) for place, item in enumerate(rows)]
-    share.area("range", [*low, *reversed(high)])
-    for one, other in pairwise(points):
-        share.line("level", one, other)
-    for place, row in enumerate(item.row for item in rows):
-        share.dot("range", points[place])
-        steps.bar(place, {part: getattr(row, f"{part}_us") for part in PARTS})
+    for place, row in enumerate(rows):
+        plot.stack(place, {part: getattr(row, f"{part}_us") for part in PARTS})
+        top = (place + 0.5, row.step_us)
+        plot.text("name", top, figures.time(row.step_us), dy=-4)
+    words = (
+        f"{_gpus(row)} {figures.time(row.step_us)}, of which "
+        f"{figures.time(row.exposed_us)} exposed communication"
+        for row in rows
+    )
+    return charts.drawn([plot], "; ".join(words))
+
+
+def _efficiency_chart(rows: Sequence[Judged]) -> Chart:
+    """Efficiency over the number of GPUs, which lie by their logarithm."""
+    sizes = [item.row.devices for item in rows]
+    best = max(1.0, *(item.efficiency_range[1] for item in rows))
+    ticks = tuple((size, figures.count(size)) for size in dict.fromkeys(sizes))
+    across = charts.Axis(
+        min(sizes) / 1.3, max(sizes) * 1.3, ticks, "GPUs, logarithmic", is_log=True
+    )
+    write = partial(figures.share, decimals=0)
+    title = "Efficiency against the first row"
+    plot = charts.Plot(title, across, charts.linear(best * 1.1, write))
+    low = [(item.row.devices, item.efficiency_range[0]) for item in rows]
+    high = [(item.row.devices, item.efficiency_range[1]) for item in rows]
+    plot.area("range", [*low, *reversed(high)])
+    for level, style, name in ((1.0, "ideal", "ideal"), (BREAKS, "mark", "breaks")):
+        plot.line(style, (across.low, level), (across.high, level))
+        label = f"{name}: {figures.share(level, 0)}"
+        plot.text("tick", (across.high, level), label, "end", dy=-4)
+    points = [(item.row.devices, item.efficiency or 0.0) for item in rows]
+    plot.path("level", points)
+    for point in points:
+        plot.dot("range", point, about=f"{point[0]:,} GPUs: {write(point[1])}")
+    last = rows[-1].row.devices, sum(rows[-1].efficiency_range) / 2
+    plot.text("name", last, "range", "end", dx=-8)
     words = ", ".join(
-        f"{_gpus(item.row)} {figures.time(item.row.step_us)}, efficiency {figures.share(item.efficiency, 0)} "
+        f"{_gpus(item.row)} efficiency {figures.share(item.efficiency, 0)} "
         f"({figures.shares(item.efficiency_range)})"
         for item in rows
     )
-    return Chart(html.svg([steps, share], words), words)
+    return charts.drawn([plot], words)
 
 
 def _next(found: Scaling) -> Way:

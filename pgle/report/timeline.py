@@ -16,14 +16,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pgle.analyze.analysis import MeasuredStep
+from pgle.analyze.analysis import MeasuredStep, on_host
 from pgle.analyze.other_work import OtherKind, kinds_of
 from pgle.analyze.window import DeviceWindow, StepBreakdown, mean_breakdown
 from pgle.errors import printable
 from pgle.masking import kept_text
 from pgle.report.page import figures, value
 from pgle.report.page.value import Bar, Tile
-from pgle.run.analyze import on_host
 from pgle.schedule.placements import ExposedGroup
 from pgle.schedule.simulate import ORIGINS, Breakdown, Stream, Timeline
 from pgle.trace.intervals import EMPTY, Intervals, covered, union, without
@@ -490,16 +489,6 @@ def measured_panels(
     return tuple(panels), tuple(notes)
 
 
-def rank_label(step: MeasuredStep, window: DeviceWindow) -> str:
-    """``rank 3 · GPU 0``: the place among the ranks that were given, or JAX's number, and the
-    device's own number.
-    """
-    device = step.trace.devices[window.device]
-    rank = step.windows.index(window) if device.global_id is None else device.global_id
-    name = "CPU device" if on_host(step.trace) else "GPU"
-    return f"rank {rank} · {name} {device.ordinal}"
-
-
 def _late_us(step: MeasuredStep) -> dict[int, float]:
     """By how much each device begins after the first one of its process.
 
@@ -567,7 +556,7 @@ def _panel(
         strict=True,
     )
     return Panel(
-        label=rank_label(step, window),
+        label=step.rank_name(window.device),
         note=kind,
         parts=mean_breakdown([window]),
         length_us=end / 1e3 + shift_us,

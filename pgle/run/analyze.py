@@ -13,7 +13,13 @@ from typing import TypeVar
 
 from pgle.account.value import Account, TimedSteps
 from pgle.analyze.account import account_of_trace
-from pgle.analyze.analysis import MeasuredStep, Memory, find_memory, measure_step
+from pgle.analyze.analysis import (
+    MeasuredStep,
+    Memory,
+    find_memory,
+    measure_step,
+    on_host,
+)
 from pgle.analyze.differences import Differences, find_differences
 from pgle.analyze.findings import StepFinding
 from pgle.analyze.rules import find_findings
@@ -45,7 +51,7 @@ from pgle.run.target import FROM_WORDS, GpuFound, gpu_of
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.record import Noise, record
 from pgle.steps.compare import Comparison, LimitCheck
-from pgle.trace.table import ActivityKind, ModuleKey, Recording, Trace
+from pgle.trace.table import ModuleKey, Recording, Trace
 from pgle.xla.flags.catalogue import DISABLE_ASYNC
 from pgle.xla.flags.text import parse_flags
 from pgle.xla.hlo.dumps import Dumps, is_hlo, read_dumps, read_modules, read_scheduled
@@ -339,11 +345,6 @@ def _gpu(
 def _gpu_of(module: Module) -> Hardware:
     """The GPU that a module was compiled for."""
     return gpu_of(module.source).hardware
-
-
-def on_host(trace: Trace) -> bool:
-    """Whether CPU devices ran it."""
-    return bool((trace.kind == ActivityKind.HOST).all())
 
 
 def _memory(

@@ -505,9 +505,9 @@ def test_one_device_that_pauses_costs_the_others_as_much(measured):
         0.1, abs=0.005
     )  # 2 ms of 10 on one of two devices
     assert found["rank-skew"].share == pytest.approx(0.2, abs=0.005)
-    assert "device 1 of host:1" in found["rank-skew"].number
+    assert "rank 1 · GPU 1" in found["rank-skew"].number
     assert [(row.name, row.us) for row in found["rank-skew"].evidence[:2]] == [
-        ("device 1 of host:1", pytest.approx(2000, abs=5)), ("idle on device 1 of host:1", pytest.approx(2000, abs=5))
+        ("rank 1 · GPU 1", pytest.approx(2000, abs=5)), ("idle on rank 1 · GPU 1", pytest.approx(2000, abs=5))
     ]  # fmt: skip
 
 

@@ -546,8 +546,8 @@ def test_two_late_ranks_are_two(tmp_path: Path, longer: list[Path]) -> None:
         faulty.hold(1, execution, 5 * MS)
     findings = find_findings(measured_step(side(faulty.write())))
     (found,) = (one for one in findings if one.id == "rank-skew")
-    assert "device 0 of proc3" in found.number
-    assert "and device 0 of proc0" in found.number
+    assert "GPU 0 (proc3:" in found.number
+    assert "GPU 0 (proc0:" in found.number
 
 
 def test_all_compute_that_is_slower_alike_is_one_row(

@@ -279,14 +279,12 @@ def test_a_measured_step_says_how_it_moves_the_others() -> None:
 
 def test_the_charts_say_in_words_what_they_show() -> None:
     page = scale_page(found(*BROKEN))
-    chart = next(
-        part
-        for section in page.sections
-        for part in section.parts
-        if isinstance(part, Chart)
-    )
-    assert chart.alt.startswith("8 GPUs 100.0 ms, efficiency 100 %")
-    assert chart.svg.count("stack exposed") == 2
+    steps, efficiency = (part for part in page.parts if isinstance(part, Chart))
+    assert steps.alt.startswith("8 GPUs 100.0 ms, of which")
+    assert steps.svg.count("stack exposed") == 2
+    assert efficiency.alt.startswith("8 GPUs efficiency 100 %")
+    for label in ("ideal: 100 %", "breaks: 90 %", ">range<"):
+        assert label in efficiency.svg
     assert "<svg" in render(page)
 
 

@@ -44,6 +44,16 @@ def time(us: float | None) -> str:
     return f"{_minus(us)}{abs(us) / scale:,.{_decimals(abs(us) / scale, name)}f} {name}"
 
 
+def time_unit(us: float) -> tuple[float, str]:
+    """The unit that a time is written in: its microseconds and its name."""
+    return _unit(us, _TIMES)
+
+
+def size_unit(size_bytes: float) -> tuple[float, str]:
+    """The unit that a size is written in: its bytes and its name."""
+    return _unit(size_bytes, _SIZES)
+
+
 def share(value: float | None, decimals: int = 1) -> str:
     """A share of 0 to 1 as ``28.0 %``."""
     if value is None:

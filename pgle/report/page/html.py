@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import cache
 from html import escape
 from importlib import resources
@@ -107,121 +105,6 @@ def data_file(name: str) -> str:
     return (
         resources.files("pgle.report.page").joinpath(name).read_text(encoding="utf-8")
     )
-
-
-WIDTH, HEIGHT = (
-    440,
-    230,
-)  # of every chart, in units in which its text is 12 high: readable on a phone
-LEFT, RIGHT, TOP, BOTTOM = 62, 16, 42, 42  # margins around the plot
-
-
-@dataclass(frozen=True, slots=True)
-class SvgElement:
-    """One element of a chart: SVG tag, class of the style sheet, attributes, text."""
-
-    tag: str
-    style: str
-    at: dict[str, float | str]
-    text: str = ""
-
-
-@dataclass
-class ChartPanel:
-    """A chart over named columns: column n lies between n and n + 1, heights count from 0."""
-
-    title: str  # above it
-    columns: Sequence[str]  # names below the columns
-    highest: float  # value at the top
-    write: Callable[[float], str]  # how a height is written
-    x_label: str  # below the names
-    elements: list[SvgElement] = field(default_factory=list)  # what is drawn
-
-    def __post_init__(self) -> None:
-        rough = self.highest / 4
-        unit = 10.0 ** math.floor(math.log10(rough))
-        step = next(
-            unit * factor
-            for factor in (1, 2, 5, 10)
-            if unit * factor >= rough * (1 - 1e-9)
-        )
-        for number in range(math.floor(self.highest / step + 1e-9) + 1):
-            self.line("grid", (0, number * step), (len(self.columns), number * step))
-            self._text(
-                "tick",
-                (0, number * step),
-                self.write(number * step) if number else "0",
-                "end",
-                dx=-6,
-                dy=4,
-            )
-        for at, name in enumerate(self.columns):
-            self._text("tick", (at + 0.5, 0), name, dy=16)
-        self._text("label", (len(self.columns) / 2, 0), self.x_label, dy=34)
-
-    def line(
-        self, style: str, start: tuple[float, float], end: tuple[float, float]
-    ) -> None:
-        """A straight line."""
-        x1, y1 = self._place(*start)
-        x2, y2 = self._place(*end)
-        self.elements.append(
-            SvgElement("line", style, {"x1": x1, "y1": y1, "x2": x2, "y2": y2})
-        )
-
-    def dot(self, style: str, point: tuple[float, float]) -> None:
-        """A dot at a point."""
-        x, y = self._place(*point)
-        self.elements.append(SvgElement("circle", style, {"cx": x, "cy": y, "r": 3}))
-
-    def area(self, style: str, points: Sequence[tuple[float, float]]) -> None:
-        """A filled polygon."""
-        path = (
-            "M"
-            + "L".join("{:.2f} {:.2f}".format(*self._place(*point)) for point in points)
-            + "Z"
-        )
-        self.elements.append(SvgElement("path", style, {"d": path}))
-
-    def bar(self, column: int, parts: Mapping[str, float]) -> None:
-        """A bar of parts, one upon the other: their heights by colour, from below."""
-        left, right, floor = column + 0.2, column + 0.8, 0.0
-        for color, height in parts.items():
-            if height > 0:
-                top = floor + height
-                self.area(
-                    f"stack {color}",
-                    [(left, floor), (left, top), (right, top), (right, floor)],
-                )
-                floor = top
-
-    def _place(self, x: float, y: float) -> tuple[float, float]:
-        floor = HEIGHT - BOTTOM
-        across = x / len(self.columns) * (WIDTH - LEFT - RIGHT)
-        return LEFT + across, floor - y / self.highest * (floor - TOP)
-
-    def _text(
-        self,
-        style: str,
-        point: tuple[float, float],
-        text: str,
-        anchor: str = "middle",
-        *,
-        dx: float = 0,
-        dy: float,
-    ) -> None:
-        x, y = self._place(*point)
-        self.elements.append(
-            SvgElement(
-                "text", style, {"x": x + dx, "y": y + dy, "text-anchor": anchor}, text
-            )
-        )
-
-
-def svg(panels: Sequence[ChartPanel], alt: str) -> str:
-    """Charts one above the other as one SVG, for a page, which has their style."""
-    template = templates().get_template("chart.svg.j2")
-    return template.render(width=WIDTH, height=HEIGHT, alt=alt, panels=panels) + "\n"
 
 
 def render(page: Page) -> str:

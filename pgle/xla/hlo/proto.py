@@ -416,6 +416,9 @@ class BufferPlan:
     live: tuple[Buffer, ...]  # temporary buffers at the peak, the largest first
     # instruction at which the temporary buffers are largest; empty if unknown
     peak_at: str
+    # bytes of temporary buffers after each event of the plan, in the order of the schedule; empty
+    # if unknown
+    course_bytes: tuple[int, ...] = ()
 
     @property
     def peak_bytes(self) -> int:
@@ -457,17 +460,18 @@ def buffers_from_bytes(data: bytes) -> BufferPlan | None:
     }
     live: list[int] = []
     at = ""
+    course: tuple[int, ...] = ()
     for trace in plan.heap_simulator_traces:
-        found, where = _peak(trace, buffers)
+        found, where, sizes_of_trace = _peak(trace, buffers)
         if sum(buffers[key].size_bytes for key in found) >= sum(
             buffers[key].size_bytes for key in live
         ):
-            live, at = found, where
+            live, at, course = found, where, sizes_of_trace
     largest = sorted(
         (buffers[key] for key in live),
         key=lambda item: (-item.size_bytes, item.instruction),
     )
-    return BufferPlan(**sizes, live=tuple(largest), peak_at=at)
+    return BufferPlan(**sizes, live=tuple(largest), peak_at=at, course_bytes=course)
 
 
 def _field_of(allocation: hlo_pb2.BufferAllocationProto) -> str:
@@ -481,26 +485,30 @@ def _field_of(allocation: hlo_pb2.BufferAllocationProto) -> str:
 
 def _peak(
     trace: hlo_pb2.HeapSimulatorTrace, buffers: Mapping[int, Buffer]
-) -> tuple[list[int], str]:
-    """The buffers that hold memory when most is held, one per group that shares it, and the
-    instruction.
+) -> tuple[list[int], str, tuple[int, ...]]:
+    """The buffers that hold memory when most is held, one per group that shares it; the
+    instruction; the bytes that are held after each event.
     """
     events = [event for event in trace.events if event.buffer_id in buffers]
-    _, peak_at = _played(events, buffers)
+    _, course = _played(events, buffers)
+    if not events:
+        return [], "", ()
+    peak_at = course.index(max(course))
     held, _ = _played(events[: peak_at + 1], buffers)
-    return held, events[peak_at].instruction_name if events else ""
+    return held, events[peak_at].instruction_name, tuple(course)
 
 
 def _played(
     events: Sequence[_Event], buffers: Mapping[int, Buffer]
-) -> tuple[list[int], int]:
-    """The buffers that hold memory after some events, one per group, and the number of the event
-    with most of it.
+) -> tuple[list[int], list[int]]:
+    """The buffers that hold memory after some events, one per group, and the bytes that are held
+    after each event.
     """
     group: dict[int, int] = {}
     members: Counter[int] = Counter()
-    now = peak = peak_at = 0
-    for number, event in enumerate(events):
+    now = 0
+    course: list[int] = []
+    for event in events:
         if event.kind == _Event.FREE:
             root = group.get(event.buffer_id, event.buffer_id)
             members[root] -= 1
@@ -515,6 +523,5 @@ def _played(
             group[event.buffer_id] = root
             members[root] += 1
             now += buffers[root].size_bytes if members[root] == 1 else 0
-        if now > peak:
-            peak, peak_at = now, number
-    return [root for root, count in members.items() if count > 0], peak_at
+        course.append(now)
+    return [root for root, count in members.items() if count > 0], course

@@ -1,0 +1,287 @@
+"""Charts as SVG, in the style sheet's colours: axes, and what is drawn between them.
+
+No chart needs a script. Each has words that say the same (`Chart.alt`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+from pgle.report.page import figures
+from pgle.report.page.html import templates
+from pgle.report.page.value import Chart
+
+WIDTH = (
+    440  # of every chart, in units in which its text is 12 high: readable on a phone
+)
+HEIGHT = 230
+LETTER = 6.2  # width of a letter on average, in the same units
+
+
+@dataclass(frozen=True, slots=True)
+class SvgElement:
+    """One element of a chart: SVG tag, class of the style sheet, attributes, text."""
+
+    tag: str
+    style: str
+    at: dict[str, float | str]
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Margins:
+    """Around the plot, in the chart's units."""
+
+    left: float = 62
+    right: float = 16
+    top: float = 42
+    bottom: float = 42
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One direction of a plot."""
+
+    low: float  # value at its left or lower end
+    high: float  # value at the other end
+    ticks: tuple[tuple[float, str], ...] = ()  # values with their texts
+    label: str = ""  # what it shows
+    is_log: bool = False
+    has_grid: bool = False  # a line at each tick
+
+    def at(self, value: float) -> float:
+        """Where a value is: 0 at the low end, 1 at the high end."""
+        low, high = self.low, self.high
+        if self.is_log:
+            value, low, high = (math.log(one) for one in (value, low, high))
+        return (value - low) / (high - low)
+
+
+def linear(
+    high: float,
+    write: Callable[[float], str],
+    *,
+    low: float = 0.0,
+    label: str = "",
+    most: int = 5,
+) -> Axis:
+    """An axis with a grid line at round values, `most` at most; 0 is written ``0``."""
+    step = _round_step((high - low) / most)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    values = [number * step for number in range(first, last + 1)]
+    ticks = tuple((value, _written(value, write)) for value in values)
+    return Axis(low, high, ticks, label, has_grid=True)
+
+
+def _written(value: float, write: Callable[[float], str]) -> str:
+    return write(value) if value else "0"
+
+
+def times(low_us: float, high_us: float, *, label: str = "", most: int = 5) -> Axis:
+    """An axis of times in microseconds."""
+    unit = figures.time_unit(max(abs(low_us), abs(high_us)))
+    return _in_unit(unit, (low_us, high_us), label, most)
+
+
+def sizes(high_bytes: float, *, most: int = 4) -> Axis:
+    """An axis of sizes in bytes, from 0."""
+    return _in_unit(figures.size_unit(high_bytes), (0.0, high_bytes), "", most)
+
+
+def _in_unit(
+    unit: tuple[float, str], ends: tuple[float, float], label: str, most: int
+) -> Axis:
+    """An axis whose ticks are round in one unit, with as many decimals as they need."""
+    scale, name = unit
+    low, high = (end / scale for end in ends)
+    step = _round_step((high - low) / most)
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+
+    def write(value: float) -> str:
+        return f"{value:,.{decimals}f} {name}"
+
+    axis = linear(high, write, low=low, label=label, most=most)
+    ticks = tuple((value * scale, text) for value, text in axis.ticks)
+    return replace(axis, low=ends[0], high=ends[1], ticks=ticks)
+
+
+def logarithmic(
+    low: float, high: float, write: Callable[[float], str], *, label: str = ""
+) -> Axis:
+    """A logarithmic axis with a tick at each power of ten."""
+    powers = range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1))
+    ticks = tuple((10.0**power, write(10.0**power)) for power in powers)
+    return Axis(low, high, ticks, label, is_log=True, has_grid=True)
+
+
+def columns(names: Sequence[str], label: str = "") -> Axis:
+    """An axis of names: column n lies between n and n + 1."""
+    ticks = tuple((place + 0.5, name) for place, name in enumerate(names))
+    return Axis(0.0, len(names), ticks, label)
+
+
+def rows(names: Sequence[str]) -> Axis:
+    """A vertical axis of names from above: row n lies between n and n + 1."""
+    ticks = tuple((place + 0.5, name) for place, name in enumerate(names))
+    return Axis(len(names), 0.0, ticks)
+
+
+def _round_step(rough: float) -> float:
+    """The next step that is 1, 2 or 5 times a power of ten."""
+    unit = 10.0 ** math.floor(math.log10(rough))
+    factors = (1, 2, 5, 10)
+    return next(unit * one for one in factors if unit * one >= rough * (1 - 1e-9))
+
+
+@dataclass
+class Plot:
+    """Two axes, and what is drawn between them."""
+
+    title: str  # above it
+    x: Axis
+    y: Axis
+    height: float = HEIGHT
+    margins: Margins = Margins()
+    elements: list[SvgElement] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        x, y = self.x, self.y
+        for value, text in y.ticks:
+            if y.has_grid:
+                self.line("grid", (x.low, value), (x.high, value))
+            self.text("tick", (x.low, value), text, "end", dx=-6, dy=4)
+        for value, text in x.ticks:
+            if x.has_grid:
+                self.line("grid", (value, y.low), (value, y.high))
+            self.text("tick", (value, y.low), text, dy=16)
+        if x.label:
+            place = self._across(0.5), self._down(0.0) + 34
+            self._element("text", "label", place, x.label, "middle")
+        if y.label:
+            place = self.margins.left, self.margins.top - 8
+            self._element("text", "label", place, y.label, "start")
+
+    def line(
+        self, style: str, start: tuple[float, float], end: tuple[float, float]
+    ) -> None:
+        """A straight line."""
+        x1, y1 = self._place(*start)
+        x2, y2 = self._place(*end)
+        at: dict[str, float | str] = {"x1": x1, "y1": y1, "x2": x2, "y2": y2}
+        self.elements.append(SvgElement("line", style, at))
+
+    def path(self, style: str, points: Sequence[tuple[float, float]]) -> None:
+        """A line through points."""
+        self.elements.append(SvgElement("path", style, {"d": self._drawn(points)}))
+
+    def area(self, style: str, points: Sequence[tuple[float, float]]) -> None:
+        """A filled polygon."""
+        drawn = f"{self._drawn(points)}Z"
+        self.elements.append(SvgElement("path", style, {"d": drawn}))
+
+    def dot(
+        self, style: str, point: tuple[float, float], radius: float = 3, about: str = ""
+    ) -> None:
+        """A dot at a point; a pointer over it shows what it is."""
+        x, y = self._place(*point)
+        at: dict[str, float | str] = {"cx": x, "cy": y, "r": radius}
+        self.elements.append(SvgElement("circle", style, at, about))
+
+    def box(
+        self,
+        style: str,
+        start: tuple[float, float],
+        end: tuple[float, float],
+        *,
+        strength: float = 1.0,
+        about: str = "",
+    ) -> None:
+        """A filled box between two corners.
+
+        Args:
+            strength: of its colour, 0 to 1.
+            about: what a pointer over it shows.
+        """
+        x1, y1 = self._place(*start)
+        x2, y2 = self._place(*end)
+        at: dict[str, float | str] = {
+            "x": min(x1, x2),
+            "y": min(y1, y2),
+            "width": abs(x2 - x1),
+            "height": abs(y2 - y1),
+        }
+        if strength < 1:
+            at["fill-opacity"] = strength
+        self.elements.append(SvgElement("rect", style, at, about))
+
+    def stack(self, column: int, parts: Mapping[str, float]) -> None:
+        """A bar of parts in a column, one upon the other: their heights by colour, from below."""
+        floor = 0.0
+        for colour, height in parts.items():
+            if height > 0:
+                corners = (column + 0.2, floor), (column + 0.8, floor + height)
+                self.box(f"stack {colour}", *corners)
+                floor += height
+
+    def text(
+        self,
+        style: str,
+        point: tuple[float, float],
+        text: str,
+        anchor: str = "middle",
+        *,
+        dx: float = 0,
+        dy: float = 4,
+    ) -> None:
+        """A text at a point, moved by so many units."""
+        x, y = self._place(*point)
+        self._element("text", style, (x + dx, y + dy), text, anchor)
+
+    def distance(self, one: tuple[float, float], other: tuple[float, float]) -> float:
+        """Between two points, in the chart's units."""
+        return math.dist(self._place(*one), self._place(*other))
+
+    def caption(self, line: int, text: str) -> None:
+        """A line of text below the axis; the margin there must have room for it."""
+        floor = self._down(0.0)
+        self._element("text", "caption", (8, floor + 54 + 17 * line), text, "start")
+
+    def _element(
+        self, tag: str, style: str, place: tuple[float, float], text: str, anchor: str
+    ) -> None:
+        x, y = place
+        at: dict[str, float | str] = {"x": x, "y": y, "text-anchor": anchor}
+        self.elements.append(SvgElement(tag, style, at, text))
+
+    def _drawn(self, points: Sequence[tuple[float, float]]) -> str:
+        places = (self._place(*point) for point in points)
+        return "M" + "L".join(f"{x:.2f} {y:.2f}" for x, y in places)
+
+    def _place(self, x: float, y: float) -> tuple[float, float]:
+        return self._across(self.x.at(x)), self._down(self.y.at(y))
+
+    def _across(self, share: float) -> float:
+        width = WIDTH - self.margins.left - self.margins.right
+        return self.margins.left + share * width
+
+    def _down(self, share: float) -> float:
+        floor = self.height - self.margins.bottom
+        return floor - share * (floor - self.margins.top)
+
+
+def drawn(plots: Sequence[Plot], alt: str) -> Chart:
+    """Plots one above the other as one chart.
+
+    Args:
+        alt: what they show, in words.
+    """
+    template = templates().get_template("chart.svg.j2")
+    ends = list(accumulate(plot.height for plot in plots))
+    starts = [0.0, *ends[:-1]]
+    placed = list(zip(plots, starts, strict=True))
+    svg = template.render(width=WIDTH, height=ends[-1], alt=alt, plots=placed)
+    return Chart(f"{svg}\n", alt)

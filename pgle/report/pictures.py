@@ -1,0 +1,489 @@
+"""Pictures of a measured step, for pages: steps over time, what changed, waits of ranks, kernels
+against the roofline, memory. On a terminal the tables of the same sections say it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import numpy as np
+
+from pgle.account.value import LEAST_WORTH
+from pgle.analyze.analysis import MeasuredStep, Memory
+from pgle.analyze.differences import Differences, StepChange
+from pgle.analyze.layers import MeasuredInstruction
+from pgle.analyze.window import StepParts
+from pgle.errors import cut, printable
+from pgle.report import charts
+from pgle.report.charts import Axis, Margins, Plot
+from pgle.report.page import figures
+from pgle.report.page.value import Chart, Page, Section
+from pgle.run.analyze import Analysis
+from pgle.steps.compare import Comparison
+from pgle.xla.targets import Hardware
+
+FEWEST = 3  # steps of a chart over time
+MOST_COLUMNS = 40  # of the map of waits; longer runs are averaged
+MOST_RANKS = 32  # of the same: the ranks that the others wait for most
+CHANGES = 8  # bars of a waterfall, besides the rest
+KERNELS = 10  # of the roofline, the costliest
+NAMED = 5  # of them with their names below
+BUFFERS = 8  # bars of what lives at the peak
+STEPS_OF_COURSE = 200  # points of the memory's course
+LABEL_ROOM = 16  # between dots, in the chart's units; nearer ones have one label
+ROW = 20  # height of a row, in the chart's units
+NAMES = 158  # width of the names left of rows
+LONGEST = int((NAMES - 10) / charts.LETTER)  # letters of a name there
+
+
+def with_pictures(page: Page, found: Analysis) -> Page:
+    """The page of an analysis, with a picture at the head of each section that has one."""
+    pictures = dict(_pictures(found))
+    sections = [_illustrated(item, pictures) for item in page.sections]
+    waits = waits_chart(found.step)
+    if waits is not None:
+        is_large = found.step.late.us >= LEAST_WORTH * found.step.step_us
+        heading = "Which rank the others wait for"
+        new = Section("waits", heading, (waits,), open=is_large)
+        keys = [item.key for item in sections]
+        place = keys.index("parts") + 1 if "parts" in keys else len(keys)
+        sections.insert(place, new)
+    return replace(page, sections=tuple(sections))
+
+
+def _illustrated(section: Section, pictures: Mapping[str, Chart]) -> Section:
+    if section.key not in pictures:
+        return section
+    is_open = section.open or section.key == "changes"
+    return replace(section, parts=(pictures[section.key], *section.parts), open=is_open)
+
+
+def _pictures(found: Analysis) -> Iterator[tuple[str, Chart]]:
+    """The pictures by the key of their section."""
+    step = found.step
+    if found.against is not None and found.against.changes:
+        yield "changes", waterfall(found.against)
+    if len(step.parts.steps) >= FEWEST:
+        yield "steps", steps_chart(step.parts)
+    if step.hardware is not None:
+        kernels = _heavy(step.compute)
+        if kernels:
+            yield "instructions", roofline(kernels, step.hardware)
+    if step.memory is not None:
+        yield "memory", memory_chart(step.memory)
+
+
+# ---- steps over time
+
+
+def steps_chart(parts: StepParts) -> Chart:
+    """Every step at its place in the run; slow ones are ringed, a pattern is a line."""
+    numbers = [item.execution for item in parts.steps]
+    us = parts.times_us
+    title = f"{len(numbers)} steps over time"
+    plot = _over_time(title, [numbers], [us], "execution")
+    slow = [place for place, item in enumerate(parts.steps) if item.is_slow]
+    for place, number in enumerate(numbers):
+        about = f"execution {number}: {figures.time(us[place])}"
+        plot.dot("point", (number, us[place]), about=about)
+    for place in slow:
+        plot.dot("slow", (numbers[place], us[place]), 6)
+    for place in slow[:1]:
+        plot.text("bad", (numbers[place], us[place]), "slow", "start", dx=10)
+    said = [f"{len(numbers)} steps, {_ends(us)}, median {figures.time(np.median(us))}"]
+    if slow:
+        named = ", ".join(str(numbers[place]) for place in slow[:8])
+        said.append(f"slow: {named}")
+    for pattern in parts.patterns[:1]:
+        level = np.exp(pattern.fitted)
+        scale = float(np.median(us / level))
+        line = list(zip(numbers, (scale * level).tolist(), strict=True))
+        plot.path("mark", line)
+        words = pattern.describe(numbers, "execution")
+        plot.text("mark", (plot.x.low, plot.y.high), words, "start", dy=-8)
+        said.append(words)
+    return charts.drawn([plot], "; ".join(said))
+
+
+def sides_chart(found: Comparison) -> Chart | None:
+    """The steady steps of both sides by their number, with their medians; None without steps."""
+    sides = (found.base, found.new)
+    runs = [[run for run in side.runs if len(run)] for side in sides]
+    if not all(runs):
+        return None
+    every = list(chain.from_iterable(runs))
+    numbers = [run.step.tolist() for run in every]
+    us = [run.step_time_s * 1e6 for run in every]
+    plot = _over_time("Steady steps of both sides", numbers, us, "step")
+    said = []
+    for side, of, style in zip(sides, runs, ("first", "point"), strict=True):
+        for run in of:
+            points = zip(
+                run.step.tolist(), (run.step_time_s * 1e6).tolist(), strict=True
+            )
+            for point in points:
+                plot.dot(style, point, 2)
+        median_us = side.median_s * 1e6
+        plot.line("thin", (plot.x.low, median_us), (plot.x.high, median_us))
+        label = f"{cut(printable(side.label), 24)} {figures.time(median_us)}"
+        at = (plot.x.high, median_us)
+        plot.text("name", at, label, "end", dy=-4)
+        said.append(
+            f"{printable(side.label)}: {side.steps} steps, median {figures.time(median_us)}"
+        )
+    return charts.drawn([plot], "; ".join(said))
+
+
+def _over_time(
+    title: str, numbers: Sequence[Sequence[int]], us: Sequence[np.ndarray], what: str
+) -> Plot:
+    """Axes around steps: as high as they differ, at least by a fiftieth."""
+    low = min(map(min, us))
+    high = max(map(max, us))
+    room = max((high - low) * 0.15, high * 0.01)
+    first = min(map(min, numbers))
+    last = max(map(max, numbers))
+    ends = (first, last) if last > first else (first - 1, first + 1)
+    across = charts.linear(
+        ends[1] + (ends[1] - ends[0]) * 0.02,
+        figures.count,
+        low=ends[0] - (ends[1] - ends[0]) * 0.02,
+        label=what,
+    )
+    return Plot(
+        title,
+        _whole(across),
+        charts.times(max(low - room, 0.0), high + room),
+        margins=Margins(left=70),
+    )
+
+
+def _whole(axis: Axis) -> Axis:
+    """An axis of numbers of steps: only whole ones have ticks, and no lines."""
+    ticks = tuple((value, text) for value, text in axis.ticks if value == round(value))
+    return replace(axis, ticks=ticks, has_grid=False)
+
+
+def _ends(us: np.ndarray) -> str:
+    return figures.between(figures.time(us.min()), figures.time(us.max()))
+
+
+# ---- what changed
+
+
+@dataclass(frozen=True, slots=True)
+class WaterfallBar:
+    """One bar: from one length of the step to another."""
+
+    name: str
+    from_us: float
+    to_us: float
+
+
+def waterfall(found: Differences) -> Chart:
+    """From the step before to the step after: the largest changes, then all others together."""
+    bars: list[WaterfallBar] = []
+    us = found.before.step_us
+    for change in found.changes[:CHANGES]:
+        bars.append(WaterfallBar(_change_name(change), us, us + change.delta_us))
+        us += change.delta_us
+    bars.append(WaterfallBar("all other changes", us, found.after.step_us))
+    ends = [found.before.step_us, *(bar.to_us for bar in bars)]
+    low = min(ends)
+    high = max(ends)
+    room = max((high - low) * 0.12, high * 1e-3)
+    # small changes of a long step would not be seen from zero
+    start = 0.0 if high - low > high / 4 else low - room
+    names = ["before", *(_row_name(bar.name) for bar in bars), "after"]
+    height = len(names) * ROW + 84
+    label = "step" if start == 0 else "step; the axis does not begin at 0"
+    across = charts.times(start, high + room, label=label, most=4)
+    plot = Plot(
+        "From the step before to the step after",
+        across,
+        charts.rows(names),
+        height,
+        Margins(left=NAMES, right=66),
+    )
+    whole = ((0, found.before.step_us), (len(names) - 1, found.after.step_us))
+    for row, length in whole:
+        plot.box("compute", (start, row + 0.15), (length, row + 0.85))
+        plot.text("name", (length, row + 0.5), figures.time(length), "start", dx=5)
+    for row, bar in enumerate(bars, start=1):
+        _waterfall_bar(plot, row, bar)
+    parts = (f"{bar.name} {_change(bar)}" for bar in bars)
+    before, after = map(figures.time, (found.before.step_us, found.after.step_us))
+    words = f"before {before}; {'; '.join(parts)}; after {after}"
+    return charts.drawn([plot], printable(words))
+
+
+def _change_name(change: StepChange) -> str:
+    """Its instruction; of a row that is none, what happened."""
+    return change.name or str(change.kind)
+
+
+def _waterfall_bar(plot: Plot, row: int, bar: WaterfallBar) -> None:
+    longer = bar.to_us > bar.from_us
+    style = "exposed" if longer else "hidden"
+    plot.box(style, (bar.from_us, row + 0.15), (bar.to_us, row + 0.85), about=bar.name)
+    plot.line("thin", (bar.to_us, row + 0.85), (bar.to_us, row + 1.15))
+    end = (max(bar.from_us, bar.to_us), row + 0.5)
+    tone = "bad" if longer else "good"
+    plot.text(tone, end, _change(bar), "start", dx=5)
+
+
+def _change(bar: WaterfallBar) -> str:
+    delta_us = bar.to_us - bar.from_us
+    text = figures.time(delta_us)
+    return f"+{text}" if delta_us > 0 and text != figures.NONE else text
+
+
+def _row_name(name: str) -> str:
+    return cut(printable(name), LONGEST)
+
+
+# ---- waits of ranks
+
+
+def waits_chart(step: MeasuredStep) -> Chart | None:
+    """A row for each rank, a column for each step: the redder, the longer the others wait for the
+    rank. None where nobody waits.
+    """
+    waited_us = step.late.waited_us
+    if waited_us is None or not waited_us.any() or waited_us.shape[1] < 2:
+        return None
+    mean_us = waited_us.mean(axis=0)
+    order = np.sort(np.argsort(-mean_us, kind="stable")[:MOST_RANKS])
+    steps = len(waited_us)
+    columns = min(steps, MOST_COLUMNS)
+    pieces = np.array_split(waited_us[:, order], columns)
+    cells = np.array([piece.mean(axis=0) for piece in pieces])
+    names = [_row_name(step.rank_name(step.windows[at].device)) for at in order]
+    each = (
+        ""
+        if columns == steps
+        else f", {steps // columns} to {-(-steps // columns)} a column"
+    )
+    ends = ((0.5, "first"), (columns - 0.5, "last")) if columns > 1 else ()
+    across = Axis(0.0, columns, ends, f"{steps} steps{each}")
+    plot = Plot(
+        "How long the other ranks wait for each rank, mean at the right",
+        across,
+        charts.rows(names),
+        len(names) * ROW + 84,
+        Margins(left=NAMES, right=70),
+    )
+    most_us = float(cells.max())
+    for row, at in enumerate(order):
+        _waits_row(plot, row, cells[:, row], most_us)
+        mean = (columns, row + 0.5)
+        plot.text("name", mean, figures.time(mean_us[at]), "start", dx=6)
+    said = (
+        f"{name}: {figures.time(mean_us[at])}"
+        for name, at in zip(names, order, strict=True)
+    )
+    words = f"The other ranks wait in a step for {'; '.join(said)}"
+    return charts.drawn([plot], words)
+
+
+def _waits_row(plot: Plot, row: int, us: np.ndarray, most_us: float) -> None:
+    for column, value in enumerate(us.tolist()):
+        corners = (column + 0.04, row + 0.06), (column + 0.96, row + 0.94)
+        plot.box("idle", *corners, strength=0.35)
+        strength = min(value / most_us, 0.999)
+        about = figures.time(value)
+        plot.box("exposed", *corners, strength=strength, about=about)
+
+
+# ---- kernels against the roofline
+
+
+@dataclass(frozen=True, slots=True)
+class RooflinePoint:
+    """A kernel."""
+
+    name: str
+    intensity: float  # operations for each byte that it moves
+    tflops: float  # operations in a second, 10^12
+    limit_tflops: float  # what the GPU allows at this intensity
+    us: float  # of a step
+
+    @property
+    def reached(self) -> float:
+        """Of the limit."""
+        return self.tflops / self.limit_tflops
+
+
+def _heavy(compute: Sequence[MeasuredInstruction]) -> list[MeasuredInstruction]:
+    """The costliest instructions whose work is known."""
+    known = [item for item in compute if _operations(item) and item.us > 0]
+    return sorted(known, key=lambda item: -item.us)[:KERNELS]
+
+
+def _operations(item: MeasuredInstruction) -> float:
+    """Of one execution; 0 where they or its bytes are unknown."""
+    if item.work is None or not item.work.bytes:
+        return 0.0
+    return item.work.flops + item.work.other_operations
+
+
+def _point(item: MeasuredInstruction, hardware: Hardware) -> RooflinePoint:
+    work = item.work
+    assert work is not None
+    operations = _operations(item)
+    each_us = item.us / max(item.count, 1e-9)
+    limit_us = max(work.roofline_us(hardware), 1e-9)
+    return RooflinePoint(
+        name=item.name,
+        intensity=operations / work.bytes,
+        tflops=operations / each_us / 1e6,
+        limit_tflops=operations / limit_us / 1e6,
+        us=item.us,
+    )
+
+
+def roofline(kernels: Sequence[MeasuredInstruction], hardware: Hardware) -> Chart:
+    """The kernels by operations for each byte and in a second, below the GPU's two limits."""
+    points = [_point(item, hardware) for item in kernels]
+    peaks = {"f32": hardware.tflops["f32"]}
+    for item in kernels:
+        if item.work is not None and item.work.flops:
+            name = f"{item.work.dtype} products"
+            peaks[name] = item.work.peak_tflops(hardware)
+    memory = hardware.memory_gb_s / 1e3  # 10^12 bytes a second
+    top = max(*peaks.values(), *(point.tflops for point in points)) * 2
+    ridge = max(peaks.values()) / memory
+    left = min(*(point.intensity for point in points), ridge / 10) / 2
+    right = max(*(point.intensity for point in points), ridge) * 4
+    bottom = min(*(point.tflops for point in points), memory * left) / 2
+    listed = points[:NAMED]
+    captions = 17 * len(listed)
+    across = charts.logarithmic(left, right, _plain, label="operations for each byte")
+    up = charts.logarithmic(bottom, top, _plain, label="10¹² operations a second")
+    title = f"The {len(points)} costliest kernels on a roofline of {hardware.name}"
+    margins = Margins(left=52, top=60, bottom=60 + captions)
+    plot = Plot(title, across, up, 300 + captions, margins)
+    highest = max(peaks.values())
+    plot.line("level", (left, memory * left), (ridge, highest))
+    beside = f"{hardware.memory_gb_s:,.0f} GB/s"
+    middle = ridge / 3
+    plot.text("tick", (middle, memory * middle), beside, "end", dx=-8, dy=-2)
+    for name, peak in peaks.items():
+        plot.line("level", (peak / memory, peak), (right, peak))
+        plot.text("tick", (right, peak), f"{name} {peak:,.4g}", "end", dx=-2, dy=-5)
+    _draw_points(plot, points)
+    for line, point in enumerate(listed):
+        plot.caption(
+            line, f"{line + 1}  {cut(printable(point.name), 36)}, {_reached(point)}"
+        )
+    words = (
+        f"{number}. {point.name}: {point.intensity:,.3g} operations for each byte, "
+        f"{point.tflops:,.3g}·10¹² a second, {_reached(point)}"
+        for number, point in enumerate(points, start=1)
+    )
+    return charts.drawn([plot], printable("; ".join(words)))
+
+
+def _draw_points(plot: Plot, points: Sequence[RooflinePoint]) -> None:
+    """A dot for each point, the larger the more of the step it takes; near ones share a label."""
+    groups: list[list[int]] = []
+    places = [(point.intensity, point.tflops) for point in points]
+    for number, place in enumerate(places):
+        for group in groups:
+            if plot.distance(places[group[0]], place) < LABEL_ROOM:
+                group.append(number)
+                break
+        else:
+            groups.append([number])
+    for point, place in zip(points, places, strict=True):
+        radius = 2 + 5 * (point.us / points[0].us) ** 0.5
+        plot.dot("point kernel", place, radius, point.name)
+    for group in groups:
+        label = ", ".join(str(number + 1) for number in group)
+        plot.text("name", places[group[0]], label, "start", dx=10)
+
+
+def _reached(point: RooflinePoint) -> str:
+    return f"{figures.share(point.reached, 0)} of its limit"
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+
+
+# ---- memory
+
+
+def memory_chart(memory: Memory) -> Chart:
+    """What lives at the peak; above it, where known, memory in the order of the schedule."""
+    plan = memory.plan
+    kinds = (
+        ("arguments", plan.arguments_bytes),
+        ("results", plan.outputs_bytes),
+        ("constants", plan.constants_bytes),
+    )
+    bars = [(name, size) for name, size in kinds if size]
+    live = [(printable(item.name), item.size_bytes) for item in memory.live]
+    rest = plan.temporary_bytes - sum(size for _, size in live[:BUFFERS])
+    values = live[:BUFFERS]
+    if rest > 0:
+        values.append(("other temporary memory", rest))
+    rows = [*bars, *values]
+    names = [_row_name(name) for name, _ in rows]
+    most = max(size for _, size in rows)
+    across = charts.sizes(most * 1.02, most=3)
+    plot = Plot(
+        f"What lives at the peak of {figures.size(plan.peak_bytes)}",
+        across,
+        charts.rows(names),
+        len(rows) * ROW + 72,
+        Margins(left=NAMES, right=76, bottom=30),
+    )
+    for row, (_, size) in enumerate(rows):
+        style = "other" if row < len(bars) else "compute"
+        plot.box(style, (0, row + 0.15), (size, row + 0.85))
+        plot.text("name", (size, row + 0.5), figures.size(size), "start", dx=5)
+    words = "; ".join(f"{name} {figures.size(size)}" for name, size in rows)
+    if not plan.course_bytes:
+        return charts.drawn([plot], f"At the peak: {words}")
+    course, said = _course(memory)
+    return charts.drawn([course, plot], f"{said} At the peak: {words}")
+
+
+def _course(memory: Memory) -> tuple[Plot, str]:
+    """Memory in the order of the schedule, and the same in words."""
+    plan = memory.plan
+    held = plan.peak_bytes - plan.temporary_bytes
+    course = np.array(plan.course_bytes)
+    pieces = np.array_split(course, min(len(course), STEPS_OF_COURSE))
+    sizes = [held + int(piece.max()) for piece in pieces]
+    limit = memory.limit_bytes
+    is_near = limit is not None and limit <= 2.5 * plan.peak_bytes
+    tops = [plan.peak_bytes, *sizes]
+    if limit is not None and is_near:
+        tops.append(limit)
+    across = Axis(0, len(sizes), label="instructions in the order of the schedule")
+    high = charts.sizes(max(tops) * 1.08)
+    plot = Plot(
+        "Memory over the step, by XLA's plan", across, high, margins=Margins(left=76)
+    )
+    points = [(place + 0.5, float(size)) for place, size in enumerate(sizes)]
+    outline = [(0.5, 0.0), *points, (len(sizes) - 0.5, 0.0)]
+    plot.area("compute", outline)
+    plot.box("other", (0.5, 0), (len(sizes) - 0.5, held))
+    if limit is not None and is_near:
+        plot.line("mark", (0, limit), (len(sizes), limit))
+        label = f"limit {figures.size(limit)}"
+        plot.text("mark", (0, limit), label, "start", dx=4, dy=-5)
+    at = int(np.argmax(sizes))
+    label = figures.size(plan.peak_bytes)
+    place = (at + 0.5, float(sizes[at]))
+    anchor = "start" if at < len(sizes) / 2 else "end"
+    plot.text("name", place, f"peak {label}", anchor, dy=-5)
+    said = (
+        f"Memory begins at {figures.size(sizes[0])}, ends at {figures.size(sizes[-1])}, and peaks "
+        f"after {figures.share(at / len(sizes), 0)} of the schedule."
+    )
+    return plot, said
