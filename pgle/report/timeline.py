@@ -30,6 +30,8 @@ from pgle.xla.async_pairs import followers
 from pgle.xla.collectives import is_sync
 from pgle.xla.hlo.module import Module
 from pgle.xla.instruction_kinds import kind_of
+from pgle.xla.targets import Hardware
+from pgle.xla.vendors import NVIDIA, maker_of
 
 Color: TypeAlias = Literal["compute", "exposed", "copy", "other", "idle"]
 PARTS: Mapping[Color, str] = {
@@ -154,11 +156,6 @@ _KINDS = {
     "communication": (Style.COMMUNICATION,),
     "copy": (Style.COPY,),
     "other work": (Style.OTHER,),
-}
-_CONTENTS = {
-    Stream.COMPUTE: "compute",
-    Stream.COMMUNICATION: "NCCL",
-    Stream.COPY: "copies",
 }
 _STYLE_OF = {
     Stream.COMPUTE: Style.COMPUTE,
@@ -511,6 +508,16 @@ def _late_us(step: MeasuredStep) -> dict[int, float]:
     return late
 
 
+def _contents(hardware: Hardware | None) -> dict[Stream, str]:
+    """What streams hold, in the words of the GPU's vendor."""
+    vendor = NVIDIA if hardware is None else maker_of(hardware)
+    return {
+        Stream.COMPUTE: "compute",
+        Stream.COMMUNICATION: vendor.library.name,
+        Stream.COPY: "copies",
+    }
+
+
 def _panel(
     step: MeasuredStep,
     window: DeviceWindow,
@@ -546,8 +553,9 @@ def _panel(
         key=lambda row: (-int((what[row[1]] == Stream.COMPUTE).sum()), row[0]),
     ):
         most = Stream(int(np.bincount(what[mine], minlength=len(Stream)).argmax()))
+        contents = _contents(step.hardware)[most]
         lanes += disjoint(
-            replace(chosen(every, mine), label=f"{_CONTENTS[most]} (stream {stream})")
+            replace(chosen(every, mine), label=f"{contents} (stream {stream})")
         )
     lanes += _other_lanes(window, end, shift_us, len(names) - len(OtherKind))
     spans = zip(
