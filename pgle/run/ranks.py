@@ -20,7 +20,7 @@ from pgle.run.confirm import (
     logs_in,
     rank_labels,
 )
-from pgle.run.directory.directory import RankFiles, RunDirectory
+from pgle.run.directory.directory import RankFiles, RunDirectory, StageFolder
 from pgle.run.hook import read_facts
 from pgle.run.inputs.traces import stage_of
 from pgle.schedule.launch_order import launch_order
@@ -93,7 +93,8 @@ def compare_ranks(paths: Sequence[AnyPath]) -> Ranks:
         for path in rank.logs:
             stuck += _read_log(ranks, path, label)
     logged = nccl_orders(_nccl_lines(ranks))
-    if len(ranks) < 2 and not any(rank.logs for rank in ranks.values()):
+    is_only_log = any(rank.logs and not rank.orders for rank in ranks.values())
+    if len(ranks) < 2 and not logged and not is_only_log:
         remedy = "name the dumps or logs of several ranks, or a run directory"
         raise UserError("one rank alone", where=str(paths[0]), remedy=remedy)
     found, compared = _compared(ranks)
@@ -164,16 +165,26 @@ def _stage(path: AnyPath) -> dict[int, RankFiles]:
         return {}
     if RunDirectory(path).is_recorded:
         for name in ("perf", "baseline", "profile"):
-            ranks = RunDirectory(path).stage(name).ranks_with_log()
-            if ranks:
+            if ranks := _ranks_of(RunDirectory(path).stage(name)):
                 return ranks
     stage = stage_of(path)
-    return {} if stage is None else stage.ranks_with_log()
+    return {} if stage is None else _ranks_of(stage)
+
+
+def _ranks_of(stage: StageFolder) -> dict[int, RankFiles]:
+    """The ranks with a log or dumps: one launcher of many ranks keeps one log."""
+    found = dict(stage.ranks_with_log())
+    for folder in sorted(stage.path.glob("hlo.rank*")):
+        number = folder.name.removeprefix("hlo.rank")
+        if number.isdecimal():
+            found.setdefault(int(number), stage.rank(int(number)))
+    return found
 
 
 def _of_stage(files: RankFiles) -> Rank:
     dumps: list[AnyPath] = [files.hlo] if files.hlo.is_dir() else []
-    return Rank(dumps, [files.log], read_facts(files))
+    logs: list[AnyPath] = [files.log] if files.log.is_file() else []
+    return Rank(dumps, logs, read_facts(files))
 
 
 def _in_folder(folder: AnyPath) -> tuple[list[AnyPath], list[AnyPath], list[AnyPath]]:

@@ -124,6 +124,11 @@ def test_one_rank_alone_is_refused(tmp_path, capsys):
     assert "one rank alone" in capsys.readouterr().err
 
 
+def test_a_run_directory_of_one_rank_is_refused(tmp_path, capsys):
+    assert run(["ranks", run_directory(tmp_path / "run", [[GATHER]])]) == 2
+    assert "one rank alone" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["nothing", "empty"])
 def test_what_holds_nothing_is_refused(tmp_path, capsys, name):
     (tmp_path / "empty").mkdir()
@@ -153,6 +158,13 @@ def test_a_run_directory_has_all_ranks(tmp_path, capsys):
     code, found = answer(capsys, run_dir)
     assert (code, found["ranks"], len(found["differences"])) == (1, ["0", "1"], 1)
     assert found["warnings"] == []
+
+
+def test_ranks_of_one_launcher_have_one_log(tmp_path, capsys):
+    run_dir = run_directory(tmp_path / "run", [[GATHER], [GATHER, REDUCE]])
+    (tmp_path / "run" / "perf" / "output.rank0001.log").unlink()
+    code, found = answer(capsys, run_dir)
+    assert (code, found["ranks"], len(found["differences"])) == (1, ["0", "1"], 1)
 
 
 def test_a_rank_that_left_nothing_is_missed(tmp_path, capsys):
