@@ -63,6 +63,7 @@ from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Instruction, Module
 from pgle.xla.hlo.trips import trip_count
 from pgle.xla.host_copies import is_host_copy
 from pgle.xla.instruction_kinds import FREE_TARGETS, kind_of
+from pgle.xla.matrix_products import is_convolution
 from pgle.xla.targets import Hardware, Target, find_hardware
 from pgle.xla.vendors import maker_of
 
@@ -329,6 +330,13 @@ def predict(
         typical = costs(1, slowest=False)
         skew_us = step_us - run_program(program, launch, factors, costs=typical).step_us
     uncertain = _uncertain(module, likely, timeline, hardware, given)
+    timeline = replace(
+        timeline,
+        warnings=(
+            *timeline.warnings,
+            *_unmodelled_convolutions(module, uncertain, step_us, hardware),
+        ),
+    )
     by_data = (
         {item.name: item.range.least_us for item in uncertain},
         {item.name: item.range.most_us for item in uncertain},
@@ -696,6 +704,31 @@ def _uncertain(
             key=lambda item: (item.range.least_us - item.range.most_us) * item.count,
         )
     )
+
+
+def _unmodelled_convolutions(
+    module: Module,
+    uncertain: Sequence[Uncertain],
+    step_us: float,
+    hardware: Hardware,
+) -> list[str]:
+    """That a vendor's convolutions have no public model: one line if they matter, else none."""
+    maker = maker_of(hardware)
+    if not maker.convolves_by_image:
+        return []
+    found = [
+        item for item in uncertain if is_convolution(module.instructions[item.name])
+    ]
+    likely_us = sum(item.cost_us * item.count for item in found)
+    least_us = sum(item.range.least_us * item.count for item in found)
+    most_us = sum(item.range.most_us * item.count for item in found)
+    if most_us - likely_us <= NOTICEABLE * step_us:
+        return []
+    return [
+        f"{many(len(found), 'convolution')} of {maker.convolutions}: {likely_us / 1e3:,.2f} ms "
+        f"({least_us / 1e3:,.2f} … {most_us / 1e3:,.2f} ms), since no model of their algorithm is "
+        "public; measure them and give the costs with --profile"
+    ]
 
 
 def _of_samples(cost: Cost | None, us: float) -> Range | None:

@@ -78,6 +78,13 @@ def test_convolutions_of_amd_may_run_image_by_image() -> None:
     assert found.most_us > 32 * 2 * 1.8  # two kernels for each image
 
 
+def test_a_step_of_convolutions_says_what_is_not_modelled() -> None:
+    of = module(IMAGES, KERNEL, CONVOLUTION)
+    (line,) = predict(of, None, MI350X).timeline.warnings
+    assert line.startswith("1 convolution of MIOpen: ")
+    assert predict(of, None, H100).timeline.warnings == ()
+
+
 def test_a_collective_between_hosts_has_a_range_where_nobody_measured_it() -> None:
     gather = Instruction(
         "ag", "all-gather", Shape("bf16", (16, 4096, 4096)), "e", operands=("a",)
