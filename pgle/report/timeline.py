@@ -81,42 +81,49 @@ def tiles(sides: Sequence[tuple[str, Breakdown]], note: str = "") -> tuple[Tile,
         note: what holds for all figures: ``simulated``.
     """
 
-    def tile(label: str, times: Sequence[float], bars: tuple[Bar, ...] = ()) -> Tile:
-        about = (
-            figures.change(times[1] / times[0] - 1)
-            if len(times) > 1 and times[0] > 0
-            else ""
-        )
-        if len(times) < 2 and not bars:
-            about = f"{figures.share(times[0] / max(sides[0][1].step_us, 1e-9))} of the step"
-        figure = " → ".join(dict.fromkeys(map(figures.time, times)))
-        return Tile(label, figure, bars, ", ".join(filter(None, (about, note))))
+    longest_us = max(1e-9, *(parts.step_us for _, parts in sides))
 
-    steps = [parts for _, parts in sides]
-    longest_us = max(1e-9, *(parts.step_us for parts in steps))
-    bars = []
-    for (
-        label,
-        parts,
-    ) in (
-        sides
-    ):  # each as long as it is of the longest; in words the shares of its own time
-        times = colored_parts(parts)
-        shares = [(color, us / max(parts.step_us, 1e-9)) for color, us in times]
-        words = ", ".join(
-            f"{figures.share(share)} {color}" for color, share in shares if share > 5e-4
+    def tile(label: str, color: Color, times: Sequence[float]) -> Tile:
+        bars = (
+            Bar(name, _of_step(us, parts), ((color, us / longest_us),))
+            for (name, parts), us in zip(sides, times, strict=True)
         )
-        bars.append(
-            Bar(label, words, tuple((color, us / longest_us) for color, us in times))
-        )
+        return _tile(label, times, tuple(bars), note)
+
+    steps = [parts.step_us for _, parts in sides]
+    exposed = [
+        parts.exposed_communication_us + parts.exposed_copy_us for _, parts in sides
+    ]
+    idle = [parts.idle_us for _, parts in sides]
+    whole = (_step_bar(name, parts, longest_us) for name, parts in sides)
     return (
-        tile("step", [parts.step_us for parts in steps], tuple(bars)),
-        tile(
-            "exposed: the GPU waits",
-            [parts.exposed_communication_us + parts.exposed_copy_us for parts in steps],
-        ),
-        tile("idle: nothing runs on the GPU", [parts.idle_us for parts in steps]),
+        _tile("step", steps, tuple(whole), note),
+        tile("exposed: the GPU waits", "exposed", exposed),
+        tile("idle: nothing runs on the GPU", "idle", idle),
     )
+
+
+def _tile(label: str, times: Sequence[float], bars: tuple[Bar, ...], note: str) -> Tile:
+    """A tile with its figure; of two sides with the change."""
+    about = ""
+    if len(times) > 1 and times[0] > 0:
+        about = figures.change(times[1] / times[0] - 1)
+    figure = " → ".join(dict.fromkeys(map(figures.time, times)))
+    return Tile(label, figure, bars, ", ".join(filter(None, (about, note))))
+
+
+def _step_bar(name: str, parts: Breakdown, longest_us: float) -> Bar:
+    """A step as long as it is of the longest; in words the shares of its own time."""
+    times = colored_parts(parts)
+    shares = ((color, us / max(parts.step_us, 1e-9)) for color, us in times)
+    words = ", ".join(
+        f"{figures.share(share)} {color}" for color, share in shares if share > 5e-4
+    )
+    return Bar(name, words, tuple((color, us / longest_us) for color, us in times))
+
+
+def _of_step(us: float, parts: Breakdown) -> str:
+    return f"{figures.share(us / max(parts.step_us, 1e-9))} of the step"
 
 
 def most_exposed(found: Sequence[ExposedGroup], least_us: float) -> list[ExposedGroup]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib import resources
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pgle import __version__
 from pgle.errors import printable
 from pgle.report.page import figures
-from pgle.report.page.value import Chart, Page
+from pgle.report.page.value import Chart, Page, Section
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -76,8 +76,18 @@ def templates() -> Environment:
         finalize=lambda value: printable(value) if type(value) is str else value,
     )
     environment.filters["lines"] = printable_lines
+    environment.filters["columns"] = _columns
     environment.filters["n"] = lambda value: f"{value:.2f}".rstrip("0").rstrip(".")
     return environment
+
+
+def _columns(sections: Sequence[Section]) -> list[list[Section]]:
+    """The folded sections in two columns, which read from above to below: opening one moves only
+    those below it.
+    """
+    folded = [item for item in sections if item.key != "timeline"]
+    middle = (len(folded) + 1) // 2
+    return [part for part in (folded[:middle], folded[middle:]) if part]
 
 
 def printable_lines(text: str) -> Markup:

@@ -262,8 +262,19 @@ def _block(part: Part) -> str:
 
 def _rows(content: Table) -> str:
     rule = "|".join(map(_rule, content.right()))
-    rows = [_row([str(cell.value) for cell in row]) for row in content.cells()]
+    rows = [_indented(_row(_texts(row)), row) for row in content.cells()]
     return "\n".join([_row(content.heads()), f"|{rule}|", *rows])
+
+
+def _texts(row: Sequence[Cell]) -> list[str]:
+    return [str(cell.value) for cell in row]
+
+
+def _indented(line: str, row: Sequence[Cell]) -> str:
+    """A row that is part of the one above keeps its indent, which Markdown would drop."""
+    if not row or not str(row[0].value).startswith("  "):
+        return line
+    return line.replace("| ", "| &nbsp;&nbsp;", 1)
 
 
 def _rule(is_number: bool) -> str:

@@ -5,16 +5,20 @@ colours.
 import base64
 import hashlib
 import re
+from dataclasses import replace
 
 import pytest
 from scenes import HALF_EXPOSED, timeline
 
 from pgle.next import Way
 from pgle.report.page.html import DARK, LIGHT, render
-from pgle.report.page.value import Page, table
+from pgle.report.page.plain import markdown
+from pgle.report.page.value import Page, Prose, Section, table
 from pgle.report.predict import Schedule, sections
-from pgle.schedule.simulate import Stream
+from pgle.report.timeline import tiles
+from pgle.schedule.simulate import Breakdown, Stream
 
+PLAIN = Page("t", (), "Yes")
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u202etxt.exe"
 
 
@@ -24,6 +28,7 @@ TEXTS = (
     *(("in-bar", bar) for bar in ("compute", "matmul", "exposed", "copy")),
     ("ink", "hidden"),
     ("ink", "idle"),
+    ("exposed", "paper"),
 )  # fmt: skip
 """Which text stands on which ground; each pair has a contrast of at least 4.5 in both palettes
 (WCAG 2.2, 1.4.3).
@@ -124,3 +129,42 @@ def test_the_same_page_gives_the_same_bytes() -> None:
 
 def test_quotes_in_the_page_s_style_stay_quotes() -> None:
     assert 'system-ui,-apple-system,"Segoe UI"' in render(page())
+
+
+def sections_of(count: int) -> tuple[Section, ...]:
+    names = (f"key{number}" for number in range(count))
+    return tuple(Section(name, name, (Prose("text"),)) for name in names)
+
+
+def test_sections_read_from_above_to_below_in_two_columns() -> None:
+    written = render(replace(PLAIN, sections=sections_of(3)))
+    first, second = written.split('<div class="details">')[1].split("</div>\n<div>")
+    assert [f'id="s-key{number}"' in first for number in range(3)] == [
+        True,
+        True,
+        False,
+    ]
+    assert 'id="s-key2"' in second
+
+
+def test_rows_that_are_parts_of_another_are_indented() -> None:
+    parts = table(" | time (time)", [("exposed", 5000.0), ("  all-gather", 5000.0)])
+    page = replace(PLAIN, table=parts)
+    assert '<td class="child ">  all-gather</td>' in render(page)
+    assert "| &nbsp;&nbsp;all-gather | 5.00 |" in markdown(page)
+
+
+def test_what_is_folded_of_a_long_table_scrolls_inside() -> None:
+    rows = table("name", [(f"row{number}",) for number in range(40)])
+    page = replace(PLAIN, sections=(Section("k", "h", (rows,)),))
+    rest = render(page).split('class="wide rest"')[1]
+    assert "row12" in rest and "row11" not in rest
+
+
+def test_each_tile_has_a_bar_for_each_side() -> None:
+    before = Breakdown(80, 15, 0, 5, 100, 30, 0)
+    after = Breakdown(80, 0, 0, 0, 80, 15, 0)
+    found = tiles((("before", before), ("after", after)))
+    assert [len(tile.bars) for tile in found] == [2, 2, 2]
+    assert found[1].bars[0].text == "15.0 % of the step"
+    assert found[1].bars[0].parts == (("exposed", 0.15),)
