@@ -119,6 +119,19 @@ def test_programs_of_one_name_on_other_devices_end_nobody(rank):
         ranks[number].check("stage", devices, text(*order))
 
 
+def test_orders_that_differ_without_harm_are_judged_once(rank, agreement, monkeypatch):
+    """Two processes of two devices, whose groups lie within them or are not shared."""
+    first = rank(0)
+    second = rank(1)
+    shared = text(1, 2, groups="{{0,1},{2,3},{0,2}}")
+    first.check("step", [0, 0, 1, 1], shared)
+    second.check("step", [0, 0, 1, 1], shared.replace('"%g1"', '"other"'))
+    first.look()
+    launches = agreement.of_pgle("schedule.launches")
+    monkeypatch.delattr(launches, "differences")
+    first.look()
+
+
 def test_a_program_that_communicates_within_a_process_is_not_published(rank, agreement):
     first = rank(0)
     first.check("local", [0, 0], text(1, 2))

@@ -126,6 +126,7 @@ class Agreement:
         self._end = end
         self._counts = {}
         self._processes = {}  # by program: the process of each device
+        self._judged = {}  # by program and number: how many ranks had published
         self._until = 0.0
         self._pause = SHORTEST_S
         self._thread = None
@@ -177,10 +178,14 @@ class Agreement:
                         self._judge(program, number)
 
     def _judge(self, program, number):
+        published = self._under("who/%s/%s/" % (program, number))
+        if self._judged.get((program, number)) == len(published):
+            return  # other names for the same order, or groups within processes
+        self._judged[program, number] = len(published)
         launches = of_pgle("schedule.launches")
         texts = dict(self._under("order/%s/" % program))
         orders, known = {}, {}
-        for key, value in self._under("who/%s/%s/" % (program, number)):
+        for key, value in published:
             digest, rank = key.split("/")
             orders[rank] = launches.from_text(_unpacked(texts[digest]))
             known[rank] = json.loads(value)

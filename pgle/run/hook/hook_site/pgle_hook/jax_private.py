@@ -206,7 +206,7 @@ def is_of_jax(name):
     jitted = type(jax.jit(lambda: None))
     inner = [
         module
-        for path, module in list(sys.modules.items())
+        for path, module in sys.modules.copy().items()
         if path.startswith("jax._src.") and module
     ]
     return any(isinstance(vars(module).get(name), jitted) for module in inner)

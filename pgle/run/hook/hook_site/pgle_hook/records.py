@@ -216,7 +216,8 @@ class Sources:
         if self.is_behind():
             self._known = len(sys.modules)
             folders = (self._folder, self._script_folder())
-            for name, module in list(sys.modules.items()):
+            # a list of the items can meet an import of another thread
+            for name, module in sys.modules.copy().items():
                 if name not in self._seen:
                     self._seen.add(name)
                     self._look(module, folders)
