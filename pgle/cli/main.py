@@ -230,6 +230,8 @@ def _versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
         from importlib import metadata
         from platform import python_version
 
+        from pgle.run.ask.jaxlib import PLUGIN_PACKAGES
+
         found = {
             item.name.lower(): item.version
             for item in metadata.distributions()
@@ -238,7 +240,7 @@ def _versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
         names = [
             name
             for name in sorted(found)
-            if name in ("jax", "jaxlib") or name.startswith("jax-cuda")
+            if name in ("jax", "jaxlib", *PLUGIN_PACKAGES)
         ]
         others = "".join(f", {name} {found[name]}" for name in names) or ", no jax"
         click.echo(f"pgle {__version__}{others}, Python {python_version()}")
@@ -256,7 +258,7 @@ def _versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     expose_value=False,
     is_eager=True,
     callback=_versions,
-    help="Versions of pgle, jax, its CUDA plugin and Python.",
+    help="Versions of pgle, jax, its plugins for GPUs and Python.",
 )
 def group() -> None:
     """Measured costs for XLA's latency-hiding scheduler: each step one command, and each step
