@@ -224,7 +224,7 @@ class Plot:
         for colour, height in parts.items():
             if height > 0:
                 corners = (column + 0.2, floor), (column + 0.8, floor + height)
-                self.box(f"stack {colour}", *corners)
+                self.box(f"part {colour}", *corners)
                 floor += height
 
     def text(
@@ -240,6 +240,15 @@ class Plot:
         """A text at a point, moved by so many units."""
         x, y = self._place(*point)
         self._element("text", style, (x + dx, y + dy), text, anchor)
+
+    def key(self, colours: Mapping[str, str]) -> None:
+        """What the colours are, in a line below the title: names by style."""
+        place = self.margins.left
+        for style, name in colours.items():
+            line = self.margins.top - 8
+            self._element("text", f"key {style}", (place, line), "■", "start")
+            self._element("text", "label", (place + 14, line), name, "start")
+            place += 32 + LETTER * len(name)
 
     def distance(self, one: tuple[float, float], other: tuple[float, float]) -> float:
         """Between two points, in the chart's units."""

@@ -118,6 +118,7 @@ def sides_chart(found: Comparison) -> Chart | None:
     us = [run.step_time_s * 1e6 for run in every]
     plot = _over_time("Steady steps of both sides", numbers, us, "step")
     said = []
+    named: dict[str, str] = {}
     for side, of, style in zip(sides, runs, ("first", "point"), strict=True):
         for run in of:
             points = zip(
@@ -127,12 +128,11 @@ def sides_chart(found: Comparison) -> Chart | None:
                 plot.dot(style, point, 2)
         median_us = side.median_s * 1e6
         plot.line("thin", (plot.x.low, median_us), (plot.x.high, median_us))
-        label = f"{cut(printable(side.label), 24)} {figures.time(median_us)}"
-        at = (plot.x.high, median_us)
-        plot.text("name", at, label, "end", dy=-4)
+        named[style] = f"{cut(printable(side.label), 20)} {figures.time(median_us)}"
         said.append(
             f"{printable(side.label)}: {side.steps} steps, median {figures.time(median_us)}"
         )
+    plot.key(named)
     return charts.drawn([plot], "; ".join(said))
 
 

@@ -566,10 +566,9 @@ def _charts(rows: Sequence[Judged]) -> tuple[Chart, Chart]:
 def _step_chart(rows: Sequence[ScaleRow]) -> Chart:
     most_us = max(row.step_us for row in rows)
     names = [figures.count(row.devices) for row in rows]
-    title = "Step, predicted: compute, exposed communication, idle"
-    plot = charts.Plot(
-        title, charts.columns(names, "GPUs"), charts.times(0.0, most_us * 1.12)
-    )
+    up = charts.times(0.0, most_us * 1.15)
+    plot = charts.Plot("Step, predicted", charts.columns(names, "GPUs"), up)
+    plot.key(PARTS)
     for place, row in enumerate(rows):
         plot.stack(place, {part: getattr(row, f"{part}_us") for part in PARTS})
         top = (place + 0.5, row.step_us)
@@ -596,16 +595,16 @@ def _efficiency_chart(rows: Sequence[Judged]) -> Chart:
     low = [(item.row.devices, item.efficiency_range[0]) for item in rows]
     high = [(item.row.devices, item.efficiency_range[1]) for item in rows]
     plot.area("range", [*low, *reversed(high)])
-    for level, style, name in ((1.0, "ideal", "ideal"), (BREAKS, "mark", "breaks")):
+    levels = ((1.0, "ideal", "ideal", -5), (BREAKS, "mark", "breaks", 13))
+    for level, style, name, dy in levels:
         plot.line(style, (across.low, level), (across.high, level))
-        label = f"{name}: {figures.share(level, 0)}"
-        plot.text("tick", (across.high, level), label, "end", dy=-4)
+        label = f"{name}: {write(level)}"
+        plot.text("tick", (across.high, level), label, "end", dy=dy)
     points = [(item.row.devices, item.efficiency or 0.0) for item in rows]
     plot.path("level", points)
     for point in points:
         plot.dot("range", point, about=f"{point[0]:,} GPUs: {write(point[1])}")
-    last = rows[-1].row.devices, sum(rows[-1].efficiency_range) / 2
-    plot.text("name", last, "range", "end", dx=-8)
+    plot.text("name", low[-1], "range", "end", dy=14)
     words = ", ".join(
         f"{_gpus(item.row)} efficiency {figures.share(item.efficiency, 0)} "
         f"({figures.shares(item.efficiency_range)})"

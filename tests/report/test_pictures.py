@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import pgle
 from pgle.analyze.analysis import LiveValue, Memory
 from pgle.analyze.differences import (
     ChangeKind,
@@ -154,3 +155,11 @@ def test_names_in_a_picture_stay_text() -> None:
     chart = pictures.waterfall(differences(1000, 1100, change("<b>&", 100)))
     assert "<b>" not in chart.svg
     assert "&lt;b&gt;&amp;" in chart.svg
+
+
+def test_both_sides_of_a_comparison_are_named_with_their_medians() -> None:
+    found = pgle.compare([5.0, 5.1, 4.9] * 5, [4.0, 4.1, 3.9] * 5).result
+    chart = pictures.sides_chart(found)
+    assert chart is not None
+    assert "base 5.00 s" in chart.svg and "new 4.00 s" in chart.svg
+    assert chart.alt == "base: 15 steps, median 5.00 s; new: 15 steps, median 4.00 s"

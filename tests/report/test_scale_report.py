@@ -281,7 +281,7 @@ def test_the_charts_say_in_words_what_they_show() -> None:
     page = scale_page(found(*BROKEN))
     steps, efficiency = (part for part in page.parts if isinstance(part, Chart))
     assert steps.alt.startswith("8 GPUs 100.0 ms, of which")
-    assert steps.svg.count("stack exposed") == 2
+    assert steps.svg.count("part exposed") == 2
     assert efficiency.alt.startswith("8 GPUs efficiency 100 %")
     for label in ("ideal: 100 %", "breaks: 90 %", ">range<"):
         assert label in efficiency.svg

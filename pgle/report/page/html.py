@@ -81,13 +81,21 @@ def templates() -> Environment:
     return environment
 
 
+def _is_wide(section: Section) -> bool:
+    """Whether its charts stand side by side, over the whole width of the page."""
+    charts = [part for part in section.parts if isinstance(part, Chart)]
+    return len(charts) > 1
+
+
 def _columns(sections: Sequence[Section]) -> list[list[Section]]:
-    """The folded sections in two columns, which read from above to below: opening one moves only
-    those below it.
+    """The folded sections: wide ones, then two columns, which read from above to below; opening
+    one moves only those below it.
     """
     folded = [item for item in sections if item.key != "timeline"]
-    middle = (len(folded) + 1) // 2
-    return [part for part in (folded[:middle], folded[middle:]) if part]
+    wide = [item for item in folded if _is_wide(item)]
+    others = [item for item in folded if not _is_wide(item)]
+    middle = (len(others) + 1) // 2
+    return [part for part in (wide, others[:middle], others[middle:]) if part]
 
 
 def printable_lines(text: str) -> Markup:

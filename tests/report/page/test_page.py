@@ -13,7 +13,7 @@ from scenes import HALF_EXPOSED, timeline
 from pgle.next import Way
 from pgle.report.page.html import DARK, LIGHT, render
 from pgle.report.page.plain import markdown
-from pgle.report.page.value import Page, Prose, Section, table
+from pgle.report.page.value import Chart, Page, Prose, Section, table
 from pgle.report.predict import Schedule, sections
 from pgle.report.timeline import tiles
 from pgle.schedule.simulate import Breakdown, Stream
@@ -168,3 +168,11 @@ def test_each_tile_has_a_bar_for_each_side() -> None:
     assert [len(tile.bars) for tile in found] == [2, 2, 2]
     assert found[1].bars[0].text == "15.0 % of the step"
     assert found[1].bars[0].parts == (("exposed", 0.15),)
+
+
+def test_charts_side_by_side_have_the_whole_width() -> None:
+    charts = (Chart("<svg/>", "one"), Chart("<svg/>", "two"))
+    sections = (*sections_of(2), Section("wide", "wide", charts))
+    written = render(replace(PLAIN, sections=sections))
+    places = [written.index(f'id="s-{key}"') for key in ("wide", "key0", "key1")]
+    assert places == sorted(places)
