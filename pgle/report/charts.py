@@ -6,7 +6,7 @@ No chart needs a script. Each has words that say the same (`Chart.alt`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -241,10 +241,10 @@ class Plot:
         x, y = self._place(*point)
         self._element("text", style, (x + dx, y + dy), text, anchor)
 
-    def key(self, colours: Mapping[str, str]) -> None:
-        """What the colours are, in a line below the title: names by style."""
-        place = self.margins.left
-        for style, name in colours.items():
+    def key(self, colours: Iterable[tuple[str, str]]) -> None:
+        """What the colours are, in a line below the title: style and name of each."""
+        place = 8.0
+        for style, name in colours:
             line = self.margins.top - 8
             self._element("text", f"key {style}", (place, line), "■", "start")
             self._element("text", "label", (place + 14, line), name, "start")

@@ -132,7 +132,7 @@ def sides_chart(found: Comparison) -> Chart | None:
         said.append(
             f"{printable(side.label)}: {side.steps} steps, median {figures.time(median_us)}"
         )
-    plot.key(named)
+    plot.key(named.items())
     return charts.drawn([plot], "; ".join(said))
 
 

@@ -568,7 +568,8 @@ def _step_chart(rows: Sequence[ScaleRow]) -> Chart:
     names = [figures.count(row.devices) for row in rows]
     up = charts.times(0.0, most_us * 1.15)
     plot = charts.Plot("Step, predicted", charts.columns(names, "GPUs"), up)
-    plot.key(PARTS)
+    shown = [part for part in PARTS if any(getattr(row, f"{part}_us") for row in rows)]
+    plot.key((part, PARTS[part]) for part in shown)
     for place, row in enumerate(rows):
         plot.stack(place, {part: getattr(row, f"{part}_us") for part in PARTS})
         top = (place + 0.5, row.step_us)
