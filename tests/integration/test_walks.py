@@ -1,0 +1,58 @@
+"""Every `Next:` is typed as it stands, from many starts, until the way ends."""
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from documents import write_steps
+from walks import FINE, walk
+
+DATA = Path(__file__).parents[2] / "testdata"
+PAX = DATA / "pax_fsdp4"
+WORKLOAD = f"{shlex.quote(sys.executable)} -m pgle.workloads"
+READ = (
+    f"pgle analyze {PAX / 'proc0.sqlite'}",
+    f"pgle convert {PAX / 'proc0.sqlite'} -o profile.pbtxt",
+    f"pgle analyze {DATA / 'jax_xplane/jax08_gemm.xplane.pb'}",
+    f"pgle show {DATA / 'maxtext_pgle/llama3_1_70b_bf16_64n_sts.pbtxt'}",
+    f"pgle confirm {DATA / 'maxtext_pgle/llama2_7b_pgle_run.log'}",
+    f"pgle predict {DATA / 'hlo/jax-0.10.2/async'}",
+    "pgle compare steps.jsonl slower.jsonl",
+    "pgle flags lint=--xla_gpu_enable_latency_hiding_scheduler=true".replace(
+        "=", " ", 1
+    ),
+)
+"""Answers that need no compiler."""
+
+COMPILED = (
+    f"pgle predict {PAX / 'proc0/dump'}",
+    f"pgle rehearse --target h100 --devices 4 {DATA / 'stablehlo/fsdp_mlp_jax_0.10.2.mlir'}",
+    f"pgle rehearse --target a100 --devices 4 -- {WORKLOAD} overlap --compile-only",
+    f"pgle rehearse --target h100 --devices 4 -- {WORKLOAD} tensor --compile-only",
+    f"pgle run --target a100 --capture simulated -- {WORKLOAD} overlap --compile-only",
+    f"pgle run --target h100 --capture simulated -- {WORKLOAD} tensor --compile-only",
+    f"pgle tune --target h100 --devices 4 -- {WORKLOAD} tensor --compile-only",
+)
+"""Answers of XLA's compiler."""
+
+
+def check(first: str, folder: Path) -> None:
+    write_steps(folder)
+    found = walk(first, folder)
+    assert found.end in ("done", "gpu"), (found.commands, found.last)
+    assert set(found.codes) <= set(FINE), (found.commands, found.codes, found.last)
+
+
+@pytest.mark.parametrize("first", READ)
+def test_the_way_from_an_answer_that_was_read_ends(first: str, tmp_path: Path) -> None:
+    check(first, tmp_path)
+
+
+@pytest.mark.minutes
+@pytest.mark.rehearse
+@pytest.mark.parametrize("first", COMPILED)
+def test_the_way_from_an_answer_of_the_compiler_ends(
+    first: str, tmp_path: Path
+) -> None:
+    check(first, tmp_path)
