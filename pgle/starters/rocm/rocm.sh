@@ -6,6 +6,7 @@
 # IMAGE  an image with jax, its ROCm plugin and pgle, as Dockerfile.pgle-rocm makes it; empty: no container    []
 #        apptainer build pgle-rocm.sif docker-daemon://pgle-rocm:latest
 #
+# On Kubernetes: pgle init k8s, with amd.com/gpu in place of nvidia.com/gpu.
 # XLA's flags of AMD's MaxText configurations: eval "$(pgle flags preset rocm)"
 export GPU_MAX_HW_QUEUES=${GPU_MAX_HW_QUEUES:-2}
 export HIP_FORCE_DEV_KERNARG=${HIP_FORCE_DEV_KERNARG:-1}
