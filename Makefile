@@ -156,7 +156,7 @@ gpu:  ## Measure on one NVIDIA GPU: OUT=runs/gpu WHEELS=wheels BUDGET=8m CAPTURE
 
 # Wheels of what pgle needs besides jax, for the Python of the machine with the GPU.
 WHEELS ?= build/wheels
-GPU_NEEDS := click rich protobuf 'etils[epath]' jinja2 msgspec
+GPU_NEEDS := click rich protobuf 'etils[epath]' jinja2 msgspec attrs
 GPU_PYTHON ?= 3.12
 export WHEELS
 gpu-wheels: $(MADE)  ## The wheels for it, for Linux on x86-64: WHEELS=build/wheels GPU_PYTHON=3.12
