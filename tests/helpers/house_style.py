@@ -28,6 +28,11 @@ SIMPLE = (
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 DISPLAYS = (ast.Tuple, ast.List, ast.Dict, ast.Set)
 TRUTH_VALUES = (ast.Compare, ast.BoolOp)
+WITHOUT_CONDITIONALS = (
+    (ast.IfExp, "a conditional"),
+    (COMPREHENSIONS, "a comprehension"),
+    (ast.JoinedStr, "an f-string"),
+)
 
 
 @dataclass(frozen=True)
@@ -106,14 +111,9 @@ def _lists(value: ast.expr | None) -> bool:
 
 
 def _broken(node: ast.AST) -> Iterator[str]:
-    inner = [child for child in ast.walk(node) if child is not node]
-    holds_conditional = any(isinstance(child, ast.IfExp) for child in inner)
-    if isinstance(node, ast.IfExp) and holds_conditional:
-        yield "conditional in a conditional"
-    if isinstance(node, COMPREHENSIONS) and holds_conditional:
-        yield "conditional in a comprehension"
-    if isinstance(node, ast.JoinedStr) and holds_conditional:
-        yield "conditional in an f-string"
+    for kinds, place in WITHOUT_CONDITIONALS:
+        if isinstance(node, kinds) and _holds_conditional(node):
+            yield f"conditional in {place}"
     if isinstance(node, COMPREHENSIONS) and len(node.generators) > 1:
         yield "comprehension with two for"
     if isinstance(node, ast.Assign) and _is_parallel(node):
@@ -126,6 +126,11 @@ def _broken(node: ast.AST) -> Iterator[str]:
         ]
         if len(positional) > MOST_POSITIONAL:
             yield "call with more than five positional arguments"
+
+
+def _holds_conditional(node: ast.AST) -> bool:
+    inner = (child for child in ast.walk(node) if child is not node)
+    return any(isinstance(child, ast.IfExp) for child in inner)
 
 
 def _is_parallel(node: ast.Assign) -> bool:
