@@ -30,7 +30,7 @@ from pgle.report.page.value import Page
 from pgle.requests.function import answers, answers_on_steps, user_errors
 from pgle.requests.given import StrPath, are_paths, paths
 from pgle.requests.looks import Analyze, Confirm, OrderOfRanks
-from pgle.requests.predictions import Predict, Rehearse, Scale, Tune
+from pgle.requests.predictions import Predict, Rehearse, Releases, Scale, Tune
 from pgle.requests.profiles import Convert, Verify
 from pgle.requests.steps import Compare, Times
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pgle.run.predict import Predicted
     from pgle.run.ranks import Ranks
     from pgle.run.rehearse import Rehearsal
+    from pgle.run.releases import ReleasesResult
     from pgle.run.scale import Scaling
     from pgle.run.tune import Tuning
     from pgle.steps.compare import Comparison
@@ -299,6 +300,26 @@ def rehearse(request: Rehearse) -> Answer[Rehearsal]:
     page = report.rehearse_page(found, picture)
     code = found.request.exit_code or 1
     return answer("rehearse", found, page, document, found.good, exit_code=code)
+
+
+@answers_on_steps(Releases, _of_step)
+def releases(request: Releases) -> Answer[ReleasesResult]:
+    """What other releases of jax make of a step, as `pgle rehearse --jax`."""
+    from pgle.report import releases as report
+    from pgle.run.releases import compare_releases
+
+    consent = _yes if request.yes else text.agreed
+    with text.phases() as on_phase:
+        found = compare_releases(request, consent, on_phase)
+    page = report.releases_page(found)
+    document = report.releases_document(found)
+    return answer("releases", found, page, document, found.good)
+
+
+def _yes(words: str) -> bool:
+    """Say what is done to somebody who agreed to it before."""
+    text.say(words.replace("would make", "makes"))
+    return True
 
 
 @answers_on_steps(Tune, _of_step)

@@ -41,12 +41,25 @@ BY_NAME = {
     "presets",
     "starters",
     "recompiled",
+    "by_kind",
+    "products",
+    "control_products",
+    "kernels",
 }
 """Objects whose keys are data: names of modules, packages."""
 
 
 FOUND = "provenance"  # of a profile, out of a file beside it
-NULLABLE = {"schedule", "before", "after", "fits", "control", "timed", "expected"}
+NULLABLE = {
+    "schedule",
+    "before",
+    "after",
+    "fits",
+    "control",
+    "timed",
+    "expected",
+    "order",
+}
 """What may be absent though every sample has it: no schedule of a loop-free module, one side of a
 difference, no memory report of jax 0.8.
 """

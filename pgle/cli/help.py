@@ -28,7 +28,7 @@ from pgle.run.process import terminal
 
 SECTIONS: dict[str, str] = {
     "GPU and topology": "target devices topology devices-per-host network",
-    "What runs, and what is traced": "window mode choose quiet-for python jaxlib jax runs percentile then-nsys cache",
+    "What runs, and what is traced": "window mode choose quiet-for python jaxlib jax yes runs percentile then-nsys cache",
     "XLA flags": "flag flags-file",
     "How costs and step times are taken": "stat collective-stat all-executions fingerprint-names complete paired "
     "warmup steps pattern confidence same-within launch-spread history",

@@ -14,7 +14,7 @@ from pgle.cli import options as opt
 from pgle.cli.help import command
 from pgle.cli.parameters import parameters
 from pgle.report import text
-from pgle.requests.predictions import Predict, Rehearse, Scale, Tune
+from pgle.requests.predictions import Predict, Releases, Scale, Tune
 from pgle.run.directory.directory import forget
 
 if TYPE_CHECKING:
@@ -37,15 +37,18 @@ def predict_command(**options: Any) -> Answer[Any]:
     return api.predict(**options)
 
 
-@command(*parameters(Rehearse), *opt.PAGE)
-def rehearse_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
+@command(*parameters(Releases), *opt.PAGE)
+def rehearse_command(
+    words: tuple[str, ...], jax: tuple[str, ...], yes: bool, **options: Any
+) -> Answer[Any]:
     """Compile a step for GPUs that you do not have, with and without a profile. See what the
     profile changes.
 
     MODULE: StableHLO (JAX_DUMP_IR_TO) or HLO (text or proto) before scheduling. FOLDER: a folder of
     such dumps. RUN: a run directory, with its module, measured profile, flags and GPU. COMMAND: a
     program. It runs on virtual CPU devices until it has compiled its step. XLA_FLAGS of the
-    environment count. The exit code is 1 if XLA did not use the profile. A program that fails
+    environment count. --jax A,B: compare what releases of jax make of the step. The exit code is
+    1 if XLA did not use the profile. A program that fails
     after its step passes its own on.
 
     \b
@@ -53,7 +56,10 @@ def rehearse_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
     pgle rehearse step.mlir --profile profile.pbtxt --target a100 -o rehearsal
     pgle rehearse runs/a
     pgle rehearse --devices 8 -- python train.py --config x
+    pgle rehearse --jax 0.12.0.1 -- python train.py
     """
+    if jax:
+        return api.releases(words, jax=jax, yes=yes, **options)
     return _unnamed(api.rehearse(words, **options))
 
 

@@ -345,6 +345,14 @@ def say(line: str) -> None:
     terminal.say(text)
 
 
+def agreed(words: str) -> bool:
+    """Whether the user agrees to something, asked on a terminal; False if there is none."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    print(f"{one_line(words)}. Do it? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 def plain(value: Any) -> Any:
     """`value` as JSON types: dataclasses by field, tuples as lists, numpy scalars and arrays as
     numbers and lists.

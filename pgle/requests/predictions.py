@@ -11,8 +11,8 @@ from attrs import field, frozen
 from pgle.checks import Rule
 from pgle.files import AnyPath
 from pgle.requests import shared, words_of
-from pgle.requests.given import StrPath, local_path, optional_path, path, words
-from pgle.requests.kinds import COMMAND, FILE, FOLDER, LOCAL, Number, Word
+from pgle.requests.given import StrPath, local_path, optional_path, path, texts, words
+from pgle.requests.kinds import COMMAND, FILE, FOLDER, LOCAL, SWITCH, Number, Word
 from pgle.requests.option import Option, Request, argument, option
 from pgle.requests.shared import (
     DEVICES,
@@ -108,6 +108,38 @@ class Rehearse(Costs, OnDevices, ForCompiler):
             "New folder for dumps, logs and the page. [default: temporary]",
             "new folder for dumps, logs and the page; None: one in the user's cache, "
             "of which the newest 16 stay.",
+        ),
+    )
+
+
+@frozen(slots=False)
+class Releases(Rehearse):
+    """A step that several releases of jax compile."""
+
+    jax: tuple[str, ...] = field(
+        default=(),
+        kw_only=True,
+        converter=texts,
+        metadata=option(
+            "--jax",
+            "Compare what these releases of jax, or Python interpreters, make of the step.",
+            metavar="A,B,…",
+            kind=Word(words_of.releases),
+            meaning="releases of jax such as ``0.12.0.1``, or Python interpreters that have one. "
+            "The first is compared with the others; a single one with the jax of the program.",
+            default="",
+        ),
+    )
+    yes: bool = field(
+        default=False,
+        kw_only=True,
+        metadata=option(
+            "--yes",
+            "With --jax: let uv make environments for the releases, in the user's cache.",
+            kind=SWITCH,
+            meaning="let uv make environments for the releases, in the user's cache.",
+            is_recorded=False,
+            is_repeated=False,
         ),
     )
 

@@ -26,6 +26,18 @@ def sizes(text: str) -> tuple[int, ...]:
     return found
 
 
+def releases(text: str) -> tuple[str, ...]:
+    """``0.10.2,0.12.0.1``; an interpreter is a path, with a slash."""
+    if not text:
+        return ()
+    found = tuple(part.strip() for part in text.split(","))
+    for part in found:
+        if "/" not in part and not re.fullmatch(r"\d+(\.\d+)+((a|b|rc)\d+)?", part):
+            where, remedy = f"--jax {text}", "say --jax 0.10.2,0.12.0.1"
+            raise UserError("is no list of releases", where=where, remedy=remedy)
+    return found
+
+
 def varied(text: str) -> tuple[str, list[str]]:
     """``NAME=A,B``."""
     name, equals, values = text.partition("=")

@@ -26,6 +26,7 @@ class Schedules:
     profiled: Prediction  # LHS with the profile
     default: Prediction | None = None  # XLA's own schedule; None where that has LHS too
     fp8_products: int = 0  # instructions that multiply fp8 arrays
+    compiled: CompileResult | None = None  # LHS without the profile
 
 
 @dataclass(frozen=True)

@@ -250,6 +250,7 @@ class Rehearsal:
             profiled=self.profiled.prediction,
             default=default,
             fp8_products=fp8_products(self.baseline.module),
+            compiled=self.baseline.compiled,
         )
 
     @property
@@ -280,14 +281,14 @@ def rehearse(asked: Rehearse, on_phase: OnPhase = lambda phase: None) -> Rehears
         )
         run = launch(known).run
         return replace(
-            _rehearsed(request, on_phase),
+            rehearsed(request, on_phase),
             tune=tune_line(known),
             measure=measure(known),
             timed=None if run is None else timed_steps(run),
         )
 
 
-def _rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
+def rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
     """Compile with and without the profile, and as XLA would by itself; simulate all with one cost
     table; compare.
     """
@@ -466,6 +467,7 @@ def _controlled(
             profiled=others[0],
             default=others[1] if has_default else None,
             fp8_products=fp8_products(first.scheduled),
+            compiled=first,
         )
 
     try:

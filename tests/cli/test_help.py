@@ -22,6 +22,7 @@ OTHERWISE = {
     "module": "what it selects, and what without it",
     "hlo": "of which run",
     "run-dir": "compare and doctor have other defaults",
+    "jax": "what wrote a log, or what compiles",
     "force": "stages keep the old folder, files are overwritten",
     "cache": "that of pgle, or of JAX in auto",
     "devices": "simulated, or compiled for",

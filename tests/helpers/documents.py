@@ -26,6 +26,8 @@ PAX = [f"{T}/pax_fsdp4/proc0.sqlite", f"{T}/pax_fsdp4/proc3.sqlite"]
 DUMP = ["--hlo", f"{T}/pax_fsdp4/proc0/dump"]
 MADE = f"{T}/nsys_synthetic/synthetic_cases.sqlite"
 XPLANE = f"{T}/jax_xplane/jax08_gemm.xplane.pb"
+SELF = f"{sys.executable},{sys.executable}"
+"""Two releases of jax that are the same one."""
 OVERLAP = ["--", sys.executable, "-m", "pgle.workloads", "overlap", "--compile-only"]
 FSDP = [
     "--",
@@ -220,6 +222,9 @@ COMPILED: dict[str, list[list[str]]] = {
     "rehearse": [
         ["rehearse", "--target", gpu, "--devices", "4", *OVERLAP]
         for gpu in ("a100", "b200")
+    ],
+    "releases": [
+        ["rehearse", "--jax", SELF, "--target", "a100", "--devices", "4", *OVERLAP]
     ],
     "tune": [
         [

@@ -355,7 +355,7 @@ def repair(
     if majors:
         kept = _kept(plugin, majors, versions)
     else:
-        kept = _wanted_major(plugin, jaxlib)
+        kept = wanted_major(plugin, jaxlib)
     wheels = plugin.packages(kept)
     if len(majors) > 1:
         surplus = [
@@ -396,7 +396,7 @@ def install_command(vendor: Vendor = NVIDIA) -> str:
     return str(Next((*_pip(sys.executable, "install"), ours)))
 
 
-def _wanted_major(plugin: JaxPlugin, jaxlib: str) -> int:
+def wanted_major(plugin: JaxPlugin, jaxlib: str) -> int:
     """The first major of the toolkit that a jaxlib has a plugin for, else the last."""
     at = release(jaxlib)
     fitting = (major for major, since in plugin.majors.items() if at >= release(since))

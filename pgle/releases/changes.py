@@ -1,0 +1,135 @@
+"""How two compilations of one program differ: what is exact, and whether a predicted change is
+sure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pgle.releases.facts import CollectiveUse, ProgramFacts
+from pgle.schedule.control import ROUNDED, Controlled
+from pgle.schedule.launches import Difference, differences
+from pgle.schedule.predict import LEAST_GAIN, Gain
+from pgle.xla.flags.catalogue import catalogue, known_in
+from pgle.xla.flags.text import Flag
+
+OLD, NEW = "old", "new"
+"""The two programs, as the sides of a difference name them."""
+NOTHING = CollectiveUse(0, 0, 0)
+
+
+@dataclass(frozen=True)
+class ProgramChanges:
+    """What differs exactly between two programs. Pairs are (before, after)."""
+
+    # the kinds of which number, bytes or asynchronous ones differ
+    collectives: Mapping[str, tuple[CollectiveUse, CollectiveUse]]
+    order: Difference | None  # the first place where collectives are in another order
+    products: Mapping[str, tuple[int, int]]  # by the types of their operands
+    kernels: Mapping[
+        str, tuple[int, int]
+    ]  # by kind of fusion and target of custom call
+    gone: int  # scheduled instructions of which the new program has no equal
+    come: int  # scheduled instructions of which the old program has no equal
+    memory_bytes: tuple[int | None, int | None]
+    has_same_fingerprint: bool
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether both programs do the same work in the same order of collectives."""
+        counts = self.collectives or self.products or self.kernels
+        return not counts and self.order is None and self.gone == self.come == 0
+
+
+def changes(before: ProgramFacts, after: ProgramFacts) -> ProgramChanges:
+    """What the second compilation made otherwise than the first."""
+    kinds = {}
+    for kind in {**before.collectives, **after.collectives}:
+        old = before.collectives.get(kind, NOTHING)
+        new = after.collectives.get(kind, NOTHING)
+        if old != new:
+            kinds[kind] = (old, new)
+    orders = {OLD: before.order, NEW: after.order}
+    first = next(iter(differences(orders, {})), None)
+    gone = Counter(before.work) - Counter(after.work)
+    come = Counter(after.work) - Counter(before.work)
+    return ProgramChanges(
+        collectives=kinds,
+        order=first,
+        products=_unequal(before.products, after.products),
+        kernels=_unequal(before.kernels, after.kernels),
+        gone=gone.total(),
+        come=come.total(),
+        memory_bytes=(before.memory_bytes, after.memory_bytes),
+        has_same_fingerprint=before.fingerprint == after.fingerprint,
+    )
+
+
+def _unequal(
+    before: Mapping[str, int], after: Mapping[str, int]
+) -> dict[str, tuple[int, int]]:
+    """The counts that differ, by name."""
+    found = {}
+    for name in {**before, **after}:
+        counts = before.get(name, 0), after.get(name, 0)
+        if counts[0] != counts[1]:
+            found[name] = counts
+    return found
+
+
+def settled(found: Controlled) -> Gain | None:
+    """The smaller change, if both compilations agree on one; None if it hangs on autotuning.
+
+    They agree if both change the step in one direction, or neither does so by more than a trifle.
+    """
+    if found.other is None:
+        return found.first
+    shares = (found.first.share, found.other.share)
+    sizes = [abs(share) for share in shares]
+    if shares[0] * shares[1] > 0 and min(sizes) >= ROUNDED:
+        return found.answer
+    return found.answer if max(sizes) < LEAST_GAIN else None
+
+
+@dataclass(frozen=True, slots=True)
+class FlagChange:
+    """A flag that two releases take differently."""
+
+    name: str
+    before: str | None  # its default; None: the release does not know the flag
+    after: str | None
+    instead: str = ""  # what replaces it
+    is_set: bool = False  # whether the program sets it
+
+
+def flag_changes(
+    flags: Iterable[Flag], before: str, after: str
+) -> tuple[FlagChange, ...]:
+    """What changes for flags that are set, and which other described flags have a new default.
+
+    Args:
+        flags: of the program.
+        before: a release of jaxlib.
+        after: another one.
+    """
+    found = []
+    described = catalogue()
+    names = {flag.name for flag in flags}
+    for name in sorted(names):
+        setting = described.get(name)
+        if known_in(name, before) is not known_in(name, after):
+            instead = "" if setting is None else setting.use
+            sides = [_known(name, release) for release in (before, after)]
+            found.append(FlagChange(name, sides[0], sides[1], instead, is_set=True))
+    for name, setting in described.items():
+        known = setting.is_flag and setting.known_in(before) and setting.known_in(after)
+        defaults = setting.default(before), setting.default(after)
+        if known and name not in names and defaults[0] != defaults[1]:
+            found.append(FlagChange(name, defaults[0], defaults[1]))
+    return tuple(found)
+
+
+def _known(name: str, release: str) -> str | None:
+    return None if known_in(name, release) is False else ""

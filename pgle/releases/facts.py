@@ -1,0 +1,124 @@
+"""What a compiler made of a program, as its scheduled module tells it: nothing is estimated."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from pgle.schedule.launch_order import launch_order
+from pgle.schedule.launches import Launches
+from pgle.xla.async_pairs import result_shape
+from pgle.xla.collectives import is_sync, walk_collectives
+from pgle.xla.hlo.module import Instruction, Module, backend_config
+from pgle.xla.matrix_products import is_attention, is_convolution, is_gemm
+from pgle.xla.owners import loops
+
+FREE = frozenset(("bitcast", "constant", "get-tuple-element", "parameter", "tuple"))
+"""Opcodes of instructions that do nothing at run time."""
+NARROW = "fp8"  # what types of 8 bits are called
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveUse:
+    """The collectives of one kind in one step. Loops count as often as they run."""
+
+    count: int  # collectives that are started
+    asynchronous: int  # of them, those that may overlap compute
+    size_bytes: int  # of all results, on one device
+
+
+@dataclass(frozen=True)
+class ProgramFacts:
+    """What one release made of a program."""
+
+    fingerprint: str  # of the module before scheduling; empty: unknown
+    memory_bytes: int | None  # that one execution needs; None: XLA left no report
+    collectives: Mapping[str, CollectiveUse]  # by kind
+    order: Launches  # in which they are started
+    # instructions that multiply matrices, inside fusions too, by the types of their operands
+    products: Mapping[str, int]
+    kernels: Mapping[str, int]  # fusions by their kind, custom calls by their target
+    work: Mapping[Hashable, int]  # scheduled instructions by what they do
+
+
+def facts_of(module: Module, memory_bytes: int | None = None) -> ProgramFacts:
+    """The facts of a scheduled module.
+
+    Args:
+        module: after all passes, scheduled.
+        memory_bytes: as XLA's buffer assignment reports them.
+    """
+    return ProgramFacts(
+        fingerprint=module.fingerprint,
+        memory_bytes=memory_bytes,
+        collectives=_collectives(module),
+        order=launch_order(module),
+        products=Counter(_products(module)),
+        kernels=Counter(_kernels(module)),
+        work=Counter(_work(module)),
+    )
+
+
+def _collectives(module: Module) -> dict[str, CollectiveUse]:
+    found: dict[str, CollectiveUse] = {}
+    for item, kind in walk_collectives(module):
+        times = prod(trips or 1 for _, trips in loops(module, item.name))
+        before = found.get(kind, CollectiveUse(0, 0, 0))
+        overlapping = 0 if is_sync(module, item) else times
+        size_bytes = result_shape(module, item).size_bytes
+        found[kind] = CollectiveUse(
+            count=before.count + times,
+            asynchronous=before.asynchronous + overlapping,
+            size_bytes=before.size_bytes + times * size_bytes,
+        )
+    return dict(sorted(found.items()))
+
+
+def _products(module: Module) -> Iterator[str]:
+    """The types of each product: ``bf16``, ``fp8``, ``bf16 × f32``, ``f32 (high)``."""
+    for item in module.walk():
+        is_call = is_gemm(item) or is_convolution(item) or is_attention(item)
+        if is_call or item.opcode == "convolution":
+            yield _types(module, item)
+
+
+def _types(module: Module, item: Instruction) -> str:
+    types: list[str] = []
+    for name in item.operands[:2]:
+        operand = module.instructions.get(name)
+        if operand is not None:
+            dtype = operand.shape.dtype
+            types.append(NARROW if dtype.startswith("f8") else dtype)
+    words = " × ".join(sorted(set(types))) or "unknown"
+    return f"{words} ({item.precision})" if item.precision else words
+
+
+def _kernels(module: Module) -> Iterator[str]:
+    for item in _executed(module):
+        if item.opcode == "fusion":
+            yield f"fusion {_kind_of_fusion(item)}"
+        elif item.opcode == "custom-call":
+            yield item.custom_call_target
+
+
+def _kind_of_fusion(item: Instruction) -> str:
+    """``kLoop``; of a custom fusion what XLA calls it, ``__triton_gemm``."""
+    config = backend_config(item).get("fusion_backend_config")
+    named = config.get("kind") if isinstance(config, dict) else None
+    return str(named) if named else item.fusion_kind
+
+
+def _work(module: Module) -> Iterator[Hashable]:
+    for item in _executed(module):
+        yield module.work(item)
+
+
+def _executed(module: Module) -> Iterator[Instruction]:
+    """The instructions outside fusions that do something at run time."""
+    for computation in module.computations.values():
+        if not computation.is_fusion:
+            for item in computation.instructions:
+                if item.opcode not in FREE:
+                    yield item

@@ -1,0 +1,399 @@
+"""The page and the JSON of `pgle rehearse --jax A,B`: exact facts first, then the step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from pgle.errors import many, shown, some
+from pgle.next import Next, to_way
+from pgle.releases.changes import FlagChange, ProgramChanges, settled
+from pgle.releases.facts import CollectiveUse, ProgramFacts
+from pgle.report import text
+from pgle.report.page import figures
+from pgle.report.page.value import Page, Prose, Section, Table, Tone, table
+from pgle.run.control import Schedules
+from pgle.run.releases import Release, ReleasesResult, Upgrade
+from pgle.schedule.control import ROUNDED, Controlled
+from pgle.schedule.launches import Difference
+from pgle.schedule.predict import LEAST_GAIN
+
+SAME = "same"
+_MOST = 4  # kinds, types or flags that a line names
+
+
+def releases_page(found: ReleasesResult) -> Page:
+    """The step of the last release as the verdict; a row for each fact, a column for each
+    release.
+    """
+    first = found.releases[0].rehearsal
+    compiled = first.baseline.compiled
+    words, tone = headline(found)
+    sections = (
+        Section("kernels", "What the releases made otherwise", _kernels(found)),
+        Section("defaults", "Defaults that changed", _defaults(found)),
+        Section("compiled", "What each release compiled", (_files(found),)),
+    )
+    return Page(
+        title=f"pgle rehearse --jax: {first.baseline.module.name}",
+        identity=(
+            compiled.module_name,
+            f"{compiled.num_devices} × {found.request.target.name}",
+            f"jaxlib {' → '.join(item.by.release for item in found.releases)}",
+            f"step predicted from {first.costs_are} costs; all else exact",
+        ),
+        verdict=words,
+        tone=tone,
+        table=facts_table(found),
+        notes=tuple(map(shown, _notes(found))),
+        sections=sections,
+        way=to_way([_following(found)]),
+        warnings=found.warnings,
+    )
+
+
+def headline(found: ReleasesResult) -> tuple[str, Tone]:
+    """What the last release does to the step, and its tone."""
+    for item in found.releases:
+        asked = item.rehearsal.request
+        if asked.no_step:
+            return "Cannot tell: no training step was found", "bad"
+        if why := item.rehearsal.lower_bound_why:
+            return f"Cannot tell of the step: {shown(why)}", "warn"
+    last = found.upgrades[-1]
+    return step_words(last.step, last.after.by.release)
+
+
+def step_words(found: Controlled, release: str) -> tuple[str, Tone]:
+    """What a release does to the step, and its tone; a change needs both compilations."""
+    gain = settled(found)
+    if gain is None:
+        assert found.other is not None
+        sides = " or ".join(_longer(one.share) for one in (found.first, found.other))
+        why = "depends on what autotuning picks"
+        return f"The step with jaxlib {release} {why}: {sides}", "warn"
+    if abs(gain.share) < LEAST_GAIN:
+        most = figures.share(LEAST_GAIN)
+        return f"jaxlib {release} changes the step by less than {most}", "good"
+    tone: Tone = "good" if gain.share > 0 else "warn"
+    return f"The step gets {_longer(gain.share)} with jaxlib {release}", tone
+
+
+def _longer(share: float) -> str:
+    if abs(share) < ROUNDED:
+        return "unchanged"
+    direction = "shorter" if share > 0 else "longer"
+    return f"{figures.share(abs(share))} {direction}"
+
+
+# The table: facts as rows.
+
+
+def facts_table(found: ReleasesResult) -> Table:
+    """Exact facts, then the step by both compilations."""
+    releases = found.releases
+    facts = [item.facts for item in releases]
+    rows = [
+        _fact_row("collectives a step", _count, facts),
+        _fact_row("  asynchronous", _asynchronous, facts),
+        _change_row("  order", _place, found),
+        _fact_row("matrix products", _types, facts),
+        _fact_row("fusions", _fusions, facts),
+        _change_row("instructions without an equal", _equals, found),
+        _change_row("fingerprint", _fingerprint, found),
+        _fact_row("peak memory", _memory, facts),
+        _change_row("of a profile pgle carry keeps", _carried, found),
+        *_step_rows(found),
+    ]
+    return table(("", *(item.by.release for item in releases)), rows, shown=16)
+
+
+def _fact_row(
+    name: str, word: Callable[[ProgramFacts], str], facts: Sequence[ProgramFacts]
+) -> tuple[str, ...]:
+    """A fact of every release; of later ones only if it differs from the first."""
+    first, *others = map(word, facts)
+    later = (SAME if item == first else item for item in others)
+    return (name, first, *later)
+
+
+def _change_row(
+    name: str, word: Callable[[Upgrade], str], found: ReleasesResult
+) -> tuple[str, ...]:
+    """What differs from the first release."""
+    return (name, "", *map(word, found.upgrades))
+
+
+def _count(facts: ProgramFacts) -> str:
+    uses = facts.collectives.values()
+    size = figures.size(sum(use.size_bytes for use in uses))
+    return f"{sum(use.count for use in uses):,}, {size}"
+
+
+def _asynchronous(facts: ProgramFacts) -> str:
+    return f"{sum(use.asynchronous for use in facts.collectives.values()):,}"
+
+
+def _types(facts: ProgramFacts) -> str:
+    ordered = sorted(facts.products.items(), key=lambda item: -item[1])
+    return some([f"{count:,} {types}" for types, count in ordered], _MOST)
+
+
+def _fusions(facts: ProgramFacts) -> str:
+    counts = [
+        count for name, count in facts.kernels.items() if name.startswith("fusion ")
+    ]
+    return f"{sum(counts):,}"
+
+
+def _memory(facts: ProgramFacts) -> str:
+    return figures.size(facts.memory_bytes)
+
+
+def _place(found: Upgrade) -> str:
+    order = found.exact.order
+    return SAME if order is None else f"differs from no. {order.position:,} on"
+
+
+def _fingerprint(found: Upgrade) -> str:
+    return SAME if found.exact.has_same_fingerprint else "another"
+
+
+def _carried(found: Upgrade) -> str:
+    return figures.share(found.carried_share)
+
+
+def _equals(found: Upgrade) -> str:
+    return f"{found.exact.come:,} of {sum(found.after.facts.work.values()):,}"
+
+
+def _step_rows(found: ReleasesResult) -> Iterator[tuple[str, ...]]:
+    """The step without and with a profile, each by both compilations if all releases have two."""
+    sides = [item.schedules for item in found.releases]
+    passes = min(map(len, sides))
+    for place in range(passes):
+        steps = [each[place].baseline.step_us for each in sides]
+        yield ("  control" if place else "step, no profile", *_times(steps))
+    for place in range(passes):
+        steps = [each[place].profiled.step_us for each in sides]
+        yield ("  control" if place else "step with a profile", *_times(steps))
+
+
+def _times(steps_us: Sequence[float]) -> list[str]:
+    first, *others = steps_us
+    words = [figures.time(first)]
+    for step_us in others:
+        change = figures.change(step_us / first - 1 if first else None)
+        words.append(f"{figures.time(step_us)} ({change})")
+    return words
+
+
+# Lines below the table: what exactly differs.
+
+
+def _notes(found: ReleasesResult) -> Iterator[str]:
+    flags = {
+        item.rehearsal.control.flag
+        for item in found.releases
+        if item.rehearsal.control is not None
+    }
+    if flags:
+        yield f"control: {', '.join(sorted(flags))}; scheduled, kernels not compiled"
+    for item in found.upgrades:
+        release = item.after.by.release
+        for line in change_lines(item):
+            yield f"{release}: {line}"
+        if len(found.upgrades) > 1:
+            yield f"{release}: {step_words(item.step, release)[0]}"
+        words = step_words(item.profiled, release)[0]
+        yield f"{release}, with a profile: {words}"
+    if found.captured_by:
+        yield (
+            f"the program was traced by jax {found.captured_by}: "
+            "another jax may trace another one"
+        )
+
+
+def change_lines(found: Upgrade) -> Iterator[str]:
+    """What the release makes otherwise, a line for each fact."""
+    exact = found.exact
+    for kind, (before, after) in exact.collectives.items():
+        yield f"{kind}: {_use(before)} → {_use(after)}{_real(found, kind)}"
+    if exact.order is not None:
+        yield _order_line(found, exact.order)
+    if exact.products:
+        also = "in both compilations"
+        if found.control is None:
+            also = "no control"
+        elif found.control.products != exact.products:
+            also = f"control: {_pairs(found.control.products) or SAME}"
+        yield f"matrix products: {_pairs(exact.products)} ({also})"
+    for flag in found.flags:
+        if flag.is_set:
+            yield _flag_line(flag, found)
+
+
+def _use(use: CollectiveUse) -> str:
+    size = figures.size(use.size_bytes)
+    return f"{use.count:,} ({use.asynchronous:,} asynchronous, {size})"
+
+
+def _real(found: Upgrade, kind: str) -> str:
+    if found.control is None:
+        return ""
+    return "" if kind in found.control.collectives else " (not in the control)"
+
+
+def _order_line(found: Upgrade, order: Difference) -> str:
+    old, new = (side.collective for side in order.sides)
+    before, after = (str(item or "nothing more") for item in (old, new))
+    return (
+        f"collective {order.position:,} on devices "
+        f"{some(map(str, order.communicator), _MOST)} is {after}; "
+        f"{found.before.by.release} starts {before}"
+    )
+
+
+def _pairs(counts: Mapping[str, tuple[int, int]]) -> str:
+    words = [f"{name} {old:,} → {new:,}" for name, (old, new) in counts.items()]
+    return some(words, _MOST)
+
+
+def _flag_line(flag: FlagChange, found: Upgrade) -> str:
+    gone_from = found.after if flag.after is None else found.before
+    words = f"--{flag.name} is unknown to jaxlib {gone_from.by.release}"
+    return f"{words}; use {flag.instead}" if flag.instead else words
+
+
+# Sections.
+
+
+def _kernels(found: ReleasesResult) -> tuple[Table | Prose, ...]:
+    parts: list[Table | Prose] = []
+    heads = "kind | before (count) | after (count) | control"
+    for item in found.upgrades:
+        rows = [
+            (name, before, after, _control_pair(item.control, name))
+            for name, (before, after) in item.exact.kernels.items()
+        ]
+        parts.append(Prose(f"jaxlib {item.after.by.release}", tone="head"))
+        parts.append(table(heads, rows))
+        gone = many(item.exact.gone, "scheduled instruction")
+        parts.append(Prose(f"{gone} of the old module have no equal in the new one."))
+    return tuple(parts)
+
+
+def _control_pair(control: ProgramChanges | None, name: str) -> str:
+    if control is None:
+        return ""
+    pair = control.kernels.get(name)
+    return SAME if pair is None else f"{pair[0]:,} → {pair[1]:,}"
+
+
+def _defaults(found: ReleasesResult) -> tuple[Table, ...]:
+    rows = []
+    for item in found.upgrades:
+        others = (flag for flag in item.flags if not flag.is_set)
+        for flag in others:
+            release = item.after.by.release
+            rows.append((release, f"--{flag.name}", flag.before, flag.after))
+    return (table("jaxlib | flag | before | after", rows),)
+
+
+def _files(found: ReleasesResult) -> Table:
+    rows = [
+        (
+            item.by.release,
+            item.by.python,
+            str(text.near(item.rehearsal.baseline.compiled.after_optimizations)),
+        )
+        for item in found.releases
+    ]
+    return table("jaxlib | interpreter | HLO", rows)
+
+
+def _following(found: ReleasesResult) -> Next:
+    """The rehearsal by the newest of the interpreters."""
+    last = found.releases[-1]
+    hlo = last.rehearsal.baseline.compiled.after_optimizations
+    return Next.of("predict", text.near(hlo))
+
+
+def releases_document(found: ReleasesResult) -> dict[str, object]:
+    """``pgle.releases/1`` without its name."""
+    first = found.releases[0].rehearsal
+    return {
+        "module": found.request.module,
+        "devices": first.baseline.compiled.num_devices,
+        "target": found.request.target.name,
+        "flags": found.request.flags,
+        "costs_are": first.costs_are,
+        "captured_by": found.captured_by,
+        "releases": [_release(item) for item in found.releases],
+        "upgrades": [_upgrade(item) for item in found.upgrades],
+        "verdict": headline(found)[0],
+        "warnings": found.warnings,
+    }
+
+
+def _release(item: Release) -> dict[str, object]:
+    facts = item.facts
+    control = item.control_facts
+    return {
+        "jaxlib": item.by.release,
+        "python": item.by.python,
+        "hlo": item.rehearsal.baseline.compiled.after_optimizations,
+        "fingerprint": facts.fingerprint,
+        "memory_bytes": facts.memory_bytes,
+        "by_kind": facts.collectives,
+        "products": facts.products,
+        "control_products": {} if control is None else control.products,
+        "kernels": facts.kernels,
+        "instructions": sum(facts.work.values()),
+        "dropped": item.dropped,
+        "compiled": [_steps(side) for side in item.schedules],
+    }
+
+
+def _steps(side: Schedules) -> dict[str, object]:
+    return {
+        "step_us": side.baseline.step_us,
+        "exposed_us": side.baseline.exposed_us,
+        "profiled_us": side.profiled.step_us,
+        "profiled_exposed_us": side.profiled.exposed_us,
+    }
+
+
+def _upgrade(item: Upgrade) -> dict[str, object]:
+    return {
+        "from": item.before.by.release,
+        "to": item.after.by.release,
+        "exact": _exact(item.exact),
+        "control": None if item.control is None else _exact(item.control),
+        "flags": item.flags,
+        "carried_share": item.carried_share,
+        "step": _change(item.step),
+        "profiled": _change(item.profiled),
+    }
+
+
+def _exact(found: ProgramChanges) -> dict[str, object]:
+    """The changes as they are, the place where the order differs in words."""
+    order = None
+    if found.order is not None:
+        sides = [str(side.collective or "") for side in found.order.sides]
+        order = {"position": found.order.position, "starts": sides}
+    same = text.plain(replace(found, order=None, collectives={}))
+    del same["collectives"]
+    return {"by_kind": found.collectives, **same, "order": order}
+
+
+def _change(found: Controlled) -> dict[str, object]:
+    """Shares of the step that the release saves; negative: it gets longer."""
+    gain = settled(found)
+    return {
+        "depends": gain is None,
+        "share": None if gain is None else gain.share,
+        "first_share": found.first.share,
+        "control_share": None if found.other is None else found.other.share,
+    }

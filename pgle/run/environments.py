@@ -1,0 +1,149 @@
+"""Interpreters with another release of jax, made by uv and kept in the user's cache."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgle.errors import UserError
+from pgle.files import sha256
+from pgle.next import Next
+from pgle.run.ask.jaxlib import installed, wanted_major
+from pgle.run.directory.directory import cache_directory
+from pgle.xla.flags.catalogue import release
+from pgle.xla.vendors import Vendor
+
+GIB_EACH = 0.9
+"""Measured on disk: 913 MiB for jax 0.10.1 with its CUDA 13 plugin, 938 MiB for 0.11.2. uv shares
+the files with its own cache, if both are on one file system.
+"""
+OLDEST_PYTHON = (("0.11.0", (3, 12)), ("0.5.1", (3, 11)))
+"""The oldest Python that releases of jax from each on take, and that runs the compiler's process
+(metadata of the wheels: Requires-Python; jax 0.10.1 has 3.11, 0.11.2 has 3.12).
+"""
+_LAST = 300  # characters of uv's last line that an error shows
+
+Consent = Callable[[str], bool]
+"""Asked once, with what would be made in words; whether it may be."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One release of jax with its plugin, in a folder of its own."""
+
+    release: str  # of jax, ``0.12.0.1``
+    folder: Path
+    packages: tuple[str, ...]  # as they are asked for: ``jax==0.12.0.1`` …
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.folder / "bin" / "python"
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it is there. It gets its name last."""
+        return self.python.exists()
+
+
+def environment_of(jax: str, vendor: Vendor) -> Environment:
+    """The environment for a release of jax and a vendor's GPUs; it may have to be made."""
+    plugin = vendor.plugin
+    wheels = plugin.packages(wanted_major(plugin, jax))
+    version = plugin.version_for(jax)
+    packages = (f"jax=={jax}", *(f"{name}=={version}" for name in wheels))
+    digest = sha256(" ".join(packages).encode())[:8]
+    folder = cache_directory() / "environments" / f"jax-{jax}-{digest}"
+    return Environment(jax, folder, packages)
+
+
+def ready(found: Sequence[Environment], consent: Consent) -> None:
+    """Make the environments that are missing, once the user agrees."""
+    missing = [item for item in found if not item.is_made]
+    if not missing:
+        return
+    uv = find_uv()
+    words = proposal(missing)
+    if not consent(words):
+        raise UserError(words, remedy="add --yes to make them")
+    for item in missing:
+        make(item, uv)
+
+
+def proposal(missing: Sequence[Environment]) -> str:
+    """What would be made, how large and where, in one line."""
+    releases = ", ".join(item.release for item in missing)
+    size = GIB_EACH * len(missing)
+    place = missing[0].folder.parent
+    noun = "environment" if len(missing) == 1 else "environments"
+    return (
+        f"uv would make {len(missing)} {noun} with jax {releases} and its plugin, "
+        f"about {size:.1f} GiB, in {place}"
+    )
+
+
+def find_uv() -> str:
+    """The command uv: next to our Python, or on PATH."""
+    here = Path(sys.executable).with_name("uv")
+    found = str(here) if here.exists() else shutil.which("uv")
+    if found:
+        return found
+    remedy = str(Next((sys.executable, "-m", "pip", "install", "uv")))
+    what = "uv is not installed, and pgle makes environments of other releases with it"
+    raise UserError(what, remedy=remedy)
+
+
+def make(wanted: Environment, uv: str) -> None:
+    """Make an environment. A folder has its final name only once everything is in it."""
+    place = wanted.folder.parent
+    place.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=place))
+    try:
+        new = temporary / "env"
+        python = new / "bin" / "python"
+        _run(wanted, (uv, "venv", "--quiet", "--python", _python(wanted), str(new)))
+        install = (uv, "pip", "install", "--quiet", "--python", str(python))
+        _run(wanted, (*install, *wanted.packages))
+        if not wanted.is_made:  # else another pgle was faster
+            new.rename(wanted.folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _python(wanted: Environment) -> str:
+    """Our own Python if the release takes it; else one that uv finds."""
+    at = release(wanted.release)
+    oldest = (3, 11)
+    for since, python in reversed(OLDEST_PYTHON):
+        if at >= release(since):
+            oldest = python
+    if sys.version_info[:2] >= oldest:
+        return sys.executable
+    return f">={'.'.join(map(str, oldest))}"
+
+
+def _run(wanted: Environment, command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    said = " ".join(lines)[:_LAST] or f"exit code {done.returncode}"
+    raise UserError(
+        f"uv cannot make an environment with jax {wanted.release} ({said})",
+        where=wanted.folder,
+        remedy="check the release and the network, or name an interpreter: --jax PYTHON",
+    )
+
+
+def release_of(python: str) -> str:
+    """The jaxlib that an interpreter has."""
+    found = installed(python).jaxlib
+    if not found:
+        remedy = "name an interpreter with jax and its plugin, or a release"
+        raise UserError("has no jaxlib", where=python, remedy=remedy)
+    return found

@@ -1,0 +1,275 @@
+"""`pgle rehearse --jax A,B` as a function: one program, captured once and compiled by several
+releases of jax.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pgle.costs.profile.carry import carry
+from pgle.costs.profile.files import read_profile
+from pgle.costs.profile.lookup import LookupTable
+from pgle.errors import UserError
+from pgle.releases.changes import FlagChange, ProgramChanges, changes, flag_changes
+from pgle.releases.facts import ProgramFacts, facts_of
+from pgle.requests.predictions import Releases
+from pgle.run.ask.jaxlib import installed, lint_flags
+from pgle.run.compiler.compile import CompileResult, OnPhase
+from pgle.run.control import Schedules
+from pgle.run.environments import Consent, environment_of, ready, release_of
+from pgle.run.process.compilers import compiler_of
+from pgle.run.rehearse import Rehearsal, rehearsed
+from pgle.run.rehearse_program import (
+    DEFAULT_TARGET,
+    RehearseRequest,
+    is_program,
+    prepared,
+)
+from pgle.schedule.control import Controlled
+from pgle.schedule.predict import gain
+from pgle.xla.flags.text import FlagList, typed_flag
+from pgle.xla.targets import load_target
+from pgle.xla.vendors import Vendor
+
+_REFUSED = ("unknown", "removed", "too-new", "needs-value", "bad-value")
+"""Codes of findings about flags on which XLA ends the process."""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """Who compiles."""
+
+    python: str
+    release: str  # of its jaxlib
+
+
+@dataclass(frozen=True)
+class Release:
+    """What one release of jax made of the program."""
+
+    by: Interpreter
+    rehearsal: Rehearsal
+    facts: ProgramFacts  # LHS without a profile
+    control_facts: ProgramFacts | None  # of the second compilation; None: there is none
+    dropped: tuple[str, ...]  # flags that it does not take, which were left out
+
+    @property
+    def schedules(self) -> tuple[Schedules, ...]:
+        """Of the first compilation, and of the one with the other kernels for products, if there
+        is one.
+        """
+        found, first = self.rehearsal.control, self.rehearsal.schedules
+        if found is None or found.failure:
+            return (first,)
+        return first, found.schedules or first
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """What changes from one release to another."""
+
+    before: Release
+    after: Release
+    exact: ProgramChanges
+    control: ProgramChanges | None  # by the other kernels for products
+    flags: tuple[FlagChange, ...]
+    # part of the time of a profile of `before` that finds its place in `after`
+    carried_share: float
+    step: Controlled  # without a profile
+    profiled: Controlled  # with the same costs as a profile
+
+
+@dataclass(frozen=True)
+class ReleasesResult:
+    """One program by several releases; the first is compared with each of the others."""
+
+    request: RehearseRequest
+    captured_by: str  # the jaxlib whose program this is; empty: it is a module's file
+    releases: tuple[Release, ...]
+    upgrades: tuple[Upgrade, ...]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Each once; with its release if not all releases have it."""
+        found: dict[str, list[str]] = {}
+        for item in self.releases:
+            release = item.by.release
+            for line in item.rehearsal.warnings:
+                found.setdefault(line, []).append(release)
+            for flag in item.dropped:
+                line = f"unknown to the jaxlib, so it is left out: {flag}"
+                found.setdefault(line, []).append(release)
+        lines = []
+        for line, of in found.items():
+            is_general = len(of) == len(self.releases)
+            lines.append(line if is_general else f"jaxlib {', '.join(of)}: {line}")
+        return tuple(lines)
+
+    @property
+    def good(self) -> bool:
+        """Whether every release compiled a step that can be compared."""
+        return not any(
+            item.rehearsal.request.no_step or item.rehearsal.lower_bound_why
+            for item in self.releases
+        )
+
+
+def compare_releases(
+    asked: Releases, consent: Consent, on_phase: OnPhase = lambda phase: None
+) -> ReleasesResult:
+    """Find or make the interpreters, capture the program once, compile it by each."""
+    if not asked.jax:
+        remedy = "name one or several: --jax 0.10.2,0.12.0.1"
+        raise UserError("no release of jax is named", remedy=remedy)
+    vendor = load_target(asked.target or DEFAULT_TARGET).vendor
+    own = sys.executable
+    if is_program(asked.words):
+        own = compiler_of(asked.words, vendor)[0] or own
+    named = interpreters(asked.jax, own, vendor, consent)
+    with prepared(asked) as (known, request):
+        by = named
+        if len(named) == 1:
+            mine = Interpreter(request.python, installed(request.python).jaxlib)
+            by = (mine, *named)
+        releases = tuple(compiled_by(item, request, on_phase) for item in by)
+        first, *others = releases
+        captured_by = ""
+        if known.is_program:
+            captured_by = installed(own).jaxlib
+        return ReleasesResult(
+            request=request,
+            captured_by=captured_by,
+            releases=releases,
+            upgrades=tuple(upgrade(first, item) for item in others),
+        )
+
+
+def interpreters(
+    names: Sequence[str], own: str, vendor: Vendor, consent: Consent
+) -> tuple[Interpreter, ...]:
+    """The interpreters of releases, or as they are named by their paths.
+
+    Args:
+        names: releases such as ``0.12.0.1``, or interpreters.
+        own: the interpreter that is used where it has a release.
+        vendor: of the GPUs that are compiled for.
+        consent: asked before anything is made.
+    """
+    mine = installed(own).jaxlib
+    found: list[Interpreter] = []
+    wanted = []
+    for name in names:
+        if "/" in name:
+            path = shutil.which(name)
+            if path is None:
+                remedy = "give a release, or the path of a Python"
+                raise UserError("is no interpreter", where=name, remedy=remedy)
+            found.append(Interpreter(path, release_of(path)))
+        elif name == mine:
+            found.append(Interpreter(own, mine))
+        else:
+            environment = environment_of(name, vendor)
+            wanted.append(environment)
+            found.append(Interpreter(str(environment.python), name))
+    ready(wanted, consent)
+    return tuple(found)
+
+
+def compiled_by(
+    by: Interpreter, request: RehearseRequest, on_phase: OnPhase = lambda phase: None
+) -> Release:
+    """What a release makes of the module, in a folder of its own."""
+    flags, dropped = taken(request.flags, by.python)
+    found = rehearsed(
+        replace(
+            request,
+            python=by.python,
+            flags=flags,
+            out=_free(request.out / f"jax-{by.release}"),
+        ),
+        on_phase,
+    )
+    second = None if found.control is None else found.control.schedules
+    made = None if second is None else second.compiled
+    facts = _facts(found.baseline.compiled)
+    is_same = found.control is not None and not found.control.failure
+    alike = facts if is_same else None
+    return Release(
+        by=by,
+        rehearsal=found,
+        facts=facts,
+        control_facts=alike if made is None else _facts(made),
+        dropped=dropped,
+    )
+
+
+def _free(folder: Path) -> Path:
+    """A folder that is not there yet, for two interpreters of one release."""
+    number = 1
+    found = folder
+    while found.exists():
+        number += 1
+        found = folder.with_name(f"{folder.name}-{number}")
+    return found
+
+
+def _facts(made: CompileResult) -> ProgramFacts:
+    found = facts_of(made.scheduled, made.memory_bytes)
+    return replace(found, fingerprint=made.fingerprint)
+
+
+def taken(flags: Sequence[str], python: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The flags that an interpreter's jaxlib takes, and those that it does not."""
+    typed = [typed_flag(flag) for flag in flags]
+    of_xla = [flag for flag in typed if flag.name.startswith("xla_")]
+    if not of_xla:
+        return tuple(flags), ()
+    findings = lint_flags(FlagList(tuple(of_xla)), python=python).findings
+    refused = {item.flag for item in findings if item.code in _REFUSED}
+    kept = tuple(flag.word for flag in typed if flag.name not in refused)
+    left = tuple(flag.word for flag in typed if flag.name in refused)
+    return kept, left
+
+
+def upgrade(before: Release, after: Release) -> Upgrade:
+    """What changes from one release to another."""
+    control = None
+    if before.control_facts is not None and after.control_facts is not None:
+        control = changes(before.control_facts, after.control_facts)
+    flags = before.rehearsal.request.flags
+    set_flags = [*map(typed_flag, (*flags, *before.dropped))]
+    step, profiled = _gains(before, after)
+    return Upgrade(
+        before=before,
+        after=after,
+        exact=changes(before.facts, after.facts),
+        control=control,
+        flags=flag_changes(set_flags, before.by.release, after.by.release),
+        carried_share=_carried_share(before.rehearsal, after.rehearsal),
+        step=step,
+        profiled=profiled,
+    )
+
+
+def _gains(before: Release, after: Release) -> tuple[Controlled, Controlled]:
+    """What the step gains without and with the profile, by both compilations."""
+    pairs = list(zip(before.schedules, after.schedules, strict=False))
+    step = [gain(old.baseline, new.baseline) for old, new in pairs]
+    profiled = [gain(old.profiled, new.profiled) for old, new in pairs]
+    return Controlled(*step), Controlled(*profiled)
+
+
+def _carried_share(before: Rehearsal, after: Rehearsal) -> float:
+    """The part of a profile's time that `pgle carry` matches; of measured costs if there are any,
+    else of estimates.
+    """
+    return carry(read_profile(before.profile), _table(before), _table(after)).share
+
+
+def _table(found: Rehearsal) -> LookupTable:
+    made = found.baseline.compiled
+    return LookupTable(made.scheduled, None if made.lhs is None else made.lhs.module)
