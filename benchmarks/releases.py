@@ -1,19 +1,21 @@
 """What releases of jax make of public programs: exact facts, and the step by both compilations.
 
     python benchmarks/releases.py MODULES -o FOLDER --python env-0.10.1/bin/python ...
-    python benchmarks/releases.py MODULES -o FOLDER --page docs/evidence/releases-programs.md
+    python benchmarks/releases.py MODULES -o FOLDER --page docs/evidence/releases.md
 
 MODULES is a folder with the files of openxla/xla `xla/tools/benchmarks/hlo` that `PROGRAMS` names.
 Each program is compiled by every PYTHON, with each set of `FLAGS`, and each release is compared
-with the one before it. A cell (program and flags) that is in FOLDER is not computed again. Repeat
-the command to continue.
+with the one before it. A cell (program and flags) that is in FOLDER is not computed again: repeat
+the command to continue. --page replaces the end of a page, below its mark.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import resource
 import shutil
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from typing import Any
 from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.report import text
+from pgle.report.page import figures
 from pgle.report.releases import releases_document
 from pgle.requests.predictions import Rehearse
 from pgle.run.environments import release_of
@@ -47,16 +50,81 @@ FLAGS = {
 """NVIDIA's pipelining (NVIDIA/JAX-Toolbox, docs/GPU_performance.md)."""
 
 
+HEAD = "| program | flags | from → to | step | control | so | with a profile | exact differences |"
+MARK = "<!-- below: benchmarks/releases.py -->"
+
+
 def main() -> None:
-    """Compute the cells that are missing."""
+    """Compute the cells that are missing, then write the table of all that are there."""
     options = _parser().parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     by = [Interpreter(python, release_of(python)) for python in options.python]
     for program in PROGRAMS:
         for flags in FLAGS:
-            place = options.output / f"{program[0]}.{flags}.json"
-            if by and not place.exists():
+            cell = f"{program[0]}.{flags}"
+            place = options.output / f"{cell}.json"
+            is_wanted = not options.cell or cell in options.cell
+            if by and is_wanted and not place.exists():
                 _cell(options.modules, program, flags, by, place)
+    if options.page:
+        kept = options.page.read_text().partition(MARK)[0]
+        lines = "\n".join(_table(options.output))
+        write_files({options.page: f"{kept}{MARK}\n\n{lines}\n"}, force=True)
+
+
+def _table(folder: Path) -> Iterator[str]:
+    """A row for each upgrade of each cell, and the cells that are missing."""
+    missing = []
+    yield HEAD
+    yield "|---" * (HEAD.count("|") - 1) + "|"
+    for program in PROGRAMS:
+        for flags in FLAGS:
+            place = folder / f"{program[0]}.{flags}.json"
+            if not place.exists():
+                missing.append(f"{program[0]} with {flags}")
+                continue
+            record = json.loads(place.read_text())
+            for item in record["upgrades"]:
+                yield _row(record, item)
+            for release, why in record["failed"].items():
+                yield f"| {program[0]} | {flags} | {release} | {why} | | | | |"
+    yield ""
+    yield f"Not run: {', '.join(missing) or 'nothing'}."
+
+
+def _row(record: dict[str, Any], item: dict[str, Any]) -> str:
+    step = item["step"]
+    what = (record["program"], record["set"], f"{item['from']} → {item['to']}")
+    sides = (_longer(step["first_share"]), _longer(step["control_share"]))
+    answers = (_settled(step), _settled(item["profiled"]))
+    cells = (*what, *sides, *answers, "; ".join(_exact(item)))
+    return f"| {' | '.join(cells)} |"
+
+
+def _longer(share: float | None) -> str:
+    """A share that is saved, as the change of the step."""
+    return figures.change(None if share is None else -share)
+
+
+def _settled(found: dict[str, Any]) -> str:
+    return "depends" if found["depends"] else _longer(found["share"])
+
+
+def _exact(item: dict[str, Any]) -> Iterator[str]:
+    exact = item["exact"]
+    for kind, (old, new) in exact["by_kind"].items():
+        yield (
+            f"{kind} {old['count']} ({old['asynchronous']} asynchronous) → "
+            f"{new['count']} ({new['asynchronous']})"
+        )
+    for types, (before, after) in exact["products"].items():
+        yield f"{types} {before} → {after}"
+    if exact["order"] is not None:
+        yield f"order from no. {exact['order']['position']}"
+    control = item["control"]
+    if control is not None and control["order"] is not None:
+        yield f"order in the control from no. {control['order']['position']}"
+    yield f"{item['carried_share']:.1%} of a profile carries"
 
 
 def _cell(
@@ -109,6 +177,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("modules", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--python", nargs="+", default=[])
+    parser.add_argument("--cell", nargs="+", default=[], help="PROGRAM.FLAGS")
+    parser.add_argument("--page", type=Path, help="the page that ends in the table")
     return parser
 
 

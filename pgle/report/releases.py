@@ -34,14 +34,16 @@ def releases_page(found: ReleasesResult) -> Page:
         Section("defaults", "Defaults that changed", _defaults(found)),
         Section("compiled", "What each release compiled", (_files(found),)),
     )
+    releases = " → ".join(item.by.release for item in found.releases)
+    identity = (
+        compiled.module_name,
+        f"{compiled.num_devices} × {found.request.target.name}",
+        f"jaxlib {releases}",
+        f"step predicted from {first.costs_are} costs; all else exact",
+    )
     return Page(
-        title=f"pgle rehearse --jax: {first.baseline.module.name}",
-        identity=(
-            compiled.module_name,
-            f"{compiled.num_devices} × {found.request.target.name}",
-            f"jaxlib {' → '.join(item.by.release for item in found.releases)}",
-            f"step predicted from {first.costs_are} costs; all else exact",
-        ),
+        title=f"pgle rehearse --jax: {compiled.module_name}",
+        identity=identity,
         verdict=words,
         tone=tone,
         table=facts_table(found),
@@ -93,18 +95,20 @@ def facts_table(found: ReleasesResult) -> Table:
     """Exact facts, then the step by both compilations."""
     releases = found.releases
     facts = [item.facts for item in releases]
-    rows = [
+    made = [
         _fact_row("collectives a step", _count, facts),
         _fact_row("  asynchronous", _asynchronous, facts),
         _change_row("  order", _place, found),
         _fact_row("matrix products", _types, facts),
         _fact_row("fusions", _fusions, facts),
         _change_row("instructions without an equal", _equals, found),
+    ]
+    kept = [
         _change_row("fingerprint", _fingerprint, found),
         _fact_row("peak memory", _memory, facts),
         _change_row("of a profile pgle carry keeps", _carried, found),
-        *_step_rows(found),
     ]
+    rows = [*made, *kept, *_step_rows(found)]
     return table(("", *(item.by.release for item in releases)), rows, shown=16)
 
 
@@ -112,9 +116,9 @@ def _fact_row(
     name: str, word: Callable[[ProgramFacts], str], facts: Sequence[ProgramFacts]
 ) -> tuple[str, ...]:
     """A fact of every release; of later ones only if it differs from the first."""
-    first, *others = map(word, facts)
-    later = (SAME if item == first else item for item in others)
-    return (name, first, *later)
+    words = list(map(word, facts))
+    later = {words[0]: SAME}
+    return (name, words[0], *(later.get(item, item) for item in words[1:]))
 
 
 def _change_row(
@@ -322,13 +326,16 @@ def _following(found: ReleasesResult) -> Next:
 def releases_document(found: ReleasesResult) -> dict[str, object]:
     """``pgle.releases/1`` without its name."""
     first = found.releases[0].rehearsal
-    return {
+    asked = {
         "module": found.request.module,
         "devices": first.baseline.compiled.num_devices,
         "target": found.request.target.name,
         "flags": found.request.flags,
         "costs_are": first.costs_are,
         "captured_by": found.captured_by,
+    }
+    return {
+        **asked,
         "releases": [_release(item) for item in found.releases],
         "upgrades": [_upgrade(item) for item in found.upgrades],
         "verdict": headline(found)[0],
@@ -339,15 +346,19 @@ def releases_document(found: ReleasesResult) -> dict[str, object]:
 def _release(item: Release) -> dict[str, object]:
     facts = item.facts
     control = item.control_facts
-    return {
+    products = {} if control is None else control.products
+    by = {
         "jaxlib": item.by.release,
         "python": item.by.python,
         "hlo": item.rehearsal.baseline.compiled.after_optimizations,
+    }
+    return {
+        **by,
         "fingerprint": facts.fingerprint,
         "memory_bytes": facts.memory_bytes,
         "by_kind": facts.collectives,
         "products": facts.products,
-        "control_products": {} if control is None else control.products,
+        "control_products": products,
         "kernels": facts.kernels,
         "instructions": sum(facts.work.values()),
         "dropped": item.dropped,
@@ -365,11 +376,12 @@ def _steps(side: Schedules) -> dict[str, object]:
 
 
 def _upgrade(item: Upgrade) -> dict[str, object]:
+    control = None if item.control is None else _exact(item.control)
     return {
         "from": item.before.by.release,
         "to": item.after.by.release,
         "exact": _exact(item.exact),
-        "control": None if item.control is None else _exact(item.control),
+        "control": control,
         "flags": item.flags,
         "carried_share": item.carried_share,
         "step": _change(item.step),
