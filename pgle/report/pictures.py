@@ -401,8 +401,26 @@ def _draw_points(plot: Plot, points: Sequence[RooflinePoint]) -> None:
         radius = 2 + 5 * (point.us / points[0].us) ** 0.5
         plot.dot("point kernel", place, radius, point.name)
     for group in groups:
-        label = ", ".join(str(number + 1) for number in group)
-        plot.text("name", places[group[0]], label, "start", dx=10)
+        label = _numbers([number + 1 for number in group])
+        plot.text("name", places[group[0]], label, dy=20)
+
+
+def _numbers(found: Sequence[int]) -> str:
+    """Ascending numbers, of which some follow each other: ``1, 2, 4–6``."""
+    runs: list[list[int]] = []
+    for number in found:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(map(_run, runs))
+
+
+def _run(numbers: Sequence[int]) -> str:
+    texts = [str(number) for number in numbers]
+    if len(texts) < 3:
+        return ", ".join(texts)
+    return f"{texts[0]}–{texts[-1]}"
 
 
 def _reached(point: RooflinePoint) -> str:

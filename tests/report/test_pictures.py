@@ -163,3 +163,11 @@ def test_both_sides_of_a_comparison_are_named_with_their_medians() -> None:
     assert chart is not None
     assert "base 5.00 s" in chart.svg and "new 4.00 s" in chart.svg
     assert chart.alt == "base: 15 steps, median 5.00 s; new: 15 steps, median 4.00 s"
+
+
+def test_kernels_at_one_place_share_a_label() -> None:
+    hardware = by_architecture(None)
+    alike = [kernel(f"add.{n}", Work(0, 100, 100_000_000), 100) for n in range(4)]
+    product = Work(1e12, 0, 10_000_000, "bf16", True)
+    chart = pictures.roofline([*alike, kernel("dot", product, 50)], hardware)
+    assert ">1–4<" in chart.svg and ">5<" in chart.svg
