@@ -63,14 +63,15 @@ def _illustrated(section: Section, pictures: Mapping[str, Chart]) -> Section:
 def _pictures(found: Analysis) -> Iterator[tuple[str, Chart]]:
     """The pictures by the key of their section."""
     step = found.step
+    note = ", simulated" if step.trace.simulated else ""
     if found.against is not None and found.against.changes:
         yield "changes", waterfall(found.against)
     if len(step.parts.steps) >= FEWEST:
-        yield "steps", steps_chart(step.parts)
+        yield "steps", steps_chart(step.parts, note)
     if step.hardware is not None:
         kernels = _heavy(step.compute)
         if kernels:
-            yield "instructions", roofline(kernels, step.hardware)
+            yield "instructions", roofline(kernels, step.hardware, note)
     if step.memory is not None:
         yield "memory", memory_chart(step.memory)
 
@@ -78,11 +79,15 @@ def _pictures(found: Analysis) -> Iterator[tuple[str, Chart]]:
 # ---- steps over time
 
 
-def steps_chart(parts: StepParts) -> Chart:
-    """Every step at its place in the run; slow ones are ringed, a pattern is a line."""
+def steps_chart(parts: StepParts, note: str = "") -> Chart:
+    """Every step at its place in the run; slow ones are ringed, a pattern is a line.
+
+    Args:
+        note: what the title ends with: ``, simulated``.
+    """
     numbers = [item.execution for item in parts.steps]
     us = parts.times_us
-    title = f"{len(numbers)} steps over time"
+    title = f"{len(numbers)} steps over time{note}"
     plot = _over_time(title, [numbers], [us], "execution")
     slow = [place for place, item in enumerate(parts.steps) if item.is_slow]
     for place, number in enumerate(numbers):
@@ -344,8 +349,14 @@ def _point(item: MeasuredInstruction, hardware: Hardware) -> RooflinePoint:
     )
 
 
-def roofline(kernels: Sequence[MeasuredInstruction], hardware: Hardware) -> Chart:
-    """The kernels by operations for each byte and in a second, below the GPU's two limits."""
+def roofline(
+    kernels: Sequence[MeasuredInstruction], hardware: Hardware, note: str = ""
+) -> Chart:
+    """The kernels by operations for each byte and in a second, below the GPU's two limits.
+
+    Args:
+        note: what the title ends with: ``, simulated``.
+    """
     points = [_point(item, hardware) for item in kernels]
     peaks = {"f32": hardware.tflops["f32"]}
     for item in kernels:
@@ -357,12 +368,12 @@ def roofline(kernels: Sequence[MeasuredInstruction], hardware: Hardware) -> Char
     ridge = max(peaks.values()) / memory
     left = min(*(point.intensity for point in points), ridge / 10) / 2
     right = max(*(point.intensity for point in points), ridge) * 4
-    bottom = min(*(point.tflops for point in points), memory * left) / 2
+    bottom = min(*(point.tflops for point in points), memory * left) / 5
     listed = points[:NAMED]
     captions = 17 * len(listed)
     across = charts.logarithmic(left, right, _plain, label="operations for each byte")
     up = charts.logarithmic(bottom, top, _plain, label="10¹² operations a second")
-    title = f"The {len(points)} costliest kernels on a roofline of {hardware.name}"
+    title = f"{len(points)} costliest kernels, roofline of {hardware.name}{note}"
     margins = Margins(left=52, top=60, bottom=60 + captions)
     plot = Plot(title, across, up, 300 + captions, margins)
     highest = max(peaks.values())

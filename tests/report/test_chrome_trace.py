@@ -19,9 +19,10 @@ from pgle.report.chrome_trace import (
     packed_chrome_trace,
     read_scene,
 )
-from pgle.report.page.value import Advice, Page, Saving, Section
-from pgle.report.report import check_outputs, form_of
+from pgle.report.page.value import Advice, Page, Saving, Section, as_json
+from pgle.report.report import check_outputs, form_of, page_of
 from pgle.report.timeline import Panel, panel_of, timeline
+from pgle.run.analyze import StepInput
 from pgle.schedule.simulate import Stream, Timeline
 from pgle.xla.hlo.text import module_from_text
 
@@ -176,3 +177,10 @@ def test_the_end_of_a_name_chooses_the_form(name: str, ending: str) -> None:
 def test_an_archive_of_something_else_is_refused() -> None:
     with pytest.raises(UserError, match="no known form"):
         check_outputs([Path("report.html.gz")], force=False, inputs=())
+
+
+def test_a_stored_page_gives_the_same_trace(tmp_path: Path) -> None:
+    found = one(HALF_EXPOSED)
+    (tmp_path / "report.json").write_text(as_json(found))
+    stored = page_of(StepInput((tmp_path / "report.json",)))
+    assert chrome_trace(stored) == chrome_trace(found)
