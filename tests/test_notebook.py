@@ -65,8 +65,8 @@ def test_from_a_step_to_a_rehearsal_a_setting_and_a_scaling_table(
 
 
 def test_the_stored_text_is_that_of_its_cells() -> None:
-    """GitHub shows the notebook as it lies here: with texts, and without the pages, of 300 kB
-    each.
+    """GitHub shows the notebook as it lies here: with texts and pictures, and without the pages,
+    of 300 kB each.
     """
     cells = [
         cell
@@ -75,11 +75,12 @@ def test_the_stored_text_is_that_of_its_cells() -> None:
     ]
     assert len(cells) == 5
     assert all(
-        set(output.data) == {"text/plain"}
+        set(output.data) == {"text/plain", "image/png"}
         for cell in cells[1:4]
         for output in cell.outputs
     )
-    begins = ("The profile", "These flags", "Does not scale")
+    assert NOTEBOOK.stat().st_size < 1_000_000
+    begins = ("Fuse the attention", "Try these flags", "Does not scale")
     assert all(
         begin in cell.outputs[0].data["text/plain"]
         for begin, cell in zip(begins, cells[1:4], strict=True)

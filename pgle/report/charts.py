@@ -19,6 +19,7 @@ WIDTH = (
 )
 HEIGHT = 230
 LETTER = 6.2  # width of a letter on average, in the same units
+WIDEST = 7.0  # the same in a wide font, so that texts side by side do not touch
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +249,7 @@ class Plot:
             line = self.margins.top - 8
             self._element("text", f"key {style}", (place, line), "■", "start")
             self._element("text", "label", (place + 14, line), name, "start")
-            place += 32 + LETTER * len(name)
+            place += 30 + WIDEST * len(name)
 
     def distance(self, one: tuple[float, float], other: tuple[float, float]) -> float:
         """Between two points, in the chart's units."""

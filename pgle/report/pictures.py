@@ -121,7 +121,11 @@ def sides_chart(found: Comparison) -> Chart | None:
     every = list(chain.from_iterable(runs))
     numbers = [run.step.tolist() for run in every]
     us = [run.step_time_s * 1e6 for run in every]
-    plot = _over_time("Steady steps of both sides", numbers, us, "step")
+    is_simulated = any(run.series.simulated for run in every)
+    title = "Steady steps of both sides"
+    if is_simulated:
+        title = f"{title}, simulated"
+    plot = _over_time(title, numbers, us, "step")
     said = []
     named: dict[str, str] = {}
     for side, of, style in zip(sides, runs, ("first", "point"), strict=True):
