@@ -19,7 +19,7 @@ from pgle.errors import UserError
 from pgle.requests.kinds import Number, Portion, Switch
 from pgle.requests.looks import Analyze, Confirm, OrderOfRanks
 from pgle.requests.option import Request, declared
-from pgle.requests.predictions import Predict, Rehearse, Scale, Tune
+from pgle.requests.predictions import Predict, Rehearse, Releases, Scale, Tune
 from pgle.requests.profiles import Convert, Verify
 from pgle.requests.shared import Network
 from pgle.requests.steps import Compare
@@ -101,6 +101,7 @@ LIBRARY = {
     "predict": Predict,
     "ranks": OrderOfRanks,
     "rehearse": Rehearse,
+    "releases": Releases,
     "scale": Scale,
     "tune": Tune,
     "verify": Verify,

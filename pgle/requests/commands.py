@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pgle.requests.looks import Analyze, Confirm, OrderOfRanks, Report
 from pgle.requests.option import Request
-from pgle.requests.predictions import Predict, Rehearse, Scale, Tune
+from pgle.requests.predictions import Predict, Releases, Scale, Tune
 from pgle.requests.profiles import Carry, Complete, Convert, Verify
 from pgle.requests.stages import Auto, Doctor, PerfStage, ProfileStage, Run
 from pgle.requests.steps import CompareRuns
@@ -24,7 +24,7 @@ COMMANDS: Mapping[str, type[Request]] = {
     "predict": Predict,
     "profile": ProfileStage,
     "ranks": OrderOfRanks,
-    "rehearse": Rehearse,
+    "rehearse": Releases,
     "report": Report,
     "run": Run,
     "scale": Scale,

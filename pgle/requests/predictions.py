@@ -128,6 +128,7 @@ class Releases(Rehearse):
             meaning="releases of jax such as ``0.12.0.1``, or Python interpreters that have one. "
             "The first is compared with the others; a single one with the jax of the program.",
             default="",
+            is_general=False,
         ),
     )
     yes: bool = field(
@@ -140,6 +141,7 @@ class Releases(Rehearse):
             meaning="let uv make environments for the releases, in the user's cache.",
             is_recorded=False,
             is_repeated=False,
+            is_general=False,
         ),
     )
 

@@ -14,6 +14,9 @@ from pgle.errors import UserError
 from pgle.requests.commands import COMMANDS
 from pgle.requests.option import declared
 
+OF_ALL = {"everything", "sections", "as_json", "quiet", "h", "flags_file"}
+"""Options of every command, and one that only a command line has."""
+
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -165,9 +168,11 @@ def test_every_command_with_a_request_can_be_configured() -> None:
     for name in COMMANDS:
         command = main.group.get_command(click.Context(main.group), name)
         assert command is not None
-        names = {param.name for param in command.params}
-        for item in declared(COMMANDS[name]):
-            assert item.name in names or item.option.is_argument
+        params = command.params
+        names = {param.name for param in params if isinstance(param, click.Option)}
+        fields = declared(COMMANDS[name])
+        known = {item.name for item in fields if not item.option.is_argument}
+        assert known == names - OF_ALL, name
 
 
 def test_a_key_that_is_given_is_checked_too(capsys: pytest.CaptureFixture[str]) -> None:
