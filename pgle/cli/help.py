@@ -28,7 +28,7 @@ from pgle.run.process import terminal
 
 SECTIONS: dict[str, str] = {
     "GPU and topology": "target devices topology devices-per-host network",
-    "What runs, and what is traced": "window mode choose quiet-for python jaxlib jax yes runs percentile then-nsys cache",
+    "What runs, and what is traced": "window mode quiet-for python jaxlib jax yes runs percentile then-nsys cache",
     "XLA flags": "flag flags-file",
     "How costs and step times are taken": "stat collective-stat all-executions fingerprint-names complete paired "
     "warmup steps pattern confidence same-within launch-spread history",
@@ -37,7 +37,7 @@ SECTIONS: dict[str, str] = {
     "Runs in A-B-B-A order": "abba",
     "Sizes": "vary fit measured",
     "Search": "budget",
-    "Output": "all section label html github shell force json quiet -h help",
+    "Output": "all section label html github shell force json show-output quiet -h help",
 }
 """The group of `--help` that has an option, by its name, the same in every command; the others come
 first, unnamed.
@@ -60,8 +60,7 @@ SHORT, EXAMPLES = 8, 3
 def _silence(ctx: click.Context, _: click.Parameter, quiet: bool) -> None:
     """Print the verdict of an answer alone, and on stderr only what ends the command.
 
-    What a captured program prints is shown only if it fails; one that runs for real keeps its own
-    stderr.
+    What a program prints is shown only if it fails.
     """
     if quiet:
         text.quiet = terminal.is_quiet = True

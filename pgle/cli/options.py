@@ -10,6 +10,7 @@ from pgle.cli.parameters import PathType, parameters
 from pgle.requests import kinds
 from pgle.requests.shared import Forced
 from pgle.requests.stages import OfPython, OfRelease
+from pgle.run.process import terminal
 
 PATH = PathType(kinds.FILE)
 FOLDER = PathType(kinds.FOLDER)
@@ -64,6 +65,19 @@ PAGE = (
     JSON,
 )
 """What every command has whose answer is a page."""
+
+
+def _show_output(_: click.Context, __: click.Parameter, asked: bool) -> None:
+    """Show what a program prints that pgle runs for its own purposes."""
+    terminal.shows_output = asked
+
+
+SHOW_OUTPUT = flag(
+    "-s --show-output",
+    "Without a GPU: show what the program prints; else a log keeps it.",
+    expose_value=False,
+    callback=_show_output,
+)
 (FORCE,) = parameters(Forced)
 (JAXLIB,) = parameters(OfRelease)
 (PYTHON,) = parameters(OfPython)

@@ -146,6 +146,20 @@ def targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
     return [name for name in BUILT_IN if name.startswith(incomplete)]
 
 
+class _Renamed(click.Option):
+    """An option that has had another name, which `--help` leaves out."""
+
+    def __init__(self, *words: Any, older: str, **options: Any) -> None:
+        super().__init__(*words, **options)
+        self.older = older
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Let the parser know the older name, too."""
+        super().add_to_parser(parser, ctx)
+        if self.older:
+            parser.add_option(self, [self.older], self.name, nargs=self.nargs)
+
+
 def parameters(request: type[Request]) -> Iterator[click.Parameter]:
     """The arguments and options of a request, in its order."""
     fields = declared(request)
@@ -177,7 +191,8 @@ def _argument(item: Declared) -> click.Argument:
 def _options(item: Declared) -> Iterator[click.Option]:
     """The click option of a field; of flags also the one that reads them from a file."""
     option, default = item.option, item.default
-    made = partial(click.Option, [*option.names.split(), item.name], help=option.help)
+    names = [*option.names.split(), item.name]
+    made = partial(_Renamed, names, help=option.help, older=option.older)
     if option.kind == kinds.SWITCH and "/" not in option.names:
         yield made(is_flag=True)
         return

@@ -37,7 +37,7 @@ def predict_command(**options: Any) -> Answer[Any]:
     return api.predict(**options)
 
 
-@command(*parameters(Releases), *opt.PAGE)
+@command(*parameters(Releases), opt.SHOW_OUTPUT, *opt.PAGE)
 def rehearse_command(
     words: tuple[str, ...], jax: tuple[str, ...], yes: bool, **options: Any
 ) -> Answer[Any]:
@@ -72,7 +72,7 @@ def _unnamed(answer: Answer[Rehearsal]) -> Answer[Rehearsal]:
     return answer
 
 
-@command(*parameters(Tune), *opt.PAGE)
+@command(*parameters(Tune), opt.SHOW_OUTPUT, *opt.PAGE)
 def tune_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
     """Find the XLA flags that, with the profile, make a step fastest. Uses the real compiler and no
     GPU.

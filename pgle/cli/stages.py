@@ -59,7 +59,7 @@ def _stage(
     )
 
 
-@command(*parameters(Run), *opt.PAGE)
+@command(*parameters(Run), opt.SHOW_OUTPUT, *opt.PAGE)
 @click.pass_context
 def run_command(ctx: click.Context, /, **options: Any) -> Answer[Any] | None:
     """All stages on a program: profile, convert, baseline, verify, perf, compare.
@@ -106,7 +106,7 @@ def run_command(ctx: click.Context, /, **options: Any) -> Answer[Any] | None:
     )
 
 
-@command(*parameters(ProfileStage), *opt.PAGE)
+@command(*parameters(ProfileStage), opt.SHOW_OUTPUT, *opt.PAGE)
 @click.pass_context
 def profile_command(ctx: click.Context, /, **options: Any) -> Answer[Any] | None:
     """Run a program with the flags of a profile run and capture a trace.
@@ -168,7 +168,7 @@ def _leave_stdout(
     ctx.call_on_close(lambda: setattr(sys, "stdout", stdout))
 
 
-@command(*parameters(PerfStage), *opt.PAGE)
+@command(*parameters(PerfStage), opt.SHOW_OUTPUT, *opt.PAGE)
 @click.pass_context
 def perf_command(ctx: click.Context, /, **options: Any) -> Answer[Any] | None:
     """Run a program with a profile, and confirm from XLA's log that its main module used it.

@@ -659,7 +659,7 @@ def setting_notes(asked: RehearseRequest) -> list[str]:
     """The user's flags, and the modules that were not chosen."""
     flags = f"your flags: {some(map(quoted, asked.flags), 1)}" if asked.flags else ""
     others = (
-        f"other modules: {some(asked.others, OTHERS)} (--choose NAME takes one)"
+        f"other modules: {some(asked.others, OTHERS)} (--module NAME takes one)"
         if asked.others
         else ""
     )

@@ -31,6 +31,7 @@ class Option:
     meaning: str = ""  # in the library's words; empty: as `help`
     # what `--help` shows as the default; None: the default of the field, if it is not empty
     default: str | None = None
+    older: str = ""  # a name that it had before; it works, and `--help` leaves it out
     is_listed: bool = (
         False  # several values: an option is repeated, an argument has many words
     )

@@ -172,14 +172,15 @@ class Flags(Request):
 class Captured(Request):
     """How a program is run to capture its modules."""
 
-    choose: str | None = field(
+    module: str | None = field(
         default=None,
         kw_only=True,
         metadata=option(
-            "--choose",
+            "--module",
             "Without a GPU: which of several modules, by name; else the program's step.",
             metavar="NAME|REGEX",
             kind=PATTERN,
+            older="--choose",
             meaning="which of several modules, by name or regular expression; "
             "None: the step.",
         ),

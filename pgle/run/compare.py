@@ -406,7 +406,11 @@ def _run(command: Sequence[str], folder: Path, name: str) -> None:
     folder.mkdir(parents=True)
     log = folder / "output.log"
     code = launch(
-        words, {**os.environ, "PGLE_RUN_DIR": str(folder)}, log, is_shown=False
+        words,
+        {**os.environ, "PGLE_RUN_DIR": str(folder)},
+        log,
+        is_shown=False,
+        has_stdin=False,
     )
     if code:
         reason = f": {last[:200]}" if (last := last_line(log)) else ""

@@ -230,7 +230,7 @@ def _of_stage(
         profile=given.profile or run.found_profile,
         target=given.target or asked.get("target") or description or DEFAULT_TARGET,
         flags=flags,
-        choose=given.choose or asked.get("choose"),
+        module=given.module or asked.get("choose"),
     )
     return found.of_shape(given.shape or before.shape)
 
@@ -390,7 +390,7 @@ def _program_digest(words: Sequence[str]) -> str:
     return sha256(json.dumps(program_of(words)).encode()) if is_program(words) else ""
 
 
-SETTLED = ("devices", "topology", "flags", "choose")
+SETTLED = ("devices", "topology", "flags", "module")
 """What is recorded as it was settled, or is in the module."""
 
 
@@ -450,7 +450,7 @@ def _modules(
         target=load_target(command.target),
         devices=devices_for(None, topology=asked.shape),
         quiet_s=asked.quiet_s,
-        choose=asked.choose,
+        choose=asked.module,
     )
     return captured, read_captured(out / "captured")
 
@@ -468,12 +468,12 @@ def settle(
 
     Args:
         modules: one file, or all of a program or folder.
-        asked: the command; without `choose` the program's step is taken, and its flags come after
+        asked: the command; without `module` the program's step is taken, and its flags come after
             XLA_FLAGS and the flags that the program sets itself.
         program: that compiled them; its environment compiles where it can.
         target, out, topology: of the request.
     """
-    choose = asked.choose
+    choose = asked.module
     module = (
         choose_module(modules, choose) if len(modules) > 1 or choose else modules[0]
     )

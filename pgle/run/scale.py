@@ -502,7 +502,7 @@ def _found(
     if asked.no_step:
         raise UserError(
             asked.no_step,
-            remedy="name the step with --choose, or wait longer with --quiet-for 600",
+            remedy="name the step with --module, or wait longer with --quiet-for 600",
         )
     own = None if trial.file else devices_of(asked.module)
     if own not in (None, trial.devices):
@@ -570,7 +570,7 @@ def _captured(
             target=target,
             devices=Devices(size, topology=smaller.topology),
             quiet_s=request.quiet_s,
-            choose=request.choose,
+            choose=request.module,
             until_step=True,
             output=log,
         )
@@ -582,7 +582,7 @@ def _captured(
     for size in (
         sizes
     ):  # the smallest first, which alone is captured if the step cannot be grown
-        steps[size] = step = choose_module(at(size, where / str(size)), request.choose)
+        steps[size] = step = choose_module(at(size, where / str(size)), request.module)
         if partitioned(step) != step:
             raise UnfitError(
                 f"only the program can partition its step, on at most {MOST_DEVICES} GPUs"

@@ -235,7 +235,7 @@ def rehearsed(*words: str, **options: Any) -> Understood:
         "profile": None,
         "topology": "2x1x8",
         "flags": (),
-        "choose": "a|b",
+        "module": "a|b",
     }
     return understood(Rehearse(words, **{**given, **options}))
 
@@ -247,7 +247,7 @@ def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
     flags = ("--xla_a=1", "--xla_b=2 3")
     for command in (
         rehearsed(*PROGRAM), rehearsed(*PROGRAM, profile="p.pbtxt", flags=flags), rehearsed(str(module)),
-        rehearsed(str(run.path), topology=None, choose=None), rehearsed(str(run.path), flags=flags, target="h100"),
+        rehearsed(str(run.path), topology=None, module=None), rehearsed(str(run.path), flags=flags, target="h100"),
     ):  # fmt: skip
         for new_us, ceiling_us in RESULTS:
             parts = SimpleNamespace(

@@ -69,12 +69,12 @@ def test_a_new_field_is_in_the_next_command_that_takes_it() -> None:
 
 def test_the_next_command_repeats_what_was_given_and_no_default() -> None:
     given = Rehearse(
-        "step.mlir", topology="2x1x8", network_gb_s=50, choose="a|b", quiet_s=3
+        "step.mlir", topology="2x1x8", network_gb_s=50, module="a|b", quiet_s=3
     )
     assert given.next_words(Tune) == [
         *("--topology", "2x1x8"),
         *("--network", "50"),
-        *("--choose", "a|b"),
+        *("--module", "a|b"),
     ]
 
 
@@ -114,3 +114,10 @@ def test_a_value_is_checked_when_a_request_is_made(wrong: dict[str, object]) -> 
     (name,) = wrong
     with pytest.raises(UserError, match=f"^{name}: "):
         Predict("dump", **wrong)  # type: ignore[arg-type]
+
+
+def test_the_older_name_of_an_option_works_and_help_leaves_it_out() -> None:
+    command = click.Command("rehearse", params=list(parameters(Rehearse)))
+    context = command.make_context("rehearse", ["--choose", "a|b", "step.mlir"])
+    assert context.params["module"] == "a|b"
+    assert "--choose" not in command.get_help(context)

@@ -111,7 +111,7 @@ def capture_modules(
     until_step: bool = False,
     output: int = STDERR,
 ) -> tuple[Path, ...]:
-    """Run a command on CPU devices and collect what it compiles; its output goes to stderr.
+    """Run a command on CPU devices and collect what it compiles; its output goes to a log.
 
     Args:
         command: the words of the command.
@@ -172,7 +172,7 @@ def capture_modules(
         how_ended = _how_it_ended(program, code)
         what = (
             f"{Next(kept_argv(command))} {how_ended} before any step ran twice; it "
-            f"had compiled {there} (--choose NAME)"
+            f"had compiled {there} (--module NAME)"
         )
         raise WorkloadError(code, f"{what}{_hint(program, code, devices)}")
     if code:
@@ -203,6 +203,7 @@ def _run_once(
         choose=choose,
         until_step=until_step,
         output=output,
+        names_log=not ones,  # a second run's folder may take the place of the first
     )
 
 

@@ -138,7 +138,7 @@ MOST_CHANGES = 4  # arguments that a line on a second compilation names
 
 SUBSTANTIAL = 0.05  # part of the largest module's size that a step has at least
 
-STEP_REMEDY = "wait longer for the step with --quiet-for 600, or name it with --choose"
+STEP_REMEDY = "wait longer for the step with --quiet-for 600, or name it with --module"
 
 _DUMPED = re.compile(
     r"jax_ir\d+_(.+)_compile\.mlir|module_\d+\.(.+?)\.before_optimizations\..*"
@@ -299,7 +299,7 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
     if also:
         found.append(
             f"executed as often as {module_name(module)}, and not in these "
-            f"figures: {some(also, 3)} (--choose NAME)"
+            f"figures: {some(also, 3)} (--module NAME)"
         )
     if module.name in program.not_lowered:
         found.append(
@@ -425,7 +425,7 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
         if not chosen:
             raise UserError(
                 "no module matches",
-                where=f"--choose {pattern}",
+                where=f"--module {pattern}",
                 remedy=f"there are {', '.join(candidates(modules))}",
             )
     sizes = {path: path.stat().st_size for path in chosen}
@@ -510,7 +510,7 @@ def topology_of_step(module: Path, topology: str) -> tuple[str, tuple[str, ...]]
         f"and not for {given}"
     )
     remedy = (
-        "--choose NAME takes another module"
+        "--module NAME takes another module"
         if own > 1
         else "its arrays lie on one, so nothing is communicated"
     )

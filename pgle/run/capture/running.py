@@ -1,6 +1,4 @@
-"""A program while it is captured: started, waited for or stopped, and its output, of which the
-beginning is shown.
-"""
+"""A program while it is captured: started, waited for or stopped, and its output, which a log keeps."""
 
 from __future__ import annotations
 
@@ -45,8 +43,6 @@ GRACE_S = 5.0  # how long a stopped program may take to end before it is killed
 PUMPED_S = 1.0  # how long its last output is waited for: what outlives it may keep the pipe open
 
 OUTPUT = "output.log"  # what the program printed, next to its modules
-SHOWN_LINES = 20  # of the program's output; the rest is in `OUTPUT` alone
-LAST_LINES = 20  # shown of what was hidden, if the program fails
 LOG_BYTES = 64 << 20  # kept of the output
 CHUNK_BYTES = 1 << 16
 
@@ -60,14 +56,15 @@ def run_program(
     choose: str | None,
     until_step: bool,
     output: int,
+    names_log: bool = True,
 ) -> int:
     """Run a command until it ends or has compiled all that is wanted; arguments as of
-    `capture_modules`.
+    `capture_modules`; `names_log` if a message says where its output is kept.
 
     Returns:
         The exit code, 128 + N where signal N ended it; 0 where we stopped the program ourselves.
     """
-    printed = ProgramOutput(folder / OUTPUT)
+    printed = ProgramOutput(folder / OUTPUT, names_log=names_log)
     is_ours = output == STDERR
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
     own_file = {"stdout": output, "stderr": output}
@@ -101,16 +98,16 @@ def run_program(
 
 
 class ProgramOutput:
-    """What a program prints: kept in a log, without credentials; its first lines are shown on our
-    stderr.
+    """What a program prints: kept in a log, without credentials.
+
+    The terminal shows it only if the user asks for it. If the program fails, its last lines come.
     """
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, *, names_log: bool = True) -> None:
         self._log = log
-        self._lines = 0
+        self._is_named = not names_log
         self._bytes = 0
-        self._hidden: deque[bytes] = deque(maxlen=LAST_LINES)
-        self._is_hiding = False
+        self._hidden: deque[bytes] = deque(maxlen=terminal.LAST_LINES)
         self._lock = threading.Lock()
         self._pumps: list[threading.Thread] = []
 
@@ -136,9 +133,10 @@ class ProgramOutput:
         with suppress(OSError, ValueError), self._log.open("ab", buffering=0) as log:
             while data := os.read(stream.fileno(), CHUNK_BYTES):
                 with self._lock:
-                    self._show(data)
                     whole, mark, rest = (rest + data).rpartition(b"\n")
+                    self._show(data, whole + mark)
                     self._keep(log, masker.kept(whole + mark))
+            self._show(b"", rest)
             self._keep(log, masker.kept(rest))
 
     def _keep(self, log: BinaryIO, lines: bytes) -> None:
@@ -147,22 +145,16 @@ class ProgramOutput:
             with suppress(OSError):  # a full disk
                 log.write(lines)
 
-    def _show(self, data: bytes) -> None:
-        """Pass on the lines that are still to be shown; others are counted and remembered."""
-        for line in data.splitlines(keepends=True):
-            room = 0 if terminal.is_quiet else SHOWN_LINES
-            if self._lines < room:
-                with suppress(OSError):
-                    terminal.pass_on(STDERR, line)
-            else:
-                self._hidden.append(line)
-                self._say_hidden()
-            self._lines += line.endswith(b"\n")
-
-    def _say_hidden(self) -> None:
-        if not self._is_hiding and not terminal.is_quiet:
-            say(f"the program prints more; all of it is in {self._log}")
-        self._is_hiding = True
+    def _show(self, data: bytes, lines: bytes) -> None:
+        """Pass on what came if the user asked for it; else remember the last whole lines."""
+        if terminal.shows_output:
+            with suppress(OSError):
+                terminal.pass_on(STDERR, data)
+            return
+        self._hidden.extend(lines.splitlines(keepends=True))
+        if not self._is_named and not terminal.is_quiet:
+            say(f"what the program prints is in {self._log} (-s shows it)")
+        self._is_named = True
 
 
 def say(text: str) -> None:
@@ -228,7 +220,7 @@ def _wait_or_stop(
             told_size = seen
             what = f"no training step yet: {doing(program, len(modules))}"
             say(
-                f"{what}; waiting {patience:g} s for one (--choose NAME takes another module)"
+                f"{what}; waiting {patience:g} s for one (--module NAME takes another module)"
             )
 
 

@@ -23,7 +23,7 @@ from pgle.errors import UserError, shell_code
 from pgle.files import content_digest, sha256
 from pgle.masking import Masker, kept_argv
 from pgle.next import Next, typed
-from pgle.run.process.terminal import pass_on
+from pgle.run.process import terminal
 from pgle.xla.log.messages import flag_refusal
 
 if TYPE_CHECKING:  # most commands read one file, in this process
@@ -63,6 +63,7 @@ def launch(
     words: Collection[bytes] = (),
     stdout: int = 1,
     is_shown: bool = True,
+    has_stdin: bool = True,
 ) -> int:
     """Run a command without a shell; its exit code, 128 + N where signal N ended it.
 
@@ -74,7 +75,9 @@ def launch(
             lines too.
         words: in small letters; where given, `on_line` may skip lines without any of them.
         stdout: descriptor for the command's stdout: ours, or 2 where our stdout is for results.
-        is_shown: False: the output goes into the log alone, and the command has an empty stdin.
+        is_shown: False: the output goes into the log alone, and its last lines to stderr if the
+            command fails.
+        has_stdin: the command reads our stdin; else an empty one.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab", buffering=0) as file, _forwarding() as forward_to:
@@ -89,7 +92,7 @@ def launch(
                 command,
                 unbuffered,
                 **streams,
-                stdin=None if is_shown else subprocess.DEVNULL,
+                stdin=None if has_stdin else subprocess.DEVNULL,
             )
             forward_to(child)
             assert child.stdout is not None  # both are pipes
@@ -105,7 +108,18 @@ def launch(
         until = time.monotonic() + GRACE_S
         for pump in pumps:
             pump.join(timeout=max(0.0, until - time.monotonic()))
+    if code and not is_shown:
+        terminal.pass_on(2, _last_lines(log))
     return shell_code(code)
+
+
+def _last_lines(log: Path) -> bytes:
+    """The end of a log, whole lines."""
+    with log.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - LINE_BYTES))
+        lines = file.read().splitlines(keepends=True)
+    return b"".join(lines[-terminal.LAST_LINES :])
 
 
 def started(
@@ -308,7 +322,7 @@ def _pump(
     while data := os.read(stream.fileno(), CHUNK_BYTES):
         try:
             if descriptor is not None:
-                _try("output", broken, partial(pass_on, descriptor, data))
+                _try("output", broken, partial(terminal.pass_on, descriptor, data))
         except BrokenPipeError:
             stream.close()
             break
@@ -391,8 +405,8 @@ def _forwarding() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
 def _in_foreground() -> bool:
     """Whether a terminal sends its signals to our process group."""
     try:
-        with Path("/dev/tty").open("rb", buffering=0) as terminal:
-            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+        with Path("/dev/tty").open("rb", buffering=0) as console:
+            return os.tcgetpgrp(console.fileno()) == os.getpgrp()
     except OSError:
         return False
 

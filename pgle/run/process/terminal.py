@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 
 from pgle.errors import inert
 
+LAST_LINES = 20  # shown of a program's hidden output, if it fails
 CLEARED = "\r\x1b[2K"  # back to the start of the line, and all of it deleted
 
 _lock = threading.RLock()
@@ -22,6 +23,9 @@ _status: list[str] = []
 
 is_quiet = False
 """Whether only a verdict is wanted: then a program's output is shown only if the program fails."""
+
+shows_output = False
+"""Whether the user wants to see what a program prints that pgle runs for its own purposes."""
 
 
 def status() -> str:

@@ -73,7 +73,7 @@ def choose_back_end(asked: Stage) -> BackEnd:
             asked.target,
             asked.devices,
             asked.topology,
-            choose=asked.choose,
+            choose=asked.module,
             quiet_s=asked.quiet_s,
         )
     return RealBackEnd(capture, window)

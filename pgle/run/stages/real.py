@@ -32,6 +32,7 @@ from pgle.run.inputs.step_times import (
     read_runs,
     write_steps,
 )
+from pgle.run.process import terminal
 from pgle.run.process.compilers import interpreter
 from pgle.run.process.efforts import EFFORTS, with_efforts
 from pgle.run.process.environment import ChildEnvironment, build_environment
@@ -268,6 +269,7 @@ class RealBackEnd:
                 lines,
                 words=STEP_WORDS,
                 stdout=request.stdout,
+                is_shown=not terminal.is_quiet,
             )
             code, warnings = (
                 start_nsys(start, files) if capture == "nsys" else (start(), ())

@@ -513,7 +513,7 @@ def test_a_rehearsal_of_what_is_no_step_is_not_good_unless_it_was_named(
         "executed": {module.name: 1},
     }
     (tmp_path / ".program.json").write_text(json.dumps(program))
-    asked = ForCompiler(choose=choose)
+    asked = ForCompiler(module=choose)
     request = settle([module], asked, read_captured(tmp_path), H100, tmp_path)
     assert (
         Rehearsal.good.fget(SimpleNamespace(request=request, used=True, moves=()))

@@ -21,7 +21,7 @@ from pgle.run.capture.captured import (
     own_failure,
     read_captured,
 )
-from pgle.run.capture.running import OUTPUT, SHOWN_LINES, ProgramOutput, doing
+from pgle.run.capture.running import OUTPUT, ProgramOutput, doing
 from pgle.run.process import terminal
 from pgle.xla.targets import load_target
 
@@ -314,14 +314,25 @@ def printed(tmp_path: Path, text: str, *, failed: bool = False) -> None:
     output.end(failed=failed)
 
 
-def test_of_a_program_that_prints_much_the_beginning_is_shown_and_all_is_kept(
-    tmp_path, capfd
-):
+def test_what_a_program_prints_goes_to_a_log_that_is_named_once(tmp_path, capfd):
     printed(tmp_path, "for step in range(100): print('loss', step)")
-    *shown, last = capfd.readouterr().err.splitlines()
-    assert shown == [f"loss {step}" for step in range(SHOWN_LINES)]
-    assert last == f"pgle: the program prints more; all of it is in {tmp_path / OUTPUT}"
-    assert (tmp_path / OUTPUT).read_text().splitlines()[-1] == "loss 99"
+    log = tmp_path / OUTPUT
+    named = f"pgle: what the program prints is in {log} (-s shows it)\n"
+    assert capfd.readouterr().err == named
+    assert log.read_text().splitlines()[-1] == "loss 99"
+
+
+def test_the_last_lines_of_a_program_that_fails_are_shown(tmp_path, capfd):
+    printed(tmp_path, "for step in range(100): print('loss', step)", failed=True)
+    _, *shown = capfd.readouterr().err.splitlines()
+    assert shown == [f"loss {step}" for step in range(80, 100)]
+
+
+def test_who_asks_for_it_sees_what_a_program_prints(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(terminal, "shows_output", True)
+    printed(tmp_path, "for step in range(100): print('loss', step)")
+    shown = capfd.readouterr().err.splitlines()
+    assert shown == [f"loss {step}" for step in range(100)]
 
 
 def test_quiet_hides_what_a_program_prints_unless_it_fails(
