@@ -367,7 +367,7 @@ def serve(root: Path) -> None:
     except ImportError as error:
         raise UserError(
             f"the MCP SDK cannot be imported ({error})",
-            remedy="pip install 'pgle[mcp]'",
+            remedy="pip install 'mcp>=2'",
         ) from None
 
     async def listed(*_: Any) -> types.ListToolsResult:

@@ -87,8 +87,8 @@ def tune_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
 
     \b
     pgle tune step.mlir --profile profile.pbtxt --target h100 --devices 8 -o tuned
-    pgle tune runs/mine -o tuned
-    pgle tune --devices 8 -o tuned -- python train.py --config x
+    pgle tune runs/mine
+    pgle tune --devices 8 -- python train.py --config x
     """
     return api.tune(words, **options)
 

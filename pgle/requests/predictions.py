@@ -173,12 +173,13 @@ class Tune(Rehearse):
         ),
     )
     output: Path | None = field(
+        default=None,
         kw_only=True,
         converter=local_path,
         metadata=output(
-            "Folder for flags, profile, trials and page.",
+            "Folder for flags, profile, trials and page.  [default: RUN/tuned, else tuned]",
             "folder for flags, profile, trials and page; a search that was stopped there "
-            "continues.",
+            "continues. None: ``tuned``, in the run directory if there is one.",
         ),
     )
 

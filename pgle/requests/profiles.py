@@ -68,10 +68,11 @@ class Convert(Forced):
         metadata=option(
             "-o --output",
             "Profile (.pbtxt, .pb), or a directory: one per module.  "
-            "[default: RUN/profile.pbtxt]",
+            "[default: RUN/profile.pbtxt, else profile.pbtxt]",
             metavar="OUT",
             kind=FILE,
-            meaning="``.pbtxt``, ``.pb`` or a folder; None: into the run directory.",
+            meaning="``.pbtxt``, ``.pb`` or a folder; None: ``profile.pbtxt``, in the run directory "
+            "if one is converted.",
             is_repeated=False,
             is_general=False,
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pgle.costs.measure.measured import (
     AggregateOptions,
@@ -65,7 +66,9 @@ class Conversion:
 
 
 def default_output(inputs: Sequence[AnyPath]) -> AnyPath:
-    """Where a profile goes when the user does not say: into the run directory that is converted."""
+    """Where a profile goes when the user does not say: into the run directory that is converted;
+    else into this folder.
+    """
     runs = run_dirs(inputs)
     if len(inputs) == len(runs) == 1:
         return runs[0].profile
@@ -74,9 +77,7 @@ def default_output(inputs: Sequence[AnyPath]) -> AnyPath:
             raise UserError(
                 "no such file or directory", where=path, remedy="check the path"
             )
-    raise UserError(
-        "where to write the profile is not given", remedy="say -o profile.pbtxt"
-    )
+    return Path("profile.pbtxt")
 
 
 def hlo_of(request: Convert) -> tuple[AnyPath, ...]:

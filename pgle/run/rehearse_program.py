@@ -357,8 +357,10 @@ def prepared(
     if asked.flags and command.is_program:
         python = compiler_of(asked.words, target.vendor)[0] or sys.executable
         checked_flags(asked.flags, python, "")
-    named = None if asked.output is None else str(asked.output)
-    with opened(named, question) as out:
+    named = asked.output
+    if named is None and question:
+        named = _place_of_search(command)
+    with opened(None if named is None else str(named), question) as out:
 
         def before_it_runs() -> None:
             if question:
@@ -383,6 +385,12 @@ def prepared(
             request = replace(request, program=_program_digest(asked.words))
         request = replace(request, profile=asked.profile, warnings=warnings)
         yield command, told_of_hosts(request)
+
+
+def _place_of_search(command: Understood) -> Path:
+    """Where a search is kept if the user does not say: in its run directory, else here."""
+    run = Path(command.asked.words[0]) if command.of_run is not None else Path()
+    return run / "tuned"
 
 
 def _program_digest(words: Sequence[str]) -> str:

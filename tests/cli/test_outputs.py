@@ -84,3 +84,20 @@ def test_an_experiment_without_a_compiler_is_refused_before_its_program_runs(
         assert run([*words, *program]) == 2
         assert "the CUDA plugin of jax is not installed" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
+
+
+def test_a_profile_goes_here_if_nobody_says_where(
+    testdata: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trace = testdata / "nsys_synthetic" / "synthetic_cases.sqlite"
+    assert run(["convert", str(trace)]) == 0
+    assert (tmp_path / "profile.pbtxt").is_file()
+
+
+def test_a_trace_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["convert", "nothere.sqlite"]) == 2
+    assert "no such file" in capsys.readouterr().err

@@ -54,8 +54,11 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     if fused.likely >= now_us:
         return None
     sizes = " × ".join(f"{each:,}" for each in forward[0].key)
+    product = places(step, [flow.kernel[forward[0].product]])[0]
+    line = product.source.rpartition("/")[2]
+    about = f"{sizes}, {line}" if line else sizes
     why = (
-        f"{many(len(kernels), 'kernel')} with its scores ({sizes}) in memory: "
+        f"{many(len(kernels), 'kernel')} with its scores ({about}) in memory: "
         f"{in_words(now_us)} a step, fused {in_words(fused.likely)}"
     )
     is_published = has_figures(step.hardware)

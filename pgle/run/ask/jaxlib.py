@@ -392,8 +392,9 @@ def install_command(vendor: Vendor = NVIDIA) -> str:
     mended = repair(versions(PACKAGES)[0], vendor=vendor)
     if mended:
         return mended.line
-    ours = f"pgle[{vendor.plugin.extra}]"
-    return str(Next((*_pip(sys.executable, "install"), ours)))
+    *_, newest = vendor.plugin.majors
+    wheels = vendor.plugin.packages(newest)
+    return str(Next((*_pip(sys.executable, "install"), *wheels)))
 
 
 def wanted_major(plugin: JaxPlugin, jaxlib: str) -> int:

@@ -1,4 +1,4 @@
-"""A program while it is captured: started, waited for or stopped, and its output, which a log keeps."""
+"""A program while it is captured: started, waited for or stopped; a log keeps what it prints."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ GRACE_S = 5.0  # how long a stopped program may take to end before it is killed
 PUMPED_S = 1.0  # how long its last output is waited for: what outlives it may keep the pipe open
 
 OUTPUT = "output.log"  # what the program printed, next to its modules
+OURS = b"pgle: "  # begins what pgle's hook says in the program
 LOG_BYTES = 64 << 20  # kept of the output
 CHUNK_BYTES = 1 << 16
 
@@ -146,15 +147,23 @@ class ProgramOutput:
                 log.write(lines)
 
     def _show(self, data: bytes, lines: bytes) -> None:
-        """Pass on what came if the user asked for it; else remember the last whole lines."""
+        """Pass on what came if the user asked for it; else the lines of our hook alone, and
+        remember the last others.
+        """
         if terminal.shows_output:
             with suppress(OSError):
                 terminal.pass_on(STDERR, data)
             return
-        self._hidden.extend(lines.splitlines(keepends=True))
-        if not self._is_named and not terminal.is_quiet:
+        for line in lines.splitlines(keepends=True):
+            is_ours = line.startswith(OURS) and not terminal.is_quiet
+            if is_ours:
+                with suppress(OSError):
+                    terminal.pass_on(STDERR, line)
+            else:
+                self._hidden.append(line)
+        if self._hidden and not (self._is_named or terminal.is_quiet):
+            self._is_named = True
             say(f"what the program prints is in {self._log} (-s shows it)")
-        self._is_named = True
 
 
 def say(text: str) -> None:

@@ -145,7 +145,6 @@ _PLUGIN = JaxPlugin(
     is_linked=True,
     absent_code=100,  # hipErrorNoDevice (ROCm/HIP `hip_runtime_api.h`)
     registering="__hip",
-    extra="rehearse-rocm7",
 )
 
 _WORDS = (

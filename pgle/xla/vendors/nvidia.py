@@ -161,7 +161,6 @@ _PLUGIN = JaxPlugin(
         {12: "nvidia-cuda-runtime-cu12", 13: "nvidia-cuda-runtime"}
     ),
     skip_check="JAX_SKIP_CUDA_CONSTRAINTS_CHECK",
-    extra="rehearse-cuda13",
 )
 
 _GENERATIONS = (

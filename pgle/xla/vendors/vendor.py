@@ -47,7 +47,6 @@ class JaxPlugin:
     )
     # a variable that keeps it from looking for the toolkit, if there is one
     skip_check: str = ""
-    extra: str = ""  # of our package, which installs it
 
     @property
     def modules(self) -> tuple[str, ...]:
