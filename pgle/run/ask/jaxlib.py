@@ -392,8 +392,7 @@ def install_command(vendor: Vendor = NVIDIA) -> str:
     mended = repair(versions(PACKAGES)[0], vendor=vendor)
     if mended:
         return mended.line
-    *_, newest = vendor.plugin.majors
-    wheels = vendor.plugin.packages(newest)
+    wheels = vendor.plugin.packages(max(vendor.plugin.majors))
     return str(Next((*_pip(sys.executable, "install"), *wheels)))
 
 

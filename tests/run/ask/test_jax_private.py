@@ -195,7 +195,7 @@ def test_without_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax_private, "_folders", lambda name: [])
     with pytest.raises(
         UserError,
-        match=r"CUDA plugin of jax is not installed.*pip install 'pgle\[rehearse-cuda1\d\]'",
+        match=r"CUDA plugin of jax is not installed.*pip install jax-cuda13-plugin",
     ):
         jax_private.library(NVIDIA)
 
