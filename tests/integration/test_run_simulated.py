@@ -286,11 +286,11 @@ def test_the_module_can_be_chosen(finished, capsys):
         str(finished),
         "--force",
         *SIMULATED,
-        "--choose",
+        "--module",
         "nosuch",
     ]
     assert run([*words, "--", *WORDS]) == 2
-    assert "--choose nosuch" in capsys.readouterr().err
+    assert "--module nosuch" in capsys.readouterr().err
 
 
 def test_every_way_to_a_step_gives_the_same_for_one_schedule(
