@@ -124,7 +124,7 @@ def _exact(item: dict[str, Any]) -> Iterator[str]:
     control = item["control"]
     if control is not None and control["order"] is not None:
         yield f"order in the control from no. {control['order']['position']}"
-    yield f"{item['carried_share']:.1%} of a profile carries"
+    yield f"{figures.share(item['carried_share'])} of a profile carries"
 
 
 def _cell(

@@ -4,7 +4,7 @@ other flags.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -19,6 +19,9 @@ from pgle.run.directory.directory import forget
 
 if TYPE_CHECKING:
     from pgle.run.rehearse import Rehearsal
+    from pgle.run.releases import ReleasesResult
+
+Compiled = TypeVar("Compiled", "Rehearsal", "ReleasesResult")
 
 
 @command(*parameters(Predict), *opt.PAGE)
@@ -59,11 +62,11 @@ def rehearse_command(
     pgle rehearse --jax 0.12.0.1 -- python train.py
     """
     if jax:
-        return api.releases(words, jax=jax, yes=yes, **options)
+        return _unnamed(api.releases(words, jax=jax, yes=yes, **options))
     return _unnamed(api.rehearse(words, **options))
 
 
-def _unnamed(answer: Answer[Rehearsal]) -> Answer[Rehearsal]:
+def _unnamed(answer: Answer[Compiled]) -> Answer[Compiled]:
     """An answer, without its folder if nobody named that and only the verdict is printed, which
     does not name it.
     """

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgle.errors import UserError
+from pgle.errors import UserError, cut
 from pgle.files import sha256
 from pgle.next import Next
 from pgle.run.ask.jaxlib import installed, wanted_major
@@ -26,7 +26,7 @@ OLDEST_PYTHON = (("0.11.0", (3, 12)), ("0.5.1", (3, 11)))
 """The oldest Python that releases of jax from each on take, and that runs the compiler's process
 (metadata of the wheels: Requires-Python; jax 0.10.1 has 3.11, 0.11.2 has 3.12).
 """
-_LAST = 300  # characters of uv's last line that an error shows
+_LAST = 120  # characters of a line of uv that an error shows
 
 Consent = Callable[[str], bool]
 """Asked once, with what would be made in words; whether it may be."""
@@ -116,7 +116,9 @@ def make(wanted: Environment, uv: str) -> None:
 
 
 def _python(wanted: Environment) -> str:
-    """Our own Python if the release takes it; else one that uv finds."""
+    """Our own Python if the release takes it; else the oldest that does, which uv looks for, and
+    downloads if there is none.
+    """
     at = release(wanted.release)
     oldest = (3, 11)
     for since, python in reversed(OLDEST_PYTHON):
@@ -124,7 +126,7 @@ def _python(wanted: Environment) -> str:
             oldest = python
     if sys.version_info[:2] >= oldest:
         return sys.executable
-    return f">={'.'.join(map(str, oldest))}"
+    return ".".join(map(str, oldest))
 
 
 def _run(wanted: Environment, command: Sequence[str]) -> None:
@@ -132,11 +134,17 @@ def _run(wanted: Environment, command: Sequence[str]) -> None:
     if done.returncode == 0:
         return
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    said = " ".join(lines)[:_LAST] or f"exit code {done.returncode}"
+    ends = dict.fromkeys(
+        (*lines[:1], *lines[-1:])
+    )  # what failed, and the deepest cause
+    said = "; ".join(cut(line, _LAST) for line in ends) or f"code {done.returncode}"
+    remedy = "check release and network, or name an interpreter: --jax PYTHON"
+    if _python(wanted) != sys.executable:
+        remedy = f"install Python {_python(wanted)}; {remedy}"
     raise UserError(
         f"uv cannot make an environment with jax {wanted.release} ({said})",
         where=wanted.folder,
-        remedy="check the release and the network, or name an interpreter: --jax PYTHON",
+        remedy=remedy,
     )
 
 

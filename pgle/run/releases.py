@@ -184,15 +184,13 @@ def compiled_by(
 ) -> Release:
     """What a release makes of the module, in a folder of its own."""
     flags, dropped = taken(request.flags, by.python)
-    found = rehearsed(
-        replace(
-            request,
-            python=by.python,
-            flags=flags,
-            out=_free(request.out / f"jax-{by.release}"),
-        ),
-        on_phase,
-    )
+    out = _free(request.out / f"jax-{by.release}")
+    wanted = replace(request, python=by.python, flags=flags, out=out)
+    try:
+        found = rehearsed(wanted, on_phase)
+    except UserError as error:
+        what = f"jaxlib {by.release}: {error.what}"
+        raise UserError(what, where=error.where, remedy=error.remedy) from None
     second = None if found.control is None else found.control.schedules
     made = None if second is None else second.compiled
     facts = _facts(found.baseline.compiled)

@@ -101,3 +101,11 @@ def test_a_flag_that_a_release_does_not_take_is_left_out_there():
     known = "--xla_gpu_enable_latency_hiding_scheduler=true"
     unknown = "--xla_gpu_no_such_flag=true"
     assert taken((known, unknown), sys.executable) == ((known,), (unknown,))
+
+
+@pytest.mark.rehearse
+def test_an_error_of_a_compiler_names_its_release(tmp_path):
+    broken = tmp_path / "broken.mlir"
+    broken.write_text("module @jit_step { this is no module }\n")
+    with pytest.raises(UserError, match=f"jaxlib {OURS}: "):
+        api.releases(broken, jax=(sys.executable, sys.executable), target="h100")
