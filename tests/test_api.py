@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "docs" / "library.md"
 EXPORTED = {
     "Answer", "UserError", "__version__", "analyze", "compare", "confirm", "convert", "predict", "profiled_steps",
-    "ranks", "rehearse", "scale", "step", "tune", "verify",
+    "ranks", "rehearse", "releases", "scale", "step", "tune", "verify",
 }  # fmt: skip
 """A name that goes, or a new one, is a change that users see."""
 DUMP = "hlo/jax-0.10.2/async"
