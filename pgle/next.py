@@ -194,7 +194,7 @@ def to_way(commands: Iterable[Next | Sentence | None]) -> Way:
         str(item) for item in given if isinstance(item, Next) and not item.asks
     )
     ends = (
-        to_type(item) if isinstance(item, Next) else str(item)
+        f"to go on, {to_type(item)}" if isinstance(item, Next) else str(item)
         for item in given
         if not isinstance(item, Next) or item.asks
     )

@@ -98,7 +98,9 @@ def test_two_agents_at_once_find_the_flag_that_is_missing(folder: Path) -> None:
     async def talk(client: Client) -> None:
         found = await client.call_tool("rehearse", {"step": MODULE, "target": "a100"})
         assert violations(found.structured_content) == []
-        (name,) = re.findall(r"Set --(\w+)=true: off by default here", text(found))
+        (name,) = re.findall(
+            r"Set --(\w+)=true: it is off by default here", text(found)
+        )
         explained = await client.call_tool("flags_explain", {"name": name})
         assert explained.structured_content["setting"]["name"] == name
 

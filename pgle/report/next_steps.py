@@ -119,8 +119,9 @@ def after_comparison(
 
 def after_entry(path: Path) -> Commands:
     """The comparison that takes the launch spread from a history."""
-    command = Next.of("compare", "--history", path)
-    return (Sentence.of("the launch spread is taken from it with ", command),)
+    return (
+        Sentence.of("give it to a comparison with ", Next(("--history", str(path)))),
+    )
 
 
 def after_lint(flags: Sequence[str], file: str | None, *, clean: bool) -> Commands:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgle.errors import cut, many, printable
-from pgle.next import Next, Way, to_type, to_way, typed
+from pgle.next import Next, Way, to_way, typed
 from pgle.report import text
 from pgle.report.page.value import Cell, Page, Section, Tone, table
 from pgle.report.text import near
@@ -136,8 +136,8 @@ def doctor_page(diagnosis: Diagnosis) -> Page:
     why = f" (see {', '.join(kept_by)})" if kept_by else ""
     capture = () if measures else ("--capture", "simulated")
     commands = tuple(str(check.command) for check in marked if check.command)
-    run = Next.of("run", *capture, "--", *UNKNOWN)
-    way = Way(commands, to_type(run) if measures or rehearses else "")
+    run = [Next.of("run", *capture, "--", *UNKNOWN)] if measures or rehearses else []
+    way = Way(commands, to_way(run).done)
     if not (commands or way.done):
         way = Way(done=str(marked[0].remedy))
     rows = [

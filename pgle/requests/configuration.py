@@ -14,15 +14,16 @@ keys of that command alone, which come first:
 from __future__ import annotations
 
 import os
-import shlex
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import split
 from typing import Any
 
 from pgle.errors import UserError, suggestion
 from pgle.files import read_bytes
+from pgle.next import quoted
 from pgle.requests import kinds
 from pgle.requests.commands import COMMANDS
 from pgle.requests.option import Declared, Request, declared
@@ -79,9 +80,9 @@ class Configuration:
         if isinstance(given, bool):
             return Setting(key, _shown(given), given)
         if isinstance(kind, kinds.Words):
-            words = shlex.split(given) if isinstance(given, str) else map(str, given)
+            words = split(given) if isinstance(given, str) else map(str, given)
             found = tuple(words)
-            return Setting(key, shlex.join(found), found)
+            return Setting(key, " ".join(map(quoted, found)), found)
         items = given if isinstance(given, list) else [given]
         texts = tuple(self._text(kind, value) for value in items)
         shown = ", ".join(texts)

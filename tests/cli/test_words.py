@@ -199,7 +199,7 @@ MODULE = "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt"
         ),
         (
             ["r/manifest.json:pgle.manifest/1", "r/profile.pbtxt:costs"],
-            "give your program: pgle perf --run-dir r -- …",
+            "to go on, give your program: pgle perf --run-dir r -- …",
         ),
         (["my job.log:step 1"], "pgle confirm 'my job.log'"),
         ([".venv/a.nsys-rep:x", "v/pyvenv.cfg:", "v/lib/a.nsys-rep:x"], "pgle doctor"),
@@ -220,8 +220,11 @@ def test_pgle_alone_names_the_next_command(
     monkeypatch.chdir(tmp_path)
     assert run([]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1].startswith(("Next: pgle ", "Next: give "))
-    assert any(line.split("  ")[0].removeprefix("Next: ") == command for line in lines)
+    assert lines[-1].startswith(("Next: pgle ", "Done: to go on, "))
+    assert any(
+        line.split("  ")[0].removeprefix("Next: ").removeprefix("Done: ") == command
+        for line in lines
+    )
     assert ("pgle convert" in "".join(lines)) == (
         "analyze" in command or "convert" in command
     )

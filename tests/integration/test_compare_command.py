@@ -82,8 +82,9 @@ def test_a_console_log_is_not_offered_as_a_trace(
         )
         == 1
     )
-    assert "Next: give the trace of each side: pgle analyze … --against …" in " ".join(
-        capsys.readouterr().out.split()
+    assert (
+        "Done: to go on, give the trace of each side: pgle analyze … --against …"
+        in " ".join(capsys.readouterr().out.split())
     )
 
 

@@ -434,7 +434,7 @@ def test_modules_that_no_manifest_speaks_of_are_left_alone(tmp_path, capsys):
 @pytest.mark.parametrize("inside", ["profile", "profile/trace", "profile/hlo"])
 def test_a_profile_run_is_named_as_one_by_each_of_its_folders(finished, inside):
     found = analyze(StepInput((finished / inside,)))
-    answer, _ = headline(found, actions(found))
+    answer, _ = headline(found)
     assert answer.startswith("This is a profile run")
     assert not [one for one in actions(found) if "asynchronous" in one.title]
     assert found.step.hardware is not None

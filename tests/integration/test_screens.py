@@ -164,8 +164,9 @@ def test_an_answer_fits_a_screen(
     run(words)
     printed = capsys.readouterr()
     lines = printed.out.splitlines()
-    last = max(number for number, line in enumerate(lines) if line.startswith("Next: "))
-    is_command = not lines[last].startswith("Next: give ")
+    ends = ("Next: ", "Done: ")
+    last = max(number for number, line in enumerate(lines) if line.startswith(ends))
+    is_command = lines[last].startswith("Next: ")
     assert not is_command or all(line.endswith("\\") for line in lines[last:-1]), (
         "more than a command follows Next"
     )

@@ -82,8 +82,8 @@ def test_a_log_directory_and_a_run_directory_are_traces(testdata, tmp_path, caps
 def test_the_next_command_is_named(testdata, capsys, monkeypatch):
     monkeypatch.chdir(testdata)
     assert (
-        f"Next: give the HLO dump: pgle convert {SYNTHETIC} -o profile.pbtxt --hlo …"
-        in shown(capsys, SYNTHETIC)
+        f"Done: to go on, give the HLO dump: pgle convert {SYNTHETIC} -o profile.pbtxt --hlo …"
+        in " ".join(shown(capsys, SYNTHETIC).split())
     )
 
 

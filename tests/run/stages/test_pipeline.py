@@ -21,7 +21,7 @@ from pgle.run.directory.manifest import (
     read_manifest,
     waiting,
 )
-from pgle.run.inputs.next_command import ProgramLaunch
+from pgle.run.inputs.next_command import ON_GPU, ProgramLaunch
 from pgle.run.stages.pipeline import Experiment
 from pgle.run.stages.stage import StageRequest, StageResult, end_record
 from pgle.xla.log.verdict import ProfileUse
@@ -445,7 +445,7 @@ def test_a_workload_that_was_only_compiled_runs_on_gpus() -> None:
         "2",
     )
     assert ProgramLaunch(program, capture="simulated").on_gpus() == ProgramLaunch(
-        (*program[:4], "--layers", "2")
+        (*program[:4], "--layers", "2"), capture=ON_GPU
     )
     assert ProgramLaunch(("mine.py", "--compile-only")).on_gpus().words == (
         "mine.py",
