@@ -14,7 +14,15 @@ from pgle.errors import UserError
 from pgle.requests.commands import COMMANDS
 from pgle.requests.option import declared
 
-OF_ALL = {"everything", "sections", "as_json", "quiet", "h", "flags_file"}
+OF_ALL = {
+    "everything",
+    "sections",
+    "as_json",
+    "quiet",
+    "h",
+    "flags_file",
+    "show_output",
+}
 """Options of every command, and one that only a command line has."""
 
 

@@ -66,7 +66,7 @@ def test_the_newest_entries_come_first_and_fit_a_screen(
     capsys.readouterr()
     assert add(path, write_log(tmp_path / "11.log", LEVELS[-1]), 11) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 13
+    assert len(lines) <= 14
     assert "c11" in lines[4]
     assert any(line.startswith("… and 6 more") for line in lines)
 
