@@ -48,7 +48,7 @@ endif
 compare: export PGLE_NEXT := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo profile convert verify baseline perf compare tune rehearse test lint types unit fuzz minutes frameworks jax-releases gpu gpu-wheels gpu-report format
+.PHONY: help demo profile convert verify baseline perf compare tune rehearse test quick lint types unit fuzz minutes frameworks jax-releases gpu gpu-wheels gpu-report format
 .DELETE_ON_ERROR:
 
 help:  ## List the targets
@@ -95,6 +95,12 @@ $(MADE_DEV): $(MADE)
 
 test: lint  ## Lint, types and every test that this machine can run
 	@$(MAKE) --no-print-directory --jobs 2 types unit
+
+# Rooms that compile nothing and start nothing: what one runs while one works.
+QUICK := $(patsubst %,tests/%,account requests schedule steps scale tune costs/estimate xla/hlo xla/flags report/page \
+  test_floors.py test_house_style.py test_next.py test_checks.py)
+quick: $(MADE_DEV)  ## Tests of pure rooms, within a minute
+	$(PY) -m pytest -q -m 'not (minutes or slow or rehearse or browser)' $(QUICK)
 
 lint: $(MADE_DEV)  ## ruff
 	$(call quoted,$(BIN)/ruff) format --check .

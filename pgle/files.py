@@ -284,7 +284,8 @@ def content_digest(path: Path) -> tuple[str, int]:
     """
     if not path.is_file():
         return "", 0
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    size = 0
     with _opened(path) as file:
         left = path.stat().st_size
         while left and (piece := file.read(min(left, _PIECE_BYTES))):
@@ -331,7 +332,8 @@ class TextLines:
             lines = characters = 0
             while line := text.readline(LONGEST_READ_LINE):
                 yield line.rstrip("\n")
-                lines, characters = lines + 1, characters + len(line)
+                lines = lines + 1
+                characters = characters + len(line)
                 if lines > MANY_LINES and characters < SHORTEST_MEAN * lines:
                     what = f"its first {MANY_LINES:,} lines are next to empty"
                     raise UserError(what, where=self.path, remedy=self.remedy)

@@ -21,7 +21,8 @@ MASK = "***"
 
 ALLOWED = (
     r"(XLA|JAX|NCCL|CUDA|NVIDIA|TF_CPP|TF_GPU|NVTE|PGLE|OMPI_COMM_WORLD|PMI|PMIX)_\w+\Z"
-    r"|SLURM_(JOB_ID|STEP_ID|PROCID|LOCALID|NODEID|NTASKS|NNODES|NODELIST|JOB_NODELIST|STEP_NODELIST|GPUS_ON_NODE)\Z"
+    "|SLURM_(JOB_ID|STEP_ID|PROCID|LOCALID|NODEID|NTASKS|NNODES|NODELIST"
+    r"|JOB_NODELIST|STEP_NODELIST|GPUS_ON_NODE)\Z"
     r"|(RANK|LOCAL_RANK|WORLD_SIZE|JOB_COMPLETION_INDEX|LD_PRELOAD)\Z"
 )
 """Variables that may be kept."""
@@ -29,15 +30,21 @@ ALLOWED = (
 # Names. Those of the first kind have any value; of the second, a number is a count of tokens or the
 # like; those of the third are the end of a name.
 _ANY = (
-    r"(?i:secret(?!ion)|passw|pass(?:phrase|code|key)|credential|pwd|cookie|licen[cs]e|webhook|mnemonic"
+    "(?i:secret(?!ion)|passw|pass(?:phrase|code|key)|credential|pwd|cookie"
+    "|licen[cs]e|webhook|mnemonic"
     r"|(?<![a-z])(?:psk|bearer|pw)(?![a-z]))[\w-]{0,64}(?: (?i:key|token|code|phrase|value))?"
 )
 _KEYED = (
     r"(?i:token(?!s|i[sz])|auth(?!or(?!iz))"
-    r"|(?:api|access|account|private|encryption|signing|master|shared|ssh|recovery|deploy)[ _-]?key(?!s)"
-    r"|(?<![a-z0-9])(?!(?:p?rng|random|cache|sort|dict|group|public|primary|top|k)[_-])(?:[a-z0-9]+[_-]){1,6}key\b)[\w-]{0,64}"
+    "|(?:api|access|account|private|encryption|signing|master|shared|ssh|recovery"
+    "|deploy)[ _-]?key(?!s)"
+    "|(?<![a-z0-9])(?!(?:p?rng|random|cache|sort|dict|group|public|primary|top"
+    r"|k)[_-])(?:[a-z0-9]+[_-]){1,6}key\b)[\w-]{0,64}"
 )
-_LAST = r"(?:(?<![A-Za-z0-9])(?i:pass|pw|pin|pat|creds?|sid|otp|jwt|sig|sas)|(?<=[a-z])(?:Pass|Pw|Pin))\d?(?![\w-])"
+_LAST = (
+    "(?:(?<![A-Za-z0-9])(?i:pass|pw|pin|pat|creds?|sid|otp|jwt|sig|sas)"
+    r"|(?<=[a-z])(?:Pass|Pw|Pin))\d?(?![\w-])"
+)
 _SESSION = (
     r"(?<![A-Za-z0-9])(?i:session(?:[_-]?id)?|sig|sas|otp|pin|pat|jwt|access[_-]code)"
 )
@@ -57,7 +64,10 @@ _NO_SWITCH = (
     rf"(?!(?i:none|null|nil|true|false|yes|no|unset|enabled|disabled|\**){_END})"
 )
 _NO_NUMBER = rf"(?![-+]?[\d.,]*\d(?:[eE][-+]?\d+)?%?(?:/\w+)?{_END})"
-_SCHEME = r"(?:(?i:bearer|basic|digest|token|apikey|negotiate|ntlm|splunk|sharedkey|bot) +|(?:SecretStr\(|b)?[\\]*[\"'])?"
+_SCHEME = (
+    "(?:(?i:bearer|basic|digest|token|apikey|negotiate|ntlm|splunk|sharedkey"
+    r"|bot) +|(?:SecretStr\(|b)?[\\]*[\"'])?"
+)
 _WORD = r"[^\s\"'<>\x1b]+"
 _VALUE = rf"{_SCHEME}(?:(?<=[\"'])(?:(?![\\]*[\"']).)+|{_WORD})"
 _OPTION = r"(?<![^\s\"'])--?[\w-]{0,64}?"
@@ -65,16 +75,25 @@ _OPTION = r"(?<![^\s\"'])--?[\w-]{0,64}?"
 _PEM = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 
 _TOKENS = (
-    "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- glcbt- gldt- glffct- glft- glimt- glagent- gloas- glptt- "
-    "glrt- glsoat- hf_ api_org_ sk- sk_live_ sk_test_ sk_prod_ rk_live_ rk_test_ rk_prod_ xoxa- xoxb- "
-    "xoxe. xoxe- xoxo- xoxp- xoxr- xoxs- xapp- ya29. AIza npm_ pypi- nvapi- dckr_pat_ dckr_oat_ hvb. hvs. "
-    "SG. AKCp LTAI ABSK A3- ops_ p8e- AGE-SECRET-KEY-1 doo_v1_ dop_v1_ dor_v1_ dp.pt. dt0c01. duffel_ "
-    "EZAK EZTK FLWSECK_ fo1_ fm1a_ fm1r_ fm2_ fio-u- glc_ glsa_ GR1348941 HRKU-AA lin_api_ ntn_ pplx- "
-    "pscale_ PMAK- pnu_ rdme_ rubygems_ shippo_ shpat_ shpca_ shppa_ shpss_ sgp_ sntrys_ sntryu_ sq0atp- "
+    "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- glcbt- gldt- glffct- glft- glimt- "
+    "glagent- gloas- glptt- "
+    "glrt- glsoat- hf_ api_org_ sk- sk_live_ sk_test_ sk_prod_ rk_live_ rk_test_ "
+    "rk_prod_ xoxa- xoxb- "
+    "xoxe. xoxe- xoxo- xoxp- xoxr- xoxs- xapp- ya29. AIza npm_ pypi- nvapi- "
+    "dckr_pat_ dckr_oat_ hvb. hvs. "
+    "SG. AKCp LTAI ABSK A3- ops_ p8e- AGE-SECRET-KEY-1 doo_v1_ dop_v1_ dor_v1_ "
+    "dp.pt. dt0c01. duffel_ "
+    "EZAK EZTK FLWSECK_ fo1_ fm1a_ fm1r_ fm2_ fio-u- glc_ glsa_ GR1348941 HRKU-AA "
+    "lin_api_ ntn_ pplx- "
+    "pscale_ PMAK- pnu_ rdme_ rubygems_ shippo_ shpat_ shpca_ shppa_ shpss_ sgp_ "
+    "sntrys_ sntryu_ sq0atp- "
     "xkeysib- gsk_ s-s4t2 sm_aat_ sm_pat_ sm_sat_ "
-    "xai- r8_ tskey- wandb_v1_ tgp_v1_ csk- jina_ pcsk_ lsv2_pt_ lsv2_sk_ phx_ e2b_ tvly- GOCSPX- bkua_ CCIPAT_ "
-    "sbp_ sb_secret_ nfp_ whsec_ sq0csp- EAAAE EAAAl figd_ figu_ ATATT3x ATCTT3x ATBB NRAK- NRII- CFPAT- "
-    "squ_ sqp_ sqa_ mdb_sa_sk_ rzp_live_ rzp_test_ waka_ cfut_ cfat_ vcp_ vca_ hf_oauth_ gAAAAA 1//0 "
+    "xai- r8_ tskey- wandb_v1_ tgp_v1_ csk- jina_ pcsk_ lsv2_pt_ lsv2_sk_ phx_ "
+    "e2b_ tvly- GOCSPX- bkua_ CCIPAT_ "
+    "sbp_ sb_secret_ nfp_ whsec_ sq0csp- EAAAE EAAAl figd_ figu_ ATATT3x ATCTT3x "
+    "ATBB NRAK- NRII- CFPAT- "
+    "squ_ sqp_ sqa_ mdb_sa_sk_ rzp_live_ rzp_test_ waka_ cfut_ cfat_ vcp_ vca_ "
+    "hf_oauth_ gAAAAA 1//0 "
     "glwt- glrtr- cal_live_"
 )
 """How tokens begin; what follows holds a digit or a capital letter, else it may be any name."""
@@ -97,10 +116,15 @@ _TOKENS_OF_A_FORM = {
     "pat-": r"pat-[a-z]{2}\d-[0-9a-f-]{36}\b",
 }
 
-_NOUN = r"passw(?:or)?d|passphrase|passcode|secret|(?:\w+ )?token|(?:api|access|secret|private|encryption) key"
+_NOUN = (
+    r"passw(?:or)?d|passphrase|passcode|secret|(?:\w+ )?token|(?:api|access"
+    "|secret|private|encryption) key"
+)
 _NO_VALUE = (
-    r"not|too|in|be|the|an?|set|used|of|at|as|for|valid|invalid|missing|required|ok|empty|none|on|off|to|from|per|and"
-    r"|passed|given|needed|stored|kept|read|available|correct|wrong|expired|unknown|no|true|false|optional|ignored"
+    "not|too|in|be|the|an?|set|used|of|at|as|for|valid|invalid|missing|required|ok"
+    "|empty|none|on|off|to|from|per|and"
+    "|passed|given|needed|stored|kept|read|available|correct|wrong|expired|unknown"
+    "|no|true|false|optional|ignored"
 )
 _STRING = r"[\"'][^\"'\n]{0,80}[\"']"
 
@@ -138,13 +162,19 @@ _COMMANDS: Sequence[tuple[str, str]] = (
     ),
     (
         "config",
-        rf"(?P<before>\bconfig(?:ure)? (?:set )?\S*(?i:token|secret|passw|auth|key)\S* )(?!-){_WORD}",
+        (
+            r"(?P<before>\bconfig(?:ure)? (?:set )?\S*(?i:token|secret|passw|auth"
+            rf"|key)\S* )(?!-){_WORD}"
+        ),
     ),
     ("--from-literal", rf"(?P<before>--from-literal[ =][\"']?[\w.-]+=){_WORD}"),
     ("htpasswd", rf"(?P<before>\bhtpasswd (?:-\w+ )+\S+ \S+ ){_WORD}"),
     (
         "echo printf",
-        r"(?P<before>\b(?:echo|printf) (?:-n )?)\S+(?= *\|[^|]{0,200}(?:-stdin|sudo -\w*S|passwd|login|-token))",
+        (
+            r"(?P<before>\b(?:echo|printf) (?:-n )?)\S+(?= *\|[^|]{0,200}(?:-stdin"
+            r"|sudo -\w*S|passwd|login|-token))"
+        ),
     ),
     ("<<<", rf"(?P<before>(?i:login|stdin|token|passw|sudo){_REST}<<< ?[\"']?){_WORD}"),
     (
@@ -153,7 +183,10 @@ _COMMANDS: Sequence[tuple[str, str]] = (
     ),
     (
         "@",
-        r"(?<![\w/:.])[A-Za-z][\w.-]{0,63}:(?!//)(?!\d+@)[^\s:@/\"']{4,}@(?!sha\d)(?=[\w.-]+(?::\d|/))",
+        (
+            r"(?<![\w/:.])[A-Za-z][\w.-]{0,63}:(?!//)(?!\d+@)[^\s:@/\"']{4,}@(?!sha\d)"
+            r"(?=[\w.-]+(?::\d|/))"
+        ),
     ),
     (
         ":",
@@ -167,7 +200,10 @@ of PostgreSQL.
 _RULES: Sequence[tuple[str, str]] = (
     (
         "private",
-        rf"{_PEM}(?:.{{0,9000}}?-----END [A-Z0-9 ]+-----|(?:[\w+/=]|[\\]+[nr]|[ ](?=[A-Za-z0-9+/=]{{32}}))*)",
+        (
+            rf"{_PEM}(?:.{{0,9000}}?-----END [A-Z0-9 ]+-----|(?:[\w+/=]|[\\]+[nr]"
+            rf"|[ ](?=[A-Za-z0-9+/=]{{32}}))*)"
+        ),
     ),
     ("://", r"://(?:[^/\s:@\"']*:[^/\s\"']+|[^/\s\"'@]{16,})@(?=[\w.\[-])"),
     (
@@ -186,21 +222,28 @@ _RULES: Sequence[tuple[str, str]] = (
     ),
     (
         "auth credential login",
-        rf"(?i:auth\w*|credentials?|login)[\"']?\s*[=:(][\w.(\[ ]{{0,60}}{_STRING}, *(?:\w+ ?= ?)?b?[\"'][^\"'\n]+",
+        (
+            r"(?i:auth\w*|credentials?|login)[\"']?\s*[=:(][\w."
+            rf"(\[ ]{{0,60}}{_STRING}, *(?:\w+ ?= ?)?b?[\"'][^\"'\n]+"
+        ),
     ),
     (
         "session sig sas otp pin pat jwt access",
         rf"{_SESSION}{_IS}{_OPAQUE}|{_OPTION}{_SESSION}[ \t]+{_OPAQUE}",
     ),
     (
-        "secret passw passphrase passcode credential pwd cookie licen webhook token auth key psk pw bearer mnemonic",
+        (
+            "secret passw passphrase passcode credential pwd cookie licen webhook "
+            "token auth key psk pw bearer mnemonic"
+        ),
         rf"(?:{_ANY}{_IS}|{_KEYED}{_IS}{_NO_NUMBER}){_NO_SWITCH}{_VALUE}"
         rf"|{_OPTION}(?:{_ANY}[ \t]+|{_KEYED}[ \t]+{_NO_NUMBER})(?!-){_NO_SWITCH}{_VALUE}"
         r"|(?i:setenv \w*(?:secret|token|passw|key)\w* +)\S+",
     ),
     (
         "pass pw pin pat cred sid otp jwt",
-        rf"{_LAST}(?:(?=[\"'=\\\x1b%>]|: ?\w+ ?=){_IS}|(?:(?<=[_-]\w{{3}})|(?<=[_-]\w{{4}})): ?){_NO_SWITCH}{_VALUE}"
+        rf"{_LAST}(?:(?=[\"'=\\\x1b%>]|: ?\w+ ?=){_IS}|(?:(?<=[_-]\w{{3}})"
+        rf"|(?<=[_-]\w{{4}})): ?){_NO_SWITCH}{_VALUE}"
         rf"|{_OPTION}(?<=[_-]){_LAST}[ \t]+(?!-){_NO_SWITCH}(?:pass:)?{_WORD}|\bsshpass -p ?\S+",
     ),
     (
@@ -209,23 +252,34 @@ _RULES: Sequence[tuple[str, str]] = (
     ),
     (
         "passw passphrase passcode token secret key",
-        rf"\b(?i:{_NOUN}) (?:(?i:is|was|set to|(?:has|have) been (?:re)?set to|changed to):? |(?=[\"'`]))[\"'`]?"
+        rf"\b(?i:{_NOUN}) (?:(?i:is|was|set to|(?:has|have) been (?:re)?set to"
+        r"|changed to):? |(?=[\"'`]))[\"'`]?"
         rf"(?!(?i:{_NO_VALUE})\b)[^\s\"'`]{{4,}}"
         rf"|\b(?i:key (?:is|was):? )[\"'`]?{_OPAQUE}"
-        rf"|\b(?i:using|with|use|generated|new|enter|created|got) (?i:(?:the|an?|new|your) )?(?i:{_NOUN}):? [\"'`]?{_OPAQUE}",
+        r"|\b(?i:using|with|use|generated|new|enter|created|got) (?i:(?:the|an?"
+        rf"|new|your) )?(?i:{_NOUN}):? [\"'`]?{_OPAQUE}",
     ),
     (
         "token secret credential passw fernet key login auth",
-        rf"(?i:token(?!i)|secret|credential|passw(?:or)?d|fernet|api_?key|login)\w*\((?:{_STRING}, *)?b?[\"']{_OPAQUE}",
+        (
+            "(?i:token(?!i)|secret|credential|passw(?:or)?d|fernet|api_?key"
+            rf"|login)\w*\((?:{_STRING}, *)?b?[\"']{_OPAQUE}"
+        ),
     ),
     (
         "username kaggle",
-        rf"[\"']username[\"']: ?{_STRING}, ?[\"']key[\"']: ?[\"'][^\"']+|\bkaggle config set .{{0,200}}-v \S+",
+        (
+            rf"[\"']username[\"']: ?{_STRING}, ?[\"']key[\"']: ?[\"'][^\"']+"
+            rf"|\bkaggle config set .{{0,200}}-v \S+"
+        ),
     ),
     *_COMMANDS,
     (
         "login",
-        r"\blogin (?:\S+ password \S+|[0-9a-f]{40}\b)|\blogin\((?:[^)\n]{0,80}?key *= *)?[\"'][\w./+=-]{12,}[\"']",
+        (
+            r"\blogin (?:\S+ password \S+|[0-9a-f]{40}\b)"
+            r"|\blogin\((?:[^)\n]{0,80}?key *= *)?[\"'][\w./+=-]{12,}[\"']"
+        ),
     ),
     ("bearer basic", r"\b(?i:bearer|basic) (?=[a-z+/.-]*[\dA-Z=])[\w+/=.-]{8,}"),
     (
@@ -268,11 +322,13 @@ what follows if it is.
 """
 _SECRET_NAME = re.compile(rf"{_ANY}|{_KEYED}|{_LAST}|{_SESSION}(?![a-z])")
 _IN_A_VARIABLE = re.compile(
-    r"(?:^|_)(PASS|PW|PIN|PAT|CREDS?|SID|OTP|JWT|KEY|SESSION|BEARER|PSK|SIG|SIGNATURE|SAS|PASSCODE|DSN)(?:_|\d|$)",
+    "(?:^|_)(PASS|PW|PIN|PAT|CREDS?|SID|OTP|JWT|KEY|SESSION|BEARER|PSK|SIG"
+    r"|SIGNATURE|SAS|PASSCODE|DSN)(?:_|\d|$)",
     re.I,
 )
 
-_PEM_BEGINS, _PEM_ENDS = re.compile(_PEM), re.compile("-----END [A-Z0-9 ]*KEY")
+_PEM_BEGINS = re.compile(_PEM)
+_PEM_ENDS = re.compile("-----END [A-Z0-9 ]*KEY")
 _PEM_BODY = re.compile(r"[ \t\"'|]*[A-Za-z0-9+/]{1,76}={0,2}[\"',\\n]*\s*")
 _PEM_AT_END = re.compile(
     r"(?<![\w+/=.-])[A-Za-z0-9+][A-Za-z0-9+/]{39,75}={0,2}(?=[\"',\\n]*\s*\Z)"

@@ -71,8 +71,8 @@ class Convert(Forced):
             "[default: RUN/profile.pbtxt, else profile.pbtxt]",
             metavar="OUT",
             kind=FILE,
-            meaning="``.pbtxt``, ``.pb`` or a folder; None: ``profile.pbtxt``, in the run directory "
-            "if one is converted.",
+            meaning="``.pbtxt``, ``.pb`` or a folder; None: ``profile.pbtxt``, "
+            "in the run directory if one is converted.",
             is_repeated=False,
             is_general=False,
         ),

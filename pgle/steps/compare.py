@@ -184,7 +184,9 @@ def _with_model(found: Estimate, base: Side, new: Side) -> Estimate:
         math.log(after / before)
         for before, after in zip(sides[0][0], sides[1][0], strict=True)
     ]
-    likely, low, high = changes[0], min(changes), max(changes)
+    likely = changes[0]
+    low = min(changes)
+    high = max(changes)
     if low == high:
         return found
     least, most = (change(math.expm1(end)) for end in (low, high))

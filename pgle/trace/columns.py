@@ -103,15 +103,14 @@ class GrowingColumn(Generic[Number]):
         copied.
         """
         parts = [*self._full, self._block[: self._used]]
-        self._full, self._block, self._used, self._most = (
-            [],
-            np.empty(0, self._dtype),
-            0,
-            0,
-        )
+        self._full = []
+        self._block = np.empty(0, self._dtype)
+        self._used = 0
+        self._most = 0
         if len(parts) == 1:
             return parts[0]
-        joined, end = np.empty(sum(map(len, parts)), self._dtype), 0
+        joined = np.empty(sum(map(len, parts)), self._dtype)
+        end = 0
         while parts:
             part = parts.pop(0)
             joined[end : end + len(part)] = part

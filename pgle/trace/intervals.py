@@ -111,5 +111,6 @@ def without(a: Intervals, b: Intervals) -> Intervals:
     """`a` less `b`."""
     if len(a) == 0 or len(b) == 0:
         return a
-    start, end = float(min(a.start[0], b.start[0])), float(max(a.end[-1], b.end[-1]))
+    start = float(min(a.start[0], b.start[0]))
+    end = float(max(a.end[-1], b.end[-1]))
     return complement(join(complement(a, start, end), b), start, end)

@@ -190,7 +190,8 @@ def _far_away(records: Records) -> Ints:
         ):
             found.append(low)
         if run[-1] >= 0 and len(rest) > 1:
-            apart, extent = int(start[-1] - rest[-1]), int(rest[-1] - rest[0])
+            apart = int(start[-1] - rest[-1])
+            extent = int(rest[-1] - rest[0])
             if apart > max(FAR * extent, LEAST_FAR_NS):
                 found.append(high - 1)
     return np.array(found, np.int64)
@@ -231,7 +232,8 @@ class _Mending:
             if code >= 0
             else "a record without an instruction"
         )
-        was, now = int(recorded[row]) / 1e3, int(self.end[row] - self.start[row]) / 1e3
+        was = int(recorded[row]) / 1e3
+        now = int(self.end[row] - self.start[row]) / 1e3
         return f"{name} took {was:,.0f} µs, now {now:,.0f} µs"
 
     def stream(self, device: int, stream: int) -> None:
@@ -279,7 +281,8 @@ class _Mending:
         """Mend a record that overlaps the next one: by whose duration is unusual, and where it
         would have room.
         """
-        row, following = int(rows[at]), int(rows[at + 1])
+        row = int(rows[at])
+        following = int(rows[at + 1])
         is_likely = self._is_likely(row)
         if is_likely and self.end[following] <= self.end[row]:
             self.reason[following] = LeftOutReason.OVERLAP
@@ -297,7 +300,9 @@ class _Mending:
         before its end.
         """
         row = int(rows[at])
-        start, end, usual = int(self.start[row]), int(self.end[row]), self._usual(row)
+        start = int(self.start[row])
+        end = int(self.end[row])
+        usual = self._usual(row)
         front = int(self.start[rows[at + 1]]) - start
         behind = np.searchsorted(self.start[rows], end)
         inside = rows[at + 1 : max(int(behind), at + 2)]

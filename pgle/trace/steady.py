@@ -160,7 +160,8 @@ def find_executions(trace: Trace, collective: Flags | None = None) -> ModuleExec
     """
     if collective is None:
         collective = _communicates(trace)
-    devices, last = max(len(trace.devices), 1), int(trace.execution.max(initial=0)) + 1
+    devices = max(len(trace.devices), 1)
+    last = int(trace.execution.max(initial=0)) + 1
 
     def blocks() -> Iterator[tuple[slice | Rows, Ints]]:
         """Some rows at a time, for memory, with the number of the execution that each is of."""
@@ -178,15 +179,14 @@ def find_executions(trace: Trace, collective: Flags | None = None) -> ModuleExec
             [np.empty(0, np.int64), *(key[heads(key)] for _, key in blocks())]
         )
     )
-    count, compute = np.zeros(len(keys), np.int64), np.zeros(len(keys))
+    count = np.zeros(len(keys), np.int64)
+    compute = np.zeros(len(keys))
     first = np.full(len(keys), np.iinfo(np.int64).max)
     final = np.full(len(keys), np.iinfo(np.int64).min)
     for rows, key in blocks():
-        number, start, duration = (
-            np.searchsorted(keys, key),
-            trace.start_ns[rows],
-            trace.duration_ns[rows],
-        )
+        number = np.searchsorted(keys, key)
+        start = trace.start_ns[rows]
+        duration = trace.duration_ns[rows]
         count += np.bincount(number, minlength=len(keys))
         weights = np.where(collective[trace.instruction[rows]], 0, duration)
         compute += np.bincount(number, weights=weights, minlength=len(keys))

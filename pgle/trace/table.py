@@ -674,7 +674,8 @@ def _number_on(
         range(len(traces)),
         key=lambda at: int(traces[at].start_ns.min(initial=2**63 - 1)),
     ):
-        first, last = ends[number] - len(traces[number]), ends[number]
+        first = ends[number] - len(traces[number])
+        last = ends[number]
         rows = np.arange(first, last)[execution[first:last] >= 0]
         key = device[rows].astype(np.int64) * modules + module[rows]
         execution[rows] += following[key]

@@ -90,7 +90,8 @@ def _nvlink_domain(hardware: Hardware, topology: str | None) -> int:
     match = re.fullmatch(r"[1-9]\d{0,8}x([1-9]\d{0,8})x([1-9]\d{0,8})", topology or "")
     if match is None or int(match[2]) > most:
         return most
-    hosts, devices = int(match[1]), int(match[2])
+    hosts = int(match[1])
+    devices = int(match[2])
     return devices * min(hosts, most // devices) if hardware.is_rack else devices
 
 
@@ -149,8 +150,10 @@ so.
 
 # What releases before 0.10 do not know, and can do without: their models use none of it.
 _RECENT_SCALAR = re.compile(
-    r"\b(?:feature_extension|pcie_bandwidth|thread_dim_limit_[xyz]|device_vendor|platform_version|model_str|name"
-    r"|device_address_bits|ecc_enabled|driver_version|runtime_version|compile_time_toolkit_version|dnn_version"
+    r"\b(?:feature_extension|pcie_bandwidth|thread_dim_limit_[xyz]|device_vendor"
+    "|platform_version|model_str|name"
+    "|device_address_bits|ecc_enabled|driver_version|runtime_version"
+    "|compile_time_toolkit_version|dnn_version"
     r'|cub_version)\s*:\s*(?:"[^"]*"|[-\w.]+)'
 )
 _RECENT_BLOCKS = (
@@ -359,7 +362,8 @@ def _top_level(text: str) -> str:
 def _without_block(text: str, name: str) -> str:
     """`text` without the message field `name { … }`, nested braces included."""
     while (found := re.search(rf"\b{name}\s*:?\s*\{{", text)) is not None:
-        depth, end = 1, found.end()
+        depth = 1
+        end = found.end()
         while depth and end < len(text):
             depth += {"{": 1, "}": -1}.get(text[end], 0)
             end += 1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from same_work import found_once
 
 from pgle.analyze.analysis import MeasuredStep, measure_step
 from pgle.costs.estimate.estimate import hardware_of
@@ -94,6 +95,13 @@ def measured() -> Callable[..., MeasuredStep]:
         )
 
     return measure
+
+
+@pytest.fixture(scope="module")
+def work_found_once() -> Iterator[None]:
+    """For modules that plant faults into the same recording."""
+    with found_once():
+        yield
 
 
 @pytest.fixture(scope="session")

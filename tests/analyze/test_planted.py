@@ -4,29 +4,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import pytest
 from faults import Faulty, clock_moved, kernels_twice, other_process, repeat, twice
 
-from pgle.analyze import analysis
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.differences import StepVerdict, find_differences
-from pgle.analyze.layers import Work, work_of
 from pgle.analyze.rules import find_findings
-from pgle.costs.measure import measured
-from pgle.costs.profile.lookup import Naming, name_instructions
 from pgle.errors import UserError
-from pgle.run import analyze as inputs
 from pgle.run.analyze import StepInput, measured_step
-from pgle.trace.table import Trace
-from pgle.xla.hlo.dumps import read_dumps
-from pgle.xla.hlo.module import Instruction, Module
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("work_found_once")]
 
 ROOT = Path(__file__).parents[2]
 PAX = ROOT / "testdata" / "pax_fsdp4"
@@ -35,44 +26,6 @@ MAIN = "pjit__wrapped_step_fn"
 STEADY = (2, 3, 4)
 MS = 1_000_000  # ns
 MANY = 9  # steady executions of the longer recording
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_dump() -> Iterator[None]:
-    """The dump is read once, with its buffers, the work and the names of its instructions, which no
-    fault changes.
-
-    What a schedule could hide, which no fault here is about, is not searched for.
-    """
-    works: dict[tuple[int, str], tuple[Module, Work]] = {}
-    namings: dict[tuple[object, ...], Naming] = {}
-
-    def work_once(module: Module, instruction: Instruction) -> Work:
-        key = id(module), instruction.name
-        if key not in works:
-            works[key] = module, work_of(module, instruction)
-        return works[key][1]
-
-    def named_once(
-        trace: Trace, codes: Sequence[int], *modules: Module | None
-    ) -> Naming:
-        key = trace.instructions, trace.devices, tuple(codes), *map(id, modules)
-        if key not in namings:
-            namings[key] = name_instructions(trace, codes, *modules)
-        return namings[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(analysis, "name_instructions", named_once)
-        patch.setattr(measured, "name_instructions", named_once)
-        patch.setattr(inputs, "read_dumps", cache(read_dumps))
-        patch.setattr(inputs, "buffers_from_bytes", cache(inputs.buffers_from_bytes))
-        patch.setattr(analysis, "work_of", work_once)
-        patch.setattr(
-            analysis,
-            "find_overlap",
-            lambda module, costs, found, *_, **__: (None, found),
-        )
-        yield
 
 
 def exports() -> list[Path]:

@@ -16,7 +16,7 @@ from pgle.analyze.rules import find_findings
 from pgle.analyze.window import RowGroup
 from pgle.run.analyze import StepInput, measured_step
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("work_found_once")]
 
 PAX = Path(__file__).parents[2] / "testdata" / "pax_fsdp4"
 DUMP = PAX / "proc0" / "dump"

@@ -265,23 +265,29 @@ def _counted(shape: Shape, places: Sequence[_Places]) -> Reads:
     addresses = _ravelled(shape, places) * size
     if len(addresses) % WARP:
         return COALESCED
-    warps = [np.unique(warp) for warp in addresses.reshape(-1, WARP)]
-    touched = [
-        sum(len(np.unique(own // unit)) for own in warps)
+    warps = np.sort(addresses.reshape(-1, WARP), axis=1)
+    sectors, fetches, lines = (
+        int(_distinct(warps // unit).sum())
         for unit in (SECTOR_BYTES, FETCH_BYTES, LINE_BYTES)
-    ]
-    fewest = sum(-(-len(own) * size // SECTOR_BYTES) for own in warps)
-    if (
-        touched[0] < 2 * fewest
-    ):  # ends of a row, or elements that do not begin at a sector
+    )
+    needed_by_warp = _distinct(warps) * size
+    fewest = int((-(-needed_by_warp // SECTOR_BYTES)).sum())
+    if sectors < 2 * fewest:
+        # ends of a row, or elements that do not begin at a sector
         return COALESCED
-    needed = sum(len(own) * size for own in warps)
-    sectors, fetches, lines = touched
+    needed = int(needed_by_warp.sum())
     return Reads(
         sectors=sectors * SECTOR_BYTES / needed,
         fetches=fetches * FETCH_BYTES / needed,
         lines=lines * LINE_BYTES / needed,
     )
+
+
+def _distinct(rows: _Places) -> _Places:
+    """How many values each sorted row has, int64[rows]."""
+    changes = np.diff(rows, axis=1) != 0
+    found: _Places = 1 + changes.sum(axis=1)
+    return found
 
 
 def _is_moved(item: Instruction, operand: Shape) -> bool:

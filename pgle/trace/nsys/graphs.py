@@ -71,10 +71,8 @@ class Graphs:
             the reason, `LeftOutReason.GRAPH_NODE` where the instruction cannot be known. Outside of
             graphs both are the thunk's.
         """
-        launch, builder = (
-            np.full(len(thunk), -1, np.int32),
-            np.full(len(thunk), -1, np.int32),
-        )
+        launch = np.full(len(thunk), -1, np.int32)
+        builder = np.full(len(thunk), -1, np.int32)
         for process, rows in by_value(pid):
             if process in self._launches:
                 launch[rows] = self._launches[process](correlation[rows])
@@ -111,7 +109,8 @@ class Graphs:
         """Graph launches that show no activity."""
         silent = int((~self._shown).sum())
         start, end = self.traced[:2] if self.traced else (NO_ROWS, NO_ROWS)
-        count, duration = len(start), int((end - start)[end > start].sum())
+        count = len(start)
+        duration = int((end - start)[end > start].sum())
         return (
             Unresolved(LeftOutReason.GRAPH_LAUNCH.word, max(count, silent), duration)
             if count or silent

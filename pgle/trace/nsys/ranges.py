@@ -232,7 +232,8 @@ class Ranges:
             code = int(np.searchsorted(self.threads, thread))
             if code == len(self.threads) or self.threads[code] != thread:
                 continue
-            first, last = int(self.offset[code]), int(self.offset[code + 1])
+            first = int(self.offset[code])
+            last = int(self.offset[code + 1])
             times = at[chosen]
             found = np.searchsorted(self.start[first:last], times, side="right") + (
                 first - 1
@@ -287,8 +288,10 @@ def read_ranges(tables: Tables, step: Callable[[int], None]) -> Ranges:
     """
     labels = _Labels()
     threads: dict[int, int] = {}
-    starts, ends = GrowingColumn(np.int64), GrowingColumn(np.int64)
-    codes, texts = GrowingColumn(np.int16), GrowingColumn(np.int16)
+    starts = GrowingColumn(np.int64)
+    ends = GrowingColumn(np.int64)
+    codes = GrowingColumn(np.int16)
+    texts = GrowingColumn(np.int16)
     for start, end, tid, label in _labelled(tables, labels, step):
         end = np.where(end == NULL, np.iinfo(np.int64).max, end)
         # an empty range holds no call, and would break the count of open ranges
@@ -384,7 +387,8 @@ def _nested(
     # a module without program id is one that the autotuner runs
     compiling = (kind == RangeKind.COMPILE) | (is_module & (value < 0))
     parent = np.full(len(start), -1, np.int32)
-    thunk, module = _counted(is_thunk), _counted(is_module)
+    thunk = _counted(is_thunk)
+    module = _counted(is_module)
     for first, last in pairwise(offset.tolist()):
         for inner, outer in _levels(start[first:last], end[first:last], path):
             inner, outer = inner + first, outer + first
@@ -464,11 +468,9 @@ def _is_ordered(
         part = (
             slice(at, at + BLOCK + 1) if order is None else order[at : at + BLOCK + 1]
         )
-        number, begin, stop = (
-            np.diff(thread[part]),
-            np.diff(start[part]),
-            np.diff(end[part]),
-        )
+        number = np.diff(thread[part])
+        begin = np.diff(start[part])
+        stop = np.diff(end[part])
         good = (number > 0) | (
             (number == 0) & ((begin > 0) | ((begin == 0) & (stop <= 0)))
         )

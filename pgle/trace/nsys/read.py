@@ -105,7 +105,10 @@ columns.
 """
 
 HIDDEN = {reason.word for reason in IN_GRAPHS}
-RECORD_WITHOUT = "record with XLA_FLAGS=--xla_gpu_enable_command_buffer= (or `nsys profile --cuda-graph-trace=node`)"
+RECORD_WITHOUT = (
+    "record with XLA_FLAGS=--xla_gpu_enable_command_buffer= (or `nsys "
+    "profile --cuda-graph-trace=node`)"
+)
 
 
 def read_nsys(
@@ -318,7 +321,10 @@ def _nothing(
             remedy=RECORD_WITHOUT,
         )
     if not found.seen:
-        remedy = "record on a GPU with `nsys profile --trace=cuda,nvtx`, and nothing else that uses CUPTI"
+        remedy = (
+            "record on a GPU with `nsys profile --trace=cuda,nvtx`, and "
+            "nothing else that uses CUPTI"
+        )
         return UserError("no GPU activity", where=tables.path, remedy=remedy)
     why = ", ".join(f"{entry.reason} {entry.count:,}" for entry in unresolved)
     remedy = "record several whole steps after compilation with `nsys profile --trace=cuda,nvtx`"
@@ -336,11 +342,15 @@ def _warnings(
     graphs: Graphs,
     remarks: Sequence[str],
 ) -> tuple[str, ...]:
-    name, hidden = tables.path.name, graphs.hidden()
+    name = tables.path.name
+    hidden = graphs.hidden()
     # the writer of a simulated trace names the simulation as the product
     lines = [SIMULATED] if SIMULATED in exported.get("EXPORT_PRODUCT_NAME", "") else []
     lines += [
-        f"{name}: {entry.count:,} activities of CUDA graphs hide their instructions; {RECORD_WITHOUT}"
+        (
+            f"{name}: {entry.count:,} activities of CUDA graphs hide their "
+            f"instructions; {RECORD_WITHOUT}"
+        )
         for entry in (*found.unresolved(), *(() if hidden is None else (hidden,)))
         if entry.reason in HIDDEN
     ]
@@ -354,7 +364,8 @@ def _warnings(
     lost = found.left_out.get(LeftOutReason.NO_API_ROW, [0, 0])[0]
     if lost * 2 > found.seen:
         lines.append(
-            f"{name}: {lost:,} of {found.seen:,} GPU activities were launched before the capture began"
+            f"{name}: {lost:,} of {found.seen:,} GPU activities were launched "
+            "before the capture began"
         )
     schema = exported.get("EXPORT_SCHEMA_VERSION", "")
     major = schema.partition(".")[0]

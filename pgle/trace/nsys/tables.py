@@ -89,7 +89,10 @@ class Tables:
             yield
         except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:
             detail = str(error).partition("\n")[0][:120]
-            remedy = "export the report again with `nsys export --type sqlite --force-overwrite true`"
+            remedy = (
+                "export the report again with `nsys export --type sqlite "
+                "--force-overwrite true`"
+            )
             raise UserError(
                 f"damaged database ({detail})", where=self.path, remedy=remedy
             ) from None
@@ -349,10 +352,8 @@ class Tables:
         )
         begin = np.arange(pages) * self._page_bytes
         used = np.arange(most) < count[:, None]
-        cell, end = (
-            (pointers + begin[:, None])[used],
-            np.repeat(begin + self._usable, count),
-        )
+        cell = (pointers + begin[:, None])[used]
+        end = np.repeat(begin + self._usable, count)
         if (cell >= end).any():
             raise ValueError("a page of rows is damaged")
         return cell, end
@@ -360,7 +361,8 @@ class Tables:
 
 def _check_sqlite(path: Path) -> None:
     """Raise `UserError` where a file's header is of no SQLite file, or not of the whole of one."""
-    head, size = read_head(path, 100), path.stat().st_size
+    head = read_head(path, 100)
+    size = path.stat().st_size
     again = "export the report again with `nsys export --type sqlite`"
     if not size:
         raise UserError("is empty", where=path, remedy=again)
@@ -504,7 +506,8 @@ def _varints_in(head: bytes) -> Iterator[tuple[int, int]]:
 def _varints(raw: Bytes, at: Ints) -> tuple[Ints, Ints]:
     """The integers of base 128 at each place, and the places behind them."""
     byte = raw[at]
-    value, at = (byte & 0x7F).astype(np.int64), at + 1
+    value = (byte & 0x7F).astype(np.int64)
+    at = at + 1
     long = np.flatnonzero(byte & 0x80)
     for _ in range(8):
         if not len(long):

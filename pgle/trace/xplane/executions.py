@@ -130,7 +130,8 @@ def number_launches(
 
 def _dense(values: Ints) -> npt.NDArray[np.int32]:
     """Numbers from 0 in the order of the values; without sorting where they are close together."""
-    low, high = int(values.min()), int(values.max())
+    low = int(values.min())
+    high = int(values.max())
     if high - low > 8 * len(values) + 1_000_000:
         return np.unique(values, return_inverse=True)[1].astype(np.int32)
     present = np.zeros(high - low + 1, np.int32)

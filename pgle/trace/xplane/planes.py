@@ -32,7 +32,8 @@ _Words: TypeAlias = npt.NDArray[np.uint64]
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _PADDING = 32
 _HIGH_BITS = np.uint64(0x8080808080808080)
-_FIRST_HIGH_BIT, _FIRST_BITS = np.uint64(0x80), np.uint64(0x7F)
+_FIRST_HIGH_BIT = np.uint64(0x80)
+_FIRST_BITS = np.uint64(0x7F)
 
 
 class DamagedError(ValueError):
@@ -129,7 +130,8 @@ def repeated(
         )
     head = np.array(heads, np.int64)
     raw = np.frombuffer(data, np.uint8)
-    low, high = raw[head + 1].astype(np.int64), raw[head + 2].astype(np.int64)
+    low = raw[head + 1].astype(np.int64)
+    high = raw[head + 2].astype(np.int64)
     two = low >= 0x80
     starts = head + 2 + two
     ends = starts + np.where(two, low - 0x80 + (high << 7), low)
@@ -429,11 +431,9 @@ def _stats(
     keep = np.flatnonzero(slot >= 0)
     slot, which = slot[keep], which[keep]
     cursors = Cursors(block, cursors.end[keep], end[keep])
-    forms, values, ends = (
-        np.zeros(len(keep), np.uint8),
-        np.zeros(len(keep), np.int64),
-        np.zeros(len(keep), np.int64),
-    )
+    forms = np.zeros(len(keep), np.uint8)
+    values = np.zeros(len(keep), np.int64)
+    ends = np.zeros(len(keep), np.int64)
     while cursors.step():
         forms[cursors.which] = _FORM[np.minimum(cursors.number, 8), cursors.kind]
         values[cursors.which], ends[cursors.which] = cursors.value, cursors.end
@@ -448,7 +448,8 @@ def read_pairs(data: bytes, start: int, end: int, number: int) -> tuple[Ints, In
         DamagedError: a stat is not well-formed.
     """
     starts, ends, _ = repeated(data, start, end, number)
-    keys, values = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
+    keys = np.zeros(len(starts), np.int64)
+    values = np.zeros(len(starts), np.int64)
     for first in range(0, len(starts), BLOCK_EVENTS):
         begin, stop = (
             starts[first : first + BLOCK_EVENTS],

@@ -194,7 +194,8 @@ class GatheredEvents:
 
     def kernel_names(self) -> dict[tuple[str, str], frozenset[str]]:
         """Names of libraries' kernels by module and instruction."""
-        modules, instructions = self.module_keys(), tuple(self.instructions)
+        modules = self.module_keys()
+        instructions = tuple(self.instructions)
         found: dict[tuple[str, str], set[str]] = {}
         for module, instruction, name in self.kernels:
             found.setdefault(
@@ -412,7 +413,10 @@ def find_xplanes(logdir: AnyPath) -> list[AnyPath]:
         return [logdir]
     if runs := find_runs(logdir):
         return runs[0]
-    remedy = f"give the directory that jax.profiler.start_trace wrote to, or record one with `{PROFILE}`"
+    remedy = (
+        "give the directory that jax.profiler.start_trace wrote to, or "
+        f"record one with `{PROFILE}`"
+    )
     raise UserError("holds no .xplane.pb file", where=logdir, remedy=remedy)
 
 
@@ -560,7 +564,10 @@ def _nothing_found(
     paths: Sequence[AnyPath], gathered: GatheredEvents, planes: Mapping[str, bool]
 ) -> UserError:
     where = ", ".join(str(path) for path in paths[:3])
-    remedy = "record the steps while the JAX profiler runs on a GPU, with --xla_gpu_enable_command_buffer= in XLA_FLAGS"
+    remedy = (
+        "record the steps while the JAX profiler runs on a GPU, with "
+        "--xla_gpu_enable_command_buffer= in XLA_FLAGS"
+    )
     if gathered.left_out:
         count = sum(count for count, _ in gathered.left_out.values())
         reasons = ", ".join(

@@ -217,11 +217,9 @@ def _fill_device_plane(
         launch = _messages(_STATS, next(ids), _integers(_UINT64, mine + 1))
         scope = _messages(_STATS, next(ids), _integers(_INT64, scopes.of_row[mine]))
         own = np.hstack([times, durations, launch, scope])
-        data, width, without = (
-            own.tobytes(),
-            own.shape[1],
-            own.shape[1] - scope.shape[1],
-        )
+        data = own.tobytes()
+        width = own.shape[1]
+        without = own.shape[1] - scope.shape[1]
         columns = (trace.instruction, trace.module, trace.kind, scopes.of_row)
         events: list[bytes] = []
         for at, values in enumerate(

@@ -256,7 +256,8 @@ def nearest(name: str, candidates: Iterable[str]) -> tuple[str, ...]:
 
 def _undescribed(name: str) -> KnownSetting:
     """A flag that only the releases themselves tell of."""
-    table, seen = known_flags(), known_flags().seen(name)
+    table = known_flags()
+    seen = known_flags().seen(name)
     later = table.releases[table.releases.index(seen[-1]) + 1 :]
     return KnownSetting(
         name,
@@ -383,7 +384,10 @@ def summary(effects: Iterable[Effect]) -> str:
         f"{reading:+.1f}".replace("-", "−") for reading in (readings[0], readings[-1])
     )
     dense = sum(effect.model == "dense" for effect in found)
-    return f"{many(len(found), 'report')}, {' to '.join(ends)} %, {dense or 'none'} on a dense model"
+    return (
+        f"{many(len(found), 'report')}, {' to '.join(ends)} %, "
+        f"{dense or 'none'} on a dense model"
+    )
 
 
 CHECKER = "xla_gpu_pgle_accuracy_checker"
@@ -447,7 +451,8 @@ def _known(
             )
             remedy = f"run '{FLAGS_LINT}' where jaxlib is installed"
             yield FlagFinding("warning", "uncertain", flag.name, message, remedy)
-        status, answer = "unknown" if known is False else _status(flag), ""
+        status = "unknown" if known is False else _status(flag)
+        answer = ""
     else:
         status, answer = verdicts.get(flag.text, ("known", ""))
     if status == "unknown":
@@ -471,7 +476,10 @@ def _unknown(flag: Flag, jaxlib: str) -> FlagFinding:
     table = known_flags()
     if setting is not None and setting.is_flag:
         if setting.since and release(jaxlib) < release(setting.since):
-            message = f"jaxlib {jaxlib} does not know it yet (since {setting.since}): XLA ends the program"
+            message = (
+                f"jaxlib {jaxlib} does not know it yet (since "
+                f"{setting.since}): XLA ends the program"
+            )
             return FlagFinding(
                 "error",
                 "too-new",
@@ -498,7 +506,10 @@ def _unknown(flag: Flag, jaxlib: str) -> FlagFinding:
             remedy.rstrip("."),
         )
     if seen := table.seen(flag.name):
-        message = f"jaxlib {jaxlib} does not know it (seen in {seen[0]} to {seen[-1]}): XLA ends the program"
+        message = (
+            f"jaxlib {jaxlib} does not know it (seen in {seen[0]} to "
+            f"{seen[-1]}): XLA ends the program"
+        )
         return FlagFinding("error", "removed", flag.name, message, "leave it out")
     near = nearest(
         flag.name, [name for name in table.present if known_in(name, jaxlib)]
@@ -540,7 +551,10 @@ def _bad_value(flag: Flag, answer: str) -> FlagFinding:
         else "write a value of its kind: " + known_flags().kinds.get(flag.name, "any")
     )
     if flag.name == DISABLE_ASYNC and not flag.value:
-        remedy = f"leave it out: all collectives are asynchronous without it; to disable: {ASYNC_KINDS}"
+        remedy = (
+            "leave it out: all collectives are asynchronous without it; to "
+            f"disable: {ASYNC_KINDS}"
+        )
     words = f" ({answer})" if answer and "Flag parsing failed" not in answer else ""
     message = (
         f"XLA does not take the value '{flag.value or ''}' and ends the program{words}"
@@ -552,7 +566,8 @@ def _status(flag: Flag) -> str:
     """What XLA does with a value, by the catalogue: ``known``, ``unknown`` (it needs one) or
     ``bad-value``.
     """
-    kind, setting = known_flags().kinds.get(flag.name, ""), catalogue().get(flag.name)
+    kind = known_flags().kinds.get(flag.name, "")
+    setting = catalogue().get(flag.name)
     if flag.value is None:
         return "known" if kind in ("bool", "") else "unknown"
     value = flag.value.lower()
@@ -604,11 +619,10 @@ def profile_findings(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:
     path = flags.value(PROFILE_PATH)
     if path is None:
         return
-    at, on = release(jaxlib), flags.is_true(LHS)
-    of_home, named = (
-        path.startswith("~"),
-        "." in path.rsplit("/", 1)[-1] and not path.endswith((".pbtxt", ".pb")),
-    )
+    at = release(jaxlib)
+    on = flags.is_true(LHS)
+    of_home = path.startswith("~")
+    named = "." in path.rsplit("/", 1)[-1] and not path.endswith((".pbtxt", ".pb"))
     ignored, set_it = (
         f"jaxlib {jaxlib} ignores the profile without a word",
         f"set --{LHS}=true",
@@ -659,7 +673,10 @@ def profile_findings(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:
             "warning",
             "strict",
             CHECKER,
-            "fails every module that was not profiled; in 0.12.0.1 it fails inside XLA even with a full profile",
+            (
+                "fails every module that was not profiled; in 0.12.0.1 it fails inside "
+                "XLA even with a full profile"
+            ),
             f"leave it at WARN and use '{VERIFY}'",
         ),
     )

@@ -209,11 +209,17 @@ MODES: Mapping[Mode, tuple[str, tuple[Choice, ...]]] = {
     # LHS stays on, since only then XLA (0.11.1 and newer) records the name each collective had when
     # it was scheduled
     "sync": (
-        "profile run with every collective measured alone; LHS stays on, which keeps the names PGLE needs",
+        (
+            "profile run with every collective measured alone; LHS stays on, which "
+            "keeps the names PGLE needs"
+        ),
         (ON, SAME, SYNC, NO_GRAPHS),
     ),
     "async": (
-        "profile run as the JAX guide has it, LHS and asynchronous collectives on: collectives share GPU and links",
+        (
+            "profile run as the JAX guide has it, LHS and asynchronous collectives on: "
+            "collectives share GPU and links"
+        ),
         (ON, SAME, NO_GRAPHS),
     ),
     "baseline": ("LHS on, no profile: what PGLE has to beat", (ON, SAME)),
@@ -316,14 +322,20 @@ def _consequences(
             user.is_true(COMBINING),
             "combining",
             COMBINING,
-            "your flag combines collectives by a schedule that a profile changes, so costs may lose their names",
+            (
+                "your flag combines collectives by a schedule that a profile changes, "
+                "so costs may lose their names"
+            ),
             "remove it",
         ),
         (
             sets_combining,
             "combining",
             COMBINING,
-            f"set to false in every stage: jaxlib {version} else combines other collectives with a profile",
+            (
+                f"set to false in every stage: jaxlib {version} else combines other "
+                "collectives with a profile"
+            ),
             "set it in your job too",
         ),
         (
@@ -351,11 +363,17 @@ def _lhs_off(mode: Mode, version: str) -> str:
             "perf": "the profile is ignored without a word",
             "sync": "the names PGLE needs are not recorded",
         }
-        return f"your flag turns LHS off in jaxlib {version}: {lost.get(mode, 'nothing is overlapped')}"
+        return (
+            f"your flag turns LHS off in jaxlib {version}: "
+            f"{lost.get(mode, 'nothing is overlapped')}"
+        )
     if at >= release(PROFILE_SWITCHES_ON) and mode == "perf":
         return f"your flag is overruled in jaxlib {version}, where a profile switches LHS on"
     if at >= release(HOPPER_DEFAULT[0]):
-        return f"your flag turns LHS off in jaxlib {version}, but not on Hopper and newer, where it stays on"
+        return (
+            f"your flag turns LHS off in jaxlib {version}, but not on Hopper "
+            "and newer, where it stays on"
+        )
     return f"your flag turns LHS off in jaxlib {version}" + (
         ": the profile is ignored" if mode == "perf" else ""
     )
@@ -458,21 +476,30 @@ def presets() -> Mapping[str, tuple[str, tuple[Choice, ...]]]:
 
 
 _START = f"a start that '{TUNE}' should beat"
-_OTHER_FINGERPRINT = "changes the module's fingerprint: use bare names, or the performance run's fingerprint"
+_OTHER_FINGERPRINT = (
+    "changes the module's fingerprint: use bare names, or the "
+    "performance run's fingerprint"
+)
 _REMARKS: dict[str, tuple[str, ...]] = {
     "pgle-profile-sync": (_OTHER_FINGERPRINT,),
     "fsdp": (
-        f"{_START}: simulated, an FSDP step that scans over its layers (eight H100) gets 6 % shorter by it than with "
-        "the profile alone; on 64 GB200 a mixture of experts was measured 2.4 % longer with its pipelining flags, and "
+        f"{_START}: simulated, an FSDP step that scans over its layers (eight "
+        "H100) gets 6 % shorter by it than with "
+        "the profile alone; on 64 GB200 a mixture of experts was measured 2.4 % "
+        "longer with its pipelining flags, and "
         "7.1 % with double buffering too",
     ),
     "rocm": (
         _START,
-        "older files of the same folder set xla_gpu_graph_level, on which jaxlib ends the program since 0.7.2",
+        (
+            "older files of the same folder set xla_gpu_graph_level, on which jaxlib "
+            "ends the program since 0.7.2"
+        ),
     ),
     "recommended": (
         _START,
-        "the combine thresholds of 1 GiB come from documents that are older than XLA's present scheduler: smaller ones "
+        "the combine thresholds of 1 GiB come from documents that are older than "
+        "XLA's present scheduler: smaller ones "
         f"often beat them; '{TUNE}' finds one, '{REHEARSE_FLAG}' compares",
     ),
 }

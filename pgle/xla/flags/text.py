@@ -350,7 +350,10 @@ def _quotes(flag: Flag, raw: str) -> list[FlagFinding]:
         if not closed or (
             value[0] == '"' and value.endswith('\\"') and not value.endswith('\\\\"')
         ):
-            message = f"the quote {value[0]} is never closed: XLA reads all that follows as its value"
+            message = (
+                f"the quote {value[0]} is never closed: XLA reads all that "
+                "follows as its value"
+            )
             found.append(
                 FlagFinding("warning", "quote", flag.name, message, "close the quote")
             )

@@ -83,7 +83,8 @@ ENDINGS = tuple(
                 b"corrupted ",
                 b"stack sm",
             ),
-            r"^(?:(?:free|malloc|realloc|munmap_chunk)\(\): |malloc_consolidate\(\): |double free or"
+            r"^(?:(?:free|malloc|realloc|munmap_chunk)\(\): "
+            r"|malloc_consolidate\(\): |double free or"
             r" corruption|corrupted (?:size|double-linked)|\*\*\* stack smashing detected)",
         ),
         (

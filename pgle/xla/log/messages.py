@@ -71,7 +71,8 @@ PROFILER_TROUBLE: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(
             r"CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED|CUPTI_ERROR_HARDWARE_BUSY"
-            r"|CUPTI.*\balready (?:subscribed|in use|initialized)|max(?:imum)? limit (?:of subscribers )?reached"
+            r"|CUPTI.*\balready (?:subscribed|in use|initialized)"
+            "|max(?:imum)? limit (?:of subscribers )?reached"
             r"|CUPTI.*(?:error|code)[^0-9]{0,10}39\b"
         ),
         "another profiler (nsys, DCGM, AutoPGLE) holds CUPTI, so the trace has no GPU activities; "
@@ -94,25 +95,32 @@ PROFILER_TROUBLE: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         re.compile(
-            r"\bdropped (?:\d+ )?(?:events|records|CUPTI|activit)|(?:events|records|activities) (?:were )?dropped",
+            r"\bdropped (?:\d+ )?(?:events|records|CUPTI|activit)|(?:events|records"
+            "|activities) (?:were )?dropped",
             re.I,
         ),
         "the profiler dropped events, so some costs are missing; trace a shorter --window",
     ),
     (
         re.compile(
-            r"[Cc]ould not (?:load|find|open).*libcupti|libcupti\.so\S*: cannot open|[Uu]nable to (?:load|find).*libcupti"
-            r"|libcupti.*(?:not found|could not be (?:loaded|found))|[Ff]ailed to load.*(?:libcupti|CUPTI)"
+            "[Cc]ould not (?:load|find|open).*libcupti"
+            r"|libcupti\.so\S*: cannot open|[Uu]nable to (?:load|find).*libcupti"
+            "|libcupti.*(?:not found|could not be (?:loaded|found))"
+            "|[Ff]ailed to load.*(?:libcupti|CUPTI)"
         ),
         "CUPTI's library was not found, so the trace has no GPU activities; install it "
-        "(pip install nvidia-cuda-cupti, of the CUDA version of jaxlib) or add its folder to LD_LIBRARY_PATH",
+        "(pip install nvidia-cuda-cupti, of the CUDA version of jaxlib) or add its "
+        "folder to LD_LIBRARY_PATH",
     ),
     (
         re.compile(
-            r"CUPTI_ERROR_NOT_COMPATIBLE|CUPTI_ERROR_LEGACY_PROFILER_NOT_SUPPORTED|CUPTI_ERROR_OLD_PROFILER"
-            r"|CUPTI.*version (?:mismatch|is (?:too old|not compatible))|(?:Loaded|runtime).*CUPTI.*but .*compiled with"
+            "CUPTI_ERROR_NOT_COMPATIBLE|CUPTI_ERROR_LEGACY_PROFILER_NOT_SUPPORTED"
+            "|CUPTI_ERROR_OLD_PROFILER"
+            "|CUPTI.*version (?:mismatch|is (?:too old|not compatible))|(?:Loaded"
+            "|runtime).*CUPTI.*but .*compiled with"
         ),
-        "CUPTI and the driver, or jaxlib, are of different versions; install the CUPTI of jaxlib's CUDA, "
+        "CUPTI and the driver, or jaxlib, are of different versions; install the "
+        "CUPTI of jaxlib's CUDA, "
         "or a newer driver",
     ),
     (
@@ -129,15 +137,24 @@ PROFILER_TROUBLE: tuple[tuple[re.Pattern[str], str], ...] = (
             r"CUPTI_ERROR_(?:VIRTUALIZED|WSL|CMP|SLI|CONFIDENTIAL_COMPUTING)\w*NOT_SUPPORTED"
             r"|CUPTI.*\b[Vv]irtualized (?:GPU|device)"
         ),
-        "CUPTI cannot profile this virtual or restricted GPU; profile on a GPU that the machine owns",
+        (
+            "CUPTI cannot profile this virtual or restricted GPU; profile on a GPU "
+            "that the machine owns"
+        ),
     ),
     (
         re.compile(
-            r"\bCUPTI_ERROR_(?!MULTIPLE_SUBSCRIBERS|HARDWARE_BUSY|INSUFFICIENT|VIRTUALIZED|NOT_COMPATIBLE"
-            r"|LEGACY_PROFILER|OLD_PROFILER|OUT_OF_MEMORY|MAX_LIMIT|MIG_|WSL_|CMP_|SLI_|CONFIDENTIAL)\w+"
-            r"|CUPTI.*(?:initiali[sz]ation|activation|subscription) failed|[Ff]ailed to (?:initialize|start) CUPTI"
+            r"\bCUPTI_ERROR_(?!MULTIPLE_SUBSCRIBERS|HARDWARE_BUSY|INSUFFICIENT"
+            "|VIRTUALIZED|NOT_COMPATIBLE"
+            "|LEGACY_PROFILER|OLD_PROFILER|OUT_OF_MEMORY|MAX_LIMIT|MIG_|WSL_|CMP_"
+            r"|SLI_|CONFIDENTIAL)\w+"
+            "|CUPTI.*(?:initiali[sz]ation|activation|subscription) failed"
+            "|[Ff]ailed to (?:initialize|start) CUPTI"
         ),
-        f"CUPTI did not start, so the trace may have no GPU activities; try --capture nsys (see '{DOCTOR}')",
+        (
+            "CUPTI did not start, so the trace may have no GPU activities; try "
+            f"--capture nsys (see '{DOCTOR}')"
+        ),
     ),
     (
         re.compile(r"nv-hostengine|DCGM.*(?:conflict|in use|profiling)", re.I),
@@ -153,7 +170,8 @@ SLOW_FOLDING = b"Constant folding an instruction is taking"
 ``> 2s`` … follows.
 """
 NSYS_FAILED = re.compile(
-    r"^(?:Importer error|Unable to retrieve the importer|.*FATAL ERROR|Error:|std::exception::what:|\[boost::errinfo_)"
+    "^(?:Importer error|Unable to retrieve the importer|.*FATAL ERROR|Error:"
+    r"|std::exception::what:|\[boost::errinfo_)"
 )
 """How lines of `nsys profile` begin that say why there is no report."""
 NSYS_FAILED_WORDS = (b"error", b"unable", b"exception", b"errinfo")

@@ -154,7 +154,10 @@ WORDINGS = tuple(
         (
             LineKind.SYNTAX,
             "all",
-            r"Error parsing text-format tensorflow\.profiler\.ProfiledInstructionsProto: (?P<subject>.+)$",
+            (
+                "Error parsing text-format "
+                r"tensorflow\.profiler\.ProfiledInstructionsProto: (?P<subject>.+)$"
+            ),
         ),
         (
             LineKind.LHS_OFF_NOTICE,
@@ -169,7 +172,10 @@ WORDINGS = tuple(
         (
             LineKind.OTHER_ESTIMATOR,
             "0.5.0-0.6.2; unified >=0.7.0, VLOG",
-            r"^Using (?P<subject>Speed-of-Light \(SoL\) analytical|analytical|unified) latency estimator",
+            (
+                r"^Using (?P<subject>Speed-of-Light \(SoL\) analytical|analytical"
+                "|unified) latency estimator"
+            ),
         ),
         (
             LineKind.FINGERPRINT,
@@ -227,7 +233,10 @@ WORDINGS = tuple(
         (  # jax/_src/cache_key.py: a key is the module's name, a hyphen, and a hash
             LineKind.PGLE_WRITTEN,
             ">=0.5.1",
-            r"PERSISTENT CACHE WRITE with key (?P<module>\S+?)(?:-[0-9a-f]{16,})?,? this is unexpected",
+            (
+                r"PERSISTENT CACHE WRITE with key (?P<module>\S+?)"
+                "(?:-[0-9a-f]{16,})?,? this is unexpected"
+            ),
         ),
         (
             LineKind.PGLE_GIVEN,
@@ -332,7 +341,8 @@ TIMESTAMP = re.compile(
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 _SUB_MODULE = re.compile(
-    r"(?:^|_)fusion(?:[_.]|$)|^wrapped_|^extracted|^fused_|^custom[-_]call|^cublas|^triton_|^dot(?:\.|$)"
+    "(?:^|_)fusion(?:[_.]|$)|^wrapped_|^extracted|^fused_|^custom[-_]call|^cublas"
+    r"|^triton_|^dot(?:\.|$)"
 )
 
 
@@ -493,7 +503,8 @@ class _LineReader:
         """The first line of each rank from XLA itself at level INFO, if `block` has it."""
         position = counted = 0
         while self.info_lines_left and (found := block.find(b".cc:", position)) >= 0:
-            start, position = block.rfind(b"\n", 0, found) + 1, _line_end(block, found)
+            start = block.rfind(b"\n", 0, found) + 1
+            position = _line_end(block, found)
             self.info_lines_left -= 1
             rank, prefix, text = self.split(_decoded(block[start:position]))
             if (

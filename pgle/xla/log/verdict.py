@@ -123,11 +123,15 @@ class ScheduleEvidence:
     def sentence(self) -> str:
         """The finding in words."""
         if not self.compared:
-            return f"none of the {self.instructions} instructions in the schedule dump has a cost in the profile"
+            return (
+                f"none of the {self.instructions} instructions in the schedule "
+                "dump has a cost in the profile"
+            )
         if self.equal == self.compared:
             return "the schedule dump shows that XLA took them"
         return (
-            f"the schedule dump shows that XLA took {self.equal or 'none'} of the {self.compared} costs that can be "
+            f"the schedule dump shows that XLA took {self.equal or 'none'} of the "
+            f"{self.compared} costs that can be "
             "seen in it"
         )
 
@@ -184,7 +188,10 @@ class ModuleVerdict(KnownCoverage):
         asked = (
             "" if share >= bounds.time else f" (asked for: {bounds.time:.1%}{no_times})"
         )
-        why = f"the profile has costs for {covered or 'none'} of the {wanted} instructions, {share:.1%}{of}{asked}"
+        why = (
+            f"the profile has costs for {covered or 'none'} of the {wanted} "
+            f"instructions, {share:.1%}{of}{asked}"
+        )
         if share >= bounds.time and kept < bounds.collectives:
             most = f"at most {1 - bounds.collectives:.1%}"
             why += f"; collectives without a cost weigh {1 - kept:.1%} of the step ({most})"
@@ -607,7 +614,10 @@ def _judge_block(context: Context, name: str, block: SchedulingBlock) -> ModuleV
     if line := lines.get(LineKind.LHS_RAN):
         first = context.log.lines.get(LineKind.INFO)
         if first is not None and first.line == line.line and not context.whole:
-            why = "the scheduler ran, but the log begins there: its lines on the profile may be cut off"
+            why = (
+                "the scheduler ran, but the log begins there: its lines on the "
+                "profile may be cut off"
+            )
             return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.WHOLE_LOG)
         why = "the scheduler ran, but no profile was found for it"
         return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.NOT_GIVEN)
@@ -641,7 +651,10 @@ def _judge_no_file(
         and not context.log.is_open
     ):
         return _proved(base, ProfileUse.NOT_USED, why, line, remedy)
-    why += ", but the log may end before the step itself is scheduled: other modules have files of their own"
+    why += (
+        ", but the log may end before the step itself is scheduled: other "
+        "modules have files of their own"
+    )
     return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.DIRECTORY)
 
 
@@ -661,7 +674,10 @@ def _judge_used(
         )
         if past_lookup or (is_all and LineKind.FOUND_PROFILE not in lines):
             return _judge_counted(context, base, block, counted)
-        why = f"XLA found {block.found or 0} instructions in the profile, but the log ends before it scheduled them"
+        why = (
+            f"XLA found {block.found or 0} instructions in the profile, but the "
+            "log ends before it scheduled them"
+        )
         return _proved(base, ProfileUse.CANNOT_TELL, why, counted, Remedy.WHOLE_LOG)
     proof = lines[LineKind.FOUND_PROFILE]
     if context.lists_missing and past_lookup:
@@ -670,12 +686,21 @@ def _judge_used(
         )
         return _proved(replace(base, missing=0), ProfileUse.USED, why, proof, NOTHING)
     if block.costs_found:
-        why = f"XLA took {block.costs_found} costs from the profile; this log does not say how many it lacked"
+        why = (
+            f"XLA took {block.costs_found} costs from the profile; this log does "
+            "not say how many it lacked"
+        )
         return _proved(base, ProfileUse.USED, why, proof, NOTHING)
     if context.lists_missing:
-        why = "XLA gave the profile to its scheduler, but the log ends before it could name instructions without a cost"
+        why = (
+            "XLA gave the profile to its scheduler, but the log ends before it "
+            "could name instructions without a cost"
+        )
         return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)
-    why = "the scheduler got the profile, and XLA names no gap; before jax 0.5.1 that proves nothing"
+    why = (
+        "the scheduler got the profile, and XLA names no gap; before jax 0.5.1 "
+        "that proves nothing"
+    )
     base = replace(base, names_unlisted=True)
     return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.OLD_XLA)
 
@@ -718,7 +743,10 @@ def _judge_silence(context: Context, wanted: str | None) -> ModuleVerdict:
         why = "the accuracy checker failed the compilation"
         return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.CHECKER)
     if (line := log.lines.get(LineKind.ON_CPU)) and not log.last:
-        why = "jax ran on CPU devices, whose compiler has no latency-hiding scheduler and reads no profile"
+        why = (
+            "jax ran on CPU devices, whose compiler has no latency-hiding "
+            "scheduler and reads no profile"
+        )
         return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.CPU)
     if hit is not None:
         why = (
@@ -944,15 +972,27 @@ def _warnings(
             yield f"{_where(rank, end)}: {_end_words(end)}"
     for rank, rank_log in log.ranks.items():
         if line := rank_log.lines.get(LineKind.DISCARDED):
-            yield f"{_where(rank, line)}: the accuracy checker failed a compilation ({Remedy.CHECKER})"
+            yield (
+                f"{_where(rank, line)}: the accuracy checker failed a "
+                f"compilation ({Remedy.CHECKER})"
+            )
         if line := rank_log.lines.get(LineKind.EMPTY_TRACE):
             yield f"{_where(rank, line)}: AutoPGLE recorded nothing ({Remedy.EMPTY_TRACE})"
         if line := rank_log.lines.get(LineKind.STUCK):
-            yield f"{_where(rank, line)}: a thread waits for other ranks and may be stuck: {line.text}"
+            yield (
+                f"{_where(rank, line)}: a thread waits for other ranks and may "
+                f"be stuck: {line.text}"
+            )
         if line := rank_log.lines.get(LineKind.CAUGHT):
-            yield f"{_where(rank, line)}: a Python exception, after which the program went on: {line.text}"
+            yield (
+                f"{_where(rank, line)}: a Python exception, after which the "
+                f"program went on: {line.text}"
+            )
     if silent:
-        yield f"{len(silent)} modules came from JAX's compilation cache and say nothing ({', '.join(silent[:3])})"
+        yield (
+            f"{len(silent)} modules came from JAX's compilation cache and say "
+            f"nothing ({', '.join(silent[:3])})"
+        )
 
 
 def _where(rank: str, line: Event) -> str:

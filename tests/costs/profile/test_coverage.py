@@ -1,10 +1,12 @@
 """How well a profile fits a module: the real step, and dumps of two generations of XLA."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from same_work import estimated_once
 
 from pgle.costs.profile.coverage import (
     Coverage,
@@ -21,6 +23,13 @@ from pgle.xla.log.verdict import Bounds
 from pgle.xla.targets import find_hardware
 
 pytestmark = pytest.mark.usefixtures("read_once")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def same_estimates() -> Iterator[None]:
+    with estimated_once():
+        yield
+
 
 TESTDATA = Path(__file__).parents[3] / "testdata"
 STEP = (
@@ -352,6 +361,6 @@ def test_renamed_collectives_without_scheduling_names_are_pointed_out() -> None:
     )
     found = main_of(cover(profile, [module]))
     (hint,) = [hint for hint in found.hints if "renamed after scheduling" in str(hint)]
-    assert "give its schedule dump in --hlo too" in hint
+    assert "give its schedule dump in --hlo too" in str(hint)
     assert found.collectives.covered == 0
     assert {gap.assumed_us for gap in found.gaps if gap.kind == "collective"} == {5000}

@@ -3,11 +3,13 @@ costs.
 """
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
+from same_work import estimated_once
 
 from pgle.costs.profile.coverage import complete_profile, cover, estimate_profile
 from pgle.costs.profile.lookup import LookupTable
@@ -17,6 +19,15 @@ from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump
 from pgle.xla.log.verdict import Bounds
 from pgle.xla.targets import find_hardware
+
+pytestmark = pytest.mark.usefixtures("same_estimates")
+
+
+@pytest.fixture(scope="module")
+def same_estimates() -> Iterator[None]:
+    with estimated_once():
+        yield
+
 
 TESTDATA = Path(__file__).parents[3] / "testdata"
 A100 = find_hardware("a100")
