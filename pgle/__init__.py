@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pgle.api import (
         Answer,
+        advise,
         analyze,
         compare,
         confirm,
@@ -31,6 +32,7 @@ __all__ = [
     "Answer",
     "UserError",
     "__version__",
+    "advise",
     "analyze",
     "compare",
     "confirm",

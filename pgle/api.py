@@ -30,12 +30,13 @@ from pgle.report.page.value import Page
 from pgle.requests.function import answers, answers_on_steps, user_errors
 from pgle.requests.given import StrPath, are_paths, paths
 from pgle.requests.looks import Analyze, Confirm, OrderOfRanks
-from pgle.requests.predictions import Predict, Rehearse, Releases, Scale, Tune
+from pgle.requests.predictions import Advise, Predict, Rehearse, Releases, Scale, Tune
 from pgle.requests.profiles import Convert, Verify
 from pgle.requests.steps import Compare, Times
 
 if TYPE_CHECKING:
     from pgle.costs.profile.coverage import Coverage
+    from pgle.run.advise import Advised
     from pgle.run.analyze import Analysis
     from pgle.run.compare import CompareRequest
     from pgle.run.convert import Conversion
@@ -340,6 +341,21 @@ def tune(request: Tune) -> Answer[Tuning]:
     page = report.tune_page(found, out, path)
     document = report.document(found, out, path)
     return answer("tune", found, page, document, found.good)
+
+
+@answers(Advise)
+def advise(request: Advise) -> Answer[Advised]:
+    """Try a program's alternatives, and rank what really helps, as `pgle advise`."""
+    from pgle.report import advise as report
+    from pgle.report.predict import write_page
+    from pgle.run.advise import advise
+
+    with report.trying() as (on_attempt, on_phase):
+        found = advise(request, on_phase, on_attempt)
+    out = found.request.out
+    path = write_page(out, report.advise_page(found), force=True)
+    page = report.advise_page(found, path)
+    return answer("advise", found, page, report.document(found, path))
 
 
 @answers(Scale)

@@ -23,7 +23,7 @@ from tests.conftest import MISSING
 ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "docs" / "library.md"
 EXPORTED = {
-    "Answer", "UserError", "__version__", "analyze", "compare", "confirm", "convert", "predict", "profiled_steps",
+    "Answer", "UserError", "__version__", "advise", "analyze", "compare", "confirm", "convert", "predict", "profiled_steps",
     "ranks", "rehearse", "releases", "scale", "step", "tune", "verify",
 }  # fmt: skip
 """A name that goes, or a new one, is a change that users see."""

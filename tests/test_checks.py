@@ -19,7 +19,7 @@ from pgle.errors import UserError
 from pgle.requests.kinds import Number, Portion, Switch
 from pgle.requests.looks import Analyze, Confirm, OrderOfRanks
 from pgle.requests.option import Request, declared
-from pgle.requests.predictions import Predict, Rehearse, Releases, Scale, Tune
+from pgle.requests.predictions import Advise, Predict, Rehearse, Releases, Scale, Tune
 from pgle.requests.profiles import Convert, Verify
 from pgle.requests.shared import Network
 from pgle.requests.steps import Compare
@@ -94,6 +94,7 @@ def test_numbers_of_numpy_are_numbers(value: Any) -> None:
 
 
 LIBRARY = {
+    "advise": Advise,
     "analyze": Analyze,
     "compare": Compare,
     "confirm": Confirm,

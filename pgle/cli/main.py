@@ -85,6 +85,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "predictions",
             "What a step takes at sizes that you do not have: 64, 512, 2048 GPUs.",
         ),
+        "advise": (
+            "predictions",
+            "Which edits of the program make a step faster: the compiler tries them.",
+        ),
         "tune": (
             "predictions",
             "Which flags, with the profile, make a step fastest; no GPU.",

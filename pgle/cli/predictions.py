@@ -14,7 +14,7 @@ from pgle.cli import options as opt
 from pgle.cli.help import command
 from pgle.cli.parameters import parameters
 from pgle.report import text
-from pgle.requests.predictions import Predict, Releases, Scale, Tune
+from pgle.requests.predictions import Advise, Predict, Releases, Scale, Tune
 from pgle.run.directory.directory import forget
 
 if TYPE_CHECKING:
@@ -94,6 +94,24 @@ def tune_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
     pgle tune --devices 8 -- python train.py --config x
     """
     return api.tune(words, **options)
+
+
+@command(*parameters(Advise), *opt.PAGE)
+def advise_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
+    """Try a program's alternatives with the real compiler, and rank what makes its step shorter.
+    Uses no GPU.
+
+    COMMAND runs on virtual CPU devices until it has compiled its step: once as it is, and once for
+    each alternative, which is made inside that run. No file of yours changes. Tried are: cuDNN
+    attention in jax.nn.dot_product_attention, policies of jax.checkpoint, unroll of jax.lax.scan,
+    the precision of f32 products, and donation of the state. An alternative is better if two
+    compilations, with different kernels for products, both make the step half a per cent shorter.
+    Ctrl-C ends the trials and shows what is known.
+
+    \b
+    pgle advise --target h100 --devices 8 -- python train.py --config x
+    """
+    return api.advise(words, **options)
 
 
 @command(*parameters(Scale), *opt.PAGE)

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 from pgle.requests.looks import Analyze, Confirm, OrderOfRanks, Report
 from pgle.requests.option import Request
-from pgle.requests.predictions import Predict, Releases, Scale, Tune
+from pgle.requests.predictions import Advise, Predict, Releases, Scale, Tune
 from pgle.requests.profiles import Carry, Complete, Convert, Verify
 from pgle.requests.stages import Auto, Doctor, PerfStage, ProfileStage, Run
 from pgle.requests.steps import CompareRuns
 
 COMMANDS: Mapping[str, type[Request]] = {
+    "advise": Advise,
     "analyze": Analyze,
     "auto": Auto,
     "carry": Carry,

@@ -38,6 +38,18 @@ def output(help: str, meaning: str) -> Mapping[str, Option]:
     )
 
 
+def budget(what: str) -> Mapping[str, Option]:
+    """``--budget``, a number of trials."""
+    return option(
+        "--budget",
+        f"{what} at most.",
+        kind=Number(Rule(1, whole=True)),
+        meaning=f"{what.lower()} at most.",
+        is_recorded=False,
+        is_repeated=False,
+    )
+
+
 @frozen(slots=False)
 class Predict(PerHost, Network):
     """A scheduled module, and what it would run on."""
@@ -163,14 +175,7 @@ class Tune(Rehearse):
     budget: int = field(
         default=20,
         kw_only=True,
-        metadata=option(
-            "--budget",
-            "Trials at most.",
-            kind=Number(Rule(1, whole=True)),
-            meaning="trials at most.",
-            is_recorded=False,
-            is_repeated=False,
-        ),
+        metadata=budget("Trials"),
     )
     output: Path | None = field(
         default=None,
@@ -180,6 +185,32 @@ class Tune(Rehearse):
             "Folder for flags, profile, trials and page.  [default: RUN/tuned, else tuned]",
             "folder for flags, profile, trials and page; a search that was stopped there "
             "continues. None: ``tuned``, in the run directory if there is one.",
+        ),
+    )
+
+
+@frozen(slots=False)
+class Advise(OnDevices, ForCompiler):
+    """A program whose alternatives are tried."""
+
+    words: tuple[str, ...] = field(
+        alias="step",
+        converter=words,
+        metadata=argument(
+            "-- COMMAND...",
+            "the words of a command.",
+            kind=COMMAND,
+            is_listed=True,
+        ),
+    )
+    budget: int = field(default=20, kw_only=True, metadata=budget("Alternatives"))
+    output: Path | None = field(
+        default=None,
+        kw_only=True,
+        converter=local_path,
+        metadata=output(
+            "New folder for captures, dumps and the page. [default: temporary]",
+            "new folder for captures, dumps and the page; None: as of `rehearse`.",
         ),
     )
 

@@ -214,6 +214,22 @@ CHEAP: dict[str, list[list[str]]] = {
     ],
 }
 COMPILED: dict[str, list[list[str]]] = {
+    "advise": [
+        [
+            "advise",
+            "--target",
+            "a100",
+            "--devices",
+            "1",
+            "--budget",
+            budget,
+            "--",
+            sys.executable,
+            str(ROOT / "tests" / "helpers" / "advised_program.py"),
+            *more,
+        ]
+        for budget, *more in (("1",), ("1", "plain"))
+    ],
     "auto": [
         ["auto", "--run-dir", "cpu", *AUTO],
         ["auto", "--run-dir", "auto", *AUTO, "costs"],

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -110,6 +110,7 @@ def capture_modules(
     choose: str | None = None,
     until_step: bool = False,
     output: int = STDERR,
+    alternatives: Sequence[Mapping[str, str]] = (),
 ) -> tuple[Path, ...]:
     """Run a command on CPU devices and collect what it compiles; its output goes to a log.
 
@@ -124,6 +125,7 @@ def capture_modules(
             program that fails must have executed again and again before.
         until_step: stop the program as soon as its step, or what `choose` names, is known.
         output: descriptor that the program's output goes to.
+        alternatives: changes of the program that the hook makes: ``kind``, ``where``, ``value``.
 
     Returns:
         The dumped modules, in the order in which they were compiled.
@@ -147,13 +149,15 @@ def capture_modules(
         quiet_s=quiet_s,
         choose=choose,
         output=output,
+        alternatives=alternatives,
     )
     code = how(folder, ones=False, until_step=until_step)
     if why := ended_by_zeros(folder, code, choose):
         code = _with_ones(how, folder, code, why, choose)
     found = modules_in(folder)
     program = read_captured(folder)
-    _say_what_was_left_out(program)
+    if not alternatives:
+        _say_what_was_left_out(program)
     if not found and code:
         raise WorkloadError(code, _no_module(command, folder, code, devices))
     unhooked = "" if program.python else UNHOOKED
@@ -191,13 +195,16 @@ def _run_once(
     output: int,
     ones: bool,
     until_step: bool,
+    alternatives: Sequence[Mapping[str, str]],
 ) -> int:
     """Run the command into a new folder; its exit code as of `run_program`."""
     claim(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return run_program(
         command,
-        capture_environment(folder, devices, target, ones=ones),
+        capture_environment(
+            folder, devices, target, ones=ones, alternatives=alternatives
+        ),
         folder,
         quiet_s=quiet_s,
         choose=choose,
@@ -320,7 +327,12 @@ def _no_call(folder: Path) -> str:
 
 
 def capture_environment(
-    folder: Path, devices: Devices, target: Target, *, ones: bool = False
+    folder: Path,
+    devices: Devices,
+    target: Target,
+    *,
+    ones: bool = False,
+    alternatives: Sequence[Mapping[str, str]] = (),
 ) -> dict[str, str]:
     """The environment of a capturing run: CPU platform, virtual devices, dumps on, no compilation
     cache.
@@ -360,6 +372,7 @@ def capture_environment(
         "given": wanted,
         "gpu": gpu,
         "ranks": ranks,
+        "alternatives": list(alternatives),
     }
     return {
         **with_hook(os.environ, config),

@@ -172,6 +172,16 @@ def modules_in(folder: Path, *, dumps: bool = False) -> tuple[Path, ...]:
 
 
 @dataclass(frozen=True)
+class CallSite:
+    """A call of the program that could be made otherwise."""
+
+    kind: str  # ``attention``, ``remat`` or ``unroll``
+    where: str  # ``train.py:41``
+    now: str = ""  # its setting: implementation, policy, unrolled iterations
+    length: int = 0  # iterations of a scan
+
+
+@dataclass(frozen=True)
 class CapturedProgram:
     """What the hook found out about a captured program."""
 
@@ -198,6 +208,8 @@ class CapturedProgram:
     # SHA-256 by absolute path of the modules that it imported from below its working directory or
     # its script's folder
     sources: Mapping[str, str] = field(default_factory=dict)
+    # its calls that have alternatives
+    sites: Sequence[CallSite] = ()
     # the processes that it waits for in `jax.distributed.initialize`
     waits_for: str = ""
     # as it had them, where it or a script before it set them; empty: as they were given

@@ -19,13 +19,16 @@ import threading
 import time
 
 from pgle_hook import guarded, jax_private
+from pgle_hook.alternatives import Alternatives
 from pgle_hook.for_gpus import GpuAnswers, Lowering
 from pgle_hook.records import Sources, describe, is_own, restore_flags, write_json
 
 DEVICES = "--xla_force_host_platform_device_count="
 
 
-def capture(jax, *, captured, computes, ones, devices, given, gpu, ranks, flags):
+def capture(
+    jax, *, captured, computes, ones, devices, given, gpu, ranks, flags, alternatives
+):
     """Capture the modules of this process.
 
     Args:
@@ -39,12 +42,14 @@ def capture(jax, *, captured, computes, ones, devices, given, gpu, ranks, flags)
         ranks: variables by which launchers number processes, with the values that they had for
         pgle, None: not set.
         flags: the ones that pgle added to XLA_FLAGS.
+        alternatives: changes of the program to make, as of `Alternatives`.
     """
     guarded(jax_private.silence_plugins)
     jax_private.before_backends(lambda: restore_flags(flags))
     guarded(GpuAnswers(jax, gpu).show)
     guarded(jax_private.slice_on_host)
     record = CaptureRecord(captured, given, ones, gpu["plugins"])
+    guarded(Alternatives(jax, record, alternatives).watch)
     lowering = Lowering(record, os.path.dirname(captured), not computes, gpu)
     guarded(lowering.watch)
     uncomputed = Uncomputed(record, lowering.is_zeros, ones)
@@ -209,6 +214,7 @@ class CaptureRecord:
             "ones": ones,
             "place": "",
             "sources": {},
+            "sites": [],
             "plugin": has_plugin,
         }
         self._write()
@@ -251,6 +257,12 @@ class CaptureRecord:
         """
         if name not in self._about[kind]:
             self._about[kind].append(name)
+            self._write()
+
+    def site(self, found):
+        """The program calls a function that has alternatives: kind, place, setting, length."""
+        if found not in self._about["sites"]:
+            self._about["sites"].append(found)
             self._write()
 
     def silence(self):

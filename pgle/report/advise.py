@@ -1,0 +1,299 @@
+"""What the compiler says of a program's alternatives: a live line, a page, and its JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pgle.errors import many
+from pgle.next import Commands, Sentence, to_way
+from pgle.report import account, text
+from pgle.report.page import figures
+from pgle.report.page.value import (
+    Advice,
+    Cell,
+    Page,
+    Prose,
+    Saving,
+    Section,
+    Table,
+    Tone,
+    Value,
+    table,
+)
+from pgle.report.predict import setting_notes
+from pgle.report.text import live, near, phases
+from pgle.run.advise import Advised, Attempt, OnAttempt, Tried, Verdict
+from pgle.run.compiler.compile import OnPhase
+from pgle.schedule.predict import LEAST_GAIN
+
+NOT_COMPARED = "values not compared"
+"""No GPU ran it, and XLA's code for CPUs has neither cuDNN nor Tensor Cores."""
+
+AS_IT_IS = "as it is"
+_HEADS = (
+    "alternative",
+    "step (time)",
+    "change (change)",
+    "control (change)",
+    "exposed (time)",
+    "memory (size)",
+    "verdict",
+)
+_TONES: dict[Verdict, Tone] = {
+    Verdict.BETTER: "good",
+    Verdict.WORSE: "bad",
+    Verdict.UNSURE: "soft",
+    Verdict.DIFFERS: "bad",
+}
+
+
+def advise_page(found: Advised, picture: Path | None = None) -> Page:
+    """The alternatives, ranked, and what to write for the best."""
+    words, tone = headline(found)
+    module = found.base.compiled.scheduled
+    shown = "" if picture is None else f"Page: {near(picture)}"
+    identity = (
+        module.name,
+        f"{module.num_devices} × {found.request.target.name}",
+        f"jaxlib {found.base.compiled.jaxlib}",
+        "predicted from estimated costs",
+    )
+    sections = (
+        Section("edits", "What each alternative is", (_edits(found),)),
+        account.section(found.account),
+        Section("method", "How it is judged", (Prose(METHOD),)),
+    )
+    about = (
+        ("module", str(found.request.module)),
+        ("your flags", " ".join(found.request.flags) or "none"),
+        ("figures", "predicted from estimated costs, no GPU was used"),
+    )
+    return Page(
+        title=f"pgle advise: {module.name}",
+        identity=identity,
+        verdict=words,
+        tone=tone,
+        table=_table(found),
+        notes=(*_notes(found), setting_notes(found.request)[0], shown),
+        actions=_actions(found),
+        sections=sections,
+        way=to_way(commands(found)),
+        warnings=found.warnings,
+        about=about,
+    )
+
+
+METHOD = (
+    "The program is captured again with each alternative. Its step is compiled by your flags, and "
+    "once more with the other kernels for matrix products (control). An alternative is better if "
+    f"both compilations make the step at least {figures.share(LEAST_GAIN)} shorter and it fits in "
+    "the GPU's memory. Better ones are then combined, best first."
+)
+
+
+def headline(found: Advised) -> tuple[str, Tone]:
+    """The answer in one line, and its tone."""
+    best = found.best
+    stopped = "Stopped. " if found.interrupted else ""
+    if best is None:
+        compiled = sum(item.tried is not None for item in found.attempts)
+        if not compiled and found.unchanged == 0:
+            return f"{stopped}Found no alternative to try", ""
+        least = figures.share(LEAST_GAIN)
+        return f"{stopped}No alternative is surely {least} shorter", ""
+    least = figures.share(best.least)
+    return f"{stopped}{best.name} shortens the step by {least} or more", "good"
+
+
+def _table(found: Advised) -> Table:
+    """The program as it is, and every alternative."""
+    rows = [(AS_IT_IS, *_figures(found.base), ""), *map(_row, found.ranked)]
+    return table(_HEADS, rows)
+
+
+def _figures(tried: Tried) -> tuple[Value, ...]:
+    """Cells of the program as it is: its step, no changes, exposed time and memory."""
+    exposed = Cell(tried.prediction.exposed_us, "exposed")
+    return tried.step_us, "", "", exposed, tried.memory_bytes or ""
+
+
+def _row(item: Attempt) -> tuple[Value, ...]:
+    verdict = Cell(item.verdict, _TONES[item.verdict])
+    name = f"{item.name}{_at(item)}"
+    if item.tried is None or item.gained is None:
+        return name, "", "", "", "", "", verdict
+    tried, gained = item.tried, item.gained
+    other = "" if gained.other is None else -gained.other.share
+    exposed = Cell(tried.prediction.exposed_us, "exposed")
+    return (
+        name,
+        tried.step_us,
+        -gained.first.share,
+        other,
+        exposed,
+        tried.memory_bytes or "",
+        verdict,
+    )
+
+
+def _at(item: Attempt) -> str:
+    """Where a single alternative is, for a table."""
+    if len(item.changes) != 1 or not item.changes[0].where:
+        return ""
+    return f", {item.changes[0].where}"
+
+
+def _notes(found: Advised) -> Iterator[str]:
+    """Why others are not proposed, and what was left out."""
+    for item in found.ranked:
+        if item.why:
+            yield f"{item.name}{_at(item)}: {item.why}"
+    doubtful = [
+        item.name
+        for item in found.attempts
+        if item.verdict is Verdict.BETTER
+        and len(item.changes) == 1
+        and not item.same_as
+        and not item.are_values_compared
+    ]
+    if doubtful:
+        yield f"{NOT_COMPARED}: {', '.join(doubtful)} rounds otherwise; compare the loss"
+    if found.unchanged:
+        yield f"{many(found.unchanged, 'alternative')} changed nothing in the step"
+    if found.left:
+        yield f"not tried: {many(found.left, 'alternative')} (--budget N)"
+    if found.left_sites:
+        yield f"not tried: {many(found.left_sites, 'further call site')}"
+
+
+def _actions(found: Advised) -> tuple[Advice, ...]:
+    """The edits of the best, with what each saves alone."""
+    if found.best is None:
+        return ()
+    alone = {item.changes: item for item in found.attempts}
+    listed = []
+    for change in found.best.changes:
+        item = alone.get((change,))
+        where = f"in {change.where}" if change.where else "where the program begins"
+        title = f"Write {change.edit} {where}"
+        saves = None if item is None else _saving(item)
+        why = NOT_COMPARED if change.changes_values else ""
+        listed.append(Advice(title, saves, why))
+    return tuple(listed)
+
+
+def _saving(item: Attempt) -> Saving | None:
+    if item.gained is None:
+        return None
+    answer = item.gained.answer
+    return Saving(item.least, answer.low, answer.high)
+
+
+def _range(item: Attempt) -> tuple[float, float] | None:
+    """Ends of the change of the step as a share, over both compilations; None: not compiled."""
+    if item.gained is None:
+        return None
+    answer = item.gained.answer
+    return -answer.high, -answer.low
+
+
+def _edits(found: Advised) -> Table:
+    single = (item for item in found.ranked if len(item.changes) == 1)
+    rows = (_edit(item) for item in single)
+    return table("alternative | where | what to write | verdict", rows)
+
+
+def _edit(item: Attempt) -> tuple[Value, ...]:
+    (change,) = item.changes
+    return change.name, change.where, change.edit, item.verdict
+
+
+def commands(found: Advised) -> Commands:
+    """The run that proves the best; the end if nothing helps."""
+    if found.best is not None:
+        return (found.measure,)
+    if found.interrupted:
+        return (Sentence.of("stopped before all alternatives were tried"),)
+    return (Sentence.of("none of these alternatives is worth an edit"),)
+
+
+@contextmanager
+def trying() -> Iterator[tuple[OnAttempt, OnPhase]]:
+    """One live line: alternative k of n, and what compiles."""
+    with live("starting XLA's compiler") as line, phases(line) as on_phase:
+
+        def on_attempt(name: str, done: int, of: int) -> None:
+            line.noun = "alternative"
+            line.done, line.total = done, of
+            line.what = name
+
+        yield on_attempt, on_phase
+
+
+FIGURES = (
+    "step_us",
+    "interval_us",
+    "control_us",
+    "exposed_us",
+    "temp_bytes",
+    "memory_bytes",
+)
+"""Fields of every step in the JSON."""
+
+
+def document(found: Advised, page: Path) -> dict[str, object]:
+    """``pgle.advise/1`` without its name."""
+    best = None if found.best is None else _attempt(found.best)
+    base = found.base
+    tried = [_attempt(item) for item in found.ranked]
+    facts = text.picked(found, "unchanged left left_sites interrupted warnings")
+    return {
+        "module": base.compiled.scheduled.name,
+        **_figures_of(base),
+        "tried": tried,
+        "best": best,
+        **facts,
+        "account": account.document(found.account),
+        "page": page,
+        "jaxlib": base.compiled.jaxlib,
+        "next": str(commands(found)[0]),
+    }
+
+
+def _figures_of(tried: Tried | None) -> dict[str, object]:
+    """What was predicted of a step; None in every field if it was not compiled."""
+    if tried is None:
+        return dict.fromkeys(FIGURES)
+    control = tried.control
+    values = (
+        tried.step_us,
+        tried.prediction.interval_us,
+        None if control is None else control.step_us,
+        tried.prediction.exposed_us,
+        tried.temp_bytes,
+        tried.memory_bytes,
+    )
+    return dict(zip(FIGURES, values, strict=True))
+
+
+def _attempt(item: Attempt) -> dict[str, object]:
+    """One attempt; ``kind``, ``where`` and ``edit`` of several changes are joined."""
+    gained = item.gained
+    changes = item.changes
+    kinds = " + ".join(change.kind for change in changes)
+    places = " + ".join(change.where for change in changes)
+    edits = "; ".join(change.edit for change in changes)
+    facts = text.picked(item, "same_as verdict why")
+    return {
+        "kind": kinds,
+        "where": places,
+        "edit": edits,
+        "changes": [{**change.switch, "edit": change.edit} for change in changes],
+        **_figures_of(item.tried),
+        "change": None if gained is None else -gained.first.share,
+        "values_compared": item.are_values_compared,
+        "range": _range(item),
+        **facts,
+    }

@@ -1,0 +1,381 @@
+"""`pgle advise` as a function: the compiler tries a program's alternatives.
+
+The program is captured once as it is, and once for each alternative, which the hook makes while the
+program runs. Each step is compiled twice (the second time with other kernels for products) and
+priced by one set of estimates. What both compilations find shorter is then combined, best first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+
+import attrs
+
+from pgle.account.scheduled import account_of_schedule
+from pgle.account.value import Account, StepPart
+from pgle.errors import UserError, WorkloadError, cut, one_line
+from pgle.next import Next
+from pgle.requests.predictions import Advise, Rehearse
+from pgle.run.alternatives import Alternative, alternatives, written
+from pgle.run.capture.capture import capture_modules, devices_for
+from pgle.run.capture.captured import (
+    choose_module,
+    module_name,
+    partitioned,
+    read_captured,
+)
+from pgle.run.compiler.cache import Cache
+from pgle.run.compiler.compile import Compiler, CompileResult, OnPhase, Session
+from pgle.run.directory.directory import claim
+from pgle.run.rehearse_program import (
+    RehearseRequest,
+    Understood,
+    gib,
+    measure,
+    prepared,
+)
+from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
+from pgle.schedule.predict import LEAST_GAIN, Gain, Prediction, gain
+
+MOST_SAID = 160  # characters of a failure that the answer quotes
+NOW = "now"  # folder of the program as it is
+
+
+class Verdict(StrEnum):
+    """What trying an alternative has shown."""
+
+    BETTER = "better"  # both compilations: shorter by `LEAST_GAIN` or more, and it fits
+    WORSE = "worse"  # both: longer by as much; or it does not fit
+    UNSURE = "unsure"  # anything else
+    DIFFERS = "differs"  # its results do
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One step as it was compiled."""
+
+    compiled: CompileResult
+    prediction: Prediction
+    # with the other kernels for products; None: nothing hangs on them
+    control: Prediction | None
+
+    @property
+    def step_us(self) -> float:
+        """By the user's flags."""
+        return self.prediction.step_us
+
+    @property
+    def memory_bytes(self) -> int:
+        """Device memory that it needs; 0: unknown."""
+        return self.compiled.memory_bytes or 0
+
+    @property
+    def temp_bytes(self) -> int:
+        """Of that the memory of values that live within the step; 0: unknown."""
+        return self.compiled.memory.get("temp", 0)
+
+    def gain_over(self, base: Tried) -> Controlled:
+        """What it gains over another one, by both compilations."""
+        first = gain(base.prediction, self.prediction)
+        if base.control is None or self.control is None:
+            return Controlled(first)
+        return Controlled(first, gain(base.control, self.control))
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An alternative, or several together, with what became of it."""
+
+    changes: tuple[Alternative, ...]
+    verdict: Verdict
+    why: str  # one clause; empty: the figures say all
+    tried: Tried | None = None  # None: it was not compiled
+    gained: Controlled | None = None  # over the program as it is
+    same_as: str = ""  # an earlier attempt that makes the same program
+
+    @property
+    def name(self) -> str:
+        """Its changes in a few words."""
+        return " + ".join(change.name for change in self.changes)
+
+    @property
+    def least(self) -> float:
+        """The smaller gain of both compilations, as a share of the step."""
+        return 0.0 if self.gained is None else min(_shares(self.gained))
+
+    @property
+    def are_values_compared(self) -> bool:
+        """Whether its results are known to be those of the program."""
+        return not any(change.changes_values for change in self.changes)
+
+
+@dataclass(frozen=True)
+class Advised:
+    """What the compiler says of a program's alternatives."""
+
+    request: RehearseRequest  # the program as it is
+    base: Tried
+    attempts: tuple[Attempt, ...]  # in the order in which they were tried
+    unchanged: int  # alternatives that make the same program
+    left: int  # alternatives that were not tried
+    left_sites: int  # call sites whose alternatives were not tried
+    interrupted: bool  # the user ended it
+    measure: Next  # the command that measures the program
+    account: Account  # of the step as it is
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def ranked(self) -> list[Attempt]:
+        """The largest gain first; what was not compiled last."""
+        return sorted(self.attempts, key=_rank)
+
+    @property
+    def best(self) -> Attempt | None:
+        """The shortest step that both compilations confirm; None: nothing helps."""
+        found = [item for item in self.attempts if item.verdict is Verdict.BETTER]
+        return max(found, key=lambda item: item.least, default=None)
+
+
+OnAttempt = Callable[[str, int, int], None]
+"""Called with the name of what is tried next, how many were tried, and how many there are."""
+
+
+def advise(
+    asked: Advise,
+    on_phase: OnPhase = lambda phase: None,
+    on_attempt: OnAttempt = lambda name, done, of: None,
+) -> Advised:
+    """Try a program's alternatives. Ctrl-C ends the trials, not the answer."""
+    options = attrs.asdict(asked, recurse=False)
+    words = options.pop("words")
+    budget = options.pop("budget")
+    with prepared(Rehearse(words, **options)) as (known, request):
+        if not known.is_program:
+            remedy = "put -- before its command: pgle advise -- python train.py"
+            raise UserError("advise runs a program", where=words[0], remedy=remedy)
+        with _open_compiler(request, on_phase) as compiler:
+            return _Trials(known, request, compiler, on_attempt).run(budget)
+
+
+@contextmanager
+def _open_compiler(request: RehearseRequest, on_phase: OnPhase) -> Iterator[Compiler]:
+    cache = Cache.of_user() if request.asked.cached else None
+    with Compiler(request.python, cache=cache, on_phase=on_phase) as compiler:
+        yield compiler
+
+
+@dataclass(eq=False)
+class _Trials:
+    """The trials of one program."""
+
+    known: Understood
+    request: RehearseRequest
+    compiler: Compiler
+    on_attempt: OnAttempt
+    attempts: list[Attempt] = field(default_factory=list)
+    unchanged: int = 0
+    # by the text of its step's module
+    programs: dict[bytes, Attempt] = field(default_factory=dict)
+
+    def run(self, budget: int) -> Advised:
+        """Try each alternative, then combinations of the better ones."""
+        request = self.request
+        self.out = request.out / "alternatives"
+        claim(self.out)
+        self.base = self._compiled(request.module, NOW, must_check=False)
+        program = read_captured(request.module.parent)
+        is_written_as = written(program.sites, request.module)
+        every = alternatives(is_written_as)
+        wanted = every[:budget]
+        interrupted = False
+        try:
+            self._try_each(wanted)
+            self._combine()
+        except KeyboardInterrupt:
+            interrupted = True
+        done = sum(len(item.changes) == 1 for item in self.attempts) + self.unchanged
+        base = self.base
+        account = account_of_schedule(
+            base.compiled.scheduled, base.prediction, request.hardware
+        )
+        return Advised(
+            request=request,
+            base=base,
+            attempts=tuple(self.attempts),
+            unchanged=self.unchanged,
+            left=len(every) - done,
+            left_sites=is_written_as.left_out(),
+            interrupted=interrupted,
+            measure=measure(self.known),
+            account=account,
+            warnings=(*self.known.doubts, *request.warnings),
+        )
+
+    def _try_each(self, wanted: Sequence[Alternative]) -> None:
+        for number, change in enumerate(wanted):
+            self.on_attempt(change.name, number, len(wanted))
+            found = self._attempt((change,), f"{number + 1}")
+            if found is None:
+                self.unchanged += 1
+            else:
+                self.attempts.append(found)
+
+    def _combine(self) -> None:
+        """Add the better alternatives to the best one, one after the other."""
+        better = [item for item in self.attempts if _is_better_alone(item)]
+        better.sort(key=lambda item: -item.least)
+        if not better:
+            return
+        best = better[0]
+        for number, item in enumerate(better[1:]):
+            (change,) = item.changes
+            places = {(one.kind, one.where) for one in best.changes}
+            if (change.kind, change.where) in places:
+                continue
+            self.on_attempt(f"with {change.name}", number, len(better) - 1)
+            found = self._attempt((*best.changes, change), f"both{number + 1}")
+            if found is None:
+                continue
+            self.attempts.append(found)
+            if found.verdict is Verdict.BETTER and _is_shorter(found, best):
+                best = found
+
+    def _attempt(self, changes: tuple[Alternative, ...], name: str) -> Attempt | None:
+        """What became of some changes; None if they change nothing."""
+        try:
+            module = self._captured(changes, name)
+            program = module.read_bytes()
+            if program == self.request.module.read_bytes():
+                return None
+            if program in self.programs:
+                return _as(self.programs[program], changes)
+            tried = self._compiled(module, name)
+        except (UserError, WorkloadError) as error:
+            said = cut(one_line(str(error)), MOST_SAID)
+            return Attempt(changes, Verdict.UNSURE, f"it fails: {said}")
+        gained = tried.gain_over(self.base)
+        verdict, why = self._judged(tried, gained)
+        found = Attempt(changes, verdict, why, tried, gained)
+        self.programs[program] = found
+        return found
+
+    def _captured(self, changes: Sequence[Alternative], name: str) -> Path:
+        """The step of the program with some changes."""
+        asked, request = self.known.asked, self.request
+        folder = self.out / name / "captured"
+        step = module_name(request.module)
+        silent = os.open(os.devnull, os.O_WRONLY)
+        try:
+            found = capture_modules(
+                asked.words,
+                folder,
+                target=request.target,
+                devices=devices_for(None, topology=asked.shape),
+                quiet_s=asked.quiet_s,
+                choose=step,
+                until_step=True,
+                output=silent,
+                alternatives=[change.switch for change in changes],
+            )
+        finally:
+            os.close(silent)
+        return choose_module(found, step)
+
+    def _compiled(self, module: Path, name: str, *, must_check: bool = True) -> Tried:
+        """A module's step, by the user's flags and with the other kernels for products."""
+        request = self.request
+        base = replace(
+            request.compilation(),
+            module=partitioned(module),
+            dump_dir=self.out / name / "compiled",
+        )
+        cache = self.compiler.cache
+        trusted = None
+        if cache is not None:
+            trusted = cache.trusted(request.python, base.vendor)
+        session = Session(self.compiler, base, request.hardware, trusted)
+        own = request.flags
+        first = session.schedule("first", own)
+        prediction = session.predicted(first)
+        is_needed = hangs_on_choice([prediction])
+        if must_check and self.base.control is None:
+            is_needed = False
+        control = None
+        if is_needed:
+            other = session.schedule("control", (*own, other_choice(own)))
+            control = session.predicted(other)
+        return Tried(first, prediction, control)
+
+    def _judged(self, tried: Tried, gained: Controlled) -> tuple[Verdict, str]:
+        """The verdict on a compiled alternative, and why."""
+        have = self.request.allocator_bytes
+        need = tried.memory_bytes
+        if have and need > have >= self.base.memory_bytes:
+            return Verdict.WORSE, f"it needs {gib(need)} of {gib(have)}"
+        if tried.prediction.lower_bound:
+            return Verdict.UNSURE, tried.prediction.lower_bound_why
+        verdict = verdict_of(gained)
+        if verdict is Verdict.WORSE:
+            return verdict, longer_by(self.base.prediction, tried.prediction)
+        if verdict is Verdict.UNSURE and gained.depends:
+            return verdict, "it depends on what autotuning picks"
+        return verdict, ""
+
+
+def _as(other: Attempt, changes: tuple[Alternative, ...]) -> Attempt:
+    """An attempt that makes the same program as another one."""
+    why = f"the same program as {other.name}"
+    return replace(other, changes=changes, why=why, same_as=other.name)
+
+
+def _is_better_alone(item: Attempt) -> bool:
+    return item.verdict is Verdict.BETTER and not item.same_as
+
+
+def verdict_of(gained: Controlled) -> Verdict:
+    """What both compilations say of a gain."""
+    shares = _shares(gained)
+    if min(shares) >= LEAST_GAIN:
+        return Verdict.BETTER
+    if max(shares) <= -LEAST_GAIN:
+        return Verdict.WORSE
+    return Verdict.UNSURE
+
+
+def _shares(gained: Controlled) -> list[float]:
+    sides: list[Gain | None] = [gained.first, gained.other]
+    return [side.share for side in sides if side is not None]
+
+
+def _is_shorter(one: Attempt, other: Attempt) -> bool:
+    """Whether an attempt is shorter than another one by both compilations."""
+    if one.tried is None or other.tried is None:
+        return False
+    return verdict_of(one.tried.gain_over(other.tried)) is Verdict.BETTER
+
+
+def _rank(item: Attempt) -> tuple[bool, float]:
+    return item.gained is None, -item.least
+
+
+def longer_by(before: Prediction, after: Prediction) -> str:
+    """Which part of the step grows most, in words; empty if none does."""
+    parts = {
+        StepPart.COMPUTE: "compute_us",
+        StepPart.COMMUNICATION: "exposed_communication_us",
+        StepPart.COPIES: "exposed_copy_us",
+        StepPart.IDLE: "idle_us",
+    }
+    growth = {}
+    for part, name in parts.items():
+        was = getattr(before.timeline.breakdown, name)
+        growth[part] = getattr(after.timeline.breakdown, name) - was
+    most = max(growth, key=lambda part: growth[part])
+    if growth[most] <= 0:
+        return ""
+    return f"{most} grows by {growth[most] / 1e3:,.2f} ms"

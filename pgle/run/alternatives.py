@@ -1,0 +1,197 @@
+"""What a program could be written as instead: a table of kinds of alternatives.
+
+Each is made by the hook while the program is captured again (`pgle_hook/alternatives.py`). Nothing
+in the user's files changes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from pgle.files import read_bytes
+from pgle.run.capture.captured import CallSite, module_name
+
+MOST_SITES = 3  # call sites of a kind that are tried
+
+POLICIES = (
+    "dots_saveable",
+    "dots_with_no_batch_dims_saveable",
+    "nothing_saveable",
+    "everything_saveable",
+)
+"""Policies of `jax.checkpoint` that are tried; the last keeps all values, as no checkpoint does."""
+
+DEFAULT_POLICY = "nothing_saveable"  # of `jax.checkpoint` without a policy
+
+UNROLLED = (2, 4)  # iterations of a scan that are tried together
+
+PRECISIONS = ("tensorfloat32", "bfloat16")
+
+_ARGUMENT = re.compile(r"%arg\d+: tensor<([^>]+)>")
+_NAMED = re.compile(r'^(#loc\d*) = loc\("([^"]+)"', re.MULTILINE)
+_PLACED = re.compile(r'loc\((?:"([^"]+)"|(#loc\d*))\)')
+_DONATED = re.compile(r"tf\.aliasing_output|jax\.buffer_donor")
+_ROOT = re.compile(r"[A-Za-z_]\w*")
+_PRECISE = re.compile(r"dot_general .*precision = \[(?:HIGHEST|HIGH)\b.*xf32>")
+"""A product of f32 arrays that the program does not leave to the Tensor Cores."""
+
+
+class Kind(StrEnum):
+    """What an alternative changes."""
+
+    ATTENTION = "attention"
+    REMAT = "remat"
+    UNROLL = "unroll"
+    PRECISION = "precision"
+    DONATION = "donation"
+
+
+CHANGES_VALUES = frozenset((Kind.ATTENTION, Kind.PRECISION))
+"""Kinds that round otherwise. The others compute the same values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One change of a program."""
+
+    kind: Kind
+    where: str  # ``train.py:41``; a function for donation; empty for the whole program
+    value: str  # the new setting
+    edit: str  # what the user writes
+
+    @property
+    def name(self) -> str:
+        """It in a word or two: ``unroll 2``."""
+        return f"{self.kind} {self.value}"
+
+    @property
+    def switch(self) -> Mapping[str, str]:
+        """What makes the hook use it."""
+        return {"kind": self.kind, "where": self.where, "value": self.value}
+
+    @property
+    def changes_values(self) -> bool:
+        """Whether results are rounded otherwise."""
+        return self.kind in CHANGES_VALUES
+
+
+@dataclass(frozen=True)
+class Written:
+    """A program as it is written: its calls, and the text of its step's module."""
+
+    sites: Sequence[CallSite]
+    module: Path
+    text: str
+
+    def of(self, kind: Kind) -> Sequence[CallSite]:
+        """The first call sites of a kind."""
+        found = {site.where: site for site in self.sites if site.kind == kind}
+        return list(found.values())[:MOST_SITES]
+
+    def left_out(self) -> int:
+        """Call sites that are not tried."""
+        places = {(site.kind, site.where) for site in self.sites}
+        tried = sum(len(self.of(kind)) for kind in Kind)
+        return len(places) - tried
+
+
+def written(sites: Sequence[CallSite], module: Path) -> Written:
+    """A captured program as it is written."""
+    return Written(sites, module, read_bytes(module).decode(errors="replace"))
+
+
+def alternatives(program: Written) -> list[Alternative]:
+    """All alternatives of a program, in the order in which they are tried."""
+    found: list[Alternative] = []
+    for make in MAKERS:
+        found += make(program)
+    return found
+
+
+def _attentions(program: Written) -> Iterator[Alternative]:
+    for site in program.of(Kind.ATTENTION):
+        if site.now == "cudnn":
+            continue
+        edit = 'jax.nn.dot_product_attention(…, implementation="cudnn")'
+        yield Alternative(Kind.ATTENTION, site.where, "cudnn", edit)
+
+
+def _remats(program: Written) -> Iterator[Alternative]:
+    for site in program.of(Kind.REMAT):
+        for policy in POLICIES:
+            if policy == (site.now or DEFAULT_POLICY):
+                continue
+            edit = f"jax.checkpoint(…, policy=jax.checkpoint_policies.{policy})"
+            yield Alternative(Kind.REMAT, site.where, policy, edit)
+
+
+def _unrolls(program: Written) -> Iterator[Alternative]:
+    for site in program.of(Kind.UNROLL):
+        for count in UNROLLED:
+            if site.now == "1" and site.length >= count:
+                edit = f"jax.lax.scan(…, unroll={count})"
+                yield Alternative(Kind.UNROLL, site.where, str(count), edit)
+
+
+def _precisions(program: Written) -> Iterator[Alternative]:
+    if not _PRECISE.search(program.text):
+        return
+    for value in PRECISIONS:
+        edit = f'jax.config.update("jax_default_matmul_precision", "{value}")'
+        yield Alternative(Kind.PRECISION, "", value, edit)
+
+
+def _donations(program: Written) -> Iterator[Alternative]:
+    names = state_of(program.text)
+    if not names:
+        return
+    function = module_name(program.module).removeprefix("jit_")
+    listed = ", ".join(f'"{name}"' for name in names)
+    edit = f"jax.jit({function}, donate_argnames=[{listed}])"
+    yield Alternative(Kind.DONATION, function, ",".join(names), edit)
+
+
+MAKERS: Sequence[Callable[[Written], Iterator[Alternative]]] = (
+    _attentions,
+    _remats,
+    _unrolls,
+    _precisions,
+    _donations,
+)
+"""A row for each kind. A new kind also needs its switch in `pgle_hook/alternatives.py`."""
+
+
+def state_of(text: str) -> list[str]:
+    """Arguments of a module, StableHLO as jax dumps it, whose types are all among its results and
+    none of which is donated: its state, by the names of the function's parameters.
+    """
+    main = next((line for line in text.splitlines() if " @main(" in line), "")
+    taken, _, returned = main.partition(") -> ")
+    names = dict(_NAMED.findall(text))
+    groups: dict[str, Counter[str]] = {}
+    donated: set[str] = set()
+    for part in re.split(r", (?=%arg\d)", taken.partition("@main(")[2]):
+        kind = _ARGUMENT.match(part)
+        places = list(_PLACED.finditer(part))
+        if kind is None or not places:
+            continue
+        name = places[-1][1] or names.get(places[-1][2], "")
+        root = _ROOT.match(name)
+        if root is None:
+            continue
+        groups.setdefault(root[0], Counter())[kind[1]] += 1
+        if _DONATED.search(part):
+            donated.add(root[0])
+    left = Counter(re.findall(r"tensor<([^>]+)>", returned))
+    found = []
+    for name, kinds in groups.items():
+        if kinds <= left:
+            left -= kinds
+            if name not in donated:
+                found.append(name)
+    return found

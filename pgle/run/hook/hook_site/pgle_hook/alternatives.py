@@ -1,0 +1,173 @@
+"""Calls of a captured program that could be made otherwise: noted, and changed where pgle asks.
+
+Only public functions of jax are replaced, and only in the process that captures. Each passes its
+arguments on as they are if no alternative of its call site is asked for.
+"""
+
+import functools
+import os
+import sys
+
+from pgle_hook import after_import, guarded
+from pgle_hook.records import is_own
+
+HALF = ("bfloat16", "float16")  # types that cuDNN's attention takes
+
+_OURS = os.path.dirname(os.path.abspath(__file__))
+_POSITION_OF_UNROLL = 5  # among the arguments of `jax.lax.scan`
+_PRECISION = "jax_default_matmul_precision"
+
+
+class Alternatives:
+    """What the program calls, and what it is to call instead.
+
+    Args:
+        jax: the module, freshly imported.
+        record: of the capture; it gets the call sites.
+        chosen: alternatives to make, each with ``kind``, ``where`` and ``value``.
+    """
+
+    def __init__(self, jax, record, chosen):
+        self._jax = jax
+        self._record = record
+        self._values = {(item["kind"], item["where"]): item["value"] for item in chosen}
+        self._chosen = chosen
+
+    def watch(self):
+        """Put the watching functions in place of those of jax."""
+        jax = self._jax
+        checkpoint = self._checkpoint(jax.checkpoint)
+        jax.checkpoint = jax.remat = checkpoint
+        after_import("jax.ad_checkpoint", lambda module: _set(module, checkpoint))
+        jax.lax.scan = self._scan(jax.lax.scan)
+        if hasattr(jax.nn, "dot_product_attention"):
+            attention = self._attention(jax.nn.dot_product_attention)
+            jax.nn.dot_product_attention = attention
+        for item in self._chosen:
+            if item["kind"] == "donation":
+                jax.jit = self._jit(jax.jit, item["where"], item["value"])
+            if item["kind"] == "precision":
+                self._set_precision(item["value"])
+
+    def _checkpoint(self, usual):
+        policies = self._jax.checkpoint_policies
+
+        @functools.wraps(usual)
+        def checkpoint(*args, **options):
+            now = guarded(lambda: _name_in(policies, options.get("policy")))
+            value = self._value("remat", now)
+            if value:
+                options["policy"] = getattr(policies, value)
+            return usual(*args, **options)
+
+        return checkpoint
+
+    def _scan(self, usual):
+        @functools.wraps(usual)
+        def scan(*args, **options):
+            unroll = _unroll_of(args, options)
+            length = guarded(lambda: self._length_of(args, options)) or 0
+            value = self._value("unroll", str(unroll), length)
+            if value:
+                args = args[:_POSITION_OF_UNROLL]
+                options["unroll"] = int(value)
+            return usual(*args, **options)
+
+        return scan
+
+    def _attention(self, usual):
+        @functools.wraps(usual)
+        def dot_product_attention(query, *args, **options):
+            if str(getattr(query, "dtype", "")) not in HALF:
+                return usual(query, *args, **options)
+            now = options.get("implementation") or "xla"
+            value = self._value("attention", now)
+            if value:
+                options["implementation"] = value
+            return usual(query, *args, **options)
+
+        return dot_product_attention
+
+    def _jit(self, usual, function, names):
+        """`jax.jit` that donates arguments of one function, by their names."""
+
+        @functools.wraps(usual)
+        def jit(*args, **options):
+            if not args:  # a decorator with settings
+                return lambda given: jit(given, **options)
+            is_meant = getattr(args[0], "__name__", "") == function
+            if is_meant and not any(name.startswith("donate") for name in options):
+                options["donate_argnames"] = tuple(names.split(","))
+            return usual(*args, **options)
+
+        return jit
+
+    def _set_precision(self, value):
+        """Set the default precision of products, and keep it when the program sets another."""
+        config = self._jax.config
+        usual = config.update
+
+        def update(name, given):
+            usual(name, value if name == _PRECISION else given)
+
+        usual(_PRECISION, value)
+        config.update = update
+
+    def _length_of(self, args, options):
+        """Iterations of a scan."""
+        given = args[3] if len(args) > 3 else options.get("length")
+        if given is not None:
+            return int(given)
+        xs = args[2] if len(args) > 2 else options.get("xs")
+        leaves = self._jax.tree_util.tree_leaves(xs)
+        return int(leaves[0].shape[0])
+
+    def _value(self, kind, now, length=0):
+        """The setting to use at this call site in place of `now`; None: as it is."""
+        where = guarded(lambda: _place_of_call(os.path.dirname(self._jax.__file__)))
+        if not where:
+            return None
+        found = {"kind": kind, "where": where, "now": now or "", "length": length}
+        guarded(lambda: self._record.site(found))
+        return self._values.get((kind, where))
+
+
+def _set(module, checkpoint):
+    module.checkpoint = module.remat = checkpoint
+
+
+def _unroll_of(args, options):
+    if len(args) > _POSITION_OF_UNROLL:
+        return args[_POSITION_OF_UNROLL]
+    return options.get("unroll", 1)
+
+
+def _name_in(policies, policy):
+    """The public name of a policy; ``own`` for one that the program made, empty for none."""
+    if policy is None:
+        return ""
+    names = (name for name in dir(policies) if getattr(policies, name) is policy)
+    return next(names, "own")
+
+
+def _place_of_call(jax_folder):
+    """Where the program calls: ``train.py:41``; in an installed library if no code is its own."""
+    frame = sys._getframe(1)
+    installed = ""
+    while frame is not None:
+        path = os.path.abspath(frame.f_code.co_filename)
+        if not path.startswith((_OURS, jax_folder + os.sep)):
+            if is_own(frame.f_code.co_filename):
+                return "%s:%d" % (_shown(path), frame.f_lineno)
+            is_file = os.path.exists(path)
+            is_python = os.sep + "functools.py" in path or "contextlib" in path
+            if is_file and not is_python:
+                installed = installed or "%s:%d" % (path, frame.f_lineno)
+        frame = frame.f_back
+    return installed
+
+
+def _shown(path):
+    """A path from the working directory, if it lies below it."""
+    here = os.getcwd() + os.sep
+    return path[len(here) :] if path.startswith(here) else path
