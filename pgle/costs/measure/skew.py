@@ -8,7 +8,15 @@ from typing import NamedTuple
 import numpy as np
 
 from pgle.costs.measure.samples import Samples, sample_chunks
-from pgle.trace.columns import Flags, Floats, Ints, changes, heads, usual_values
+from pgle.trace.columns import (
+    Flags,
+    Floats,
+    Ints,
+    changes,
+    distinct,
+    heads,
+    usual_values,
+)
 
 
 def rank_skew_us(samples: Samples, compute: Flags, groups: Ints) -> Floats:
@@ -179,7 +187,7 @@ def _critical_path(sums: Floats, met: Ints) -> Ints:
         reached += sums[:, stretch]
         if stretch == stretches - 1:
             break
-        for group in np.unique(met[stretch]).tolist():
+        for group in distinct(met[stretch]).tolist():
             members = np.flatnonzero(met[stretch] == group)
             last = reached[:, members].argmax(axis=1)
             waited_for[stretch][:, members] = members[last][:, None]

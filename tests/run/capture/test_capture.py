@@ -515,7 +515,9 @@ def test_a_rehearsal_of_what_is_no_step_is_not_good_unless_it_was_named(
     asked = ForCompiler(module=choose)
     request = settle([module], asked, read_captured(tmp_path), H100, tmp_path)
     assert (
-        Rehearsal.good.fget(SimpleNamespace(request=request, used=True, moves=()))
+        Rehearsal.good.fget(
+            SimpleNamespace(request=request, used=True, moves=(), lower_bound_why="")
+        )
         == good
     )
 
