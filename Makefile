@@ -100,7 +100,7 @@ test: lint  ## Lint, types and every test that this machine can run
 QUICK := $(patsubst %,tests/%,account requests schedule steps scale tune costs/estimate xla/hlo xla/flags report/page \
   test_floors.py test_house_style.py test_next.py test_checks.py)
 quick: $(MADE_DEV)  ## Tests of pure rooms, within a minute
-	$(PY) -m pytest -q -m 'not (minutes or slow or rehearse or browser)' $(QUICK)
+	$(PY) -m pytest -q -m 'not (minutes or slow or rehearse or browser)' -k 'not contention_real' $(QUICK)
 
 lint: $(MADE_DEV)  ## ruff
 	$(call quoted,$(BIN)/ruff) format --check .

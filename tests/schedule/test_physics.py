@@ -180,9 +180,10 @@ def test_a_gpu_with_more_of_everything_is_never_slower(times: float) -> None:
         )
 
 
-def test_each_gpu_of_the_table_is_no_slower_than_the_one_before() -> None:
+def test_each_gpu_of_nvidia_is_no_slower_than_the_one_before() -> None:
+    names = [name for name, gpu in TABLE.items() if gpu.library == H100.library]
     for seed in SEEDS[::5]:  # all 200 hold, and take seconds for each GPU
-        steps = [estimated(seed, name).step_us for name in TABLE]
+        steps = [estimated(seed, name).step_us for name in names]
         assert all(
             after <= before * (1 + ROUNDING) for before, after in pairwise(steps)
         ), seed
