@@ -81,14 +81,19 @@ def next_move(known: Known) -> Move:
         return _after_gpu(known)
     if known.measured is Measured.SIMULATED and known.verdict is Verdict.FASTER:
         return Move.PROVE
-    lever = None if known.account is None else known.account.lever
-    if lever is not None and lever.kind not in BY_SCHEDULE:
+    if _is_edit(known):
         return Move.EDIT
     if known.measured is Measured.NOT and _has_setting(known):
         return Move.MEASURE
     if known.search is Search.NOT and _is_open(known):
         return Move.SEARCH
     return Move.END
+
+
+def _is_edit(known: Known) -> bool:
+    """Whether the largest lever is an edit of the program, or is the machine's."""
+    lever = None if known.account is None else known.account.lever
+    return lever is not None and lever.kind not in BY_SCHEDULE
 
 
 def _after_gpu(known: Known) -> Move:
@@ -99,6 +104,8 @@ def _after_gpu(known: Known) -> Move:
         return Move.REPEAT
     if known.verdict is Verdict.SLOWER:
         return Move.EXPLAIN
+    if _is_edit(known):
+        return Move.EDIT
     if known.search is Search.NOT and _is_open(known):
         return Move.SEARCH
     return Move.END

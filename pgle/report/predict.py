@@ -437,6 +437,9 @@ def _predict_advice(found: Predicted) -> tuple[str, Next | Sentence]:
         words = f"Data decides up to {figures.share(doubt, 0)} more, most of it {item}."
         unmeasured = Sentence.of(f"measure {item}: profile the program")
         return words, _measure(asked, run) or unmeasured
+    known = Known(account=found.account)
+    if next_move(known) is Move.EDIT:
+        return most, account.end_words(known)
     if run is not None:
         return most, following(run)
     if prediction.costs_are == "measured":
@@ -448,12 +451,17 @@ def _predict_advice(found: Predicted) -> tuple[str, Next | Sentence]:
         named = ("--target", target) if target else ()
         devices = ("--devices", found.module.num_devices)
         return most, Next.of("rehearse", asked.hlo, *named, *devices)
-    return most, account.end_words(Known(account=found.account))
+    return most, account.end_words(known)
 
 
 def _is_whole(hlo: AnyPath) -> bool:
-    """Whether a dump has the module as it was before optimizations, which can be compiled."""
-    if not hlo.is_dir():
+    """Whether a dump has the module as it was before optimizations, which can be compiled.
+
+    That of a rehearsal is made of a module that was optimized already.
+    """
+    if not isinstance(hlo, Path) or not hlo.is_dir():
+        return False
+    if (hlo.parent / STORED).exists():
         return False
     return any(".before_optimizations." in path.name for path in hlo.iterdir())
 
