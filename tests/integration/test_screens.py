@@ -120,7 +120,7 @@ SCREENS: list[tuple[list[str], int, str]] = [
         22,
         "! Try these flags: predicted ",
     ),
-    (["predict", *DUMP[1:]], 24, "A step takes "),
+    (["predict", *DUMP[1:]], 25, "A step takes "),
 ]
 """Command, lines at most, and how its verdict begins."""
 
