@@ -1,13 +1,12 @@
 """The account of a step as a value, which every command shows and none computes for itself.
 
 A step has parts, which add up to it. An *opportunity* is one change that would shorten it. Its
-saving is counted against one base, the step of the account, and is drawn from one part of it, so
-that savings of one part can be added up without exceeding it.
+saving is counted against one base, the step of the account, and is drawn from one part of it. What
+all savings of a part come to is at most that part (`Account.together_us`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -45,9 +44,7 @@ class OpportunityKind(StrEnum):
     SCHEDULER = "latency-hiding scheduler"
     PROFILE = "profile"
     STALE_PROFILE = "stale profile"
-    ORDER = "another order"
     FLAGS = "flags"
-    ASYNC = "synchronous collectives"
     # the program
     ATTENTION = "attention that is not fused"
     PRECISION = "products off the Tensor Cores"
@@ -60,7 +57,6 @@ class OpportunityKind(StrEnum):
     COPIES = "exposed copies"
     RECOMPILATION = "repeated compilation"
     OTHER_MODULES = "other modules"
-    EAGER = "eager steps"
     # the machine
     INPUT = "idle between steps"
     HOST = "host gaps inside steps"
@@ -153,11 +149,6 @@ class Account:
     def share(self, us: float) -> float:
         """Microseconds as a share of the step; 0 of an empty step."""
         return us / self.step_us if self.step_us > 0 else 0.0
-
-    @property
-    def is_bound(self) -> bool:
-        """Whether the step is a lower bound only."""
-        return math.isinf(self.most_us)
 
     @property
     def lever(self) -> Opportunity | None:

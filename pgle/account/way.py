@@ -15,9 +15,7 @@ BY_SCHEDULE = frozenset(
         OpportunityKind.SCHEDULER,
         OpportunityKind.PROFILE,
         OpportunityKind.STALE_PROFILE,
-        OpportunityKind.ORDER,
         OpportunityKind.FLAGS,
-        OpportunityKind.ASYNC,
     )
 )
 """Opportunities that need no edit of the program and none of the machine."""
@@ -65,7 +63,7 @@ class Known:
     account: Account | None = None  # of its newest step; None: no step was taken apart
 
 
-def known_of(account: Account, search: Search) -> Known:
+def known_of_account(account: Account, search: Search) -> Known:
     """What an account knows, its timed steps included."""
     timed = account.timed
     if timed is None:

@@ -64,7 +64,7 @@ FINDINGS: Mapping[str, FoundAs] = {
 OF_SCHEDULE = frozenset(("synchronous-collective", "exposed-communication"))
 """Findings that another order or other flags mend: the opportunities of the schedule."""
 
-OF_RECORDING = frozenset(("other-work", "window"))
+OF_RECORDING = frozenset(("other-work", "untimed-records", "window"))
 """Findings that save nothing: they are about the recording."""
 
 

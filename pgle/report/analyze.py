@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from pgle.account.value import LEAST_WORTH
-from pgle.account.way import ENDS, Search, known_of, next_move
+from pgle.account.way import ENDS, Search, known_of_account, next_move
 from pgle.analyze.analysis import MeasuredStep, Memory, on_host
 from pgle.analyze.collectives import MeasuredCollective, Overlap
 from pgle.analyze.differences import (
@@ -286,7 +286,7 @@ def way_on(found: Analysis) -> Commands:
     if found.next:
         return found.next
     search = Search.IN_VAIN if found.is_searched else Search.NOT
-    known = known_of(found.account, search)
+    known = known_of_account(found.account, search)
     move = next_move(known)
     if move not in ENDS:
         command = found.search or found.convert

@@ -141,10 +141,10 @@ def after_stages(run: RunDirectory, found: Comparison | None) -> Commands:
     """
     if found is None:
         return (next_command.launch_of(run).line("run", run.path),)
-    return way_of_run(run, known_of(run, found), found)
+    return way_of_run(run, known_of_run(run, found), found)
 
 
-def known_of(
+def known_of_run(
     run: RunDirectory, found: Comparison, account: Account | None = None
 ) -> Known:
     """What a run directory and its comparison know."""

@@ -24,6 +24,7 @@ OTHERWISE = {
     "run-dir": "compare and doctor have other defaults",
     "jax": "what wrote a log, or what compiles",
     "force": "stages keep the old folder, files are overwritten",
+    "budget": "settings of flags, or alternatives",
     "cache": "that of pgle, or of JAX in auto",
     "devices": "simulated, or compiled for",
     "devices-per-host": "the module may say it",

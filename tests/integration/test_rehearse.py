@@ -50,12 +50,12 @@ def programs(tmp_path_factory):
 
 @pytest.fixture
 def rehearse(capsys, tmp_path):
-    def call(*arguments: object) -> dict:
+    def call(*arguments: object, is_bound: bool = False) -> dict:
         code = run(
             ["rehearse", "-o", str(tmp_path / "out"), "--json", *map(str, arguments)]
         )
         captured = capsys.readouterr()
-        assert code == 0, captured.err
+        assert code == int(is_bound), captured.err
         return json.loads(captured.out)
 
     return call
@@ -70,7 +70,8 @@ def test_the_overlap_workload_gets_better_and_its_gathers_move(programs, rehears
     assert result["profiled"]["exposed_us"] < 0.1 * result["baseline"]["exposed_us"]
     assert "all-gather-start" in {move["name"] for move in result["moved"]}
     kinds = [item["kind"] for item in result["account"]["opportunities"]]
-    assert kinds[:2] == ["latency-hiding scheduler", "profile"]
+    assert kinds[0] == "latency-hiding scheduler"
+    assert "profile" in kinds
     assert result["verdict"].startswith(result["account"]["opportunities"][0]["title"])
 
 
@@ -121,7 +122,8 @@ def refused(capsys, *arguments: object) -> str:
     captured = capsys.readouterr()
     assert code == 2
     *phases, line = captured.err.splitlines()
-    assert all("reading" in phase for phase in phases)
+    told = ("reading", "what the program prints is in")
+    assert all(any(word in phase for word in told) for phase in phases)
     return f"{line}\n"
 
 
@@ -252,7 +254,7 @@ module @jit_step attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 
 def test_calls_that_xla_does_not_know_are_scheduled_and_named(rehearse, tmp_path):
     module = tmp_path / "step.mlir"
     module.write_text(CUSTOM_CALLS)
-    result = rehearse(module, "--target", "h100")
+    result = rehearse(module, "--target", "h100", is_bound=True)
     assert result["devices"] == 4
     unpriced, gathered = result["warnings"]
     assert unpriced.startswith(

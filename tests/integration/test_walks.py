@@ -9,15 +9,21 @@ from documents import write_steps
 from walks import FINE, walk
 
 DATA = Path(__file__).parents[2] / "testdata"
-PAX = DATA / "pax_fsdp4"
+
+
+def data(name: str) -> str:
+    """A recording, as a word for a shell."""
+    return shlex.quote(str(DATA / name))
+
+
 WORKLOAD = f"{shlex.quote(sys.executable)} -m pgle.workloads"
 READ = (
-    f"pgle analyze {PAX / 'proc0.sqlite'}",
-    f"pgle convert {PAX / 'proc0.sqlite'} -o profile.pbtxt",
-    f"pgle analyze {DATA / 'jax_xplane/jax08_gemm.xplane.pb'}",
-    f"pgle show {DATA / 'maxtext_pgle/llama3_1_70b_bf16_64n_sts.pbtxt'}",
-    f"pgle confirm {DATA / 'maxtext_pgle/llama2_7b_pgle_run.log'}",
-    f"pgle predict {DATA / 'hlo/jax-0.10.2/async'}",
+    f"pgle analyze {data('pax_fsdp4/proc0.sqlite')}",
+    f"pgle convert {data('pax_fsdp4/proc0.sqlite')} -o profile.pbtxt",
+    f"pgle analyze {data('jax_xplane/jax08_gemm.xplane.pb')}",
+    f"pgle show {data('maxtext_pgle/llama3_1_70b_bf16_64n_sts.pbtxt')}",
+    f"pgle confirm {data('maxtext_pgle/llama2_7b_pgle_run.log')}",
+    f"pgle predict {data('hlo/jax-0.10.2/async')}",
     "pgle compare steps.jsonl slower.jsonl",
     "pgle flags lint=--xla_gpu_enable_latency_hiding_scheduler=true".replace(
         "=", " ", 1
@@ -26,8 +32,8 @@ READ = (
 """Answers that need no compiler."""
 
 COMPILED = (
-    f"pgle predict {PAX / 'proc0/dump'}",
-    f"pgle rehearse --target h100 --devices 4 {DATA / 'stablehlo/fsdp_mlp_jax_0.10.2.mlir'}",
+    f"pgle predict {data('pax_fsdp4/proc0/dump')}",
+    f"pgle rehearse --target h100 --devices 4 {data('stablehlo/fsdp_mlp_jax_0.10.2.mlir')}",
     f"pgle rehearse --target a100 --devices 4 -- {WORKLOAD} overlap --compile-only",
     f"pgle rehearse --target h100 --devices 4 -- {WORKLOAD} tensor --compile-only",
     f"pgle run --target a100 --capture simulated -- {WORKLOAD} overlap --compile-only",
