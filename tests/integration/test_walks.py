@@ -35,10 +35,10 @@ COMPILED = (
     f"pgle predict {data('pax_fsdp4/proc0/dump')}",
     f"pgle rehearse --target h100 --devices 4 {data('stablehlo/fsdp_mlp_jax_0.10.2.mlir')}",
     f"pgle rehearse --target a100 --devices 4 -- {WORKLOAD} overlap --compile-only",
-    f"pgle rehearse --target h100 --devices 4 -- {WORKLOAD} tensor --compile-only",
+    f"pgle rehearse --target h100 --devices 4 -- {WORKLOAD} fsdp --compile-only",
     f"pgle run --target a100 --capture simulated -- {WORKLOAD} overlap --compile-only",
-    f"pgle run --target h100 --capture simulated -- {WORKLOAD} tensor --compile-only",
-    f"pgle tune --target h100 --devices 4 -- {WORKLOAD} tensor --compile-only",
+    f"pgle run --target h100 --capture simulated -- {WORKLOAD} fsdp --compile-only",
+    f"pgle tune --target h100 --devices 4 -- {WORKLOAD} fsdp --compile-only",
 )
 """Answers of XLA's compiler."""
 
@@ -55,7 +55,7 @@ def test_the_way_from_an_answer_that_was_read_ends(first: str, tmp_path: Path) -
     check(first, tmp_path)
 
 
-@pytest.mark.minutes
+@pytest.mark.slow
 @pytest.mark.rehearse
 @pytest.mark.parametrize("first", COMPILED)
 def test_the_way_from_an_answer_of_the_compiler_ends(
