@@ -49,7 +49,8 @@ def walk(first: str, folder: Path) -> Walk:
 
 
 def _following(answer: str) -> str | None:
-    lines = [line for line in answer.splitlines() if line.startswith("Next: ")]
+    joined = answer.replace("\\\n", "")  # a long command goes on in the next line
+    lines = [line for line in joined.splitlines() if line.startswith("Next: ")]
     return lines[-1].removeprefix("Next: ") if lines else None
 
 
