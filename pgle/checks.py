@@ -92,12 +92,14 @@ def check_switch(name: str, value: Any) -> None:
         )
 
 
+def is_several(value: Any) -> bool:
+    """Whether something holds several values: no text, and no mapping."""
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+
+
 def check_words(name: str, value: Any) -> None:
     """Raise `UserError` for anything but several texts."""
-    is_list = isinstance(value, Iterable) and not isinstance(
-        value, str | bytes | Mapping
-    )
-    if not (is_list and all(isinstance(word, str) for word in value)):
+    if not (is_several(value) and all(isinstance(word, str) for word in value)):
         raise UserError(
             f"{_shown(value)} is no list of texts",
             where=name,

@@ -6,7 +6,7 @@ Each imports what it runs when it runs: NumPy, of which its help needs none.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -19,9 +19,6 @@ from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.report.text import say
 from pgle.requests.steps import AddToHistory, CompareRuns
-
-if TYPE_CHECKING:
-    pass
 
 
 @command(*parameters(CompareRuns), *opt.PAGE)

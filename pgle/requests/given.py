@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from pgle.checks import is_several
 from pgle.errors import UserError
 from pgle.files import AnyPath, as_path
 
@@ -72,7 +73,4 @@ def words(given: StrPath | Sequence[str]) -> tuple[str, ...]:
 
 def texts(given: Sequence[str]) -> tuple[str, ...]:
     """Several texts; what is none stays as it is, for the check of the field."""
-    is_several = isinstance(given, Iterable) and not isinstance(
-        given, str | bytes | Mapping
-    )
-    return tuple(given) if is_several else given  # type: ignore[return-value]
+    return tuple(given) if is_several(given) else given  # type: ignore[return-value]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgle.checks import (
+    SHARE,
     Rule,
     check_numbers,
     check_pattern,
@@ -165,6 +166,7 @@ GPU = GpuName()
 COMMAND = Words()
 SIDES = Words(is_program=False)
 XLA_FLAGS = XlaFlags()
+PORTION = Portion(SHARE)
 FILE = PathOf()
 LOCAL = PathOf(remedy="copy it here first")
 FOLDER = PathOf(

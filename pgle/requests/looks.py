@@ -50,12 +50,9 @@ class Confirm(Bounded):
         default=None,
         kw_only=True,
         converter=optional_path,
-        metadata=option(
-            "--profile",
+        metadata=shared.profile(
             "The profile of the run; default: the one that the log names.",
-            metavar="PROFILE",
-            kind=FILE,
-            meaning="of the run; None: the one that the log names.",
+            "of the run; None: the one that the log names.",
         ),
     )
     jax: str | None = field(
@@ -98,12 +95,9 @@ class Scheduled(Request):
         default=None,
         kw_only=True,
         converter=optional_path,
-        metadata=option(
-            "--profile",
+        metadata=shared.profile(
             "What the scheduler was given  [default: from RUN/perf]",
-            metavar="PROFILE",
-            kind=FILE,
-            meaning="what the scheduler was given; None: from the run directory.",
+            "what the scheduler was given; None: from the run directory.",
         ),
     )
 

@@ -32,9 +32,8 @@ class Option:
     # what `--help` shows as the default; None: the default of the field, if it is not empty
     default: str | None = None
     older: str = ""  # a name that it had before; it works, and `--help` leaves it out
-    is_listed: bool = (
-        False  # several values: an option is repeated, an argument has many words
-    )
+    # several values: an option is repeated, an argument has many words
+    is_listed: bool = False
     is_recorded: bool = True  # an answer depends on it
     is_repeated: bool = True  # the next command has it too
     instead_of: str = ""  # the field that says the same otherwise

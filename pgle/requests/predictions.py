@@ -12,7 +12,7 @@ from pgle.checks import Rule
 from pgle.files import AnyPath
 from pgle.requests import shared, words_of
 from pgle.requests.given import StrPath, local_path, optional_path, path, texts, words
-from pgle.requests.kinds import COMMAND, FILE, FOLDER, LOCAL, SWITCH, Number, Word
+from pgle.requests.kinds import FILE, FOLDER, LOCAL, SWITCH, Number, Word
 from pgle.requests.option import Option, Request, argument, option
 from pgle.requests.shared import (
     DEVICES,
@@ -66,12 +66,9 @@ class Predict(PerHost, Network):
         default=None,
         kw_only=True,
         converter=optional_path,
-        metadata=option(
-            "--profile",
+        metadata=shared.profile(
             "Measured costs; without, all are estimated.",
-            metavar="PROFILE",
-            kind=FILE,
-            meaning="measured costs; None: all are estimated.",
+            "measured costs; None: all are estimated.",
         ),
     )
     target: str | None = field(
@@ -105,11 +102,9 @@ class Rehearse(Costs, OnDevices, ForCompiler):
     words: tuple[str, ...] = field(
         alias="step",
         converter=words,
-        metadata=argument(
+        metadata=shared.program(
             "MODULE | FOLDER | RUN | -- COMMAND...",
             "a module's file, a folder of dumps, a run directory; or the words of a command.",
-            kind=COMMAND,
-            is_listed=True,
         ),
     )
     output: Path | None = field(
@@ -165,12 +160,7 @@ class Tune(Rehearse):
     words: tuple[str, ...] = field(
         alias="step",
         converter=words,
-        metadata=argument(
-            "MODULE | RUN | -- COMMAND...",
-            "as of `rehearse`.",
-            kind=COMMAND,
-            is_listed=True,
-        ),
+        metadata=shared.program("MODULE | RUN | -- COMMAND...", "as of `rehearse`."),
     )
     budget: int = field(
         default=20,
@@ -196,12 +186,7 @@ class Advise(OnDevices, ForCompiler):
     words: tuple[str, ...] = field(
         alias="step",
         converter=words,
-        metadata=argument(
-            "-- COMMAND...",
-            "the words of a command.",
-            kind=COMMAND,
-            is_listed=True,
-        ),
+        metadata=shared.program(),
     )
     budget: int = field(default=20, kw_only=True, metadata=budget("Alternatives"))
     output: Path | None = field(
@@ -243,14 +228,12 @@ class Sized(Request):
 
     build: Build | tuple[str, ...] = field(
         converter=_of_sizes,
-        metadata=argument(
+        metadata=shared.program(
             "-- COMMAND... | HLO...",
             "from a number of GPUs to the step and its arguments, as `rehearse` takes them; "
             "a size for which it raises ValueError, or jax refuses the step, is a row that says "
             "why. Or the words of a command with placeholders; or files of modules, one for "
             "each size.",
-            kind=COMMAND,
-            is_listed=True,
         ),
     )
     devices: tuple[int, ...] = field(
@@ -325,12 +308,10 @@ class Scale(Sized, PerHost, ForCompiler):
         default=None,
         kw_only=True,
         converter=local_path,
-        metadata=option(
-            "--profile",
+        metadata=shared.profile(
             "Measured costs, carried to every size; without, estimates stand in for them.",
-            metavar="PROFILE",
-            kind=LOCAL,
-            meaning="measured costs, carried to every size; None: estimates stand in for them.",
+            "measured costs, carried to every size; None: estimates stand in for them.",
+            LOCAL,
         ),
     )
     measured_on: Path | None = field(

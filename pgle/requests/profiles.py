@@ -26,14 +26,17 @@ def hlo(meaning: str, of: str = "") -> Mapping[str, Option]:
     )
 
 
-def written() -> Mapping[str, Option]:
+def written(
+    help: str = "Profile to write: .pbtxt or .pb.",
+    meaning: str = "profile to write: ``.pbtxt`` or ``.pb``.",
+) -> Mapping[str, Option]:
     """``-o``, the profile that is written."""
     return option(
         "-o --output",
-        "Profile to write: .pbtxt or .pb.",
+        help,
         metavar="OUT",
         kind=FILE,
-        meaning="profile to write: ``.pbtxt`` or ``.pb``.",
+        meaning=meaning,
         is_repeated=False,
         is_general=False,
     )
@@ -65,16 +68,11 @@ class Convert(Forced):
     output: AnyPath | None = field(
         default=None,
         converter=optional_path,
-        metadata=option(
-            "-o --output",
+        metadata=written(
             "Profile (.pbtxt, .pb), or a directory: one per module.  "
             "[default: RUN/profile.pbtxt, else profile.pbtxt]",
-            metavar="OUT",
-            kind=FILE,
-            meaning="``.pbtxt``, ``.pb`` or a folder; None: ``profile.pbtxt``, "
+            "``.pbtxt``, ``.pb`` or a folder; None: ``profile.pbtxt``, "
             "in the run directory if one is converted.",
-            is_repeated=False,
-            is_general=False,
         ),
     )
     hlo: tuple[AnyPath, ...] = field(

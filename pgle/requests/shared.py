@@ -12,19 +12,22 @@ from typing import Self
 
 from attrs import evolve, field, frozen
 
-from pgle.checks import Rule
+from pgle.checks import SHARE, Rule
 from pgle.requests import words_of
 from pgle.requests.given import local_path, texts
 from pgle.requests.kinds import (
+    COMMAND,
+    FILE,
     GPU,
     LOCAL,
     PATTERN,
     SWITCH,
     XLA_FLAGS,
     Bandwidth,
+    Kind,
     Number,
 )
-from pgle.requests.option import Option, Request, option
+from pgle.requests.option import Option, Request, argument, option
 
 DEVICES = Number(words_of.DEVICES)
 GPU_HELP = "GPU: a100, a100-80, h100, h200, b200, … or a gpu_target_config.pbtxt."
@@ -38,10 +41,53 @@ def target(help: str, meaning: str = "", **how: object) -> Mapping[str, Option]:
 
 
 def module(
-    help: str, meaning: str = "", metavar: str = "REGEX"
+    help: str, meaning: str = "", metavar: str = "REGEX", **how: object
 ) -> Mapping[str, Option]:
     """``--module REGEX``."""
-    return option("--module", help, metavar=metavar, kind=PATTERN, meaning=meaning)
+    return option(
+        "--module", help, metavar=metavar, kind=PATTERN, meaning=meaning, **how
+    )
+
+
+def profile(
+    help: str, meaning: str = "", kind: Kind = FILE, **how: object
+) -> Mapping[str, Option]:
+    """``--profile``."""
+    return option(
+        "--profile", help, metavar="PROFILE", kind=kind, meaning=meaning, **how
+    )
+
+
+def devices(help: str, meaning: str = "") -> Mapping[str, Option]:
+    """``--devices``, of one host."""
+    return option(
+        "--devices",
+        help,
+        metavar="N",
+        kind=DEVICES,
+        meaning=meaning,
+        instead_of="topology",
+    )
+
+
+def force(help: str, meaning: str = "") -> Mapping[str, Option]:
+    """``--force``."""
+    return option(
+        "--force",
+        help,
+        kind=SWITCH,
+        meaning=meaning,
+        is_recorded=False,
+        is_repeated=False,
+        is_general=False,
+    )
+
+
+def program(
+    metavar: str = "-- COMMAND...", meaning: str = "the words of a command."
+) -> Mapping[str, Option]:
+    """The program that runs, or what stands for it."""
+    return argument(metavar, meaning, kind=COMMAND, is_listed=True)
 
 
 def devices_per_host(help: str) -> Mapping[str, Option]:
@@ -76,13 +122,9 @@ class OnDevices(OnTarget):
     devices: int | None = field(
         default=None,
         kw_only=True,
-        metadata=option(
-            "--devices",
+        metadata=devices(
             "Devices on one host; short for --topology 1x1xN.",
-            metavar="N",
-            kind=DEVICES,
-            meaning="GPUs of one host; None: as many as the step's mesh has.",
-            instead_of="topology",
+            "GPUs of one host; None: as many as the step's mesh has.",
         ),
     )
     topology: str | None = field(
@@ -175,14 +217,11 @@ class Captured(Request):
     module: str | None = field(
         default=None,
         kw_only=True,
-        metadata=option(
-            "--module",
+        metadata=module(
             "Without a GPU: which of several modules, by name; else the program's step.",
-            metavar="NAME|REGEX",
-            kind=PATTERN,
+            "which of several modules, by name or regular expression; None: the step.",
+            "NAME|REGEX",
             older="--choose",
-            meaning="which of several modules, by name or regular expression; "
-            "None: the step.",
         ),
     )
     quiet_s: float = field(
@@ -231,12 +270,10 @@ class Costs(Request):
         default=None,
         kw_only=True,
         converter=local_path,
-        metadata=option(
-            "--profile",
+        metadata=profile(
             "Measured costs; without, estimates stand in for them.",
-            metavar="PROFILE",
-            kind=LOCAL,
-            meaning="measured costs; None: estimates stand in for them.",
+            "measured costs; None: estimates stand in for them.",
+            LOCAL,
         ),
     )
 
@@ -248,21 +285,13 @@ class Forced(Request):
     force: bool = field(
         default=False,
         kw_only=True,
-        metadata=option(
-            "--force",
-            "Overwrite output files that exist.",
-            kind=SWITCH,
-            meaning="overwrite.",
-            is_recorded=False,
-            is_repeated=False,
-            is_general=False,
-        ),
+        metadata=force("Overwrite output files that exist.", "overwrite."),
     )
 
 
 def bound(names: str, help: str, meaning: str) -> Mapping[str, Option]:
     """A bound on what a profile must cover, as a share."""
-    return option(names, help, kind=Number(Rule(0, 1)), meaning=meaning)
+    return option(names, help, kind=Number(SHARE), meaning=meaning)
 
 
 @frozen(slots=False)

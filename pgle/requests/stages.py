@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -12,28 +11,9 @@ from pgle.checks import Rule
 from pgle.files import AnyPath
 from pgle.requests import shared
 from pgle.requests.given import local_path, optional_path, place, texts
-from pgle.requests.kinds import COMMAND, FILE, FOLDER, SWITCH, Number, OneOf, Portion
-from pgle.requests.option import Option, Request, argument, option
+from pgle.requests.kinds import FOLDER, PORTION, SWITCH, Number, OneOf
+from pgle.requests.option import Request, option
 from pgle.requests.shared import Bounded, Captured, Flags, OnDevices, OnTarget
-
-
-def program() -> Mapping[str, Option]:
-    """The program that runs."""
-    return argument(
-        "-- COMMAND...", "the words of a command.", kind=COMMAND, is_listed=True
-    )
-
-
-def again(help: str) -> Mapping[str, Option]:
-    """``--force``, which overwrites nothing here."""
-    return option(
-        "--force",
-        help,
-        kind=SWITCH,
-        is_recorded=False,
-        is_repeated=False,
-        is_general=False,
-    )
 
 
 @frozen(slots=False)
@@ -74,25 +54,23 @@ class Profiled(Request):
 class Stage(InRunDirectory, Profiled, OnDevices, Flags, Captured):
     """A program that is launched, here or on a GPU that is not there."""
 
-    words: tuple[str, ...] = field(default=(), converter=texts, metadata=program())
+    words: tuple[str, ...] = field(
+        default=(), converter=texts, metadata=shared.program()
+    )
     target: str = field(
         default="h100", kw_only=True, metadata=shared.target(shared.GPU_HELP)
     )
     devices: int | None = field(
         default=None,
         kw_only=True,
-        metadata=option(
-            "--devices",
-            "Devices to simulate.  [default: 4]",
-            metavar="N",
-            kind=shared.DEVICES,
-            instead_of="topology",
-        ),
+        metadata=shared.devices("Devices to simulate.  [default: 4]"),
     )
     force: bool = field(
         default=False,
         kw_only=True,
-        metadata=again("Run a stage again; its old folder is kept under another name."),
+        metadata=shared.force(
+            "Run a stage again; its old folder is kept under another name."
+        ),
     )
 
 
@@ -137,12 +115,7 @@ class PerfStage(Stage, Bounded):
         default=None,
         kw_only=True,
         converter=optional_path,
-        metadata=option(
-            "--profile",
-            "[default: from the run directory]",
-            metavar="PROFILE",
-            kind=FILE,
-        ),
+        metadata=shared.profile("[default: from the run directory]"),
     )
     baseline: bool = field(
         default=False,
@@ -166,7 +139,7 @@ class Run(Stage, InMode, Windowed, Bounded):
             "--fail-slower",
             "Bound on a slowdown.",
             metavar="SHARE",
-            kind=Portion(Rule(0, 1)),
+            kind=PORTION,
             default="1%",
         ),
     )
@@ -220,11 +193,13 @@ class AutoPgleRuns(Request):
 class Auto(InRunDirectory, AutoPgleRuns, Windowed, Flags):
     """A program that AutoPGLE profiles."""
 
-    words: tuple[str, ...] = field(default=(), converter=texts, metadata=program())
+    words: tuple[str, ...] = field(
+        default=(), converter=texts, metadata=shared.program()
+    )
     force: bool = field(
         default=False,
         kw_only=True,
-        metadata=again("Run again; old folders are kept under other names."),
+        metadata=shared.force("Run again; old folders are kept under other names."),
     )
 
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, TypeAlias
 from attrs import field, frozen
 
 from pgle.checks import Rule
-from pgle.requests import words_of
+from pgle.requests import shared, words_of
 from pgle.requests.given import Paths, local_path, place, texts
 from pgle.requests.kinds import (
     FOLDER,
     LOCAL,
     PAIR,
     PATTERN,
+    PORTION,
     SIDES,
     SWITCH,
     Number,
     PathOf,
-    Portion,
     Word,
 )
 from pgle.requests.option import Request, argument, option
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 Times: TypeAlias = "Paths | npt.ArrayLike | Sequence[npt.ArrayLike]"
 """Paths of runs; or an array of step times in seconds; or several such arrays, one for each run."""
-SHARE = Portion(Rule(0, 1))
 
 
 @frozen(slots=False)
@@ -66,7 +65,7 @@ class Assumed(Request):
             "--fail-slower",
             "Fail if NEW is shown to be slower by more than this: 2%.",
             metavar="SHARE",
-            kind=SHARE,
+            kind=PORTION,
             meaning="the answer is not ok if `new` is shown to be slower by more than this "
             "share: 0.02.",
         ),
@@ -98,7 +97,7 @@ class Assumed(Request):
             "--max-loss-change",
             "Fail if the loss differs by more.",
             metavar="SHARE",
-            kind=SHARE,
+            kind=PORTION,
             meaning="the answer is not ok if the loss differs by more, as a share.",
         ),
     )
@@ -119,7 +118,7 @@ class Assumed(Request):
             "--same-within",
             "What counts as the same.",
             metavar="SHARE",
-            kind=SHARE,
+            kind=PORTION,
             default="0.5%",
             meaning="what counts as the same, as a share.",
         ),
@@ -131,7 +130,7 @@ class Assumed(Request):
             "--launch-spread --run-noise",
             "How much launches differ (standard deviation); used if each side has one run.",
             metavar="SHARE",
-            kind=SHARE,
+            kind=PORTION,
             meaning="standard deviation between launches as a share, where each side has one "
             "run: 0.003; None: assumed.",
         ),
@@ -265,12 +264,8 @@ class Abba(Request):
         default=None,
         kw_only=True,
         converter=local_path,
-        metadata=option(
-            "--profile",
-            "With --abba: profile of side B.",
-            metavar="PROFILE",
-            kind=LOCAL,
-            is_general=False,
+        metadata=shared.profile(
+            "With --abba: profile of side B.", kind=LOCAL, is_general=False
         ),
     )
     run_dir: Path = field(
