@@ -151,6 +151,10 @@ class Hardware:
             family = _WIDER.get(family, "f32")
         return self.tflops[family]
 
+    def memory_us(self, size_bytes: float) -> float:
+        """Microseconds in which device memory moves so many bytes."""
+        return size_bytes / (self.memory_gb_s * MEMORY_EFFICIENCY * 1e3)
+
     def on_network(self, gb_s: float | None) -> Hardware:
         """The GPU on a network that the user names; itself if none is named."""
         return (

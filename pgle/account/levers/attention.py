@@ -18,7 +18,8 @@ from pgle.account.levers.attention_speed import (
 )
 from pgle.account.levers.flow import RESHAPED, Flow
 from pgle.account.levers.places import places, taken_us
-from pgle.account.levers.softmax import Key, Scores, followed, joined
+from pgle.account.levers.savings import bound_alone
+from pgle.account.levers.softmax import Key, Scores, followed, joined, touching
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
 from pgle.errors import in_words, many
@@ -63,10 +64,10 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     )
     is_published = has_figures(step.hardware)
     edit = _edit(flow, forward, bool(causal)) if is_published else _KERNEL
-    return Opportunity(
+    known = Opportunity(
         kind=OpportunityKind.ATTENTION,
-        expected_us=now_us - fused.likely if is_published else None,
-        least_us=max(now_us - fused.most, 0.0) if is_published else 0.0,
+        expected_us=now_us - fused.likely,
+        least_us=max(now_us - fused.most, 0.0),
         most_us=now_us - fused.least,
         part=StepPart.COMPUTE,
         basis=Basis.ESTIMATED,
@@ -76,6 +77,7 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
         where=places(step, kernels),
         instructions=frozenset(kernels),
     )
+    return known if is_published else bound_alone(known)
 
 
 _KERNEL = (
@@ -183,13 +185,8 @@ def _kernels(flow: Flow, scores: Sequence[Scores]) -> set[str]:
     kept = _kept(flow, forward)
     found = {flow.kernel[name] for name in _fills(flow, kept)}
     loaded = _loaded(flow, kept, {flow.elements(name) for name in products})
-    for name in joined(flow, [*products, *loaded]):
-        found.add(flow.kernel[name])
-        for user in flow.users.get(name, ()):
-            opcode = flow.nodes[user].opcode
-            if user in flow.products or opcode in ("reduce", "dynamic-update-slice"):
-                found.add(flow.kernel[user])
-    return found
+    region = joined(flow, [*products, *loaded])
+    return found | touching(flow, region, ("reduce", "dynamic-update-slice"))
 
 
 def _kept(flow: Flow, region: Sequence[str]) -> dict[Variable, str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pgle.xla.hardware import NCCL
-from pgle.xla.targets import KERNEL_US, MEMORY_EFFICIENCY, Hardware
+from pgle.xla.targets import KERNEL_US, Hardware
 
 _LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 
@@ -94,7 +94,7 @@ def fused_us(
     peak = hardware.tflops["f16"] * 1e6
     # queries, keys, values and results, which are read or written once
     moved = 4 * 2.0 * scores / length * depth
-    floor = KERNEL_US + moved / (hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3)
+    floor = KERNEL_US + hardware.memory_us(moved)
     least, likely, most = (
         max(floor, work / (peak * each))
         for each in (share.most, share.likely, share.least)

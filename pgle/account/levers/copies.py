@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pgle.account.levers.flow import Flow
-from pgle.account.levers.places import places, room_bytes
+from pgle.account.levers.places import in_gib, places, room_bytes
+from pgle.account.levers.savings import bound_alone
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
 from pgle.costs.estimate.estimate import transferred_bytes
@@ -13,8 +14,6 @@ from pgle.errors import in_words, many
 from pgle.xla.hlo.module import HOST_MEMORY_SPACE
 from pgle.xla.host_copies import is_host_copy
 from pgle.xla.targets import HOST_LINK_EFFICIENCY
-
-_GIB = 1 << 30
 
 
 def find(step: StepCosts, flow: Flow) -> Opportunity | None:
@@ -31,10 +30,10 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     if step.basis is Basis.ESTIMATED:
         surely *= HOST_LINK_EFFICIENCY
     why = _why(len(found), now_us, needed, room)
-    return Opportunity(
+    known = Opportunity(
         kind=OpportunityKind.COPIES,
-        expected_us=now_us if fits else None,
-        least_us=surely if fits else 0.0,
+        expected_us=now_us,
+        least_us=surely,
         most_us=now_us,
         part=StepPart.COPIES,
         basis=step.basis,
@@ -44,6 +43,7 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
         where=places(step, found),
         instructions=frozenset(found),
     )
+    return known if fits else bound_alone(known)
 
 
 _FITS_TITLE = "Keep in device memory what the step copies from and to the host"
@@ -59,11 +59,11 @@ _TOO_LARGE = (
 
 
 def _why(count: int, now_us: float, needed: int, room: int | None) -> str:
-    what = f"{needed / _GIB:.3g} GiB from and to the host"
+    what = f"{in_gib(needed)} GiB from and to the host"
     found = f"{many(count, 'transfer')} of {what} stay exposed for {in_words(now_us)}"
     if room is None:
         return found
-    return f"{found}; {room / _GIB:.3g} GiB of device memory are free"
+    return f"{found}; {in_gib(room)} GiB of device memory are free"
 
 
 def _host_copies(step: StepCosts, flow: Flow) -> Sequence[str]:

@@ -6,13 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from pgle.account.levers.flow import Flow
-from pgle.account.levers.places import places, taken_us
+from pgle.account.levers.places import in_gib, places, taken_us
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import Opportunity, OpportunityKind, StepPart
 from pgle.errors import in_words, many
 from pgle.xla.hlo.module import Instruction, Module
-
-_GIB = 1 << 30
 
 _KEPT = ("bitcast", "reshape")  # opcodes between a parameter and its copy
 
@@ -26,7 +24,7 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     now_us = taken_us(step, copied)
     arguments = {item.name: item for item in copied.values()}
     size = sum(item.shape.size_bytes for item in arguments.values())
-    what = f"{many(len(arguments), 'argument')} ({size / _GIB:.3g} GiB)"
+    what = f"{many(len(arguments), 'argument')} ({in_gib(size)} GiB)"
     edit = _edit(sorted(arguments.values(), key=_number))
     return Opportunity(
         kind=OpportunityKind.DONATION,

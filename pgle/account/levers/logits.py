@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from pgle.account.levers.flow import Flow
 from pgle.account.levers.places import places, taken_us
-from pgle.account.levers.softmax import Scores, followed, joined
+from pgle.account.levers.savings import least_saved_us
+from pgle.account.levers.softmax import Scores, followed, joined, touching
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
 from pgle.costs.estimate.products import Matmul
 from pgle.errors import in_words, many
-from pgle.schedule.predict import ESTIMATE_RANGE
 from pgle.xla.hlo.module import BITS
-from pgle.xla.targets import KERNEL_US, MEMORY_EFFICIENCY
+from pgle.xla.targets import KERNEL_US
 
 _VOCABULARY = 4096  # words from which on logits count as many
 
@@ -48,7 +48,7 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     return Opportunity(
         kind=OpportunityKind.LOGITS,
         expected_us=now_us - likely,
-        least_us=max(now_us - ESTIMATE_RANGE[1] * likely, 0.0),
+        least_us=least_saved_us(now_us, likely),
         most_us=now_us - least,
         part=StepPart.COMPUTE,
         basis=Basis.ESTIMATED,
@@ -86,12 +86,8 @@ def _words(flow: Flow, name: str, size: Matmul) -> int:
 
 def _kernels(flow: Flow, item: Scores) -> set[str]:
     """Kernels that read or write logits, and multiply nothing."""
-    found: set[str] = set()
-    for name in joined(flow, [item.product]):
-        found.add(flow.kernel[name])
-        for user in flow.users.get(name, ()):
-            if flow.opcode(user) in ("reduce", "gather", "scatter"):
-                found.add(flow.kernel[user])
+    region = joined(flow, [item.product])
+    found = touching(flow, region, ("reduce", "gather", "scatter"))
     return found - {flow.kernel[name] for name in flow.products}
 
 
@@ -100,5 +96,5 @@ def _passes_us(step: StepCosts, flow: Flow, item: Scores, forward: int) -> float
     passes = forward + (_BACKWARD_PASSES if item.products else 0)
     width = BITS.get(flow.shape(item.product).dtype, 16) / 8
     size = passes * flow.elements(item.product) * width
-    one = KERNEL_US + size / (step.hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3)
+    one = KERNEL_US + step.hardware.memory_us(size)
     return one * step.count.get(flow.kernel[item.product], 1.0)

@@ -6,17 +6,16 @@ from collections.abc import Iterator
 
 from pgle.account.levers.flow import Flow
 from pgle.account.levers.places import places, taken_us
+from pgle.account.levers.savings import bound_alone, least_saved_us
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
 from pgle.costs.estimate.estimate import bytes_accessed
 from pgle.errors import in_words
-from pgle.schedule.predict import ESTIMATE_RANGE
 from pgle.xla.collectives import collective_kind
-from pgle.xla.targets import KERNEL_US, MEMORY_EFFICIENCY
+from pgle.xla.targets import KERNEL_US
 
-_SMALL_US = (
-    10.0  # of one kernel, most of which is its launch and the first bytes from memory
-)
+# of one kernel, most of which is its launch and the first bytes from memory
+_SMALL_US = 10.0
 _MANY = 64  # small kernels from which on an optimizer counts as split up
 
 _FLAT_KERNELS = 8
@@ -46,15 +45,14 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     if flat_us >= now_us:
         return None
     is_whole = step.module.num_partitions == 1
-    surely = max(now_us - ESTIMATE_RANGE[1] * flat_us, 0.0)
     update = (
         f"{len(kernels):,} kernels of at most {in_words(_SMALL_US)} update the state"
     )
     why = f"{update} in {in_words(now_us)} a step, a few large ones in {in_words(flat_us)}"
-    return Opportunity(
+    known = Opportunity(
         kind=OpportunityKind.OPTIMIZER,
-        expected_us=now_us - flat_us if is_whole else None,
-        least_us=surely if is_whole else 0.0,
+        expected_us=now_us - flat_us,
+        least_us=least_saved_us(now_us, flat_us),
         most_us=now_us - flat_us,
         part=StepPart.COMPUTE,
         basis=Basis.ESTIMATED,
@@ -64,6 +62,7 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
         where=places(step, kernels),
         instructions=frozenset(kernels),
     )
+    return known if is_whole else bound_alone(known)
 
 
 _WHOLE = "Wrap the optimizer in optax.flatten, so that it updates one long array."
@@ -112,8 +111,7 @@ def _flat_us(step: StepCosts, kernels: list[str]) -> float:
     moved = sum(bytes_accessed(module, item)[0] for item in items)
     parameters = sum(_largest_bytes(step, item.name) for item in items)
     size = moved + _COPIES * parameters
-    speed = step.hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3
-    return _FLAT_KERNELS * KERNEL_US + size / speed
+    return _FLAT_KERNELS * KERNEL_US + step.hardware.memory_us(size)
 
 
 def _largest_bytes(step: StepCosts, kernel: str) -> int:

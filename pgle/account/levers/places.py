@@ -8,6 +8,7 @@ from pgle.account.step_costs import StepCosts
 from pgle.account.value import Place
 
 MOST_PLACES = 10  # of an opportunity
+_GIB = 1 << 30
 
 
 def taken_us(step: StepCosts, names: Iterable[str]) -> float:
@@ -20,6 +21,11 @@ def room_bytes(step: StepCosts) -> int | None:
     if step.peak_bytes is None or step.limit_bytes is None:
         return None
     return max(step.limit_bytes - step.peak_bytes, 0)
+
+
+def in_gib(size_bytes: int) -> str:
+    """A size as a number of GiB: ``1.5``."""
+    return f"{size_bytes / _GIB:.3g}"
 
 
 def places(step: StepCosts, names: Iterable[str]) -> tuple[Place, ...]:

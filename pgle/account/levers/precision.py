@@ -7,16 +7,14 @@ from dataclasses import dataclass, replace
 
 from pgle.account.levers.flow import Flow
 from pgle.account.levers.places import places, taken_us
+from pgle.account.levers.savings import least_saved_us
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
 from pgle.costs.estimate.products import Matmul, least_product_us, matmul_us
 from pgle.errors import in_words, many
-from pgle.schedule.predict import ESTIMATE_RANGE
 
-_SLOW = (
-    "f32",
-    "tf32",
-)  # arithmetic of f32 products, in full and as XLA does it by default
+# arithmetic of f32 products, in full and as XLA does it by default
+_SLOW = ("f32", "tf32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +45,10 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     exact = [item.kernel for item in slow if item.is_exact]
     is_exact = taken_us(step, exact) > now_us / 2
     why = _why(len(slow), now_us, likely, is_exact)
-    surely = max(now_us - ESTIMATE_RANGE[1] * likely, 0.0)
     return Opportunity(
         kind=OpportunityKind.PRECISION,
         expected_us=now_us - likely,
-        least_us=surely,
+        least_us=least_saved_us(now_us, likely),
         most_us=now_us - least,
         part=StepPart.COMPUTE,
         basis=Basis.ESTIMATED,

@@ -6,21 +6,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from pgle.account.levers.flow import Flow
-from pgle.account.levers.places import places, room_bytes, taken_us
+from pgle.account.levers.places import in_gib, places, room_bytes, taken_us
+from pgle.account.levers.savings import bound_alone, least_saved_us
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
 from pgle.costs.estimate.estimate import ELEMENTS_PER_CLOCK
 from pgle.errors import in_words, many
-from pgle.schedule.predict import ESTIMATE_RANGE
-from pgle.xla.targets import KERNEL_US, MEMORY_EFFICIENCY
+from pgle.xla.targets import KERNEL_US
 
-_AGAIN = (
-    "rematted_computation"  # in JAX's names of what `jax.checkpoint` computes again
-)
+# in JAX's names of what `jax.checkpoint` computes again
+_AGAIN = "rematted_computation"
 
 _NEARLY_FULL = 0.95  # of the memory that a program can have
-
-_GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +46,10 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     now_us = taken_us(step, kernels)
     keeping_us = sum(item.kept_us for item in kept)
     size = sum(item.size_bytes for item in kept)
-    is_known = room is not None
-    surely = max(now_us - ESTIMATE_RANGE[1] * keeping_us, 0.0)
-    return Opportunity(
+    known = Opportunity(
         kind=OpportunityKind.REMAT,
-        expected_us=now_us - keeping_us if is_known else None,
-        least_us=surely if is_known else 0.0,
+        expected_us=now_us - keeping_us,
+        least_us=least_saved_us(now_us, keeping_us),
         most_us=now_us,
         part=StepPart.COMPUTE,
         basis=Basis.ESTIMATED,
@@ -64,6 +59,7 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
         where=places(step, kernels),
         instructions=frozenset(kernels),
     )
+    return bound_alone(known) if room is None else known
 
 
 _EDIT = (
@@ -74,10 +70,10 @@ _EDIT = (
 
 def _why(count: int, now_us: float, size: int, room: int | None) -> str:
     again = f"{many(count, 'product')} computed again: {in_words(now_us)} a step"
-    kept = f"their results need {size / _GIB:.3g} GiB"
+    kept = f"their results need {in_gib(size)} GiB"
     if room is None:
         return f"{again}; {kept}"
-    return f"{again}; {kept}, {room / _GIB:.3g} are free"
+    return f"{again}; {kept}, {in_gib(room)} are free"
 
 
 def find_room(step: StepCosts, flow: Flow) -> Opportunity | None:
@@ -88,7 +84,7 @@ def find_room(step: StepCosts, flow: Flow) -> Opportunity | None:
     names = (node.op_name for node in flow.nodes.values())
     if not is_full or any(_AGAIN in name for name in names):
         return None
-    used = f"{step.peak_bytes / _GIB:.3g} of {step.limit_bytes / _GIB:.3g} GiB"
+    used = f"{in_gib(step.peak_bytes)} of {in_gib(step.limit_bytes)} GiB"
     return Opportunity(
         kind=OpportunityKind.KEEP_LESS,
         expected_us=None,
@@ -124,9 +120,7 @@ def _kept_us(step: StepCosts, flow: Flow, name: str) -> float:
     if flow.computation[name] == flow.module.entry:
         return 0.0
     hardware = step.hardware
-    pass_us = flow.shape(name).size_bytes / (
-        hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3
-    )
+    pass_us = hardware.memory_us(flow.shape(name).size_bytes)
     elements_a_us = hardware.cores * hardware.clock_ghz * ELEMENTS_PER_CLOCK * 1e3
     written_us = max(2 * pass_us, flow.elements(name) / elements_a_us)
     return 2 * KERNEL_US + written_us + 3 * pass_us

@@ -9,14 +9,14 @@ from math import prod
 
 from pgle.account.levers.flow import Flow
 from pgle.account.levers.places import places, taken_us
+from pgle.account.levers.savings import bound_alone, least_saved_us
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
 from pgle.costs.estimate.products import Matmul, least_product_us, matmul_us
 from pgle.costs.estimate.scatters import overwrites, places_of, rows_of
 from pgle.errors import in_words, many
-from pgle.schedule.predict import ESTIMATE_RANGE
 from pgle.xla.hlo.module import BITS
-from pgle.xla.targets import KERNEL_US, MEMORY_EFFICIENCY, Hardware
+from pgle.xla.targets import KERNEL_US, Hardware
 
 _WORTH = 0.5
 """Part of a scatter's time that its replacement may take at most. A smaller gain is not sure: both
@@ -53,21 +53,22 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     likely = sum(step.count[name] * other.us for name, other in found.items())
     least = sum(step.count[name] * other.least_us for name, other in found.items())
     is_sure = all(other.is_product for other in found.values())
-    expected = now_us - likely if is_sure else None
-    surely = max(now_us - ESTIMATE_RANGE[1] * likely, 0.0) if is_sure else 0.0
-    return Opportunity(
+    surely = least_saved_us(now_us, likely)
+    why = _why(len(found), now_us, likely, is_sure)
+    known = Opportunity(
         kind=OpportunityKind.SCATTER,
-        expected_us=expected,
+        expected_us=now_us - likely,
         least_us=surely,
         most_us=now_us - least,
         part=StepPart.COMPUTE,
         basis=Basis.ESTIMATED,
         title=_title(step, found, is_sure),
-        why=_why(len(found), now_us, likely, is_sure),
+        why=why,
         edit=_PRODUCT if is_sure else _SORTED,
         where=places(step, found),
         instructions=frozenset(found),
     )
+    return known if is_sure else bound_alone(known)
 
 
 _PRODUCT = (
@@ -124,4 +125,4 @@ def _replacement(step: StepCosts, flow: Flow, name: str) -> _Replacement:
 
 def _memory_us(hardware: Hardware, size: float) -> float:
     """Microseconds of a kernel that moves so many bytes."""
-    return KERNEL_US + size / (hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3)
+    return KERNEL_US + hardware.memory_us(size)

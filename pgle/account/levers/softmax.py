@@ -5,7 +5,7 @@ Scores of attention are such results, and the logits of a loss over a vocabulary
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pgle.account.levers.flow import Flow
@@ -77,3 +77,14 @@ def joined(flow: Flow, seeds: Sequence[str]) -> list[str]:
                 seen.add(node)
                 todo.append(node)
     return todo
+
+
+def touching(flow: Flow, region: Iterable[str], opcodes: Sequence[str]) -> set[str]:
+    """The kernels of some nodes, and those that take them to products or by some opcodes."""
+    found: set[str] = set()
+    for name in region:
+        found.add(flow.kernel[name])
+        for user in flow.users.get(name, ()):
+            if user in flow.products or flow.opcode(user) in opcodes:
+                found.add(flow.kernel[user])
+    return found

@@ -51,7 +51,6 @@ from pgle.xla.targets import (
     ATTENTION_EFFICIENCY,
     HOST_LINK_EFFICIENCY,
     KERNEL_US,
-    MEMORY_EFFICIENCY,
     Hardware,
     by_architecture,
 )
@@ -216,7 +215,7 @@ def compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> 
     device, host = _bytes(module, instruction, needed)
     moved = device_bytes_of_passes(module, instruction, device)
     moved += uncoalesced_bytes(module, instruction).likely
-    memory = moved / (hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3)
+    memory = hardware.memory_us(moved)
     link = host / (hardware.host_gb_s * HOST_LINK_EFFICIENCY * 1e3)
     threads = _unvectorized(instruction, needed) / (
         hardware.cores * hardware.clock_ghz * ELEMENTS_PER_CLOCK * 1e3

@@ -27,7 +27,6 @@ from pgle.xla.targets import (
     ATTENTION_EFFICIENCY,
     ATTENTION_RANGE,
     KERNEL_US,
-    MEMORY_EFFICIENCY,
     Hardware,
 )
 from pgle.xla.vendors import maker_of
@@ -100,9 +99,9 @@ def _of_reads(
     extra = uncoalesced_bytes(module, instruction)
     if extra.most <= 0:
         return None
-    per_us = hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3
-    least_us = max(us - (extra.likely - extra.least) / per_us, KERNEL_US)
-    most_us = us + (extra.most - extra.likely) / per_us
+    spared_us = hardware.memory_us(extra.likely - extra.least)
+    least_us = max(us - spared_us, KERNEL_US)
+    most_us = us + hardware.memory_us(extra.most - extra.likely)
     return Range(least_us, most_us, "reads across memory may be in a cache")
 
 
@@ -197,8 +196,7 @@ def _by_image_us(module: Module, item: Instruction, hardware: Hardware) -> float
         2 * one.m * one.k * BITS.get(one.dtype, 32) / 8 for one in matmuls(module, item)
     )
     launches_us = 2 * KERNEL_US * given.dimensions[0]
-    per_us = hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3
-    return launches_us + laid_out / per_us
+    return launches_us + hardware.memory_us(laid_out)
 
 
 def _crosses_hosts(
