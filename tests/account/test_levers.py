@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from random_modules import RandomModule
 
 from pgle.account.levers import find_levers
 from pgle.account.levers.flow import Flow
+from pgle.account.levers.places import taken_us
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import LEAST_WORTH, Basis, Opportunity, OpportunityKind
 from pgle.xla.hlo.dumps import read_modules
@@ -61,3 +63,13 @@ def test_no_lever_saves_more_than_its_instructions_take(path: Path, gpu: str) ->
 def test_the_same_holds_for_random_modules(seed: int) -> None:
     step = alike(RandomModule(seed).module, "h100-sxm")
     check(step, find_levers(step))
+
+
+def test_what_instructions_take_together_has_the_same_digits_in_any_order() -> None:
+    step = alike(read_modules(DUMPS[0])[0], "h100-sxm")
+    names = sorted(step.us)
+    us = {name: 0.1 * (number + 1) for number, name in enumerate(names)}
+    orders = (names, names[::-1], names[1::2] + names[::2])
+    totals = {taken_us(replace(step, us=us), order) for order in orders}
+    assert len(totals) == 1
+    assert len({sum(us[name] for name in order) for order in orders}) > 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import fsum
 
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import Place
@@ -12,8 +13,8 @@ _GIB = 1 << 30
 
 
 def taken_us(step: StepCosts, names: Iterable[str]) -> float:
-    """Microseconds of a step that instructions take together."""
-    return sum(step.us.get(name, 0.0) for name in names)
+    """Microseconds of a step that instructions take together, whatever their order."""
+    return fsum(step.us.get(name, 0.0) for name in names)
 
 
 def room_bytes(step: StepCosts) -> int | None:
