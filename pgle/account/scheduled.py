@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pgle.account.levers import find_levers
+from pgle.account.pieces import bounds_of, parts_of, search_for_flags
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import (
     Account,
     Basis,
     Opportunity,
     OpportunityKind,
-    StepBounds,
     StepPart,
     TimedSteps,
     in_order,
 )
 from pgle.next import Next
 from pgle.schedule.control import Controlled
-from pgle.schedule.placements import Placement, placements
+from pgle.schedule.placements import placements
 from pgle.schedule.predict import Prediction
 from pgle.schedule.simulate import Stream, Timeline
 from pgle.xla.hlo.module import Module
@@ -66,13 +66,18 @@ def account_of_schedule(
         base: which step it is, in words.
         timed: the timed steps of its run directory.
     """
-    placed = placements(module, prediction.timeline)
-    bounds = bounds_of(prediction, placed)
+    parts = prediction.timeline.breakdown
+    bounds = bounds_of(
+        parts,
+        best_order_us=_best_order_us(module, prediction),
+        contended_us=prediction.contended_us,
+    )
     least_us, most_us = prediction.interval_us
     basis = BASES[prediction.costs_are]
     limit_us = prediction.step_us - bounds.best_order_us
     levers = find_levers(step_costs(module, prediction, hardware, memory))
-    untried = () if is_searched else (flags_of(prediction, search),)
+    exposed_us = parts.exposed_communication_us
+    untried = () if is_searched else (search_for_flags(exposed_us, basis, search),)
     return Account(
         module=module.name,
         base=base,
@@ -80,11 +85,18 @@ def account_of_schedule(
         least_us=least_us,
         most_us=most_us,
         basis=basis,
-        parts=parts_of(prediction),
+        parts=parts_of(parts),
         bounds=bounds,
         opportunities=in_order((*within(tried, limit_us), *levers, *untried)),
         timed=timed,
     )
+
+
+def _best_order_us(module: Module, prediction: Prediction) -> float:
+    """The shortest step that any order of the instructions makes."""
+    placed = placements(module, prediction.timeline)
+    hideable_us = sum(item.hideable_us for item in placed.values())
+    return max(prediction.ceiling_us, prediction.step_us - hideable_us)
 
 
 def within(tried: Iterable[Opportunity], limit_us: float) -> Iterator[Opportunity]:
@@ -99,50 +111,6 @@ def within(tried: Iterable[Opportunity], limit_us: float) -> Iterator[Opportunit
             least_us = min(item.least_us, most_us)
             item = replace(item, most_us=most_us, least_us=least_us)
         yield item
-
-
-def parts_of(prediction: Prediction) -> Mapping[StepPart, float]:
-    """Microseconds of each part; they add up to the step."""
-    parts = prediction.timeline.breakdown
-    return {
-        StepPart.COMPUTE: parts.compute_us,
-        StepPart.COMMUNICATION: parts.exposed_communication_us,
-        StepPart.COPIES: parts.exposed_copy_us,
-        StepPart.IDLE: parts.idle_us,
-    }
-
-
-def bounds_of(prediction: Prediction, placed: Mapping[str, Placement]) -> StepBounds:
-    """What the step could come to at best.
-
-    A step without collectives has neither their exposed time nor the contention that the hidden
-    ones cause.
-    """
-    parts = prediction.timeline.breakdown
-    hideable_us = sum(item.hideable_us for item in placed.values())
-    return StepBounds(
-        best_order_us=max(prediction.ceiling_us, parts.step_us - hideable_us),
-        without_communication_us=(
-            parts.step_us - parts.exposed_communication_us - prediction.contended_us
-        ),
-        without_copies_us=parts.step_us - parts.exposed_copy_us,
-    )
-
-
-def flags_of(prediction: Prediction, search: Next | None) -> Opportunity:
-    """A search for flags, which can save the exposed communication at most."""
-    exposed_us = prediction.timeline.breakdown.exposed_communication_us
-    return Opportunity(
-        kind=OpportunityKind.FLAGS,
-        expected_us=None,
-        least_us=0.0,
-        most_us=exposed_us,
-        part=StepPart.COMMUNICATION,
-        basis=BASES[prediction.costs_are],
-        title="Search for flags that combine or pipeline collectives",
-        why="all exposed communication is the most that they can hide",
-        command=search,
-    )
 
 
 def gained(

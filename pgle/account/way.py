@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pgle.account.value import Account, Basis, OpportunityKind
+from pgle.account.value import Account, Basis, OpportunityKind, TimedSteps
 from pgle.steps.compare import Verdict
 
 BY_SCHEDULE = frozenset(
@@ -63,9 +63,16 @@ class Known:
     account: Account | None = None  # of its newest step; None: no step was taken apart
 
 
-def known_of_account(account: Account, search: Search) -> Known:
-    """What an account knows, its timed steps included."""
-    timed = account.timed
+def known_of(
+    timed: TimedSteps | None, *, is_searched: bool, account: Account | None = None
+) -> Known:
+    """What is known by the timed steps of a run directory, a search for flags, and an account.
+
+    Args:
+        timed: None: nothing was compared.
+        is_searched: the search found nothing better.
+    """
+    search = Search.IN_VAIN if is_searched else Search.NOT
     if timed is None:
         return Known(search=search, account=account)
     is_simulated = timed.basis is Basis.SIMULATED

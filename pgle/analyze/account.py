@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pgle.account.levers import find_levers
+from pgle.account.pieces import bounds_of, parts_of, search_for_flags
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import (
     Account,
@@ -94,7 +95,6 @@ def account_of_trace(
     found = {item.kind for item in others}
     idle = _between_steps(step, basis) if OpportunityKind.INPUT not in found else ()
     schedule = () if is_searched else _of_schedule(step, basis, search)
-    parts = step.breakdown
     return Account(
         module=step.costs.program.key.name,
         base=MEASURED,
@@ -102,13 +102,7 @@ def account_of_trace(
         least_us=step.step_us,
         most_us=step.step_us,
         basis=basis,
-        parts={
-            StepPart.COMPUTE: parts.compute_us,
-            StepPart.COMMUNICATION: parts.exposed_communication_us,
-            StepPart.COPIES: parts.exposed_copy_us,
-            StepPart.OTHER: parts.other_us,
-            StepPart.IDLE: parts.idle_us,
-        },
+        parts=parts_of(step.breakdown, step.breakdown.other_us),
         bounds=_bounds(step),
         opportunities=in_order((*levers, *others, *idle, *schedule)),
         timed=timed,
@@ -117,14 +111,13 @@ def account_of_trace(
 
 def _bounds(step: MeasuredStep) -> StepBounds:
     """What the step could come to; contention is known where its schedule is."""
-    parts, overlap = step.breakdown, step.overlap
+    overlap = step.overlap
     hideable_us = 0.0 if overlap is None else overlap.hideable_us
     contended_us = 0.0 if overlap is None else overlap.predicted.contended_us
-    exposed_us = parts.exposed_communication_us
-    return StepBounds(
+    return bounds_of(
+        step.breakdown,
         best_order_us=step.step_us - hideable_us,
-        without_communication_us=step.step_us - exposed_us - contended_us,
-        without_copies_us=step.step_us - parts.exposed_copy_us,
+        contended_us=contended_us,
     )
 
 
@@ -181,21 +174,12 @@ def _of_schedule(
     exposed_us = sum(item.transfer_exposed_us for item in exposed)
     if exposed_us <= 0:
         return
-    yield Opportunity(
-        kind=OpportunityKind.FLAGS,
-        expected_us=None,
-        least_us=0.0,
-        most_us=exposed_us,
-        part=StepPart.COMMUNICATION,
-        basis=basis,
-        title="Search for flags that combine or pipeline collectives",
-        why="all exposed communication is the most that they can hide",
-        command=search,
-        where=tuple(
-            Place(item.name, item.transfer_exposed_us, item.why, item.op_name)
-            for item in sorted(exposed, key=lambda item: -item.transfer_exposed_us)
-        ),
+    exposed.sort(key=lambda item: -item.transfer_exposed_us)
+    where = tuple(
+        Place(item.name, item.transfer_exposed_us, item.why, item.op_name)
+        for item in exposed
     )
+    yield search_for_flags(exposed_us, basis, search, where)
 
 
 def _step_costs(step: MeasuredStep, basis: Basis) -> StepCosts | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 
 from pgle.account.value import (
     LEAST_WORTH,
@@ -11,13 +10,12 @@ from pgle.account.value import (
     Opportunity,
     OpportunityKind,
     Place,
-    StepBounds,
     chosen,
     excluded,
 )
-from pgle.account.way import Known, Search
+from pgle.account.way import Known, Move, Search, next_move
 from pgle.errors import cut, printable
-from pgle.next import Sentence, to_type
+from pgle.next import Next, Sentence, to_type
 from pgle.report.layers import SCOPE_WIDTH
 from pgle.report.page import figures
 from pgle.report.page.value import (
@@ -33,17 +31,9 @@ from pgle.report.page.value import (
 )
 
 LARGE = 0.05  # of the step; from here on a saving that was left is a warning
-FIRST = 3  # opportunities of the first screen
 PLACES = 5  # rows of each in its section
 SpanOf = Callable[[str], "tuple[float, float] | None"]
 """Where an instruction lies in the timeline, in µs; None if it does not."""
-
-BOUNDS: Mapping[str, str] = {
-    "best_order_us": "best order of these instructions",
-    "without_communication_us": "without communication",
-    "without_copies_us": "without exposed copies",
-}
-"""What the bounds of a step are called, everywhere."""
 
 
 def nowhere(name: str) -> None:
@@ -106,6 +96,11 @@ def _advice(account: Account, item: Opportunity, span_of: SpanOf) -> Advice:
         find=first,
         span_us=span_of(first) if first else None,
     )
+
+
+def follow(known: Known, commands: Mapping[Move, Next | None]) -> Next | Sentence:
+    """The command of the next move, or the end in words where there is none."""
+    return commands.get(next_move(known)) or end_words(known)
 
 
 def end_words(known: Known) -> Sentence:
@@ -181,13 +176,15 @@ def _signed(share: float) -> str:
 
 def bound_rows(account: Account) -> Iterator[tuple[str, float, float]]:
     """A row for each bound that is below the step: name, time, share of the step."""
-    for name, us in _bounds(account.bounds).items():
+    bounds = account.bounds
+    named = (
+        ("best order of these instructions", bounds.best_order_us),
+        ("without communication", bounds.without_communication_us),
+        ("without exposed copies", bounds.without_copies_us),
+    )
+    for name, us in named:
         if account.share(account.step_us - us) >= LEAST_WORTH / 2:
-            yield BOUNDS[name], us, account.share(us)
-
-
-def _bounds(bounds: StepBounds) -> Mapping[str, float]:
-    return {name: getattr(bounds, name) for name in BOUNDS}
+            yield name, us, account.share(us)
 
 
 def section(account: Account) -> Section:
@@ -262,5 +259,5 @@ def _opportunity(account: Account, item: Opportunity) -> dict[str, object]:
         "tried": item.tried,
         "command": None if item.command is None else str(item.command),
         "flag": item.flag,
-        "where": [replace(place) for place in item.where[:PLACES]],
+        "where": item.where[:PLACES],
     }

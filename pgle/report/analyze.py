@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from pgle.account.value import LEAST_WORTH
-from pgle.account.way import ENDS, Search, known_of_account, next_move
+from pgle.account.way import ENDS, Move, known_of
 from pgle.analyze.analysis import MeasuredStep, Memory, on_host
 from pgle.analyze.collectives import MeasuredCollective, Overlap
 from pgle.analyze.differences import (
@@ -285,14 +285,9 @@ def way_on(found: Analysis) -> Commands:
     """The command that leads on, or the end in words."""
     if found.next:
         return found.next
-    search = Search.IN_VAIN if found.is_searched else Search.NOT
-    known = known_of_account(found.account, search)
-    move = next_move(known)
-    if move not in ENDS:
-        command = found.search or found.convert
-        if command is not None:
-            return (command,)
-    return (account.end_words(known),)
+    known = known_of(found.timed, is_searched=found.is_searched, account=found.account)
+    command = found.search or found.convert
+    return (account.follow(known, dict.fromkeys(set(Move) - ENDS, command)),)
 
 
 def _timed(found: Analysis) -> str:

@@ -13,7 +13,6 @@ from pgle.run.inputs import next_command
 from pgle.run.inputs.traces import stage_of
 
 if TYPE_CHECKING:
-    from pgle.account.value import Account
     from pgle.account.way import Known
     from pgle.steps.compare import Comparison, LimitCheck
     from pgle.xla.log.verdict import LogVerdict
@@ -141,26 +140,14 @@ def after_stages(run: RunDirectory, found: Comparison | None) -> Commands:
     """
     if found is None:
         return (next_command.launch_of(run).line("run", run.path),)
-    return way_of_run(run, known_of_run(run, found), found)
+    from pgle.account.way import known_of
+    from pgle.run.compare import timed_of
+
+    is_searched = next_command.is_searched(run)
+    return way_of_run(run, known_of(timed_of(found), is_searched=is_searched))
 
 
-def known_of_run(
-    run: RunDirectory, found: Comparison, account: Account | None = None
-) -> Known:
-    """What a run directory and its comparison know."""
-    from pgle.account.way import Known, Measured, Search
-
-    measured = Measured.SIMULATED if found.simulated else Measured.ON_GPU
-    searched = next_command.is_searched(run)
-    return Known(
-        measured=measured,
-        verdict=found.verdict,
-        search=Search.IN_VAIN if searched else Search.NOT,
-        account=account,
-    )
-
-
-def way_of_run(run: RunDirectory, known: Known, found: Comparison) -> Commands:
+def way_of_run(run: RunDirectory, known: Known) -> Commands:
     """The next move as a command with the words of a run directory, or its end in words."""
     from pgle.account.way import Move, next_move
     from pgle.report.account import end_words

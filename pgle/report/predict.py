@@ -13,7 +13,7 @@ import numpy as np
 
 from pgle.account.tried import pays
 from pgle.account.value import Account
-from pgle.account.way import Known, Move, Search, known_of_account, next_move
+from pgle.account.way import Known, Move, known_of, next_move
 from pgle.errors import printable, shown, some
 from pgle.files import AnyPath, write_files
 from pgle.next import Next, Sentence, quoted, to_way
@@ -638,14 +638,11 @@ def advice(result: Rehearsal) -> tuple[str, Next | Sentence]:
         hlo = near(result.baseline.compiled.after_optimizations)
         remedy = str(result.verdict.remedy) or "See which names match."
         return remedy, Next.of("verify", near(result.profile), "--hlo", hlo)
-    search = Search.NOT if result.tune else Search.IN_VAIN
-    known = known_of_account(result.account, search)
-    move = next_move(known)
-    if move is Move.MEASURE and result.measure is not None:
-        return "", result.measure
-    if move is Move.SEARCH and result.tune is not None:
-        return "", result.tune
-    return "", account.end_words(known)
+    found = result.account
+    is_searched = result.tune is None
+    known = known_of(found.timed, is_searched=is_searched, account=found)
+    commands = {Move.MEASURE: result.measure, Move.SEARCH: result.tune}
+    return "", account.follow(known, commands)
 
 
 def span_finder(result: Rehearsal) -> account.SpanOf:

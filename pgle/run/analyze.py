@@ -430,9 +430,10 @@ def analyze(
             warnings.append(
                 f"the main modules are {names}: are these runs of one program?"
             )
-    next_ = _next(step, side) if other is None else _next_of(side, other)
-    runs = [stage.run for stage in map(recorded_by, side.inputs) if stage is not None]
-    search = tune(runs[0]) if runs else None
+    recorded = filter(None, map(recorded_by, side.inputs))
+    run = next((stage.run for stage in recorded), None)
+    next_ = _next(step, side, run) if other is None else _next_of(side, other)
+    search = None if run is None else tune(run)
     return Analysis(
         step=step,
         findings=find_findings(step),
@@ -441,9 +442,9 @@ def analyze(
         against=against,
         before=before,
         search=search,
-        is_searched=bool(runs) and search is None,
-        convert=_conversion(step, side),
-        timed=timed_steps(runs[0]) if runs else None,
+        is_searched=run is not None and search is None,
+        convert=None if run is not None else _conversion(step, side),
+        timed=None if run is None else timed_steps(run),
         is_base=_is_base(side),
     )
 
@@ -470,21 +471,25 @@ def _about_trace(step: MeasuredStep, side: StepInput) -> list[str]:
     )  # one simulated rank represents all
 
 
-def _next(step: MeasuredStep, side: StepInput) -> tuple[Next, ...]:
-    """Commands, the nearest first."""
+def _next(
+    step: MeasuredStep, side: StepInput, run: RunDirectory | None
+) -> tuple[Next, ...]:
+    """Commands, the nearest first.
+
+    Args:
+        run: the run directory of the inputs; None: they have none.
+    """
     target = [f"--target={side.target}"] if side.target else []
     words = [*side.inputs, *(f"--hlo={path}" for path in side.hlo), *target]
-    runs = [stage.run for stage in map(recorded_by, side.inputs) if stage is not None]
-    if (
-        runs and step.measures_alone
-    ):  # its collectives ran alone: the performance run shows what stays exposed
-        perf = runs[0].stage("perf")
+    if run is not None and step.measures_alone:
+        # its collectives ran alone: the performance run shows what stays exposed
+        perf = run.stage("perf")
         is_run = bool(perf.traces()) or perf.rank().hlo.is_dir()
         if is_run:
             return (Next.of("analyze", perf.path),)
-        return (launch_of(runs[0]).line("perf", runs[0].path),)
-    if runs:
-        left = stage_left(runs[0])
+        return (launch_of(run).line("perf", run.path),)
+    if run is not None:
+        left = stage_left(run)
         return () if left is None else (left,)
     if step.module is None:  # its dump may be in or next to its traces
         modules = {step.costs.program.key.name: step.costs.program.fingerprints}
@@ -501,11 +506,8 @@ def _next(step: MeasuredStep, side: StepInput) -> tuple[Next, ...]:
 
 
 def _conversion(step: MeasuredStep, side: StepInput) -> Next | None:
-    """The command that makes a profile of a trace; None for a schedule, and in a run directory,
-    which has one.
-    """
-    is_run = any(recorded_by(path) is not None for path in side.inputs)
-    if is_run or step.trace.simulated or on_host(step.trace):
+    """The command that makes a profile of a trace; None for a schedule and for CPU devices."""
+    if step.trace.simulated or on_host(step.trace):
         return None
     words = [*side.inputs, *(f"--hlo={path}" for path in side.hlo)]
     return Next.of("convert", *words, "-o", free(Path("profile.pbtxt")))

@@ -157,6 +157,11 @@ def timed_steps(run: RunDirectory) -> TimedSteps | None:
         found, _ = run_compare(CompareRequest((str(run.path),)))
     except UserError:  # the comparison itself says why
         return None
+    return timed_of(found)
+
+
+def timed_of(found: Comparison) -> TimedSteps:
+    """A comparison of baseline and performance run, as an account has it."""
     low, high = found.ci
     return TimedSteps(
         base_us=found.base.median_s * 1e6,
