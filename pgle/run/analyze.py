@@ -433,6 +433,8 @@ def analyze(
     recorded = filter(None, map(recorded_by, side.inputs))
     run = next((stage.run for stage in recorded), None)
     next_ = _next(step, side, run) if other is None else _next_of(side, other)
+    convert = _conversion(step, side) if run is None else None
+    timed = None if run is None else timed_steps(run)
     search = None if run is None else tune(run)
     return Analysis(
         step=step,
@@ -443,8 +445,8 @@ def analyze(
         before=before,
         search=search,
         is_searched=run is not None and search is None,
-        convert=None if run is not None else _conversion(step, side),
-        timed=None if run is None else timed_steps(run),
+        convert=convert,
+        timed=timed,
         is_base=_is_base(side),
     )
 

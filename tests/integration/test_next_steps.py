@@ -175,12 +175,19 @@ def test_the_flags_of_the_environment_are_not_repeated(
 def compared(verdict: str, simulated: bool = False, *sources: str) -> Any:
     base, new = (
         SimpleNamespace(
-            label="label", runs=[SimpleNamespace(series=SimpleNamespace(source=source))]
+            label="label",
+            median_s=0.1,
+            runs=[SimpleNamespace(series=SimpleNamespace(source=source))],
         )
         for source in sources or ("old.log", "new.log")
     )
     return SimpleNamespace(
-        verdict=Verdict(verdict), simulated=simulated, base=base, new=new, change=0.02
+        verdict=Verdict(verdict),
+        simulated=simulated,
+        base=base,
+        new=new,
+        change=0.02,
+        ci=(1.01, 1.03),
     )
 
 
