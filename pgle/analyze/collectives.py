@@ -33,7 +33,7 @@ from pgle.costs.profile.value import Cost, Profile, effective_costs
 from pgle.schedule.placements import placements
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.simulate import Stream
-from pgle.trace.columns import Floats, distinct, heads, usual_values
+from pgle.trace.columns import Floats, distinct, heads, occurrences, usual_values
 from pgle.trace.intervals import covered, union
 from pgle.trace.table import Trace
 from pgle.xla.collective_kinds import KINDS
@@ -230,9 +230,9 @@ class LateRanks:
     # index into the trace's devices, microseconds in a step that the others wait for it, and the
     # steps in which it is the rank that they wait for most; the longest first
     devices: tuple[tuple[int, float, int], ...] = ()
-    steps: int = 0  # that these stand on
-    # float64[steps, devices]: what the others wait for a device in every step, unusual steps
-    # too, devices in the order of the windows; None where nobody can wait
+    steps: int = 0  # that these are means of
+    # float64[steps, devices]: what the others wait for a device in every step, also in unusual
+    # ones. Devices are in the order of the windows. None if nobody can wait.
     waited_us: npt.NDArray[np.float64] | None = field(
         default=None, repr=False, compare=False
     )
@@ -333,12 +333,6 @@ def _launches(
         known = trace.execution[window.rows[rows]] >= 0
         rows, name = rows[known], name[known]
         execution = trace.execution[window.rows[rows]].astype(np.int64)
-        order = np.lexsort((rows, name, execution))
-        first = heads(execution[order], name[order])
-        occurrence = np.empty(len(rows), np.int64)
-        occurrence[order] = np.arange(len(rows)) - np.repeat(
-            first, np.diff(np.append(first, len(rows)))
-        )
         start, end = window.start[rows], window.end[rows]
         numbers = np.minimum(execution, len(ahead_ns) - 1)
         since_ns = window.begin_ns - ahead_ns[numbers, window.device]
@@ -349,7 +343,7 @@ def _launches(
                 execution=execution,
                 name=name.astype(np.int64),
                 group=groups[name, window.device],
-                occurrence=occurrence,
+                occurrence=occurrences(execution, name),
                 length_ns=end - start,
                 start_ns=start + since_ns,
             )

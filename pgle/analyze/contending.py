@@ -1,15 +1,16 @@
 """Copies and memsets that slow what runs next to them.
 
-A copy takes memory bandwidth, and often a link, from kernels and collectives that run meanwhile. By
-how much is measured against the same launches without a copy: the same instruction, at the same
-place of its execution, in the executions that have none there. Where every execution has one, the
-other ranks tell; where all of these have one too, nothing does.
+A copy takes memory bandwidth, and often a link, from kernels and collectives that run meanwhile. A
+launch next to a copy is compared with the same launch without one: the same instruction, at the
+same place of another execution. If every execution of a rank has a copy there, the other ranks
+count. If all of these have one too, nothing is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from pgle.analyze.alike import BY_CHANCE
 from pgle.analyze.other_work import OtherKind
 from pgle.analyze.window import DeviceWindow
 from pgle.schedule.simulate import Stream
-from pgle.trace.columns import Codes, Flags, Floats, Ints, distinct, heads
+from pgle.trace.columns import Codes, Flags, Floats, Ints, distinct, heads, occurrences
 from pgle.trace.intervals import EMPTY, Intervals, covered, union
 from pgle.trace.table import ActivityKind, Trace
 
@@ -53,7 +54,7 @@ def find_contention(
     usual = launches.usual(is_clean)
     steps = sum(window.steps for window in windows)
     found = []
-    for name in _names(copies):
+    for name in dict.fromkeys(chain.from_iterable(copies)):
         mine = [of.get(name, EMPTY) for of in copies]
         here = np.flatnonzero((launches.overlap(mine) > 0) & np.isfinite(usual))
         more = launches.length[here] - usual[here]
@@ -72,14 +73,6 @@ def find_contention(
         )
         found.append(one)
     return tuple(sorted(found, key=lambda item: -item.us))
-
-
-def _names(copies: Sequence[Mapping[str, Intervals]]) -> list[str]:
-    """Each name once."""
-    names: dict[str, None] = {}
-    for of_window in copies:
-        names.update(dict.fromkeys(of_window))
-    return list(names)
 
 
 def _together(times: Sequence[Intervals]) -> Intervals:
@@ -178,17 +171,13 @@ def _launches(
         rows = window.rows[here]
         execution = trace.execution[rows].astype(np.int64)
         instruction = trace.instruction[rows].astype(np.int64)
-        order = np.lexsort((here, instruction, execution))
-        first = heads(execution[order], instruction[order])
-        sizes = np.diff(np.append(first, len(order)))
-        occurrence = np.empty(len(here), np.int64)
-        occurrence[order] = np.arange(len(here)) - np.repeat(first, sizes)
         start = window.start[here]
         length = until[here] - start
         compute = window.busy(Stream.COMPUTE)
         hidden = covered(compute, start, start + length) / np.maximum(length, 1.0)
         communicates = window.stream[here] == Stream.COMMUNICATION
         exposed = np.where(communicates, 1 - hidden, 1.0)
+        occurrence = occurrences(execution, instruction)
         place = occurrence * len(trace.instructions) + instruction
         window_of = np.full(len(here), number)
         parts.append((window_of, execution, place, start, length, exposed))

@@ -148,6 +148,16 @@ def heads(*columns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return np.flatnonzero(changes(*columns)).astype(np.int64)
 
 
+def occurrences(*columns: npt.NDArray[Any]) -> Ints:
+    """int64[n]: how many earlier rows hold the same values as each row of equally long columns."""
+    order = np.lexsort(columns)
+    first = heads(*(column[order] for column in columns))
+    sizes = np.diff(np.append(first, len(order)))
+    found = np.empty(len(order), np.int64)
+    found[order] = np.arange(len(order)) - np.repeat(first, sizes)
+    return found
+
+
 def running_numbers(group: Codes, item: Codes) -> npt.NDArray[np.int32]:
     """int32[n], the number of each row's item among those of its group: from 0 on, in the order of
     their first rows.

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgle.trace import columns
-from pgle.trace.columns import GrowingColumn, distinct, median, narrow
+from pgle.trace.columns import GrowingColumn, distinct, median, narrow, occurrences
 
 
 @given(
@@ -44,3 +44,10 @@ def test_distinct_values_are_those_of_numpy(values: list[float]) -> None:
 @pytest.mark.parametrize("values", [[3], [4, 1], [9, 2, 5], [0.1, 0.2, 0.7, 0.3]])
 def test_the_median_is_that_of_numpy(values: list[float]) -> None:
     assert median(np.array(values)) == np.median(values)
+
+
+def test_occurrences_count_equal_rows_before_each_one() -> None:
+    execution = np.array([1, 0, 1, 1, 0, 1])
+    instruction = np.array([7, 7, 7, 3, 7, 7])
+    assert occurrences(execution, instruction).tolist() == [0, 0, 1, 0, 1, 2]
+    assert occurrences(execution[:0], instruction[:0]).tolist() == []
