@@ -20,9 +20,10 @@ from pgle.account.value import (
     in_order,
 )
 from pgle.analyze.analysis import MeasuredStep
-from pgle.analyze.findings import StepFinding, in_words
+from pgle.analyze.findings import StepFinding
 from pgle.analyze.rules import RULES
 from pgle.analyze.window import RowGroup
+from pgle.errors import in_words
 from pgle.next import Next
 
 MEASURED = "that was traced"

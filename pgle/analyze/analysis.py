@@ -44,6 +44,7 @@ from pgle.costs.measure.measured import ProgramCosts
 from pgle.costs.measure.ranks import align_program, renumbered
 from pgle.costs.profile.lookup import Naming, name_instructions
 from pgle.costs.profile.value import Cost, CostKind, Profile
+from pgle.errors import in_percent
 from pgle.schedule.simulate import Stream
 from pgle.trace.columns import distinct
 from pgle.trace.steady import find_executions
@@ -107,11 +108,6 @@ class Memory:
     def used_share(self) -> float | None:
         """Of the limit."""
         return self.plan.peak_bytes / self.limit_bytes if self.limit_bytes else None
-
-
-def on_host(trace: Trace) -> bool:
-    """Whether CPU devices ran it."""
-    return bool((trace.kind == ActivityKind.HOST).all())
 
 
 def find_memory(module: Module, plan: BufferPlan, device_bytes: int | None) -> Memory:
@@ -207,7 +203,7 @@ class MeasuredStep:
 
     def percent(self, us: float) -> str:
         """Microseconds of a step as ``28.0 %`` of it."""
-        return f"{us / self.step_us * 100:.1f} %"
+        return in_percent(us / self.step_us)
 
     def runs_of_others(self) -> dict[int, int]:
         """Executions of every module but the main one within the windows, by its index in the
@@ -253,7 +249,7 @@ class MeasuredStep:
         if rank is None:
             places = {item.device: place for place, item in enumerate(self.windows)}
             rank = places.get(device, device)
-        name = "CPU device" if on_host(self.trace) else "GPU"
+        name = "CPU device" if self.trace.on_host else "GPU"
         processes = {item.process for item in self.trace.devices}
         where = f" ({found.process})" if len(processes) > 1 else ""
         return f"rank {rank} · {name} {found.ordinal}{where}"

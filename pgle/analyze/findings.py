@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pgle.errors import in_percent as in_percent
-from pgle.errors import in_words as in_words
-
 ROWS = 5  # evidence rows of a finding
 
 

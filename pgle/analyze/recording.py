@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from pgle.analyze.analysis import MeasuredStep
-from pgle.analyze.findings import ROWS, EvidenceRow, StepFinding, in_percent, in_words
+from pgle.analyze.findings import ROWS, EvidenceRow, StepFinding
 from pgle.analyze.other_work import TO_TELL, OtherKind
 from pgle.analyze.untimed import untold_us
 from pgle.analyze.versions import Version
 from pgle.analyze.window import RowGroup
-from pgle.errors import many
+from pgle.errors import in_percent, in_words, many
 from pgle.trace.table import LeftOutReason
 
 TUNED_SHARE = 0.01  # of the GPU time in the trace; less autotuning is not named

@@ -14,7 +14,7 @@ import numpy as np
 
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
-from pgle.analyze.findings import ROWS, EvidenceRow, StepFinding, in_percent, in_words
+from pgle.analyze.findings import ROWS, EvidenceRow, StepFinding
 from pgle.analyze.layers import MeasuredInstruction, TrainingPhase
 from pgle.analyze.pauses import HostPause, find_pauses
 from pgle.analyze.recording import (
@@ -29,7 +29,7 @@ from pgle.analyze.uneven import SlowGpu, find_slow_gpus, slow_gpu_rows, slow_lin
 from pgle.analyze.window import RowGroup
 from pgle.costs.estimate.estimate import compute_us
 from pgle.costs.profile.value import has_remat
-from pgle.errors import many
+from pgle.errors import in_percent, in_words, many
 from pgle.next import DOCTOR, PROFILE, REHEARSE, RUN, TUNE
 from pgle.schedule.placements import DISABLE_ASYNC
 from pgle.schedule.simulate import Stream

@@ -9,8 +9,8 @@ import numpy as np
 
 from pgle.analyze.alike import common_ratio
 from pgle.analyze.analysis import MeasuredStep
-from pgle.analyze.findings import ROWS, EvidenceRow, StepFinding, in_words
-from pgle.errors import many
+from pgle.analyze.findings import ROWS, EvidenceRow, StepFinding
+from pgle.errors import in_percent, in_words, many
 from pgle.schedule.simulate import Stream
 from pgle.trace.columns import Floats
 
@@ -108,7 +108,7 @@ def slow_gpu_rows(
         EvidenceRow(
             f"all compute on {step.rank_name(gpu.device)}",
             gpu.us,
-            f"{gpu.share * 100:.1f} % slower than on the other ranks, "
+            f"{in_percent(gpu.share)} slower than on the other ranks, "
             f"all {many(gpu.instructions, 'instruction')} alike",
         )
         for gpu in gpus

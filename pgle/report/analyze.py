@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from pgle.account.value import LEAST_WORTH
 from pgle.account.way import ENDS, Move, known_of
-from pgle.analyze.analysis import MeasuredStep, Memory, on_host
+from pgle.analyze.analysis import MeasuredStep, Memory
 from pgle.analyze.collectives import MeasuredCollective, Overlap
 from pgle.analyze.differences import (
     LAUNCHES_DIFFER,
@@ -220,7 +220,7 @@ def identity(step: MeasuredStep) -> tuple[str, ...]:
     """
     simulated, host, given = (
         step.trace.simulated,
-        on_host(step.trace),
+        step.trace.on_host,
         len(step.windows),
     )
     gpu = (

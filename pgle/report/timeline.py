@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pgle.analyze.analysis import MeasuredStep, on_host
+from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.other_work import OtherKind, kinds_of
 from pgle.analyze.window import DeviceWindow, StepBreakdown, mean_breakdown
 from pgle.errors import printable
@@ -465,7 +465,7 @@ def measured_panels(
     Args:
         label: put before the names of the ranks: ``before``.
     """
-    measured = "measured on CPU devices" if on_host(step.trace) else "measured"
+    measured = "measured on CPU devices" if step.trace.on_host else "measured"
     kind = "simulated, no GPU ran this" if step.trace.simulated else measured
     late = _late_us(step)
     bars = sum(len(window.rows) + len(window.other) for window in step.windows)

@@ -18,7 +18,6 @@ from pgle.analyze.analysis import (
     Memory,
     find_memory,
     measure_step,
-    on_host,
 )
 from pgle.analyze.differences import Differences, find_differences
 from pgle.analyze.findings import StepFinding
@@ -131,7 +130,7 @@ def measured_step(side: StepInput, progress: Progress | None = None) -> Measured
     if record is not None and not trace.xla_flags:
         trace = replace(trace, xla_flags=record.xla_flags)
     gpu, note = None, ""
-    if not on_host(trace):
+    if not trace.on_host:
         gpu, note = _gpu(trace, costs.program.hlo, target)
     hardware = given or (None if gpu is None else gpu.hardware)
     trace = replace(trace, warnings=(*trace.warnings, *filter(None, [note])))
@@ -355,7 +354,7 @@ def _memory(
 ) -> Memory | None:
     """What the main module needs, by XLA's own plan if its dump or the trace embeds it."""
     module = program.hlo
-    if module is None or not module.is_scheduled or on_host(trace):
+    if module is None or not module.is_scheduled or trace.on_host:
         return None
     path, data = as_path(module.source), trace.hlo.get(program.key, b"")
     if path.is_file():
@@ -460,7 +459,7 @@ def _is_base(side: StepInput) -> bool:
 def _about_trace(step: MeasuredStep, side: StepInput) -> list[str]:
     """What makes the traced step differ from a plain run's."""
     lines = list(step.trace.warnings)
-    if on_host(step.trace):
+    if step.trace.on_host:
         lines.append("recorded on CPU devices: these times are no GPU's")
     disabled = parse_flags(step.trace.xla_flags).value(DISABLE_ASYNC)
     if not step.mode and disabled is not None:
@@ -509,7 +508,7 @@ def _next(
 
 def _conversion(step: MeasuredStep, side: StepInput) -> Next | None:
     """The command that makes a profile of a trace; None for a schedule and for CPU devices."""
-    if step.trace.simulated or on_host(step.trace):
+    if step.trace.simulated or step.trace.on_host:
         return None
     words = [*side.inputs, *(f"--hlo={path}" for path in side.hlo)]
     return Next.of("convert", *words, "-o", free(Path("profile.pbtxt")))

@@ -15,6 +15,7 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
+from functools import cached_property
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -264,6 +265,11 @@ class Trace:
     def simulated(self) -> bool:
         """Whether (part of) the trace comes from the simulated GPU."""
         return any(SIMULATED in line for line in self.warnings)
+
+    @cached_property
+    def on_host(self) -> bool:
+        """Whether CPU devices ran all of it."""
+        return bool((self.kind == ActivityKind.HOST).all())
 
     @property
     def end_ns(self) -> Ints:

@@ -79,7 +79,7 @@ from pgle.trace.steady import (
     find_executions,
     measured_window,
 )
-from pgle.trace.table import ActivityKind, ModuleKey, Trace
+from pgle.trace.table import ModuleKey, Trace
 from pgle.xla.flags.text import kept_flags
 from pgle.xla.hlo.dumps import Dumps
 from pgle.xla.hlo.module import Module
@@ -491,7 +491,7 @@ class Measured:
             name = found.program.key.name
             lines += ((name, line) for line in found.warnings)
         warnings = folded(lines)
-        if bool((self.trace.kind == ActivityKind.HOST).all()):
+        if self.trace.on_host:
             return (
                 "recorded on CPU devices: these costs are no GPU's, do not give them to a GPU run",
                 *warnings,
