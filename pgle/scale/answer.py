@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, product
 from math import hypot, inf, prod
 
-import numpy as np
-
 from pgle.costs.estimate.communication import group_of
 from pgle.costs.estimate.products import attention_operations, matmuls
 from pgle.costs.estimate.unknown import size_spread
@@ -269,11 +267,9 @@ in ``.remat``.
 def operations_of(module: Module, prediction: Prediction) -> float:
     """Operations of matrix products and attention in a step, on one GPU, without recomputation."""
     timeline = prediction.timeline
-    counts = np.bincount(
-        timeline.instruction, weights=timeline.count, minlength=len(timeline.names)
-    )
+    counts = timeline.executions.tolist()
     total = 0.0
-    for name, count in zip(timeline.names, counts.tolist(), strict=True):
+    for name, count in zip(timeline.names, counts, strict=True):
         item = module.instructions.get(name)
         if count and item is not None and not _is_recomputed(module, item):
             once = sum(

@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from pgle.costs.estimate.estimate import least_us
 from pgle.costs.measure.contention import DEFAULT, LaunchGaps
 from pgle.costs.profile.value import Origin
@@ -35,18 +33,17 @@ which on they decide how long the step is.
 def latency_decides(
     program: Program, timeline: Timeline, hardware: Hardware, host_us: float
 ) -> str:
-    """Why a step is a lower bound where nobody published what a launch takes; empty if its kernels
-    and collectives are long enough, or the vendor's launches are known.
+    """Why a step is a lower bound if nobody published what a launch of the vendor takes.
+
+    It is empty if launches are known, or if kernels and collectives are long enough.
 
     Args:
         host_us: the time of a launch that the timeline takes.
     """
     if maker_of(hardware).knows_launches:
         return ""
-    counts = np.bincount(
-        timeline.instruction, weights=timeline.count, minlength=len(timeline.names)
-    )
-    executions = dict(zip(timeline.names, counts.tolist(), strict=True))
+    counts = timeline.executions.tolist()
+    executions = dict(zip(timeline.names, counts, strict=True))
     launches = waits_us = 0.0
     for op in program.ops:
         times = executions.get(op.name, 0)

@@ -1,9 +1,9 @@
 """The order of collectives that NCCL itself has logged, with ``NCCL_DEBUG=INFO`` and
 ``NCCL_DEBUG_SUBSYS=COLL``.
 
-Each line names the process, the GPU, the collective, its number on the communicator (``opCount``,
-hexadecimal), its size, and the communicator by an address of that process. Logs are parts: ranks
-are compared from the first number that all of a communicator have.
+Each line names the process, the GPU, the collective, its size, and the communicator by an address
+of that process. It also has the collective's number on the communicator (``opCount``, hexadecimal).
+Logs are parts: ranks are compared from the first number that all of a communicator have.
 """
 
 from __future__ import annotations

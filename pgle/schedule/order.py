@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from pgle.trace.columns import Floats, Ints
+
 Wait: TypeAlias = tuple[int, float]  # row of an activity, and microseconds from its end
-Peers: TypeAlias = npt.NDArray[np.int64] | None
+Peers: TypeAlias = Ints | None
 """int64[ranks, m], of each rank the ranks that it meets, itself among them; None if it meets none.
 """
 
@@ -31,8 +31,8 @@ class Order:
     issued_us: (
         Floats  # float64[n], from the start of the step to its launch by the host
     )
-    first: npt.NDArray[np.int64]  # int64[n + 1], where the waits of an activity begin
-    before: npt.NDArray[np.int64]  # int64[m], the activity that is waited for
+    first: Ints  # int64[n + 1], where the waits of an activity begin
+    before: Ints  # int64[m], the activity that is waited for
     lag_us: Floats  # float64[m], from the end of `before` to the start
 
     def starts_us(
@@ -114,7 +114,7 @@ class Waits:
             ]
 
     def stretch(self, rows: int, issued_us: float, times: int) -> None:
-        """Let the iteration that began with some row stand for `times` iterations.
+        """Make the iteration that began with some row represent `times` iterations.
 
         Args:
             issued_us: the host's own time when the iteration began.

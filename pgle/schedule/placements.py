@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pgle.schedule.predict import Prediction
 from pgle.schedule.simulate import Stream, Timeline
 from pgle.trace.columns import distinct
 from pgle.xla.async_pairs import async_pairs
@@ -204,7 +203,7 @@ def _cost_by_name(timeline: Timeline) -> dict[str, float]:
     total = np.bincount(
         timeline.instruction, weights=timeline.duration_us, minlength=size
     )
-    count = np.bincount(timeline.instruction, weights=timeline.count, minlength=size)
+    count = timeline.executions
     return {
         timeline.names[code]: float(total[code] / count[code])
         for code in np.flatnonzero(count).tolist()
@@ -269,22 +268,6 @@ def _read(computation: Computation) -> set[str]:
             read.add(name)
             todo += operands.get(name, ())
     return read
-
-
-MOSTLY = 0.5  # of the exposed time, from which on what has nothing to hide behind is the answer
-
-
-def stuck_share(prediction: Prediction, placed: Sequence[Placement]) -> float:
-    """The part of a schedule's exposed time, of its placements, that no other order of its
-    instructions hides.
-    """
-    exposed_us = prediction.exposed_us + prediction.timeline.breakdown.exposed_copy_us
-    stuck_us = sum(
-        item.exposed_us for item in placed if item.reason == NOTHING_INDEPENDENT
-    )
-    return min(
-        stuck_us / max(exposed_us, 1e-9), 1.0
-    )  # collectives may overlap each other
 
 
 @dataclass(frozen=True, slots=True)

@@ -687,10 +687,8 @@ def _uncertain(
     """The costs of a program that data decides: estimates by their possible range, measured ones by
     their samples.
     """
-    counts = np.bincount(
-        timeline.instruction, weights=timeline.count, minlength=len(timeline.names)
-    )
-    executions = dict(zip(timeline.names, counts.astype(int).tolist(), strict=True))
+    counts = timeline.executions.astype(int).tolist()
+    executions = dict(zip(timeline.names, counts, strict=True))
     found = []
     for op in (op for op in program.ops if op.name in executions):
         known = range_of(module, module.instructions[op.name], hardware, op.cost_us)

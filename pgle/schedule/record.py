@@ -14,11 +14,10 @@ import numpy.typing as npt
 
 from pgle.schedule.order import Order, Peers
 from pgle.schedule.simulate import Stream, Timeline
+from pgle.trace.columns import Flags, Floats, Ints
 from pgle.trace.table import SIMULATED, ActivityKind, Device, ModuleKey, Source, Trace
 from pgle.xla.collectives import collective_kind
 from pgle.xla.hlo.module import Module
-
-Floats = npt.NDArray[np.float64]
 
 STREAM_IDS: Mapping[Stream, int] = {
     Stream.COMPUTE: 13,
@@ -115,10 +114,10 @@ class _Step:
     names: tuple[str, ...]
     instruction: npt.NDArray[np.int32]
     stream: npt.NDArray[np.uint8]
-    collective: npt.NDArray[np.bool_]
+    collective: Flags
     duration_us: Floats
     # first, peers: of each activity of the timeline, its first launch and the ranks that it meets
-    first: npt.NDArray[np.int64]
+    first: Ints
     peers: tuple[Peers, ...]
 
     @classmethod
@@ -247,6 +246,6 @@ def _trace(module: Module, step: _Step, start_us: Floats, end_us: Floats) -> Tra
     )
 
 
-def _whole_ns(time_us: Floats) -> npt.NDArray[np.int64]:
+def _whole_ns(time_us: Floats) -> Ints:
     """Nanoseconds, in one dimension."""
     return np.rint(time_us.reshape(-1) * 1e3).astype(np.int64)

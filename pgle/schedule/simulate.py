@@ -159,6 +159,14 @@ class Timeline:
         return union(self.start_us[rows], self.end_us[rows])
 
     @cached_property
+    def executions(self) -> npt.NDArray[np.float64]:
+        """float64[len(names)], how often each of `names` runs in a step."""
+        counts = np.bincount(
+            self.instruction, weights=self.count, minlength=len(self.names)
+        )
+        return np.asarray(counts, np.float64)
+
+    @cached_property
     def breakdown(self) -> Breakdown:
         """Where the time of the step goes."""
         compute, communication, copy = (self.busy(stream) for stream in Stream)
@@ -690,7 +698,7 @@ class _Device:
         return (host, self.ready - self.free, self.behind, *ahead)
 
     def _repeat(self, begun: _Begun, times: int) -> None:
-        """Let the iteration that began so stand for `times` of them."""
+        """Make the iteration that began so represent `times` of them."""
         period = self.free - begun.clock
         issued = self.issued - begun.issued
         rows = begun.rows
