@@ -12,9 +12,9 @@ BY_CHANCE = 2.576  # standard deviations of a sign test: 1 %, two-sided
 def common_ratio(before: Floats, after: Floats) -> float:
     """By which factor instructions take longer alike; 1 if their changes differ from each other.
 
-    It is the median of their ratios, weighted by time. It counts if it explains more of what the
-    instructions changed by than it leaves, and if instructions that got longer (or shorter) are
-    more than chance gives (sign test at 1 %).
+    It is the median of their ratios, weighted by time. It must explain more of the changes than it
+    leaves. And the instructions that got longer (or shorter) must be more than chance gives (sign
+    test at 1 %).
 
     Args:
         before, after: float64[n], times; those that are 0 on a side are left out.

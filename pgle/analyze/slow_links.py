@@ -2,9 +2,9 @@
 rank.
 
 A late rank starts a collective late. Its peers wait, and all end together, so that from the last
-start on the collective takes all of them equally long. A slow link differs: every member has
-started, and from then on the collective takes some ranks longer than the others of its group, or
-one group longer than equal groups in the same execution.
+start on the collective takes all of them equally long. With a slow link it does not: after every
+member has started, it takes some ranks of the group longer than the others. Or it takes one group
+longer than equal groups in the same execution.
 
 Starts are compared on one clock. Between processes that is the clock on which their collectives end
 together (`pgle.costs.measure.ranks`). A program with one collective a step has no such clock: there
@@ -30,9 +30,7 @@ SLOW_TRANSFER = 0.7
 """Of the expected speed; below that a collective is slow (`pgle.analyze.rules`)."""
 
 LEAST_SLOWED = 0.01
-"""Of the step. Slow links that cost a rank less stay what they look like: differences between
-ranks.
-"""
+"""Of the step. Slow links that cost every rank less count as other differences between ranks."""
 
 LEAST_NAMED = 0.001  # of the step; a collective that costs a rank less is not named
 
@@ -100,7 +98,7 @@ def find_slow_links(
     naming: Naming,
     module: Module | None,
 ) -> SlowLinks | None:
-    """Collectives that are slow on some ranks; None if they cost each less than `LEAST_SLOWED`."""
+    """Collectives that are slow on some ranks; None if all cost no rank `LEAST_SLOWED`."""
     count = len(launches.row)
     since = np.full(count, np.nan)
     usual = np.full(count, np.nan)

@@ -1,8 +1,8 @@
 """Other versions of the main program that a recording holds: it was compiled more than once.
 
 JAX gives each compilation a program id. Two ids under one module name on one device are two
-compilations: for other shapes or types of the arguments, for other static arguments, or of the same
-program again.
+compilations. The arguments had other shapes or types, the static arguments differed, or the same
+program was compiled again.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Known lines, as the programs print them:
     MaxText  ``completed step: 7, seconds: 3.604, TFLOP/s/device: 286.671, loss: 2.014`` plain
     ``step 7 … 0.2013 s``, ``step=7 time=201.3 ms``, ``iteration 7 | 201.3 ms``, ``step 7
     step_time_s=0.2``
-A log without such lines may hold a record per line, as JSON or as a Python dict, or the bars of
-tqdm (``7/100 [00:02<00:30, 3.05it/s]``), whose rates are smoothed.
+A log without such lines may hold a record per line, as JSON or as a Python dict. Or it may hold the
+bars of tqdm (``7/100 [00:02<00:30, 3.05it/s]``), whose rates are smoothed.
 What prints means over many steps (Pax ``steps/sec: 0.485``, Keras ``123ms/step``) prints no step
 times. Other lines between them tell when a profiler ran.
 """
@@ -414,8 +414,10 @@ _BAR = re.compile(
     rf"\b(?P<step>\d+)(?:/(?P<total>\d+|\?)|{_OF_BAR}) \[[\d:]+(?:<[\d:?]+)?, *"
     rf"(?:(?P<s>\d+\.\d+)s/{_OF_BAR}|(?P<rate>\d+\.\d+){_OF_BAR}/s)\b"
 )
-"""A bar of tqdm with the rate of its steps: its ``format_meter`` (github.com/tqdm/tqdm,
-tqdm/std.py) prints two decimals, of the rate or of its inverse, whichever is above 1.
+"""A bar of tqdm with the rate of its steps.
+
+Its ``format_meter`` (github.com/tqdm/tqdm, tqdm/std.py) prints the rate or its inverse, whichever
+is above 1, with two decimals.
 """
 
 
@@ -447,8 +449,10 @@ def _read_bars(lines: Iterable[str], source: str) -> Series | None:
 
 
 def _bar_rows(lines: Iterable[str], total: str | None) -> _Rows:
-    """The rows of the bars of one total; what a bar prints again of a step is left out, since
-    a closed bar shows the mean rate of all its steps.
+    """The rows of the bars of one total.
+
+    What a bar prints again of a step is left out: a closed bar shows the mean rate of all its
+    steps.
     """
     last = None
     for number, line in enumerate(lines, 1):

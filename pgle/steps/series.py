@@ -124,8 +124,8 @@ class Series:
     )  # what the user should know, one line each
     # where and when it ran, by name, such as ``hardware``; unknown ones are left out
     about: Mapping[str, str] = field(default_factory=dict)
-    # of a simulated run: microseconds of the predicted step, as is likely and with each thing
-    # changed that the model does not know, in the order of `pgle.schedule.predict.Steps`
+    # of a simulated run: microseconds of the predicted step. The likely one is first, then one
+    # for each thing that the model does not know, in the order of `pgle.schedule.predict.Steps`.
     modelled_us: tuple[float, ...] = ()
 
     def __len__(self) -> int:

@@ -354,14 +354,14 @@ def _untimed(
 ) -> dict[int, dict[int, int]]:
     """Activities without a time that executions lack, by execution and device.
 
-    All devices run one program, so the largest number of activities is that of a complete
-    execution, unless more are missing then than had no time. Nothing is returned if too few
-    executions in a row would be left.
+    All devices run one program, so a complete execution has the largest number of activities. If
+    then more are missing than had no time, executions differ in what they run, and nothing is
+    returned. Nor is anything if too few executions in a row would be left.
     """
-    missing = found.rows[whole].max(initial=0) - found.rows[whole]
+    usual = int(found.rows[whole].max(initial=0))
+    missing = usual - found.rows[whole]
     if int(missing.sum()) > untimed:
         return {}
-    usual = int(found.rows[whole].max(initial=0))
     lost: dict[int, dict[int, int]] = {}
     for at in np.flatnonzero(missing > LOST_SHARE * usual).tolist():
         row = whole[at]
@@ -403,8 +403,8 @@ def _above_next(
 ) -> float:
     """How far the compute of one execution lies above those right behind it, beyond noise.
 
-    Steps that grow hide a warm-up from a comparison with the second half of the executions, so this
-    one looks at the next `NEXT` executions only, or half of all.
+    If steps grow, a comparison with the second half of the executions misses a warm-up. So this one
+    looks only at the executions right behind: `NEXT` of them, or half of all if that is more.
 
     Returns:
         The excess as a share, the median of the devices that ran so many; 0 within noise.

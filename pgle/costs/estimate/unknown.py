@@ -173,12 +173,10 @@ def _of_collective(
     if kind != "collective-permute":
         return None
     size = payload_bytes(module, kind, inner)
-    pairs = inner.source_target_pairs
-    crosses = any(
-        hardware.host(source) != hardware.host(target) for source, target in pairs
-    )
     at_links = LAUNCH_US + size / (hardware.nvlink_gb_s * 1e3)
-    if crosses or not pairs or at_links >= us:
+    if not inner.source_target_pairs or at_links >= us:
+        return None
+    if _crosses_hosts(module, inner, hardware):
         return None
     return Range(
         at_links, us, "XLA's table of permutes is far below the links; measure it"
@@ -186,8 +184,9 @@ def _of_collective(
 
 
 def _by_image_us(module: Module, item: Instruction, hardware: Hardware) -> float:
-    """What a convolution takes besides its arithmetic if each image gets a kernel that lays out its
-    patches as a matrix, and one that multiplies it.
+    """What a convolution takes besides its arithmetic if each image is multiplied on its own.
+
+    One kernel lays out the patches of an image as a matrix, another one multiplies it.
     """
     given = operand_shape(module, item, 0)
     if given is None or not given.dimensions:
@@ -226,9 +225,7 @@ def _sectors(module: Module, gather: Instruction) -> int:
 def assumed_warnings(
     module: Module, hardware: Hardware, *, is_named: bool
 ) -> list[str]:
-    """That a network is assumed, if collectives cross hosts and the user has named none: one line,
-    else none.
-    """
+    """One line on the assumed network, if collectives cross hosts and the user has named none."""
     kinds = (
         (collective_kind(module, item), module.wrapped(item) or item)
         for item in module.walk()

@@ -445,9 +445,9 @@ def align_program(trace: Trace, module: int, naming: Naming) -> AlignedProgram:
     shift = np.zeros(len(trace.devices), np.int64)
     compared = _compared(naming.filed)
     windows = _windows(trace, module, naming, compared) if compared else {}
-    found = align(tuple(windows.values()))
-    shift[list(windows)] = found.shift
     ordered = tuple(windows.values())
+    found = align(ordered)
+    shift[list(windows)] = found.shift
     known = clocks_ahead_ns(ordered, found)
     ahead = np.full((len(known), len(trace.devices)), np.nan)
     ahead[:, list(windows)] = known

@@ -26,9 +26,9 @@ def rank_skew_us(samples: Samples, compute: Flags, groups: Ints) -> Floats:
     Between two collectives that it waits for, every rank computes on its own; the second one then
     waits for the slowest rank of its group. A collective that ends while something computes makes
     nobody wait. So each execution has a critical path through the stretches between the ends that
-    compute waits for: it ends on the rank that is last, and goes back to the rank for which that
-    one waited. In each stretch the time of the rank on the path is compared with the rank with the
-    median sum of compute (of an even number, the mean of the middle two). Ranks are compared only
+    compute waits for. It ends on the rank that is last, and goes back to the rank for which that
+    one waited. In each stretch, the sum of compute of the rank on the path is compared with the
+    median over the ranks (of an even number, the mean of the middle two). Ranks are compared only
     within an execution: a step that is longer on all of them is no skew. Executions whose skew is
     unusual are left out, then the mean counts.
 

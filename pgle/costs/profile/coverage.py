@@ -88,8 +88,9 @@ class Gap:
 
 
 MOST_OFF, HEAVY = 30.0, 0.01
-"""A cost belongs to something else if it is `MOST_OFF` times more or less than its estimate and
-takes at least the share `HEAVY` of the step.
+"""A cost belongs to something else if it is `MOST_OFF` times more or less than its estimate.
+
+A cost is judged if it or its estimate takes at least the share `HEAVY` of the step.
 
 Of two recorded jobs the largest was 8.1 times: an all-gather whose ranks arrive at different times
 (``benchmarks/estimate.py``). Costs that data decides, and custom calls that nobody knows, may be
