@@ -25,11 +25,11 @@ from pgle.run.hook import read_facts
 from pgle.run.inputs.traces import stage_of
 from pgle.schedule.launch_order import launch_order
 from pgle.schedule.launches import (
-    UNEXPLAINED,
     Difference,
     Launches,
     cause_of,
     differences,
+    explained,
 )
 from pgle.schedule.nccl_log import NCCL_MARK, nccl_orders
 from pgle.xla.flags.shared import shared_settings
@@ -241,8 +241,7 @@ def _know_facts(rank: Rank) -> None:
     if kind := rank.facts.get("device_kind"):
         known["GPU"] = kind
     flags = parse_flags(str(rank.facts.get("xla_flags", ""))).effective()
-    texts = {name: value or "" for name, value in flags.items()}
-    rank.known = {**known, **rank.known, **shared_settings(texts)}
+    rank.known = {**known, **rank.known, **shared_settings(flags)}
 
 
 def _read_log(ranks: dict[str, Rank], path: AnyPath, label: str) -> list[str]:
@@ -291,6 +290,7 @@ def _compared(
     """The differences of every module that several ranks have, and what was compared."""
     found: list[RankDifference] = []
     compared: list[Launches] = []
+    known = {label: rank.known for label, rank in ranks.items()}
     for key in _modules(ranks):
         orders = {
             label: rank.orders[key]
@@ -299,10 +299,10 @@ def _compared(
         }
         compared += orders.values()
         placed = _placed(ranks, next(iter(orders.values())).devices)
-        for place in differences(orders, placed):
-            one, other = (ranks[side.ranks[0]].known for side in place.sides)
-            cause = cause_of(one, other) or UNEXPLAINED
-            found.append(RankDifference(key[0], place, cause))
+        found += [
+            RankDifference(key[0], place, explained(place, known))
+            for place in differences(orders, placed)
+        ]
     return found, compared
 
 

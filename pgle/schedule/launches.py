@@ -5,9 +5,9 @@ program, whose interpreter need not have pgle's other dependencies.
 
 A rank runs one program on its devices. A communicator matches the collectives of its members by
 the order in which each member starts them (NCCL user guide, "Group calls" and "Concurrency between
-NCCL and CUDA calls"). XLA keeps a communicator for each group of devices, others for transfers
-between pairs (xla/backends/gpu/collectives/gpu_clique_key.h), and runs asynchronous collectives on
-one stream, synchronous ones on the stream of the compute.
+NCCL and CUDA calls"). XLA keeps a communicator for each group of devices, and others for transfers
+between pairs (xla/backends/gpu/collectives/gpu_clique_key.h). It runs asynchronous collectives on
+one stream, and synchronous ones on the stream of the compute.
 """
 
 from __future__ import annotations
@@ -532,6 +532,16 @@ def _starts(side: Side) -> str:
 def _ranks(side: Side) -> str:
     noun = "rank" if len(side.ranks) == 1 else "ranks"
     return f"{noun} {some(side.ranks, 4)}"
+
+
+def explained(difference: Difference, known: Mapping[str, Mapping[str, str]]) -> str:
+    """Why two ranks disagree, in words.
+
+    Args:
+        known: by rank, what is known of it, as of `cause_of`.
+    """
+    one, other = (known[side.ranks[0]] for side in difference.sides)
+    return cause_of(one, other) or UNEXPLAINED
 
 
 def cause_of(one: Mapping[str, str], other: Mapping[str, str]) -> str:

@@ -25,7 +25,7 @@ from typing import Any, Literal
 from pgle.errors import UserError, many
 from pgle.next import FLAGS_LINT, FLAGS_LIST, VERIFY
 from pgle.xla.collective_kinds import ASYNC_FLAGS
-from pgle.xla.flags.shared import AUTOTUNING
+from pgle.xla.flags.shared import AUTOTUNING, PROFILE
 from pgle.xla.flags.text import (
     ACCUMULATING,
     COMMAND_BUFFER,
@@ -41,7 +41,7 @@ OLDEST = "0.4.26"  # the oldest jaxlib that the catalogue speaks of
 
 LHS = "xla_gpu_enable_latency_hiding_scheduler"
 SOL = "xla_gpu_enable_analytical_sol_latency_estimator"
-PROFILE_PATH = "xla_gpu_pgle_profile_file_or_directory_path"
+PROFILE_PATH = PROFILE
 DISABLE_ASYNC = "xla_gpu_disable_async_collectives"
 COMBINING = "xla_gpu_experimental_enable_heuristic_collective_combining"
 PROFILE_SWITCHES_ON = "0.5.1"

@@ -16,20 +16,21 @@ AUTOTUNING = "xla_gpu_load_autotune_results_from"
 _BY_CONTENT = {PROFILE: "the profile", AUTOTUNING: "the autotuning results"}
 
 
-def shared_settings(flags: Mapping[str, str]) -> dict[str, str]:
+def shared_settings(flags: Mapping[str, str | None]) -> dict[str, str]:
     """What flags say, in words: files by a hash of their content. What no GPU
     program depends on is left out.
 
     Args:
-        flags: values by name, without dashes.
+        flags: values by name, without dashes; None of a bare flag.
     """
+    values = {name: (value or "").strip("\"'") for name, value in flags.items()}
     found = {}
     for name, what in _BY_CONTENT.items():
-        if path := flags.get(name, "").strip("\"'"):
+        if path := values.pop(name, ""):
             found[what] = content_of(path)
-    for name in sorted(flags.keys() - _BY_CONTENT):
+    for name in sorted(values):
         if "_dump" not in name and not name.startswith("xla_cpu"):
-            found[f"--{name}"] = flags[name].strip("\"'")
+            found[f"--{name}"] = values[name]
     return found
 
 

@@ -487,7 +487,7 @@ class _LineReader:
             yield Event(kind, last.line, last.text, rank=rank, subject=EXCEPTION_CAUSE)
 
     def events(self, block: bytes, number: int, marked: set[bytes]) -> Iterator[Event]:
-        """The events in whole lines; `number` lines stand before them.
+        """The events in whole lines; `number` lines precede them.
 
         Args:
             marked: `_marked_kinds` of the block.

@@ -21,6 +21,7 @@ import zlib
 from urllib.parse import quote, unquote
 
 from pgle_hook import guarded, jax_private
+from pgle_hook.records import write_whole
 
 OFF = "PGLE_CHECK_RANKS"  # 0: do not compare the ranks
 SHORTEST_S, LONGEST_S = 0.2, 2.0  # between two looks
@@ -85,10 +86,7 @@ class Folder:
     def put(self, key, value):
         """Keep a text."""
         path = os.path.join(self._path, quote(key, safe=""))
-        temporary = "%s.%d.tmp" % (path, os.getpid())
-        with open(temporary, "w") as file:
-            file.write(value)
-        os.replace(temporary, path)
+        write_whole(path, lambda file: file.write(value))
 
     def under(self, prefix):
         """As `KeyValues.under`."""
@@ -193,8 +191,7 @@ class Agreement:
         for device, process in enumerate(self._processes[program]):
             placed.setdefault(str(process), []).append(device)
         for difference in launches.differences(orders, placed):
-            one, other = (known[side.ranks[0]] for side in difference.sides)
-            cause = launches.cause_of(one, other) or launches.UNEXPLAINED
+            cause = launches.explained(difference, known)
             name = unquote(program.rpartition(".")[0])
             line = "%s: %s" % (name, launches.line_of(difference, cause))
             self._put("sign/end/0/%d" % self._rank, line)
@@ -242,8 +239,7 @@ def known_of(jax, versions):
     found["GPU"] = jax.local_devices()[0].device_kind
     text = os.environ.get("XLA_FLAGS", "")
     flags = of_pgle("xla.flags.text").parse_flags(text).effective()
-    values = {name: value or "" for name, value in flags.items()}
-    return dict(found, **of_pgle("xla.flags.shared").shared_settings(values))
+    return dict(found, **of_pgle("xla.flags.shared").shared_settings(flags))
 
 
 def attach(jax, versions, folder, finish):

@@ -164,11 +164,21 @@ def restore_flags(ours, environ=os.environ):
 
 
 def write_json(path, value, indent=None):
-    """Write a file whole or not at all: a full disk leaves the one from before, and no part."""
-    temporary = "%s.%d.tmp" % (path, os.getpid())
+    """Write JSON, whole or not at all."""
+    write_whole(path, lambda file: json.dump(value, file, indent=indent))
+
+
+def write_whole(path, write):
+    """Write a file whole or not at all: a full disk leaves the one from before, and no part.
+
+    Args:
+        write: called with the open file.
+    """
+    # ranks in containers may have one pid, and write one file
+    temporary = "%s.%s.tmp" % (path, os.urandom(4).hex())
     try:
         with open(temporary, "w") as file:
-            json.dump(value, file, indent=indent)
+            write(file)
         os.replace(temporary, path)
     except BaseException:
         try:
