@@ -17,7 +17,7 @@ from pgle.errors import UserError, many
 from pgle.masking import kept_text
 from pgle.requests.stages import Stage
 from pgle.run.amd_checks import check_amd_driver, check_amd_gpus
-from pgle.run.ask.amd_gpus import NODES, read_amd_gpus
+from pgle.run.ask.amd_gpus import read_amd_gpus
 from pgle.run.ask.jaxlib import lint_flags, repair
 from pgle.run.ask.machine import (
     SMI_QUERY,
@@ -312,9 +312,7 @@ def vendors_of(machine: Machine, wanted: Vendor | None) -> tuple[Vendor, ...]:
     """
     if wanted is not None:
         return (wanted,)
-    has_amd = bool(machine.glob(NODES)) and bool(
-        read_amd_gpus(machine.read, machine.glob)
-    )
+    has_amd = bool(read_amd_gpus(machine.read, machine.glob))
     found = [
         vendor
         for vendor in VENDORS.values()

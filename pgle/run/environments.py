@@ -22,7 +22,7 @@ GIB_EACH = 0.9
 """Measured on disk: 913 MiB for jax 0.10.1 with its CUDA 13 plugin, 938 MiB for 0.11.2. uv shares
 the files with its own cache, if both are on one file system.
 """
-OLDEST_PYTHON = (("0.11.0", (3, 12)), ("0.5.1", (3, 11)))
+OLDEST_PYTHON = (("0.11.0", (3, 12)), ("0", (3, 11)))
 """The oldest Python that releases of jax from each on take, and that runs the compiler's process
 (metadata of the wheels: Requires-Python; jax 0.10.1 has 3.11, 0.11.2 has 3.12).
 """
@@ -120,10 +120,8 @@ def _python(wanted: Environment) -> str:
     downloads if there is none.
     """
     at = release(wanted.release)
-    oldest = (3, 11)
-    for since, python in reversed(OLDEST_PYTHON):
-        if at >= release(since):
-            oldest = python
+    rows = OLDEST_PYTHON
+    oldest = next(python for since, python in rows if at >= release(since))
     if sys.version_info[:2] >= oldest:
         return sys.executable
     return ".".join(map(str, oldest))
@@ -134,9 +132,8 @@ def _run(wanted: Environment, command: Sequence[str]) -> None:
     if done.returncode == 0:
         return
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    ends = dict.fromkeys(
-        (*lines[:1], *lines[-1:])
-    )  # what failed, and the deepest cause
+    # what failed, and the deepest cause
+    ends = dict.fromkeys((*lines[:1], *lines[-1:]))
     said = "; ".join(cut(line, _LAST) for line in ends) or f"code {done.returncode}"
     remedy = "check release and network, or name an interpreter: --jax PYTHON"
     if _python(wanted) != sys.executable:

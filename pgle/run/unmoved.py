@@ -19,7 +19,7 @@ MOST_ALONE = 4
 def unmoved_warnings(
     session: Session, flags: Sequence[str], made: CompileResult
 ) -> list[str]:
-    """Compile without the given flags, and name those without which XLA makes the same; in one line.
+    """Compile without the given flags. Name in one line those without which XLA makes the same.
 
     Args:
         session: that made `made`.
@@ -27,7 +27,7 @@ def unmoved_warnings(
         made: a schedule with all flags of the session's base, without a profile.
     """
     given = FlagList(tuple(map(typed_flag, flags)))
-    told = {
+    explained = {
         LHS,
         MODEL_OPTIONS,
         PROFILE_PATH,
@@ -37,7 +37,7 @@ def unmoved_warnings(
     asked = [
         name
         for name in given.effective()
-        if name not in told and not name.startswith("xla_dump_")
+        if name not in explained and not name.startswith("xla_dump_")
     ]
     search = _Search(session, made)
     try:

@@ -23,7 +23,6 @@ from pgle.xla.hardware import ATTENTION_EFFICIENCY as ATTENTION_EFFICIENCY
 from pgle.xla.hardware import ATTENTION_RANGE as ATTENTION_RANGE
 from pgle.xla.hardware import HOST_LINK_EFFICIENCY as HOST_LINK_EFFICIENCY
 from pgle.xla.hardware import KERNEL_US as KERNEL_US
-from pgle.xla.hardware import MATMUL_EFFICIENCY as MATMUL_EFFICIENCY
 from pgle.xla.hardware import MEMORY_EFFICIENCY as MEMORY_EFFICIENCY
 from pgle.xla.hardware import Hardware as Hardware
 from pgle.xla.hardware import dtype_family as dtype_family

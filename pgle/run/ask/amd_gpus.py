@@ -13,7 +13,7 @@ NODES = "/sys/class/kfd/kfd/topology/nodes/*/properties"
 """A file for each CPU and GPU that the driver's part for computing knows
 (https://docs.kernel.org/gpu/amdgpu).
 """
-MEMORY = "mem_banks/0/properties"  # beside it: the device memory
+MEMORY = "mem_banks/0/properties"  # next to it: the device memory
 DRIVER = "/sys/module/amdgpu/version"  # of AMD's own package; Linux's has none
 
 
@@ -29,7 +29,8 @@ def read_amd_gpus(
     driver = (read(DRIVER) or "").strip()
     found: list[Gpu] = []
     for path in glob(NODES):
-        number = _property(read(path) or "", "gfx_target_version")
+        properties = read(path) or ""
+        number = _property(properties, "gfx_target_version")
         if not number:  # a CPU
             continue
         name = _gfx(number)
@@ -41,7 +42,7 @@ def read_amd_gpus(
             driver,
             _property(memory, "size_in_bytes") >> 20,
             name,
-            str(_property(read(path) or "", "unique_id") or ""),
+            str(_property(properties, "unique_id") or ""),
         )
         found.append(gpu)
     return tuple(found)

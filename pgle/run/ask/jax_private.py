@@ -260,10 +260,10 @@ class Plugin:
 def library(vendor: Vendor) -> Path:
     """The plugin's library file. If there are several: the one that fits jaxlib."""
     plugin = vendor.plugin
-    found: dict[str, Path] = {}
-    for name in plugin.modules:
+    found: dict[int, Path] = {}
+    for major, name in zip(plugin.majors, plugin.modules, strict=True):
         files = [folder / plugin.library for folder in _folders(name)]
-        found.update((name, file) for file in files if file.is_file())
+        found.update((major, file) for file in files if file.is_file())
     if not found:
         what = (
             f"the {vendor.toolkit} plugin of jax is not installed, no GPU compiler to "
@@ -272,9 +272,11 @@ def library(vendor: Vendor) -> Path:
         raise UserError(what, remedy=_remedy(vendor))
     installed, _ = versions(PACKAGES)
     jaxlib = installed.get("jaxlib", "")
-    wheels = {name: f"jax-{name.rsplit('_', 1)[1]}-pjrt" for name in found}
+    wheels = {major: plugin.packages(major)[1] for major in found}
     fitting = (
-        name for name in found if plugin.fits(installed.get(wheels[name], ""), jaxlib)
+        major
+        for major, wheel in wheels.items()
+        if plugin.fits(installed.get(wheel, ""), jaxlib)
     )
     return found[next(fitting, next(iter(found)))]
 

@@ -9,12 +9,11 @@ replaced. Standard library only, since that process may be another Python than o
 from __future__ import annotations
 
 import ctypes
-import hashlib
 from pathlib import Path
 
 from pgle.errors import UserError
-from pgle.files import write_files
-from pgle.run.ask.elf import Function, made_library, read_needs
+from pgle.files import sha256, write_files
+from pgle.run.ask.elf import Function, Needs, made_library, read_needs
 from pgle.run.directory.directory import cache_directory
 from pgle.xla.vendors import JaxPlugin
 
@@ -34,33 +33,33 @@ uses them, and nothing runs on them: each function returns an error. Delete this
 def load_with_stand_ins(
     path: Path, plugin: JaxPlugin, toolkit: str
 ) -> tuple[ctypes.CDLL, tuple[str, ...]]:
-    """Load a plugin's library; the names of the libraries that stand-ins took the place of.
+    """Load a plugin's library. Return it, and the names of libraries that stand-ins replace.
 
     Raises:
         OSError: it cannot be loaded, for another reason than an absent library.
         UserError: stand-ins cannot be made here.
     """
     absent: dict[str, ctypes.CDLL] = {}
+    needs: Needs | None = None
     while True:
         try:
             return ctypes.CDLL(str(path)), tuple(absent)
         except OSError as error:
             if not plugin.is_linked:
                 raise
-            needed = read_needs(path).libraries
+            needs = needs or read_needs(path)
             said = str(error)
-            missing = [name for name in needed if said.startswith(f"{name}:")]
+            missing = [name for name in needs.libraries if said.startswith(f"{name}:")]
             if not missing or missing[0] in absent:
                 raise
-            made = _stand_in(path, missing[0], plugin, toolkit, first=not absent)
+            made = _stand_in(needs, missing[0], plugin, toolkit, first=not absent)
             absent[missing[0]] = ctypes.CDLL(str(made))
 
 
 def _stand_in(
-    path: Path, name: str, plugin: JaxPlugin, toolkit: str, *, first: bool
+    needs: Needs, name: str, plugin: JaxPlugin, toolkit: str, *, first: bool
 ) -> Path:
     """The file of a stand-in for a library; the first has the symbols of no named library too."""
-    needs = read_needs(path)
     symbols = dict(needs.symbols.get(name, {}))
     if first:
         symbols |= needs.symbols.get("", {})
@@ -69,7 +68,7 @@ def _stand_in(
         for symbol, version in sorted(symbols.items())
     ]
     data = made_library(name, functions, LABEL.format(name))
-    digest = hashlib.sha256(data).hexdigest()[:16]
+    digest = sha256(data)[:16]
     folder = cache_directory() / f"stand-ins-{plugin.stem}"
     file = folder / digest / name
     if not (file.is_file() and file.read_bytes() == data):

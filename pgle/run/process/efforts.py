@@ -21,7 +21,7 @@ EFFORTS: Mapping[str, str] = {
 """Settings that change schedules, with the form of their values.
 
 Level ``O1`` switches on the latency-hiding scheduler, pipelined collectives and two copies of loop
-bodies. Here they are written like flags, ``--jax_optimization_level=O1``, and stand among flags. A
+bodies. Lists of flags hold them too, written like flags: ``--jax_optimization_level=O1``. A
 program gets them as environment variables.
 """
 

@@ -38,6 +38,7 @@ from pgle.run.stages.stage import KeptVerdict, StageRequest, StageResult, end_re
 from pgle.steps.compare import Comparison, LimitCheck, Limits
 from pgle.xla.flags.text import FOUND_BY_SEARCH
 from pgle.xla.vendors import VENDORS
+from pgle.xla.vendors.vendor import Presence
 
 Capture: TypeAlias = Literal["auto", "jax", "nsys", "simulated"]
 BackEnd: TypeAlias = RealBackEnd | SimulatedBackEnd
@@ -45,21 +46,19 @@ BackEnd: TypeAlias = RealBackEnd | SimulatedBackEnd
 
 def has_gpus() -> bool:
     """Whether this machine has GPUs of any vendor, and what drives them."""
-    return any(
-        Path(vendor.presence.driver_file).exists()
-        and (
-            not vendor.presence.list_program
-            or shutil.which(vendor.presence.list_program)
-        )
-        for vendor in VENDORS.values()
-    )
+    programs = [presence.list_program for presence in _drivers()]
+    return any(not program or shutil.which(program) for program in programs)
 
 
 def has_driver() -> bool:
     """Whether a vendor's driver is loaded."""
-    return any(
-        Path(vendor.presence.driver_file).exists() for vendor in VENDORS.values()
-    )
+    return bool(_drivers())
+
+
+def _drivers() -> list[Presence]:
+    """The vendors whose driver is loaded."""
+    found = [vendor.presence for vendor in VENDORS.values()]
+    return [presence for presence in found if Path(presence.driver_file).exists()]
 
 
 def choose_back_end(asked: Stage) -> BackEnd:
