@@ -86,9 +86,9 @@ def settled(found: Controlled) -> Gain | None:
     """
     if found.other is None:
         return found.first
-    shares = (found.first.share, found.other.share)
-    sizes = [abs(share) for share in shares]
-    if shares[0] * shares[1] > 0 and min(sizes) >= ROUNDED:
+    first, other = found.shares
+    sizes = [abs(first), abs(other)]
+    if first * other > 0 and min(sizes) >= ROUNDED:
         return found.answer
     return found.answer if max(sizes) < LEAST_GAIN else None
 

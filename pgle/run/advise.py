@@ -7,17 +7,16 @@ priced by one set of estimates. What both compilations find shorter is then comb
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+from subprocess import DEVNULL
 
 import attrs
 
-from pgle.account.scheduled import account_of_schedule
-from pgle.account.value import Account, StepPart
+from pgle.account.scheduled import account_of_schedule, parts_of
+from pgle.account.value import Account
 from pgle.errors import UserError, WorkloadError, cut, one_line
 from pgle.next import Next
 from pgle.requests.predictions import Advise, Rehearse
@@ -29,8 +28,13 @@ from pgle.run.capture.captured import (
     partitioned,
     read_captured,
 )
-from pgle.run.compiler.cache import Cache
-from pgle.run.compiler.compile import Compiler, CompileResult, OnPhase, Session
+from pgle.run.compiler.compile import (
+    Compiler,
+    CompileResult,
+    OnPhase,
+    compiler_with_cache,
+    session_with,
+)
 from pgle.run.directory.directory import claim
 from pgle.run.rehearse_program import (
     RehearseRequest,
@@ -40,7 +44,7 @@ from pgle.run.rehearse_program import (
     prepared,
 )
 from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
-from pgle.schedule.predict import LEAST_GAIN, Gain, Prediction, gain
+from pgle.schedule.predict import LEAST_GAIN, Prediction, gain
 
 MOST_SAID = 160  # characters of a failure that the answer quotes
 NOW = "now"  # folder of the program as it is
@@ -106,7 +110,7 @@ class Attempt:
     @property
     def least(self) -> float:
         """The smaller gain of both compilations, as a share of the step."""
-        return 0.0 if self.gained is None else min(_shares(self.gained))
+        return 0.0 if self.gained is None else min(self.gained.shares)
 
     @property
     def are_values_compared(self) -> bool:
@@ -158,15 +162,11 @@ def advise(
         if not known.is_program:
             remedy = "put -- before its command: pgle advise -- python train.py"
             raise UserError("advise runs a program", where=words[0], remedy=remedy)
-        with _open_compiler(request, on_phase) as compiler:
+        compiler = compiler_with_cache(
+            request.python, cached=request.asked.cached, on_phase=on_phase
+        )
+        with compiler:
             return _Trials(known, request, compiler, on_attempt).run(budget)
-
-
-@contextmanager
-def _open_compiler(request: RehearseRequest, on_phase: OnPhase) -> Iterator[Compiler]:
-    cache = Cache.of_user() if request.asked.cached else None
-    with Compiler(request.python, cache=cache, on_phase=on_phase) as compiler:
-        yield compiler
 
 
 @dataclass(eq=False)
@@ -269,21 +269,17 @@ class _Trials:
         asked, request = self.known.asked, self.request
         folder = self.out / name / "captured"
         step = module_name(request.module)
-        silent = os.open(os.devnull, os.O_WRONLY)
-        try:
-            found = capture_modules(
-                asked.words,
-                folder,
-                target=request.target,
-                devices=devices_for(None, topology=asked.shape),
-                quiet_s=asked.quiet_s,
-                choose=step,
-                until_step=True,
-                output=silent,
-                alternatives=[change.switch for change in changes],
-            )
-        finally:
-            os.close(silent)
+        found = capture_modules(
+            asked.words,
+            folder,
+            target=request.target,
+            devices=devices_for(None, topology=asked.shape),
+            quiet_s=asked.quiet_s,
+            choose=step,
+            until_step=True,
+            output=DEVNULL,
+            alternatives=[change.switch for change in changes],
+        )
         return choose_module(found, step)
 
     def _compiled(self, module: Path, name: str, *, must_check: bool = True) -> Tried:
@@ -294,11 +290,7 @@ class _Trials:
             module=partitioned(module),
             dump_dir=self.out / name / "compiled",
         )
-        cache = self.compiler.cache
-        trusted = None
-        if cache is not None:
-            trusted = cache.trusted(request.python, base.vendor)
-        session = Session(self.compiler, base, request.hardware, trusted)
+        session = session_with(self.compiler, base, request.hardware, checked=False)
         own = request.flags
         first = session.schedule("first", own)
         prediction = session.predicted(first)
@@ -339,17 +331,11 @@ def _is_better_alone(item: Attempt) -> bool:
 
 def verdict_of(gained: Controlled) -> Verdict:
     """What both compilations say of a gain."""
-    shares = _shares(gained)
-    if min(shares) >= LEAST_GAIN:
+    if min(gained.shares) >= LEAST_GAIN:
         return Verdict.BETTER
-    if max(shares) <= -LEAST_GAIN:
+    if max(gained.shares) <= -LEAST_GAIN:
         return Verdict.WORSE
     return Verdict.UNSURE
-
-
-def _shares(gained: Controlled) -> list[float]:
-    sides: list[Gain | None] = [gained.first, gained.other]
-    return [side.share for side in sides if side is not None]
 
 
 def _is_shorter(one: Attempt, other: Attempt) -> bool:
@@ -365,16 +351,8 @@ def _rank(item: Attempt) -> tuple[bool, float]:
 
 def longer_by(before: Prediction, after: Prediction) -> str:
     """Which part of the step grows most, in words; empty if none does."""
-    parts = {
-        StepPart.COMPUTE: "compute_us",
-        StepPart.COMMUNICATION: "exposed_communication_us",
-        StepPart.COPIES: "exposed_copy_us",
-        StepPart.IDLE: "idle_us",
-    }
-    growth = {}
-    for part, name in parts.items():
-        was = getattr(before.timeline.breakdown, name)
-        growth[part] = getattr(after.timeline.breakdown, name) - was
+    was = parts_of(before)
+    growth = {part: now_us - was[part] for part, now_us in parts_of(after).items()}
     most = max(growth, key=lambda part: growth[part])
     if growth[most] <= 0:
         return ""

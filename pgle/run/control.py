@@ -22,11 +22,11 @@ CUBLAS_FP8 = "__cublas$lt$matmul$f8"
 class Schedules:
     """Predictions of the schedules of one program, compiled with the same flags."""
 
-    baseline: Prediction  # LHS without the profile
+    compiled: CompileResult  # LHS without the profile
+    baseline: Prediction  # the same
     profiled: Prediction  # LHS with the profile
     default: Prediction | None = None  # XLA's own schedule; None where that has LHS too
     fp8_products: int = 0  # instructions that multiply fp8 arrays
-    compiled: CompileResult | None = None  # LHS without the profile
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,15 @@ def control(
     if program and program == session.program(other):
         return Control(flag, None)
     return Control(flag, make())
+
+
+def both_schedules(first: Schedules, found: Control | None) -> tuple[Schedules, ...]:
+    """The schedules of the first compilation, and of the second one if it did not fail: the same
+    ones if it makes the same program.
+    """
+    if found is None or found.failure:
+        return (first,)
+    return first, found.schedules or first
 
 
 def profile_gain(first: Schedules, found: Control | None) -> Controlled:

@@ -20,7 +20,6 @@ from pgle.costs.estimate.unknown import assumed_warnings
 from pgle.costs.measure.contention import Contention
 from pgle.costs.profile.coverage import estimate_profile
 from pgle.costs.profile.files import profile_files, read_profile
-from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Profile, effective_costs
 from pgle.errors import UserError
 from pgle.files import write_files
@@ -241,16 +240,16 @@ class Rehearsal:
             timed=self.timed,
         )
 
-    @property
+    @cached_property
     def schedules(self) -> Schedules:
         """Of the compilation with the user's flags."""
         default = None if self.default is None else self.default.prediction
         return Schedules(
+            compiled=self.baseline.compiled,
             baseline=self.baseline.prediction,
             profiled=self.profiled.prediction,
             default=default,
             fp8_products=fp8_products(self.baseline.module),
-            compiled=self.baseline.compiled,
         )
 
     @property
@@ -329,29 +328,14 @@ def rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
             else pool.submit(session.schedule, "profiled", flags, guess)
         )
         first = session.schedule("baseline", flags)
-        profile = request.profile or _estimated(request.out, first, hardware)
-        given = read_profile(profile)
-        if request.profile is not None:
-            table = LookupTable(
-                first.scheduled, None if first.lhs is None else first.lhs.module
-            )
-            given, note = carried_over(profile, given, table, hardware)
-            if note:
-                profile = request.out / "carried.pbtxt"
-                _write(profile, given)
-        # Estimates of the scheduled modules are nearer than estimates of LHS's input.
-        costs = None if request.profile is None else given
+        profile, costs = _profile_for(first, request, request.out)
+        given = read_profile(profile) if costs is None else costs
 
         def side(
             made: CompileResult, contention: Contention | None = None
         ) -> CompiledSide:
-            if costs is None:
-                return CompiledSide(made, made.scheduled, session.predicted(made))
-            return CompiledSide(
-                made,
-                made.scheduled,
-                predict(made.scheduled, costs, hardware, contention=contention),
-            )
+            prediction = _priced(session, made, costs, contention)
+            return CompiledSide(made, made.scheduled, prediction)
 
         baseline = side(first)
         measured = baseline.prediction.contention
@@ -437,37 +421,22 @@ def _controlled(
 ) -> Control:
     """The same schedules with the other kernels for products, their costs from the same source."""
     flags, own = (*session.base.flags, flag), (*request.flags, flag)
-    hardware = request.hardware
 
     def schedules() -> Schedules:
         first = session.schedule(f"{CONTROL}/baseline", flags)
-        profile, costs = request.profile, None
-        if profile is None:
-            profile = _estimated(request.out / CONTROL, first, hardware)
-        else:
-            table = LookupTable(
-                first.scheduled, None if first.lhs is None else first.lhs.module
-            )
-            costs, note = carried_over(profile, read_profile(profile), table, hardware)
-            if note:
-                profile = request.out / CONTROL / "carried.pbtxt"
-                _write(profile, costs)
+        profile, costs = _profile_for(first, request, request.out / CONTROL)
         second = session.schedule(f"{CONTROL}/profiled", flags, profile)
-        baseline = predict(first.scheduled, costs, hardware)
+        baseline = _priced(session, first, costs)
         made = [second]
         if has_default:
             made.append(session.schedule(f"{CONTROL}/default", own))
-        contention = None if costs is None else baseline.contention
-        others = [
-            predict(one.scheduled, costs, hardware, contention=contention)
-            for one in made
-        ]
+        others = [_priced(session, one, costs, baseline.contention) for one in made]
         return Schedules(
+            compiled=first,
             baseline=baseline,
             profiled=others[0],
             default=others[1] if has_default else None,
             fp8_products=fp8_products(first.scheduled),
-            compiled=first,
         )
 
     try:
@@ -476,6 +445,40 @@ def _controlled(
         return Control(
             flag, None, f"not checked by a second compilation with {flag}: {error}"
         )
+
+
+def _profile_for(
+    made: CompileResult, request: RehearseRequest, out: Path
+) -> tuple[Path, Profile | None]:
+    """The profile for a program, scheduled without one, and the costs that schedules are priced by.
+
+    Without a profile of the user it is one of estimates, and there are no costs: estimates of the
+    scheduled modules are nearer than estimates of LHS's input.
+
+    Args:
+        out: the folder for a profile that is made here.
+    """
+    if request.profile is None:
+        return _estimated(out, made, request.hardware), None
+    given = read_profile(request.profile)
+    costs, note = carried_over(request.profile, given, made.table, request.hardware)
+    if not note:
+        return request.profile, costs
+    path = out / "carried.pbtxt"
+    _write(path, costs)
+    return path, costs
+
+
+def _priced(
+    session: Session,
+    made: CompileResult,
+    costs: Profile | None,
+    contention: Contention | None = None,
+) -> Prediction:
+    """A schedule's step by given costs; by estimates if there are none."""
+    if costs is None:
+        return session.predicted(made)
+    return predict(made.scheduled, costs, session.hardware, contention=contention)
 
 
 def _has_default(request: RehearseRequest) -> bool:

@@ -8,18 +8,17 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from pgle.costs.profile.carry import carry
 from pgle.costs.profile.files import read_profile
-from pgle.costs.profile.lookup import LookupTable
 from pgle.errors import UserError
 from pgle.releases.changes import FlagChange, ProgramChanges, changes, flag_changes
 from pgle.releases.facts import ProgramFacts, facts_of
 from pgle.requests.predictions import Releases
 from pgle.run.ask.jaxlib import installed, lint_flags
 from pgle.run.compiler.compile import CompileResult, OnPhase
-from pgle.run.control import Schedules
+from pgle.run.control import Schedules, both_schedules
+from pgle.run.directory.directory import free
 from pgle.run.environments import Consent, environment_of, ready, release_of
 from pgle.run.process.compilers import compiler_of
 from pgle.run.rehearse import Rehearsal, rehearsed
@@ -59,13 +58,8 @@ class Release:
 
     @property
     def schedules(self) -> tuple[Schedules, ...]:
-        """Of the first compilation, and of the one with the other kernels for products, if there
-        is one.
-        """
-        found, first = self.rehearsal.control, self.rehearsal.schedules
-        if found is None or found.failure:
-            return (first,)
-        return first, found.schedules or first
+        """Of both compilations (`both_schedules`)."""
+        return both_schedules(self.rehearsal.schedules, self.rehearsal.control)
 
 
 @dataclass(frozen=True)
@@ -184,35 +178,25 @@ def compiled_by(
 ) -> Release:
     """What a release makes of the module, in a folder of its own."""
     flags, dropped = taken(request.flags, by.python)
-    out = _free(request.out / f"jax-{by.release}")
+    out = free(request.out / f"jax-{by.release}")
     wanted = replace(request, python=by.python, flags=flags, out=out)
     try:
         found = rehearsed(wanted, on_phase)
     except UserError as error:
         what = f"jaxlib {by.release}: {error.what}"
         raise UserError(what, where=error.where, remedy=error.remedy) from None
-    second = None if found.control is None else found.control.schedules
-    made = None if second is None else second.compiled
-    facts = _facts(found.baseline.compiled)
-    is_same = found.control is not None and not found.control.failure
-    alike = facts if is_same else None
+    first, *others = both_schedules(found.schedules, found.control)
+    facts = _facts(first.compiled)
+    control_facts = None
+    for other in others:
+        control_facts = facts if other is first else _facts(other.compiled)
     return Release(
         by=by,
         rehearsal=found,
         facts=facts,
-        control_facts=alike if made is None else _facts(made),
+        control_facts=control_facts,
         dropped=dropped,
     )
-
-
-def _free(folder: Path) -> Path:
-    """A folder that is not there yet, for two interpreters of one release."""
-    number = 1
-    found = folder
-    while found.exists():
-        number += 1
-        found = folder.with_name(f"{folder.name}-{number}")
-    return found
 
 
 def _facts(made: CompileResult) -> ProgramFacts:
@@ -265,9 +249,5 @@ def _carried_share(before: Rehearsal, after: Rehearsal) -> float:
     """The part of a profile's time that `pgle carry` matches; of measured costs if there are any,
     else of estimates.
     """
-    return carry(read_profile(before.profile), _table(before), _table(after)).share
-
-
-def _table(found: Rehearsal) -> LookupTable:
-    made = found.baseline.compiled
-    return LookupTable(made.scheduled, None if made.lhs is None else made.lhs.module)
+    old, new = (side.baseline.compiled.table for side in (before, after))
+    return carry(read_profile(before.profile), old, new).share

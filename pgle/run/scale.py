@@ -43,8 +43,7 @@ from pgle.run.capture.captured import (
     partitioned,
     read_captured,
 )
-from pgle.run.compiler.cache import Cache
-from pgle.run.compiler.compile import Compiler, CompileResult
+from pgle.run.compiler.compile import CompileResult, compiler_with_cache
 from pgle.run.compiler.worker import memory_of
 from pgle.run.directory.directory import RunDirectory, check_question
 from pgle.run.directory.manifest import changed_import, imported_files
@@ -147,7 +146,7 @@ def scale(
 
     Args:
         request: with a folder for the rows.
-        on_row: is told of each row.
+        on_row: gets each row.
         unfit: of files: why there is none for a size.
     """
     request = _with_target(_with_run(request))
@@ -515,9 +514,7 @@ def _found(
     grown = asked.module if not trial.file and trial.devices > MOST_DEVICES else None
     warnings = (*asked.warnings, *notes)
     wanted = asked.compilation()
-    with Compiler(
-        asked.python, cache=Cache.of_user() if request.cached else None
-    ) as compiler:
+    with compiler_with_cache(asked.python, cached=request.cached) as compiler:
         first = compiler.compile(wanted)
         made = _made(first, asked.allocator_bytes, warnings, grown)
         row, prediction = _priced(request, empty, made)

@@ -350,7 +350,7 @@ class Bench:
         result = self.first = session.schedule("no-profile", session.base.flags)
         self.jaxlib, self.carried = result.jaxlib, ""
         self.memory_share = (result.memory_bytes or 0) / request.target.memory_bytes
-        self._first = table = _table(result)
+        self._first = table = result.table
         if request.profile is None:
             self._given = estimate_profile(table.module, request.hardware)
         else:
@@ -413,7 +413,7 @@ class Bench:
         )  # flags of the scheduler share a program
         for name in SCHEDULES:
             if program not in self._costs:
-                self._costs[program] = self._estimated(_table(named))
+                self._costs[program] = self._estimated(named.table)
             profile, modelled = self._costs[program]
             write_files(profile_files(path, profile), force=True)
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -551,7 +551,7 @@ class Bench:
             for name, row in final.rows.items()
         ):
             return False
-        self._costs[program] = self._estimated(_table(result))
+        self._costs[program] = self._estimated(result.table)
         return True
 
     def _estimated(self, table: LookupTable) -> tuple[Profile, int]:
@@ -608,13 +608,6 @@ def open_bench(
                 ) from None
             raise
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _table(result: CompileResult) -> LookupTable:
-    module = result.scheduled
-    if result.after_optimizations.name == UNSCHEDULED:
-        return LookupTable(module, module)  # nothing is renamed from there to LHS
-    return LookupTable(module, None if result.lhs is None else result.lhs.module)
 
 
 class _Search:

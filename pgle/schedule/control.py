@@ -31,11 +31,17 @@ class Controlled:
     )
 
     @property
+    def shares(self) -> tuple[float, ...]:
+        """What each compilation gains, as a share of the step."""
+        if self.other is None:
+            return (self.first.share,)
+        return self.first.share, self.other.share
+
+    @property
     def depends(self) -> bool:
         """Whether one compilation gains what the other loses, and either is worth a word."""
-        if self.other is None:
-            return False
-        low, high = sorted((self.first.share, self.other.share))
+        low = min(self.shares)
+        high = max(self.shares)
         return low <= -ROUNDED and high >= ROUNDED and max(-low, high) >= LEAST_GAIN
 
     @property

@@ -36,7 +36,7 @@ def test_cublas_multiplies_fp8_where_triton_got_wider_arrays() -> None:
 
 def schedules(step_us: float, products: int) -> Schedules:
     step: Any = SimpleNamespace(step_us=step_us)
-    return Schedules(step, step, fp8_products=products)
+    return Schedules(step, step, step, fp8_products=products)
 
 
 def test_products_that_are_fp8_in_one_compilation_only_are_named_with_both_steps() -> (

@@ -124,7 +124,7 @@ def capture_modules(
         choose: the module that is wanted, as in `choose_module`; None: the program's step, which a
             program that fails must have executed again and again before.
         until_step: stop the program as soon as its step, or what `choose` names, is known.
-        output: descriptor that the program's output goes to.
+        output: what the program's output goes to: a descriptor, or `subprocess.DEVNULL`.
         alternatives: changes of the program that the hook makes: ``kind``, ``where``, ``value``.
 
     Returns:

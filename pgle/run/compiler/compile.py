@@ -28,6 +28,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from pgle.costs.profile.lookup import LookupTable
 from pgle.errors import UserError
 from pgle.files import check_file, sha256, write_files
 from pgle.run.compiler import worker
@@ -108,6 +109,14 @@ class CompileResult:
         return (
             None if self.schedule is None else _once(read_schedule_dump, self.schedule)
         )
+
+    @property
+    def table(self) -> LookupTable:
+        """What XLA looks up in a profile of it, by the names when LHS ran."""
+        module = self.scheduled
+        if self.after_optimizations.name == UNSCHEDULED:
+            return LookupTable(module, module)  # nothing is renamed from there to LHS
+        return LookupTable(module, None if self.lhs is None else self.lhs.module)
 
     @property
     def believed(self) -> Mapping[str, Statistics]:
@@ -484,10 +493,26 @@ def open_session(
     scheduling passes alone are compared with a whole compilation of this module with these flags
     though this jaxlib's are trusted already.
     """
+    with compiler_with_cache(python, cached=cached, on_phase=on_phase) as compiler:
+        yield session_with(compiler, base, hardware, checked=checked)
+
+
+def compiler_with_cache(
+    python: str, *, cached: bool, on_phase: OnPhase = lambda phase: None
+) -> Compiler:
+    """A compiler, with the user's cache if `cached`."""
     cache = Cache.of_user() if cached else None
-    trusted = cache.trusted(python, base.vendor) if cache and not checked else None
-    with Compiler(python, cache=cache, on_phase=on_phase) as compiler:
-        yield Session(compiler, base, hardware, trusted)
+    return Compiler(python, cache=cache, on_phase=on_phase)
+
+
+def session_with(
+    compiler: Compiler, base: CompileRequest, hardware: Hardware, *, checked: bool
+) -> Session:
+    """A session with a compiler; `checked` as of `open_session`."""
+    trusted = None
+    if compiler.cache is not None and not checked:
+        trusted = compiler.cache.trusted(compiler.python, base.vendor)
+    return Session(compiler, base, hardware, trusted)
 
 
 def in_background(work: Callable[[], T]) -> Future[T]:

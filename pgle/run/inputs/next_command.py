@@ -123,8 +123,8 @@ def _words(asked: Mapping[str, Any], defaults: Mapping[str, object]) -> list[str
 
 
 def following(run: RunDirectory) -> Next:
-    """The command that leads on: to what is missing or out of date, else to the comparison's
-    answer, which says how it goes on.
+    """The next command: it makes what is missing or out of date. If nothing is, it shows the
+    comparison, whose answer names the next step.
     """
     return stage_left(run) or Next.of("compare", run.path)
 
