@@ -21,7 +21,7 @@ MAY_STILL_HAVE = {
     "costs/measure": 5,
     "report": 269,
     "report/page": 1,
-    "run": 97,
+    "run": 96,
     "run/ask": 4,
     "run/capture": 1,
     "run/hook/hook_site/pgle_hook": 2,
