@@ -377,7 +377,7 @@ def scale(request: Scale) -> Answer[Scaling]:
             )
             request = evolve(request, build=tuple(map(str, files)), devices=())
         request = evolve(request, output=out)
-        with report.making(len(request.devices)) as on_row:
+        with report.making() as on_row:
             found = scale(request, on_row, unfit)
         path = write_page(out, report.scale_page(found), report.PAGE, force=True)
         page = report.scale_page(found, path)

@@ -101,7 +101,7 @@ class PathType(click.Path):
 
 
 def check_inputs(ctx: click.Context) -> None:
-    """Refuse an input that is not there, before anything is said of an option that is missing."""
+    """Refuse an input that is not there; that error comes before one about a missing option."""
     for param in ctx.command.params:
         value = ctx.params.get(str(param.name))
         if not isinstance(param.type, PathType):

@@ -113,10 +113,12 @@ def _table(found: Advised) -> Table:
     return table(_HEADS, rows)
 
 
-def _figures(tried: Tried) -> tuple[Value, ...]:
-    """Cells of the program as it is: its step, no changes, exposed time and memory."""
+def _figures(
+    tried: Tried, change: Value = "", control: Value = ""
+) -> tuple[Value, ...]:
+    """Cells of a step: its time, its change by both compilations, exposed time and memory."""
     exposed = Cell(tried.prediction.exposed_us, "exposed")
-    return tried.step_us, "", "", exposed, tried.memory_bytes or ""
+    return tried.step_us, change, control, exposed, tried.memory_bytes or ""
 
 
 def _row(item: Attempt) -> tuple[Value, ...]:
@@ -124,18 +126,9 @@ def _row(item: Attempt) -> tuple[Value, ...]:
     name = f"{item.name}{_at(item)}"
     if item.tried is None or item.gained is None:
         return name, "", "", "", "", "", verdict
-    tried, gained = item.tried, item.gained
-    other = "" if gained.other is None else -gained.other.share
-    exposed = Cell(tried.prediction.exposed_us, "exposed")
-    return (
-        name,
-        tried.step_us,
-        -gained.first.share,
-        other,
-        exposed,
-        tried.memory_bytes or "",
-        verdict,
-    )
+    gained = item.gained
+    control = "" if gained.other is None else -gained.other.share
+    return name, *_figures(item.tried, -gained.first.share, control), verdict
 
 
 def _at(item: Attempt) -> str:

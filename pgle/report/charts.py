@@ -120,13 +120,13 @@ def logarithmic(
 
 
 def columns(names: Sequence[str], label: str = "") -> Axis:
-    """An axis of names: column n lies between n and n + 1."""
+    """An axis of names: column n is between n and n + 1."""
     ticks = tuple((place + 0.5, name) for place, name in enumerate(names))
     return Axis(0.0, len(names), ticks, label)
 
 
 def rows(names: Sequence[str]) -> Axis:
-    """A vertical axis of names from above: row n lies between n and n + 1."""
+    """A vertical axis of names from above: row n is between n and n + 1."""
     ticks = tuple((place + 0.5, name) for place, name in enumerate(names))
     return Axis(len(names), 0.0, ticks)
 

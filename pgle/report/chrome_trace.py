@@ -23,7 +23,7 @@ import numpy as np
 from pgle import __version__
 from pgle.errors import UserError, printable
 from pgle.report.page.value import Advice, Page, TimelineData
-from pgle.report.timeline import PARTS, Style
+from pgle.report.timeline import OTHER_WORK, PARTS, Style
 from pgle.trace.intervals import Intervals, complement, covered, join, union, without
 
 MOST_BYTES = 1 << 30
@@ -259,7 +259,7 @@ def _parts(panel: ScenePanel, names: Sequence[SceneName]) -> dict[str, Intervals
         PARTS["compute"]: compute,
         PARTS["exposed"]: without(communication, compute),
         PARTS["copy"]: without(copies, either),
-        "other GPU work": without(other, known),
+        OTHER_WORK: without(other, known),
         PARTS["idle"]: complement(join(known, other), 0.0, panel.length),
     }
 
@@ -312,8 +312,8 @@ def _opportunities(
     names: Sequence[SceneName],
     numbers: Iterator[int],
 ) -> Iterator[Event]:
-    """A process with a track for each opportunity, which lies where its instruction is, or over
-    the first step.
+    """A process with a track for each opportunity, drawn where its instruction is, or over the
+    first step.
     """
     if not actions or not scene.panels:
         return
@@ -331,7 +331,7 @@ def _opportunities(
 def _place_of(
     item: Advice, scene: Scene, names: Sequence[SceneName]
 ) -> tuple[int, int]:
-    """Where an opportunity lies, in nanoseconds: its longest bar, else the first step."""
+    """Where an opportunity is drawn, in nanoseconds: its longest bar, else the first step."""
     if item.span_us is not None:
         start_us, end_us = item.span_us
         return round(start_us * 1e3), round(end_us * 1e3)

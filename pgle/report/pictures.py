@@ -218,14 +218,22 @@ def waterfall(found: Differences) -> Chart:
     )
     whole = ((0, found.before.step_us), (len(names) - 1, found.after.step_us))
     for row, length in whole:
-        plot.box("compute", (start, row + 0.15), (length, row + 0.85))
-        plot.text("name", (length, row + 0.5), figures.time(length), "start", dx=5)
+        _row_bar(plot, row, "compute", (start, length), figures.time(length))
     for row, bar in enumerate(bars, start=1):
         _waterfall_bar(plot, row, bar)
     parts = (f"{bar.name} {_change(bar)}" for bar in bars)
     before, after = map(figures.time, (found.before.step_us, found.after.step_us))
     words = f"before {before}; {'; '.join(parts)}; after {after}"
     return charts.drawn([plot], printable(words))
+
+
+def _row_bar(
+    plot: Plot, row: int, style: str, ends: tuple[float, float], text: str
+) -> None:
+    """A bar in a row, with its figure behind it."""
+    start, end = ends
+    plot.box(style, (start, row + 0.15), (end, row + 0.85))
+    plot.text("name", (end, row + 0.5), text, "start", dx=5)
 
 
 def _change_name(change: StepChange) -> str:
@@ -382,9 +390,9 @@ def roofline(
     plot = Plot(title, across, up, 300 + captions, margins)
     highest = max(peaks.values())
     plot.line("level", (left, memory * left), (ridge, highest))
-    beside = f"{hardware.memory_gb_s:,.0f} GB/s"
+    speed = f"{hardware.memory_gb_s:,.0f} GB/s"
     middle = ridge / 3
-    plot.text("tick", (middle, memory * middle), beside, "end", dx=-8, dy=-2)
+    plot.text("tick", (middle, memory * middle), speed, "end", dx=-8, dy=-2)
     for name, peak in peaks.items():
         plot.line("level", (peak / memory, peak), (right, peak))
         plot.text("tick", (right, peak), f"{name} {peak:,.4g}", "end", dx=-2, dy=-5)
@@ -476,8 +484,7 @@ def memory_chart(memory: Memory) -> Chart:
     )
     for row, (_, size) in enumerate(rows):
         style = "other" if row < len(bars) else "compute"
-        plot.box(style, (0, row + 0.15), (size, row + 0.85))
-        plot.text("name", (size, row + 0.5), figures.size(size), "start", dx=5)
+        _row_bar(plot, row, style, (0, size), figures.size(size))
     words = "; ".join(f"{name} {figures.size(size)}" for name, size in rows)
     if not plan.course_bytes:
         return charts.drawn([plot], f"At the peak: {words}")

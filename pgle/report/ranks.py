@@ -80,10 +80,6 @@ def _record(item: RankDifference) -> dict[str, object]:
         "ranks": [list(side.ranks) for side in place.sides],
         "communicator": list(place.communicator),
         "position": place.position,
-        "collectives": [_collective(side.collective) for side in place.sides],
+        "collectives": [str(side.collective or "") for side in place.sides],
         "cause": item.cause,
     }
-
-
-def _collective(collective: object) -> str:
-    return "" if collective is None else str(collective)

@@ -317,7 +317,7 @@ def _files(found: ReleasesResult) -> Table:
 
 
 def _following(found: ReleasesResult) -> Next:
-    """The rehearsal by the newest of the interpreters."""
+    """The prediction of what the last release compiled."""
     last = found.releases[-1]
     hlo = last.rehearsal.baseline.compiled.after_optimizations
     return Next.of("predict", text.near(hlo))

@@ -55,7 +55,7 @@ MORE_MEMORY = f"XLA_PYTHON_CLIENT_MEM_FRACTION={MOST_MEMORY}"
 
 
 @contextmanager
-def making(sizes: int) -> Iterator[OnRow]:
+def making() -> Iterator[OnRow]:
     """A live line on the rows that are being made."""
     with live("capturing and compiling") as line:
         line.noun = "row"
@@ -583,7 +583,7 @@ def _step_chart(rows: Sequence[ScaleRow]) -> Chart:
 
 
 def _efficiency_chart(rows: Sequence[Judged]) -> Chart:
-    """Efficiency over the number of GPUs, which lie by their logarithm."""
+    """Efficiency over the number of GPUs, on a logarithmic axis."""
     sizes = [item.row.devices for item in rows]
     best = max(1.0, *(item.efficiency_range[1] for item in rows))
     ticks = tuple((size, figures.count(size)) for size in dict.fromkeys(sizes))
@@ -678,6 +678,7 @@ def _tune(found: Scaling, row: ScaleRow) -> Next | None:
 
 def document(found: Scaling, page: Path) -> dict[str, object]:
     """``pgle.scale/1`` without its name."""
+    way = _next(found)
     return {
         "verdict": _verdict(found),
         **text.picked(
@@ -693,7 +694,7 @@ def document(found: Scaling, page: Path) -> dict[str, object]:
         "not_modelled": NOT_MODELLED,
         "resumed": found.resumed,
         "page": str(page),
-        "next": "".join(_next(found).next) or _next(found).done,
+        "next": "".join(way.next) or way.done,
         "warnings": _warnings([item.row for item in found.answer.rows]),
     }
 

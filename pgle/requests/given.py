@@ -54,14 +54,14 @@ def optional_path(given: StrPath | None) -> AnyPath | None:
     return None if given is None else path(given)
 
 
-def local_path(given: StrPath | None) -> Path | None:
-    """One path of this machine or none."""
-    return None if given is None else Path(str(path(given)))
-
-
 def place(given: StrPath) -> Path:
     """One path of this machine."""
     return Path(str(path(given)))
+
+
+def local_path(given: StrPath | None) -> Path | None:
+    """One path of this machine or none."""
+    return None if given is None else place(given)
 
 
 def words(given: StrPath | Sequence[str]) -> tuple[str, ...]:

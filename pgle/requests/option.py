@@ -1,7 +1,7 @@
 """An option, declared once: as a field of a request, with its spelling, unit, help and check.
 
-From the fields of a request come the options of its command, the signature of its library
-function (`pgle.api`), the question that an answer's folder records, and the words of the next
+The fields of a request make the options of its command, and the signature of its library function
+(`pgle.api`). They also make the question that an answer's folder records, and the words of the next
 command. A field is `attrs.field(default, converter, metadata=option(...))`, so that mypy knows the
 types that the library takes.
 """

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from pgle import __version__
 from pgle.errors import printable
-from pgle.report.page import figures
 from pgle.report.page.value import Chart, Page, Section
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def templates() -> Environment:
 
 
 def _is_wide(section: Section) -> bool:
-    """Whether its charts stand side by side, over the whole width of the page."""
+    """Whether its charts are side by side, over the whole width of the page."""
     charts = [part for part in section.parts if isinstance(part, Chart)]
     return len(charts) > 1
 
@@ -152,7 +151,6 @@ def render(page: Page) -> str:
             policy=f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'",
             script=script,
             data=timeline.data if timeline else "",
-            share=figures.share,
             version=__version__,
         )
     )

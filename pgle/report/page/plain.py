@@ -24,6 +24,7 @@ from pgle.report.page.value import (
     Section,
     Table,
     TimelineData,
+    as_cell,
     table,
 )
 
@@ -76,7 +77,7 @@ def show(page: Page, *, sections: Sequence[str] = ()) -> None:
         screen.print()
         _table(screen, page.table, everything)
     for note in page.notes:
-        cell = note if isinstance(note, Cell) else Cell(note)
+        cell = as_cell(note)
         screen.print(printable(str(cell.value)), style=STYLES.get(cell.tone, ""))
     if page.actions:
         screen.print()
@@ -208,7 +209,7 @@ def markdown(page: Page) -> str:
     """A page as Markdown: verdict, table, actions, next command, sections, where it comes from."""
     blocks = [f"# {_escaped(page.verdict)}", _escaped(" · ".join(page.identity))]
     blocks += [_rows(page.table)] if page.table is not None else []
-    blocks += [_escaped(_note_text(note)) for note in page.notes]
+    blocks += [_escaped(str(as_cell(note).value)) for note in page.notes]
     blocks += ["\n".join(_numbered(page.actions))] if page.actions else []
     blocks += (
         ["Next:", _fenced("\n".join(map(printable, page.next)), "sh")]
@@ -232,10 +233,6 @@ def markdown(page: Page) -> str:
             "\n".join(f"- {_escaped(line)}" for line in page.warnings),
         ]
     return "\n\n".join(blocks) + "\n"
-
-
-def _note_text(note: str | Cell) -> str:
-    return str(note.value) if isinstance(note, Cell) else note
 
 
 def _escaped(content: str) -> str:

@@ -97,7 +97,7 @@ class Table(msgspec.Struct, frozen=True, tag_field="kind", tag="table"):
         """
         shown = []
         for place, found in enumerate(self.columns):
-            items = [_as_cell(row[place]) for row in self.rows]
+            items = [as_cell(row[place]) for row in self.rows]
             plain = [item.value for item in items]
             if self.rows and not any(value or value == 0 for value in plain):
                 continue
@@ -112,7 +112,8 @@ class Table(msgspec.Struct, frozen=True, tag_field="kind", tag="table"):
         return shown
 
 
-def _as_cell(value: Value) -> Cell:
+def as_cell(value: Value) -> Cell:
+    """A value as a cell."""
     return value if isinstance(value, Cell) else Cell(value)
 
 
