@@ -15,7 +15,8 @@ from subprocess import DEVNULL
 
 import attrs
 
-from pgle.account.scheduled import account_of_schedule, parts_of
+from pgle.account.pieces import parts_of
+from pgle.account.scheduled import account_of_schedule
 from pgle.account.value import Account
 from pgle.errors import UserError, WorkloadError, cut, one_line
 from pgle.next import Next
@@ -351,8 +352,11 @@ def _rank(item: Attempt) -> tuple[bool, float]:
 
 def longer_by(before: Prediction, after: Prediction) -> str:
     """Which part of the step grows most, in words; empty if none does."""
-    was = parts_of(before)
-    growth = {part: now_us - was[part] for part, now_us in parts_of(after).items()}
+    was = parts_of(before.timeline.breakdown)
+    growth = {
+        part: now_us - was[part]
+        for part, now_us in parts_of(after.timeline.breakdown).items()
+    }
     most = max(growth, key=lambda part: growth[part])
     if growth[most] <= 0:
         return ""
