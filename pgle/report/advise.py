@@ -24,9 +24,10 @@ from pgle.report.page.value import (
 )
 from pgle.report.predict import setting_notes
 from pgle.report.text import live, near, phases
-from pgle.run.advise import Advised, Attempt, OnAttempt, Tried, Verdict
+from pgle.run.advise import Advised, Attempt, OnAttempt, Tried
 from pgle.run.compiler.compile import OnPhase
 from pgle.schedule.predict import LEAST_GAIN
+from pgle.schedule.verdict import Verdict
 
 NOT_COMPARED = "values not compared"
 """No GPU ran it, and XLA's code for CPUs has neither cuDNN nor Tensor Cores."""
@@ -88,8 +89,10 @@ def advise_page(found: Advised, picture: Path | None = None) -> Page:
 METHOD = (
     "The program is captured again with each alternative. Its step is compiled by your flags, and "
     "once more with the other kernels for matrix products (control). An alternative is better if "
-    f"both compilations make the step at least {figures.share(LEAST_GAIN)} shorter and it fits in "
-    "the GPU's memory. Better ones are then combined, best first."
+    f"both compilations make the step at least {figures.share(LEAST_GAIN)} shorter, launch gaps "
+    "left out, and it fits in the GPU's memory. The smaller change must not be less than the "
+    "difference between both, and no estimate may turn its sign. Better ones are then combined, "
+    "best first."
 )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from subprocess import DEVNULL
 
@@ -45,19 +44,11 @@ from pgle.run.rehearse_program import (
     prepared,
 )
 from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
-from pgle.schedule.predict import LEAST_GAIN, Prediction, gain
+from pgle.schedule.predict import Prediction, gain
+from pgle.schedule.verdict import Judged, Verdict, judge
 
 MOST_SAID = 160  # characters of a failure that the answer quotes
 NOW = "now"  # folder of the program as it is
-
-
-class Verdict(StrEnum):
-    """What trying an alternative has shown."""
-
-    BETTER = "better"  # both compilations: shorter by `LEAST_GAIN` or more, and it fits
-    WORSE = "worse"  # both: longer by as much; or it does not fit
-    UNSURE = "unsure"  # anything else
-    DIFFERS = "differs"  # its results do
 
 
 @dataclass(frozen=True)
@@ -304,20 +295,19 @@ class _Trials:
             control = session.predicted(other)
         return Tried(first, prediction, control)
 
-    def _judged(self, tried: Tried, gained: Controlled) -> tuple[Verdict, str]:
+    def _judged(self, tried: Tried, gained: Controlled) -> Judged:
         """The verdict on a compiled alternative, and why."""
         have = self.request.allocator_bytes
         need = tried.memory_bytes
         if have and need > have >= self.base.memory_bytes:
-            return Verdict.WORSE, f"it needs {gib(need)} of {gib(have)}"
+            return Judged(Verdict.WORSE, f"it needs {gib(need)} of {gib(have)}")
         if tried.prediction.lower_bound:
-            return Verdict.UNSURE, tried.prediction.lower_bound_why
-        verdict = verdict_of(gained)
-        if verdict is Verdict.WORSE:
-            return verdict, longer_by(self.base.prediction, tried.prediction)
-        if verdict is Verdict.UNSURE and gained.depends:
-            return verdict, "it depends on what autotuning picks"
-        return verdict, ""
+            return Judged(Verdict.UNSURE, tried.prediction.lower_bound_why)
+        found = judge(gained)
+        if found.verdict is Verdict.WORSE:
+            why = longer_by(self.base.prediction, tried.prediction)
+            return Judged(found.verdict, why)
+        return found
 
 
 def _as(other: Attempt, changes: tuple[Alternative, ...]) -> Attempt:
@@ -330,20 +320,11 @@ def _is_better_alone(item: Attempt) -> bool:
     return item.verdict is Verdict.BETTER and not item.same_as
 
 
-def verdict_of(gained: Controlled) -> Verdict:
-    """What both compilations say of a gain."""
-    if min(gained.shares) >= LEAST_GAIN:
-        return Verdict.BETTER
-    if max(gained.shares) <= -LEAST_GAIN:
-        return Verdict.WORSE
-    return Verdict.UNSURE
-
-
 def _is_shorter(one: Attempt, other: Attempt) -> bool:
     """Whether an attempt is shorter than another one by both compilations."""
     if one.tried is None or other.tried is None:
         return False
-    return verdict_of(one.tried.gain_over(other.tried)) is Verdict.BETTER
+    return judge(one.tried.gain_over(other.tried)).verdict is Verdict.BETTER
 
 
 def _rank(item: Attempt) -> tuple[bool, float]:

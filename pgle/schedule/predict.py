@@ -227,6 +227,8 @@ class Gain:
     high: float
     # the part in which nothing runs, which is the model's noise rather than overlap
     idle_share: float
+    # at the ends of what is estimated, in the order of `Steps`; empty: not known
+    at_ends: tuple[float, ...] = ()
 
 
 def gain(before: Prediction, after: Prediction) -> Gain:
@@ -240,7 +242,7 @@ def gain(before: Prediction, after: Prediction) -> Gain:
         for a, b in zip(before.steps_us, after.steps_us, strict=True)
     ]
     idle = (before.timeline.breakdown.idle_us - after.timeline.breakdown.idle_us) / step
-    return Gain(share, min(shares), max(shares), idle)
+    return Gain(share, min(shares), max(shares), idle, tuple(shares[1:]))
 
 
 def predict(

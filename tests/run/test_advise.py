@@ -10,12 +10,9 @@ import advised_program
 import pytest
 
 from pgle.cli.main import run
-from pgle.run.advise import Verdict, verdict_of
 from pgle.run.alternatives import Alternative, Kind, Written, alternatives, state_of
 from pgle.run.capture.capture import Devices, capture_modules
 from pgle.run.capture.captured import CallSite, choose_module, read_captured
-from pgle.schedule.control import Controlled
-from pgle.schedule.predict import Gain
 from pgle.xla.targets import load_target
 
 STEP = Path("jax_ir0001_jit_train_step_compile.mlir")
@@ -40,26 +37,6 @@ ws = jnp.ones((4, 16, 16), jnp.bfloat16)
 for _ in range(3):
     ws = train_step(ws, jnp.ones((16, 16), jnp.bfloat16))
 """
-
-
-def gains(first: float, other: float) -> Controlled:
-    sides = [Gain(share, share, share, 0.0) for share in (first, other)]
-    return Controlled(*sides)
-
-
-@pytest.mark.parametrize(
-    ("first", "other", "verdict"),
-    [
-        (0.043, 0.035, Verdict.BETTER),
-        (0.029, 0.004, Verdict.UNSURE),
-        (0.05, -0.05, Verdict.UNSURE),
-        (-0.124, -0.11, Verdict.WORSE),
-    ],
-)
-def test_both_compilations_must_agree(
-    first: float, other: float, verdict: Verdict
-) -> None:
-    assert verdict_of(gains(first, other)) is verdict
 
 
 def test_state_is_what_comes_back_and_is_not_donated() -> None:

@@ -1,0 +1,74 @@
+"""Whether an edit of a program surely shortens its step, by what two compilations predict of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+from pgle.schedule.control import ROUNDED, Controlled
+from pgle.schedule.predict import LEAST_GAIN, Gain
+
+
+class Verdict(StrEnum):
+    """What trying an alternative has shown."""
+
+    BETTER = "better"  # both compilations: shorter by `LEAST_GAIN` or more, and it fits
+    WORSE = "worse"  # both: longer by as much; or it does not fit
+    UNSURE = "unsure"  # anything else
+    DIFFERS = "differs"  # its results do
+
+
+class Judged(NamedTuple):
+    """A verdict, and why it is not another one."""
+
+    verdict: Verdict
+    why: str = ""  # one clause; empty: the figures say all
+
+
+ENDS = ("contention", "what data decides", "the network")
+"""What nobody measured, in the order of the ends in `Steps`: two ends each."""
+
+
+def judge(gained: Controlled) -> Judged:
+    """What both compilations say of a change of the step.
+
+    Four things must hold. Both compilations agree on the sign, and each change is `LEAST_GAIN` or
+    more without the time in which nothing runs: launch gaps are one guess for all kernels. The
+    smaller change is no less than the difference between both: then the mean of the two lies three
+    standard errors from zero, since that error is half the difference. No end of what is only
+    estimated turns the sign.
+    """
+    shares = gained.shares
+    sign = 1.0 if sum(shares) >= 0 else -1.0
+    toward = [sign * share for share in shares]
+    if gained.depends:
+        return Judged(Verdict.UNSURE, "it depends on what autotuning picks")
+    if min(toward) < LEAST_GAIN:
+        return Judged(Verdict.UNSURE)
+    if min(sign * busy for busy in _busy_shares(gained)) < LEAST_GAIN:
+        return Judged(Verdict.UNSURE, "only guessed launch gaps change")
+    if min(toward) < max(toward) - min(toward):
+        why = "the compilations differ by more than the smaller change"
+        return Judged(Verdict.UNSURE, why)
+    turning = dict.fromkeys(_turned_by(gained, sign))
+    if turning:
+        return Judged(Verdict.UNSURE, f"{' and '.join(turning)} may turn its sign")
+    return Judged(Verdict.BETTER if sign > 0 else Verdict.WORSE)
+
+
+def _gains(gained: Controlled) -> tuple[Gain, ...]:
+    return (gained.first,) if gained.other is None else (gained.first, gained.other)
+
+
+def _busy_shares(gained: Controlled) -> list[float]:
+    """What each compilation gains while something runs, as a share of the step."""
+    return [one.share - one.idle_share for one in _gains(gained)]
+
+
+def _turned_by(gained: Controlled, sign: float) -> Iterator[str]:
+    """The estimates that turn the sign of a change at one of their ends."""
+    for one in _gains(gained):
+        for number, share in enumerate(one.at_ends):
+            if sign * share < -ROUNDED:
+                yield ENDS[number // 2]

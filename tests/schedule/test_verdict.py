@@ -1,0 +1,48 @@
+"""Which changes of a step are sure, by what two compilations predict of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pgle.schedule.control import Controlled
+from pgle.schedule.predict import Gain, Steps
+from pgle.schedule.verdict import ENDS, Verdict, judge
+
+
+def of(first: float, other: float | None = None, idle: float = 0.0) -> Controlled:
+    one = Gain(first, first, first, idle)
+    return Controlled(one, None if other is None else Gain(other, other, other, idle))
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "verdict"),
+    [
+        (0.043, 0.035, Verdict.BETTER),
+        (0.006, None, Verdict.BETTER),
+        (0.029, 0.004, Verdict.UNSURE),
+        (0.05, -0.05, Verdict.UNSURE),
+        (-0.124, -0.11, Verdict.WORSE),
+    ],
+)
+def test_both_compilations_must_agree(
+    first: float, other: float | None, verdict: Verdict
+) -> None:
+    assert judge(of(first, other)).verdict is verdict
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_change_smaller_than_the_disagreement_of_both_is_unsure(sign: int) -> None:
+    assert judge(of(sign * 0.031, sign * 0.009)).verdict is Verdict.UNSURE
+    assert judge(of(sign * 0.031, sign * 0.016)).verdict is not Verdict.UNSURE
+
+
+def test_a_gain_of_launch_gaps_is_unsure() -> None:
+    found = judge(of(0.02, 0.02, idle=0.017))
+    assert found == (Verdict.UNSURE, "only guessed launch gaps change")
+
+
+def test_the_estimate_that_turns_the_sign_is_named() -> None:
+    one = Gain(0.02, -0.01, 0.05, 0.0, at_ends=(-0.01, 0.05, 0.02, 0.02, 0.02, 0.02))
+    found = judge(Controlled(one, one))
+    assert found == (Verdict.UNSURE, "contention may turn its sign")
+    assert len(Steps._fields) == 1 + 2 * len(ENDS)
