@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import isfinite
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from pgle.xla.hlo.module import Module
 from pgle.xla.targets import Hardware
 
 NOW = "with the flags that you use now"
+AS_SCHEDULED = "as it is scheduled"
 BASES: Mapping[str, Basis] = {
     "measured": Basis.MEASURED,
     "mixed": Basis.ESTIMATED,
@@ -83,7 +85,7 @@ def account_of_schedule(
         base=base,
         step_us=prediction.step_us,
         least_us=least_us,
-        most_us=most_us,
+        most_us=most_us if isfinite(most_us) else None,
         basis=basis,
         parts=parts_of(parts),
         bounds=bounds,

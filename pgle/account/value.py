@@ -139,7 +139,7 @@ class Account:
     base: str  # which step it is: ``with the flags that you use now``
     step_us: float
     least_us: float  # what the step takes at least
-    most_us: float  # and at most; inf where it is a lower bound
+    most_us: float | None  # and at most; None: it is a lower bound
     basis: Basis  # what `step_us` rests on
     parts: Mapping[StepPart, float]  # microseconds; they add up to the step
     bounds: StepBounds

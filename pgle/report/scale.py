@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
 
+from pgle.account.value import Account, OpportunityKind
+from pgle.account.way import Known, Move, next_move
 from pgle.errors import cut, many, printable, some
 from pgle.masking import kept_argv
-from pgle.next import Next, Way, to_type
-from pgle.report import charts, scale_control, text
+from pgle.next import Next, Way, to_way
+from pgle.report import account, charts, scale_control, text
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
@@ -31,6 +34,7 @@ from pgle.report.scale_control import named as _named
 from pgle.report.text import live
 from pgle.report.timeline import PARTS
 from pgle.requests.shared import Network
+from pgle.requests.stages import Stage
 from pgle.run.directory.directory import free
 from pgle.run.scale import OnRow, Scaling
 from pgle.scale.answer import BREAKS, Exposed, Judged, ScaleRow
@@ -93,7 +97,12 @@ def scale_page(found: Scaling, path: Path | None = None) -> Page:
         if answer.breaks is not None or _without(found) or _depends(found)
         else "good",
         table=_table(found) if answer.first else None,
-        notes=(*_notes(found), *([f"Page: {path}"] if path else [])),
+        notes=(
+            *_levers(found),
+            *_notes(found),
+            _base(found),
+            *([f"Page: {path}"] if path else []),
+        ),
         actions=_actions(found),
         sections=tuple(_sections(found)),
         way=_next(found),
@@ -376,6 +385,47 @@ def _notes(found: Scaling) -> Iterator[str]:
     yield from scale_control.notes(found)
 
 
+def _account(found: Scaling, row: ScaleRow) -> Account | None:
+    """A row's account with the commands of its size; None if it has no account."""
+    if row.account is None:
+        return None
+    commands = {
+        OpportunityKind.FLAGS: _tune(found, row),
+        OpportunityKind.PROFILE: _measure(found, row),
+    }
+    opportunities = tuple(
+        replace(item, command=commands.get(item.kind, item.command))
+        for item in row.account.opportunities
+    )
+    return replace(row.account, opportunities=opportunities)
+
+
+def _levers(found: Scaling) -> Iterator[str]:
+    """What would shorten the step most at the first size, and at the one that is judged."""
+    for item in _shown(found):
+        known = _account(found, item.row)
+        if known is not None:
+            words, _ = account.headline(known)
+            yield f"At {_gpus(item.row)}: {words}."
+
+
+def _shown(found: Scaling) -> tuple[Judged, ...]:
+    """The row that others are compared with, and the one that the verdict is about."""
+    answer = found.answer
+    if not answer.best:
+        return ()
+    first = answer.best[0]
+    judged = answer.breaks or answer.best[-1]
+    return (first,) if judged is first else (first, judged)
+
+
+def _base(found: Scaling) -> str:
+    """What the savings of the actions are counted against."""
+    shown = _shown(found)
+    known = _account(found, shown[-1].row) if shown else None
+    return "" if known is None else account.note(known)
+
+
 def _actions(found: Scaling) -> tuple[Advice, ...]:
     """What to do where the program breaks, else at the largest size; what saves most first."""
     answer = found.answer
@@ -398,15 +448,8 @@ def _actions(found: Scaling) -> tuple[Advice, ...]:
     moved = sum(one.weights_us for one in row.by_collective) / row.step_us / 2
     if moved > LEAST_SAVED:
         given.append(_more_work(row, moved))
-    ceiling_saves = 1 - row.ceiling_us / row.step_us
-    if ceiling_saves > LEAST_SAVED:
-        given.append(
-            Advice(
-                f"Search for XLA flags at {at}",
-                Saving(None, 0.0, ceiling_saves),
-                command=_typed(_tune(found, row)),
-            )
-        )
+    if (known := _account(found, row)) is not None:
+        given.extend(account.actions(known))
     given.sort(key=_expected, reverse=True)
     culprit = answer.culprit
     if (
@@ -429,10 +472,6 @@ def _actions(found: Scaling) -> tuple[Advice, ...]:
     if answer.nearest is not None and not answer.nearest.row.tried:
         given.insert(0, _to_fit(found, answer.nearest.row))
     return tuple(given)
-
-
-def _typed(command: Next | None) -> str:
-    return "" if command is None else to_type(command)
 
 
 def _saving(share: float) -> Saving:
@@ -537,6 +576,7 @@ def _sections(found: Scaling) -> Iterator[Section]:
         )
         yield Section("memory", "Device memory by XLA's report", (memory,))
         yield Section("control", "Both compilations", scale_control.section(found))
+    yield _opportunities(found, rows)
     refused = (item.row for item in found.answer.rows if item.row.failure)
     reasons = ((row.devices, _named(row), printable(row.failure)) for row in refused)
     yield Section("refused", "Sizes without a step", (table(f"{head} | why", reasons),))
@@ -548,11 +588,27 @@ def _sections(found: Scaling) -> Iterator[Section]:
                 f"Not modelled: {NOT_MODELLED}. What published programs show of them widens the ranges with size."
             ),
             Prose(
-                "Every size is compiled with the latency-hiding scheduler and without a profile, and a second time with "
+                "Steps of the table are scheduled by the latency-hiding scheduler without a profile, and a second time with "
                 "other kernels for matrix products."
             ),
         ),
     )
+
+
+def _opportunities(found: Scaling, rows: Sequence[Judged]) -> Section:
+    """The largest lever of every row, then all of the row that the verdict is about."""
+    levers: list[tuple[Value, ...]] = []
+    for item in rows:
+        if (known := _account(found, item.row)) is not None:
+            words, tone = account.headline(known)
+            step = (item.row.devices, _named(item.row), known.step_us, known.base)
+            levers.append((*step, Cell(words, tone)))
+    head = "GPUs (count) | variant | step (time) | which step | largest lever"
+    shown = _shown(found)
+    known = _account(found, shown[-1].row) if shown else None
+    whole = () if known is None else account.section(known).parts
+    parts = (table(head, levers), *whole)
+    return Section("opportunities", "What would shorten the step", parts)
 
 
 def _charts(rows: Sequence[Judged]) -> tuple[Chart, Chart]:
@@ -634,10 +690,14 @@ def _next(found: Scaling) -> Way:
         if request.fit:
             vary = f"give smaller values of --vary {request.fit}"
         return Way(done=vary)
-    commands = tuple(action.command for action in _actions(found) if action.command)[:1]
     has_mesh = found.are_files or answer.breaks is None or answer.breaks.row.values
-    if commands:
-        return Way(commands)
+    row = (answer.breaks or answer.best[-1]).row
+    known = _account(found, row)
+    if known is not None:
+        state = Known(account=known)
+        commands = {Move.MEASURE: _measure(found, row), Move.SEARCH: _tune(found, row)}
+        if next_move(state) is not Move.END:
+            return to_way([account.follow(state, commands)])
     if has_mesh:
         return Way(
             done="nothing that pgle can change shortens this step at these sizes"
@@ -665,8 +725,7 @@ def _tune(found: Scaling, row: ScaleRow) -> Next | None:
     options = (
         "--target",
         found.target,
-        "--topology",
-        trial.topology,
+        *_shape(trial),
         *network,
         "-o",
         free(Path("tuned")),
@@ -674,6 +733,32 @@ def _tune(found: Scaling, row: ScaleRow) -> Next | None:
     if row.grown:
         return Next.of("tune", *options, str(request.out / row.grown))
     return Next.of("tune", *options, "--", *kept_argv(filled(request.words, trial)))
+
+
+def _shape(trial: SizeTrial) -> tuple[object, ...]:
+    """The options that name the GPUs of a size."""
+    if trial.hosts == 1:
+        return ("--devices", trial.devices)
+    return ("--topology", trial.topology)
+
+
+def _measure(found: Scaling, row: ScaleRow) -> Next | None:
+    """The run that measures the program at one size; of files none."""
+    request = found.request
+    if found.are_files or row.grown:
+        return None
+    trial = SizeTrial(
+        row.devices, found.hardware.devices_per_host, tuple(row.values.items())
+    )
+    options = (
+        *request.next_words(Stage, without="flags target devices"),
+        *("--target", found.target),
+        *_shape(trial),
+        *(f"--flag={flag}" for flag in request.flags),
+    )
+    folder = free(Path("runs/default"))
+    words = kept_argv(filled(request.words, trial))
+    return Next.of("run", "--run-dir", folder, *options, "--", *words)
 
 
 def document(found: Scaling, page: Path) -> dict[str, object]:
@@ -716,5 +801,13 @@ def _plain(item: Judged, found: Scaling) -> Mapping[str, object]:
                 "row.wall_s"
             ),
         )
-        | {"control": scale_control.row_document(item, found)}
+        | {
+            "control": scale_control.row_document(item, found),
+            "account": _account_document(found, item.row),
+        }
     )
+
+
+def _account_document(found: Scaling, row: ScaleRow) -> dict[str, object] | None:
+    known = _account(found, row)
+    return None if known is None else account.document(known)

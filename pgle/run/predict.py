@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from pgle.account.scheduled import account_of_schedule
+from pgle.account.scheduled import AS_SCHEDULED, account_of_schedule
 from pgle.account.value import Account
 from pgle.costs.estimate.known import unmodelled_warnings
 from pgle.costs.estimate.unknown import assumed_warnings
@@ -23,8 +23,6 @@ from pgle.schedule.predict import Prediction, predict
 from pgle.xla.hlo.dumps import no_match, read_scheduled
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import Hardware, load_target
-
-AS_SCHEDULED = "as it is scheduled"
 
 
 @dataclass(frozen=True)

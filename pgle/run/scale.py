@@ -23,6 +23,8 @@ import msgspec
 from attrs import evolve
 
 from pgle import __version__
+from pgle.account.scheduled import AS_SCHEDULED, PlannedMemory, account_of_schedule
+from pgle.account.value import Account
 from pgle.costs.estimate.known import unmodelled_warnings
 from pgle.costs.estimate.unknown import assumed_warnings
 from pgle.costs.profile.carry import carry, check_source, scale_by
@@ -31,6 +33,7 @@ from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Origin, Profile
 from pgle.errors import UserError, WorkloadError
 from pgle.files import read_bytes, sha256, write_files
+from pgle.next import RUN, TUNE
 from pgle.requests.predictions import Scale
 from pgle.run.ask.jax_private import partitions_of
 from pgle.run.capture.capture import MOST_DEVICES, Devices, capture_modules
@@ -55,7 +58,13 @@ from pgle.run.process.process import (
     last_line,
     program_of,
 )
-from pgle.run.rehearse_program import DEFAULT_TARGET, settle, told_of_hosts
+from pgle.run.rehearse import rehearsed
+from pgle.run.rehearse_program import (
+    DEFAULT_TARGET,
+    RehearseRequest,
+    settle,
+    told_of_hosts,
+)
 from pgle.run.target import gpu_of, target_named_by
 from pgle.scale.answer import (
     RowControl,
@@ -90,6 +99,7 @@ row.
 """
 NAME, SCHEMA = "rows.json", "pgle.rows/1"  # what all rows are of, in the folder above
 MUCH_DOUBT = 0.2  # of the step
+WITH_LHS = "with the latency-hiding scheduler on"
 OF_JAX = (".mlir", ".bin", ".mlirbc")  # what jax dumps, and not XLA
 
 OnRow = Callable[[ScaleRow, int, int], None]
@@ -494,7 +504,9 @@ def _found(
         scheduled = _Made(
             module, file.resolve(), memory_of(file), warnings=(doubt,) if doubt else ()
         )
-        return _priced(request, empty, scheduled)[0], scheduled
+        row, prediction = _priced(request, empty, scheduled)
+        account = _account(scheduled, prediction, hardware_of(request), AS_SCHEDULED)
+        return replace(row, account=account), scheduled
     asked = settle(
         modules, request, program, target, folder / COMPILED, topology=topology
     )
@@ -512,42 +524,78 @@ def _found(
         )
     asked = told_of_hosts(asked)
     grown = asked.module if not trial.file and trial.devices > MOST_DEVICES else None
-    warnings = (*asked.warnings, *notes)
+    asked = replace(asked, warnings=(*asked.warnings, *notes))
+    if request.profile is None:
+        return _rehearsed(request, empty, asked, grown)
+    return _with_profile(request, empty, asked, grown)
+
+
+def _rehearsed(
+    request: Scale, empty: ScaleRow, asked: RehearseRequest, grown: Path | None
+) -> tuple[ScaleRow, _Made]:
+    """The row of a step priced by estimates, with the account that a rehearsal makes of it."""
+    found = replace(rehearsed(asked, _silent), tune=TUNE, measure=RUN)
+    made = _made(found.baseline.compiled, asked, grown)
+    row, _ = _priced(request, empty, made)
+    row = replace(row, account=found.account)
+    second = found.control
+    if row.fits is False or second is None:
+        return row, made
+    if second.failure or second.schedules is None:
+        return replace(
+            row, control=RowControl(second.flag, failure=second.failure)
+        ), made
+    other, _ = _priced(request, empty, _made(second.schedules.compiled, asked, grown))
+    return replace(row, control=RowControl(second.flag, other)), made
+
+
+def _silent(phase: object) -> None:
+    """Say nothing of a compilation: rows have one live line."""
+
+
+def _with_profile(
+    request: Scale, empty: ScaleRow, asked: RehearseRequest, grown: Path | None
+) -> tuple[ScaleRow, _Made]:
+    """The row of a step priced by carried costs; no other schedule of it is made."""
     wanted = asked.compilation()
     with compiler_with_cache(asked.python, cached=request.cached) as compiler:
         first = compiler.compile(wanted)
-        made = _made(first, asked.allocator_bytes, warnings, grown)
+        made = _made(first, asked, grown)
         row, prediction = _priced(request, empty, made)
+        account = _account(made, prediction, hardware_of(request), WITH_LHS)
+        row = replace(row, account=account)
         if row.fits is False or not hangs_on_choice([prediction]):
             return row, made
         flag = other_choice(wanted.flags)
-        checking = replace(
-            wanted, flags=(*wanted.flags, flag), dump_dir=folder / CONTROL
-        )
+        folder = wanted.dump_dir.with_name(CONTROL)
+        checking = replace(wanted, flags=(*wanted.flags, flag), dump_dir=folder)
         try:
             other = compiler.compile(checking)
         except UserError as error:
             return replace(row, control=RowControl(flag, failure=str(error))), made
     if other.fingerprint and other.fingerprint == first.fingerprint:
         return replace(row, control=RowControl(flag)), made
-    second, _ = _priced(
-        request, empty, _made(other, asked.allocator_bytes, warnings, grown)
-    )
+    second, _ = _priced(request, empty, _made(other, asked, grown))
     return replace(row, control=RowControl(flag, second)), made
 
 
-def _made(
-    compiled: CompileResult,
-    limit_bytes: int,
-    warnings: tuple[str, ...],
-    grown: Path | None,
-) -> _Made:
+def _account(
+    made: _Made, prediction: Prediction, hardware: Hardware, base: str
+) -> Account:
+    """The step taken apart, without what other schedules of it would show."""
+    memory = PlannedMemory(made.memory.get("total"), made.limit_bytes)
+    return account_of_schedule(
+        made.module, prediction, hardware, memory=memory, search=TUNE, base=base
+    )
+
+
+def _made(compiled: CompileResult, asked: RehearseRequest, grown: Path | None) -> _Made:
     return _Made(
         module=compiled.scheduled,
         path=compiled.after_optimizations,
         memory=compiled.memory,
-        limit_bytes=limit_bytes,
-        warnings=warnings,
+        limit_bytes=asked.allocator_bytes,
+        warnings=asked.warnings,
         grown=grown,
     )
 

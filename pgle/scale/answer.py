@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, product
 from math import hypot, inf, prod
 
+from pgle.account.value import Account
 from pgle.costs.estimate.communication import group_of
 from pgle.costs.estimate.products import attention_operations, matmuls
 from pgle.costs.estimate.unknown import size_spread
@@ -115,6 +116,7 @@ class ScaleRow:
         default_factory=dict
     )  # by value of the fitted name, its memory_bytes
     control: RowControl | None = None  # None: nothing hangs on kernels of products
+    account: Account | None = None  # as `pgle rehearse` has it of this size
 
     @property
     def fits(self) -> bool | None:

@@ -65,6 +65,19 @@ def test_sizes_variants_a_refusal_and_the_same_again(
     )  # all costs estimated
 
 
+def test_a_size_has_the_account_of_its_rehearsal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (row,) = scaled(capsys, "--devices", "4", "-o", str(tmp_path / "out"), *PROGRAM)[
+        "rows"
+    ]
+    words = [word.replace("{devices}", "4") for word in PROGRAM]
+    assert run(["rehearse", "--json", "--devices", "4", *words]) == 0
+    rehearsed = json.loads(capsys.readouterr().out)["account"]
+    assert row["account"]["opportunities"]
+    assert row["account"] == rehearsed
+
+
 def test_the_largest_batch_that_fits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

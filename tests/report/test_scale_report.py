@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from accounts import account, opportunity
 from attrs import evolve
 
+from pgle.account.value import Account, OpportunityKind
 from pgle.report.page.html import render
 from pgle.report.page.value import Chart
 from pgle.report.scale import scale_page
@@ -18,6 +20,14 @@ from pgle.scale.control import answer_of_both
 from pgle.xla.targets import find_hardware
 
 GIB = 1 << 30
+
+
+def searchable(exposed: float) -> Account:
+    """An account in which only other flags could save something."""
+    flags = opportunity(
+        OpportunityKind.FLAGS, None, most=exposed, title="Search for flags"
+    )
+    return account(flags, exposed=exposed)
 
 
 def row(
@@ -41,7 +51,7 @@ def row(
         devices, module="jit_step", step_us=step_us, least_us=0.95 * step_us, most_us=1.2 * step_us,
         compute_us=step_us - exposed_us, exposed_us=exposed_us, by_collective=(reduced,) if exposed_us else (),
         ceiling_us=step_us - exposed_us, operations=1e12, argument_bytes=GIB, temp_bytes=GIB, memory_bytes=2 * GIB,
-        limit_bytes=59 * GIB,
+        limit_bytes=59 * GIB, account=searchable(exposed_us / step_us),
     )  # fmt: skip
     return replace(plain, **more)
 
@@ -71,6 +81,16 @@ def test_the_verdict_names_what_breaks_and_where() -> None:
     )
     assert page.tone == "warn"
     assert page.next[0].endswith("-- python train.py 512")
+
+
+def test_the_largest_lever_of_the_first_and_the_judged_size_is_named() -> None:
+    attention = account(
+        opportunity(OpportunityKind.ATTENTION, 0.3, title="Fuse the attention")
+    )
+    large = row(64, 1.25e5, 2.5e4, account=attention)
+    notes = "\n".join(map(str, scale_page(found(row(8, 1e5), large)).notes))
+    assert "At 8 GPUs: Nothing to gain above 1 % of the step" in notes
+    assert "At 64 GPUs: Fuse the attention: saves 30.0 %" in notes
 
 
 def test_what_scales_says_how_far() -> None:
@@ -204,7 +224,7 @@ def test_a_fitted_value_that_was_the_largest_given_says_so() -> None:
 
 def test_tensor_parallel_across_hosts_is_to_stay_inside_one() -> None:
     page = scale_page(
-        found(row(8, 1e5), row(16, 1.25e5, 2.5e4, weights=0.4, ceiling_us=1.25e5))
+        found(row(8, 1e5), row(16, 1.25e5, 2.5e4, weights=0.4, account=None))
     )
     first, second = (action.title for action in page.actions)
     assert first == "Keep the mesh axis of the all-reduce inside a host"
