@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pgle import __version__, api
 from pgle.errors import UserError, shell_code, shown
+from pgle.run.directory.directory import new_answer
 from pgle.run.process.process import end_with_parent, ended
+from pgle.run.scale import are_modules
 
 if TYPE_CHECKING:
     import mcp.types as types
@@ -38,6 +40,7 @@ MOST_ENTRIES = 100_000
 thousand.
 """
 LINE_BYTES = 1 << 16  # of a line on what a call is doing
+MOST_BYTES = 50_000  # of the object of an answer: an agent reads all of it
 LOCAL = (
     "output",
     "force",
@@ -47,6 +50,12 @@ LOCAL = (
 )  # parameters of commands and of what writes
 WRITES = {"dump", "file", "files", "dir", "directory", "path", "to", "from", "results"}
 """Words in the names of XLA flags that name a file."""
+STEP = "step"
+PROGRAM = "program"
+"""Formats of an argument that is modules, or the words of a program.
+
+Of `STEP` a text is a module, a folder or a run directory, and the library starts nothing.
+"""
 
 
 TOOLS: Mapping[str, Callable[..., api.Answer[Any]]] = {
@@ -58,19 +67,36 @@ TOOLS: Mapping[str, Callable[..., api.Answer[Any]]] = {
     "predict": api.predict,
     "rehearse": api.rehearse,
     "flags_explain": api.flags_explain,
+    "tune": api.tune,
+    "scale": api.scale,
+    "advise": api.advise,
+    "ranks": api.ranks,
 }
 _PATH = {"type": "string", "format": "path"}
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+_WORDS = {**_TEXTS, "type": ["array", "string"], "minItems": 1}
 _KINDS: Mapping[str, Mapping[str, Any]] = {
     "StrPath": _PATH,
-    "Callable[..., Any] | StrPath | Sequence[str]": _PATH,
     "str": {"type": "string"},
     "float": {"type": "number"},
     "int": {"type": "integer"},
     "bool": {"type": "boolean"},
-    "Sequence[str]": {"type": "array", "items": {"type": "string"}},
+    "Sequence[str]": _TEXTS,
+    "Sequence[int]": {"type": "array", "items": {"type": "integer"}},
+    "Mapping[str, Sequence[str]]": {"type": "object", "additionalProperties": _TEXTS},
+    "Mapping[int, float]": {
+        "type": "object",
+        "propertyNames": {"pattern": "^[1-9][0-9]{0,8}$"},
+        "additionalProperties": {"type": "number"},
+    },
     **{
         key: {"type": ["array", "string"], "items": _PATH, "minItems": 1}
         for key in ("Paths", "Times")
+    },
+    "Callable[..., Any] | StrPath | Sequence[str]": {**_WORDS, "format": STEP},
+    **{
+        f"{key}StrPath | Sequence[str]": {**_WORDS, "format": PROGRAM}
+        for key in ("Build | ", "")
     },
 }
 """JSON schemas of annotations."""
@@ -111,9 +137,13 @@ def arguments(tool: str) -> dict[str, Any]:
     }
 
 
-def checked(root: Path, tool: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call, with paths relative to `root`; raises `UserError` where they name
-    something outside.
+def checked(
+    root: Path, tool: str, given: Mapping[str, Any], programs: bool = False
+) -> dict[str, Any]:
+    """The arguments of a call, with paths relative to `root`.
+
+    Raises `UserError` where they name something outside, or start a program without leave
+    (`programs`).
     """
     import jsonschema
 
@@ -133,7 +163,11 @@ def checked(root: Path, tool: str, given: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(given)
     for name, value in given.items():
         kind = schema["properties"][name]
-        if kind.get("format") == "path":
+        if kind.get("format") in (STEP, PROGRAM):
+            found[name] = _of_words(paths, kind["format"], value, programs)
+        elif "propertyNames" in kind:  # JSON has no numbers for keys
+            found[name] = {int(key): item for key, item in value.items()}
+        elif kind.get("format") == "path":
             found[name] = paths.relative(value)
         elif kind.get("items", {}).get("format") == "path":
             listed = [value] if isinstance(value, str) else value
@@ -146,6 +180,23 @@ def checked(root: Path, tool: str, given: Mapping[str, Any]) -> dict[str, Any]:
             what = "names a file, which tools do not write"
             raise UserError(what, where=flag, remedy="use the command line")
     return found
+
+
+def _of_words(
+    paths: PathsInside, form: str, value: str | list[str], programs: bool
+) -> str | list[str]:
+    """Modules by their names in the folder, or the words of a program; `checked` has the rest."""
+    words = [value] if isinstance(value, str) else value
+    if form == STEP and isinstance(value, str):
+        return paths.relative(value)
+    files = [Path(paths.root, word) for word in words if is_file_in(paths.root, word)]
+    if len(files) == len(words) and are_modules(files):
+        return [paths.relative(word) for word in words]
+    if programs:
+        return words
+    what = "starts a program, and this server starts none"
+    remedy = "start it with: pgle mcp --programs FOLDER"
+    raise UserError(what, where=shown(" ".join(words)), remedy=remedy)
 
 
 def is_file_in(root: Path, name: str) -> bool:
@@ -162,15 +213,15 @@ class PathsInside:
     """
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
         self._entries_left = MOST_ENTRIES
 
     def relative(self, text: str) -> str:
         """A path relative to the folder, by its real name; of a folder no link leads out either."""
-        path = self._resolved(self._root / text, text)
+        path = self._resolved(self.root / text, text)
         for link in self._links(path, text):
             self._resolved(link, text)
-        return str(path.relative_to(self._root))
+        return str(path.relative_to(self.root))
 
     def _resolved(self, path: Path, text: str) -> Path:
         """The real name of a path; raises `UserError` if it lies outside the folder. `text` is what
@@ -188,7 +239,7 @@ class PathsInside:
             raise UserError(
                 "is no path", where=shown(text), remedy="check the path"
             ) from None
-        if not real.is_relative_to(self._root):
+        if not real.is_relative_to(self.root):
             what = "lies outside the folder of this server"
             raise UserError(what, where=shown(text), remedy="name a path in the folder")
         return real
@@ -219,11 +270,18 @@ class PathsInside:
             )
 
 
+def starts_programs(tool: str) -> bool:
+    """Whether a tool takes the words of a program."""
+    kinds = arguments(tool)["properties"].values()
+    return any(kind.get("format") in (STEP, PROGRAM) for kind in kinds)
+
+
 def output_schema(tool: str) -> dict[str, Any] | None:
     """The JSON schema of a tool's answer, as docs/schemas has it: in the package, or in a
     checkout.
     """
-    here, name = Path(__file__).parent, f"pgle.{tool.partition('_')[0]}-1.json"
+    here = Path(__file__).parent
+    name = f"pgle.{tool.partition('_')[0]}-1.json"
     found = next(
         (
             path
@@ -238,9 +296,10 @@ def output_schema(tool: str) -> dict[str, Any] | None:
 class Calls:
     """The calls of a server that run now, each in a process of its own."""
 
-    def __init__(self, root: Path, limit: CapacityLimiter) -> None:
+    def __init__(self, root: Path, limit: CapacityLimiter, programs: bool) -> None:
         self._root = root
         self._limit = limit
+        self._programs = programs
         self._running: set[Process] = set()
 
     async def answer(
@@ -273,7 +332,12 @@ class Calls:
             async with anyio.create_task_group() as group:
                 group.start_soon(_heard, process.stderr, say)
                 # a command line is seen by every user of the machine
-                request = {"root": str(self._root), "tool": tool, "arguments": given}
+                request = {
+                    "root": str(self._root),
+                    "tool": tool,
+                    "arguments": given,
+                    "programs": self._programs,
+                }
                 with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                     await process.stdin.send(json.dumps(request).encode())
                 await process.stdin.aclose()
@@ -316,7 +380,8 @@ async def _heard(stream: ByteReceiveStream, say: Callable[[float, str], Any]) ->
     """Pass on what a call says of its work; other lines are of libraries."""
     import anyio
 
-    since, rest = anyio.current_time(), b""
+    since = anyio.current_time()
+    rest = b""
     async for piece in stream:
         *lines, rest = (rest + piece).split(b"\n")
         rest = rest[-LINE_BYTES:]
@@ -339,9 +404,10 @@ def work() -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         progress.is_shown, progress.LOG_S = True, SAY_S
         try:
-            found = _answered(
-                Path(request["root"]), request["tool"], request["arguments"]
-            )
+            root = Path(request["root"])
+            tool = request["tool"]
+            asked = checked(root, tool, request["arguments"], request["programs"])
+            found = _answered(tool, asked)
         except UserError as error:
             found = {"error": str(error)}
         except KeyboardInterrupt:
@@ -349,13 +415,52 @@ def work() -> None:
         json.dump(found, out)
 
 
-def _answered(root: Path, tool: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    answer = TOOLS[tool](**checked(root, tool, given))
-    return {"text": str(answer), "document": dict(answer.document), "ok": answer.ok}
+def _answered(tool: str, asked: dict[str, Any]) -> dict[str, Any]:
+    if tool == "tune":  # its default is a folder here, and tools write none here
+        asked["output"] = new_answer()
+    answer = TOOLS[tool](**asked)
+    document, cuts = bounded(answer.document)
+    lines = [f"The object has the first {of} of '{name}'" for name, of in cuts.items()]
+    text = "\n".join([str(answer), *lines])
+    return {"text": text, "document": document, "ok": answer.ok}
 
 
-def serve(root: Path) -> None:
-    """Serve the tools on stdin and stdout until the client goes."""
+def bounded(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """A document of at most `MOST_BYTES`, with its longest lists cut; and of each list that was cut
+    how much is left: ``12 of 96``.
+    """
+    found = json.loads(json.dumps(document))
+    counts: dict[str, int] = {}
+    cuts = {}
+    while len(json.dumps(found)) > MOST_BYTES:
+        lists = [(name, items) for name, items in _lists(found) if len(items) > 1]
+        if not lists:
+            break
+        name, longest = max(lists, key=lambda item: len(json.dumps(item[1])))
+        count = counts.setdefault(name, len(longest))
+        del longest[len(longest) // 2 :]
+        cuts[name] = f"{len(longest)} of {count}"
+    return found, cuts
+
+
+def _lists(value: Any, name: str = "") -> Iterator[tuple[str, list[Any]]]:
+    """All lists in a JSON value, each with the fields that it is in: ``layers.scopes``."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _lists(item, f"{name}.{key}".removeprefix("."))
+    elif isinstance(value, list):
+        yield name, value
+        for item in value:
+            yield from _lists(item, name)
+
+
+def serve(root: Path, *, programs: bool = False) -> None:
+    """Serve the tools on stdin and stdout until the client goes.
+
+    Args:
+        root: the folder whose files they read.
+        programs: whether they may start programs.
+    """
     if not root.is_dir():
         raise UserError("no such folder", where=root, remedy="check the path")
     root = root.resolve()
@@ -370,21 +475,21 @@ def serve(root: Path) -> None:
             remedy="pip install 'mcp>=2'",
         ) from None
 
-    async def listed(*_: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(
-            tools=[
-                types.Tool(
-                    name=name,
-                    description=(getdoc(function) or "").partition("\n\n")[0],
-                    input_schema=arguments(name),
-                    output_schema=output_schema(name),
-                    annotations=types.ToolAnnotations(
-                        read_only_hint=True, open_world_hint=False
-                    ),
-                )
-                for name, function in TOOLS.items()
-            ]
+    def tool_of(name: str) -> types.Tool:
+        may_start = programs and starts_programs(name)
+        hints = types.ToolAnnotations(
+            read_only_hint=not may_start, open_world_hint=may_start
         )
+        return types.Tool(
+            name=name,
+            description=(getdoc(TOOLS[name]) or "").partition("\n\n")[0],
+            input_schema=arguments(name),
+            output_schema=output_schema(name),
+            annotations=hints,
+        )
+
+    async def listed(*_: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=list(map(tool_of, TOOLS)))
 
     async def called(
         context: Any, params: types.CallToolRequestParams
@@ -414,7 +519,8 @@ def serve(root: Path) -> None:
                 _exit(number)
 
     async def main() -> None:
-        about = f"Answers of pgle on the folder {root}: traces, profiles, HLO, logs and step times of JAX programs on GPUs."
+        what = "traces, profiles, HLO, logs and step times of JAX programs on GPUs"
+        about = f"Answers of pgle on the folder {root}: {what}."
         server = Server(
             "pgle",
             version=__version__,
@@ -430,7 +536,7 @@ def serve(root: Path) -> None:
                 )
             group.cancel_scope.cancel()
 
-    calls = Calls(root, anyio.CapacityLimiter(MOST_CALLS))
+    calls = Calls(root, anyio.CapacityLimiter(MOST_CALLS), programs)
     anyio.run(main)
 
 

@@ -13,7 +13,7 @@ import pgle
 
 ROOT = Path(pgle.__file__).parent
 MAY_STILL_HAVE = {
-    ".": 15,
+    ".": 12,
     "account": 1,
     "analyze": 132,
     "cli": 12,

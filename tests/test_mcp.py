@@ -20,7 +20,15 @@ from schemas import violations
 
 import pgle
 from pgle.cli.main import run
-from pgle.mcp import MOST_PATHS, TOOLS, PathsInside, arguments, checked
+from pgle.mcp import (
+    MOST_BYTES,
+    MOST_PATHS,
+    TOOLS,
+    PathsInside,
+    arguments,
+    bounded,
+    checked,
+)
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -43,14 +51,18 @@ def folder(tmp_path: Path, testdata: Path) -> Path:
     return root
 
 
-def asked(folder: Path, *talks: Callable[[Client], Awaitable[None]]) -> None:
+def asked(
+    folder: Path,
+    *talks: Callable[[Client], Awaitable[None]],
+    options: tuple[str, ...] = (),
+) -> None:
     """Each talk has a client and a server of its own, all at once."""
     import anyio  # here: every worker collects this file, and one runs it
     from mcp import Client, StdioServerParameters
 
     server = StdioServerParameters(
         command=sys.executable,
-        args=["-m", "pgle", "mcp", str(folder)],
+        args=["-m", "pgle", "mcp", *options, str(folder)],
         env={"XDG_CACHE_HOME": str(folder.parent / "cache")},  # nothing is compiled yet
     )
 
@@ -89,6 +101,8 @@ def test_an_agent_finds_the_slow_collective_by_tools_alone(folder: Path) -> None
         )
         assert slowest["name"] == "reduce-scatter-start"
         assert "reduce-scatter" in text(found)
+        assert len(json.dumps(found.structured_content)) <= MOST_BYTES
+        assert re.search(r"The object has the first \d+ of \d+ of 'layers", text(found))
 
     asked(folder, talk)
 
@@ -105,6 +119,80 @@ def test_two_agents_at_once_find_the_flag_that_is_missing(folder: Path) -> None:
         assert explained.structured_content["setting"]["name"] == name
 
     asked(folder, talk, talk)
+
+
+@pytest.mark.rehearse
+def test_a_search_and_sizes_are_answered_and_nothing_is_written(folder: Path) -> None:
+    before = sorted(folder.rglob("*"))
+
+    async def talk(client: Client) -> None:
+        tuned = await client.call_tool(
+            "tune", {"step": MODULE, "target": "a100", "budget": 1}
+        )
+        assert violations(tuned.structured_content) == []
+        assert len(tuned.structured_content["trials"]) == 1
+        scaled = await client.call_tool("scale", {"build": MODULE, "target": "a100"})
+        assert violations(scaled.structured_content) == []
+        (row,) = scaled.structured_content["rows"]
+        assert row["devices"] == 4
+
+    asked(folder, talk)
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_ranks_are_compared(folder: Path) -> None:
+    async def talk(client: Client) -> None:
+        dumps = ["job/proc0/dump", "job/proc3/dump"]
+        same = await client.call_tool("ranks", {"paths": dumps})
+        assert violations(same.structured_content) == []
+        assert same.structured_content["ok"]
+
+    asked(folder, talk)
+
+
+def test_the_longest_list_is_cut_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgle.mcp.MOST_BYTES", 100)
+    given = {"schema": "x", "few": [1, 2], "of": {"many": list(range(100))}}
+    found, cuts = bounded(given)
+    assert found["few"] == [1, 2]
+    assert found["of"]["many"] == list(range(12))
+    assert cuts == {"of.many": "12 of 100"}
+
+
+@pytest.mark.rehearse
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_a_program_starts_with_leave_and_ends_with_its_call(folder: Path) -> None:
+    (folder / "train.py").write_text("import time\nopen('begun', 'w')\ntime.sleep(600)")
+    words = [sys.executable, "train.py"]
+
+    import anyio
+
+    async def refused(client: Client) -> None:
+        for tool, name in (("advise", "step"), ("rehearse", "step"), ("tune", "step")):
+            found = await client.call_tool(tool, {name: words})
+            assert found.is_error
+            assert "start it with: pgle mcp --programs FOLDER" in text(found)
+        tools = (await client.list_tools()).tools
+        assert all(tool.annotations.read_only_hint for tool in tools)
+
+    async def started(client: Client) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.call_tool, "advise", {"step": words}, 60)
+            with anyio.fail_after(60):
+                while not (folder / "begun").exists():
+                    await anyio.sleep(0.02)
+            group.cancel_scope.cancel()
+        with anyio.fail_after(60):
+            while workers(folder):
+                await anyio.sleep(0.02)
+        tools = (await client.list_tools()).tools
+        assert {tool.name for tool in tools if not tool.annotations.read_only_hint} == {
+            *("rehearse", "tune", "scale", "advise"),
+        }
+
+    asked(folder, refused)
+    assert not (folder / "begun").exists()
+    asked(folder, started, options=("--programs",))
 
 
 def test_tools_say_what_they_take_and_return(folder: Path) -> None:
@@ -342,7 +430,10 @@ def test_paths_within_are_relative(path: str, folder: Path) -> None:
         ({"step": MODULE, "target": "/etc/passwd"}, "lies outside"),
         ({"step": MODULE, "profile": "../p.pbtxt"}, "lies outside"),
         ({"step": MODULE, "output": "here"}, "'output' was unexpected"),
-        ({"step": [MODULE]}, "is not of type 'string'"),
+        ({"step": ["/etc/passwd"]}, "starts a program"),
+        ({"step": ["run.log"]}, "starts a program"),
+        ({"step": [MODULE, "run.log"]}, "starts a program"),
+        ({"step": 1}, "is not of type"),
     ],
 )
 def test_calls_that_are_refused(
@@ -360,6 +451,39 @@ def test_one_path_may_stand_for_a_list(folder: Path) -> None:
         "base": ["run.log"],
         "new": ["run.log"],
     }
+
+
+@pytest.mark.parametrize("tool", ["rehearse", "tune"])
+def test_a_module_may_be_the_only_word(tool: str, folder: Path) -> None:
+    for given in (MODULE, [MODULE]):
+        assert checked(folder, tool, {"step": given}) == {"step": given}
+
+
+def test_a_text_alone_starts_no_program_either(folder: Path) -> None:
+    (folder / "train.sh").write_text("#!/bin/sh")
+    for tool, name in (("advise", "step"), ("scale", "build")):
+        with pytest.raises(pgle.UserError, match=r"train\.sh: starts a program"):
+            checked(folder, tool, {name: "train.sh"})
+
+
+def test_sizes_are_numbers_though_json_has_no_such_keys(folder: Path) -> None:
+    given = {"build": MODULE, "measured_us": {"4": 100.5}}
+    assert checked(folder, "scale", given)["measured_us"] == {4: 100.5}
+    with pytest.raises(pgle.UserError, match="does not match"):
+        checked(folder, "scale", {"build": MODULE, "measured_us": {"a": 1}})
+
+
+SKILL = Path(pgle.__file__).parent / "starters/skill/SKILL.md"
+
+
+def test_the_skill_names_every_tool_and_its_arguments() -> None:
+    text = SKILL.read_text()
+    rows = re.findall(r"^\| .+\? \| `(\w+)` \| (.+) \|$", text, re.M)
+    assert sorted(tool for tool, _ in rows) == sorted(TOOLS)
+    for tool, given in rows:
+        named = set(re.findall(r"`(\w+)`", given))
+        assert named - {"TF_CPP_MIN_LOG_LEVEL"} <= set(arguments(tool)["properties"])
+    assert len(text.splitlines()) <= 60
 
 
 def test_every_argument_is_described() -> None:

@@ -49,7 +49,7 @@ _SECTION_OF = {
 }
 MATTERS = (
     "output profile from to hlo against target devices topology network run-dir capture tune fail-slower abba flag "
-    "module stat vary fit all section json force"
+    "module stat vary fit programs all section json force"
 )
 """The options that `-h` shows, in their order, the first `SHORT` that a command has; `--help` shows
 all.

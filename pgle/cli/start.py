@@ -18,7 +18,9 @@ from pgle.run.init import STARTERS, init
 
 
 @command(
-    opt.argument("name", "slurm|k8s|github|gitlab|make|docker", None, default=""),
+    opt.argument(
+        "name", "slurm|k8s|github|gitlab|make|docker|rocm|skill", None, default=""
+    ),
     opt.option(
         "-o --output folder",
         "Folder to write into.  [default: this one]",
@@ -83,19 +85,27 @@ def completion_command(ctx: click.Context, /, shell: str) -> None:
     click.echo(found(ctx.parent.command, {}, "pgle", "_PGLE_COMPLETE").source())
 
 
-@command(opt.argument("folder", "[FOLDER]", FOLDER, default="."))
-def mcp_command(folder: Path) -> None:
+@command(
+    opt.argument("folder", "[FOLDER]", FOLDER, default="."),
+    opt.flag(
+        "--programs",
+        "Let rehearse, tune, scale and advise start programs in FOLDER.",
+    ),
+)
+def mcp_command(folder: Path, programs: bool) -> None:
     """Serve the answers to an agent: a server of the Model Context Protocol on stdin and stdout
     (extra 'mcp').
 
     FOLDER: the tools read only from it. They write nothing there. The tools are folder, analyze,
-    verify, confirm, compare, predict, rehearse and flags_explain. Long calls report what they do,
-    and can be cancelled.
+    verify, confirm, compare, predict, rehearse, flags_explain, tune, scale, advise and ranks. They
+    take files of modules. With --programs four of them also take the words of a program, which may
+    read and write what you may. Long calls report what they do, and can be cancelled.
 
     \b
     pgle mcp
     pgle mcp runs/
+    pgle mcp --programs .
     """
     from pgle.mcp import serve
 
-    serve(folder)
+    serve(folder, programs=programs)

@@ -69,6 +69,11 @@ STARTERS = {
         },
         "docker build -f Dockerfile.pgle-rocm -t pgle-rocm .",
     ),
+    "skill": Starter(
+        "for agents: when to use which command or tool",
+        {"skill/SKILL.md": "pgle/SKILL.md"},
+        "mkdir -p .claude/skills && mv pgle .claude/skills/",
+    ),
 }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
@@ -117,9 +117,13 @@ def hardware_of(request: Scale) -> Hardware:
 
 def are_files(request: Scale) -> bool:
     """Whether the words are modules and not a command."""
+    return are_modules(map(Path, request.words))
+
+
+def are_modules(paths: Iterable[Path]) -> bool:
+    """Whether all paths are files of modules."""
     return all(
-        path.is_file() and (path.suffix in OF_JAX or is_hlo(path))
-        for path in map(Path, request.words)
+        path.is_file() and (path.suffix in OF_JAX or is_hlo(path)) for path in paths
     )
 
 

@@ -369,7 +369,7 @@ def opened(named: str | None, question: str = "") -> Iterator[Path]:
     keeps all.
     """
     there_before = named is not None and Path(named).exists()
-    out = Path(named) if named else _new_answer()
+    out = Path(named) if named else new_answer()
     with _held(out):
         mark = out / _UNFINISHED
         if not asked_in(out / question):
@@ -425,7 +425,7 @@ def forget(path: Path) -> None:
         shutil.rmtree(place / path.relative_to(place).parts[0], ignore_errors=True)
 
 
-def _new_answer() -> Path:
+def new_answer() -> Path:
     """A new folder for an answer; older ones make room. In the temporary directory if the cache
     cannot be written.
     """
