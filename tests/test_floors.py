@@ -77,7 +77,8 @@ ROOMS = {
         "next_steps",
         "compare flags start control",
         "profiles verify analyze predict scale_control",
-        "tune scale",
+        "tune scale_account",
+        "scale",
         "stages report",
     ),
 }

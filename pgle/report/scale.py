@@ -5,17 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
 
-from pgle.account.value import Account, OpportunityKind
 from pgle.account.way import Known, Move, next_move
 from pgle.errors import cut, many, printable, some
-from pgle.masking import kept_argv
-from pgle.next import Next, Way, to_way
-from pgle.report import account, charts, scale_control, text
+from pgle.next import Way, to_way
+from pgle.report import account, charts, scale_account, scale_control, text
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
@@ -30,15 +27,12 @@ from pgle.report.page.value import (
     Value,
     table,
 )
+from pgle.report.scale_account import gpus
 from pgle.report.scale_control import named as _named
 from pgle.report.text import live
 from pgle.report.timeline import PARTS
-from pgle.requests.shared import Network
-from pgle.requests.stages import Stage
-from pgle.run.directory.directory import free
 from pgle.run.scale import OnRow, Scaling
 from pgle.scale.answer import BREAKS, Exposed, Judged, ScaleRow
-from pgle.scale.plan import SizeTrial, filled
 from pgle.xla.targets import load_target
 
 PAGE = "scale.html"
@@ -98,9 +92,9 @@ def scale_page(found: Scaling, path: Path | None = None) -> Page:
         else "good",
         table=_table(found) if answer.first else None,
         notes=(
-            *_levers(found),
+            *scale_account.lever_lines(found),
             *_notes(found),
-            _base(found),
+            scale_account.base_line(found),
             *([f"Page: {path}"] if path else []),
         ),
         actions=_actions(found),
@@ -121,7 +115,7 @@ def _warnings(rows: Sequence[ScaleRow]) -> tuple[str, ...]:
     return (
         *several,
         *(
-            f"{_gpus(of[0])}: {line}"
+            f"{gpus(of[0])}: {line}"
             for line, of in lines.items()
             if line not in several
         ),
@@ -162,18 +156,18 @@ def _largest_fact(found: Scaling) -> str:
     if answer.nearest is not None and not answer.good:
         row = answer.nearest.row
         limit = figures.size(row.limit_bytes)
-        return f"Does not fit: {figures.size(row.memory_bytes)} on {_gpus(row)}, where jax's allocator has {limit}"
+        return f"Does not fit: {figures.size(row.memory_bytes)} on {gpus(row)}, where jax's allocator has {limit}"
     last = answer.best[-1]
     if len({item.row.devices for item in answer.best}) == 1:
         variant = f"{_named(last.row)}: " if last.row.values else ""
-        return f"{variant}{figures.time(last.step_us)} on {_gpus(last.row)} ({_range(last)}){_ahead(found, last)}"
+        return f"{variant}{figures.time(last.step_us)} on {gpus(last.row)} ({_range(last)}){_ahead(found, last)}"
     if answer.breaks is None:
         return (
-            f"Scales to {_gpus(last.row)} (efficiency {figures.share(last.scaling, 0)})"
+            f"Scales to {gpus(last.row)} (efficiency {figures.share(last.scaling, 0)})"
         )
     at = figures.count(answer.breaks.row.devices)
     if answer.scales_to == answer.best[0].row.devices:
-        head = f"Does not scale beyond {_gpus(answer.best[0].row)}"
+        head = f"Does not scale beyond {gpus(answer.best[0].row)}"
     else:
         head = f"Scales to {figures.count(answer.scales_to)} GPUs"
     if (item := answer.culprit) is None or answer.grows != "exposed communication":
@@ -196,10 +190,6 @@ def _ahead(found: Scaling, best: Judged) -> str:
         return ""
     lead = 1 - (behind.efficiency or 0.0) / (best.efficiency or 1.0)
     return f", ahead of {_named(behind.row)} by {figures.share(lead)}, but the ranges overlap"
-
-
-def _gpus(row: ScaleRow) -> str:
-    return f"{figures.count(row.devices)} GPU{'s' * (row.devices > 1)}"
 
 
 def _table(found: Scaling) -> Table:
@@ -327,11 +317,11 @@ def _notes(found: Scaling) -> Iterator[str]:
             end * item.scaling / item.efficiency for end in item.efficiency_range
         )
         variant = f"{_named(item.row)}: at " if item.row.values else "At "
-        first = _gpus(answer.best[0].row)
-        yield f"{variant}{_gpus(item.row)} each does {figures.share(item.scaling)} ({ends}) of its work at {first}."
+        first = gpus(answer.best[0].row)
+        yield f"{variant}{gpus(item.row)} each does {figures.share(item.scaling)} ({ends}) of its work at {first}."
     refused = _refused(found)
     for reason, rows in refused.items() if answer.first or len(refused) > 1 else ():
-        named = ", ".join(f"{_gpus(row)} {_named(row)}".strip() for row in rows)
+        named = ", ".join(f"{gpus(row)} {_named(row)}".strip() for row in rows)
         yield f"No step at {named}: {reason}"
     if _is_indivisible(found):
         yield "If that is the batch, let it grow with the GPUs: --batch '{2*devices}'."
@@ -351,7 +341,7 @@ def _notes(found: Scaling) -> Iterator[str]:
         more = (
             "; larger values may fit, too" if row.fits and len(row.tried) == 1 else ""
         )
-        yield f"{_gpus(row)}, {found.request.fit} tried: {printable(tried)}{more}"
+        yield f"{gpus(row)}, {found.request.fit} tried: {printable(tried)}{more}"
     anchor = answer.anchor
     if anchor is None and found.request.measured_us:
         yield f"The step measured at {min(found.request.measured_us)} GPUs moves nothing: no step is predicted there."
@@ -385,54 +375,13 @@ def _notes(found: Scaling) -> Iterator[str]:
     yield from scale_control.notes(found)
 
 
-def _account(found: Scaling, row: ScaleRow) -> Account | None:
-    """A row's account with the commands of its size; None if it has no account."""
-    if row.account is None:
-        return None
-    commands = {
-        OpportunityKind.FLAGS: _tune(found, row),
-        OpportunityKind.PROFILE: _measure(found, row),
-    }
-    opportunities = tuple(
-        replace(item, command=commands.get(item.kind, item.command))
-        for item in row.account.opportunities
-    )
-    return replace(row.account, opportunities=opportunities)
-
-
-def _levers(found: Scaling) -> Iterator[str]:
-    """What would shorten the step most at the first size, and at the one that is judged."""
-    for item in _shown(found):
-        known = _account(found, item.row)
-        if known is not None:
-            words, _ = account.headline(known)
-            yield f"At {_gpus(item.row)}: {words}."
-
-
-def _shown(found: Scaling) -> tuple[Judged, ...]:
-    """The row that others are compared with, and the one that the verdict is about."""
-    answer = found.answer
-    if not answer.best:
-        return ()
-    first = answer.best[0]
-    judged = answer.breaks or answer.best[-1]
-    return (first,) if judged is first else (first, judged)
-
-
-def _base(found: Scaling) -> str:
-    """What the savings of the actions are counted against."""
-    shown = _shown(found)
-    known = _account(found, shown[-1].row) if shown else None
-    return "" if known is None else account.note(known)
-
-
 def _actions(found: Scaling) -> tuple[Advice, ...]:
     """What to do where the program breaks, else at the largest size; what saves most first."""
     answer = found.answer
     if not answer.best:
         return ()
     item = answer.breaks or answer.best[-1]
-    row, at, given = item.row, _gpus(item.row), list[Advice]()
+    row, at, given = item.row, gpus(item.row), list[Advice]()
     others = [
         other
         for other in answer.rows
@@ -448,7 +397,7 @@ def _actions(found: Scaling) -> tuple[Advice, ...]:
     moved = sum(one.weights_us for one in row.by_collective) / row.step_us / 2
     if moved > LEAST_SAVED:
         given.append(_more_work(row, moved))
-    if (known := _account(found, row)) is not None:
+    if (known := scale_account.account_of(found, row)) is not None:
         given.extend(account.actions(known))
     given.sort(key=_expected, reverse=True)
     culprit = answer.culprit
@@ -485,7 +434,7 @@ def _expected(action: Advice) -> float:
 
 
 def _more_work(row: ScaleRow, saves: float) -> Advice:
-    more, at = row.temp_bytes or 0, _gpus(row)
+    more, at = row.temp_bytes or 0, gpus(row)
     why = "weights and gradients cross the links once a step, whatever its work"
     if (row.memory_bytes or 0) + more > (row.limit_bytes or inf):
         return Advice(
@@ -506,7 +455,7 @@ def _to_fit(found: Scaling, row: ScaleRow) -> Advice:
     )
     what = f"set {MORE_MEMORY}" if _fits_with_more(found, row) else largest
     lacks = figures.size((row.memory_bytes or 0) - (row.limit_bytes or 0))
-    return Advice(f"Make it fit at {_gpus(row)}", None, f"{lacks} are missing; {what}")
+    return Advice(f"Make it fit at {gpus(row)}", None, f"{lacks} are missing; {what}")
 
 
 def _sections(found: Scaling) -> Iterator[Section]:
@@ -576,7 +525,7 @@ def _sections(found: Scaling) -> Iterator[Section]:
         )
         yield Section("memory", "Device memory by XLA's report", (memory,))
         yield Section("control", "Both compilations", scale_control.section(found))
-    yield _opportunities(found, rows)
+    yield scale_account.section(found, rows)
     refused = (item.row for item in found.answer.rows if item.row.failure)
     reasons = ((row.devices, _named(row), printable(row.failure)) for row in refused)
     yield Section("refused", "Sizes without a step", (table(f"{head} | why", reasons),))
@@ -593,22 +542,6 @@ def _sections(found: Scaling) -> Iterator[Section]:
             ),
         ),
     )
-
-
-def _opportunities(found: Scaling, rows: Sequence[Judged]) -> Section:
-    """The largest lever of every row, then all of the row that the verdict is about."""
-    levers: list[tuple[Value, ...]] = []
-    for item in rows:
-        if (known := _account(found, item.row)) is not None:
-            words, tone = account.headline(known)
-            step = (item.row.devices, _named(item.row), known.step_us, known.base)
-            levers.append((*step, Cell(words, tone)))
-    head = "GPUs (count) | variant | step (time) | which step | largest lever"
-    shown = _shown(found)
-    known = _account(found, shown[-1].row) if shown else None
-    whole = () if known is None else account.section(known).parts
-    parts = (table(head, levers), *whole)
-    return Section("opportunities", "What would shorten the step", parts)
 
 
 def _charts(rows: Sequence[Judged]) -> tuple[Chart, Chart]:
@@ -631,7 +564,7 @@ def _step_chart(rows: Sequence[ScaleRow]) -> Chart:
         top = (place + 0.5, row.step_us)
         plot.text("name", top, figures.time(row.step_us), dy=-4)
     words = (
-        f"{_gpus(row)} {figures.time(row.step_us)}, of which "
+        f"{gpus(row)} {figures.time(row.step_us)}, of which "
         f"{figures.time(row.exposed_us)} exposed communication"
         for row in rows
     )
@@ -663,7 +596,7 @@ def _efficiency_chart(rows: Sequence[Judged]) -> Chart:
         plot.dot("range", point, about=f"{point[0]:,} GPUs: {write(point[1])}")
     plot.text("name", low[-1], "range", "end", dy=14)
     words = ", ".join(
-        f"{_gpus(item.row)} efficiency {figures.share(item.efficiency, 0)} "
+        f"{gpus(item.row)} efficiency {figures.share(item.efficiency, 0)} "
         f"({figures.shares(item.efficiency_range)})"
         for item in rows
     )
@@ -692,10 +625,13 @@ def _next(found: Scaling) -> Way:
         return Way(done=vary)
     has_mesh = found.are_files or answer.breaks is None or answer.breaks.row.values
     row = (answer.breaks or answer.best[-1]).row
-    known = _account(found, row)
+    known = scale_account.account_of(found, row)
     if known is not None:
         state = Known(account=known)
-        commands = {Move.MEASURE: _measure(found, row), Move.SEARCH: _tune(found, row)}
+        commands = {
+            Move.MEASURE: scale_account.measure(found, row),
+            Move.SEARCH: scale_account.tune(found, row),
+        }
         if next_move(state) is not Move.END:
             return to_way([account.follow(state, commands)])
     if has_mesh:
@@ -711,54 +647,6 @@ def _fits_with_more(found: Scaling, row: ScaleRow) -> bool:
     """
     most = MOST_MEMORY * load_target(found.target).memory_bytes
     return (row.memory_bytes or 0) <= most
-
-
-def _tune(found: Scaling, row: ScaleRow) -> Next | None:
-    """The search for flags at one size; of files none."""
-    request = found.request
-    if found.are_files:
-        return None
-    trial = SizeTrial(
-        row.devices, found.hardware.devices_per_host, tuple(row.values.items())
-    )
-    network = request.next_words(Network)
-    options = (
-        "--target",
-        found.target,
-        *_shape(trial),
-        *network,
-        "-o",
-        free(Path("tuned")),
-    )
-    if row.grown:
-        return Next.of("tune", *options, str(request.out / row.grown))
-    return Next.of("tune", *options, "--", *kept_argv(filled(request.words, trial)))
-
-
-def _shape(trial: SizeTrial) -> tuple[object, ...]:
-    """The options that name the GPUs of a size."""
-    if trial.hosts == 1:
-        return ("--devices", trial.devices)
-    return ("--topology", trial.topology)
-
-
-def _measure(found: Scaling, row: ScaleRow) -> Next | None:
-    """The run that measures the program at one size; of files none."""
-    request = found.request
-    if found.are_files or row.grown:
-        return None
-    trial = SizeTrial(
-        row.devices, found.hardware.devices_per_host, tuple(row.values.items())
-    )
-    options = (
-        *request.next_words(Stage, without="flags target devices"),
-        *("--target", found.target),
-        *_shape(trial),
-        *(f"--flag={flag}" for flag in request.flags),
-    )
-    folder = free(Path("runs/default"))
-    words = kept_argv(filled(request.words, trial))
-    return Next.of("run", "--run-dir", folder, *options, "--", *words)
 
 
 def document(found: Scaling, page: Path) -> dict[str, object]:
@@ -803,11 +691,6 @@ def _plain(item: Judged, found: Scaling) -> Mapping[str, object]:
         )
         | {
             "control": scale_control.row_document(item, found),
-            "account": _account_document(found, item.row),
+            "account": scale_account.document(found, item.row),
         }
     )
-
-
-def _account_document(found: Scaling, row: ScaleRow) -> dict[str, object] | None:
-    known = _account(found, row)
-    return None if known is None else account.document(known)

@@ -1,0 +1,141 @@
+"""The account of each size that a scaling has, in words, and the commands for that size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pgle.account.value import Account, OpportunityKind
+from pgle.masking import kept_argv
+from pgle.next import Next
+from pgle.report import account
+from pgle.report.page import figures
+from pgle.report.page.value import Cell, Section, Value, table
+from pgle.report.scale_control import named
+from pgle.requests.shared import Network
+from pgle.requests.stages import Stage
+from pgle.run.directory.directory import free
+from pgle.run.scale import Scaling
+from pgle.scale.answer import Judged, ScaleRow
+from pgle.scale.plan import SizeTrial, filled
+
+
+def account_of(found: Scaling, row: ScaleRow) -> Account | None:
+    """A row's account with the commands of its size; None if it has no account."""
+    if row.account is None:
+        return None
+    commands = {
+        OpportunityKind.FLAGS: tune(found, row),
+        OpportunityKind.PROFILE: measure(found, row),
+    }
+    opportunities = tuple(
+        replace(item, command=commands.get(item.kind, item.command))
+        for item in row.account.opportunities
+    )
+    return replace(row.account, opportunities=opportunities)
+
+
+def shown(found: Scaling) -> tuple[Judged, ...]:
+    """The row that others are compared with, and the one that the verdict is about."""
+    answer = found.answer
+    if not answer.best:
+        return ()
+    first = answer.best[0]
+    judged = answer.breaks or answer.best[-1]
+    return (first,) if judged is first else (first, judged)
+
+
+def _judged(found: Scaling) -> Account | None:
+    """The account of the size that the verdict is about; None if there is none."""
+    rows = shown(found)
+    return account_of(found, rows[-1].row) if rows else None
+
+
+def lever_lines(found: Scaling) -> Iterator[str]:
+    """What would shorten the step most at the first size, and at the one that is judged."""
+    for item in shown(found):
+        known = account_of(found, item.row)
+        if known is not None:
+            words, _ = account.headline(known)
+            yield f"At {gpus(item.row)}: {words}."
+
+
+def base_line(found: Scaling) -> str:
+    """What the savings of the actions are counted against."""
+    known = _judged(found)
+    return "" if known is None else account.note(known)
+
+
+def section(found: Scaling, rows: Sequence[Judged]) -> Section:
+    """The largest lever of every row, then all of the row that the verdict is about."""
+    levers: list[tuple[Value, ...]] = []
+    for item in rows:
+        if (known := account_of(found, item.row)) is not None:
+            words, tone = account.headline(known)
+            step = (item.row.devices, named(item.row), known.step_us, known.base)
+            levers.append((*step, Cell(words, tone)))
+    head = "GPUs (count) | variant | step (time) | which step | largest lever"
+    known = _judged(found)
+    whole = () if known is None else account.section(known).parts
+    parts = (table(head, levers), *whole)
+    return Section("opportunities", "What would shorten the step", parts)
+
+
+def document(found: Scaling, row: ScaleRow) -> dict[str, object] | None:
+    """The account of a row as JSON; None if it has none."""
+    known = account_of(found, row)
+    return None if known is None else account.document(known)
+
+
+def tune(found: Scaling, row: ScaleRow) -> Next | None:
+    """The search for flags at one size; of files none."""
+    request = found.request
+    if found.are_files:
+        return None
+    trial = SizeTrial(
+        row.devices, found.hardware.devices_per_host, tuple(row.values.items())
+    )
+    network = request.next_words(Network)
+    options = (
+        "--target",
+        found.target,
+        *_shape(trial),
+        *network,
+        "-o",
+        free(Path("tuned")),
+    )
+    if row.grown:
+        return Next.of("tune", *options, str(request.out / row.grown))
+    return Next.of("tune", *options, "--", *kept_argv(filled(request.words, trial)))
+
+
+def measure(found: Scaling, row: ScaleRow) -> Next | None:
+    """The run that measures the program at one size; of files none."""
+    request = found.request
+    if found.are_files or row.grown:
+        return None
+    trial = SizeTrial(
+        row.devices, found.hardware.devices_per_host, tuple(row.values.items())
+    )
+    options = (
+        *request.next_words(Stage, without="flags target devices"),
+        *("--target", found.target),
+        *_shape(trial),
+        *(f"--flag={flag}" for flag in request.flags),
+    )
+    folder = free(Path("runs/default"))
+    words = kept_argv(filled(request.words, trial))
+    return Next.of("run", "--run-dir", folder, *options, "--", *words)
+
+
+def _shape(trial: SizeTrial) -> tuple[object, ...]:
+    """The options that name the GPUs of a size."""
+    if trial.hosts == 1:
+        return ("--devices", trial.devices)
+    return ("--topology", trial.topology)
+
+
+def gpus(row: ScaleRow) -> str:
+    """``64 GPUs``."""
+    return f"{figures.count(row.devices)} {'GPU' if row.devices == 1 else 'GPUs'}"
