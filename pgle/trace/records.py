@@ -169,6 +169,9 @@ def _is_foreign(run: Codes) -> Flags:
 def _far_away(records: Records) -> Ints:
     """First and last records of devices that are further from all others than these reach, in
     mid-execution.
+
+    The distance is time in which nothing runs: a first collective may wait seconds for the rank
+    that compiles last.
     """
     found: list[int] = []
     if records.run is None:
@@ -179,10 +182,11 @@ def _far_away(records: Records) -> Ints:
         if high - low < FEW:
             continue
         start = records.start_ns[low:high]
+        end = start + records.duration_ns[low:high]
         reach = int(start[-2] - start[1])
         run = records.run[low:high]
-        rest = start[:-1][run[:-1] == run[-1]]
-        ahead = int(start[1] - start[0])
+        rest = np.flatnonzero(run[:-1] == run[-1])
+        ahead = int(start[1] - end[0])
         if (
             ahead > max(reach, LEAST_FAR_NS)
             and run[0] >= 0
@@ -190,8 +194,9 @@ def _far_away(records: Records) -> Ints:
         ):
             found.append(low)
         if run[-1] >= 0 and len(rest) > 1:
-            apart = int(start[-1] - rest[-1])
-            extent = int(rest[-1] - rest[0])
+            rest_end = int(end[rest].max())
+            apart = int(start[-1]) - rest_end
+            extent = rest_end - int(start[rest[0]])
             if apart > max(FAR * extent, LEAST_FAR_NS):
                 found.append(high - 1)
     return np.array(found, np.int64)

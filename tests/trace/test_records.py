@@ -161,3 +161,16 @@ def test_a_first_kernel_a_millisecond_before_all_others_is_of_its_execution(
 )
 def test_stamps_without_a_time(start: int, end: int, reason: LeftOutReason) -> None:
     assert without_time(np.array([start]), np.array([end])).tolist() == [reason]
+
+
+def test_a_first_collective_that_waits_for_seconds_is_no_stray_record() -> None:
+    """As on a rank that waits in its first execution for the one that compiles last."""
+    rows = [(50 * at, 50 * at + 40, NAMES[at % 2]) for at in range(1, 40)]
+    waits = (-2_000_000, 40, "a")
+    assert mend(records([waits, *rows], runs=[0] * 40)) is None
+
+
+def test_a_kernel_behind_a_last_collective_that_waits_is_no_stray_record() -> None:
+    waits = (2000, 90_000, "a")
+    rows = [*steady(40), waits, (90_010, 90_020, "b")]
+    assert mend(records(rows, runs=[0] * 42)) is None
