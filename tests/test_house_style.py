@@ -28,7 +28,7 @@ MAY_STILL_HAVE = {
     "run/inputs": 20,
     "run/process": 1,
     "steps": 1,
-    "trace": 19,
+    "trace": 18,
     "trace/nsys": 17,
     "trace/xplane": 7,
     "xla": 1,

@@ -67,6 +67,8 @@ NEXT = 6
 """Executions behind one that it is compared with: of fewer, no rank test tells growth from noise at
 1 %.
 """
+MOST_BEHIND = 300
+"""Executions behind one that it is compared with at most: tests over pairs take the square."""
 
 GROWS = (
     2.576  # standard deviations of the rank test of Mann and Kendall: 1 %, two-sided
@@ -404,7 +406,7 @@ def _above_next(
     """How far the compute of one execution lies above those right behind it, beyond noise.
 
     If steps grow, a comparison with the second half of the executions misses a warm-up. So this one
-    looks only at the executions right behind: `NEXT` of them, or half of all if that is more.
+    looks only at the executions right behind: `NEXT` of them, or half of all if that is more, up to `MOST_BEHIND`.
 
     Returns:
         The excess as a share, the median of the devices that ran so many; 0 within noise.
@@ -415,7 +417,7 @@ def _above_next(
         if at >= len(here) - NEXT or found.execution[here[at]] != number:
             continue
         mine = found.compute_ns[here]
-        ahead = max(NEXT, len(here) // 2)
+        ahead = min(max(NEXT, len(here) // 2), MOST_BEHIND)
         expected, noise = _expected(mine[at + 1 : at + 1 + ahead])
         above = mine[at] / expected - 1 if expected > 0 else 0.0
         limit = max(WARM_UP_EXCESS, noise, _noise_of_changes(mine))

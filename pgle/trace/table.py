@@ -12,6 +12,8 @@ global number, and is not recorded twice at the same time.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, insort
+from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
@@ -336,6 +338,9 @@ def without_repeats(trace: Trace) -> Trace:
 # windows that share more of the shorter one are not of one process; less may be the error of the
 # clock
 OVERLAP = 0.1
+NEIGHBOURS = 2
+"""Windows of one process share at most `OVERLAP` of the shorter, so no window lies inside another.
+Of those that begin before a given time, only the last two can reach over it."""
 
 
 def distinguish_processes(
@@ -354,7 +359,7 @@ def distinguish_processes(
     ]
     if sum(map(len, named)) == len({name for names in named for name in names}):
         return list(traces), ()
-    known: dict[str, list[_Process]] = {}
+    known: defaultdict[str, _Namesakes] = defaultdict(_Namesakes)
     result: list[Trace] = []
     guessed: dict[str, list[str]] = {}
     repeated: list[str] = []
@@ -362,21 +367,15 @@ def distinguish_processes(
         renamed: dict[str, str] = {}
         moves: dict[str, int] = {}
         windows = {name: _Window.of(trace, name) for name in names}
-        if names and all(
-            any(other.has(windows[name]) for other in known.get(name, ()))
-            for name in names
-        ):
+        if names and all(known[name].has(windows[name]) for name in names):
             repeated.append(windows[names[0]].source)
             continue
         for name, window in windows.items():
-            others = known.setdefault(name, [])
-            mine = next((other for other in others if not other.differs(window)), None)
-            if mine is None:
-                mine = _Process(_free_name(name, window, others))
-                others.append(mine)
-            elif not mine.is_known_to_hold(window):
+            mine = known[name].process_of(name, window)
+            if mine.windows and not mine.is_known_to_hold(window):
                 guessed.setdefault(name, [mine.windows[0].source]).append(window.source)
-            renamed[name], moves[name] = mine.name, mine.add(window)
+            renamed[name] = mine.name
+            moves[name] = known[name].add(mine, window)
         result.append(_placed(trace, renamed, moves))
     lines = [
         f"{PurePath(source).name}: another copy of a recording that was given; left out"
@@ -408,7 +407,7 @@ class _Window:
     source: str = field(compare=False)
     recording: Recording
     rows: int
-    numbers: dict[int, int]
+    numbers: tuple[tuple[int, int], ...]  # each device's ordinal and global number
     start_ns: int
     end_ns: int
 
@@ -424,40 +423,35 @@ class _Window:
             if device.process == process and device.global_id is not None
         }
         return cls(
-            trace.sources[0].path if trace.sources else "",
-            trace.recordings.get(process, Recording()),
-            len(start),
-            numbers,
-            int(start.min()) if len(start) else 0,
-            int(end.max()) if len(end) else 0,
+            source=trace.sources[0].path if trace.sources else "",
+            recording=trace.recordings.get(process, Recording()),
+            rows=len(start),
+            numbers=tuple(numbers.items()),
+            start_ns=int(start.min()) if len(start) else 0,
+            end_ns=int(end.max()) if len(end) else 0,
         )
 
-    def differs(self, other: _Window) -> bool:
-        """Whether this cannot be of the same process."""
-        mine, theirs = self.recording, other.recording
-        if mine.namespace and theirs.namespace and mine.namespace != theirs.namespace:
-            return True
-        for kind in ("uuid:", "bus:"):
-            gpus = [
-                {gpu for gpu in one.gpus if gpu.startswith(kind)}
-                for one in (mine, theirs)
-            ]
-            if all(gpus) and not gpus[0] & gpus[1]:
-                return True
-        if any(
-            other.numbers.get(ordinal, number) != number
-            for ordinal, number in self.numbers.items()
-        ):
-            return True
-        if mine.utc_ns is None or theirs.utc_ns is None:
-            return False
-        ahead = theirs.utc_ns - mine.utc_ns
-        common = min(self.end_ns, other.end_ns + ahead) - max(
-            self.start_ns, other.start_ns + ahead
-        )
-        return common > OVERLAP * min(
-            self.end_ns - self.start_ns, other.end_ns - other.start_ns
-        )
+    @property
+    def marks(self) -> Mapping[str, frozenset[Hashable]]:
+        """What tells processes apart, by kind: two windows that share no value of a kind are of
+        two processes. A kind that the input does not tell is absent.
+        """
+        found: dict[str, set[Hashable]] = {}
+        if self.recording.namespace:
+            found["namespace"] = {self.recording.namespace}
+        for gpu in self.recording.gpus:
+            found.setdefault(gpu.partition(":")[0], set()).add(gpu)
+        for ordinal, number in self.numbers:
+            found[f"device {ordinal}"] = {number}
+        return {kind: frozenset(values) for kind, values in found.items()}
+
+    @property
+    def wall_clock_ns(self) -> tuple[int, int] | None:
+        """Start and end in ns since 1970; None if unknown."""
+        utc_ns = self.recording.utc_ns
+        if utc_ns is None:
+            return None
+        return self.start_ns + utc_ns, self.end_ns + utc_ns
 
 
 @dataclass
@@ -465,15 +459,36 @@ class _Process:
     """One process and its windows so far; the first one's clock is the process's."""
 
     name: str
+    number: int = 0  # among those of its name
     windows: list[_Window] = field(default_factory=list)
     end_ns: int = 0
-
-    def has(self, window: _Window) -> bool:
-        """Whether it is one of the windows, again."""
-        return window.recording.utc_ns is not None and window in self.windows
+    # the distinct marks of its windows, by kind
+    marks: dict[str, set[frozenset[Hashable]]] = field(default_factory=dict)
+    times_ns: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # wall clock, sorted; without empty windows
 
     def differs(self, window: _Window) -> bool:
-        return any(other.differs(window) for other in self.windows)
+        """Whether the window cannot be of this process."""
+        for kind, values in window.marks.items():
+            if any(not values & mine for mine in self.marks.get(kind, ())):
+                return True
+        times = window.wall_clock_ns
+        return times is not None and self._ran_in(*times)
+
+    def _ran_in(self, start_ns: int, end_ns: int) -> bool:
+        """Whether a window of it shares more than `OVERLAP` of the shorter with these times.
+
+        Its windows hardly overlap. So only neighbours can, and the first inside these times does.
+        """
+        at = bisect_left(self.times_ns, (start_ns, end_ns))
+        earlier = reversed(self.times_ns[max(at - NEIGHBOURS, 0) : at])
+        later = self.times_ns[at : at + NEIGHBOURS]
+        for first_ns, last_ns in (*earlier, *later):
+            common = min(last_ns, end_ns) - max(first_ns, start_ns)
+            if common > OVERLAP * min(last_ns - first_ns, end_ns - start_ns):
+                return True
+        return False
 
     def is_known_to_hold(self, window: _Window) -> bool:
         """Whether a GPU or the clock shows that the window is another one of this process."""
@@ -493,7 +508,69 @@ class _Process:
         end = window.end_ns + move
         self.end_ns = max(self.end_ns, end) if self.windows else end
         self.windows.append(window)
+        for kind, values in window.marks.items():
+            self.marks.setdefault(kind, set()).add(values)
+        times = window.wall_clock_ns
+        if times is not None and times[0] < times[1]:
+            insort(self.times_ns, times)
         return move
+
+
+@dataclass
+class _Namesakes:
+    """The processes of one name; a job may have thousands, and as many windows of one."""
+
+    processes: list[_Process] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    windows: set[_Window] = field(default_factory=set)
+    # numbers of the processes with a mark of that kind, and with that very mark
+    marked: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    having: defaultdict[Hashable, set[int]] = field(
+        default_factory=lambda: defaultdict(set)
+    )
+
+    def has(self, window: _Window) -> bool:
+        """Whether it is one of the windows, again."""
+        return window.recording.utc_ns is not None and window in self.windows
+
+    def process_of(self, name: str, window: _Window) -> _Process:
+        """The first process that the window may be of, or else a new one."""
+        for number in sorted(self._possible(window)):
+            if not self.processes[number].differs(window):
+                return self.processes[number]
+        free = self._free_name(name, window)
+        self.names.add(free)
+        self.processes.append(_Process(free, len(self.processes)))
+        return self.processes[-1]
+
+    def _possible(self, window: _Window) -> set[int]:
+        """Numbers of the processes that no mark of the window excludes."""
+        possible = set(range(len(self.processes)))
+        for kind, values in window.marks.items():
+            others = self.marked[kind].difference(
+                *(self.having[kind, value] for value in values)
+            )
+            possible -= others
+        return possible
+
+    def add(self, process: _Process, window: _Window) -> int:
+        """Take a window of a process; what to add to its times."""
+        self.windows.add(window)
+        for kind, values in window.marks.items():
+            self.marked[kind].add(process.number)
+            for value in values:
+                self.having[kind, value].add(process.number)
+        return process.add(window)
+
+    def _free_name(self, name: str, window: _Window) -> str:
+        """The name if no process has it, else with the input's, else with a number."""
+        if not self.processes:
+            return name
+        first = self.processes[0].windows[0]
+        longer = f"{name} ({_distinct(first.source, window.source)[1]})"
+        if window.source and longer not in self.names:
+            return longer
+        return f"{name} ({len(self.processes) + 1})"
 
 
 def _placed(trace: Trace, names: dict[str, str], moves: dict[str, int]) -> Trace:
@@ -518,17 +595,6 @@ def _placed(trace: Trace, names: dict[str, str], moves: dict[str, int]) -> Trace
             names.get(name, name): times + moves.get(name, 0)
             for name, times in trace.compiling.items()
         },
-    )
-
-
-def _free_name(name: str, window: _Window, taken: Sequence[_Process]) -> str:
-    """The name where no process has it, else with the input's, else with a number."""
-    if not taken:
-        return name
-    used = {process.name for process in taken}
-    longer = f"{name} ({_distinct(taken[0].windows[0].source, window.source)[1]})"
-    return (
-        longer if window.source and longer not in used else f"{name} ({len(taken) + 1})"
     )
 
 
@@ -591,7 +657,8 @@ def combine(traces: Sequence[Trace]) -> Trace:
     columns["execution"] = np.concatenate([trace.execution for trace in traces]).astype(
         np.int32
     )  # there are more now
-    _number_on(columns["execution"], columns["device"], columns["module"], traces)
+    if len(devices) < sum(len(trace.devices) for trace in traces):
+        _number_on(columns["execution"], columns["device"], columns["module"], traces)
     launches = np.cumsum(
         [0, *(int(trace.instance.max(initial=-1)) + 1 for trace in traces)]
     )
@@ -645,6 +712,9 @@ def combine(traces: Sequence[Trace]) -> Trace:
     )
 
 
+_HEAD = re.compile(": ")  # after the name of a file
+
+
 def _said_once(traces: Sequence[Trace]) -> list[str]:
     """The warnings of all traces; one that several files have, as ``FILE and 7 more: …``."""
     files = {
@@ -654,7 +724,8 @@ def _said_once(traces: Sequence[Trace]) -> list[str]:
     }
     once: dict[str, dict[str, None]] = {}
     for line in (line for trace in traces for line in trace.warnings):
-        file = next((file for file in files if line.startswith(file)), "")
+        heads = (line[: end.end()] for end in _HEAD.finditer(line))
+        file = next((head for head in heads if head in files), "")
         once.setdefault(line[len(file) :], {}).update(
             {file.removesuffix(": "): None} if file else {}
         )

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from calls import calls_of
 from nsys_export import write_nsys_sqlite
 
 from pgle.trace.nsys.read import read_nsys
@@ -157,3 +158,19 @@ def test_an_xplane_tells_when_it_was_recorded(make_trace, tmp_path):
     path = tmp_path / "pod.xplane.pb"
     path.write_bytes(write_xplane(window(make_trace, "a", utc_ns=NOON)))
     assert read_xplane([path]).recordings == {NAME: Recording(NOON)}
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        pytest.param(lambda rank: {"gpus": frozenset({f"uuid:{rank}"})}, id="ranks"),
+        pytest.param(lambda rank: {"utc_ns": NOON + rank * SECOND}, id="windows"),
+        pytest.param(lambda rank: {}, id="nothing tells"),
+    ],
+)
+def test_four_times_the_inputs_are_four_times_the_work(make_trace, known):
+    inputs = [window(make_trace, f"{rank}/x", **known(rank)) for rank in range(200)]
+    few, many = (
+        calls_of(lambda part=part: combine(inputs[:part])) for part in (50, 200)
+    )
+    assert many <= 4.1 * few

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 
 from pgle.trace.steady import find_executions
@@ -110,3 +112,16 @@ def test_two_executions_are_too_few_to_judge(make_trace):
 
 def test_spans_run_from_first_start_to_last_end(make_trace):
     assert executions(make_trace, [100, 100, 100]).span_ns.tolist() == [100_000] * 3
+
+
+def test_four_times_the_executions_take_four_times_the_memory(make_trace):
+    def peak_bytes(count):
+        durations = [100 + number * 7 % 5 for number in range(count)]
+        tracemalloc.start()
+        try:
+            executions(make_trace, durations)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak_bytes(8_000) <= 5 * peak_bytes(2_000)

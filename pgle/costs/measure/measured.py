@@ -26,7 +26,7 @@ separate, collectives of such a rank would never be compared with the other rank
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -271,18 +271,42 @@ def _groups_of_same(
         index: {trace.devices[code].process for code in codes}
         for index, codes in ran_on.items()
     }
-    groups: list[list[TracedProgram]] = []
+    by_name: defaultdict[str, list[_Alike]] = defaultdict(list)
     for program in sorted(
         programs, key=lambda item: (item.key.name, item.key.program_id or 0)
     ):
-        for group in groups:
-            has_name = group[0].key.name == program.key.name
-            if has_name and _is_one(processes, group, program):
-                group.append(program)
-                break
-        else:
-            groups.append([program])
-    return groups
+        ran_by = processes.get(program.index, set())
+        groups = by_name[program.key.name]
+        group = next((one for one in groups if one.has(program, ran_by)), None)
+        if group is None:
+            group = _Alike()
+            groups.append(group)
+        group.add(program, ran_by)
+    return [group.programs for group in chain.from_iterable(by_name.values())]
+
+
+@dataclass
+class _Alike:
+    """Programs of one name that are the same; of a large job one for each rank."""
+
+    programs: list[TracedProgram] = field(default_factory=list)
+    fingerprints: set[str] = field(default_factory=set)
+    processes: set[str] = field(default_factory=set)  # that run them
+
+    def has(self, program: TracedProgram, processes: set[str]) -> bool:
+        """Whether it is the same program as these."""
+        if not self.fingerprints.isdisjoint(program.fingerprints):
+            return True
+        if not self.processes.isdisjoint(processes):
+            return False  # one process tells its modules apart
+        mine = set(program.instructions)
+        theirs = set(self.programs[0].instructions)
+        return len(mine & theirs) >= MIN_NAME_OVERLAP * len(mine | theirs)
+
+    def add(self, program: TracedProgram, processes: set[str]) -> None:
+        self.programs.append(program)
+        self.fingerprints.update(program.fingerprints)
+        self.processes |= processes
 
 
 def _united(group: Sequence[TracedProgram]) -> TracedProgram:
@@ -320,21 +344,6 @@ def _values_by_module(module: Codes, values: Codes, count: int) -> dict[int, lis
     return found
 
 
-def _is_one(
-    processes: Mapping[int, set[str]],
-    group: Sequence[TracedProgram],
-    program: TracedProgram,
-) -> bool:
-    if any(set(other.fingerprints) & set(program.fingerprints) for other in group):
-        return True
-    of_group = set().union(*(processes.get(other.index, set()) for other in group))
-    if of_group & processes.get(program.index, set()):
-        return False  # one process tells its modules apart
-    mine = set(program.instructions)
-    theirs = set(group[0].instructions)
-    return len(mine & theirs) >= MIN_NAME_OVERLAP * len(mine | theirs)
-
-
 def _numbered_by_time(
     trace: Trace, rows: npt.NDArray[np.intp]
 ) -> npt.NDArray[np.int32]:
@@ -343,8 +352,9 @@ def _numbered_by_time(
     known = np.flatnonzero(result >= 0)
     device = trace.device[rows[known]].astype(np.int64)
     module = trace.module[rows[known]]
-    per_device = np.bincount(device * len(trace.modules) + module)
-    if np.count_nonzero(per_device) == len(distinct(device)):
+    # sorted, not counted in a table: a job has thousands of devices, and ids for each of them
+    pairs = distinct(device * len(trace.modules) + module)
+    if len(pairs) == len(distinct(device)):
         return result  # on each device one module, numbered as it is
     most = int(result.max(initial=0)) + 1
     item = module.astype(np.int64) * most + result[known]

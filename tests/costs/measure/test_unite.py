@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+from calls import calls_of
 
 from pgle.costs.measure.measured import find_programs, unite_programs
 from pgle.trace.table import Device, ModuleKey
@@ -97,3 +98,23 @@ def test_fingerprints_of_all_ranks_are_kept(make_trace):
         trace, find_programs(trace, [hlo(40, "a" * 32), hlo(42, "b" * 32)])
     )
     assert program.fingerprints == ("a" * 32, "b" * 32)
+
+
+def many_ids(make_trace, ranks):
+    """A module that has another program id on each rank."""
+    trace = make_trace([(rank, 0, "gemm", rank, 0, 10) for rank in range(ranks)])
+    return dataclasses.replace(
+        trace,
+        modules=tuple(ModuleKey("jit_step", rank) for rank in range(ranks)),
+        module=np.arange(ranks, dtype=np.int32),
+        devices=tuple(Device(f"rank{rank}", 0) for rank in range(ranks)),
+    )
+
+
+def test_four_times_the_program_ids_are_four_times_the_work(make_trace):
+    def unite(trace):
+        assert len(unite_programs(trace, find_programs(trace, ()))[1]) == 1
+
+    traces = [many_ids(make_trace, ranks) for ranks in (50, 200)]
+    few, many = (calls_of(lambda each=each: unite(each)) for each in traces)
+    assert many <= 4.1 * few
