@@ -65,7 +65,7 @@ IMPORTS = """
 import pgle.cli.main
 from pgle.cli.main import one_blas_thread
 with one_blas_thread():
-    import pgle.report.profiles, pgle.report.text, pgle.cli.profiles
+    import pgle.report.conversions, pgle.report.text, pgle.cli.profiles
 import pgle.trace.nsys.read
 """
 

@@ -35,6 +35,8 @@ from pgle.requests.profiles import Convert, Verify
 from pgle.requests.steps import Compare, Times
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from pgle.costs.profile.coverage import Coverage
     from pgle.run.advise import Advised
     from pgle.run.analyze import Analysis
@@ -110,7 +112,7 @@ class Answer(Generic[Result]):
 @answers(Convert)
 def convert(request: Convert) -> Answer[Conversion]:
     """Turn traces into a cost profile, as `pgle convert`."""
-    from pgle.report import profiles as report
+    from pgle.report import conversions as report
     from pgle.report.next_steps import after_conversion
     from pgle.run.convert import convert, hlo_of
 
@@ -423,7 +425,7 @@ def answer(
     command: str,
     result: R,
     page: Page,
-    document: Mapping[str, Any],
+    document: Mapping[str, Any] | DataclassInstance,
     ok: bool = True,
     version: int = 1,
     exit_code: int = 1,

@@ -19,7 +19,7 @@ MAY_STILL_HAVE = {
     "cli": 12,
     "costs/estimate": 1,
     "costs/measure": 5,
-    "report": 269,
+    "report": 232,
     "report/page": 1,
     "run": 96,
     "run/ask": 4,

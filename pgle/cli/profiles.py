@@ -62,7 +62,7 @@ def complete_command(**options: Any) -> Answer[Any]:
     \b
     pgle complete profile.pbtxt --hlo dump/ --target h100 -o complete.pbtxt
     """
-    from pgle.report import profiles as report
+    from pgle.report import conversions as report
     from pgle.report.next_steps import after_conversion
     from pgle.run.coverage import complete_file
 
@@ -87,7 +87,7 @@ def carry_command(**options: Any) -> Answer[Any]:
     \b
     pgle carry profile.pbtxt --from old_dump/ --to new_dump/ -o carried.pbtxt
     """
-    from pgle.report import profiles as report
+    from pgle.report import conversions as report
     from pgle.report.next_steps import after_conversion
     from pgle.run.coverage import carry_file
 

@@ -57,14 +57,13 @@ def show_command(ctx: click.Context, /, path: AnyPath) -> Answer[Any]:
 
 
 def _trace(path: AnyPath) -> Answer[Any]:
+    from pgle.report.traces import trace_document, trace_page
     from pgle.trace.summary import summarise_trace
 
     with text.progress("reading traces") as advance:
         found = summarise_trace(read_traces([path], progress=advance))
     about = str(path), found, convert_command(path)
-    return api.answer(
-        "show", found, report.trace_page(*about), report.trace_document(*about)
-    )
+    return api.answer("show", found, trace_page(*about), trace_document(*about))
 
 
 @command(opt.argument("old", "OLD"), opt.argument("new", "NEW"), *opt.PAGE)

@@ -1,0 +1,210 @@
+"""A trace as a page and as JSON: its modules, instructions and devices, and what was left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pgle.errors import many, printable
+from pgle.next import Next, to_way
+from pgle.report.page import figures
+from pgle.report.page.value import Page, Prose, Section, Table, Value, table
+from pgle.trace.summary import (
+    DeviceSummary,
+    ExecutionSummary,
+    InstructionSummary,
+    ModuleSummary,
+    TraceSummary,
+)
+from pgle.trace.table import ModuleKey, Recording, Source, Unresolved
+
+MODULES = 8  # on the first screen
+
+
+def trace_page(path: str, summary: TraceSummary, following: Next) -> Page:
+    """Modules with their executions first; instructions, devices and what was left out in
+    sections.
+    """
+    kinds = [f"{count:,} {kind.words}" for kind, count in summary.kinds.items()]
+    span = figures.time(summary.span_us)
+    left = tuple(map(Prose, _left_executions(summary)))
+    flags = Prose(summary.trace.xla_flags, code=True)
+    counts = _counts(summary, left_out=len(left))
+    sections = (
+        Section("instructions", "Instructions", (_instructions(summary),)),
+        Section("devices", "Devices", (_devices(summary),)),
+        Section("left-out", "Left out", (*left, _lost(summary))),
+        Section("flags", "XLA_FLAGS", (flags,)),
+    )
+    return Page(
+        title=f"pgle show {path}",
+        identity=(path, *_identity(summary)),
+        verdict=f"{', '.join(kinds)} in {span}",
+        table=_modules(summary),
+        notes=(counts,),
+        sections=sections,
+        way=to_way([following]),
+        warnings=tuple(map(printable, summary.trace.warnings)),
+    )
+
+
+def _identity(summary: TraceSummary) -> tuple[str, ...]:
+    """Formats, devices, and whether a GPU was measured."""
+    formats = dict.fromkeys(
+        f"{source.format} {source.version}".strip() for source in summary.trace.sources
+    )
+    origin = "simulated" if summary.trace.simulated else "measured"
+    return (*formats, many(len(summary.devices), "device"), origin)
+
+
+def _counts(summary: TraceSummary, left_out: int) -> str:
+    """How many modules and instructions there are, and their time."""
+    modules = many(len(summary.modules), "module")
+    instructions = many(len(summary.instructions), "instruction")
+    time = f"{figures.time(summary.gpu_time_us)} of device time"
+    skipped = f", {many(left_out, 'execution')} left out" if left_out else ""
+    return f"{modules}, {instructions}, {time}{skipped} (--all)"
+
+
+def _left_executions(summary: TraceSummary) -> Iterator[str]:
+    """A line for each execution whose costs do not count."""
+    for item in summary.modules:
+        for execution in item.executions:
+            if execution.left_out:
+                number = f"execution {execution.number} of {item.module.name}"
+                yield printable(f"{number}: {execution.left_out}")
+
+
+def _modules(summary: TraceSummary) -> Table:
+    heads = "module | steady | devices (count) | median span (time) | time (time) | share (share)"
+    return table(heads, map(_module_row, summary.modules), shown=MODULES)
+
+
+def _module_row(item: ModuleSummary) -> tuple[Value, ...]:
+    name = printable(item.module.name)
+    if item.module.program_id is not None:
+        name = f"{name} ({item.module.program_id})"
+    devices = (execution.devices for execution in item.executions)
+    return (
+        name,
+        f"{item.steady} of {len(item.executions)}",
+        max(devices, default=0),
+        None if math.isnan(item.step_us) else item.step_us,
+        item.gpu_time_us,
+        item.share,
+    )
+
+
+def _instructions(summary: TraceSummary) -> Table:
+    heads = "instruction | kind | launches (count) | time (time) | share (share)"
+    return table(heads, map(_instruction_row, summary.instructions))
+
+
+def _instruction_row(item: InstructionSummary) -> tuple[Value, ...]:
+    kind = f"{item.kind}?"  # guessed from the name
+    return printable(item.name), kind, item.launches, item.gpu_time_us, item.share
+
+
+def _devices(summary: TraceSummary) -> Table:
+    counts = "JAX id (count) | streams (count) | activities (count)"
+    heads = f"device | {counts} | busy (time) | span (time)"
+    return table(heads, map(_device_row, summary.devices))
+
+
+def _device_row(item: DeviceSummary) -> tuple[Value, ...]:
+    return (
+        f"{printable(item.device.process)} {item.device.ordinal}",
+        item.device.global_id,
+        item.streams,
+        item.activities,
+        item.busy_us,
+        item.span_us,
+    )
+
+
+def _lost(summary: TraceSummary) -> Table:
+    """Activities that belong to no instruction, and why."""
+    rows = []
+    for item in summary.trace.unresolved:
+        why = summary.meanings.get(item.reason) or item.reason
+        rows.append((item.count, item.duration_ns / 1e3, why))
+    return table("activities (count) | time (time) | why", rows)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedModule:
+    """A module of a trace as `pgle show --json` lists it."""
+
+    module: ModuleKey
+    instructions: int
+    gpu_time_us: float
+    share: float
+    step_us: float
+    executions: tuple[ExecutionSummary, ...]
+    steady: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTrace:
+    """What a trace holds, without its activities."""
+
+    sources: tuple[Source, ...]
+    recordings: Mapping[str, Recording]
+    unresolved: tuple[Unresolved, ...]
+    simulated: bool
+    xla_flags: str
+    warnings: tuple[str, ...]
+    span_us: float
+    gpu_time_us: float
+    devices: tuple[DeviceSummary, ...]
+    modules: tuple[ListedModule, ...]
+    meanings: Mapping[str, str]
+    instructions: tuple[InstructionSummary, ...]
+    kinds: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceDocument:
+    """``pgle.show/1`` of a trace."""
+
+    path: str
+    trace: ListedTrace
+    next: Next
+
+
+def trace_document(path: str, summary: TraceSummary, following: Next) -> TraceDocument:
+    """A trace, and the command that converts it."""
+    return TraceDocument(path, _listed_trace(summary), following)
+
+
+def _listed_trace(summary: TraceSummary) -> ListedTrace:
+    trace = summary.trace
+    kinds = {kind.name.lower(): count for kind, count in summary.kinds.items()}
+    return ListedTrace(
+        sources=trace.sources,
+        recordings=trace.recordings,
+        unresolved=trace.unresolved,
+        simulated=trace.simulated,
+        xla_flags=trace.xla_flags,
+        warnings=trace.warnings,
+        span_us=summary.span_us,
+        gpu_time_us=summary.gpu_time_us,
+        devices=summary.devices,
+        modules=tuple(map(_listed_module, summary.modules)),
+        meanings=summary.meanings,
+        instructions=summary.instructions,
+        kinds=kinds,
+    )
+
+
+def _listed_module(item: ModuleSummary) -> ListedModule:
+    return ListedModule(
+        module=item.module,
+        instructions=item.instructions,
+        gpu_time_us=item.gpu_time_us,
+        share=item.share,
+        step_us=item.step_us,
+        executions=item.executions,
+        steady=item.steady,
+    )
