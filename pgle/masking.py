@@ -507,8 +507,8 @@ def _kept_values(value: Any, name: str = "") -> Any:
 
 
 def mask_file(path: Path) -> None:
-    """Write a file anew without what looks like a credential; a file without one stays untouched, and
-    what is no regular file of at most `MOST_MASKED_BYTES`.
+    """Write a file anew without what looks like a credential; a file without one stays untouched,
+    and what is no regular file of at most `MOST_MASKED_BYTES`.
     """
     text = read_kept(path, max_bytes=MOST_MASKED_BYTES)
     if text is not None and (kept := kept_output(text)) != text:

@@ -1,4 +1,6 @@
-"""What compiled schedules of one program have shown, as opportunities of the one that runs today."""
+"""What compiled schedules of one program have shown, as opportunities of the one that runs
+today.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from pgle.analyze.analysis import MeasuredStep
-from pgle.analyze.findings import ROWS, EvidenceRow, StepFinding
+from pgle.analyze.findings import ROWS, EvidenceRow, Observation
 from pgle.analyze.other_work import TO_TELL, OtherKind
 from pgle.analyze.untimed import untold_us
 from pgle.analyze.versions import Version
@@ -19,7 +19,7 @@ TUNED_SHARE = 0.01  # of the GPU time in the trace; less autotuning is not named
 MUCH_OTHER = 0.05  # of the step; with more work of no instruction, XLA's share of it cannot be told
 
 
-def other_work(step: MeasuredStep) -> StepFinding | None:
+def other_work(step: MeasuredStep) -> Observation | None:
     """Work that belongs to no instruction, while nothing else runs."""
     found = step.parts.of(RowGroup.OTHER)
     us = step.breakdown.other_us
@@ -30,7 +30,7 @@ def other_work(step: MeasuredStep) -> StepFinding | None:
         for name, each_us in found.items()
     )
     most = next(iter(found))
-    return StepFinding(
+    return Observation(
         0.0,
         f"{step.percent(us)} of the step is GPU work of no instruction, most in {most}",
         tuple(rows)[:ROWS],
@@ -39,7 +39,7 @@ def other_work(step: MeasuredStep) -> StepFinding | None:
     )
 
 
-def untimed_records(step: MeasuredStep) -> StepFinding | None:
+def untimed_records(step: MeasuredStep) -> Observation | None:
     """Work of the step whose records have no time stamp, which looks idle."""
     found = untold_us(step.trace, step.windows, step.costs.program.index)
     if not found:
@@ -49,7 +49,7 @@ def untimed_records(step: MeasuredStep) -> StepFinding | None:
         EvidenceRow(name, each_us, "as long as elsewhere")
         for name, each_us in found.items()
     )
-    return StepFinding(
+    return Observation(
         0.0,
         f"{step.percent(us)} of the step cannot be told: records without a time stamp look idle",
         tuple(rows)[:ROWS],
@@ -58,7 +58,7 @@ def untimed_records(step: MeasuredStep) -> StepFinding | None:
     )
 
 
-def recompilation(step: MeasuredStep) -> StepFinding | None:
+def recompilation(step: MeasuredStep) -> Observation | None:
     """The main program was compiled more than once, or XLA compiles while the steps run."""
     versions = step.versions if step.has_step else ()
     compiles = list(_compilations(step))
@@ -79,7 +79,7 @@ def recompilation(step: MeasuredStep) -> StepFinding | None:
         EvidenceRow("XLA compiles", us / step.steps, f"for {in_words(us)} {where}")
         for us, where in compiles
     ]
-    return StepFinding(
+    return Observation(
         step.idle_us["while compiling"],
         "; ".join(found),
         tuple(rows[:ROWS]),
@@ -127,7 +127,7 @@ def _compilations(step: MeasuredStep) -> Iterator[tuple[float, str]]:
             yield ns / 1e3, f"in execution {execution}, in process {process}"
 
 
-def window_remarks(step: MeasuredStep) -> StepFinding:
+def window_remarks(step: MeasuredStep) -> Observation:
     """The recording shows another step than a plain run."""
     dropped = [
         why for why in step.costs.window.dropped.values() if why.startswith("warm-up")
@@ -183,4 +183,4 @@ def window_remarks(step: MeasuredStep) -> StepFinding:
         found["ranks that ran different programs"] = one
     remedy = "; ".join(filter(None, found.values()))
     number = f"besides steady steps the trace holds {'; '.join(found)}"
-    return StepFinding(0.0, number, tuple(rows[-ROWS:]), remedy, reached=len(found))
+    return Observation(0.0, number, tuple(rows[-ROWS:]), remedy, reached=len(found))

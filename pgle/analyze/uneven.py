@@ -1,21 +1,26 @@
-"""Findings on ranks that differ: a link that is slow, a GPU whose compute is slow as a whole."""
+"""Findings on ranks that differ: one that is late, a slow link, a GPU that computes slowly."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
 from pgle.analyze.alike import common_ratio
 from pgle.analyze.analysis import MeasuredStep
-from pgle.analyze.findings import ROWS, EvidenceRow, StepFinding
+from pgle.analyze.findings import ROWS, EvidenceRow, Observation, evidence_of
+from pgle.analyze.window import DeviceWindow
 from pgle.errors import in_percent, in_words, many
+from pgle.next import DOCTOR
 from pgle.schedule.simulate import Stream
 from pgle.trace.columns import Floats
 
 FEWEST_RANKS = 2  # of one, nothing says what is usual
 MOST_RANKS = 4  # of a slow link, by name; more are counted
+LEAST_LATE = 0.1  # of the wait for other ranks; what explains less is not shown
+MOST_NAMED = 3  # late ranks in one line; more are "the last one, which differs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ _CHECK_LINKS = (
 )
 
 
-def slow_link(step: MeasuredStep) -> StepFinding | None:
+def slow_link(step: MeasuredStep) -> Observation | None:
     """Collectives that take longer on some ranks after all have started."""
     links = step.slow_links
     if not links:
@@ -84,7 +89,7 @@ def slow_link(step: MeasuredStep) -> StepFinding | None:
         for link in links[:ROWS]
     )
     rest = f"; {many(len(links) - 1, 'more collective')}" if len(links) > 1 else ""
-    return StepFinding(
+    return Observation(
         sum(link.us for link in links),
         f"{first.name} takes {in_words(first.each_us)} on {_ranks(step, first.devices)}, "
         f"{in_words(first.usual_us)} on the others, after all ranks have started{rest}",
@@ -98,6 +103,114 @@ def _ranks(step: MeasuredStep, devices: Sequence[int]) -> str:
     if len(devices) > MOST_RANKS:
         return many(len(devices), "rank")
     return " and ".join(step.rank_name(device) for device in devices)
+
+
+_EVEN_OUT = (
+    "even out these instructions: alike data on each rank, or an algorithm whose time does "
+    "not hang on the data; if all of them are slow on one rank, check its clocks "
+    f"('{DOCTOR}' there); if it is idle, check its host"
+)
+
+
+def rank_skew(step: MeasuredStep) -> Observation | None:
+    """A rank that arrives later at collectives than the others, which wait for it.
+
+    Even ranks save no more than the time in which the mean rank does not compute.
+    """
+    late = step.late
+    if not late.devices:
+        return None
+    waited_us = _waited_us(step)
+    enough_us = LEAST_LATE * late.us
+    gpus = [gpu for gpu in find_slow_gpus(step) if gpu.us >= enough_us]
+    longer = (
+        *_idle_rows(step, enough_us),
+        *(slow_gpu_rows(gpus, step) or _longer_rows(step, enough_us)),
+    )
+    waits = sorted(step.collectives, key=lambda item: -item.wait_us)
+    most = evidence_of(
+        (item, item.wait_us, "waits here, mean over ranks") for item in waits[:1]
+    )
+    who = f"{_late_ranks(step, enough_us)}{_why_slow(gpus, step)}"
+    return Observation(
+        min(waited_us, step.step_us - step.breakdown.compute_us),
+        f"the other ranks wait {in_words(waited_us)} a step {who}",
+        (*_late_rows(step, enough_us), *longer[:ROWS], *most),
+        _EVEN_OUT,
+    )
+
+
+def _waited_us(step: MeasuredStep) -> float:
+    """How long the others wait in a step: for one rank if that is nearly all, else for any."""
+    of_one_us = step.late.devices[0][1]
+    is_for_one = of_one_us >= (1 - LEAST_LATE) * step.late.us
+    return of_one_us if is_for_one else step.late.us
+
+
+def _late_rows(step: MeasuredStep, enough_us: float) -> tuple[EvidenceRow, ...]:
+    """A row for each of the first ranks that the others wait for."""
+    rows = [
+        EvidenceRow(
+            step.rank_name(device),
+            us,
+            f"the others wait for it; last in {count} of {step.late.steps} steps",
+        )
+        for device, us, count in step.late.devices
+        if us >= enough_us
+    ]
+    return tuple(rows[:ROWS])
+
+
+def _why_slow(gpus: Sequence[SlowGpu], step: MeasuredStep) -> str:
+    """That all compute of a rank is slower, in words; empty if that is not so."""
+    if not gpus:
+        return ""
+    slowest = gpus[0]
+    slower = f"all compute is {in_percent(slowest.share)} slower"
+    return f"; {slower} on {step.rank_name(slowest.device)}"
+
+
+def _longer_rows(step: MeasuredStep, enough_us: float) -> tuple[EvidenceRow, ...]:
+    """The instructions that take longer on the slowest rank."""
+    skew = [(item, (item.cost.skew_us or 0.0) * item.count) for item in step.compute]
+    skew.sort(key=lambda row: -row[1])
+    return evidence_of(
+        (item, us, "longer on the slowest rank") for item, us in skew if us >= enough_us
+    )
+
+
+def _late_ranks(step: MeasuredStep, enough_us: float) -> str:
+    """The ranks that the others wait for, in words, with the time of each if they are several."""
+    late = [
+        (step.rank_name(device), us)
+        for device, us, _ in step.late.devices
+        if us >= enough_us
+    ]
+    if len(late) == 1:
+        return f"for {late[0][0]}"
+    if len(late) > MOST_NAMED:
+        return "for the last one, which differs"
+    return f"for {' and '.join(f'{name} ({in_words(us)})' for name, us in late)}"
+
+
+def _idle_rows(step: MeasuredStep, enough_us: float) -> Iterator[EvidenceRow]:
+    """The device with most gaps over 20 µs inside steps, if it has enough more of them than the
+    typical other one.
+    """
+    if len(step.windows) < FEWEST_RANKS:
+        return
+    idle_us = [_idle_us(window) for window in step.windows]
+    most = max(range(len(idle_us)), key=idle_us.__getitem__)
+    more_us = idle_us[most] - median(idle_us[:most] + idle_us[most + 1 :])
+    if more_us >= enough_us:
+        idlest = step.rank_name(step.windows[most].device)
+        yield EvidenceRow(f"idle on {idlest}", more_us, "more than on the other ranks")
+
+
+def _idle_us(window: DeviceWindow) -> float:
+    """Gaps over 20 µs inside a step of one device, in microseconds."""
+    inside = window.waits.times.lengths[window.waits.inside]
+    return float(inside.sum()) / window.steps / 1e3
 
 
 def slow_gpu_rows(

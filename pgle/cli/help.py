@@ -28,10 +28,14 @@ from pgle.run.process import terminal
 
 SECTIONS: dict[str, str] = {
     "GPU and topology": "target devices topology devices-per-host network",
-    "What runs, and what is traced": "window mode quiet-for python jaxlib jax yes runs percentile then-nsys cache",
+    "What runs, and what is traced": (
+        "window mode quiet-for python jaxlib jax yes runs percentile then-nsys cache"
+    ),
     "XLA flags": "flag flags-file",
-    "How costs and step times are taken": "stat collective-stat all-executions fingerprint-names complete paired "
-    "warmup steps pattern confidence same-within launch-spread history",
+    "How costs and step times are taken": (
+        "stat collective-stat all-executions fingerprint-names complete paired warmup "
+        "steps pattern confidence same-within launch-spread history"
+    ),
     "Limits (exit code 1 if one is not kept)": "fail-undecided require-faster max-loss-change "
     "min-time-coverage min-collectives",
     "Runs in A-B-B-A order": "abba",
@@ -48,8 +52,8 @@ _SECTION_OF = {
     name: section for section, names in SECTIONS.items() for name in names.split()
 }
 MATTERS = (
-    "output profile from to hlo against target devices topology network run-dir capture tune fail-slower abba flag "
-    "module stat vary fit programs all section json force"
+    "output profile from to hlo against target devices topology network run-dir capture "
+    "tune fail-slower abba flag module stat vary fit programs all section json force"
 )
 """The options that `-h` shows, in their order, the first `SHORT` that a command has; `--help` shows
 all.

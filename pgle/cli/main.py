@@ -254,7 +254,10 @@ def _versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="'pgle COMMAND -h' is one screen, --help is all. 'pgle' alone names the next command for the files here.",
+    epilog=(
+        "'pgle COMMAND -h' is one screen, --help is all. 'pgle' alone names the next "
+        "command for the files here."
+    ),
 )
 @click.option(
     "--version",
@@ -358,7 +361,7 @@ def _program() -> str:
     that name.
     """
     started = sys.argv[0]
-    if os.path.basename(started) == "__main__.py":  # noqa: PTH119 - pathlib takes longer to import than all else here
+    if os.path.basename(started) == ("__main__.py"):  # noqa: PTH119 - pathlib takes longer to import than all else here
         words = sys.orig_argv
         return typed(
             *(words[: words.index("-m") + 2] if "-m" in words else [words[0], started])

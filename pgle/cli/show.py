@@ -112,7 +112,8 @@ def confirm_command(**options: Any) -> Answer[Any]:
 
 @command(*parameters(OrderOfRanks), *opt.PAGE)
 def ranks_command(**options: Any) -> Answer[Any]:
-    """Will all ranks start their collectives in the same order? If not, the job hangs or mixes data.
+    """Will all ranks start their collectives in the same order? If not, the job hangs or mixes
+    data.
 
     XLA compiles on every rank by itself. A rank without the profile, with another jaxlib, flag, GPU
     or autotuning result may schedule its collectives otherwise. Only the members of a communicator

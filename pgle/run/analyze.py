@@ -175,7 +175,10 @@ def _check_window(costs: ProgramCosts, path: AnyPath) -> None:
     module, given = costs.program.hlo, len(costs.window.devices)
     devices = max(costs.ranks, 1 if module is None else module.num_devices)
     if 1 < devices < given:
-        what = f"traces of {given} devices, but {costs.program.key.name} runs on {devices}: these are several runs"
+        what = (
+            f"traces of {given} devices, but {costs.program.key.name} runs on {devices}: "
+            "these are several runs"
+        )
         remedy = (
             "give the ranks of one run; --against takes the directory of the other run"
         )
@@ -297,7 +300,8 @@ def _simulated(
     ]
     if stage is not None:
         notes.append(
-            f"{path} was not traced: its step is simulated from its schedule; on a GPU: {_again(stage)}"
+            f"{path} was not traced: its step is simulated from its schedule; on a GPU: "
+            f"{_again(stage)}"
         )
     return replace(trace, warnings=(*trace.warnings, *notes)), Dumps(
         (folder,), (module,)
@@ -464,8 +468,9 @@ def _about_trace(step: MeasuredStep, side: StepInput) -> list[str]:
     disabled = parse_flags(step.trace.xla_flags).value(DISABLE_ASYNC)
     if not step.mode and disabled is not None:
         lines.append(
-            f"recorded with --{DISABLE_ASYNC}, which keeps collectives synchronous: if that was to measure them for a "
-            "profile, trace a run without it to see its exposed communication"
+            f"recorded with --{DISABLE_ASYNC}, which keeps collectives synchronous: if that "
+            "was to measure them for a profile, trace a run without it to see its exposed "
+            "communication"
         )
     return (
         lines if step.trace.simulated else [*lines, *step.costs.warnings]

@@ -321,7 +321,10 @@ def _commands(
     if profile is None:
         where = [place for place, word in enumerate(words) if word == "--vs"]
         if len(where) != 1 or where[0] in (0, len(words) - 1):
-            remedy = "pgle compare --abba 3 -- COMMAND_A --vs COMMAND_B, or --profile PROFILE -- COMMAND"
+            remedy = (
+                "pgle compare --abba 3 -- COMMAND_A --vs COMMAND_B, or --profile PROFILE "
+                "-- COMMAND"
+            )
             raise UserError("needs two commands", where="--abba", remedy=remedy)
         return (words[: where[0]], words[where[0] + 1 :]), OWN
     if not words:

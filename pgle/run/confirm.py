@@ -461,7 +461,10 @@ def _chosen(schedule: AnyPath, wanted: str) -> LhsSchedule:
         raise UserError(
             f"no schedule dump of {wanted.strip('^$') or 'a module'} (it has {having})",
             where=schedule,
-            remedy="dump with XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true', LHS on",
+            remedy=(
+                "dump with XLA_FLAGS='--xla_dump_to=DIR "
+                "--xla_dump_latency_hiding_schedule=true', LHS on"
+            ),
         )
     if len(found) > 1 and not wanted:
         raise UserError(

@@ -98,7 +98,10 @@ def complete_file(request: Complete) -> tuple[tuple[Completion, ...], Written]:
     dumps = read_dumps(hlo)
     chosen = _covered_modules(given, dumps, module)
     if not chosen:
-        remedy = "give --hlo the dump of the program it was made for; 'pgle verify' shows what matches"
+        remedy = (
+            "give --hlo the dump of the program it was made for; 'pgle verify' shows what "
+            "matches"
+        )
         raise UserError(
             "has no cost of any instruction of the modules given",
             where=profile,
@@ -122,8 +125,8 @@ def complete_file(request: Complete) -> tuple[tuple[Completion, ...], Written]:
 
 
 def carry_file(request: Carry) -> tuple[Carried, Written]:
-    """Carry a profile over from the module that it was measured on, in an old dump, to that of a new
-    dump; and its file.
+    """Carry a profile over from the module that it was measured on, in an old dump, to that of a
+    new dump; and its file.
 
     Raises:
         UserError: the new dump is of another generation of GPUs than the target.
@@ -213,9 +216,10 @@ def carried_over(
                 many(len(carried.left), "instruction"),
             )
             note = (
-                f"the profile is of another compilation: it has costs for {100 * covered:.0f} % of this module's time. "
-                f"Carried over from {old.module.name} of its run directory: {100 * now:.0f} % ({scaled} scaled by "
-                f"estimates, {left} without a cost)"
+                "the profile is of another compilation: it has costs for "
+                f"{100 * covered:.0f} % of this module's time. Carried over from "
+                f"{old.module.name} of its run directory: {100 * now:.0f} % ({scaled} "
+                f"scaled by estimates, {left} without a cost)"
             )
             return replace(carried.profile, warnings=(*given.warnings, note)), note
     return given, ""

@@ -48,20 +48,32 @@ ok, warn, fail = (
 
 NOT_LOADED = "couldn't communicate with the NVIDIA driver|Driver Not Loaded"
 _SMI = {
-    "version mismatch": "the driver was updated while its old kernel module ran: reboot, or unload and load the nvidia "
-    "modules; a container keeps the old library: restart it",
+    "version mismatch": (
+        "the driver was updated while its old kernel module ran: reboot, or unload and "
+        "load the nvidia modules; a container keeps the old library: restart it"
+    ),
     NOT_LOADED: "the kernel module is not loaded: 'modprobe "
     "nvidia', and see dmesg why not (new kernel, Secure Boot)",
-    "Insufficient Permissions|No permission|Permission denied": "this user may not open /dev/nvidia*: see their group "
-    "(ls -l /dev/nvidia*), or ask the scheduler for GPUs",
-    "NVML: Unknown Error": "typical of a container that lost its devices (systemd reloaded cgroups): restart the "
-    "container; else see dmesg",
-    r"NVIDIA-SMI couldn't find libnvidia-ml|libnvidia-ml\.so|NVML: .*Not Found": "the driver's libraries are missing; "
-    "in a container set NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-    "is lost|fallen off the bus|device handle": "a GPU failed: look for Xid in dmesg; reset or reboot the host, or "
-    "leave it out with CUDA_VISIBLE_DEVICES",
-    "No devices were found": "the driver runs and sees none: look for NVRM in dmesg; in a job ask the scheduler for "
-    "GPUs (srun --gpus)",
+    "Insufficient Permissions|No permission|Permission denied": (
+        "this user may not open /dev/nvidia*: see their group (ls -l /dev/nvidia*), or ask "
+        "the scheduler for GPUs"
+    ),
+    "NVML: Unknown Error": (
+        "typical of a container that lost its devices (systemd reloaded cgroups): restart "
+        "the container; else see dmesg"
+    ),
+    r"NVIDIA-SMI couldn't find libnvidia-ml|libnvidia-ml\.so|NVML: .*Not Found": (
+        "the driver's libraries are missing; in a container set "
+        "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+    ),
+    "is lost|fallen off the bus|device handle": (
+        "a GPU failed: look for Xid in dmesg; reset or reboot the host, or leave it out "
+        "with CUDA_VISIBLE_DEVICES"
+    ),
+    "No devices were found": (
+        "the driver runs and sees none: look for NVRM in dmesg; in a job ask the scheduler "
+        "for GPUs (srun --gpus)"
+    ),
     "did not answer": "the driver hangs: look for Xid in dmesg, and reboot the host",
     "": "run nvidia-smi, and see dmesg",
 }
@@ -133,8 +145,9 @@ _SYMPTOMS: tuple[tuple[str, str, Level, str, str], ...] = (
         "RmProfilingAdminOnly: 1",
         "warn",
         "for administrators only (RmProfilingAdminOnly: 1)",
-        "if traces come out empty (CUPTI_ERROR_INSUFFICIENT_PRIVILEGES): put 'options nvidia "
-        "NVreg_RestrictProfilingToAdminUsers=0' into /etc/modprobe.d and reload the driver, or run with SYS_ADMIN",
+        "if traces come out empty (CUPTI_ERROR_INSUFFICIENT_PRIVILEGES): put 'options "
+        "nvidia NVreg_RestrictProfilingToAdminUsers=0' into /etc/modprobe.d and reload the "
+        "driver, or run with SYS_ADMIN",
     ),
     (
         "DCGM",
@@ -162,7 +175,8 @@ _SYMPTOMS: tuple[tuple[str, str, Level, str, str], ...] = (
         ".",
         "warn",
         "another tool is attached ({})",
-        f"do not use --capture jax under it (shared only from jaxlib {MULTI_SUBSCRIBER} with CUDA 13.2)",
+        f"do not use --capture jax under it (shared only from jaxlib {MULTI_SUBSCRIBER} "
+        "with CUDA 13.2)",
     ),
     (
         "nsys",
@@ -191,8 +205,9 @@ _SYMPTOMS: tuple[tuple[str, str, Level, str, str], ...] = (
         ".",
         "warn",
         "{}",
-        "its key holds a profile's path, not its content, and a cached executable gives neither log nor dumps: pgle "
-        "switches it off in its runs; elsewhere give every profile its own name",
+        "its key holds a profile's path, not its content, and a cached executable gives "
+        "neither log nor dumps: pgle switches it off in its runs; elsewhere give every "
+        "profile its own name",
     ),
 )
 """Check, pattern in its text, verdict, what was found (with the text for the braces), and what to
@@ -216,8 +231,8 @@ GPUs.
 """
 WITHOUT = "rehearse, convert, verify and the simulated capture work without"
 IN_CONTAINER = (
-    "start the container with its GPUs: docker run --gpus all, podman run --device nvidia.com/gpu=all, "
-    "apptainer exec --nv, in Kubernetes the resource nvidia.com/gpu"
+    "start the container with its GPUs: docker run --gpus all, podman run --device "
+    "nvidia.com/gpu=all, apptainer exec --nv, in Kubernetes the resource nvidia.com/gpu"
 )
 CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv")
 CONTAINER_VARIABLES = (
@@ -267,8 +282,14 @@ def _check_no_gpu(machine: Machine) -> MachineCheck:
         )
         return fail(f"nvidia-smi fails: {first}", next(known))
     if devices:
-        found = f"{', '.join(devices[:4])}{', …' if len(devices) > 4 else ''}, but no nvidia-smi to ask for them"
-        remedy = "install the driver's utilities; in a container set NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        found = (
+            f"{', '.join(devices[:4])}{', …' if len(devices) > 4 else ''}, but no "
+            "nvidia-smi to ask for them"
+        )
+        remedy = (
+            "install the driver's utilities; in a container set "
+            "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        )
         return fail(found, f"{remedy} and start it again")
     if _is_in_container(machine):
         host = f"; its host has driver {driver}" if driver else ""
@@ -327,7 +348,10 @@ def _about_plugin(machine: Machine) -> str:
     """
     if machine.environ.get("JAX_PLATFORMS"):
         return ""
-    return "; set JAX_PLATFORMS=cpu for your own programs here: else jax prints a traceback of its CUDA plugin"
+    return (
+        "; set JAX_PLATFORMS=cpu for your own programs here: else jax prints a traceback "
+        "of its CUDA plugin"
+    )
 
 
 DRIVER_FOR_CUDA = {"12": 525, "13": 580}

@@ -81,16 +81,20 @@ def memory_warning(
     found = SCHEDULER_MEMORY.search(compiled.log.read_text(errors="replace"))
     used, limit = (int(found[1]), int(found[2])) if found else (0, 0)
     need, have = compiled.memory_bytes or 0, allocator_bytes or target.memory_bytes
-    remedy = f"raise {MEMORY_FRACTION[0]} as the job has it, rematerialise more, or take a larger --target"
+    remedy = (
+        f"raise {MEMORY_FRACTION[0]} as the job has it, rematerialise more, or take a "
+        "larger --target"
+    )
     if need > have:
         return (
-            f"the step needs {gib(need)} and jax's allocator has {gib(have)} of {target.name}: it does not fit, and "
-            f"XLA then schedules for memory, not for speed; {remedy}"
+            f"the step needs {gib(need)} and jax's allocator has {gib(have)} of "
+            f"{target.name}: it does not fit, and XLA then schedules for memory, not for "
+            f"speed; {remedy}"
         )
     if used > limit:
         return (
-            f"the scheduler is short of memory ({gib(used)} of temporaries, {gib(limit)} left for them), so it "
-            f"overlaps less compute with collectives; {remedy}"
+            f"the scheduler is short of memory ({gib(used)} of temporaries, {gib(limit)} "
+            f"left for them), so it overlaps less compute with collectives; {remedy}"
         )
     return near_limit(need, have)
 
@@ -104,9 +108,11 @@ def _unread_warning(prediction: Prediction, moves: Iterable[Move]) -> str:
     if took < UNREAD_SHARE * prediction.step_us:
         return ""
     return (
-        f"{len(unread)} collectives ({unread[0].name} …) run though nothing reads their results: {took / 1e3:,.0f} ms "
-        "of communication a step; the collective pipeliner leaves them where one reduction reads another's result, and "
-        "XLA removes no collective: do without --xla_gpu_enable_pipelined_all_reduce (xla_gpu_pipeline_all_reduce)"
+        f"{len(unread)} collectives ({unread[0].name} …) run though nothing reads their "
+        f"results: {took / 1e3:,.0f} ms of communication a step; the collective pipeliner "
+        "leaves them where one reduction reads another's result, and XLA removes no "
+        "collective: do without --xla_gpu_enable_pipelined_all_reduce "
+        "(xla_gpu_pipeline_all_reduce)"
     )
 
 
@@ -115,9 +121,10 @@ def _partition_warning(module: Module) -> str:
     if all(item.custom_call_target != PARTITIONED_LATER for item in module.walk()):
         return ""
     return (
-        f"how the program partitions its {PARTITIONED_LATER} calls (jax's custom_partitioning) is not in the module: "
-        "their operands are gathered here; rehearse the program itself, with a Python that has jax's CUDA plugin, or a "
-        "job's *.after_spmd_partitioner dump (--xla_dump_to)"
+        f"how the program partitions its {PARTITIONED_LATER} calls (jax's "
+        "custom_partitioning) is not in the module: their operands are gathered here; "
+        "rehearse the program itself, with a Python that has jax's CUDA plugin, or a job's "
+        "*.after_spmd_partitioner dump (--xla_dump_to)"
     )
 
 
@@ -126,8 +133,8 @@ def lhs_warning(flags: Iterable[str], *, runs: bool) -> str:
     if not runs or FlagList(tuple(map(typed_flag, flags))).is_true(LHS) is not False:
         return ""
     return (
-        f"LHS runs though --{LHS} is false: on this GPU --{SOL} turns it on, and it is on by default; for a schedule "
-        f"without LHS add --{SOL}=false"
+        f"LHS runs though --{LHS} is false: on this GPU --{SOL} turns it on, and it is on "
+        f"by default; for a schedule without LHS add --{SOL}=false"
     )
 
 
@@ -139,9 +146,9 @@ def belief_warning(believed_us: float | None, step_us: float) -> str:
     if believed_us is None or believed_us <= step_us:
         return ""
     return (
-        f"without a profile LHS expects {believed_us / 1e3:,.1f} ms of exposed time, more than the predicted step of "
-        f"{step_us / 1e3:,.1f} ms: its guesses are far off, and so may be its order; use a profile, or compare with "
-        "another jaxlib"
+        f"without a profile LHS expects {believed_us / 1e3:,.1f} ms of exposed time, more "
+        f"than the predicted step of {step_us / 1e3:,.1f} ms: its guesses are far off, and "
+        "so may be its order; use a profile, or compare with another jaxlib"
     )
 
 

@@ -438,7 +438,10 @@ def _modules(
         if not first.exists() and (
             first.suffix in _MODULE_SUFFIXES or shutil.which(asked.words[0]) is None
         ):
-            remedy = "dump modules with JAX_DUMP_IR_TO=DIR, or name a run directory; put -- before a program"
+            remedy = (
+                "dump modules with JAX_DUMP_IR_TO=DIR, or name a run directory; put -- "
+                "before a program"
+            )
             raise UserError("no such file or folder", where=first, remedy=remedy)
         if not command.is_program:
             return [first], CapturedProgram()
@@ -536,7 +539,10 @@ def told_of_hosts(request: RehearseRequest) -> RehearseRequest:
     ):
         return request
     flag = f"--{MODEL_OPTIONS}={','.join(f'{name}={value}' for name, value in options.items())}"
-    line = f"XLA's own cost model gets your topology and network by {flag}; give your job the same flag"
+    line = (
+        f"XLA's own cost model gets your topology and network by {flag}; give your job the "
+        "same flag"
+    )
     return replace(
         request, flags=(*request.flags, flag), warnings=(*request.warnings, line)
     )
@@ -549,8 +555,8 @@ def near_limit(need: int, have: int) -> str:
     if abs(need - have) > NEAR * have:
         return ""
     return (
-        f"{gib(need)} of {gib(have)} are needed, within {NEAR:.0%} of the memory limit: the gain may turn, since XLA "
-        "computes values again to stay below it"
+        f"{gib(need)} of {gib(have)} are needed, within {NEAR:.0%} of the memory limit: the "
+        "gain may turn, since XLA computes values again to stay below it"
     )
 
 
@@ -587,7 +593,10 @@ def _compiling_python(
             "is not on this machine",
             f"compile where jaxlib {program.jaxlib} is",
         )
-    what = f"the program runs jaxlib {program.jaxlib} ({program.python} {why}), and pgle's jaxlib {ours} compiles here"
+    what = (
+        f"the program runs jaxlib {program.jaxlib} ({program.python} {why}), and pgle's "
+        f"jaxlib {ours} compiles here"
+    )
     return sys.executable, (f"{what}: releases differ by several per cent; {remedy}",)
 
 

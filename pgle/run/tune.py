@@ -602,7 +602,10 @@ def open_bench(
             if full or not points_into(error, folder):
                 shutil.rmtree(folder, ignore_errors=True)
             if full:  # XLA cuts its dumps short, and says nothing
-                remedy = "free some and give the same command again, or choose another folder with -o DIR"
+                remedy = (
+                    "free some and give the same command again, or choose another folder "
+                    "with -o DIR"
+                )
                 raise UserError(
                     "no space left on the device", where=request.out, remedy=remedy
                 ) from None
@@ -765,14 +768,20 @@ def _refusal(proof: Proven) -> str:
     """Why a setting that the trials accepted did not stand."""
     label = proof.scheduled.trial.label
     if proof.in_less is not None and proof.in_less.mean >= 0:
-        return f"{label}: if the job has {LESS:.0%} less memory, the step changes by {proof.in_less.mean:+.1%}"
+        return (
+            f"{label}: if the job has {LESS:.0%} less memory, the step changes by "
+            f"{proof.in_less.mean:+.1%}"
+        )
     if proof.control is not None and proof.control.other is not None:
         sides = (proof.control.first, proof.control.other)
         changes = " or ".join(f"{-side.share:+.1%}" for side in sides)
         if proof.control.answer.share < LEAST_SAVED:
             return f"{label}: it depends on what autotuning picks, the step changes by {changes}"
     won = f"{proof.judged.won} of {proof.judged.of} variations of the costs"
-    return f"{label}: compiled whole, the step changes by {proof.change:+.2%} and is shorter in {won} only"
+    return (
+        f"{label}: compiled whole, the step changes by {proof.change:+.2%} and is shorter "
+        f"in {won} only"
+    )
 
 
 def _warnings(
@@ -789,7 +798,8 @@ def _warnings(
         lines.append(f"temporary memory grows by {after / before - 1:.0%}")
     if not proof.agrees:
         lines.append(
-            f"trials end at the schedule; compiled to the end, the step differs by {change(proof.change)} and "
-            f"temporary memory by {change(proof.memory_change)}; the verdict has those figures"
+            "trials end at the schedule; compiled to the end, the step differs by "
+            f"{change(proof.change)} and temporary memory by {change(proof.memory_change)}; "
+            "the verdict has those figures"
         )
     return lines

@@ -30,7 +30,8 @@ COMMON = (
 # times the usual duration of an instruction; a record that is no longer has a likely duration
 LONG = 2.0
 FEW = 20  # records; with fewer, nothing tells which one is far away
-FAR = 10.0  # times the rest of its execution; a last record that is further from it has a wrong stamp
+# times the rest of its execution; a last record that is further from it has a wrong stamp
+FAR = 10.0
 LEAST_FAR_NS = (
     1_000_000  # a host keeps a GPU waiting for up to a millisecond in any execution
 )

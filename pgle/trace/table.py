@@ -62,7 +62,9 @@ class ActivityKind(IntEnum):
 
 
 def count_kinds(kind: npt.NDArray[np.uint8]) -> dict[ActivityKind, int]:
-    """How many activities of each kind there are, by value; kinds that do not occur are left out."""
+    """How many activities of each kind there are, by value; kinds that do not occur are left
+    out.
+    """
     counts = np.bincount(kind)
     found = np.flatnonzero(counts).tolist()
     return {ActivityKind(value): int(counts[value]) for value in found}

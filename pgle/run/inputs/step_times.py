@@ -118,7 +118,10 @@ def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
         ]
     if next(folder.rglob("*.xplane.pb"), None):
         return [_read_trace(folder)]
-    remedy = "give a run directory, a log, CSV or JSON lines; 'pgle perf', also with --baseline, records steps.jsonl"
+    remedy = (
+        "give a run directory, a log, CSV or JSON lines; 'pgle perf', also with "
+        "--baseline, records steps.jsonl"
+    )
     raise UserError("holds no step times", where=folder, remedy=remedy)
 
 

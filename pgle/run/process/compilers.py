@@ -24,8 +24,8 @@ def compiler_of(
 ) -> tuple[str | None, tuple[str, ...]]:
     """The Python whose XLA compiles a command's modules without a GPU, and warnings; None: ours.
 
-    The command's own Python compiles if it has jax and the vendor's plugin. If ours compiles and is of
-    another release, a warning says so, since schedules of two releases differ.
+    The command's own Python compiles if it has jax and the vendor's plugin. If ours compiles and is
+    of another release, a warning says so, since schedules of two releases differ.
     """
     python = interpreter(command)
     if python is None:

@@ -162,8 +162,8 @@ PROFILER_TROUBLE: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
 )
 """Where profilers get in each other's way, do not start, or lose data (codes of CUPTI:
-https://docs.nvidia.com/cupti/api/group__CUPTI__RESULT__API.html; CUPTI has one subscriber before CUDA 13.2) or lose data;
-what it means.
+https://docs.nvidia.com/cupti/api/group__CUPTI__RESULT__API.html; CUPTI has one subscriber before
+CUDA 13.2) or lose data; what it means.
 """
 SLOW_FOLDING = b"Constant folding an instruction is taking"
 """XLA computes a constant of the module at compile time, which may take minutes (all); ``> 1s``,

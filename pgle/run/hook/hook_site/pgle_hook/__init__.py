@@ -1,10 +1,10 @@
 """The capture hook: runs inside the user's program, counts its steps and opens the profiler's
 window.
 
-Standard library only, Python 3.9 or newer: the program's interpreter need not have pgle. In a job of
-several processes `agreement` reads HLO by files of pgle that need the standard library only, too. Nothing of
-jax is imported before the program imports it. Every failure is one warning; the program continues
-as without the hook.
+Standard library only, Python 3.9 or newer: the program's interpreter need not have pgle. In a job
+of several processes `agreement` reads HLO by files of pgle that need the standard library only,
+too. Nothing of jax is imported before the program imports it. Every failure is one warning; the
+program continues as without the hook.
 """
 
 import atexit
