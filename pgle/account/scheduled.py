@@ -16,6 +16,7 @@ from pgle.account.value import (
     Basis,
     Opportunity,
     OpportunityKind,
+    StepBase,
     StepPart,
     TimedSteps,
     in_order,
@@ -28,8 +29,6 @@ from pgle.schedule.simulate import Stream, Timeline
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import Hardware
 
-NOW = "with the flags that you use now"
-AS_SCHEDULED = "as it is scheduled"
 BASES: Mapping[str, Basis] = {
     "measured": Basis.MEASURED,
     "mixed": Basis.ESTIMATED,
@@ -55,7 +54,7 @@ def account_of_schedule(
     memory: PlannedMemory = PlannedMemory(),
     search: Next | None = None,
     is_searched: bool = False,
-    base: str = NOW,
+    base: StepBase = StepBase.NOW,
     timed: TimedSteps | None = None,
 ) -> Account:
     """Take a predicted step apart.
@@ -65,7 +64,7 @@ def account_of_schedule(
         tried: what other schedules of the same program have shown, against this step.
         search: the command that looks for other flags; None: it is not known.
         is_searched: it was done, and found nothing better.
-        base: which step it is, in words.
+        base: which step it is.
         timed: the timed steps of its run directory.
     """
     parts = prediction.timeline.breakdown

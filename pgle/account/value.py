@@ -27,6 +27,21 @@ class Basis(StrEnum):
     ESTIMATED = "estimated"  # a model of the hardware, with its error in the range
 
 
+class StepBase(StrEnum):
+    """Which step an account is of: what its shares are counted against."""
+
+    NOW = "with the flags that you use now"
+    PROFILED = "with the profile and the flags that you use now"
+    OVERLAPPED = "with the latency-hiding scheduler on"
+    SCHEDULED = "as it is scheduled"
+    TRACED = "that was traced"
+
+    @property
+    def short(self) -> str:
+        """The step in a headline, where the base is named below."""
+        return "the step with the profile" if self is StepBase.PROFILED else "the step"
+
+
 class StepPart(StrEnum):
     """Parts of a step; they add up to it."""
 
@@ -136,7 +151,7 @@ class Account:
     """One step."""
 
     module: str  # the program's name
-    base: str  # which step it is: ``with the flags that you use now``
+    base: StepBase  # which step it is
     step_us: float
     least_us: float  # what the step takes at least
     most_us: float | None  # and at most; None: it is a lower bound

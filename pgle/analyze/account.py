@@ -14,6 +14,7 @@ from pgle.account.value import (
     Opportunity,
     OpportunityKind,
     Place,
+    StepBase,
     StepBounds,
     StepPart,
     TimedSteps,
@@ -25,8 +26,6 @@ from pgle.analyze.rules import RULES
 from pgle.analyze.window import RowGroup
 from pgle.errors import in_words
 from pgle.next import Next
-
-MEASURED = "that was traced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ def account_of_trace(
     schedule = () if is_searched else _of_schedule(step, basis, search)
     return Account(
         module=step.costs.program.key.name,
-        base=MEASURED,
+        base=StepBase.TRACED,
         step_us=step.step_us,
         least_us=step.step_us,
         most_us=step.step_us,

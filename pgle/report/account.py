@@ -47,11 +47,13 @@ def headline(account: Account) -> tuple[str, Tone]:
         share = account.share(lever.rank_us)
         saves = saving_of(account, lever)
         tone: Tone = "warn" if share >= LARGE else ""
-        return f"{lever.title}: saves {saves} of the step, {lever.basis}", tone
+        step = account.base.short
+        return f"{lever.title}: saves {saves} of {step}, {lever.basis}", tone
     unproven = account.unproven
     if unproven is not None:
         most = figures.share(account.share(unproven.most_us))
-        return f"No sure gain; open: {_lower(unproven.title)} (at most {most})", ""
+        bound = f"at most {most} of {account.base.short}"
+        return f"No sure gain; open: {_lower(unproven.title)} ({bound})", ""
     limit = figures.share(LEAST_WORTH, 0)
     bound = f"{figures.share(account.share(account.parts[account.bound_by]))} of it is"
     words = f"Nothing to gain above {limit} of the step: {bound} {account.bound_by}"
@@ -142,10 +144,12 @@ def _command(item: Opportunity) -> str:
 
 def note(account: Account) -> str:
     """What the savings are counted against, and what all of them come to."""
-    if not any(item.expected_us for item in account.opportunities):
+    if not listed(account):
         return ""
-    together = figures.share(account.share(account.together_us))
-    return f"Savings are shares of the step {account.base}; together {together}."
+    base = f"Savings are shares of the step {account.base}"
+    if account.together_us <= 0:
+        return f"{base}."
+    return f"{base}; together {figures.share(account.share(account.together_us))}."
 
 
 def timed_note(account: Account, *, is_base: bool) -> str:

@@ -330,6 +330,7 @@ def predict_page(found: Predicted) -> Page:
             else "",
             *map(_uncertain_line, prediction.uncertain[:1]),
             why,
+            account.note(found.account),
         ),
         sections=(
             *sections([schedule], grouped, (schedule.label,) * 2),

@@ -106,6 +106,7 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
         notes=(
             STAGE,
             f"{VARIATIONS}.",
+            account.note(found.account),
             *setting_notes(found.request),
             *(
                 _record(found)

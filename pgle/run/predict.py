@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from pgle.account.scheduled import AS_SCHEDULED, account_of_schedule
-from pgle.account.value import Account
+from pgle.account.scheduled import account_of_schedule
+from pgle.account.value import Account, StepBase
 from pgle.costs.estimate.known import unmodelled_warnings
 from pgle.costs.estimate.unknown import assumed_warnings
 from pgle.costs.profile.files import read_profile
@@ -46,7 +46,7 @@ class Predicted:
     def account(self) -> Account:
         """The step, and what would shorten it."""
         return account_of_schedule(
-            self.module, self.prediction, self.hardware, base=AS_SCHEDULED
+            self.module, self.prediction, self.hardware, base=StepBase.SCHEDULED
         )
 
 

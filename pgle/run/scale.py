@@ -23,8 +23,8 @@ import msgspec
 from attrs import evolve
 
 from pgle import __version__
-from pgle.account.scheduled import AS_SCHEDULED, PlannedMemory, account_of_schedule
-from pgle.account.value import Account
+from pgle.account.scheduled import PlannedMemory, account_of_schedule
+from pgle.account.value import Account, StepBase
 from pgle.costs.estimate.known import unmodelled_warnings
 from pgle.costs.estimate.unknown import assumed_warnings
 from pgle.costs.profile.carry import carry, check_source, scale_by
@@ -99,7 +99,6 @@ row.
 """
 NAME, SCHEMA = "rows.json", "pgle.rows/1"  # what all rows are of, in the folder above
 MUCH_DOUBT = 0.2  # of the step
-WITH_LHS = "with the latency-hiding scheduler on"
 OF_JAX = (".mlir", ".bin", ".mlirbc")  # what jax dumps, and not XLA
 
 OnRow = Callable[[ScaleRow, int, int], None]
@@ -509,7 +508,9 @@ def _found(
             module, file.resolve(), memory_of(file), warnings=(doubt,) if doubt else ()
         )
         row, prediction = _priced(request, empty, scheduled)
-        account = _account(scheduled, prediction, hardware_of(request), AS_SCHEDULED)
+        account = _account(
+            scheduled, prediction, hardware_of(request), StepBase.SCHEDULED
+        )
         return replace(row, account=account), scheduled
     asked = settle(
         modules, request, program, target, folder / COMPILED, topology=topology
@@ -566,7 +567,7 @@ def _with_profile(
         first = compiler.compile(wanted)
         made = _made(first, asked, grown)
         row, prediction = _priced(request, empty, made)
-        account = _account(made, prediction, hardware_of(request), WITH_LHS)
+        account = _account(made, prediction, hardware_of(request), StepBase.OVERLAPPED)
         row = replace(row, account=account)
         if row.fits is False or not hangs_on_choice([prediction]):
             return row, made
@@ -584,7 +585,7 @@ def _with_profile(
 
 
 def _account(
-    made: _Made, prediction: Prediction, hardware: Hardware, base: str
+    made: _Made, prediction: Prediction, hardware: Hardware, base: StepBase
 ) -> Account:
     """The step taken apart, without what other schedules of it would show."""
     memory = PlannedMemory(made.memory.get("total"), made.limit_bytes)

@@ -25,7 +25,14 @@ from typing import Any
 
 from pgle import __version__
 from pgle.account.scheduled import PlannedMemory, account_of_schedule
-from pgle.account.value import Account, Basis, Opportunity, OpportunityKind, StepPart
+from pgle.account.value import (
+    Account,
+    Basis,
+    Opportunity,
+    OpportunityKind,
+    StepBase,
+    StepPart,
+)
 from pgle.costs.estimate.unknown import assumed_warnings
 from pgle.costs.measure.contention import as_if_alone
 from pgle.costs.profile.carry import under_other_flags
@@ -202,7 +209,7 @@ class Tuning:
             tried=tried,
             memory=memory,
             is_searched=True,
-            base=WITH_PROFILE,
+            base=StepBase.PROFILED,
         )
 
     def _of_flags(self, proof: Proven) -> Opportunity:
@@ -232,7 +239,6 @@ class Tuning:
         return self.verdict != "cannot-tell" and (self.proof is None or self.proof.used)
 
 
-WITH_PROFILE = "with the profile and the flags that you use now"
 OnTrial = Callable[[Trial, Trial], None]
 """Called with each trial and the trial of the profile alone; first with the latter twice."""
 

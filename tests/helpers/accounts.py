@@ -9,6 +9,7 @@ from pgle.account.value import (
     Basis,
     Opportunity,
     OpportunityKind,
+    StepBase,
     StepBounds,
     StepPart,
     in_order,
@@ -45,7 +46,7 @@ def account(*found: Opportunity, exposed: float = 0.3) -> Account:
     exposed_us = exposed * STEP_US
     return Account(
         module="jit_step",
-        base="with the flags that you use now",
+        base=StepBase.NOW,
         step_us=STEP_US,
         least_us=900.0,
         most_us=1100.0,

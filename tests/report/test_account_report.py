@@ -1,9 +1,11 @@
 """The account in words: one verdict, the same rows and numbers in every answer."""
 
+from dataclasses import replace
+
 import pytest
 from accounts import account, opportunity
 
-from pgle.account.value import OpportunityKind, Place
+from pgle.account.value import OpportunityKind, Place, StepBase
 from pgle.account.way import Known, Search
 from pgle.report.account import actions, document, end_words, headline, note
 
@@ -26,7 +28,10 @@ SEARCH = opportunity(FLAGS, None, most=0.226, title="Search for flags")
             account(ATTENTION, SEARCH),
             "Fuse the attention: saves 31.0 % (22.0 … 38.0 %) of the step, estimated",
         ),
-        (account(SEARCH), "No sure gain; open: search for flags (at most 22.6 %)"),
+        (
+            account(SEARCH),
+            "No sure gain; open: search for flags (at most 22.6 % of the step)",
+        ),
         (
             account(),
             "Nothing to gain above 1 % of the step: 70.0 % of it is compute",
@@ -53,6 +58,16 @@ def test_the_base_of_all_savings_is_named_once() -> None:
     assert note(account(ATTENTION)) == (
         "Savings are shares of the step with the flags that you use now; together 31.0 %."
     )
+
+
+def test_the_base_of_a_bound_is_named_too() -> None:
+    words = "Savings are shares of the step with the flags that you use now."
+    assert note(account(SEARCH)) == words
+
+
+def test_a_headline_names_a_step_that_is_not_the_one_of_today() -> None:
+    profiled = replace(account(ATTENTION), base=StepBase.PROFILED)
+    assert "of the step with the profile, estimated" in headline(profiled)[0]
 
 
 def test_the_document_has_the_numbers_of_the_screen() -> None:
