@@ -19,7 +19,7 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeAlias
@@ -38,22 +38,18 @@ from pgle.steps.series import (
     make_series,
     unfit,
 )
+from pgle.steps.trackers import (
+    EXPORTED_STEPS,
+    STEP_KEYS,
+    TIME_KEYS,
+    UNITS,
+    Point,
+    measure_among,
+    number_of,
+    step_rows,
+    table_points,
+)
 
-TIME_KEYS: Mapping[str, float] = {
-    "step_time_s": 1.0,
-    "step_time_seconds": 1.0,
-    "perf/step_time_seconds": 1.0,  # MaxText's metrics_file
-    "step_time_ms": 1e-3,
-    "step_time_us": 1e-6,
-    "step_time": 1.0,
-    "seconds": 1.0,
-    "time_s": 1.0,
-    "time_ms": 1e-3,
-    "duration_s": 1.0,
-    "duration_ms": 1e-3,
-}
-"""Names of a step time and seconds per unit, in order of preference."""
-STEP_KEYS = ("step", "global_step", "iteration", "iter")
 LOSS_KEYS = ("loss", "learning/loss", "train_loss")
 MARKS = {
     "profiled": Mark.PROFILED,
@@ -74,7 +70,15 @@ def read_json_lines(lines: Iterable[str], source: str) -> Series:
     Optional keys: ``loss``, ``profiled``, ``compiled``, ``checkpoint`` (true where it happened in
     this step), ``simulated``.
     """
-    return _series(source, "jsonl", _json_rows(lines))
+    series = _series(source, "jsonl", _json_rows(lines))
+    if len(series):
+        return series
+    rows = [row for _, _, row in _json_rows(lines) if not isinstance(row, str)]
+    names = list(dict.fromkeys(chain.from_iterable(rows)))
+    if measure_among(names, source) is None:
+        return series
+    points = list(table_points(names, rows, ""))
+    return read_points(points, source, "jsonl")
 
 
 def read_csv(lines: Iterable[str], source: str) -> Series:
@@ -87,14 +91,10 @@ def read_csv(lines: Iterable[str], source: str) -> Series:
     reader = csv.DictReader(chain([head], rest), delimiter=delimiter)
     try:
         names = [name.strip() for name in reader.fieldnames or ()]
-        if not set(names) & set(TIME_KEYS):
-            what = f"no column with step times among: {', '.join(names) or 'none'}"
-            raise UserError(
-                what,
-                where=source,
-                remedy=f"name it step_time_s (or {', '.join(list(TIME_KEYS)[3:7])})",
-            )
         reader.fieldnames = names
+        is_ours = set(names) & set(TIME_KEYS) and not set(names) & EXPORTED_STEPS
+        if not is_ours:
+            return _read_export(reader, source)
         rows = (
             (reader.line_num, delimiter.join(map(str, row.values())), row)
             for row in reader
@@ -106,6 +106,31 @@ def read_csv(lines: Iterable[str], source: str) -> Series:
             where=source,
             remedy="check the file",
         ) from None
+
+
+_TAG = re.compile(r"-tag-(.+)\.csv")  # TensorBoard's name of a table has the tag
+
+
+def _read_export(reader: csv.DictReader[str], source: str) -> Series:
+    """The steps of a table that a tracker exported."""
+    names = list(reader.fieldnames or ())
+    named = _TAG.search(source)
+    points = list(table_points(names, reader, named[1] if named else "Value"))
+    if not any(point.at_s is not None or point.metric for point in points):
+        what = f"no column with step times among: {', '.join(names) or 'none'}"
+        remedy = f"name it step_time_s (or {', '.join(list(TIME_KEYS)[3:7])})"
+        raise UserError(what, where=source, remedy=remedy)
+    return read_points(points, source, "csv")
+
+
+def read_points(points: Sequence[Point], source: str, format: str) -> Series:
+    """Steps of the metrics of a tracker."""
+    rows, note = step_rows(points, source)
+    numbered = ((at, str(row), row) for at, row in enumerate(rows, 1))
+    series = _series(source, format, numbered)
+    if note is None:
+        return series
+    return replace(series, warnings=(*series.warnings, f"{source}: {note}"))
 
 
 def _json_rows(lines: Iterable[str]) -> _Rows:
@@ -173,7 +198,7 @@ def _step(row: _Row, count: int) -> Step | str:
     key = next((name for name in TIME_KEYS if name in row), None)
     if key is None:
         return "no step_time_s"
-    number_of_units = _number(row[key])
+    number_of_units = number_of(row[key])
     if number_of_units is None:
         return f"{key} is not a positive number"
     seconds = number_of_units * TIME_KEYS[key]
@@ -185,7 +210,11 @@ def _step(row: _Row, count: int) -> Step | str:
         if _truth(row.get(name)):
             mark |= flag
     number = next(
-        (value for name in STEP_KEYS if (value := _number(row.get(name))) is not None),
+        (
+            value
+            for name in STEP_KEYS
+            if (value := number_of(row.get(name))) is not None
+        ),
         None,
     )
     if number is not None and abs(number) > LARGEST_STEP:
@@ -204,19 +233,9 @@ def _loss(row: _Row) -> float:
     """
     for name in LOSS_KEYS:
         if name in row and row[name] not in (None, ""):
-            finite = _number(row[name])
+            finite = number_of(row[name])
             return math.inf if finite is None or abs(finite) > LARGEST_LOSS else finite
     return math.nan
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or value is None:
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):  # overflow: an integer of 309 digits
-        return None
-    return number if math.isfinite(number) else None
 
 
 def _truth(value: Any) -> bool:
@@ -227,16 +246,6 @@ def _truth(value: Any) -> bool:
     )
 
 
-UNITS = {
-    "s": 1.0,
-    "sec": 1.0,
-    "secs": 1.0,
-    "second": 1.0,
-    "seconds": 1.0,
-    "ms": 1e-3,
-    "us": 1e-6,
-    "µs": 1e-6,
-}
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf"
 _GROUPED = (
     r"[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d*)?"  # a number such as ``12,345.6``

@@ -22,8 +22,15 @@ from pgle.files import NO_PIPE, TextLines, write_files
 from pgle.next import Next
 from pgle.run.directory.directory import COMPARED, LOG, STEP_FILES
 from pgle.run.directory.manifest import StageRecord, read_manifest
+from pgle.run.inputs.event_files import event_points, holds_events, is_event_file
 from pgle.run.inputs.traces import is_trace, read_traces
-from pgle.steps.collect import read_console, read_csv, read_json_lines, step_number
+from pgle.steps.collect import (
+    read_console,
+    read_csv,
+    read_json_lines,
+    read_points,
+    step_number,
+)
 from pgle.steps.series import (
     MOST_STEPS,
     Rules,
@@ -39,6 +46,7 @@ from pgle.trace.unread import check_is_read
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 TABLES = (".csv", ".tsv")
 LOGS = (".log", ".txt", ".out", ".err")
+EVENTS = "events"  # the format of TensorBoard's files
 
 
 def read_side(
@@ -98,6 +106,8 @@ def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
                 modelled_us=_modelled_us(folder),
             )
         ]
+    if holds_events(folder) and (points := list(event_points(folder))):
+        return [once_per_step(read_points(points, str(folder), EVENTS))]
     children = sorted(
         item for item in folder.iterdir() if not item.name.startswith(".")
     )
@@ -180,7 +190,8 @@ def _hashed(parts: Iterable[str]) -> str:
 
 def _is_run(path: Path) -> bool:
     if path.is_dir():
-        return next(path.glob(STEP_FILES), None) is not None or (path / LOG).is_file()
+        has_steps = next(path.glob(STEP_FILES), None) is not None
+        return has_steps or (path / LOG).is_file() or holds_events(path)
     return _suffix(path) in (*JSON_LINES, *TABLES, *LOGS) and not path.name.startswith(
         "manifest"
     )
@@ -198,6 +209,12 @@ def _read_file(path: Path, pattern: str | None) -> Series:
         is_trace(path) or suffix == ".pb"
     ):  # of another name than an xplane has: the reader of traces says which it takes
         return _read_trace(path)
+    if is_event_file(path):
+        points = list(event_points(path))
+        if not points:
+            remedy = "log the time of each step as a scalar"
+            raise UserError("holds no metric", where=path, remedy=remedy)
+        return once_per_step(read_points(points, str(path), EVENTS))
     check_is_read(path)
     lines = TextLines(path)
     first = next((line for line in lines if line.strip()), None)

@@ -1,0 +1,309 @@
+"""Step times out of what experiment trackers export: which metric holds them, and in which unit.
+
+wandb writes a table with ``_step``, ``_timestamp`` and a column for each metric (its API), or with
+``Step`` and ``RUN - METRIC``, each with ``__MIN`` and ``__MAX`` (its pages:
+github.com/wandb/wandb/issues/5349). TensorBoard writes ``Wall time,Step,Value`` of one tag (its
+scalars plugin). A table of mlflow has ``key,value,timestamp,step``, with times in milliseconds (the
+fields of its REST API, ``metrics/get-history``).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any, NamedTuple
+
+from pgle.errors import UserError, some
+
+UNITS = {
+    "s": 1.0,
+    "sec": 1.0,
+    "secs": 1.0,
+    "second": 1.0,
+    "seconds": 1.0,
+    "ms": 1e-3,
+    "msec": 1e-3,
+    "millisecond": 1e-3,
+    "milliseconds": 1e-3,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "microseconds": 1e-6,
+}
+TIME_KEYS: Mapping[str, float] = {
+    "step_time_s": 1.0,
+    "step_time_seconds": 1.0,
+    "perf/step_time_seconds": 1.0,  # MaxText's metrics_file
+    "step_time_ms": 1e-3,
+    "step_time_us": 1e-6,
+    "step_time": 1.0,
+    "seconds": 1.0,
+    "time_s": 1.0,
+    "time_ms": 1e-3,
+    "duration_s": 1.0,
+    "duration_ms": 1e-3,
+}
+"""Names of a step time and seconds per unit, in order of preference."""
+STEP_KEYS = ("step", "global_step", "iteration", "iter")
+EXPORTED_STEPS = {"_step", "Step"}  # a column of wandb and of TensorBoard
+CLOCKS = ("timestamp", "wall_time", "runtime")  # of a table, the surest first
+MOST_SECONDS = 1e11  # since the epoch; a larger time stamp is in milliseconds
+SAME_WORK = 0.01  # by which the tokens of a step may differ
+
+
+class Point(NamedTuple):
+    """A value of a metric."""
+
+    metric: str
+    step: float | None  # None: not said
+    at_s: float | None  # when it was recorded, in seconds since some moment
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A metric that says how long a step takes."""
+
+    metric: str
+    kind: str  # `TIME`, `RATE` or `WORK`
+    unit_s: float | None = 1.0  # seconds of its unit; None: its name does not say
+    work: str = ""  # what `WORK` counts: ``token``
+
+
+TIME = "time"  # of a step
+RATE = "rate"  # steps per second
+WORK = "work"  # tokens per second
+
+_UNIT = rf"(?P<unit>{'|'.join(UNITS)})"
+_STEP = r"(?:steps?|iterations?|iters?|its?|batch(?:es)?)"
+_PER_SECOND = r"(?:_per_|/)(?:s|sec|second)"
+_WORK = r"(?P<work>token|sample|example|sequence|image)s?"
+_WORDINGS = (
+    (TIME, rf"{_STEP}_?(?:time|timing|duration)(?:_in)?(?:_{_UNIT})?"),
+    (TIME, rf"time_per_{_STEP}(?:_{_UNIT})?"),
+    (TIME, rf"{_UNIT}(?:_per_|/){_STEP}"),
+    (RATE, rf"{_STEP}{_PER_SECOND}"),
+    (WORK, rf"{_WORK}{_PER_SECOND}"),
+)
+_FORMS = [(kind, re.compile(rf"(?:^|[/_]){wording}$")) for kind, wording in _WORDINGS]
+"""How the name of a metric ends, by what it holds."""
+_OTHER = re.compile(
+    r"(?:^|[/_])(?:eval|val|valid|validation|test)(?:[/_]|$)|__m(?:in|ax)$"
+    r"|per_(?:device|gpu|chip|core)"
+)
+"""Metrics of other steps than those of training, of one device, and bounds that wandb draws."""
+
+
+def plain_name(metric: str) -> str:
+    """The name of a metric in small letters, without the run that wandb puts before it."""
+    name = metric.rpartition(" - ")[2].lower()
+    return re.sub(r"[\s().:-]+", "_", name).strip("_")
+
+
+def short_name(metric: str) -> str:
+    """The last part of that name: ``loss`` of ``train/loss``."""
+    return plain_name(metric).rpartition("/")[2].strip("_")
+
+
+def measure_of(metric: str) -> Measure | None:
+    """What a metric says of a step, by its name; None: nothing."""
+    name = plain_name(metric)
+    if _OTHER.search(name):
+        return None
+    if metric in TIME_KEYS:
+        return Measure(metric, TIME, TIME_KEYS[metric])
+    for kind, form in _FORMS:
+        if (found := form.search(name)) is not None:
+            parts = found.groupdict()
+            unit_s = UNITS.get(parts.get("unit") or "") if kind == TIME else 1.0
+            return Measure(metric, kind, unit_s, parts.get("work") or "")
+    return None
+
+
+def measure_among(metrics: Iterable[str], source: str) -> Measure | None:
+    """The metric that holds step times; None if there is none.
+
+    Raises `UserError` if there are several, or if the only one does not say its unit.
+    """
+    measures = map(measure_of, metrics)
+    found = [measure for measure in measures if measure is not None]
+    for kind in (TIME, RATE, WORK):
+        fit = [item for item in found if item.kind == kind and item.unit_s]
+        if len(fit) > 1:
+            names = some([repr(item.metric) for item in fit], 4)
+            what = f"several columns hold step times: {names}"
+            raise UserError(what, where=source, remedy="keep one, of one run")
+        if fit:
+            return fit[0]
+    if found:
+        name = found[0].metric
+        what = f"'{name}' has no unit: s or ms?"
+        remedy = f"rename it to {short_name(name)}_s or {short_name(name)}_ms"
+        raise UserError(what, where=source, remedy=remedy)
+    return None
+
+
+def table_points(
+    names: Sequence[str], rows: Iterable[Mapping[str, Any]], tag: str
+) -> Iterator[Point]:
+    """The points of a table: one of a column for each metric, or one of a line for each value.
+
+    Args:
+        names: of the columns.
+        rows: by those names.
+        tag: the metric of a table that does not name it.
+    """
+    columns = {short_name(name): name for name in reversed(names)}
+    step = next((columns[key] for key in STEP_KEYS if key in columns), "")
+    clock = next((columns[key] for key in CLOCKS if key in columns), "")
+    metric = columns.get("key") or columns.get("metric")
+    run = columns.get("run_id") or columns.get("run_uuid") or columns.get("run")
+    listed = [name for name in names if matters(name)]
+    for row in rows:
+        number = number_of(row.get(step))
+        at_s = _seconds_at(number_of(row.get(clock)))
+        if "value" in columns:
+            value = number_of(row[columns["value"]])
+            name = tag if metric is None else str(row[metric])
+            if run is not None:  # two runs are not one
+                name = f"{row[run]} - {name}"
+            yield Point(name, number, at_s, math.nan if value is None else value)
+            continue
+        yield Point("", number, at_s, math.nan)  # of its clock
+        for name in listed:
+            value = number_of(row.get(name))
+            if value is not None:  # other metrics have the line
+                yield Point(name, number, at_s, value)
+
+
+def matters(metric: str) -> bool:
+    """Whether a metric says something of a step."""
+    name = plain_name(metric)
+    is_loss = short_name(metric) == "loss" and not _OTHER.search(name)
+    return is_loss or measure_of(metric) is not None or _amount_of(name) != ""
+
+
+def _seconds_at(stamp: float | None) -> float | None:
+    if stamp is None or stamp < MOST_SECONDS:
+        return stamp
+    return stamp / 1000
+
+
+def step_rows(
+    points: Sequence[Point], source: str
+) -> tuple[list[dict[str, Any]], str | None]:
+    """A row for each step, with ``step``, ``seconds`` and ``loss``; and a note on how they were
+    taken, if they were no step times.
+
+    Raises `UserError` if nothing says how long a step took, or if its unit is not clear.
+    """
+    measure = measure_among(dict.fromkeys(point.metric for point in points), source)
+    losses = {
+        point.step: point.value
+        for point in points
+        if short_name(point.metric) == "loss"
+    }
+    if measure is None:
+        times = _between(points, source)
+        note: str | None = "step times are the times between its lines"
+    else:
+        amount = _work_of_step(points, measure, source)
+        kept = [point for point in points if point.metric == measure.metric]
+        times = [(point.step, _step_s(point.value, measure, amount)) for point in kept]
+        note = (
+            None if measure.kind == TIME else f"step times are from '{measure.metric}'"
+        )
+    rows: list[dict[str, Any]] = []
+    for step, seconds in times:
+        about = {"loss": losses[step]} if step in losses else {}
+        rows.append({"step": step, "seconds": seconds, **about})
+    return rows, note
+
+
+def _step_s(value: float, measure: Measure, amount: float) -> float:
+    """Seconds of a step by its time, or by a rate; infinite at a rate of 0."""
+    if measure.kind == TIME:
+        assert measure.unit_s is not None
+        return value * measure.unit_s
+    return amount / value if value else math.inf
+
+
+def _work_of_step(points: Sequence[Point], measure: Measure, source: str) -> float:
+    """What a step does of what its rate counts: 1 if that is steps."""
+    if measure.kind != WORK:
+        return 1.0
+    work = measure.work
+    amounts: list[float] = []
+    for metric in dict.fromkeys(point.metric for point in points):
+        how = _amount_of(plain_name(metric))
+        kept = [point for point in points if point.metric == metric]
+        if how == f"{work} of a step":
+            amounts = [point.value for point in kept]
+        elif how == work and not amounts:
+            amounts = [rise for _, rise in _rises(kept, [one.value for one in kept])]
+    if not amounts:
+        what = f"'{measure.metric}' does not say how long a step takes"
+        remedy = f"add a column {work}s_per_step"
+        raise UserError(what, where=source, remedy=remedy)
+    usual = median(amounts)
+    if max(amounts) - min(amounts) > SAME_WORK * usual:
+        what = f"the {work}s of a step differ: {min(amounts):g} to {max(amounts):g}"
+        raise UserError(what, where=source, remedy="log the time of each step")
+    return usual
+
+
+_OF_A_STEP = re.compile(rf"(?:^|[/_]){_WORK}_per_(?:step|batch)$")
+_IN_TOTAL = re.compile(
+    rf"(?:^|[/_])(?:(?:total|num|consumed)_(?:input_)?{_WORK}(?:_seen)?"
+    rf"|{_WORK.replace('work', 'seen')}_seen)$"
+)
+
+
+def _amount_of(name: str) -> str:
+    """What a metric counts: ``token of a step``, ``token`` since the start; empty: nothing."""
+    if (found := _OF_A_STEP.search(name)) is not None:
+        return f"{found['work']} of a step"
+    found = _IN_TOTAL.search(name)
+    return "" if found is None else found["work"] or found["seen"]
+
+
+def _between(points: Sequence[Point], source: str) -> list[tuple[float | None, float]]:
+    """The time from line to line, per step; of the metric that has the most lines."""
+    timed = [
+        point for point in points if point.at_s is not None and point.step is not None
+    ]
+    counts = Counter(point.metric for point in timed)
+    if not counts or counts.most_common(1)[0][1] < 2:
+        names = some(dict.fromkeys(repr(point.metric) for point in points), 6)
+        what = f"no metric says how long a step takes: {names}"
+        raise UserError(what, where=source, remedy="log step_time_s")
+    metric = counts.most_common(1)[0][0]
+    kept = [point for point in timed if point.metric == metric]
+    return _rises(kept, [point.at_s or 0.0 for point in kept])
+
+
+def _rises(
+    points: Sequence[Point], values: Sequence[float]
+) -> list[tuple[float | None, float]]:
+    """By how much something rises per step, from point to point; each with the later step."""
+    found: list[tuple[float | None, float]] = []
+    for (before, low), (after, high) in pairwise(zip(points, values, strict=True)):
+        steps = (after.step or 0) - (before.step or 0)
+        if steps > 0 and high > low:
+            found.append((after.step, (high - low) / steps))
+    return found
+
+
+def number_of(value: Any) -> float | None:
+    """A finite number, of a number or a text; else None."""
+    if isinstance(value, bool) or value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):  # overflow: an integer of 309 digits
+        return None
+    return number if math.isfinite(number) else None

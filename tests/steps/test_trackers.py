@@ -1,0 +1,214 @@
+"""Step times out of what trackers export: tables of wandb, mlflow and TensorBoard, event files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pgle.cli.main import run
+from pgle.errors import UserError
+from pgle.run.inputs.step_times import read_runs
+from pgle.steps.trackers import RATE, TIME, WORK, measure_of
+
+
+def seconds(path: Path) -> list[float]:
+    (series,) = read_runs(str(path))
+    return [round(float(value), 6) for value in series.step_time_s]
+
+
+def table(folder: Path, text: str, name: str = "run.csv") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "unit_s"),
+    [
+        ("perf/step_time_seconds", TIME, 1.0),  # MaxText
+        ("run-7 - train/step_time_ms", TIME, 1e-3),
+        ("Step time (ms)", TIME, 1e-3),
+        ("train_step_timing in s", TIME, 1.0),  # NeMo
+        ("sec_per_step", TIME, 1.0),
+        ("time/s/it", TIME, 1.0),
+        ("ms/step", TIME, 1e-3),
+        ("iteration_time", TIME, None),
+        ("train/steps_per_second", RATE, 1.0),
+        ("it/s", RATE, 1.0),
+        ("throughput/tokens_per_second", WORK, 1.0),  # Levanter
+        ("samples/sec", WORK, 1.0),
+    ],
+)
+def test_a_name_says_what_it_holds(name: str, kind: str, unit_s: float | None) -> None:
+    measure = measure_of(name)
+    assert measure is not None
+    assert (measure.kind, measure.unit_s) == (kind, unit_s)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "loss",
+        "learning_rate",
+        "eval/step_time_s",
+        "perf/per_device_tokens_per_sec",  # of one device: how many there are is not said
+        "run - step_time_s__MIN",
+        "_runtime",
+        "checkpoint_time_s",
+        "tokens_per_step",
+    ],
+)
+def test_other_names_hold_no_step_time(name: str) -> None:
+    assert measure_of(name) is None
+
+
+def test_a_page_of_wandb_with_the_columns_that_it_draws(tmp_path: Path) -> None:
+    head = '"Step","a - step_time_ms","a - step_time_ms__MIN","a - step_time_ms__MAX"'
+    path = table(tmp_path, f'{head}\n"0","200","200","200"\n"1","210.5","1","1"\n')
+    assert seconds(path) == [0.2, 0.2105]
+
+
+def test_a_history_of_wandb_whose_lines_have_other_metrics_too(tmp_path: Path) -> None:
+    text = "_step,_timestamp,train/loss,perf/step_time_seconds,eval/loss\n"
+    text += "0,1.7e9,2.5,0.2,\n1,,,,9\n2,1.7e9,2.4,0.25,\n"
+    (series,) = read_runs(str(table(tmp_path, text)))
+    assert series.step.tolist() == [0, 2]
+    assert series.step_time_s.tolist() == [0.2, 0.25]
+    assert series.loss.tolist() == [2.5, 2.4]
+    assert series.malformed == ()
+
+
+def test_metrics_of_mlflow_a_line_each(tmp_path: Path) -> None:
+    text = "key,value,timestamp,step\n"
+    text += "step_time_ms,200,1700000000000,0\nloss,3.5,1700000000001,0\n"
+    text += "step_time_ms,220,1700000000200,1\nloss,3.4,1700000000201,1\n"
+    (series,) = read_runs(str(table(tmp_path, text)))
+    assert series.step_time_s.tolist() == [0.2, 0.22]
+    assert series.loss.tolist() == [3.5, 3.4]
+
+
+def test_a_rate_is_turned_into_seconds_and_a_warning_names_it(tmp_path: Path) -> None:
+    path = table(tmp_path, "step,it/s\n1,5\n2,4\n")
+    (series,) = read_runs(str(path))
+    assert series.step_time_s.tolist() == [0.2, 0.25]
+    assert series.warnings == (f"{path}: step times are from 'it/s'",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "step,tokens/s,tokens_per_step\n1,4000,1000\n2,5000,1000\n",
+        "step,tokens/s,total_tokens\n0,1,1000\n1,4000,2000\n2,5000,3000\n",
+        "step,tokens/s,num_input_tokens_seen\n0,1,1000\n1,4000,2000\n2,5000,3000\n",
+    ],
+)
+def test_tokens_per_second_with_the_tokens_of_a_step(text: str, tmp_path: Path) -> None:
+    assert seconds(table(tmp_path, text))[-2:] == [0.25, 0.2]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("step,tokens/s\n1,4000\n", "add a column tokens_per_step"),
+        ("step,step_duration\n1,4\n", "'step_duration' has no unit: s or ms?"),
+        ("step,a - step_time_s,b - step_time_s\n1,4,4\n", "keep one, of one run"),
+        (
+            "step,tokens/s,tokens_per_step\n1,4000,10\n2,4000,20\n",
+            "the tokens of a step differ: 10 to 20",
+        ),
+        (
+            "run_id,key,value,step\nA,step_time_s,1,1\nB,step_time_s,2,1\n",
+            "several columns hold step times: 'A - step_time_s', 'B - step_time_s'",
+        ),
+    ],
+)
+def test_what_is_not_clear_is_an_error_with_its_remedy(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as error:
+        seconds(table(tmp_path, text))
+    assert message in str(error.value)
+
+
+def test_a_clear_metric_wins_over_one_without_unit(tmp_path: Path) -> None:
+    text = "step,train/step_duration,steps_per_second\n1,200,5\n2,250,4\n"
+    assert seconds(table(tmp_path, text)) == [0.2, 0.25]
+
+
+def test_tensorboards_table_is_read_by_the_tag_in_its_name(tmp_path: Path) -> None:
+    text = "Wall time,Step,Value\n1.7e9,0,200\n1700000001,1,250\n"
+    named = table(tmp_path, text, "run-train-tag-perf_step_time_ms.csv")
+    assert seconds(named) == [0.2, 0.25]
+
+
+def test_without_a_step_time_the_clock_between_lines_counts(tmp_path: Path) -> None:
+    text = (
+        "Wall time,Step,Value\n1700000000,0,3.5\n1700000002,10,3.4\n1700000003,20,3\n"
+    )
+    path = table(tmp_path, text, "run-.-tag-loss.csv")
+    (series,) = read_runs(str(path))
+    assert series.step_time_s.tolist() == [0.2, 0.1]
+    assert "step times are the times between its lines" in series.warnings[0]
+
+
+def test_json_lines_of_a_tracker(tmp_path: Path) -> None:
+    text = '{"_step": 1, "train/step_time_ms": 200}\n{"_step": 2, "loss": 1}\n'
+    assert seconds(table(tmp_path, text, "history.jsonl")) == [0.2]
+
+
+def events(folder: Path, metrics: dict[str, list[float]], every_s: float = 0.5) -> Path:
+    """Event files as tensorboard's own writer makes them."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    writer = EventFileWriter(str(folder))
+    for tag, values in metrics.items():
+        for step, value in enumerate(values):
+            summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
+            at = 1_700_000_000 + step * every_s
+            writer.add_event(Event(wall_time=at, step=step, summary=summary))
+    writer.close()
+    return folder
+
+
+def test_event_files_by_metric_folder_and_file(tmp_path: Path) -> None:
+    metrics = {"perf/step_time_seconds": [0.2, 0.25], "loss": [3.0, 2.5]}
+    folder = events(tmp_path / "run", metrics)
+    (file,) = folder.iterdir()
+    for path in (folder, file):
+        (series,) = read_runs(str(path))
+        assert np.allclose(series.step_time_s, [0.2, 0.25])
+        assert np.allclose(series.loss, [3.0, 2.5])
+    assert len(read_runs(str(tmp_path))) == 1
+
+
+def test_event_files_with_nothing_but_a_loss(tmp_path: Path) -> None:
+    (series,) = read_runs(str(events(tmp_path, {"loss": [3.0, 2.0, 1.0]})))
+    assert series.step_time_s.tolist() == [0.5, 0.5]
+    assert series.step.tolist() == [1, 2]
+
+
+def test_an_event_file_that_is_cut_short_holds_what_it_holds(tmp_path: Path) -> None:
+    folder = events(tmp_path, {"step_time_s": [0.2] * 50})
+    (file,) = folder.iterdir()
+    file.write_bytes(file.read_bytes()[:-30])
+    assert seconds(file)[:10] == [0.2] * 10
+
+
+def test_without_tensorboard_one_line_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "events.out.tfevents.1700000000.host.1.0"
+    file.write_bytes(b"x")
+    monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing", None)
+    assert run(["compare", str(file), str(file)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(
+        "event files are read by tensorboard, which is not installed; "
+        "pip install tensorboard, or download the metric as CSV"
+    )
