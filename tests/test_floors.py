@@ -76,7 +76,7 @@ ROOMS = {
         "account",
         "next_steps",
         "compare flags start control",
-        "profiles traces",
+        "profiles traces step_sections step_differences",
         "conversions verify analyze predict scale_control",
         "tune scale_account",
         "scale",

@@ -18,7 +18,7 @@ MAY_STILL_HAVE = {
     "cli": 7,
     "costs/estimate": 1,
     "costs/measure": 5,
-    "report": 232,
+    "report": 202,
     "report/page": 1,
     "run": 55,
     "run/ask": 4,

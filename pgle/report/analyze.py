@@ -2,166 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from pgle.account.value import LEAST_WORTH
 from pgle.account.way import ENDS, Move, known_of
-from pgle.analyze.analysis import MeasuredStep, Memory
-from pgle.analyze.collectives import MeasuredCollective, Overlap
-from pgle.analyze.differences import (
-    LAUNCHES_DIFFER,
-    Differences,
-    StepChange,
-    StepVerdict,
+from pgle.analyze.analysis import LiveValue, MeasuredStep, Memory
+from pgle.analyze.collectives import (
+    LateRanks,
+    LinkUse,
+    MeasuredCollective,
+    Overlap,
+    ProfileErrors,
 )
-from pgle.analyze.findings import StepFinding
-from pgle.analyze.layers import folded, short_source
+from pgle.analyze.differences import Differences
+from pgle.analyze.findings import EvidenceRow, StepFinding
+from pgle.analyze.layers import Layers, folded, short_source
 from pgle.analyze.rules import RULES
-from pgle.analyze.window import RowGroup, mean_breakdown
+from pgle.analyze.window import RowGroup, StepBreakdown
 from pgle.errors import cut, many, printable
 from pgle.next import Commands, to_way
 from pgle.report import account, text
-from pgle.report.layers import LEAST, ROWS, SCOPE_WIDTH, layer_parts, short_scope
+from pgle.report.layers import LEAST, SCOPE_WIDTH
 from pgle.report.page import figures
-from pgle.report.page.value import (
-    Advice,
-    Cell,
-    Page,
-    Part,
-    Prose,
-    Section,
-    Table,
-    Tone,
-    Value,
-    table,
+from pgle.report.page.value import Advice, Cell, Page, Table, Tone, Value, table
+from pgle.report.step_differences import (
+    difference_notes,
+    difference_sections,
+    first_changes,
+    verdict_of_change,
 )
+from pgle.report.step_sections import exposed_groups, group_label, step_sections
 from pgle.report.text import bar
-from pgle.report.timeline import (
-    OTHER_WORK,
-    PARTS,
-    most_exposed,
-    parts_of,
-)
+from pgle.report.timeline import OTHER_WORK, most_exposed, parts_of
 from pgle.run.analyze import Analysis
-from pgle.schedule.placements import ExposedGroup
-
-FIRST = 5  # changes on the first screen
-NOTE = 40  # characters of a note on the first screen
-LATE = 0.005  # of the step; a smaller change of the waits for other ranks is no note
-TIMES = "before (time) | after (time) | change (change-time) | of the step (change)"
-
-
-def verdict_of_change(found: Differences) -> tuple[str, Tone]:
-    """``2.3 % longer steps (more than ±0.5 % is no noise)``."""
-    share = found.typical_us / found.before.step_us
-    if found.noise_us is None:
-        return f"Cannot tell whether steps changed: {found.why}", "warn"
-    noise = figures.share(found.noise_us / found.before.step_us)
-    if found.verdict == StepVerdict.CANNOT_TELL:
-        return (
-            f"No change beyond noise: {figures.change(share, 2)} (noise ±{noise})",
-            "",
-        )
-    tone: Tone = "bad" if found.verdict == StepVerdict.LONGER else "good"
-    return (
-        f"Steps are {figures.share(abs(share))} {found.verdict} (noise ±{noise})",
-        tone,
-    )
-
-
-def difference_notes(found: Differences) -> Iterator[str]:
-    """The test, and ranks that arrive later."""
-    if found.noise_us is not None:
-        least = figures.share(LAUNCHES_DIFFER, 2)
-        yield (
-            f"Noise: Welch's 95 % interval of the difference of typical steps, and at least ±{least}, as two launches "
-            "of one program differ so much."
-        )
-    before_us, after_us = found.late_us
-    if abs(after_us - before_us) >= LATE * found.before.step_us:
-        rank = printable(found.late_rank) or "the last rank, each time another one"
-        yield f"Other ranks wait {figures.time(after_us)} for {rank}; before: {figures.time(before_us)}."
-
-
-def first_changes(found: Differences) -> Table:
-    """The largest changes, the sum of the others, and the step: the rows add up to it."""
-    whole, first = found.before.step_us, found.changes[:FIRST]
-    other_us = found.delta_us - sum(change.delta_us for change in first)
-    return table(
-        f"change | what | {TIMES}",
-        (
-            *(_row(change, short=True) for change in first),
-            ("", "all other changes", None, None, other_us, other_us / whole),
-            (
-                Cell("step", "head"),
-                "",
-                whole,
-                found.after.step_us,
-                found.delta_us,
-                found.share,
-            ),
-        ),
-    )
-
-
-def _row(change: StepChange, *, short: bool = False) -> tuple[Value, ...]:
-    before, after = change.before, change.after
-    renamed = (
-        f", was {before.name}" if before and after and before.name != after.name else ""
-    )
-    where = short_source(change.source) or "/".join(change.op_name.split("/")[-2:])
-    note = "" if short and before and after and len(change.note) > NOTE else change.note
-    about = "; ".join(filter(None, (f"{change.name}{renamed}", where, note)))
-    times = (None if part is None else part.us for part in (before, after))
-    tone: Tone = "bad" if change.share > 0 else "good" if change.share < 0 else ""
-    return (
-        Cell(str(change.kind), tone),
-        printable(about),
-        *times,
-        change.delta_us,
-        change.share,
-    )
-
-
-def difference_sections(found: Differences) -> tuple[Section, ...]:
-    """Every change, and the parts of both steps."""
-    whole_us = found.before.step_us
-    rows = [_row(change) for change in found.changes]
-    rows.append(
-        (
-            "",
-            "smaller changes together",
-            None,
-            None,
-            found.other_us,
-            found.other_us / whole_us,
-        )
-    )
-    names = [*(change.name for change in found.changes), ""]
-    same = f"{many(found.matched, 'instruction')} in both steps, {found.renamed:,} under another name."
-    changes = table(f"change | what | {TIMES}", rows[:ROWS], finds=names[:ROWS])
-
-    def times(one: float, two: float) -> tuple[Value, ...]:
-        return one or None, two or None, two - one, (two - one) / whole_us
-
-    sides = (
-        [*parts_of(parts), ("step", parts.step_us)]
-        for parts in (found.before, found.after)
-    )
-    parts = [
-        (name, *times(one, two)) for (name, one), (_, two) in zip(*sides, strict=True)
-    ]
-    return (
-        Section("changes", "What changed", (changes, Prose(same, tone="soft"))),
-        Section(
-            "before", "The parts of both steps", (table(f"part | {TIMES}", parts),)
-        ),
-    )
-
+from pgle.trace.table import Device
 
 LEAST_HEAVY = 0.01  # of the step; a lighter layer is not named
+HEAVY = 3  # layers that are named
+LEAST_IDLE = 0.001  # of the step; a smaller cause of idle time is not named
 # findings, however little they save
 ALWAYS_NAMED = ("other-work", "recompilation", "untimed-records")
 FOLDED = 10  # groups that the layers are folded into, to name the heaviest
@@ -179,32 +59,36 @@ def analyze_page(
         span_of: where in the timeline an instruction is.
         is_page: there is a timeline, so shares of the step need no bars.
     """
-    step, changed = found.step, found.against
+    step = found.step
     answer, tone = headline(found)
+    name = printable(step.costs.program.key.name)
+    timed = account.timed_note(found.account, is_base=found.is_base)
+    lines = (*notes(step), account.note(found.account), timed)
     page = Page(
-        title=f"pgle analyze: {printable(step.costs.program.key.name)}",
+        title=f"pgle analyze: {name}",
         identity=identity(step),
         verdict=answer,
         tone=tone,
         table=breakdown_table(step, bars=not is_page),
-        notes=(*notes(step), account.note(found.account), _timed(found)),
+        notes=lines,
         actions=actions(found, span_of),
-        sections=step_sections(found),
+        sections=step_sections(step, found.account, found.findings),
         way=to_way(way_on(found)),
         warnings=found.shown_warnings,
     )
-    if changed is None:
-        return page
+    return page if found.against is None else _of_two_steps(page, found.against)
+
+
+def _of_two_steps(page: Page, changed: Differences) -> Page:
+    """The page of a step as the page of its differences from another."""
     answer, tone = verdict_of_change(changed)
-    times = [figures.time(parts.step_us) for parts in (changed.before, changed.after)]
+    before = figures.time(changed.before.step_us)
+    after = figures.time(changed.after.step_us)
+    program, where, _, *when = page.identity
     return replace(
         page,
         title=f"{page.title}, two steps",
-        identity=(
-            *page.identity[:2],
-            f"{' → '.join(times)} a step",
-            *page.identity[3:],
-        ),
+        identity=(program, where, f"{before} → {after} a step", *when),
         verdict=answer,
         tone=tone,
         table=first_changes(changed),
@@ -218,45 +102,54 @@ def identity(step: MeasuredStep) -> tuple[str, ...]:
     """Program, GPU, how many of the ranks, steps and their time, date, and whether it was
     measured.
     """
-    simulated, host, given = (
-        step.trace.simulated,
-        step.trace.on_host,
-        len(step.windows),
-    )
-    gpu = (
-        "CPU devices"
-        if host
-        else "GPU unknown"
-        if step.hardware is None
-        else step.hardware.name.upper()
-    )
-    devices = max(
-        step.costs.ranks, given, 1 if step.module is None else step.module.num_devices
-    )
-    ranks = (
-        f"{given} of {devices} ranks"
-        if devices > given and not simulated
-        else many(devices, "rank")
-    )
-    each = step.steps / max(given, 1)
-    kind = (
-        " (profile run)"
-        if step.mode
-        else f" ({each:g} {'steps' if step.has_step else 'runs'})"
-        if each > 1 and not simulated
-        else ""
-    )
-    begun = [item.utc_ns for item in step.trace.recordings.values() if item.utc_ns]
-    date = ""
-    if begun:
-        date = datetime.fromtimestamp(min(begun) / 1e9, UTC).strftime("%Y-%m-%d")
     name = printable(step.costs.program.key.name)
-    time = f"{figures.time(step.step_us)} a step{kind}"
+    time = f"{figures.time(step.step_us)} a step"
     if not step.has_step:
-        name = f"{many(len(step.runs_of_others()) + 1, 'module')}, most time in {name}"
-        time = f"{figures.time(step.step_us)} from one run of it to the next{kind}"
-    label = "simulated" if simulated else ""
-    return name, f"{gpu}, {ranks}", time, date, label
+        modules = many(len(step.runs_of_others()) + 1, "module")
+        name = f"{modules}, most time in {name}"
+        time = f"{figures.time(step.step_us)} from one run of it to the next"
+    return (
+        name,
+        f"{_gpu(step)}, {_ranks(step)}",
+        f"{time}{_kind_of_run(step)}",
+        _date(step),
+        "simulated" if step.trace.simulated else "",
+    )
+
+
+def _gpu(step: MeasuredStep) -> str:
+    if step.trace.on_host:
+        return "CPU devices"
+    return "GPU unknown" if step.hardware is None else step.hardware.name.upper()
+
+
+def _ranks(step: MeasuredStep) -> str:
+    """``4 ranks``, or ``2 of 4 ranks`` if others were not recorded."""
+    given = len(step.windows)
+    named = 1 if step.module is None else step.module.num_devices
+    devices = max(step.costs.ranks, given, named)
+    if devices > given and not step.trace.simulated:
+        return f"{given} of {devices} ranks"
+    return many(devices, "rank")
+
+
+def _kind_of_run(step: MeasuredStep) -> str:
+    """Whether it was a profile run, else how many steps a rank ran if there are several."""
+    if step.mode:
+        return " (profile run)"
+    each = step.steps / max(len(step.windows), 1)
+    if each <= 1 or step.trace.simulated:
+        return ""
+    noun = "steps" if step.has_step else "runs"
+    return f" ({each:g} {noun})"
+
+
+def _date(step: MeasuredStep) -> str:
+    """The day of the recording in UTC; empty if the trace does not say it."""
+    begun = [item.utc_ns for item in step.trace.recordings.values() if item.utc_ns]
+    if not begun:
+        return ""
+    return datetime.fromtimestamp(min(begun) / 1e9, UTC).strftime("%Y-%m-%d")
 
 
 def headline(found: Analysis) -> tuple[str, Tone]:
@@ -266,18 +159,13 @@ def headline(found: Analysis) -> tuple[str, Tone]:
         return "This is a profile run: it runs each collective alone, to measure it", ""
     if not step.has_step:
         modules = many(len(step.runs_of_others()) + 1, "module")
-        share = figures.share(step.main_share)
-        return (
-            f"No module is the step: the largest of {modules} takes {share} of the GPU's compute",
-            "warn",
-        )
+        share = f"{figures.share(step.main_share)} of the GPU's compute"
+        return f"No module is the step: the largest of {modules} takes {share}", "warn"
     if any(finding.id == "other-work" for finding in found.findings):
-        share = figures.share(step.breakdown.other_us / step.step_us)
+        share = f"{figures.share(step.breakdown.other_us / step.step_us)} of the step"
         most = next(iter(step.parts.of(RowGroup.OTHER)))
-        return (
-            f"Cannot tell XLA's share: {share} of the step has no instruction, most: {most}",
-            "warn",
-        )
+        why = f"{share} has no instruction, most: {most}"
+        return f"Cannot tell XLA's share: {why}", "warn"
     return account.headline(found.account)
 
 
@@ -290,110 +178,104 @@ def way_on(found: Analysis) -> Commands:
     return (account.follow(known, dict.fromkeys(set(Move) - ENDS, command)),)
 
 
-def _timed(found: Analysis) -> str:
-    return account.timed_note(found.account, is_base=found.is_base)
-
-
 def breakdown_table(step: MeasuredStep, *, bars: bool) -> Table:
     """The parts of the step, and the exposed collectives by kind and reason."""
     rows: list[tuple[Value, ...]] = []
     for name, us in parts_of(step.breakdown):
-        share = us / step.step_us if step.step_us > 0 else 0.0
-        if not us and name != "exposed communication":
-            continue
-        tone: Tone = "exposed" if name.startswith("exposed") and us else ""
-        rows.append(
-            (
-                Cell(name, tone),
-                us or None,
-                share or None,
-                bar(share).rstrip() if bars else "",
-            )
-        )
-        if name == OTHER_WORK:
-            rows += [
-                (f"  {kind}", us, us / step.step_us, "")
-                for kind, us in step.parts.of(RowGroup.OTHER).items()
-                if us >= LEAST * step.step_us
-            ]
-        groups = exposed_groups(step) if name == "exposed communication" else []
-        for group in most_exposed(groups, LEAST * step.step_us):
-            label, share = (
-                f"  {printable(group_label(group))}",
-                group.after_us / step.step_us,
-            )
-            rows.append((label, group.after_us, share, group.why))
+        if us or name == "exposed communication":
+            rows.append(_part_row(name, us, step.step_us, bars=bars))
+            rows += _rows_within(name, step)
     return table("part of the step | time (time) | share (share) | ", rows)
+
+
+def _part_row(name: str, us: float, step_us: float, *, bars: bool) -> tuple[Value, ...]:
+    share = us / step_us if step_us > 0 else 0.0
+    tone: Tone = "exposed" if name.startswith("exposed") and us else ""
+    drawn = bar(share).rstrip() if bars else ""
+    return Cell(name, tone), us or None, share or None, drawn
+
+
+def _rows_within(name: str, step: MeasuredStep) -> Iterator[tuple[Value, ...]]:
+    """What a part of the step consists of, without what is too small."""
+    least_us = LEAST * step.step_us
+    if name == OTHER_WORK:
+        for kind, us in step.parts.of(RowGroup.OTHER).items():
+            if us >= least_us:
+                yield f"  {kind}", us, us / step.step_us, ""
+    if name == "exposed communication":
+        for group in most_exposed(exposed_groups(step), least_us):
+            label = f"  {printable(group_label(group))}"
+            yield label, group.after_us, group.after_us / step.step_us, group.why
 
 
 def notes(step: MeasuredStep) -> tuple[str, ...]:
     """Waits, causes of idle time, the heaviest layers, the use of the GPU; what a profile run
     cannot say.
     """
-    found = []
+    return tuple(filter(None, (*_waits(step), *_weights(step), *_limits(step))))
+
+
+def _waits(step: MeasuredStep) -> Iterator[str]:
+    """What the GPU waits for."""
     if step.breakdown.exposed_communication_us > LEAST * step.step_us:
-        is_late = step.waiting_us > LEAST * step.step_us
-        waits = (
-            f"; {figures.time(step.waiting_us)} of it for other ranks"
-            if is_late
-            else ""
-        )
-        found.append(f"Exposed: the GPU waits and computes nothing{waits}.")
-    causes = list(step.idle_us.items())[
-        :-1
-    ]  # the last one, compiling, is a part of others
-    named = sorted(
-        (row for row in causes if row[1] >= 0.001 * step.step_us),
-        key=lambda row: -row[1],
-    )
-    found += (
-        [f"Idle: {', '.join(f'{name} {figures.time(us)}' for name, us in named)}."]
-        if named
-        else []
-    )
-    if step.layers is not None and step.step_us > 0:
-        shares = (
-            (name, sum(layer.us for layer in group) / step.step_us)
-            for name, group in folded(step.layers.scopes, FOLDED)
-        )
-        heavy = [
-            (name.rpartition("/")[2], share)
-            for name, share in shares
-            if name and share >= LEAST_HEAVY
-        ][:3]
-        heaviest = " · ".join(
-            f"{cut(name, SCOPE_WIDTH)} {figures.share(share, 0)}"
-            for name, share in heavy
-        )
-        lines = [item for item in step.layers.lines if item.name][:1]
-        line = [
-            f"line {short_source(item.name)} {figures.share(item.us / step.step_us, 0)}"
-            for item in lines
-        ]
-        words = [f"layers {heaviest}" if heaviest else "", *line]
-        found += (
-            [f"Heaviest: {printable('; '.join(filter(None, words)))}"]
-            if heavy or line
-            else []
-        )
-        if step.layers.mfu is not None:
-            found.append(
-                f"Model FLOPs utilisation (MFU): {figures.share(step.layers.mfu)}"
-            )
-    if (
-        len(step.windows) < step.costs.ranks and not step.trace.simulated
-    ):  # one simulated rank represents all
-        given = f"{len(step.windows)} of {step.costs.ranks} ranks"
-        found.append(f"{given} are given: waiting for the others counts as transfer.")
+        waits = ""
+        if step.waiting_us > LEAST * step.step_us:
+            waits = f"; {figures.time(step.waiting_us)} of it for other ranks"
+        yield f"Exposed: the GPU waits and computes nothing{waits}."
+    # the last one, compiling, is a part of others
+    causes = list(step.idle_us.items())[:-1]
+    named = [row for row in causes if row[1] >= LEAST_IDLE * step.step_us]
+    named.sort(key=lambda row: -row[1])
+    if named:
+        words = ", ".join(f"{name} {figures.time(us)}" for name, us in named)
+        yield f"Idle: {words}."
+
+
+def _weights(step: MeasuredStep) -> Iterator[str]:
+    """The heaviest layers and source line, and the use of the GPU, if HLO says them."""
+    if step.layers is None or step.step_us <= 0:
+        return
+    heavy = _heavy_layers(step.layers, step.step_us)
+    line = _heaviest_line(step.layers, step.step_us)
+    words = "; ".join(filter(None, (heavy, line)))
+    if words:
+        yield f"Heaviest: {printable(words)}"
+    if step.layers.mfu is not None:
+        yield f"Model FLOPs utilisation (MFU): {figures.share(step.layers.mfu)}"
+
+
+def _heavy_layers(layers: Layers, step_us: float) -> str:
+    """``layers mlp 40 % · attention 31 %``; empty if no layer is heavy."""
+    heavy = []
+    for name, group in folded(layers.scopes, FOLDED):
+        share = sum(layer.us for layer in group) / step_us
+        if name and share >= LEAST_HEAVY:
+            short = cut(name.rpartition("/")[2], SCOPE_WIDTH)
+            heavy.append(f"{short} {figures.share(share, 0)}")
+    return f"layers {' · '.join(heavy[:HEAVY])}" if heavy else ""
+
+
+def _heaviest_line(layers: Layers, step_us: float) -> str:
+    """``line model.py:31 12 %``; empty if no line is known."""
+    for item in layers.lines:
+        if item.name:
+            share = figures.share(item.us / step_us, 0)
+            return f"line {short_source(item.name)} {share}"
+    return ""
+
+
+def _limits(step: MeasuredStep) -> Iterator[str]:
+    """What the recording cannot say."""
+    given = len(step.windows)
+    # one simulated rank represents all
+    if given < step.costs.ranks and not step.trace.simulated:
+        ranks = f"{given} of {step.costs.ranks} ranks"
+        yield f"{ranks} are given: waiting for the others counts as transfer."
     if step.measures_alone:
-        share = figures.share(
-            sum(item.transfer_exposed_us for item in step.collectives if item.sync)
-            / step.step_us
-        )
-        found.append(
-            f"Collectives take {share} of this step. Only a plain run shows what stays exposed."
-        )
-    return tuple(found)
+        sync = [item for item in step.collectives if item.sync]
+        sync_us = sum(item.transfer_exposed_us for item in sync)
+        share = figures.share(sync_us / step.step_us)
+        yield f"Collectives take {share} of this step. Only a plain run shows what stays exposed."
 
 
 def actions(
@@ -414,343 +296,265 @@ def _to_tell(finding: StepFinding) -> Advice:
     return Advice(finding.todo, None, why)
 
 
+# The document: the integers of a rank add up to its window exactly.
+
+
+@dataclass(frozen=True, slots=True)
+class KindOfWork:
+    """GPU work that no instruction owns."""
+
+    kind: str
+    us: float
+
+
+@dataclass(frozen=True, slots=True)
+class LateDevice:
+    """A device that others wait for."""
+
+    device: Device
+    us: float
+    last_in_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class LateDocument:
+    """What ranks wait for the last one, in a step."""
+
+    us: float
+    steps: int
+    ranks: tuple[LateDevice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepFacts:
+    """The step as a whole."""
+
+    module: str
+    step_us: float
+    steps: int
+    hardware: str | None
+    breakdown: StepBreakdown
+    idle_us: Mapping[str, float]
+    other_work: tuple[KindOfWork, ...]
+    waiting_us: float
+    main_share: float
+    skew_us: float | None
+    late: LateDocument
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCollective:
+    """A collective as `pgle analyze --json` lists it."""
+
+    name: str
+    kind: str
+    sync: bool
+    count: float
+    time_us: float
+    exposed_us: float
+    wait_us: float
+    link: LinkUse | None
+    trace_name: str
+    op_name: str
+    transfer_exposed_us: float
+    bus_gb_s: float | None
+    source: str
+    why_exposed: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFinding:
+    """A finding with its rule."""
+
+    id: str
+    title: str
+    share: float
+    number: str
+    evidence: tuple[EvidenceRow, ...]
+    remedy: str
+    unclaimed: str
+    rule: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryDocument:
+    """Device memory of one execution of the main module, by XLA's plan."""
+
+    peak_bytes: int
+    arguments_bytes: int
+    outputs_bytes: int
+    constants_bytes: int
+    temporary_bytes: int
+    at: str
+    live: tuple[LiveValue, ...]
+    device_bytes: int | None
+    limit_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HideableCollective:
+    """An exposed collective, and what of it a schedule could hide."""
+
+    name: str
+    exposed_us: float
+    hideable_us: float | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapDocument:
+    """What the scheduler could hide, and its profile against what ran."""
+
+    hideable_us: float
+    stuck_us: float
+    predicted_step_us: float
+    collectives: tuple[HideableCollective, ...]
+    profile: Mapping[str, object] | None
+
+
 def document(found: Analysis) -> dict[str, object]:
-    """``pgle.analyze/1`` without its name; the integers of a rank add up to its window exactly."""
-    step, overlap, memory = found.step, found.step.overlap, found.step.memory
-    ranks = [(step.trace.devices[window.device], window) for window in step.windows]
-    late = (
-        (step.trace.devices[device], us, count)
-        for device, us, count in step.late.devices
-    )
+    """``pgle.analyze/1`` without its name: first the facts of the step as a whole."""
     return {
-        **text.picked(
-            step,
-            "module=costs.program.key.name step_us steps hardware=hardware.name breakdown",
-        ),
-        "idle_us": {name.replace(" ", "_"): us for name, us in step.idle_us.items()},
-        "other_work": [
-            {"kind": kind, "us": us}
-            for kind, us in step.parts.of(RowGroup.OTHER).items()
-        ],
-        **text.picked(step, "waiting_us main_share skew_us=costs.skew_us"),
-        "late": {
-            **text.picked(step.late, "us steps"),
-            "ranks": [
-                dict(zip(("device", "us", "last_in_steps"), rank, strict=True))
-                for rank in late
-            ],
-        },
-        "step_times": [text.whole(item, "step_us") for item in step.parts.steps],
-        "collectives": [
-            {
-                **text.picked(item, _COLLECTIVE),
-                "source": item.instruction.source if item.instruction else "",
-                "why_exposed": item.why,
-            }
-            for item in step.collectives
-        ],
-        "findings": [
-            text.picked(finding, "id title share number evidence remedy unclaimed")
-            | text.picked(RULES[finding.id], "rule source")
-            for finding in found.findings
-        ],
-        "ranks": [
-            {"device": device, "steps": window.steps, **window.parts_ns}
-            for device, window in ranks
-        ],
-        "layers": None
-        if step.layers is None
-        else {**text.plain(step.layers), "products": step.products},
-        "products": step.products,
-        "memory": memory
-        and {
-            **text.picked(
-                memory.plan,
-                "peak_bytes arguments_bytes outputs_bytes constants_bytes temporary_bytes",
-            ),
-            **text.picked(memory, "at=plan.peak_at live device_bytes limit_bytes"),
-        },
-        "overlap": overlap
-        and {
-            **text.picked(
-                overlap, "hideable_us stuck_us predicted_step_us=predicted.step_us"
-            ),
-            "collectives": [
-                text.picked(item, "name exposed_us=transfer_exposed_us hideable_us why")
-                for item in step.exposed_collectives
-            ],
-            "profile": overlap.profile
-            and {
-                **text.plain(overlap.profile),
-                "rows": [text.whole(row, "error_us") for row in overlap.profile.rows],
-            },
-        },
+        **text.plain(_step_facts(found.step)),
+        **_details(found),
         "account": account.document(found.account),
-        "against": found.against and text.whole(found.against, "delta_us share"),
+        "against": _against(found.against),
         "next": "\n".join(map(str, way_on(found))),
         "warnings": found.warnings,
     }
 
 
-_COLLECTIVE = "name kind sync count time_us exposed_us wait_us link trace_name op_name transfer_exposed_us bus_gb_s"
+def _step_facts(step: MeasuredStep) -> StepFacts:
+    kinds = step.parts.of(RowGroup.OTHER)
+    other = tuple(KindOfWork(kind, us) for kind, us in kinds.items())
+    hardware = None if step.hardware is None else step.hardware.name
+    idle_us = {name.replace(" ", "_"): us for name, us in step.idle_us.items()}
+    return StepFacts(
+        module=step.costs.program.key.name,
+        step_us=step.step_us,
+        steps=step.steps,
+        hardware=hardware,
+        breakdown=step.breakdown,
+        idle_us=idle_us,
+        other_work=other,
+        waiting_us=step.waiting_us,
+        main_share=step.main_share,
+        skew_us=step.costs.skew_us,
+        late=_late(step.late, step.trace.devices),
+    )
 
 
-def step_sections(found: Analysis) -> tuple[Section, ...]:
-    """Facts about a step."""
+def _late(found: LateRanks, devices: Sequence[Device]) -> LateDocument:
+    ranks = [LateDevice(devices[at], us, count) for at, us, count in found.devices]
+    return LateDocument(found.us, found.steps, tuple(ranks))
+
+
+def _details(found: Analysis) -> dict[str, object]:
+    """Every step, collective, finding and rank; layers, memory and overlap if HLO says them."""
     step = found.step
-    parts: dict[tuple[str, str], Iterable[Part]] = {
-        ("opportunities", "What would shorten the step"): account.section(
-            found.account
-        ).parts,
-        ("findings", "Findings"): tuple(_findings(found.findings))
-        or (Prose("No finding."),),
-        ("parts", "Where the time of a step goes"): _parts(step),
-        ("steps", "Step times"): _steps(step),
-        ("layers", "Layers and source lines"): layer_parts(step.layers, step)
-        if step.layers is not None
-        else (),
-        ("instructions", "Instructions, their executions added up"): (
-            _instructions(step),
-        )
-        if step.compute
-        else (),
-        ("collectives", "Collectives"): _collectives(step) if step.collectives else (),
-        ("schedule", "What the scheduler could hide"): _overlap(step.overlap, step)
-        if step.overlap is not None
-        else (),
-        ("memory", "Memory"): _memory(step.memory) if step.memory is not None else (),
-        ("recording", "Remarks on the recording"): (
-            Prose(printable(line)) for line in step.costs.warnings
-        ),
+    spans = [{**text.plain(item), "step_us": item.step_us} for item in step.parts.steps]
+    memory = None if step.memory is None else _memory_document(step.memory)
+    overlap = None if step.overlap is None else _overlap(step.overlap, step)
+    return {
+        "step_times": spans,
+        "collectives": list(map(_listed_collective, step.collectives)),
+        "findings": list(map(_listed_finding, found.findings)),
+        "ranks": list(_ranks_document(step)),
+        "layers": _layers_document(step),
+        "products": step.products,
+        "memory": memory,
+        "overlap": overlap,
     }
-    made = (Section(*names, tuple(of)) for names, of in parts.items())
-    return tuple(section for section in made if section.parts)
 
 
-def _findings(found: Sequence[StepFinding]) -> Iterator[Part]:
-    for place, finding in enumerate(found, start=1):
-        share = f", {figures.share(finding.share)}" if finding.share else ""
-        yield Prose(f"{place}. {finding.title}{share}", tone="head")
-        yield Prose(
-            f"{_sentence(finding.number)} {_sentence(finding.unclaimed)}".strip()
+def _listed_collective(item: MeasuredCollective) -> ListedCollective:
+    return ListedCollective(
+        name=item.name,
+        kind=item.kind,
+        sync=item.sync,
+        count=item.count,
+        time_us=item.time_us,
+        exposed_us=item.exposed_us,
+        wait_us=item.wait_us,
+        link=item.link,
+        trace_name=item.trace_name,
+        op_name=item.op_name,
+        transfer_exposed_us=item.transfer_exposed_us,
+        bus_gb_s=item.bus_gb_s,
+        source=item.instruction.source if item.instruction else "",
+        why_exposed=item.why,
+    )
+
+
+def _listed_finding(finding: StepFinding) -> ListedFinding:
+    rule = RULES[finding.id]
+    return ListedFinding(
+        id=finding.id,
+        title=finding.title,
+        share=finding.share,
+        number=finding.number,
+        evidence=finding.evidence,
+        remedy=finding.remedy,
+        unclaimed=finding.unclaimed,
+        rule=rule.rule,
+        source=rule.source,
+    )
+
+
+def _ranks_document(step: MeasuredStep) -> Iterator[dict[str, object]]:
+    """Each rank with its window in nanoseconds, by part."""
+    for window in step.windows:
+        device = step.trace.devices[window.device]
+        yield {"device": device, "steps": window.steps, **window.parts_ns}
+
+
+def _layers_document(step: MeasuredStep) -> dict[str, object] | None:
+    if step.layers is None:
+        return None
+    return {**text.plain(step.layers), "products": step.products}
+
+
+def _memory_document(memory: Memory) -> MemoryDocument:
+    plan = memory.plan
+    return MemoryDocument(
+        peak_bytes=plan.peak_bytes,
+        arguments_bytes=plan.arguments_bytes,
+        outputs_bytes=plan.outputs_bytes,
+        constants_bytes=plan.constants_bytes,
+        temporary_bytes=plan.temporary_bytes,
+        at=plan.peak_at,
+        live=memory.live,
+        device_bytes=memory.device_bytes,
+        limit_bytes=memory.limit_bytes,
+    )
+
+
+def _overlap(overlap: Overlap, step: MeasuredStep) -> OverlapDocument:
+    collectives = [
+        HideableCollective(
+            item.name, item.transfer_exposed_us, item.hideable_us, item.why
         )
-        notes = (
-            (row.note, short_scope(row.op_name.partition("[")[0]))
-            for row in finding.evidence
-        )
-        rows = (
-            (
-                printable(short_scope(row.name)),
-                row.us or None,
-                printable("; ".join(filter(None, note))),
-            )
-            for row, note in zip(finding.evidence, notes, strict=True)
-        )
-        yield table(
-            "in a step | time (time) | why",
-            rows,
-            finds=[row.name for row in finding.evidence],
-        )
-        yield Prose(f"→ {_sentence(finding.remedy)}")
-
-
-def _sentence(words: str) -> str:
-    return account.sentence(words) if words else ""
-
-
-def _parts(step: MeasuredStep) -> Iterator[Part]:
-    """The parts of the mean step, and of each rank's; idle time by cause."""
-    rows = [("mean", step.breakdown)]
-    rows += [
-        (step.rank_name(one.device), mean_breakdown([one]))
-        for one in step.windows
-        if len(step.windows) > 1
+        for item in step.exposed_collectives
     ]
-    names = [*PARTS.values()]
-    if step.breakdown.other_us:
-        names.insert(-1, OTHER_WORK)
-    heads = ["rank", "step (time)", *(f"{name} (time)" for name in names)]
-    cells = []
-    for label, of in rows:
-        times = dict(parts_of(of))
-        cells.append((label, of.step_us, *(times.get(name) or None for name in names)))
-    yield table(heads, cells)
-    causes = [
-        (name, us, us / step.step_us)
-        for name, us in step.idle_us.items()
-        if us >= LEAST * step.step_us
-    ]
-    if causes:
-        yield table("idle | time (time) | of the step (share)", causes)
-    kinds = "launch gaps: up to 20 µs; waits for the host: up to 1 ms; long waits: longer. All are inside steps."
-    yield Prose(kinds, tone="soft")
-
-
-def _steps(step: MeasuredStep) -> Iterator[Part]:
-    """Every step of the window, and what was left out."""
-    rows = (
-        (
-            str(item.execution),
-            item.span_us,
-            item.pause_us,
-            item.step_us,
-            Cell("slow", "warn") if item.is_slow else "",
-        )
-        for item in step.parts.steps
-    )
-    yield table(
-        "execution | runs (time) | pause after it (time) | step (time) | ",
-        rows,
-        most=ROWS,
-    )
-    if step.parts.steps and step.parts.steps[-1].pause_us is None:
-        yield Prose(
-            "The last step is without the pause after it, which the trace does not show.",
-            tone="soft",
-        )
-    for number, why in list(step.costs.window.dropped.items())[:ROWS]:
-        yield Prose(f"Execution {number} is left out: {why}.", tone="soft")
-
-
-def _instructions(step: MeasuredStep) -> Table:
-    """Each instruction with all its executions in a step, the costliest first."""
-    heads = "instruction | times (rate) | each (time) | in a step (time) | of the step (share) | opcode | shape"
-    rows = (
-        (
-            printable(item.cost.name),
-            item.count,
-            item.cost.cost_us,
-            item.us,
-            item.us / step.step_us,
-            item.cost.opcode,
-            cut(item.cost.shape, 40),
-        )
-        for item in step.compute
-    )
-    return table(heads, rows, finds=True, most=ROWS)
-
-
-def exposed_groups(step: MeasuredStep) -> list[ExposedGroup]:
-    """The exposed collectives by kind and reason, the most exposed group first."""
-    found: dict[tuple[str, str], list[MeasuredCollective]] = {}
-    for item in sorted(step.collectives, key=lambda item: -item.exposed_us):
-        if item.exposed_us > 0:
-            kind = item.kind + ", synchronous" * item.sync
-            found.setdefault((kind, item.why), []).append(item)
-    groups = []
-    for (kind, why), items in found.items():
-        count, exposed_us = (
-            sum(item.count for item in items),
-            sum(item.exposed_us for item in items),
-        )
-        groups.append(
-            ExposedGroup(
-                kind,
-                why,
-                items[0].name,
-                count=round(max(count, 1)),
-                after_us=exposed_us,
-            )
-        )
-    return sorted(groups, key=lambda group: -group.after_us)
-
-
-def group_label(group: ExposedGroup) -> str:
-    """``all-gather ×72, synchronous``."""
-    kind, comma, sync = group.kind.partition(",")
-    return f"{kind} ×{group.count:,}{comma}{sync}"
-
-
-def _collectives(step: MeasuredStep) -> Iterator[Part]:
-    """By kind and reason, then each."""
-    groups = [
-        (group_label(one), one.after_us, one.after_us / step.step_us, one.why)
-        for one in exposed_groups(step)
-    ]
-    if groups:
-        yield table("exposed | time (time) | of the step (share) | why", groups)
-    heads = "collective | times (rate) | each (time) | exposed (time) | waits (time) | expected (time)"
-    rows = map(_collective, step.collectives[:ROWS])
-    yield table(f"{heads} | bus GB/s (rate) | of (rate) | ", rows, finds=True)
-    yield Prose(
-        "exposed: the GPU waits for it and nothing computes. waits: exposed time before the last rank arrived. The "
-        "other times start when the last rank arrived. bus GB/s as nccl-tests count them, of the link's peak.",
-        tone="soft",
+    return OverlapDocument(
+        hideable_us=overlap.hideable_us,
+        stuck_us=overlap.stuck_us,
+        predicted_step_us=overlap.predicted.step_us,
+        collectives=tuple(collectives),
+        profile=None if overlap.profile is None else _errors(overlap.profile),
     )
 
 
-def _collective(item: MeasuredCollective) -> tuple[Value, ...]:
-    link = item.link
-    return (
-        printable(item.name),
-        item.count,
-        item.time_us,
-        item.transfer_exposed_us or None,
-        item.wait_us or None,
-        None if link is None else link.estimate_us,
-        item.bus_gb_s,
-        None if link is None else link.peak_gb_s,
-        "synchronous" if item.sync else "",
-    )
+def _errors(found: ProfileErrors) -> dict[str, object]:
+    """A profile against what ran, each row with its error."""
+    rows = [{**text.plain(row), "error_us": row.error_us} for row in found.rows]
+    return {**text.plain(found), "rows": rows}
 
 
-def _overlap(overlap: Overlap, step: MeasuredStep) -> Iterator[Part]:
-    """Exposed collectives with what hides them, and the scheduler's profile against what ran."""
-    lost, hideable = (
-        overlap.hideable_us + overlap.stuck_us,
-        figures.share(overlap.hideable_us / step.step_us),
-    )
-    if lost >= 0.001 * step.step_us:
-        could = f"A better schedule could hide {figures.time(overlap.hideable_us)} ({hideable} of the step)."
-        yield Prose(f"{figures.time(lost)} of communication is exposed. {could}")
-        if overlap.stuck_us > 0.01 * step.step_us:
-            rest = figures.time(overlap.stuck_us)
-            yield Prose(
-                f"No schedule hides the other {rest}: 'pgle tune' tries combined and pipelined collectives."
-            )
-    rows = [
-        (item.name, item.transfer_exposed_us, item.hideable_us or None, item.why)
-        for item in step.exposed_collectives[:ROWS]
-        if item.transfer_exposed_us >= LEAST * step.step_us
-    ]
-    if rows:
-        yield table(
-            "collective | exposed (time) | could hide (time) | why", rows, finds=True
-        )
-    if (use := overlap.profile) is not None:
-        yield Prose(
-            f"The scheduler's profile had costs for {figures.share(use.covered)} of the measured time, off by "
-            f"{figures.share(use.off)}."
-        )
-
-
-def _memory(memory: Memory) -> Iterator[Part]:
-    """The peak, its share of what a program can have, and what lives there."""
-    plan, limit = memory.plan, ""
-    if memory.limit_bytes is not None and memory.device_bytes is not None:
-        default = (
-            " that JAX takes by default"
-            if memory.limit_bytes < memory.device_bytes
-            else ""
-        )
-        limit = f", {figures.share(memory.used_share)} of the {figures.size(memory.limit_bytes)}{default}"
-    where = f" at {plan.peak_at}" if plan.peak_at else ""
-    yield Prose(
-        f"Peak memory {figures.size(plan.peak_bytes)}{where}, by XLA's plan{limit}."
-    )
-    yield table(
-        "at the peak | size (size) | ",
-        (
-            ("arguments", plan.arguments_bytes, ""),
-            ("results", plan.outputs_bytes, ""),
-            ("temporary", plan.temporary_bytes, ""),
-            *(
-                (
-                    printable(item.name),
-                    item.size_bytes,
-                    f"{cut(item.shape, 40)} {short_source(item.source)}",
-                )
-                for item in memory.live
-            ),
-        ),
-    )
+def _against(found: Differences | None) -> dict[str, object] | None:
+    """The other step, and how far this one is from it."""
+    if found is None:
+        return None
+    change = {"delta_us": found.delta_us, "share": found.share}
+    return {**text.plain(found), **change}

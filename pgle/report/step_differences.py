@@ -1,0 +1,142 @@
+"""What changed between two measured steps, as the first screen and the sections of `pgle analyze
+--against`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pgle.analyze.differences import (
+    LAUNCHES_DIFFER,
+    Differences,
+    StepChange,
+    StepVerdict,
+)
+from pgle.analyze.layers import short_source
+from pgle.errors import many, printable
+from pgle.report.layers import ROWS
+from pgle.report.page import figures
+from pgle.report.page.value import Cell, Prose, Section, Table, Tone, Value, table
+from pgle.report.timeline import parts_of
+
+FIRST = 5  # changes on the first screen
+NOTE = 40  # characters of a note on the first screen
+LATE = 0.005  # of the step; a smaller change of the waits for other ranks is no note
+TIMES = "before (time) | after (time) | change (change-time) | of the step (change)"
+
+
+def verdict_of_change(found: Differences) -> tuple[str, Tone]:
+    """``2.3 % longer steps (more than ±0.5 % is no noise)``."""
+    share = found.typical_us / found.before.step_us
+    if found.noise_us is None:
+        return f"Cannot tell whether steps changed: {found.why}", "warn"
+    noise = f"(noise ±{figures.share(found.noise_us / found.before.step_us)})"
+    if found.verdict == StepVerdict.CANNOT_TELL:
+        return f"No change beyond noise: {figures.change(share, 2)} {noise}", ""
+    tone: Tone = "bad" if found.verdict == StepVerdict.LONGER else "good"
+    return f"Steps are {figures.share(abs(share))} {found.verdict} {noise}", tone
+
+
+def difference_notes(found: Differences) -> Iterator[str]:
+    """The test, and ranks that arrive later."""
+    if found.noise_us is not None:
+        least = figures.share(LAUNCHES_DIFFER, 2)
+        yield (
+            "Noise: Welch's 95 % interval of the difference of typical steps, and at least "
+            f"±{least}, as two launches of one program differ so much."
+        )
+    before_us, after_us = found.late_us
+    if abs(after_us - before_us) >= LATE * found.before.step_us:
+        rank = printable(found.late_rank) or "the last rank, each time another one"
+        before = figures.time(before_us)
+        yield f"Other ranks wait {figures.time(after_us)} for {rank}; before: {before}."
+
+
+def first_changes(found: Differences) -> Table:
+    """The largest changes, the sum of the others, and the step: the rows add up to it."""
+    first = found.changes[:FIRST]
+    rows = [_change_row(change, most_note=NOTE) for change in first]
+    other_us = found.delta_us - sum(change.delta_us for change in first)
+    rows.append(_rest_row("all other changes", other_us, found))
+    rows.append(_step_row(found))
+    return table(f"change | what | {TIMES}", rows)
+
+
+def _rest_row(name: str, us: float, found: Differences) -> tuple[Value, ...]:
+    """The sum of changes that have no row of their own."""
+    return "", name, None, None, us, us / found.before.step_us
+
+
+def _step_row(found: Differences) -> tuple[Value, ...]:
+    label = Cell("step", "head")
+    before_us, after_us = found.before.step_us, found.after.step_us
+    return label, "", before_us, after_us, found.delta_us, found.share
+
+
+def _change_row(change: StepChange, most_note: int | None = None) -> tuple[Value, ...]:
+    """A row for a change.
+
+    Args:
+        change: of one instruction or one kind of time.
+        most_note: characters that a note may have if both steps have the row; None: any number.
+    """
+    before, after = change.before, change.after
+    note = change.note
+    if before and after and most_note is not None and len(note) > most_note:
+        note = ""
+    where = short_source(change.source) or "/".join(change.op_name.split("/")[-2:])
+    about = "; ".join(filter(None, (_both_names(change), where, note)))
+    return (
+        Cell(str(change.kind), _tone_of(change.share)),
+        printable(about),
+        None if before is None else before.us,
+        None if after is None else after.us,
+        change.delta_us,
+        change.share,
+    )
+
+
+def _both_names(change: StepChange) -> str:
+    """The name of a row, and its name before if that was another."""
+    before, after = change.before, change.after
+    if before and after and before.name != after.name:
+        return f"{change.name}, was {before.name}"
+    return change.name
+
+
+def _tone_of(share: float) -> Tone:
+    """A step that gets longer is bad."""
+    if share > 0:
+        return "bad"
+    return "good" if share < 0 else ""
+
+
+def difference_sections(found: Differences) -> tuple[Section, ...]:
+    """Every change, and the parts of both steps."""
+    both = f"{many(found.matched, 'instruction')} in both steps"
+    same = f"{both}, {found.renamed:,} under another name."
+    changes = (_all_changes(found), Prose(same, tone="soft"))
+    return (
+        Section("changes", "What changed", changes),
+        Section("before", "The parts of both steps", (_both_parts(found),)),
+    )
+
+
+def _all_changes(found: Differences) -> Table:
+    rows = [_change_row(change) for change in found.changes]
+    rows.append(_rest_row("smaller changes together", found.other_us, found))
+    names = [*(change.name for change in found.changes), ""]
+    return table(f"change | what | {TIMES}", rows[:ROWS], finds=names[:ROWS])
+
+
+def _both_parts(found: Differences) -> Table:
+    """A row for each part of the step."""
+    whole_us = found.before.step_us
+    before = [*parts_of(found.before), ("step", found.before.step_us)]
+    after = [*parts_of(found.after), ("step", found.after.step_us)]
+    rows: list[tuple[Value, ...]] = []
+    for (name, one_us), (_, two_us) in zip(before, after, strict=True):
+        change_us = two_us - one_us
+        cells = (one_us or None, two_us or None, change_us, change_us / whole_us)
+        rows.append((name, *cells))
+    return table(f"part | {TIMES}", rows)

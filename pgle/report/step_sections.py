@@ -1,0 +1,291 @@
+"""The sections of a measured step: its parts, findings, instructions, collectives, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from pgle.account.value import Account
+from pgle.analyze.analysis import LiveValue, MeasuredStep, Memory
+from pgle.analyze.collectives import MeasuredCollective, Overlap
+from pgle.analyze.findings import EvidenceRow, StepFinding
+from pgle.analyze.layers import MeasuredInstruction, short_source
+from pgle.analyze.window import StepTime, mean_breakdown
+from pgle.errors import cut, printable
+from pgle.report import account
+from pgle.report.layers import LEAST, ROWS, layer_parts, short_scope
+from pgle.report.page import figures
+from pgle.report.page.value import Cell, Part, Prose, Section, Table, Value, table
+from pgle.report.timeline import OTHER_WORK, PARTS, parts_of
+from pgle.schedule.placements import ExposedGroup
+
+_MOST_SHAPE = 40  # characters of a shape
+
+
+def step_sections(
+    step: MeasuredStep, found: Account, findings: Sequence[StepFinding]
+) -> tuple[Section, ...]:
+    """Facts about a step; none is empty.
+
+    Args:
+        step: the measured step.
+        found: its account.
+        findings: on it.
+    """
+    sections = (
+        account.section(found),
+        _section("findings", "Findings", _findings(findings)),
+        *_time_sections(step),
+        *_hlo_sections(step),
+        _section("memory", "Memory", _memory(step.memory)),
+        _section("recording", "Remarks on the recording", _remarks(step)),
+    )
+    return tuple(section for section in sections if section.parts)
+
+
+def _section(key: str, heading: str, parts: Iterable[Part]) -> Section:
+    return Section(key, heading, tuple(parts))
+
+
+def _time_sections(step: MeasuredStep) -> Iterator[Section]:
+    """Where the time goes in the mean step, and every step."""
+    yield _section("parts", "Where the time of a step goes", _parts(step))
+    yield _section("steps", "Step times", _steps(step))
+
+
+def _hlo_sections(step: MeasuredStep) -> Iterator[Section]:
+    """What the step consists of, as far as the HLO names it."""
+    yield _section("layers", "Layers and source lines", _layers(step))
+    heading = "Instructions, their executions added up"
+    yield _section("instructions", heading, [_instructions(step)])
+    yield _section("collectives", "Collectives", _collectives(step))
+    yield _section("schedule", "What the scheduler could hide", _overlap(step))
+
+
+def _remarks(step: MeasuredStep) -> Iterator[Part]:
+    for line in step.costs.warnings:
+        yield Prose(printable(line))
+
+
+def _findings(found: Sequence[StepFinding]) -> Iterator[Part]:
+    if not found:
+        yield Prose("No finding.")
+    for place, finding in enumerate(found, start=1):
+        share = f", {figures.share(finding.share)}" if finding.share else ""
+        yield Prose(f"{place}. {finding.title}{share}", tone="head")
+        words = f"{_sentence(finding.number)} {_sentence(finding.unclaimed)}"
+        yield Prose(words.strip())
+        names = [row.name for row in finding.evidence]
+        rows = map(_evidence_row, finding.evidence)
+        yield table("in a step | time (time) | why", rows, finds=names)
+        yield Prose(f"→ {_sentence(finding.remedy)}")
+
+
+def _evidence_row(row: EvidenceRow) -> tuple[Value, ...]:
+    scope = short_scope(row.op_name.partition("[")[0])
+    why = "; ".join(filter(None, (row.note, scope)))
+    return printable(short_scope(row.name)), row.us or None, printable(why)
+
+
+def _sentence(words: str) -> str:
+    return account.sentence(words) if words else ""
+
+
+def _parts(step: MeasuredStep) -> Iterator[Part]:
+    """The parts of the mean step, and of each rank's; idle time by cause."""
+    yield _rank_parts(step)
+    causes = [
+        (name, us, us / step.step_us)
+        for name, us in step.idle_us.items()
+        if us >= LEAST * step.step_us
+    ]
+    yield table("idle | time (time) | of the step (share)", causes)
+    kinds = (
+        "launch gaps: up to 20 µs; waits for the host: up to 1 ms; long waits: longer"
+    )
+    yield Prose(f"{kinds}. All are inside steps.", tone="soft")
+
+
+def _rank_parts(step: MeasuredStep) -> Table:
+    """A row for the mean step; of several ranks one for each."""
+    steps = [("mean", step.breakdown)]
+    if len(step.windows) > 1:
+        steps += [
+            (step.rank_name(one.device), mean_breakdown([one])) for one in step.windows
+        ]
+    names = [*PARTS.values()]
+    if step.breakdown.other_us:
+        names.insert(-1, OTHER_WORK)
+    rows = []
+    for label, parts in steps:
+        times = dict(parts_of(parts))
+        cells = (times.get(name) or None for name in names)
+        rows.append((label, parts.step_us, *cells))
+    return table(["rank", "step (time)", *(f"{name} (time)" for name in names)], rows)
+
+
+def _steps(step: MeasuredStep) -> Iterator[Part]:
+    """Every step of the window, and what was left out."""
+    heads = "execution | runs (time) | pause after it (time) | step (time) | "
+    yield table(heads, map(_span_row, step.parts.steps), most=ROWS)
+    if step.parts.steps and step.parts.steps[-1].pause_us is None:
+        last = "The last step is without the pause after it, which the trace does not show."
+        yield Prose(last, tone="soft")
+    for number, why in list(step.costs.window.dropped.items())[:ROWS]:
+        yield Prose(f"Execution {number} is left out: {why}.", tone="soft")
+
+
+def _span_row(item: StepTime) -> tuple[Value, ...]:
+    slow = Cell("slow", "warn") if item.is_slow else ""
+    return str(item.execution), item.span_us, item.pause_us, item.step_us, slow
+
+
+def _layers(step: MeasuredStep) -> Iterator[Part]:
+    if step.layers is not None:
+        yield from layer_parts(step.layers, step)
+
+
+def _instructions(step: MeasuredStep) -> Table:
+    """Each instruction with all its executions in a step, the costliest first."""
+    times = "times (rate) | each (time) | in a step (time) | of the step (share)"
+    heads = f"instruction | {times} | opcode | shape"
+    rows = (_instruction_row(item, step.step_us) for item in step.compute)
+    return table(heads, rows, finds=True, most=ROWS)
+
+
+def _instruction_row(item: MeasuredInstruction, step_us: float) -> tuple[Value, ...]:
+    cost = item.cost
+    share = item.us / step_us
+    shape = cut(cost.shape, _MOST_SHAPE)
+    name = printable(cost.name)
+    return name, item.count, cost.cost_us, item.us, share, cost.opcode, shape
+
+
+def exposed_groups(step: MeasuredStep) -> list[ExposedGroup]:
+    """The exposed collectives by kind and reason, the most exposed group first."""
+    found: dict[tuple[str, str], list[MeasuredCollective]] = {}
+    for item in sorted(step.collectives, key=lambda item: -item.exposed_us):
+        if item.exposed_us > 0:
+            kind = f"{item.kind}, synchronous" if item.sync else item.kind
+            found.setdefault((kind, item.why), []).append(item)
+    groups = [_group(kind, why, items) for (kind, why), items in found.items()]
+    return sorted(groups, key=lambda group: -group.after_us)
+
+
+def _group(kind: str, why: str, items: Sequence[MeasuredCollective]) -> ExposedGroup:
+    """Collectives as a group that is named after the first."""
+    count = sum(item.count for item in items)
+    exposed_us = sum(item.exposed_us for item in items)
+    return ExposedGroup(
+        kind,
+        why,
+        items[0].name,
+        count=round(max(count, 1)),
+        after_us=exposed_us,
+    )
+
+
+def group_label(group: ExposedGroup) -> str:
+    """``all-gather ×72, synchronous``."""
+    kind, comma, sync = group.kind.partition(",")
+    return f"{kind} ×{group.count:,}{comma}{sync}"
+
+
+def _collectives(step: MeasuredStep) -> Iterator[Part]:
+    """By kind and reason, then each."""
+    if not step.collectives:
+        return
+    groups = [
+        (group_label(one), one.after_us, one.after_us / step.step_us, one.why)
+        for one in exposed_groups(step)
+    ]
+    yield table("exposed | time (time) | of the step (share) | why", groups)
+    times = "each (time) | exposed (time) | waits (time) | expected (time)"
+    heads = f"collective | times (rate) | {times} | bus GB/s (rate) | of (rate) | "
+    rows = map(_collective_row, step.collectives[:ROWS])
+    yield table(heads, rows, finds=True)
+    yield Prose(
+        "exposed: the GPU waits for it and nothing computes. waits: exposed time before the last "
+        "rank arrived. The other times start when the last rank arrived. bus GB/s as nccl-tests "
+        "count them, of the link's peak.",
+        tone="soft",
+    )
+
+
+def _collective_row(item: MeasuredCollective) -> tuple[Value, ...]:
+    link = item.link
+    return (
+        printable(item.name),
+        item.count,
+        item.time_us,
+        item.transfer_exposed_us or None,
+        item.wait_us or None,
+        None if link is None else link.estimate_us,
+        item.bus_gb_s,
+        None if link is None else link.peak_gb_s,
+        "synchronous" if item.sync else "",
+    )
+
+
+def _overlap(step: MeasuredStep) -> Iterator[Part]:
+    """Exposed collectives with what hides them, and the scheduler's profile against what ran."""
+    overlap = step.overlap
+    if overlap is None:
+        return
+    yield from _hideable(overlap, step.step_us)
+    rows = [
+        (item.name, item.transfer_exposed_us, item.hideable_us or None, item.why)
+        for item in step.exposed_collectives[:ROWS]
+        if item.transfer_exposed_us >= LEAST * step.step_us
+    ]
+    heads = "collective | exposed (time) | could hide (time) | why"
+    yield table(heads, rows, finds=True)
+    if (use := overlap.profile) is not None:
+        covered = f"{figures.share(use.covered)} of the measured time"
+        off = figures.share(use.off)
+        yield Prose(f"The scheduler's profile had costs for {covered}, off by {off}.")
+
+
+def _hideable(overlap: Overlap, step_us: float) -> Iterator[Prose]:
+    """How much of the exposed communication a schedule could hide, if there is any."""
+    lost_us = overlap.hideable_us + overlap.stuck_us
+    if lost_us < 0.001 * step_us:
+        return
+    share = figures.share(overlap.hideable_us / step_us)
+    could = f"{figures.time(overlap.hideable_us)} ({share} of the step)"
+    lost = f"{figures.time(lost_us)} of communication is exposed"
+    yield Prose(f"{lost}. A better schedule could hide {could}.")
+    if overlap.stuck_us > 0.01 * step_us:
+        rest = f"No schedule hides the other {figures.time(overlap.stuck_us)}"
+        remedy = "'pgle tune' tries combined and pipelined collectives"
+        yield Prose(f"{rest}: {remedy}.")
+
+
+def _memory(memory: Memory | None) -> Iterator[Part]:
+    """The peak, its share of what a program can have, and what lives there."""
+    if memory is None:
+        return
+    plan = memory.plan
+    where = f" at {plan.peak_at}" if plan.peak_at else ""
+    peak = f"Peak memory {figures.size(plan.peak_bytes)}{where}"
+    yield Prose(f"{peak}, by XLA's plan{_of_limit(memory)}.")
+    kinds: Iterable[tuple[Value, ...]] = (
+        ("arguments", plan.arguments_bytes, ""),
+        ("results", plan.outputs_bytes, ""),
+        ("temporary", plan.temporary_bytes, ""),
+    )
+    yield table("at the peak | size (size) | ", (*kinds, *map(_live, memory.live)))
+
+
+def _of_limit(memory: Memory) -> str:
+    """``, 62.1 % of the 60.0 GiB that JAX takes by default``; empty if no limit is known."""
+    limit, device = memory.limit_bytes, memory.device_bytes
+    if limit is None or device is None:
+        return ""
+    default = " that JAX takes by default" if limit < device else ""
+    share = figures.share(memory.used_share)
+    return f", {share} of the {figures.size(limit)}{default}"
+
+
+def _live(item: LiveValue) -> tuple[Value, ...]:
+    what = f"{cut(item.shape, _MOST_SHAPE)} {short_source(item.source)}"
+    return printable(item.name), item.size_bytes, what
