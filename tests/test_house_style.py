@@ -14,7 +14,6 @@ import pgle
 ROOT = Path(pgle.__file__).parent
 MAY_STILL_HAVE = {
     ".": 11,
-    "analyze": 53,
     "cli": 7,
     "costs/estimate": 1,
     "costs/measure": 5,

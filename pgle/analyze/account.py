@@ -128,6 +128,10 @@ def _of_findings(
         found = FINDINGS.get(finding.id)
         if found is None or finding.unclaimed or finding.lost_us <= 0:
             continue
+        where = (
+            Place(row.name.removeprefix("before "), row.us, row.note, row.op_name)
+            for row in finding.evidence
+        )
         yield Opportunity(
             kind=found.kind,
             expected_us=None if found.is_bound else finding.lost_us,
@@ -138,10 +142,7 @@ def _of_findings(
             title=finding.todo,
             why=finding.number,
             edit=finding.remedy,
-            where=tuple(
-                Place(row.name.removeprefix("before "), row.us, row.note, row.op_name)
-                for row in finding.evidence
-            ),
+            where=tuple(where),
         )
 
 

@@ -297,32 +297,30 @@ def measure_step(
     stream, communicates = _streams(trace, naming, main)
     executions = find_executions(trace, communicates)
     windows = device_windows(trace, executions, main, stream)
-    by_name = {name: cost for cost in costs.costs for name in (cost.traced, cost.name)}
+    by_name = {}
+    for cost in costs.costs:
+        by_name[cost.traced] = cost
+        by_name[cost.name] = cost
     arrivals = find_arrivals(trace, windows, naming, module, aligned.ahead_ns)
     collectives = measured_collectives(
-        windows, naming, by_name, module, hardware, arrivals
+        windows, naming, by_name, arrivals, module=module, hardware=hardware
     )
     hidden = frozenset(item.trace_name for item in collectives if not item.sync)
-    breakdown, compute = (
-        mean_breakdown(windows),
-        _compute(costs, naming, by_name, trace.kernels),
-    )
-    layers = (
-        None
-        if module is None
-        else find_layers(module, compute, collectives, breakdown.step_us, hardware)
-    )
+    breakdown = mean_breakdown(windows)
+    compute = _compute(costs, naming, by_name, trace.kernels)
+    layers = None
     overlap = None
-    if (
-        module is not None
-        and module.is_scheduled
-        and hardware is not None
-        and mode != MEASURES_ALONE
-    ):
-        flags = [flag.word for flag in parse_flags(trace.xla_flags).flags]
-        overlap, collectives = find_overlap(
-            module, costs.costs, collectives, hardware, used=used, flags=flags
-        )
+    if module is not None:
+        layers = find_layers(module, compute, collectives, breakdown.step_us, hardware)
+        if module.is_scheduled and hardware is not None and mode != MEASURES_ALONE:
+            flags = [flag.word for flag in parse_flags(trace.xla_flags).flags]
+            overlap, collectives = find_overlap(
+                module, costs.costs, collectives, hardware, used=used, flags=flags
+            )
+    names = _row_names(trace, naming)
+    exposed_us = transfer_exposed_us(windows, naming, arrivals, hidden)
+    parts = step_parts(trace, windows, main, arrivals.done, names)
+    contention = find_contention(trace, windows, main, arrivals.done)
     return MeasuredStep(
         trace=trace,
         costs=costs,
@@ -333,13 +331,11 @@ def measure_step(
         breakdown=breakdown,
         collectives=collectives,
         compute=compute,
-        parts=step_parts(
-            trace, windows, main, arrivals.done, _row_names(trace, naming)
-        ),
+        parts=parts,
         late=arrivals.ranks,
         slow_links=arrivals.slow_links,
-        contention=find_contention(trace, windows, main, arrivals.done),
-        async_exposed_us=transfer_exposed_us(windows, naming, arrivals, hidden),
+        contention=contention,
+        async_exposed_us=exposed_us,
         layers=layers,
         products=find_products(compute, hardware),
         memory=memory,
@@ -351,11 +347,11 @@ def measure_step(
 
 def _row_names(trace: Trace, naming: Naming) -> list[str]:
     """Of each traced instruction, the traced name of what its time is filed under; else its own."""
-    named = [
-        naming.filed[target].traced if target >= 0 else ""
-        for target in naming.target.tolist()
-    ]
-    return [name or own for name, own in zip(named, trace.instructions, strict=True)]
+    names = []
+    for own, target in zip(trace.instructions, naming.target.tolist(), strict=True):
+        filed_as = naming.filed[target].traced if target >= 0 else ""
+        names.append(filed_as or own)
+    return names
 
 
 def _streams(
@@ -391,22 +387,24 @@ def _compute(
     by_name: Mapping[str, Cost],
     kernels: Mapping[tuple[str, str], frozenset[str]],
 ) -> tuple[MeasuredInstruction, ...]:
-    found, module = [], costs.program.hlo
+    found = []
+    module = costs.program.hlo
     for item, owning in zip(naming.filed, naming.owners, strict=True):
         cost = by_name.get(item.name)
         if cost is None or item.kind not in (CostKind.COMPUTE, CostKind.UNKNOWN):
             continue
         instruction = None if module is None else module.instructions.get(owning)
-        work = (
-            None
-            if module is None or instruction is None
-            else work_of(module, instruction)
-        )
-        names = kernels.get((costs.program.key.name, item.traced), ())
+        work = None
+        if module is not None and instruction is not None:
+            work = work_of(module, instruction)
         count = cost.samples / max(costs.window.used, 1)
-        found.append(
-            MeasuredInstruction(
-                cost, instruction, cost.cost_us * count, count, work, slowest(names)
-            )
+        measured = MeasuredInstruction(
+            cost=cost,
+            instruction=instruction,
+            us=cost.cost_us * count,
+            count=count,
+            work=work,
+            ran=slowest(kernels.get((costs.program.key.name, item.traced), ())),
         )
+        found.append(measured)
     return tuple(sorted(found, key=lambda item: (-item.us, item.name)))

@@ -30,7 +30,7 @@ from pgle.costs.estimate.communication import (
 )
 from pgle.costs.profile.lookup import LookupTable, Naming, group_of_device
 from pgle.costs.profile.value import Cost, Profile, effective_costs
-from pgle.schedule.placements import placements
+from pgle.schedule.placements import Placement, placements
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.simulate import Stream
 from pgle.trace.columns import Floats, distinct, heads, occurrences, usual_values
@@ -97,30 +97,15 @@ def find_overlap(
     flags: Sequence[str] = (),
 ) -> tuple[Overlap, tuple[MeasuredCollective, ...]]:
     """The schedule that ran, and the collectives with what of them it could hide."""
-    predicted, names = (
-        predict(module, Profile(tuple(costs)), hardware),
-        lhs_names(module),
-    )
+    predicted = predict(module, Profile(tuple(costs)), hardware)
+    names = lhs_names(module)
     placed = placements(module, predicted.timeline, flags)
     judged: dict[str, MeasuredCollective] = {}
-    for item in sorted(collectives, key=lambda item: -item.transfer_exposed_us)[
-        :MOST_EXPLAINED
-    ]:
+    most_exposed = sorted(collectives, key=lambda item: -item.transfer_exposed_us)
+    for item in most_exposed[:MOST_EXPLAINED]:
         if item.instruction is not None and item.transfer_exposed_us > 0:
             place = placed.get(names.get(item.instruction.name, item.instruction.name))
-            free_us = (
-                0.0
-                if place is None
-                else max(place.independent_us - place.cover_us, 0.0) * place.count
-            )
-            why = (
-                ""
-                if place is None
-                else place.reason or "the compute next to it is too short"
-            )
-            judged[item.name] = replace(
-                item, hideable_us=min(item.transfer_exposed_us, free_us), why=why
-            )
+            judged[item.name] = _judged(item, place)
     hideable_us = sum(item.hideable_us or 0.0 for item in judged.values())
     overlap = Overlap(
         hideable_us=hideable_us,
@@ -132,6 +117,18 @@ def find_overlap(
     return overlap, tuple(judged.get(item.name, item) for item in collectives)
 
 
+def _judged(item: MeasuredCollective, place: Placement | None) -> MeasuredCollective:
+    """A collective with the time that independent compute could hide, and why it is exposed."""
+    if place is None:
+        return replace(item, hideable_us=0.0, why="")
+    free_us = max(place.independent_us - place.cover_us, 0.0) * place.count
+    return replace(
+        item,
+        hideable_us=min(item.transfer_exposed_us, free_us),
+        why=place.reason or "the compute next to it is too short",
+    )
+
+
 def _profile_errors(
     module: Module, costs: Sequence[Cost], used: Profile
 ) -> ProfileErrors:
@@ -140,26 +137,21 @@ def _profile_errors(
     measured = {cost.name: cost for cost in costs}
     rows = []
     for name, row in table.rows.items():
-        cost, believed = (
-            measured.get(row.filed_as) or measured.get(name),
-            given.get(name),
-        )
-        if cost is not None:
-            rows.append(
-                CostError(
-                    name,
-                    believed and believed.cost_us,
-                    cost.cost_us,
-                    float(row.executions),
-                )
-            )
-    total = sum(row.measured_us * row.count for row in rows)
+        cost = measured.get(row.filed_as) or measured.get(name)
+        if cost is None:
+            continue
+        believed = given.get(name)
+        profile_us = None if believed is None else believed.cost_us
+        rows.append(CostError(name, profile_us, cost.cost_us, float(row.executions)))
+    rows.sort(key=lambda row: (-abs(row.error_us), row.name))
     known = [row for row in rows if row.profile_us is not None]
-    covered = sum(row.measured_us * row.count for row in known)
+    total_us = sum(row.measured_us * row.count for row in rows)
+    covered_us = sum(row.measured_us * row.count for row in known)
+    off_us = sum(abs(row.error_us) for row in known)
     return ProfileErrors(
-        rows=tuple(sorted(rows, key=lambda row: (-abs(row.error_us), row.name))),
-        covered=covered / total if total > 0 else 0.0,
-        off=sum(abs(row.error_us) for row in known) / covered if covered > 0 else 0.0,
+        rows=tuple(rows),
+        covered=covered_us / total_us if total_us > 0 else 0.0,
+        off=off_us / covered_us if covered_us > 0 else 0.0,
     )
 
 
@@ -381,10 +373,8 @@ def late_ranks(waited: npt.NDArray[np.float64], devices: Sequence[int]) -> LateR
     usual = waited[usual_values(waited.sum(axis=1))]
     if not len(usual) or len(devices) < 2:
         return LateRanks()
-    mean_us, most = (
-        usual.mean(axis=0) / 1e3,
-        np.bincount(usual.argmax(axis=1), minlength=len(devices)),
-    )
+    mean_us = usual.mean(axis=0) / 1e3
+    most = np.bincount(usual.argmax(axis=1), minlength=len(devices))
     order = np.argsort(-mean_us, kind="stable").tolist()
     rows = tuple((devices[at], float(mean_us[at]), int(most[at])) for at in order)
     return LateRanks(float(mean_us.sum()), rows, len(usual), waited / 1e3)
@@ -394,9 +384,10 @@ def measured_collectives(
     windows: Sequence[DeviceWindow],
     naming: Naming,
     costs: Mapping[str, Cost],
+    arrivals: Arrivals,
+    *,
     module: Module | None,
     hardware: Hardware | None,
-    arrivals: Arrivals,
 ) -> tuple[MeasuredCollective, ...]:
     """Every collective of the main module, the one with most exposed time first.
 
@@ -407,49 +398,53 @@ def measured_collectives(
     columns = np.zeros((5, size))
     for window, arrived in zip(windows, arrivals.done, strict=True):
         rows, name = _own_rows(window, naming)
-        start, end, compute, done = (
-            window.start[rows],
-            window.end[rows],
-            window.busy(Stream.COMPUTE),
-            arrived[rows],
+        start = window.start[rows]
+        end = window.end[rows]
+        done = arrived[rows]
+        compute = window.busy(Stream.COMPUTE)
+        streams = window.trace.stream[window.rows[rows]]
+        figures = (
+            np.ones(len(rows)),
+            end - start,
+            end - start - covered(compute, start, end),
+            done - start - covered(compute, start, done),
+            streams == _compute_stream(window),
         )
         columns += [
-            np.bincount(name, weights=values, minlength=size)
-            for values in (
-                np.ones(len(rows)),
-                end - start,
-                end - start - covered(compute, start, end),
-                done - start - covered(compute, start, done),
-                window.trace.stream[window.rows[rows]] == _compute_stream(window),
-            )
+            np.bincount(name, weights=values, minlength=size) for values in figures
         ]
     launches, total, exposed, transfer, in_turn = columns
     steps = sum(window.steps for window in windows)
+    exposed_us = exposed / steps / 1e3
+    wait_us = (exposed - transfer) / steps / 1e3
     found = []
     for code in np.flatnonzero(launches).tolist():
-        item, count = naming.filed[code], float(launches[code])
-        instruction = (
-            None if module is None else module.instructions.get(naming.owners[code])
-        )
-        kind, sync = None, bool(in_turn[code] * 2 > count)
+        item = naming.filed[code]
+        count = float(launches[code])
+        instruction = None
+        kind = None
+        sync = bool(in_turn[code] * 2 > count)
+        if module is not None:
+            instruction = module.instructions.get(naming.owners[code])
         if module is not None and instruction is not None:
-            kind, sync = (
-                collective_kind(module, instruction),
-                is_sync(module, instruction),
-            )
+            kind = collective_kind(module, instruction)
+            sync = is_sync(module, instruction)
         cost = costs.get(item.name)
-        last_ns = (
-            np.inf if cost is None else cost.cost_us * 1e3
-        )  # once the last rank has arrived
+        filed_as = item.name
+        mean_ns = float(total[code]) / count
+        if cost is not None:
+            filed_as = cost.name
+            # a cost leaves out the wait for the last rank
+            mean_ns = min(cost.cost_us * 1e3, mean_ns)
         found.append(
             MeasuredCollective(
-                name=item.name if cost is None else cost.name,
+                name=filed_as,
                 kind=kind or item.opcode or item.name,
                 sync=sync,
                 count=count / steps,
-                time_us=min(last_ns, float(total[code]) / count) / 1e3,
-                exposed_us=float(exposed[code]) / steps / 1e3,
-                wait_us=float(exposed[code] - transfer[code]) / steps / 1e3,
+                time_us=mean_ns / 1e3,
+                exposed_us=float(exposed_us[code]),
+                wait_us=float(wait_us[code]),
                 link=_link(module, instruction, hardware),
                 instruction=instruction,
                 trace_name=item.traced,
@@ -505,13 +500,12 @@ def _link(
 ) -> LinkUse | None:
     if module is None or instruction is None or hardware is None:
         return None
-    kind, inner = (
-        collective_kind(module, instruction),
-        module.wrapped(instruction) or instruction,
-    )
+    kind = collective_kind(module, instruction)
     if kind is None:
         return None
-    group, size = group_of(module, inner, hardware), payload_bytes(module, kind, inner)
+    inner = module.wrapped(instruction) or instruction
+    group = group_of(module, inner, hardware)
+    size = payload_bytes(module, kind, inner)
     ring = KINDS[kind].ends_together and kind != "collective-broadcast"
     factor = KINDS[kind].rounds * (group.size - 1) / group.size if ring else 1.0
     peak = bus_bandwidth_gb_s(group, hardware)

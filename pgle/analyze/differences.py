@@ -23,7 +23,7 @@ import numpy as np
 
 from pgle.analyze.alike import common_ratio
 from pgle.analyze.analysis import MeasuredStep
-from pgle.analyze.window import RowGroup, StepTime
+from pgle.analyze.window import RowGroup, StepTime, times_with_pauses
 from pgle.costs.measure.ranks import MatchedBy, match
 from pgle.schedule.simulate import Breakdown
 from pgle.xla.hlo.module import Instruction, Module
@@ -164,9 +164,8 @@ class _Item:
 
 def find_differences(before: MeasuredStep, after: MeasuredStep) -> Differences:
     """Match the rows of two steps and say what each adds."""
-    by_name = (
-        before.module is None or after.module is None
-    )  # what HLO alone tells cannot be compared
+    # without the HLO of both, only names can be compared
+    by_name = before.module is None or after.module is None
     pairs = _match(_items(before, by_name), _items(after, by_name))
     step_us = max(before.breakdown.step_us, 1e-9)
     ratio = _all_compute(pairs)
@@ -178,27 +177,23 @@ def find_differences(before: MeasuredStep, after: MeasuredStep) -> Differences:
     if ratio != 1:
         changes.append(_compute_row(pairs, ratio, step_us))
     changes += _other_rows(before, after, step_us)
-    rest_us = (
-        after.step_us - before.step_us - sum(change.delta_us for change in changes)
-    )
+    explained_us = sum(change.delta_us for change in changes)
+    rest_us = after.step_us - before.step_us - explained_us
     changes.append(_row("not explained", "", 0.0, rest_us, step_us))
+    shown = [change for change in changes if abs(change.share) >= NOISE]
+    shown.sort(key=lambda change: (-abs(change.delta_us), change.name))
+    other_us = sum(change.delta_us for change in changes if abs(change.share) < NOISE)
     verdict, typical_us, noise_us, why = _verdict(before, after)
     both = [(one, two) for one, two in pairs if one is not None and two is not None]
+    renamed = sum(one.part.name != two.part.name for one, two in both)
     return Differences(
         before=before.breakdown,
         after=after.breakdown,
         waiting_us=after.waiting_us - before.waiting_us,
-        changes=tuple(
-            sorted(
-                (change for change in changes if abs(change.share) >= NOISE),
-                key=lambda change: (-abs(change.delta_us), change.name),
-            )
-        ),
+        changes=tuple(shown),
         matched=len(both),
-        renamed=sum(one.part.name != two.part.name for one, two in both),
-        other_us=sum(
-            change.delta_us for change in changes if abs(change.share) < NOISE
-        ),
+        renamed=renamed,
+        other_us=other_us,
         verdict=verdict,
         typical_us=typical_us,
         noise_us=noise_us,
@@ -258,29 +253,23 @@ def _typical_steps(steps: Sequence[StepTime]) -> list[float]:
     """Each step that is not slow; after the last one, the mean pause."""
     typical = [step for step in steps if not step.is_slow]
     pauses = [step.pause_us for step in typical if step.pause_us is not None]
-    pause_us = sum(pauses) / max(len(pauses), 1)
-    return [
-        step.span_us + (pause_us if step.pause_us is None else step.pause_us)
-        for step in typical
-    ]
+    return times_with_pauses(typical, sum(pauses) / max(len(pauses), 1))
 
 
 def _welch_us(before: Sequence[float], after: Sequence[float]) -> float:
     """The half width of Welch's 95 % confidence interval of the difference of two means."""
-    from scipy.special import (
-        stdtrit,
-    )  # only here: it takes longer to import than all else
+    # only here: it takes longer to import than all else
+    from scipy.special import stdtrit
 
-    errors = [
-        np.var(side, ddof=1) / len(side) if len(side) > 1 else np.inf
-        for side in (before, after)
-    ]
-    total = float(sum(errors))
+    if min(len(before), len(after)) < 2:
+        return float("inf")
+    sides = (before, after)
+    errors = [float(np.var(side, ddof=1)) / len(side) for side in sides]
+    total = sum(errors)
     if not 0 < total < np.inf:
         return total
     freedom = total**2 / sum(
-        error**2 / (len(side) - 1)
-        for error, side in zip(errors, (before, after), strict=True)
+        error**2 / (len(side) - 1) for error, side in zip(errors, sides, strict=True)
     )
     return float(stdtrit(freedom, 0.975) * np.sqrt(total))
 
@@ -310,16 +299,11 @@ def _other_rows(
     for group in (RowGroup.WAIT, *idle, RowGroup.OTHER):
         one, two = (sum(step.parts.of(group).values()) for step in (before, after))
         yield _row(str(group), _where(group, before, after), one, two, step_us)
-    sides = [step.parts.of(RowGroup.MODULE) for step in (before, after)]
-    for name in dict.fromkeys(name for side in sides for name in side):
-        yield _row(
-            str(RowGroup.MODULE),
-            "",
-            sides[0].get(name),
-            sides[1].get(name),
-            step_us,
-            name=name,
-        )
+    module = str(RowGroup.MODULE)
+    ones = before.parts.of(RowGroup.MODULE)
+    twos = after.parts.of(RowGroup.MODULE)
+    for name in {**ones, **twos}:
+        yield _row(module, "", ones.get(name), twos.get(name), step_us, name=name)
     slow = [f"execution {item.execution}" for item in after.parts.steps if item.is_slow]
     yield _row(
         "slow steps",
@@ -334,10 +318,10 @@ def _where(group: RowGroup, before: MeasuredStep, after: MeasuredStep) -> str:
     """What of a row changed most, in words."""
     if group == RowGroup.WAIT:
         return f"for {after.late_rank}" if after.late_rank else ""
-    one, two = (
-        side.parts.of(group) if group == RowGroup.HOST else {}
-        for side in (before, after)
-    )
+    if group != RowGroup.HOST:
+        return ""
+    one = before.parts.of(group)
+    two = after.parts.of(group)
     most = max(
         {**one, **two},
         key=lambda name: abs(two.get(name, 0.0) - one.get(name, 0.0)),
@@ -355,31 +339,42 @@ def _row(
     *,
     name: str = "",
 ) -> StepChange:
-    delta, name = (two or 0.0) - (one or 0.0), name or group
-    kind = ChangeKind.LONGER if delta > 0 else ChangeKind.SHORTER
-    kind = (
-        ChangeKind.APPEARED
-        if not one and two
-        else ChangeKind.GONE
-        if one and not two
-        else kind
-    )
-    before, after = (
-        None if us is None else InstructionTime(name, us, us, 1.0) for us in (one, two)
-    )
+    delta_us = (two or 0.0) - (one or 0.0)
     return StepChange(
-        kind, before, after, delta, delta / step_us, "", "", "", group, note
+        kind=_kind_of_row(one, two),
+        before=None if one is None else _once(name or group, one),
+        after=None if two is None else _once(name or group, two),
+        delta_us=delta_us,
+        share=delta_us / step_us,
+        opcode="",
+        op_name="",
+        source="",
+        group=group,
+        note=note,
     )
+
+
+def _kind_of_row(one: float | None, two: float | None) -> ChangeKind:
+    if two and not one:
+        return ChangeKind.APPEARED
+    if one and not two:
+        return ChangeKind.GONE
+    longer = (two or 0.0) > (one or 0.0)
+    return ChangeKind.LONGER if longer else ChangeKind.SHORTER
+
+
+def _once(name: str, us: float) -> InstructionTime:
+    """The time of something that a step has once."""
+    return InstructionTime(name, us, us, 1.0)
+
+
+_Hlo = tuple[str, str, Instruction | None]  # opcode, shape of the result, instruction
+_WITHOUT_HLO: _Hlo = ("", "", None)
 
 
 def _items(step: MeasuredStep, by_name: bool) -> list[_Item]:
     """What ran, in the order of the module; if `by_name`, in the order of names and without HLO."""
     module = None if by_name else step.module
-    order = (
-        {}
-        if module is None
-        else {name: number for number, name in enumerate(module.instructions)}
-    )
     own = {
         group: step.parts.of(group)
         for group in (RowGroup.COMPUTE, RowGroup.TRANSFER, RowGroup.COPY)
@@ -389,43 +384,40 @@ def _items(step: MeasuredStep, by_name: bool) -> list[_Item]:
         cost = item.cost
         if (us := own[RowGroup.COMPUTE].pop(cost.traced, None)) is not None:
             part = InstructionTime(cost.traced, us, cost.cost_us, item.count)
-            hlo = (
-                ("", "", None)
-                if by_name
-                else (cost.opcode, cost.shape, item.instruction)
-            )
+            hlo: _Hlo = (cost.opcode, cost.shape, item.instruction)
+            if by_name:
+                hlo = _WITHOUT_HLO
             unit = "" if item.tensor_cores else " off the Tensor Cores"
             multiplied = "" if item.tensor_cores is None else f"{item.dtype}{unit}"
             kernels = step.parts.kernels.get(cost.traced, 0.0)
             found.append(_Item(part, RowGroup.COMPUTE, *hlo, kernels, multiplied))
     for ran in step.collectives:
         us = own[RowGroup.TRANSFER].pop(ran.trace_name, 0.0)
-        part = InstructionTime(
-            ran.trace_name if by_name else ran.name,
-            us,
-            ran.time_us,
-            ran.count,
-            ran.sync,
-        )
-        hlo = (
-            ("", "", None)
-            if by_name
-            else (ran.kind, _result(module, ran.instruction), ran.instruction)
-        )
+        name = ran.trace_name if by_name else ran.name
+        part = InstructionTime(name, us, ran.time_us, ran.count, ran.sync)
+        hlo = (ran.kind, _result(module, ran.instruction), ran.instruction)
+        if by_name:
+            hlo = _WITHOUT_HLO
         found.append(_Item(part, RowGroup.TRANSFER, *hlo))
     for group, rest in own.items():
         for name, us in rest.items():
             made = None if module is None else module.instructions.get(name)
-            found.append(_Item(InstructionTime(name, us, us, 1.0), group, "", "", made))
+            found.append(_Item(_once(name, us), group, "", "", made))
+    names = () if module is None else module.instructions
+    places = {name: at for at, name in enumerate(names)}
 
     def place(item: _Item) -> tuple[int, list[str | int]]:
-        parts = re.split(r"(\d+)", item.part.name)
-        numbered: list[str | int] = [
-            int(part) if part.isdigit() else part for part in parts
-        ]
-        return -1 if item.made is None else order.get(item.made.name, -1), numbered
+        at = -1 if item.made is None else places.get(item.made.name, -1)
+        return at, _numbered(item.part.name)
 
     return sorted(found, key=place)
+
+
+def _numbered(name: str) -> list[str | int]:
+    """A name in parts, so that names sort by their numbers: ``["fusion.", 12, ""]``."""
+    parts: list[str | int] = [*re.split(r"(\d+)", name)]
+    parts[1::2] = map(int, parts[1::2])
+    return parts
 
 
 def _result(module: Module | None, made: Instruction | None) -> str:
@@ -434,11 +426,9 @@ def _result(module: Module | None, made: Instruction | None) -> str:
         return ""
     inner = made if module is None else module.wrapped(made) or made
     shape = inner.shape
-    return str(
-        shape.elements[1]
-        if inner.opcode.endswith("-start") and len(shape.elements) > 1
-        else shape
-    )
+    if inner.opcode.endswith("-start") and len(shape.elements) > 1:
+        return str(shape.elements[1])
+    return str(shape)
 
 
 _KEYS: Sequence[Callable[[_Item], Hashable | None]] = (
@@ -463,7 +453,8 @@ def _match(
 ) -> list[tuple[_Item | None, _Item | None]]:
     """Pairs, each item once; None on the side that lacks it."""
     pairs: list[tuple[_Item | None, _Item | None]] = []
-    left, right = list(before), list(after)
+    left = list(before)
+    right = list(after)
     for key in _KEYS:
         waiting: dict[Hashable, deque[_Item]] = defaultdict(deque)
         for item in left:
@@ -476,8 +467,11 @@ def _match(
             else:
                 rest.append(item)
         taken = {id(one) for one, _ in pairs}
-        left, right = [item for item in left if id(item) not in taken], rest
-    return [*pairs, *((item, None) for item in left), *((None, item) for item in right)]
+        left = [item for item in left if id(item) not in taken]
+        right = rest
+    gone = ((item, None) for item in left)
+    new = ((None, item) for item in right)
+    return [*pairs, *gone, *new]
 
 
 def _is_compute(before: _Item | None, after: _Item | None) -> bool:
@@ -516,11 +510,12 @@ def _change(
     """The change of one instruction; of compute, beyond the factor by which all of it changed."""
     if (known := after or before) is None:
         return None
-    one, two = (
-        None if before is None else before.part,
-        None if after is None else after.part,
-    )
+    one = None if before is None else before.part
+    two = None if after is None else after.part
     delta = (two.us if two else 0.0) - (one.us if one else 0.0)
+    note = ""
+    if before is not None and after is not None:
+        note = "; ".join(_notes(before, after))
     if one is not None and _is_compute(before, after):
         delta -= one.us * (ratio - 1)
     return StepChange(
@@ -533,9 +528,7 @@ def _change(
         op_name=known.op_name,
         source="" if known.made is None else known.made.source,
         group=str(known.group),
-        note=""
-        if before is None or after is None
-        else "; ".join(_notes(before, after)),
+        note=note,
     )
 
 

@@ -61,13 +61,9 @@ def work_of(module: Module, instruction: Instruction) -> Work:
     products = list(matmuls(module, instruction))
     flops = sum(item.operations for item in products)
     attention = attention_operations(module, instruction)
-    dtype = (
-        max(products, key=lambda item: item.operations).dtype
-        if products
-        else "bf16"
-        if attention
-        else ""
-    )
+    dtype = "bf16" if attention else ""
+    if products:
+        dtype = max(products, key=lambda item: item.operations).dtype
     return Work(
         flops=flops + attention,
         other_operations=pointwise_operations(module, instruction),
@@ -89,12 +85,7 @@ def _fits_tensor_cores(module: Module, instruction: Instruction, dtype: str) -> 
     asked = (
         precision.get("operand_precision", []) if isinstance(precision, dict) else []
     )
-    inner = (
-        item
-        for name in instruction.called
-        if name in module.computations
-        for item in module.computations[name].instructions
-    )
+    inner = module.called_instructions(instruction)
     is_exact = any(
         "precision=Precision.HIGH" in item.op_name for item in (instruction, *inner)
     )
@@ -158,26 +149,26 @@ _TYPES = {
 }
 
 
+def _simt_type(kernel: str) -> str:
+    """The type of a kernel that multiplies off the Tensor Cores."""
+    if re.search(r"(?:^|_)dgemm|_f64", kernel):
+        return "f64"
+    return "f16" if re.search(r"(?:^|_)hgemm", kernel) else "f32"
+
+
+def _xmma_type(word: str) -> str:
+    """HLO's name of a type in the name of an XMMA kernel."""
+    if word.startswith(("e4", "e5")):
+        return "f8"
+    return "s8" if word == "i8" else word
+
+
 def multiplied(kernel: str) -> Multiplied | None:
     """What a kernel's name says; None if it says nothing, as names of XLA's own kernels."""
     if _SIMT.search(kernel):
-        is_double = re.search(r"(?:^|_)dgemm|_f64", kernel) is not None
-        return Multiplied(
-            kernel,
-            "f64"
-            if is_double
-            else "f16"
-            if re.search(r"(?:^|_)hgemm", kernel)
-            else "f32",
-            False,
-        )
+        return Multiplied(kernel, _simt_type(kernel), False)
     if match := _XMMA.search(kernel):
-        by = match["by"]
-        return Multiplied(
-            kernel,
-            "f8" if by[:2] in ("e4", "e5") else "s8" if by == "i8" else by,
-            by != "f32",
-        )
+        return Multiplied(kernel, _xmma_type(match["by"]), match["by"] != "f32")
     if match := _NVJET.match(kernel):
         dtype = "tf32" if match["tf32"] else _NVJET_TYPES.get(match["of"], "")
         return Multiplied(kernel, dtype, dtype != "f32")
@@ -283,18 +274,29 @@ def find_products(
         if item.tensor_cores is not None:
             groups[item.dtype, item.tensor_cores].append(item)
     found = [
-        Products(
-            *of,
-            us=sum(item.us for item in items),
-            flops=sum(
-                item.count * item.work.flops for item in items if item.work is not None
-            ),
-            peak_tflops=None if hardware is None else _peak(hardware, *of),
-            named_us=sum(item.us for item in items if item.ran is not None),
-        )
-        for of, items in groups.items()
+        _products(dtype, tensor_cores, items, hardware)
+        for (dtype, tensor_cores), items in groups.items()
     ]
     return tuple(sorted(found, key=lambda item: (-item.us, item.dtype)))
+
+
+def _products(
+    dtype: str,
+    tensor_cores: bool,
+    items: Sequence[MeasuredInstruction],
+    hardware: Hardware | None,
+) -> Products:
+    """The sum of instructions that multiply one type on one unit."""
+    done = ((item.count, item.work) for item in items if item.work is not None)
+    peak = None if hardware is None else _peak(hardware, dtype, tensor_cores)
+    return Products(
+        dtype,
+        tensor_cores,
+        us=sum(item.us for item in items),
+        flops=sum(count * work.flops for count, work in done),
+        peak_tflops=peak,
+        named_us=sum(item.us for item in items if item.ran is not None),
+    )
 
 
 class TrainingPhase(StrEnum):
@@ -384,11 +386,11 @@ def find_layers(
             / step_us
         )
 
+    scopes = group(lambda row: (scope_of(row.named.op_name), row.phase))
+    lines = group(lambda row: (row.named.source, ""))
     return Layers(
-        scopes=tuple(group(lambda row: (scope_of(row.named.op_name), row.phase))),
-        lines=tuple(
-            sorted(group(lambda row: (row.named.source, "")), key=lambda line: -line.us)
-        ),
+        scopes=tuple(scopes),
+        lines=tuple(sorted(lines, key=lambda line: -line.us)),
         mfu=utilisation(
             row for row in rows if row.phase != TrainingPhase.REMATERIALISED
         ),
@@ -412,18 +414,22 @@ def _layer(
     name: str, phase: str, rows: Sequence[_Row], hardware: Hardware | None
 ) -> Layer:
     done = [(row.count, row.work) for row in rows if row.work is not None]
+    flops = sum(count * work.flops for count, work in done)
+    moved_bytes = sum(count * work.bytes for count, work in done)
+    roofline_us = None
+    if hardware is not None:
+        roofline_us = sum(count * work.roofline_us(hardware) for count, work in done)
+    costliest = max(rows, key=lambda row: row.us + row.exposed_us)
     return Layer(
         name=name,
         phase=phase,
         us=sum(row.us for row in rows),
         exposed_us=sum(row.exposed_us for row in rows),
         instructions=len(rows),
-        flops=sum(count * work.flops for count, work in done),
-        bytes=sum(count * work.bytes for count, work in done),
-        roofline_us=None
-        if hardware is None
-        else sum(count * work.roofline_us(hardware) for count, work in done),
-        source=max(rows, key=lambda row: row.us + row.exposed_us).named.source,
+        flops=flops,
+        bytes=moved_bytes,
+        roofline_us=roofline_us,
+        source=costliest.named.source,
     )
 
 
@@ -431,15 +437,15 @@ def described(module: Module, instruction: Instruction) -> Instruction:
     """What says where an instruction comes from: itself, or of one without ``op_name`` what it
     wraps or fuses.
     """
-    if instruction.op_name:
+    if instruction.op_name or instruction.opcode == "while":
         return instruction
-    inner = (
-        item
-        for name in instruction.called
-        if name in module.computations and instruction.opcode != "while"
-        for item in reversed(module.computations[name].instructions)
-    )
-    return next((item for item in inner if "/" in item.op_name), instruction)
+    for name in instruction.called:
+        if name not in module.computations:
+            continue
+        for item in reversed(module.computations[name].instructions):
+            if "/" in item.op_name:
+                return item
+    return instruction
 
 
 def phases_of(module: Module) -> dict[str, TrainingPhase]:

@@ -7,8 +7,10 @@ host.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -41,17 +43,18 @@ def find_pauses(windows: Sequence[DeviceWindow]) -> tuple[HostPause, ...]:
     known = [window for window in windows if window.steps >= FEWEST_STEPS]
     pauses = {window.device: dict(_pauses_us(window)) for window in known}
     longer = {window.device: _longer_us(window) for window in known}
-    found = [
-        HostPause(
-            device=device,
-            execution=execution,
-            us=us,
-            waits_us=_waits_us(longer, device, execution),
-            paused=sum(execution in others for others in pauses.values()),
-        )
-        for device, ours in pauses.items()
-        for execution, us in ours.items()
-    ]
+    paused = Counter(chain.from_iterable(pauses.values()))
+    found = []
+    for device, ours in pauses.items():
+        for execution, us in ours.items():
+            pause = HostPause(
+                device=device,
+                execution=execution,
+                us=us,
+                waits_us=_waits_us(longer, device, execution),
+                paused=paused[execution],
+            )
+            found.append(pause)
     return tuple(sorted(found, key=lambda pause: -pause.us))
 
 

@@ -16,7 +16,7 @@ from pgle.analyze.layers import MeasuredInstruction, TrainingPhase
 from pgle.costs.estimate.estimate import compute_us
 from pgle.costs.profile.value import has_remat
 from pgle.errors import in_words, many
-from pgle.xla.hlo.module import Instruction, Module
+from pgle.xla.hlo.module import Module
 from pgle.xla.targets import Hardware
 
 SLOW_PRODUCT = 0.5  # of the expected speed; a matrix product that is slower is slow
@@ -50,16 +50,9 @@ def _is_scatter(item: MeasuredInstruction, module: Module | None) -> bool:
     if module is None or item.instruction is None:
         return "scatter" in item.cost.name
     if item.instruction.opcode == "fusion":
-        fused = _fused(item.instruction, module)
+        fused = module.called_instructions(item.instruction)
         return any(inner.opcode == "scatter" for inner in fused)
     return item.instruction.opcode == "scatter"
-
-
-def _fused(fusion: Instruction, module: Module) -> Iterator[Instruction]:
-    """The instructions that a fusion is made of."""
-    for name in fusion.called:
-        if name in module.computations:
-            yield from module.computations[name].instructions
 
 
 def slow_matmuls(step: MeasuredStep) -> Observation | None:

@@ -18,7 +18,7 @@ Times are whole nanoseconds since the start of a device's window, as float64: su
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cached_property
@@ -105,11 +105,9 @@ class StepParts:
         paused = use & np.array(
             [step.pause_us is not None for step in self.steps], np.bool_
         )
-        inside, pause = (
-            self.inside_us[:, use].sum(axis=1),
-            self.pause_us[:, paused].sum(axis=1),
-        )
-        return np.asarray(inside / max(use.sum(), 1) + pause / max(paused.sum(), 1))
+        inside = self.inside_us[:, use].sum(axis=1) / max(use.sum(), 1)
+        pause = self.pause_us[:, paused].sum(axis=1) / max(paused.sum(), 1)
+        return np.asarray(inside + pause)
 
     @cached_property
     def typical_us(self) -> Floats:
@@ -180,7 +178,8 @@ def step_parts(
     labels = [*names, *(key.name for key in trace.modules), *OtherKind]
     size = len(labels)
     found: dict[int, Floats] = {}  # by group and name: float64[2, executions]
-    ran, paused = np.zeros(len(executions)), np.zeros(len(executions))
+    ran = np.zeros(len(executions))
+    paused = np.zeros(len(executions))
     for window, finished in zip(windows, done, strict=True):
         at = np.searchsorted(executions, window.numbers)
         ran[at] += 1
@@ -214,7 +213,8 @@ def step_parts(
 def _kernels(
     trace: Trace, windows: Sequence[DeviceWindow], main: int, names: Sequence[str]
 ) -> dict[str, float]:
-    counts, steps = np.zeros(len(names)), sum(window.steps for window in windows)
+    counts = np.zeros(len(names))
+    steps = sum(window.steps for window in windows)
     for window in windows:
         rows = window.rows[trace.module[window.rows] == main]
         counts += np.bincount(trace.instruction[rows], minlength=len(names))
@@ -243,10 +243,8 @@ def _pieces(
     name = np.where(
         of_main, trace.instruction[window.rows], names + trace.module[window.rows]
     ).astype(np.int64)
-    compute, communication = (
-        window.busy(Stream.COMPUTE),
-        window.busy(Stream.COMMUNICATION),
-    )
+    compute = window.busy(Stream.COMPUTE)
+    communication = window.busy(Stream.COMMUNICATION)
     pieces = []
     for stream, group, cover in (
         (Stream.COMPUTE, RowGroup.COMPUTE, EMPTY),
@@ -334,24 +332,19 @@ def _own(cover: Intervals, begin: Floats, end: Floats) -> Floats:
 def _step_times(
     windows: Sequence[DeviceWindow], executions: Codes, ran: Floats, paused: Floats
 ) -> tuple[StepTime, ...]:
-    span, pause = np.zeros(len(executions)), np.zeros(len(executions))
+    span = np.zeros(len(executions))
+    pause = np.zeros(len(executions))
     for window in windows:
         at = np.searchsorted(executions, window.numbers)
         span[at] += (window.finishes - window.begins) / 1e3
-        pause[at[:-1]] += (
-            np.maximum(window.begins[1:] - window.finishes[:-1], 0.0) / 1e3
-        )
-    span, pause, known = (
-        span / np.maximum(ran, 1),
-        pause / np.maximum(paused, 1),
-        paused > 0,
-    )
-    pauses = [
-        us if is_known else None
-        for us, is_known in zip(pause.tolist(), known.tolist(), strict=True)
-    ]
-    columns = zip(executions.tolist(), span.tolist(), pauses, strict=True)
-    steps = [StepTime(*row, is_slow=False) for row in columns]
+        pauses = window.begins[1:] - window.finishes[:-1]
+        pause[at[:-1]] += np.maximum(pauses, 0.0) / 1e3
+    span /= np.maximum(ran, 1)
+    pause /= np.maximum(paused, 1)
+    steps = []
+    for row, execution in enumerate(executions.tolist()):
+        pause_us = float(pause[row]) if paused[row] else None
+        steps.append(StepTime(execution, float(span[row]), pause_us, is_slow=False))
     slow = _slow(_with_pauses(steps)).tolist()
     return tuple(
         replace(step, is_slow=is_slow)
@@ -362,12 +355,17 @@ def _step_times(
 def _with_pauses(steps: Sequence[StepTime]) -> Floats:
     """float64[n], steps in µs; after the last one, the usual pause."""
     pauses = [step.pause_us for step in steps if step.pause_us is not None]
-    usual = median(np.array(pauses)) if pauses else 0.0
-    times = (
-        step.span_us + (usual if step.pause_us is None else step.pause_us)
-        for step in steps
-    )
-    return np.array(list(times), np.float64)
+    usual_us = median(np.array(pauses)) if pauses else 0.0
+    return np.array(times_with_pauses(steps, usual_us), np.float64)
+
+
+def times_with_pauses(steps: Iterable[StepTime], usual_us: float) -> list[float]:
+    """Each step with the pause after it, in microseconds; `usual_us` if a pause is unknown."""
+    times = []
+    for step in steps:
+        pause_us = usual_us if step.pause_us is None else step.pause_us
+        times.append(step.span_us + pause_us)
+    return times
 
 
 def _slow(times: Floats) -> npt.NDArray[np.bool_]:
@@ -488,7 +486,10 @@ class DeviceWindow:
         )
         gaps = self.gaps
         idle, inside = gaps.times.lengths, gaps.inside
-        launch, long = inside & (idle <= LAUNCH_GAP_NS), inside & (idle > LONG_GAP_NS)
+        launch = inside & (idle <= LAUNCH_GAP_NS)
+        long = inside & (idle > LONG_GAP_NS)
+        waits = inside & ~launch & ~long
+        compiling = covered(self.compiling, gaps.times.start, gaps.times.end)
         runs = {
             "compute": compute,
             "exposed_communication": without(communication, compute),
@@ -497,28 +498,21 @@ class DeviceWindow:
             "communication": communication,
             "copy": copies,
         }
-        waits = {
+        idle_ns = {
             "idle": idle,
             "launch_gaps": idle * launch,  # inside steps, of up to `LAUNCH_GAP_NS`
-            "waits": idle
-            * (inside & ~launch & ~long),  # inside steps, of up to `LONG_GAP_NS`
+            "waits": idle * waits,  # inside steps, of up to `LONG_GAP_NS`
             "long_waits": idle * long,  # inside steps, longer
             "between_steps": idle * ~inside,
-            "compile": covered(
-                self.compiling, gaps.times.start, gaps.times.end
-            ),  # XLA compiles; part of the others
+            "compile": compiling,  # XLA compiles; part of the others
         }
-        return {
-            **{
-                name: (times.length, without(times, self.spans).length)
-                for name, times in runs.items()
-            },
-            **{
-                name: (float(ns.sum()), float(ns[~inside].sum()))
-                for name, ns in waits.items()
-            },
-            "window": (self.length, self.length - self.spans.length),
-        }
+        lengths = {}
+        for name, times in runs.items():
+            lengths[name] = (times.length, without(times, self.spans).length)
+        for name, ns in idle_ns.items():
+            lengths[name] = (float(ns.sum()), float(ns[~inside].sum()))
+        lengths["window"] = (self.length, self.length - self.spans.length)
+        return lengths
 
     @property
     def parts_ns(self) -> dict[str, int]:
@@ -555,31 +549,30 @@ def device_windows(
     for device in distinct(executions.device[steps]).tolist():
         mine = np.flatnonzero(steps & (executions.device == device))
         mine = mine[np.argsort(executions.start_ns[mine], kind="stable")]
-        start, end = (
-            int(executions.start_ns[mine].min()),
-            int(executions.end_ns[mine].max()),
-        )
+        start = int(executions.start_ns[mine].min())
+        end = int(executions.end_ns[mine].max())
         low, high = np.searchsorted(trace.device, [device, device + 1]).tolist()
         first = trace.start_ns[low:high]
-        here = np.flatnonzero(
-            (first < end) & (first + trace.duration_ns[low:high] > start)
-        )
+        here = (first < end) & (first + trace.duration_ns[low:high] > start)
+        rows = np.flatnonzero(here) + low
+        compiling = trace.compiling.get(trace.devices[device].process)
+        begins = (executions.start_ns[mine] - start).astype(np.float64)
+        finishes = (executions.end_ns[mine] - start).astype(np.float64)
+        other = _other_within(trace.other, device, start, end)
         found.append(
             DeviceWindow(
                 device=device,
                 steps=len(mine),
-                rows=(here + low).astype(np.int32),
-                stream=stream[here + low],
+                rows=rows.astype(np.int32),
+                stream=stream[rows],
                 numbers=executions.execution[mine],
-                begins=(executions.start_ns[mine] - start).astype(np.float64),
-                finishes=(executions.end_ns[mine] - start).astype(np.float64),
+                begins=begins,
+                finishes=finishes,
                 begin_ns=start,
                 length=float(end - start),
                 trace=trace,
-                other=_other_within(trace.other, device, start, end),
-                compiling=_within(
-                    trace.compiling.get(trace.devices[device].process), start, end
-                ),
+                other=other,
+                compiling=_within(compiling, start, end),
             )
         )
     return tuple(found)
@@ -636,10 +629,9 @@ class StepBreakdown(Breakdown):
 
 def mean_breakdown(windows: Sequence[DeviceWindow]) -> StepBreakdown:
     """The parts of one step, mean over steps and devices."""
-    parts = {
-        field.name: "window" if field.name == "step_us" else field.name[:-3]
+    us = {
+        field.name: mean_us(windows, field.name.removesuffix("_us"))
         for field in fields(StepBreakdown)
+        if field.name != "step_us"
     }
-    return StepBreakdown(
-        **{name: mean_us(windows, part) for name, part in parts.items()}
-    )
+    return StepBreakdown(step_us=mean_us(windows, "window"), **us)
