@@ -79,6 +79,7 @@ ROOMS = {
         "profiles traces step_sections step_differences",
         "conversions verify analyze predict scale_control",
         "tune scale_account",
+        "scale_advice",
         "scale",
         "stages report",
     ),

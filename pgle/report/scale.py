@@ -5,25 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from math import inf
 from pathlib import Path
+from typing import Literal
 
-from pgle.account.way import Known, Move, next_move
 from pgle.errors import cut, many, printable, some
-from pgle.next import Way, to_way
-from pgle.report import account, charts, scale_account, scale_control, text
+from pgle.report import charts, scale_account, scale_advice, scale_control, text
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
-    Advice,
     Cell,
     Chart,
     Page,
     Prose,
-    Saving,
     Section,
     Table,
+    Tone,
     Value,
     table,
 )
@@ -32,24 +32,27 @@ from pgle.report.scale_control import named as _named
 from pgle.report.text import live
 from pgle.report.timeline import PARTS
 from pgle.run.scale import OnRow, Scaling
-from pgle.scale.answer import BREAKS, Exposed, Judged, ScaleRow
-from pgle.xla.targets import load_target
+from pgle.scale.answer import (
+    BREAKS,
+    Anchor,
+    Exposed,
+    Judged,
+    ScaleAnswer,
+    ScaleRow,
+)
 
 PAGE = "scale.html"
-NOT_MODELLED = "jitter between GPUs, the network's topology and congestion, failures, input pipelines, checkpoints"
+NOT_MODELLED = (
+    "jitter between GPUs, the network's topology and congestion, failures, "
+    "input pipelines, checkpoints"
+)
 REASON = 140  # characters of a refusal on the first screen; the section `refused` has it whole
 MISSING = 3  # sizes without a step, in the verdict
-LEAST_SAVED = 0.02  # of the step: advice that saves less is not given
-# a measured step so many times shorter or longer than predicted is of something else, most likely
+# a measured step that is so many times shorter or longer than predicted is probably of other work
 DOUBTED = 2.0
-# of the GPU's, for jax's allocator: as published 70B jobs have it (NVIDIA/dgxc-benchmarking)
-MOST_MEMORY = 0.94
-LITTLE_COVERED = (
-    0.5  # of the computing time: less is of a profile that was measured with other work
-)
+# of the computing time: if the costs of a profile cover less, it was measured with other work
+LITTLE_COVERED = 0.5
 NARROW = 10  # sizes that one chart has room for
-VARY = "--vary mesh=A,B and {mesh} in the command"
-MORE_MEMORY = f"XLA_PYTHON_CLIENT_MEM_FRACTION={MOST_MEMORY}"
 
 
 @contextmanager
@@ -59,7 +62,8 @@ def making() -> Iterator[OnRow]:
         line.noun = "row"
 
         def on_row(row: object, done: int, total: int) -> None:
-            line.done, line.total = done, total
+            line.done = done
+            line.total = total
 
         yield on_row
 
@@ -71,81 +75,97 @@ def scale_page(found: Scaling, path: Path | None = None) -> Page:
         found: the rows, judged.
         path: of the page that was written; it is named in the answer.
     """
-    answer = found.answer
-    assumed = "" if found.request.names_network else " (assumed)"
-    rows = [item.row for item in answer.rows]
-    names = list(dict.fromkeys(row.module for row in rows if row.module))
-    costs = sorted({row.costs_are for row in rows if not row.failure})
+    rows = [item.row for item in found.answer.rows]
+    module = next((row.module for row in rows if row.module), "")
+    content = _table(found) if found.answer.first else None
+    notes = tuple(_all_notes(found, path))
     return Page(
-        title=f"pgle scale: {names[0] if names else 'no step'}",
-        identity=(
-            *names[:1],
-            f"{found.hardware.name}, {found.hardware.devices_per_host} GPUs a host",
-            f"network {found.hardware.nic_gb_s:g} GB/s{assumed}",
-            f"predicted from {' and '.join(costs)} costs" if costs else "",
-        ),
+        title=f"pgle scale: {module or 'no step'}",
+        identity=_identity(found, module),
         verdict=_verdict(found),
-        tone="bad"
-        if not answer.good
-        else "warn"
-        if answer.breaks is not None or _without(found) or _depends(found)
-        else "good",
-        table=_table(found) if answer.first else None,
-        notes=(
-            *scale_account.lever_lines(found),
-            *_notes(found),
-            scale_account.base_line(found),
-            *([f"Page: {path}"] if path else []),
-        ),
-        actions=_actions(found),
+        tone=_tone(found),
+        table=content,
+        notes=notes,
+        actions=scale_advice.actions(found),
         sections=tuple(_sections(found)),
-        way=_next(found),
+        way=scale_advice.next_way(found),
         warnings=_warnings(rows),
     )
 
 
-def _warnings(rows: Sequence[ScaleRow]) -> tuple[str, ...]:
-    """Each once; what one of several rows says with its size, after the others."""
-    there = [row for row in rows if not row.failure]
-    lines: dict[str, list[ScaleRow]] = {}
-    for row in there:
-        for line in dict.fromkeys(row.warnings):
-            lines.setdefault(line, []).append(row)
-    several = [line for line, of in lines.items() if len(of) > 1 or len(there) == 1]
+def _identity(found: Scaling, module: str) -> tuple[str, ...]:
+    """The module, the GPUs, their network, and where the costs come from."""
+    there = [item.row for item in found.answer.rows if not item.row.failure]
+    costs = sorted({row.costs_are for row in there})
+    assumed = "" if found.request.names_network else " (assumed)"
     return (
-        *several,
-        *(
-            f"{gpus(of[0])}: {line}"
-            for line, of in lines.items()
-            if line not in several
-        ),
+        module,
+        f"{found.hardware.name}, {found.hardware.devices_per_host} GPUs a host",
+        f"network {found.hardware.nic_gb_s:g} GB/s{assumed}",
+        f"predicted from {' and '.join(costs)} costs" if costs else "",
     )
 
 
-def _verdict(found: Scaling) -> str:
-    """How far it scales, and which of the sizes that were asked for have no step, or none that
-    fits.
+def _tone(found: Scaling) -> Tone:
+    if not found.answer.good:
+        return "bad"
+    if found.answer.breaks is not None or _without(found) or _depends(found):
+        return "warn"
+    return "good"
+
+
+def _all_notes(found: Scaling, path: Path | None) -> Iterator[str]:
+    yield from scale_account.lever_lines(found)
+    yield from _notes(found)
+    yield scale_account.base_line(found)
+    if path is not None:
+        yield f"Page: {path}"
+
+
+def _warnings(rows: Sequence[ScaleRow]) -> tuple[str, ...]:
+    """Each warning once: first those that hold for several rows, then those of one row with its
+    size.
     """
+    there = [row for row in rows if not row.failure]
+    warned: dict[str, list[ScaleRow]] = {}
+    for row in there:
+        for line in dict.fromkeys(row.warnings):
+            warned.setdefault(line, []).append(row)
+    several: list[str] = []
+    single: list[str] = []
+    for line, of_rows in warned.items():
+        if len(of_rows) > 1 or len(there) == 1:
+            several.append(line)
+        else:
+            single.append(f"{gpus(of_rows[0])}: {line}")
+    return (*several, *single)
+
+
+def _verdict(found: Scaling) -> str:
+    """How far the program scales, and which sizes have no step, or none that fits."""
     fact = scale_control.depends_words(found) or _largest_fact(found)
-    return "; ".join((fact, *(_without(found) if found.answer.good else ())))
+    lacks = _without(found) if found.answer.good else []
+    return "; ".join((fact, *lacks))
 
 
 def _without(found: Scaling) -> list[str]:
-    """Of each size at which no variant has a step that fits, the reason."""
-    sizes: dict[int, list[ScaleRow]] = {}  # with the rows that have a step
-    for row in (item.row for item in found.answer.rows):
-        sizes.setdefault(row.devices, []).extend([row] if not row.failure else [])
+    """The sizes at which no variant has a step that fits, a line for each reason."""
+    with_step: dict[int, list[ScaleRow]] = {}
+    for item in found.answer.rows:
+        of_size = with_step.setdefault(item.row.devices, [])
+        if not item.row.failure:
+            of_size.append(item.row)
     lacks: dict[str, list[str]] = {}
-    for devices, there in sizes.items():
-        if not any(row.fits is not False for row in there):
-            lacks.setdefault("does not fit" if there else "no step", []).append(
-                figures.count(devices)
-            )
-    return [f"{some(named, MISSING)} GPUs: {what}" for what, named in lacks.items()]
+    for devices, rows in with_step.items():
+        if any(row.fits is not False for row in rows):
+            continue
+        what = "does not fit" if rows else "no step"
+        lacks.setdefault(what, []).append(figures.count(devices))
+    return [f"{some(sizes, MISSING)} GPUs: {what}" for what, sizes in lacks.items()]
 
 
 def _depends(found: Scaling) -> bool:
-    """Whether the verdict hangs on the kernels of matrix products."""
+    """Whether the verdict changes with the kernels of matrix products."""
     return found.control is not None and found.control.depends
 
 
@@ -154,64 +174,68 @@ def _largest_fact(found: Scaling) -> str:
     if answer.first is None:
         return f"No step at any size: {_brief(answer.rows[0].row.failure)}"
     if answer.nearest is not None and not answer.good:
-        row = answer.nearest.row
-        limit = figures.size(row.limit_bytes)
-        return f"Does not fit: {figures.size(row.memory_bytes)} on {gpus(row)}, where jax's allocator has {limit}"
+        return _too_large(answer.nearest.row)
     last = answer.best[-1]
-    if len({item.row.devices for item in answer.best}) == 1:
-        variant = f"{_named(last.row)}: " if last.row.values else ""
-        return f"{variant}{figures.time(last.step_us)} on {gpus(last.row)} ({_range(last)}){_ahead(found, last)}"
+    sizes = {item.row.devices for item in answer.best}
+    if len(sizes) == 1:
+        return _step_of_one_size(found, last)
     if answer.breaks is None:
-        return (
-            f"Scales to {gpus(last.row)} (efficiency {figures.share(last.scaling, 0)})"
-        )
+        efficiency = figures.share(last.scaling, 0)
+        return f"Scales to {gpus(last.row)} (efficiency {efficiency})"
     at = figures.count(answer.breaks.row.devices)
-    if answer.scales_to == answer.best[0].row.devices:
-        head = f"Does not scale beyond {gpus(answer.best[0].row)}"
-    else:
-        head = f"Scales to {figures.count(answer.scales_to)} GPUs"
-    if (item := answer.culprit) is None or answer.grows != "exposed communication":
-        return f"{head}; at {at} efficiency is {figures.share(answer.breaks.scaling, 0)}: {answer.grows} grows most"
-    whose = "gradients' " * item.moves_gradients
-    where = f"{whose}{item.kind} over {_links(item)}"
-    return f"{head}; at {at} {where} is exposed for {figures.share(answer.culprit_share, 0)} of the step"
+    return f"{_reach(answer)}; at {at} {_loss(answer, answer.breaks)}"
+
+
+def _too_large(row: ScaleRow) -> str:
+    needs = figures.size(row.memory_bytes)
+    limit = figures.size(row.limit_bytes)
+    return f"Does not fit: {needs} on {gpus(row)}, where jax's allocator has {limit}"
+
+
+def _step_of_one_size(found: Scaling, best: Judged) -> str:
+    variant = f"{_named(best.row)}: " if best.row.values else ""
+    step = f"{figures.time(best.step_us)} on {gpus(best.row)} ({_range(best)})"
+    return f"{variant}{step}{_ahead(found, best)}"
+
+
+def _reach(answer: ScaleAnswer) -> str:
+    """The largest size up to which the program scales."""
+    first = answer.best[0].row
+    if answer.scales_to == first.devices:
+        return f"Does not scale beyond {gpus(first)}"
+    return f"Scales to {figures.count(answer.scales_to)} GPUs"
+
+
+def _loss(answer: ScaleAnswer, breaks: Judged) -> str:
+    """What the step loses most by, at the size where the program breaks."""
+    culprit = answer.culprit
+    if culprit is None or answer.grows != "exposed communication":
+        efficiency = figures.share(breaks.scaling, 0)
+        return f"efficiency is {efficiency}: {answer.grows} grows most"
+    whose = "gradients' " if culprit.moves_gradients else ""
+    share = figures.share(answer.culprit_share, 0)
+    where = f"{culprit.kind} over {_links(culprit)}"
+    return f"{whose}{where} is exposed for {share} of the step"
 
 
 def _ahead(found: Scaling, best: Judged) -> str:
     """By how much the best variant leads the next one, if their ranges overlap."""
-    alike = [item for item in found.answer.rows if item.row.devices == best.row.devices]
-    others = [item for item in alike if item.efficiency and item.row.fits is not False]
-    behind = max(
-        (item for item in others if item is not best),
-        key=lambda item: item.efficiency or 0.0,
-        default=None,
-    )
+    others = [item for item in scale_advice.fitting(found, best) if item is not best]
+    behind = max(others, key=lambda item: item.efficiency or 0.0, default=None)
     if behind is None or behind.interval_us[0] > best.interval_us[1]:
         return ""
-    lead = 1 - (behind.efficiency or 0.0) / (best.efficiency or 1.0)
-    return f", ahead of {_named(behind.row)} by {figures.share(lead)}, but the ranges overlap"
+    lead = figures.share(1 - (behind.efficiency or 0.0) / (best.efficiency or 1.0))
+    return f", ahead of {_named(behind.row)} by {lead}, but the ranges overlap"
 
 
 def _table(found: Scaling) -> Table:
     """A row each, as they were asked for; variants of one size the best first."""
     rows: Sequence[Judged] = found.answer.rows
-    names = list(dict.fromkeys(name for item in rows for name in item.row.values))
+    names = list(dict.fromkeys(chain.from_iterable(item.row.values for item in rows)))
     if len({item.row.devices for item in rows}) == 1:
         rows = sorted(rows, key=lambda item: -(item.efficiency or 0.0))
     refuses = any(item.row.fits is False for item in rows)
-    times = [
-        [
-            item.step_us or None,
-            *(None if end == inf else end for end in item.interval_us),
-        ]
-        for item in rows
-    ]
-    unit, ends = figures.column(
-        Unit.TIME, [time for row in times for time in row], [row[0] for row in times]
-    )
-    steps = (
-        f"{ends[at]} ({ends[at + 1]}–{ends[at + 2]})" for at in range(0, len(ends), 3)
-    )
+    unit, steps = _step_column(rows)
     heads = [
         "GPUs (count)",
         *names,
@@ -223,44 +247,54 @@ def _table(found: Scaling) -> Table:
         "fits",
         "TFLOP/s (rate)",
     ]
-    return table(
-        heads,
-        (
-            _row(item, names, step, refuses)
-            for item, step in zip(rows, steps, strict=True)
-        ),
+    cells = (
+        _row(item, names, step, refuses) for item, step in zip(rows, steps, strict=True)
     )
+    return table(heads, cells)
+
+
+def _step_column(rows: Sequence[Judged]) -> tuple[str, list[str]]:
+    """The unit of all steps, and each step with its range."""
+    steps = [item.step_us or None for item in rows]
+    times: list[float | None] = []
+    for step_us, item in zip(steps, rows, strict=True):
+        times += [step_us, *map(_finite, item.interval_us)]
+    unit, texts = figures.column(Unit.TIME, times, steps)
+    columns = zip(texts[::3], texts[1::3], texts[2::3], strict=True)
+    return unit, [f"{step} ({low}–{high})" for step, low, high in columns]
+
+
+def _finite(time_us: float) -> float | None:
+    return None if time_us == inf else time_us
+
+
+_FITS: Mapping[bool | None, Cell] = {
+    True: Cell("yes", "good"),
+    False: Cell("no", "bad"),
+}
 
 
 def _row(
     item: Judged, names: Sequence[str], step: str, refuses: bool
 ) -> tuple[Value, ...]:
     row = item.row
-    head: tuple[Value, ...] = (
-        row.devices,
-        *(printable(row.shown.get(name, "")) for name in names),
-    )
+    values = (printable(row.shown.get(name, "")) for name in names)
+    head: tuple[Value, ...] = (row.devices, *values)
     if row.failure:
         return (*head, "", "", "", Cell("no step", "warn"), "", "", "")
-    fits = (
-        {None: None, True: Cell("yes", "good"), False: Cell("no", "bad")}[row.fits]
-        if refuses
-        else None
-    )
-    most = [
-        f"{one.kind}, {_links(one)}" for one in row.by_collective[:1] if one.exposed_us
-    ]
     exposed = Cell(row.exposed_us / row.step_us, "exposed")
-    return (
-        *head,
-        step,
-        item.efficiency,
-        exposed,
-        most[0] if most else None,
-        row.memory_bytes,
-        fits,
-        row.tflops or None,
-    )
+    fits = _FITS.get(row.fits) if refuses else None
+    rate = row.tflops or None
+    most = _most_exposed(row)
+    return (*head, step, item.efficiency, exposed, most, row.memory_bytes, fits, rate)
+
+
+def _most_exposed(row: ScaleRow) -> str | None:
+    """The kind and links of the collectives that are exposed most; None if none is."""
+    if not row.by_collective or not row.by_collective[0].exposed_us:
+        return None
+    most = row.by_collective[0]
+    return f"{most.kind}, {_links(most)}"
 
 
 def _refused(found: Scaling) -> Mapping[str, Sequence[ScaleRow]]:
@@ -272,37 +306,39 @@ def _refused(found: Scaling) -> Mapping[str, Sequence[ScaleRow]]:
     return reasons
 
 
+_MULTIPLIES = re.compile(r"\{[^}]*\*")
+_INDIVISIBLE = re.compile("^[^{].*(divisib|divid)", re.IGNORECASE)
+
+
 def _is_indivisible(found: Scaling) -> bool:
     """Whether a size was refused because something cannot be divided, and no word of the command
     multiplies.
     """
-    fixed = not found.are_files and not any(
-        re.search(r"\{[^}]*\*", word) for word in found.request.words
-    )
-    return fixed and any(
-        re.search("^[^{].*(divisib|divid)", item.row.failure, re.I)
-        for item in found.answer.rows
-    )
+    if found.are_files or any(map(_MULTIPLIES.search, found.request.words)):
+        return False
+    return any(_INDIVISIBLE.search(item.row.failure) for item in found.answer.rows)
+
+
+_INNER_BRACKETS = re.compile(r"\s?\([^()]*\)")
+_LINE_OF_PROGRAM = re.compile(r" \([^()]+, line \d+\)$")
 
 
 def _brief(failure: str) -> str:
     """A reason without its brackets, cut short, and the line of the program that raised it."""
-    inner, text = re.compile(r"\s?\([^()]*\)"), printable(failure)
-    place = re.search(r" \([^()]+, line \d+\)$", text)
-    while (shorter := inner.sub("", text)) != text:
-        text = shorter
-    return cut(text.partition(" (")[0].rstrip(":"), REASON) + (
-        place[0] if place else ""
-    )
+    reason = printable(failure)
+    place = _LINE_OF_PROGRAM.search(reason)
+    while (shorter := _INNER_BRACKETS.sub("", reason)) != reason:
+        reason = shorter
+    words = cut(reason.partition(" (")[0].rstrip(":"), REASON)
+    return words if place is None else f"{words}{place[0]}"
 
 
 def _range(item: Judged) -> str:
-    low, high = item.interval_us
-    return (
-        f"from {figures.time(low)}"
-        if high == inf
-        else figures.between(figures.time(low), figures.time(high))
-    )
+    low_us, high_us = item.interval_us
+    low = figures.time(low_us)
+    if high_us == inf:
+        return f"from {low}"
+    return figures.between(low, figures.time(high_us))
 
 
 def _links(item: Exposed) -> str:
@@ -310,238 +346,219 @@ def _links(item: Exposed) -> str:
 
 
 def _notes(found: Scaling) -> Iterator[str]:
-    answer = found.answer
-    item = answer.breaks or (answer.best[-1] if len(answer.best) > 1 else None)
-    if item is not None and item.scaling is not None and item.efficiency:
-        ends = figures.shares(
-            end * item.scaling / item.efficiency for end in item.efficiency_range
-        )
-        variant = f"{_named(item.row)}: at " if item.row.values else "At "
-        first = gpus(answer.best[0].row)
-        yield f"{variant}{gpus(item.row)} each does {figures.share(item.scaling)} ({ends}) of its work at {first}."
-    refused = _refused(found)
-    for reason, rows in refused.items() if answer.first or len(refused) > 1 else ():
-        named = ", ".join(f"{gpus(row)} {_named(row)}".strip() for row in rows)
-        yield f"No step at {named}: {reason}"
-    if _is_indivisible(found):
-        yield "If that is the batch, let it grow with the GPUs: --batch '{2*devices}'."
-    limits = {item.row.limit_bytes for item in answer.rows if item.row.limit_bytes}
-    there = [item.row for item in answer.rows if not item.row.failure]
-    if limits and all(row.fits for row in there):
-        of = (
-            "All fit"
-            if len(there) == len(answer.rows)
-            else f"All {len(there)} with a step fit"
-        )
-        yield f"{of if len(there) > 1 else 'It fits'}: jax's allocator has {figures.size(min(limits))}."
-    for row in (item.row for item in answer.rows if item.row.tried):
-        tried = ", ".join(
-            f"{value}: {figures.size(size)}" for value, size in row.tried.items()
-        )
-        more = (
-            "; larger values may fit, too" if row.fits and len(row.tried) == 1 else ""
-        )
-        yield f"{gpus(row)}, {found.request.fit} tried: {printable(tried)}{more}"
-    anchor = answer.anchor
-    if anchor is None and found.request.measured_us:
-        yield f"The step measured at {min(found.request.measured_us)} GPUs moves nothing: no step is predicted there."
-    if anchor is not None:
-        apart = figures.time(abs(anchor.measured_us - anchor.predicted_us))
-        instead = f"{apart} {'added' if anchor.measured_us >= anchor.predicted_us else 'subtracted'} instead"
-        yield (
-            f"Measured {figures.time(anchor.measured_us)} at {anchor.devices} GPUs: every step is multiplied by "
-            f"{anchor.factor:.3f}. The range also holds the {instead}."
-        )
-        if not 1 / DOUBTED < anchor.factor < DOUBTED:
-            yield "That is far from the prediction: was it measured with this program, batch and GPU?"
-    shares = [
-        item.row.covered_share
-        for item in answer.rows
-        if item.row.covered_share is not None
-    ]
-    if shares:
-        yield f"The profile's costs cover {figures.shares(shares)} of the computing time; the rest is estimated."
-        if max(shares) < LITTLE_COVERED:
-            yield "The profile is of another batch, program or jax: profile the same work per GPU."
-    if answer.first is not None:
-        scales = f"a program scales if it keeps {figures.share(BREAKS, 0)}"
-        what = (
-            f"Efficiency: work per second and GPU against the first row; {scales}. "
-            if len(there) > 1
-            else ""
-        )
-        yield f"{what}Exposed: the GPU waits, nothing computes."
-        yield f"Not modelled: {NOT_MODELLED}."
+    yield from _efficiency_note(found)
+    yield from _refused_notes(found)
+    yield from _memory_notes(found)
+    yield from _measured_notes(found)
+    yield from _profile_notes(found)
+    yield from _limit_notes(found)
     yield from scale_control.notes(found)
 
 
-def _actions(found: Scaling) -> tuple[Advice, ...]:
-    """What to do where the program breaks, else at the largest size; what saves most first."""
+def _efficiency_note(found: Scaling) -> Iterator[str]:
+    """How much of its work each GPU does where the program breaks, else at the largest size."""
     answer = found.answer
-    if not answer.best:
-        return ()
-    item = answer.breaks or answer.best[-1]
-    row, at, given = item.row, gpus(item.row), list[Advice]()
-    others = [
-        other
-        for other in answer.rows
-        if other.row.devices == row.devices and other.efficiency
-    ]
-    fitting = (other for other in others if other.row.fits is not False)
-    better = max(fitting, key=lambda other: other.efficiency or 0.0, default=item)
-    saves = 1 - (item.efficiency or 0.0) / max(better.efficiency or 0.0, 1e-9)
-    if better.row.variant != row.variant and saves > LEAST_SAVED:
-        given.append(Advice(f"Take {_named(better.row)} at {at}", _saving(saves)))
-    # Weights are gathered and gradients reduced once, whatever the batch: with twice the work in a
-    # step, half of their time remains for each part of it.
-    moved = sum(one.weights_us for one in row.by_collective) / row.step_us / 2
-    if moved > LEAST_SAVED:
-        given.append(_more_work(row, moved))
-    if (known := scale_account.account_of(found, row)) is not None:
-        given.extend(account.actions(known))
-    given.sort(key=_expected, reverse=True)
-    culprit = answer.culprit
-    if (
-        answer.breaks is not None
-        and culprit is not None
-        and culprit.hosts > 1
-        and len(others) == 1
-    ):
-        why = "" if found.are_files else f"give {VARY}"
-        if culprit.moves_weights:
-            given.append(Advice("Try other meshes", None, why))
-        else:
-            why = f"it moves activations in every layer{'; ' * bool(why)}{why}"
-            given.insert(
-                0,
-                Advice(
-                    f"Keep the mesh axis of the {culprit.kind} inside a host", None, why
-                ),
-            )
-    if answer.nearest is not None and not answer.nearest.row.tried:
-        given.insert(0, _to_fit(found, answer.nearest.row))
-    return tuple(given)
+    item = answer.breaks
+    if item is None and len(answer.best) > 1:
+        item = answer.best[-1]
+    if item is None or item.scaling is None or not item.efficiency:
+        return
+    ends = figures.shares(
+        end * item.scaling / item.efficiency for end in item.efficiency_range
+    )
+    at = f"{_named(item.row)}: at" if item.row.values else "At"
+    keeps = f"{figures.share(item.scaling)} ({ends})"
+    first = gpus(answer.best[0].row)
+    yield f"{at} {gpus(item.row)} each does {keeps} of its work at {first}."
 
 
-def _saving(share: float) -> Saving:
-    return Saving(share, share, share)
+def _refused_notes(found: Scaling) -> Iterator[str]:
+    refused = _refused(found)
+    if found.answer.first or len(refused) > 1:
+        for reason, rows in refused.items():
+            sizes = ", ".join(f"{gpus(row)} {_named(row)}".strip() for row in rows)
+            yield f"No step at {sizes}: {reason}"
+    if _is_indivisible(found):
+        yield "If that is the batch, let it grow with the GPUs: --batch '{2*devices}'."
 
 
-def _expected(action: Advice) -> float:
-    if action.saves is None or action.saves.expected is None:
-        return 0.0
-    return action.saves.expected
+def _memory_notes(found: Scaling) -> Iterator[str]:
+    """Whether all fit, and the values that were tried until one fits."""
+    rows = [item.row for item in found.answer.rows]
+    limits = {row.limit_bytes for row in rows if row.limit_bytes}
+    there = [row for row in rows if not row.failure]
+    if limits and all(row.fits for row in there):
+        words = _all_fit(len(there), len(rows))
+        yield f"{words}: jax's allocator has {figures.size(min(limits))}."
+    for row in rows:
+        if row.tried:
+            yield f"{gpus(row)}, {found.request.fit} tried: {_tried(row)}"
 
 
-def _more_work(row: ScaleRow, saves: float) -> Advice:
-    more, at = row.temp_bytes or 0, gpus(row)
-    why = "weights and gradients cross the links once a step, whatever its work"
-    if (row.memory_bytes or 0) + more > (row.limit_bytes or inf):
-        return Advice(
-            f"Accumulate gradients at {at}",
-            _saving(saves),
-            f"{why}; a larger batch may not fit",
+def _all_fit(with_step: int, rows: int) -> str:
+    if with_step <= 1:
+        return "It fits"
+    return "All fit" if with_step == rows else f"All {with_step} with a step fit"
+
+
+def _tried(row: ScaleRow) -> str:
+    """The values that were tried, with the memory that each needs."""
+    sizes = (f"{value}: {figures.size(size)}" for value, size in row.tried.items())
+    tried = printable(", ".join(sizes))
+    is_open = row.fits and len(row.tried) == 1
+    return f"{tried}; larger values may fit, too" if is_open else tried
+
+
+def _measured_notes(found: Scaling) -> Iterator[str]:
+    """What a measured step changes in the prediction of all sizes."""
+    anchor = found.answer.anchor
+    measured_us = found.request.measured_us
+    if anchor is None:
+        if measured_us:
+            measured = f"The step measured at {min(measured_us)} GPUs"
+            yield f"{measured} moves nothing: no step is predicted there."
+        return
+    apart = figures.time(abs(anchor.measured_us - anchor.predicted_us))
+    how = "added" if anchor.measured_us >= anchor.predicted_us else "subtracted"
+    measured = f"Measured {figures.time(anchor.measured_us)} at {anchor.devices} GPUs"
+    yield (
+        f"{measured}: every step is multiplied by {anchor.factor:.3f}. "
+        f"The range also holds the {apart} {how} instead."
+    )
+    if not 1 / DOUBTED < anchor.factor < DOUBTED:
+        yield (
+            "That is far from the prediction: "
+            "was it measured with this program, batch and GPU?"
         )
-    why += f"; temporaries may double, {figures.size(more)} more" if more else ""
-    return Advice(
-        f"Give each of {at} more work, or accumulate gradients", _saving(saves), why
-    )
 
 
-def _to_fit(found: Scaling, row: ScaleRow) -> Advice:
-    fit = found.request.fit or "batch"
-    largest = (
-        f"write {{{fit}}} in the command, and --fit {fit} finds the largest that fits"
-    )
-    what = f"set {MORE_MEMORY}" if _fits_with_more(found, row) else largest
-    lacks = figures.size((row.memory_bytes or 0) - (row.limit_bytes or 0))
-    return Advice(f"Make it fit at {gpus(row)}", None, f"{lacks} are missing; {what}")
+def _profile_notes(found: Scaling) -> Iterator[str]:
+    """How much of the computing time the costs of the profile cover."""
+    known = (item.row.covered_share for item in found.answer.rows)
+    shares = [share for share in known if share is not None]
+    if not shares:
+        return
+    covered = f"The profile's costs cover {figures.shares(shares)}"
+    yield f"{covered} of the computing time; the rest is estimated."
+    if max(shares) < LITTLE_COVERED:
+        yield (
+            "The profile is of another batch, program or jax: "
+            "profile the same work per GPU."
+        )
+
+
+def _limit_notes(found: Scaling) -> Iterator[str]:
+    """What the words of the table mean, and what no figure holds."""
+    if found.answer.first is None:
+        return
+    words = "Exposed: the GPU waits, nothing computes."
+    there = [item.row for item in found.answer.rows if not item.row.failure]
+    if len(there) > 1:
+        scales = f"a program scales if it keeps {figures.share(BREAKS, 0)}"
+        efficiency = "Efficiency: work per second and GPU against the first row"
+        words = f"{efficiency}; {scales}. {words}"
+    yield words
+    yield f"Not modelled: {NOT_MODELLED}."
 
 
 def _sections(found: Scaling) -> Iterator[Section]:
-    rows = [item for item in found.answer.rows if not item.row.failure]
-    head = "GPUs (count) | variant"
-    if len(found.answer.best) > 1:
-        yield Section(
-            "charts",
-            "Step and efficiency over GPUs",
-            _charts(found.answer.best),
-            open=True,
-        )
+    answer = found.answer
+    rows = [item for item in answer.rows if not item.row.failure]
+    if len(answer.best) > 1:
+        heading = "Step and efficiency over GPUs"
+        yield Section("charts", heading, _charts(answer.best), open=True)
     if rows:
-        ratios = table(
-            f"{head} | step / first (factor) | flat (factor) | efficiency (share) | from … to | costs",
-            (
-                (
-                    item.row.devices,
-                    _named(item.row),
-                    item.flat,
-                    1.0,
-                    item.efficiency,
-                    figures.shares(item.efficiency_range),
-                    item.row.costs_are,
-                )
-                for item in rows
-            ),
-        )
-        flat = Prose(
-            "flat: what a program that loses nothing would have, with the same work on each GPU.",
-            tone="soft",
-        )
-        yield Section("ratios", "Against the first row", (ratios, flat))
-        heads = f"{head} | collective | links | group (count) | a step (count) | time (time) | exposed (time)"
-        collectives = table(
-            f"{heads} | of the step (share)",
-            (
-                (
-                    item.row.devices,
-                    _named(item.row),
-                    one.kind,
-                    f"{many(one.hosts, 'host')}, network"
-                    if one.hosts > 1
-                    else one.fabric,
-                    one.group,
-                    one.count,
-                    one.time_us,
-                    one.exposed_us,
-                    one.exposed_us / item.row.step_us,
-                )
-                for item in rows
-                for one in item.row.by_collective
-            ),
-        )
-        yield Section("collectives", "Collectives by kind and links", (collectives,))
-        sizes = ("argument_bytes", "temp_bytes", "memory_bytes", "limit_bytes")
-        memory = table(
-            f"{head} | arguments (size) | temporaries (size) | in all (size) | jax's allocator has (size)",
-            (
-                (
-                    item.row.devices,
-                    _named(item.row),
-                    *(getattr(item.row, size) for size in sizes),
-                )
-                for item in rows
-            ),
-        )
-        yield Section("memory", "Device memory by XLA's report", (memory,))
+        yield _ratio_section(rows)
+        yield _collective_section(rows)
+        yield _memory_section(rows)
         yield Section("control", "Both compilations", scale_control.section(found))
     yield scale_account.section(found, rows)
-    refused = (item.row for item in found.answer.rows if item.row.failure)
-    reasons = ((row.devices, _named(row), printable(row.failure)) for row in refused)
-    yield Section("refused", "Sizes without a step", (table(f"{head} | why", reasons),))
-    yield Section(
-        "limits",
-        "What is not known",
-        (
-            Prose(
-                f"Not modelled: {NOT_MODELLED}. What published programs show of them widens the ranges with size."
-            ),
-            Prose(
-                "Steps of the table are scheduled by the latency-hiding scheduler without a profile, and a second time with "
-                "other kernels for matrix products."
-            ),
+    yield _refused_section(found)
+    yield LIMITS
+
+
+SIZE = "GPUs (count) | variant"
+"""The heads of the columns that name a row in every section."""
+LIMITS = Section(
+    "limits",
+    "What is not known",
+    (
+        Prose(
+            f"Not modelled: {NOT_MODELLED}. What published programs show of them "
+            "widens the ranges with size."
         ),
+        Prose(
+            "Steps of the table are scheduled by the latency-hiding scheduler without "
+            "a profile, and a second time with other kernels for matrix products."
+        ),
+    ),
+)
+
+
+def _size_of(row: ScaleRow) -> tuple[int, str]:
+    """The cells under `SIZE`."""
+    return row.devices, _named(row)
+
+
+def _ratio_section(rows: Sequence[Judged]) -> Section:
+    """Every step against the first row."""
+    heads = (
+        f"{SIZE} | step / first (factor) | flat (factor) | efficiency (share) "
+        "| from … to | costs"
     )
+    cells: list[tuple[Value, ...]] = []
+    for item in rows:
+        ends = figures.shares(item.efficiency_range)
+        ratio = (item.flat, 1.0, item.efficiency, ends, item.row.costs_are)
+        cells.append((*_size_of(item.row), *ratio))
+    flat = Prose(
+        "flat: what a program that loses nothing would have, with the same work on each GPU.",
+        tone="soft",
+    )
+    return Section("ratios", "Against the first row", (table(heads, cells), flat))
+
+
+def _collective_section(rows: Sequence[Judged]) -> Section:
+    """The collectives of every row by kind and links."""
+    heads = (
+        f"{SIZE} | collective | links | group (count) | a step (count) "
+        "| time (time) | exposed (time) | of the step (share)"
+    )
+    cells: list[tuple[Value, ...]] = []
+    for item in rows:
+        size = _size_of(item.row)
+        for one in item.row.by_collective:
+            share = one.exposed_us / item.row.step_us
+            what = (one.kind, _network_links(one), one.group, one.count)
+            cells.append((*size, *what, one.time_us, one.exposed_us, share))
+    heading = "Collectives by kind and links"
+    return Section("collectives", heading, (table(heads, cells),))
+
+
+def _network_links(item: Exposed) -> str:
+    """``NVLink``; ``8 hosts, network`` between hosts."""
+    return f"{_links(item)}, network" if item.hosts > 1 else item.fabric
+
+
+def _memory_section(rows: Sequence[Judged]) -> Section:
+    heads = (
+        f"{SIZE} | arguments (size) | temporaries (size) | in all (size) "
+        "| jax's allocator has (size)"
+    )
+    cells: list[tuple[Value, ...]] = []
+    for item in rows:
+        row = item.row
+        planned = (row.argument_bytes, row.temp_bytes, row.memory_bytes)
+        cells.append((*_size_of(row), *planned, row.limit_bytes))
+    heading = "Device memory by XLA's report"
+    return Section("memory", heading, (table(heads, cells),))
+
+
+def _refused_section(found: Scaling) -> Section:
+    refused = (item.row for item in found.answer.rows if item.row.failure)
+    cells = ((*_size_of(row), printable(row.failure)) for row in refused)
+    content = table(f"{SIZE} | why", cells)
+    return Section("refused", "Sizes without a step", (content,))
 
 
 def _charts(rows: Sequence[Judged]) -> tuple[Chart, Chart]:
@@ -557,10 +574,11 @@ def _step_chart(rows: Sequence[ScaleRow]) -> Chart:
     names = [figures.count(row.devices) for row in rows]
     up = charts.times(0.0, most_us * 1.15)
     plot = charts.Plot("Step, predicted", charts.columns(names, "GPUs"), up)
-    shown = [part for part in PARTS if any(getattr(row, f"{part}_us") for row in rows)]
+    steps = [_parts_of(row) for row in rows]
+    shown = [part for part in PARTS if any(parts[part] for parts in steps)]
     plot.key((part, PARTS[part]) for part in shown)
-    for place, row in enumerate(rows):
-        plot.stack(place, {part: getattr(row, f"{part}_us") for part in PARTS})
+    for place, (row, parts) in enumerate(zip(rows, steps, strict=True)):
+        plot.stack(place, parts)
         top = (place + 0.5, row.step_us)
         plot.text("name", top, figures.time(row.step_us), dy=-4)
     words = (
@@ -569,6 +587,16 @@ def _step_chart(rows: Sequence[ScaleRow]) -> Chart:
         for row in rows
     )
     return charts.drawn([plot], "; ".join(words))
+
+
+def _parts_of(row: ScaleRow) -> dict[str, float]:
+    """The parts of a step in microseconds, by their colour."""
+    return {
+        "compute": row.compute_us,
+        "exposed": row.exposed_us,
+        "copy": row.copy_us,
+        "idle": row.idle_us,
+    }
 
 
 def _efficiency_chart(rows: Sequence[Judged]) -> Chart:
@@ -603,94 +631,201 @@ def _efficiency_chart(rows: Sequence[Judged]) -> Chart:
     return charts.drawn([plot], words)
 
 
-def _next(found: Scaling) -> Way:
-    """The first action that is a command; where nothing can be run, what to do first."""
-    request, answer = found.request, found.answer
-    if answer.first is None:
-        if found.are_files:
-            return Way()
-        first = "write {devices} where the program takes its number of GPUs"
-        first = (
-            "correct the program"
-            if any("{" in word for word in request.words)
-            else first
-        )
-        return Way(done=f"{first}, then repeat the command")
-    if answer.nearest is not None and not answer.good:
-        if _fits_with_more(found, answer.nearest.row):
-            return Way(done=f"repeat with {MORE_MEMORY} in the environment")
-        vary = "write {batch} in the command, and give --vary batch=1,2,4,8 --fit batch"
-        if request.fit:
-            vary = f"give smaller values of --vary {request.fit}"
-        return Way(done=vary)
-    has_mesh = found.are_files or answer.breaks is None or answer.breaks.row.values
-    row = (answer.breaks or answer.best[-1]).row
-    known = scale_account.account_of(found, row)
-    if known is not None:
-        state = Known(account=known)
-        commands = {
-            Move.MEASURE: scale_account.measure(found, row),
-            Move.SEARCH: scale_account.tune(found, row),
-        }
-        if next_move(state) is not Move.END:
-            return to_way([account.follow(state, commands)])
-    if has_mesh:
-        return Way(
-            done="nothing that pgle can change shortens this step at these sizes"
-        )
-    return Way(done=f"repeat with {VARY}")
+@dataclass(frozen=True, slots=True)
+class ScaleHead:
+    """The verdict of ``pgle.scale/1``, and the GPUs and network that it is for."""
+
+    verdict: str
+    target: str
+    devices_per_host: int
+    network_gb_s: float
+    network_is: Literal["given", "assumed"]
 
 
-def _fits_with_more(found: Scaling, row: ScaleRow) -> bool:
-    """Whether a step that does not fit would do so if jax's allocator had `MOST_MEMORY` of the
-    GPU.
-    """
-    most = MOST_MEMORY * load_target(found.target).memory_bytes
-    return (row.memory_bytes or 0) <= most
+@dataclass(frozen=True, slots=True)
+class ScaleEnds:
+    """Where the program breaks, and by which collectives."""
+
+    scales_to: int | None
+    breaks_at: int | None
+    breaks_by: Exposed | None
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorDocument:
+    """A measured step, and what it multiplies the predicted steps by."""
+
+    devices: int
+    measured_us: float
+    predicted_us: float
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class SizeDocument:
+    """Which row it is; all that a row without a step has."""
+
+    devices: int
+    hosts: int
+    values: Mapping[str, str]
+    failure: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepDocument:
+    """The step of a row, and its efficiency against the first row."""
+
+    step_us: float
+    interval_us: tuple[float, float]
+    efficiency: float | None
+    efficiency_range: tuple[float, float]
+    predicted_us: float
+    against_first: float | None
+    module: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartsDocument:
+    """What the step of a row consists of."""
+
+    exposed_us: float
+    compute_us: float
+    copy_us: float
+    idle_us: float
+    ceiling_us: float
+    by_collective: tuple[Exposed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryDocument:
+    """The device memory of a row by XLA's report, and whether it fits."""
+
+    argument_bytes: int | None
+    temp_bytes: int | None
+    memory_bytes: int | None
+    limit_bytes: int | None
+    fits: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunDocument:
+    """The speed of a row, where its costs come from, and what it took to make it."""
+
+    tflops: float
+    costs_are: str
+    covered_share: float | None
+    tried: Mapping[str, int | None]
+    wall_s: float
 
 
 def document(found: Scaling, page: Path) -> dict[str, object]:
     """``pgle.scale/1`` without its name."""
-    way = _next(found)
+    answer = found.answer
+    rows = [_row_document(item, found) for item in answer.rows]
+    warnings = _warnings([item.row for item in answer.rows])
+    way = scale_advice.next_way(found)
+    follows = "".join(way.next) or way.done
     return {
-        "verdict": _verdict(found),
-        **text.picked(
-            found.hardware, "target=name devices_per_host network_gb_s=nic_gb_s"
-        ),
-        "network_is": "given" if found.request.names_network else "assumed",
-        "rows": [_plain(item, found) for item in found.answer.rows],
+        **text.joined(_head_document(found)),
+        "rows": rows,
         "control": scale_control.document(found),
-        **text.picked(
-            found.answer, "scales_to breaks_at=breaks.row.devices breaks_by=culprit"
-        ),
-        "anchor": found.answer.anchor and text.whole(found.answer.anchor, "factor"),
+        **text.joined(_ends_document(answer)),
+        "anchor": _anchor_document(answer.anchor),
         "not_modelled": NOT_MODELLED,
         "resumed": found.resumed,
         "page": str(page),
-        "next": "".join(way.next) or way.done,
-        "warnings": _warnings([item.row for item in found.answer.rows]),
+        "next": follows,
+        "warnings": warnings,
     }
 
 
-def _plain(item: Judged, found: Scaling) -> Mapping[str, object]:
-    head = text.picked(item.row, "devices hosts values") | {
-        "failure": item.row.failure or None
+def _head_document(found: Scaling) -> ScaleHead:
+    return ScaleHead(
+        verdict=_verdict(found),
+        target=found.hardware.name,
+        devices_per_host=found.hardware.devices_per_host,
+        network_gb_s=found.hardware.nic_gb_s,
+        network_is="given" if found.request.names_network else "assumed",
+    )
+
+
+def _ends_document(answer: ScaleAnswer) -> ScaleEnds:
+    breaks = answer.breaks
+    return ScaleEnds(
+        scales_to=answer.scales_to,
+        breaks_at=None if breaks is None else breaks.row.devices,
+        breaks_by=answer.culprit,
+    )
+
+
+def _anchor_document(anchor: Anchor | None) -> AnchorDocument | None:
+    if anchor is None:
+        return None
+    return AnchorDocument(
+        devices=anchor.devices,
+        measured_us=anchor.measured_us,
+        predicted_us=anchor.predicted_us,
+        factor=anchor.factor,
+    )
+
+
+def _row_document(item: Judged, found: Scaling) -> Mapping[str, object]:
+    """A row: which it is, and its step if it has one."""
+    row = item.row
+    size = SizeDocument(
+        devices=row.devices,
+        hosts=row.hosts,
+        values=row.values,
+        failure=row.failure or None,
+    )
+    if row.failure:
+        return text.joined(size)
+    return {
+        **text.joined(size, _step_document(item), _parts_document(row)),
+        **text.joined(_memory_document(row), _run_document(row)),
+        "control": scale_control.row_document(item, found),
+        "account": scale_account.document(found, row),
     }
-    if item.row.failure:
-        return head
-    return (
-        head
-        | text.picked(
-            item,
-            (
-                "step_us interval_us efficiency efficiency_range predicted_us=row.step_us against_first=flat row.module "
-                "row.exposed_us row.compute_us row.copy_us row.idle_us row.ceiling_us row.by_collective row.argument_bytes "
-                "row.temp_bytes row.memory_bytes row.limit_bytes row.fits row.tflops row.costs_are row.covered_share row.tried "
-                "row.wall_s"
-            ),
-        )
-        | {
-            "control": scale_control.row_document(item, found),
-            "account": scale_account.document(found, item.row),
-        }
+
+
+def _step_document(item: Judged) -> StepDocument:
+    return StepDocument(
+        step_us=item.step_us,
+        interval_us=item.interval_us,
+        efficiency=item.efficiency,
+        efficiency_range=item.efficiency_range,
+        predicted_us=item.row.step_us,
+        against_first=item.flat,
+        module=item.row.module,
+    )
+
+
+def _parts_document(row: ScaleRow) -> PartsDocument:
+    return PartsDocument(
+        exposed_us=row.exposed_us,
+        compute_us=row.compute_us,
+        copy_us=row.copy_us,
+        idle_us=row.idle_us,
+        ceiling_us=row.ceiling_us,
+        by_collective=row.by_collective,
+    )
+
+
+def _memory_document(row: ScaleRow) -> MemoryDocument:
+    return MemoryDocument(
+        argument_bytes=row.argument_bytes,
+        temp_bytes=row.temp_bytes,
+        memory_bytes=row.memory_bytes,
+        limit_bytes=row.limit_bytes,
+        fits=row.fits,
+    )
+
+
+def _run_document(row: ScaleRow) -> RunDocument:
+    return RunDocument(
+        tflops=row.tflops,
+        costs_are=row.costs_are,
+        covered_share=row.covered_share,
+        tried=row.tried,
+        wall_s=row.wall_s,
     )

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from pgle.account.value import Account, OpportunityKind
+from pgle.errors import many
 from pgle.masking import kept_argv
 from pgle.next import Next
 from pgle.report import account
-from pgle.report.page import figures
 from pgle.report.page.value import Cell, Section, Value, table
 from pgle.report.scale_control import named
 from pgle.requests.shared import Network
@@ -138,4 +138,4 @@ def _shape(trial: SizeTrial) -> tuple[object, ...]:
 
 def gpus(row: ScaleRow) -> str:
     """``64 GPUs``."""
-    return f"{figures.count(row.devices)} {'GPU' if row.devices == 1 else 'GPUs'}"
+    return many(row.devices, "GPU")

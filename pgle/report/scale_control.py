@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from pgle.errors import many, printable
 from pgle.report.control import STAGE
 from pgle.report.page import figures
 from pgle.report.page.value import Prose, Table, Value, table
 from pgle.run.scale import Scaling
-from pgle.scale.answer import Judged, ScaleAnswer, ScaleRow
+from pgle.scale.answer import Judged, RowControl, ScaleAnswer, ScaleRow
+from pgle.scale.control import ScaleControl
 
 
 def depends_words(found: Scaling) -> str:
@@ -46,24 +48,34 @@ def notes(found: Scaling) -> Iterator[str]:
     checked = [row.control for row in there if row.control is not None]
     failed = [one for one in checked if one.failure]
     control = found.control
-    if control is None:
-        same = (
-            f"control ({checked[0].flag}): the same programs; "
-            if checked and not failed
-            else ""
-        )
-        yield _sentence(f"{same}{STAGE}.")
-    else:
-        flag = next(one.flag for one in checked if one.row is not None)
-        yield _sentence(f"control ({flag}): {_last(control.other)}; {STAGE}.")
+    yield _sentence(f"{_stage(checked, control)}{STAGE}.")
     if failed:
         rows = many(len(failed), "row")
-        yield f"Not checked by a second compilation: {rows}; {printable(failed[0].failure)}"
-    for row in () if control is None else control.fits:
-        yield f"{figures.count(row.devices)} GPUs {named(row)}: whether it fits depends on autotuning."
-    for one, two in () if control is None or control.is_other_best else control.swapped:
-        at = figures.count(one.devices)
-        yield f"Whether {named(one)} or {named(two)} is faster at {at} GPUs depends on autotuning."
+        why = printable(failed[0].failure)
+        yield f"Not checked by a second compilation: {rows}; {why}"
+    if control is not None:
+        yield from _depending(control)
+
+
+def _stage(checked: Sequence[RowControl], control: ScaleControl | None) -> str:
+    """What the second compilation found, as the beginning of a sentence; empty if there is none."""
+    if control is not None:
+        flag = next(one.flag for one in checked if one.row is not None)
+        return f"control ({flag}): {_last(control.other)}; "
+    if checked and not any(one.failure for one in checked):
+        return f"control ({checked[0].flag}): the same programs; "
+    return ""
+
+
+def _depending(control: ScaleControl) -> Iterator[str]:
+    """What changes with autotuning: whether rows fit, and which of two variants is faster."""
+    for row in control.fits:
+        size = f"{figures.count(row.devices)} GPUs {named(row)}"
+        yield f"{size}: whether it fits depends on autotuning."
+    for one, two in () if control.is_other_best else control.swapped:
+        at = f"at {figures.count(one.devices)} GPUs"
+        which = f"Whether {named(one)} or {named(two)}"
+        yield f"{which} is faster {at} depends on autotuning."
 
 
 def _last(answer: ScaleAnswer) -> str:
@@ -92,8 +104,8 @@ def section(found: Scaling) -> tuple[Prose | Table, ...]:
         "| control's (share) | exposed (time) | control's (time)"
     )
     why = (
-        "Without a GPU XLA cannot time kernels of matrix products. The second compilation of each row takes other "
-        "kernels. Ranges hold both."
+        "Without a GPU XLA cannot time kernels of matrix products. "
+        "The second compilation of each row takes other kernels. Ranges hold both."
     )
     return table(heads, rows), Prose(why, tone="soft")
 
@@ -111,34 +123,59 @@ def _row(one: Judged, two: Judged) -> tuple[Value, ...]:
     )
 
 
-def document(found: Scaling) -> dict[str, object] | None:
+@dataclass(frozen=True, slots=True)
+class ScaleControlDocument:
+    """The verdict of the second compilation."""
+
+    depends: bool
+    scales_to: int | None
+    breaks_at: int | None
+    best: Mapping[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class RowControlDocument:
+    """A row by the second compilation."""
+
+    flag: str
+    same_program: bool
+    failure: str | None
+    step_us: float | None = None
+    efficiency: float | None = None
+    exposed_us: float | None = None
+
+
+def document(found: Scaling) -> ScaleControlDocument | None:
     """The verdict of the second compilation; None if there is none."""
     control = found.control
     if control is None:
         return None
-    breaks = control.other.breaks
-    return {
-        "depends": control.depends,
-        "scales_to": control.other.scales_to,
-        "breaks_at": None if breaks is None else breaks.row.devices,
-        "best": dict(control.other.best[-1].row.values) if control.other.best else None,
-    }
+    other = control.other
+    return ScaleControlDocument(
+        depends=control.depends,
+        scales_to=other.scales_to,
+        breaks_at=None if other.breaks is None else other.breaks.row.devices,
+        best=other.best[-1].row.values if other.best else None,
+    )
 
 
-def row_document(item: Judged, found: Scaling) -> dict[str, object] | None:
+def row_document(item: Judged, found: Scaling) -> RowControlDocument | None:
     """A row by the second compilation; None if nothing hangs on kernels of products."""
     kept = item.row.control
     if kept is None:
         return None
-    other = None
-    if found.control is not None and kept.row is not None:
-        at = next(place for place, one in enumerate(found.answer.rows) if one is item)
-        other = found.control.other.rows[at]
-    return {
-        "flag": kept.flag,
-        "same_program": kept.row is None and not kept.failure,
-        "failure": kept.failure or None,
-        "step_us": None if other is None else other.step_us,
-        "efficiency": None if other is None else other.efficiency,
-        "exposed_us": None if other is None else other.row.exposed_us,
-    }
+    alone = RowControlDocument(
+        flag=kept.flag,
+        same_program=kept.row is None and not kept.failure,
+        failure=kept.failure or None,
+    )
+    if found.control is None or kept.row is None:
+        return alone
+    at = next(place for place, one in enumerate(found.answer.rows) if one is item)
+    other = found.control.other.rows[at]
+    return replace(
+        alone,
+        step_us=other.step_us,
+        efficiency=other.efficiency,
+        exposed_us=other.row.exposed_us,
+    )

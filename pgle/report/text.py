@@ -403,6 +403,14 @@ def whole(value: Any, names: str) -> dict[str, Any]:
     return {**plain(value), **picked(value, names)}
 
 
+def joined(*parts: object) -> dict[str, Any]:
+    """The fields of several dataclasses as one JSON object, in their order."""
+    found: dict[str, Any] = {}
+    for part in parts:
+        found |= plain(part)
+    return found
+
+
 def as_json(schema: str, value: Any) -> str:
     """The object as indented JSON text; ``schema`` such as ``pgle.verify/1`` comes first. What a
     terminal acts upon, or UTF-8 cannot encode, is escaped.
