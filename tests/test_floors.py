@@ -75,7 +75,7 @@ ROOMS = {
         "chrome_trace pictures",
         "account",
         "next_steps",
-        "compare flags start control",
+        "compare history flags start control",
         "profiles traces step_sections step_differences",
         "conversions verify analyze predict scale_control",
         "tune scale_account",

@@ -93,7 +93,7 @@ def add(**options: Any) -> Answer[Any]:
     \b
     pgle history add runs/a/perf --name llama-7b
     """
-    from pgle.report import compare as report
+    from pgle.report import history as report
     from pgle.report.next_steps import after_entry
     from pgle.run.ask.machine import git_commit
     from pgle.run.compare import add_entry, hardware_name, read_history

@@ -1,27 +1,34 @@
-"""Step times: two sides compared, as a page, as JSON and for continuous integration; and a history
-of them.
-"""
+"""Step times of two sides compared, as a page, as JSON and for continuous integration."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pgle.errors import UserError, many, one_line, printable
+from pgle.errors import UserError, one_line, printable
 from pgle.next import Commands, to_way
-from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.plain import markdown
 from pgle.report.page.value import Cell, Page, Prose, Section, Table, Tone, Value, table
-from pgle.steps.compare import Comparison, LimitCheck, Outcome, Verdict, overall
-from pgle.steps.estimate import SAME_PLACE, UNKNOWN_PLACE, Entry, Trend
-from pgle.steps.series import Side
+from pgle.report.text import plain
+from pgle.steps.compare import (
+    Comparison,
+    LimitCheck,
+    LossChange,
+    Outcome,
+    Verdict,
+    overall,
+)
+from pgle.steps.estimate import SAME_PLACE, UNKNOWN_PLACE, LaunchSpread
+from pgle.steps.series import LeftOut, Malformed, Side, StepTimes
 
 FINE = 0.01  # an interval narrower than this share of the step gets a second decimal
+MOST_RANGES = 4  # ranges of step numbers that a line names
 TONES: dict[Verdict, Tone] = {Verdict.FASTER: "good", Verdict.SLOWER: "bad"}
 MARKS: dict[Outcome, tuple[str, Tone]] = {
     Outcome.OK: ("ok", "good"),
@@ -41,41 +48,54 @@ def comparison_page(
         checks: the limits; of one that was not asked for nothing is shown.
         following: commands to type next.
     """
-    base, new = printable(found.base.label), printable(found.new.label)
-    runs = (len(found.base.runs), len(found.new.runs))
-    several = f"{runs[0]:,} + {runs[1]:,} runs" if max(runs) > 1 else ""
-    steps = f"{found.base.steps:,} + {found.new.steps:,} steps"
-    broken = any(check.failed for check in checks)
-    on_launches = [
-        line for line in found.warnings if line.startswith("one launch per side")
-    ]
+    base = printable(found.base.label)
+    new = printable(found.new.label)
+    identity = (f"{base} → {new}", *_counts(found), *_place(found))
+    notes = (*check_lines(checks), *_assumed(found))
+    others = [line for line in found.warnings if not _is_on_launches(line)]
     return Page(
         title=f"pgle compare: {base} and {new}",
-        identity=(f"{base} → {new}", several, steps, *_place(found)),
+        identity=identity,
         verdict=headline(found),
-        tone="bad"
-        if broken
-        else "warn"
-        if found.unlike
-        else TONES.get(found.verdict, ""),
+        tone=_tone(found, checks),
         table=sides_table(found),
-        notes=(*check_lines(checks), *_assumed(found)),
-        sections=(
-            Section(
-                "runs",
-                "What was compared",
-                (table(["", base, new], _about(found), shown=99),),
-                open=True,
-            ),
-            Section(
-                "statistics",
-                "How it was decided",
-                tuple(map(Prose, (*_method(found), *on_launches))),
-            ),
-        ),
+        notes=notes,
+        sections=(_runs_section(found), _statistics_section(found)),
         way=to_way(following),
-        warnings=tuple(line for line in found.warnings if line not in on_launches),
+        warnings=tuple(others),
     )
+
+
+def _runs_section(found: Comparison) -> Section:
+    heads = ["", printable(found.base.label), printable(found.new.label)]
+    about = table(heads, _about(found), shown=99)
+    return Section("runs", "What was compared", (about,), open=True)
+
+
+def _statistics_section(found: Comparison) -> Section:
+    on_launches = filter(_is_on_launches, found.warnings)
+    lines = (*_method(found), *on_launches)
+    return Section("statistics", "How it was decided", tuple(map(Prose, lines)))
+
+
+def _is_on_launches(line: str) -> bool:
+    """Whether a warning is about single launches: a note of the first screen says it already."""
+    return line.startswith("one launch per side")
+
+
+def _counts(found: Comparison) -> Iterator[str]:
+    """Runs of both sides if a side has several, and steps."""
+    base = len(found.base.runs)
+    new = len(found.new.runs)
+    if max(base, new) > 1:
+        yield f"{base:,} + {new:,} runs"
+    yield f"{found.base.steps:,} + {found.new.steps:,} steps"
+
+
+def _tone(found: Comparison, checks: Iterable[LimitCheck]) -> Tone:
+    if any(check.failed for check in checks):
+        return "bad"
+    return "warn" if found.unlike else TONES.get(found.verdict, "")
 
 
 def headline(found: Comparison) -> str:
@@ -86,20 +106,22 @@ def headline(found: Comparison) -> str:
 
 
 def _change(found: Comparison) -> str:
-    digits, simulated = _digits(found), ", simulated" if found.simulated else ""
+    digits = _digits(found)
+    simulated = ", simulated" if found.simulated else ""
     low, high = (edge - 1 for edge in found.ci)
     level = f"{found.assumptions.confidence * 100:g} % CI"
     if not math.isfinite(high):
         return f"Undecided{simulated}: {_signed(found.change, 2)}, with no interval"
     if found.verdict in TONES:
-        size, *edges = (
-            figures.share(abs(value), digits)
-            for value in (found.change, *sorted((low, high), key=abs))
+        nearer, farther = sorted((abs(low), abs(high)))
+        size = figures.share(abs(found.change), digits)
+        ends = figures.between(
+            figures.share(nearer, digits), figures.share(farther, digits)
         )
-        return f"{size} {found.verdict}{simulated} ({figures.between(*edges)}, {level})"
+        return f"{size} {found.verdict}{simulated} ({ends}, {level})"
     word = "The same" if found.verdict is Verdict.SAME else "Undecided"
-    between = figures.between(_signed(low, digits), _signed(high, digits))
-    return f"{word}{simulated}: {_signed(found.change, digits)} ({between}, {level})"
+    ends = figures.between(_signed(low, digits), _signed(high, digits))
+    return f"{word}{simulated}: {_signed(found.change, digits)} ({ends}, {level})"
 
 
 def _digits(found: Comparison) -> int:
@@ -114,31 +136,32 @@ def _signed(value: float, digits: int) -> str:
 
 def sides_table(found: Comparison) -> Table:
     """A row for each side, and one for the change; ``~`` marks a change within noise."""
-    loss = (
-        found.loss
-        if found.loss is not None and not math.isnan(found.loss.base)
-        else None
-    )
+    is_clear = found.verdict in TONES
+    signed = _signed(found.change, _digits(found))
+    change = Cell(signed if is_clear else f"~ {signed}", TONES.get(found.verdict, ""))
     rows: list[list[Value]] = [
         [printable(side.label), side.median_s * 1e6, side.spread]
         for side in (found.base, found.new)
     ]
-    change = f"{'' if found.verdict in TONES else '~ '}{_signed(found.change, _digits(found))}"
-    rows.append(["change", Cell(change, TONES.get(found.verdict, "")), ""])
-    if loss is not None:
-        known = [
-            f"{value:.5g}" if math.isfinite(value) else "not finite"
-            for value in (loss.base, loss.new)
-        ]
-        grown = (
-            figures.change(loss.change, 2)
-            if math.isfinite(loss.change)
-            else Cell("not finite", "bad")
-        )
-        rows = [[*row, value] for row, value in zip(rows, (*known, grown), strict=True)]
-    return table(
-        ["", "step (time)", "± (share)", *["loss (rate)"] * (loss is not None)], rows
-    )
+    rows.append(["change", change, ""])
+    heads = ["", "step (time)", "± (share)"]
+    if found.loss is not None and not math.isnan(found.loss.base):
+        heads.append("loss (rate)")
+        losses = _loss_cells(found.loss)
+        rows = [[*row, value] for row, value in zip(rows, losses, strict=True)]
+    return table(heads, rows)
+
+
+def _loss_cells(loss: LossChange) -> tuple[Value, Value, Value]:
+    """The loss of both sides, and its change."""
+    change: Value = Cell("not finite", "bad")
+    if math.isfinite(loss.change):
+        change = figures.change(loss.change, 2)
+    return _loss_text(loss.base), _loss_text(loss.new), change
+
+
+def _loss_text(value: float) -> str:
+    return f"{value:.5g}" if math.isfinite(value) else "not finite"
 
 
 def check_lines(checks: Iterable[LimitCheck]) -> Iterator[Cell]:
@@ -146,12 +169,16 @@ def check_lines(checks: Iterable[LimitCheck]) -> Iterator[Cell]:
     for check in checks:
         if check.found:
             word, tone = MARKS[check.outcome]
-            advice = (
-                ""
-                if check.command
-                else f"{'' if check.found.endswith('?') else '.'} {check.advice}"
-            )
-            yield Cell(f"{word} {check.name}: {check.found}{advice}".rstrip(" ."), tone)
+            line = f"{word} {check.name}: {check.found}{_advice(check)}"
+            yield Cell(line.rstrip(" ."), tone)
+
+
+def _advice(check: LimitCheck) -> str:
+    """What follows the finding of a check, from its full stop on; empty if a command says more."""
+    if check.command:
+        return ""
+    stop = "" if check.found.endswith("?") else "."
+    return f"{stop} {check.advice}"
 
 
 def _assumed(found: Comparison) -> Iterator[Cell]:
@@ -159,27 +186,28 @@ def _assumed(found: Comparison) -> Iterator[Cell]:
     spread = found.estimate.spread
     if spread is UNKNOWN_PLACE or spread is SAME_PLACE:
         half = figures.share(spread.half_width(found.assumptions.confidence), 2)
-        yield Cell(
-            f"One launch per side: launches are assumed to differ by up to ±{half} (--abba measures it)",
-            "soft",
-        )
+        assumed = f"launches are assumed to differ by up to ±{half}"
+        yield Cell(f"One launch per side: {assumed} (--abba measures it)", "soft")
 
 
 def _method(found: Comparison) -> Iterator[str]:
     """How the figures were made, and what they can see."""
-    design, (base, new), p = found.estimate.design, found.estimate.n, found.estimate.p
+    design, p = found.estimate.design, found.estimate.p
+    base, new = found.estimate.n
     yield f"unit: {design.unit} ({base:,} of base, {new:,} of new); {design.text}"
     if p is not None:
-        yield f"p ({design.test}): {'<0.001' if p < 0.001 else f'{p:.3f}'}"
+        value = "<0.001" if p < 0.001 else f"{p:.3f}"
+        yield f"p ({design.test}): {value}"
     if not math.isinf(found.minimum_detectable):
-        yield f"These runs detect {figures.share(found.minimum_detectable, 2)} with 80 % probability."
+        least = figures.share(found.minimum_detectable, 2)
+        yield f"These runs detect {least} with 80 % probability."
 
 
 def _place(found: Comparison) -> Iterator[str]:
     """GPUs and versions that all runs have in common, the date of the newest, and whether a GPU was
     measured.
     """
-    known = [run.series.about for side in (found.base, found.new) for run in side.runs]
+    known = [run.series.about for run in _runs(found)]
     for name in ("hardware", "jax", "jaxlib"):
         values = {item.get(name, "") for item in known}
         if len(values) == 1 and (value := values.pop()):
@@ -188,27 +216,33 @@ def _place(found: Comparison) -> Iterator[str]:
     yield "simulated" if found.simulated else "measured"
 
 
+def _runs(found: Comparison) -> tuple[StepTimes, ...]:
+    """The runs of both sides."""
+    return (*found.base.runs, *found.new.runs)
+
+
 def _about(found: Comparison) -> Iterator[tuple[str, ...]]:
     """Rows (name, of base, of new) on where the runs come from."""
     sides = (found.base, found.new)
     yield "runs", *(str(len(side.runs)) for side in sides)
     yield "steady steps", *(figures.count(side.steps) for side in sides)
     yield "left out", *map(left_out_text, sides)
-    yield (
-        "read from",
-        *(
-            ", ".join(dict.fromkeys(run.series.source for run in side.runs))
-            for side in sides
-        ),
-    )
-    for name in dict.fromkeys(
-        name for side in sides for run in side.runs for name in run.series.about
-    ):
-        known = (
-            (run.series.about.get(name, "not recorded") for run in side.runs)
-            for side in sides
-        )
-        yield name, *(", ".join(dict.fromkeys(values)) for values in known)
+    yield "read from", *map(_sources, sides)
+    names: dict[str, None] = {}
+    for run in _runs(found):
+        names |= dict.fromkeys(run.series.about)
+    for name in names:
+        yield name, *(_recorded(side, name) for side in sides)
+
+
+def _sources(side: Side) -> str:
+    return ", ".join(dict.fromkeys(run.series.source for run in side.runs))
+
+
+def _recorded(side: Side, name: str) -> str:
+    """What the runs of a side recorded under a name, each value once."""
+    values = (run.series.about.get(name, "not recorded") for run in side.runs)
+    return ", ".join(dict.fromkeys(values))
 
 
 def left_out_text(side: Side) -> str:
@@ -232,44 +266,163 @@ def _ranges(steps: Sequence[int]) -> str:
             parts[-1][1] = step
         else:
             parts.append([step, step])
-    texts = [str(a) if a == b else f"{a}–{b}" for a, b in parts]
-    return ", ".join(texts[:4]) + (", …" if len(texts) > 4 else "")
+    texts = list(itertools.starmap(_range_text, parts))
+    more = ", …" if len(texts) > MOST_RANGES else ""
+    return f"{', '.join(texts[:MOST_RANGES])}{more}"
+
+
+def _range_text(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}–{last}"
+
+
+@dataclass(frozen=True, slots=True)
+class PairOfUnits:
+    """How many units each side has."""
+
+    base: int
+    new: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReach:
+    """How much lower and higher the difference may be by the model of simulated runs."""
+
+    below: float
+    above: float
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsDocument:
+    """A comparison in numbers. Shares are fractions, ``ci`` is of the ratio."""
+
+    verdict: Verdict
+    ratio: float
+    ci: tuple[float, float]
+    p: float | None
+    n: PairOfUnits
+    minimum_detectable: float
+    confidence: float
+    design: str
+    method: str
+    test: str
+    run_noise: float | None
+    launch_spread: LaunchSpread | None
+    simulated: bool
+    model_reach: ModelReach
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRun:
+    """Where the steps of a run come from, and how many count."""
+
+    source: str
+    format: str
+    malformed: tuple[Malformed, ...]
+    median_s: float
+    left_out: tuple[LeftOut, ...]
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class SideDocument:
+    """One side of a comparison; times are in seconds."""
+
+    label: str
+    median_s: float
+    spread: float
+    steps: int
+    stall_share: float
+    runs: tuple[ComparedRun, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LossGuard:
+    """The loss of both sides."""
+
+    name: str
+    base: float
+    new: float
+    basis: str
+    change: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedLimit:
+    """One limit and how it went."""
+
+    name: str
+    outcome: Outcome
+    message: str
+    ok: bool | None
 
 
 def document(found: Comparison, checks: Sequence[LimitCheck]) -> dict[str, Any]:
-    """The fields of ``pgle.compare/1``. Shares are fractions, ``ci`` is of the ratio, times are in
-    seconds.
-    """
+    """The fields of ``pgle.compare/1``."""
     outcome = overall(checks)
-    return {
-        **text.picked(found, "verdict ratio ci estimate.p"),
-        "n": dict(zip(("base", "new"), found.estimate.n, strict=True)),
-        **text.picked(found, "minimum_detectable assumptions.confidence"),
-        **text.picked(
-            found.estimate,
-            "design=design.unit method=design.text test=design.test run_noise=spread.share",
-        ),
-        **text.picked(found, "launch_spread=estimate.spread simulated"),
-        "model_reach": dict(zip(("below", "above"), found.estimate.model, strict=True)),
+    is_ok = None if outcome is Outcome.CANNOT_TELL else outcome is Outcome.OK
+    limits = [
+        CheckedLimit(check.name, check.outcome, check.message, check.ok)
+        for check in checks
+    ]
+    after = {
         "base": _side(found.base),
         "new": _side(found.new),
-        "guards": [{"name": "loss", **text.whole(found.loss, "change")}]
-        if found.loss
-        else [],
-        "ok": None if outcome is Outcome.CANNOT_TELL else outcome is Outcome.OK,
+        "guards": [_loss_guard(found.loss)] if found.loss else [],
+        "ok": is_ok,
         "outcome": outcome,
-        "checks": [text.picked(check, "name outcome message ok") for check in checks],
+        "checks": limits,
         "footnotes": found.warnings,
     }
+    return {**plain(_statistics(found)), **plain(after)}
 
 
-def _side(side: Side) -> dict[str, Any]:
-    names = "series.source series.format series.malformed median_s left_out"
-    runs = [text.picked(run, names) | {"steps": len(run)} for run in side.runs]
-    return {
-        **text.picked(side, "label median_s spread steps stall_share"),
-        "runs": runs,
-    }
+def _statistics(found: Comparison) -> StatisticsDocument:
+    estimate = found.estimate
+    design, spread = estimate.design, estimate.spread
+    run_noise = None if spread is None else spread.share
+    return StatisticsDocument(
+        verdict=found.verdict,
+        ratio=found.ratio,
+        ci=found.ci,
+        p=estimate.p,
+        n=PairOfUnits(*estimate.n),
+        minimum_detectable=found.minimum_detectable,
+        confidence=found.assumptions.confidence,
+        design=design.unit,
+        method=design.text,
+        test=design.test,
+        run_noise=run_noise,
+        launch_spread=spread,
+        simulated=found.simulated,
+        model_reach=ModelReach(*estimate.model),
+    )
+
+
+def _side(side: Side) -> SideDocument:
+    return SideDocument(
+        label=side.label,
+        median_s=side.median_s,
+        spread=side.spread,
+        steps=side.steps,
+        stall_share=side.stall_share,
+        runs=tuple(map(_compared_run, side.runs)),
+    )
+
+
+def _compared_run(run: StepTimes) -> ComparedRun:
+    series = run.series
+    return ComparedRun(
+        source=series.source,
+        format=series.format,
+        malformed=series.malformed,
+        median_s=run.median_s,
+        left_out=run.left_out,
+        steps=len(run),
+    )
+
+
+def _loss_guard(loss: LossChange) -> LossGuard:
+    return LossGuard("loss", loss.base, loss.new, loss.basis, loss.change)
 
 
 ICONS = {
@@ -283,9 +436,8 @@ ICONS = {
 def summary(found: Comparison, checks: Sequence[LimitCheck]) -> str:
     """The page as the summary of a job of GitHub Actions."""
     page = comparison_page(found, checks)
-    return markdown(
-        replace(page, verdict=f"{ICONS[found.verdict]} pgle compare: {page.verdict}")
-    )
+    verdict = f"{ICONS[found.verdict]} pgle compare: {page.verdict}"
+    return markdown(replace(page, verdict=verdict))
 
 
 def outputs(found: Comparison, checks: Sequence[LimitCheck]) -> dict[str, str]:
@@ -295,19 +447,24 @@ def outputs(found: Comparison, checks: Sequence[LimitCheck]) -> dict[str, str]:
     ``ok`` is true, false or cannot-tell.
     """
     outcome = overall(checks)
-    short = (
+    ok = {Outcome.OK: "true", Outcome.FAIL: "false"}.get(outcome, outcome.value)
+    low, high = map(_number, found.ci)
+    p = found.estimate.p
+    p_text = "" if p is None else f"{p:.6g}"
+    short = "; ".join(
         f"{check.name}: {check.message}" for check in checks if check.ok is not True
     )
+    message = one_line(short or headline(found))
     return {
         "verdict": found.verdict.value,
-        "ok": {Outcome.OK: "true", Outcome.FAIL: "false"}.get(outcome, outcome.value),
+        "ok": ok,
         "ratio": f"{found.ratio:.6f}",
         "change": f"{found.change:+.2%}",
-        "ci-low": _number(found.ci[0]),
-        "ci-high": _number(found.ci[1]),
-        "p": "" if found.estimate.p is None else f"{found.estimate.p:.6g}",
+        "ci-low": low,
+        "ci-high": high,
+        "p": p_text,
         "minimum-detectable": _number(found.minimum_detectable),
-        "message": one_line("; ".join(short) or headline(found)),
+        "message": message,
     }
 
 
@@ -323,11 +480,10 @@ def append(
     """Append the summary to the file in $GITHUB_STEP_SUMMARY and the outputs to that in
     $GITHUB_OUTPUT.
     """
+    lines = [f"{name}={value}\n" for name, value in outputs(found, checks).items()]
     texts = {
         "GITHUB_STEP_SUMMARY": summary(found, checks),
-        "GITHUB_OUTPUT": "".join(
-            f"{name}={value}\n" for name, value in outputs(found, checks).items()
-        ),
+        "GITHUB_OUTPUT": "".join(lines),
     }
     if not any(environ.get(name) for name in texts):
         remedy = "--github is for GitHub Actions; elsewhere use --json or --html"
@@ -347,79 +503,3 @@ def append(
             raise UserError(
                 f"cannot be written ({error.strerror})", where=f"${name}", remedy=remedy
             ) from None
-
-
-NEWEST = 5  # entries of a history on the first screen
-
-
-def history_page(
-    path: object,
-    added: Entry,
-    trend: Trend,
-    *,
-    warnings: Sequence[str] = (),
-    following: Commands = (),
-) -> Page:
-    """A page on an entry that was added, and on its trend: the newest entries first."""
-    time = f"{figures.time(added.median_s * 1e6)} ± {figures.share(added.spread)}"
-    return Page(
-        title=f"{path} · pgle history add",
-        identity=(_named(trend), _entry_count(trend), str(path)),
-        verdict=f"Added: {time}, {many(added.steps, 'steady step')}",
-        tone="good",
-        table=_entries(trend),
-        notes=(_noise(trend),),
-        way=to_way(following),
-        warnings=tuple(warnings),
-    )
-
-
-def _entries(trend: Trend) -> Table:
-    """The newest first."""
-    rows = (
-        (
-            entry.time[:16],
-            printable(entry.commit),
-            entry.median_s * 1e6,
-            entry.median_s / trend.level_s - 1,
-            entry.spread,
-            entry.steps,
-            printable(entry.note),
-        )
-        for entry in reversed(trend.entries)
-    )
-    heads = "time | commit | step (time) | against now (change) | ± (share) | steps (count) | note"
-    return table(heads, rows, shown=NEWEST)
-
-
-def _entry_count(trend: Trend) -> str:
-    count = len(trend.entries)
-    return "1 entry" if count == 1 else f"{count:,} entries"
-
-
-def _named(trend: Trend) -> str:
-    kind = " (simulated)" if any(entry.simulated for entry in trend.entries) else ""
-    return f"{printable(trend.name)} on {printable(trend.hardware)}{kind}"
-
-
-def _noise(trend: Trend) -> str:
-    """How much launches differ, and from how many entries that is known."""
-    if trend.noise is None:
-        return "One entry at this level. Add more runs to measure how much launches differ."
-    is_all = len(trend.present) == len(trend.entries)
-    since = (
-        "" if is_all else f" since {trend.present[0].time[:16]}, when the level changed"
-    )
-    entries = f"{len(trend.present)} entries{since}"
-    return f"Launches differ by {figures.share(trend.noise, 2)} (standard deviation of {entries})."
-
-
-def history_document(
-    path: object, trend: Trend, warnings: Iterable[str]
-) -> dict[str, Any]:
-    """``pgle.history/1``: the trend with its entries, present level and noise."""
-    return {
-        "file": str(path),
-        "trend": text.whole(trend, "level_s noise"),
-        "warnings": list(warnings),
-    }

@@ -1,0 +1,111 @@
+"""The step times that a history keeps, as a page and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pgle.errors import many, printable
+from pgle.next import Commands, to_way
+from pgle.report.page import figures
+from pgle.report.page.value import Page, Table, table
+from pgle.steps.estimate import Entry, Trend
+
+NEWEST = 5  # entries of a history on the first screen
+
+
+def history_page(
+    path: object,
+    added: Entry,
+    trend: Trend,
+    *,
+    warnings: Sequence[str] = (),
+    following: Commands = (),
+) -> Page:
+    """A page on an entry that was added, and on its trend: the newest entries first."""
+    time = f"{figures.time(added.median_s * 1e6)} ± {figures.share(added.spread)}"
+    steps = many(added.steps, "steady step")
+    return Page(
+        title=f"{path} · pgle history add",
+        identity=(_named(trend), _entry_count(trend), str(path)),
+        verdict=f"Added: {time}, {steps}",
+        tone="good",
+        table=_entries(trend),
+        notes=(_noise(trend),),
+        way=to_way(following),
+        warnings=tuple(warnings),
+    )
+
+
+def _entries(trend: Trend) -> Table:
+    """The newest first."""
+    rows = (
+        (
+            entry.time[:16],
+            printable(entry.commit),
+            entry.median_s * 1e6,
+            entry.median_s / trend.level_s - 1,
+            entry.spread,
+            entry.steps,
+            printable(entry.note),
+        )
+        for entry in reversed(trend.entries)
+    )
+    heads = "time | commit | step (time) | against now (change) | ± (share) | steps (count) | note"
+    return table(heads, rows, shown=NEWEST)
+
+
+def _entry_count(trend: Trend) -> str:
+    count = len(trend.entries)
+    return "1 entry" if count == 1 else f"{count:,} entries"
+
+
+def _named(trend: Trend) -> str:
+    kind = " (simulated)" if any(entry.simulated for entry in trend.entries) else ""
+    return f"{printable(trend.name)} on {printable(trend.hardware)}{kind}"
+
+
+def _noise(trend: Trend) -> str:
+    """How much launches differ, and from how many entries that is known."""
+    if trend.noise is None:
+        return "One entry at this level. Add more runs to measure how much launches differ."
+    is_all = len(trend.present) == len(trend.entries)
+    since = (
+        "" if is_all else f" since {trend.present[0].time[:16]}, when the level changed"
+    )
+    entries = f"{len(trend.present)} entries{since}"
+    return f"Launches differ by {figures.share(trend.noise, 2)} (standard deviation of {entries})."
+
+
+@dataclass(frozen=True, slots=True)
+class TrendDocument:
+    """The entries of one name and hardware, with their present level in seconds and noise."""
+
+    name: str
+    hardware: str
+    entries: tuple[Entry, ...]
+    level_s: float
+    noise: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryDocument:
+    """``pgle.history/1``."""
+
+    file: str
+    trend: TrendDocument
+    warnings: tuple[str, ...]
+
+
+def history_document(
+    path: object, trend: Trend, warnings: Iterable[str]
+) -> HistoryDocument:
+    """The trend that an entry was added to, and the file that keeps it."""
+    listed = TrendDocument(
+        name=trend.name,
+        hardware=trend.hardware,
+        entries=trend.entries,
+        level_s=trend.level_s,
+        noise=trend.noise,
+    )
+    return HistoryDocument(str(path), listed, tuple(warnings))
