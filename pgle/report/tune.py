@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pgle.account.value import OpportunityKind
@@ -22,6 +22,7 @@ from pgle.report.page.value import (
     Prose,
     Section,
     Table,
+    Tile,
     Tone,
     Value,
     table,
@@ -39,17 +40,30 @@ from pgle.run.compiler.compile import OnPhase
 from pgle.run.directory.directory import free
 from pgle.run.inputs.next_command import UNKNOWN
 from pgle.run.rehearse_program import LHS_ON
-from pgle.run.tune import LESS, OnTrial, Simulated, Tuning
+from pgle.run.tune import LESS, OnTrial, Proven, Simulated, Tuning
 from pgle.schedule.control import Controlled
-from pgle.schedule.placements import in_one, placements
-from pgle.tune.search import Trial, best, judge
-from pgle.xla.flags.catalogue import effects_of, is_slower, summary
+from pgle.schedule.placements import ExposedGroup, in_one, placements
+from pgle.schedule.predict import Gain
+from pgle.tune.search import Flags, OverWorlds, Trial, best, judge
+from pgle.xla.flags.catalogue import Effect, effects_of, is_slower, summary
 
-VARIATIONS = "Variations: costs, latencies, contention and launch gaps, drawn anew as far as they are uncertain"
+VARIATIONS = (
+    "Variations: costs, latencies, contention and launch gaps, "
+    "drawn anew as far as they are uncertain"
+)
 SET_THEM = "set these flags in the job, and compare its step times with today's;"
-_PLAIN = re.compile(
-    r"[\w=.,:/+ -]*", re.ASCII
-)  # what a shell leaves alone between double quotes
+EXPOSED_LINES = 3  # on the first screen, the heading included
+SAME = 1e-4  # a step whose change is at most this share equals the trial's
+# what a shell leaves alone between double quotes
+_PLAIN = re.compile(r"[\w=.,:/+ -]*", re.ASCII)
+
+
+@dataclass(frozen=True)
+class DrawnSide:
+    """One setting as the page draws it: its schedule, and its collectives in groups."""
+
+    schedule: Schedule
+    groups: tuple[ExposedGroup, ...]
 
 
 def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
@@ -60,85 +74,103 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
         out: its folder.
         picture: where the page is; None: this makes the page itself.
     """
-    grouped, schedules = [], []
-    for label, side in _sides(found):
-        made = side.prediction.timeline
-        placed = placements(side.module, made, found.request.flags).values()
-        grouped.append(in_one(placed))
-        reasons = {item.name: item.reason for item in placed}
-        head = "LHS, " if side is found.baseline else ""
-        schedules.append(
-            Schedule(
-                f"{head}{label}",
-                made,
-                found.costs_are,
-                side.module,
-                reasons,
-                side.trial.memory_bytes,
-            )
-        )
+    sides = _drawn_sides(found)
     words, tone = headline(found)
-    actions = _actions(found, schedules)
-    following = commands(found, out)
-    count = found.tuned.trial.modelled
-    modelled = (
-        f"{many(count, 'collective')} with modelled times"
-        if count
-        else "its collectives are the profile's"
-    )
-    done = figures.count(sum(not trial.same_as for trial in found.trials))
-    exposed = exposed_notes(
-        grouped[1], found.pgle.prediction.step_us, ", with the profile"
-    )[:3]
+    notes = tuple(_notes(found, sides, picture))
+    parts = tuple(_sections(found, sides))
+    way = to_way(commands(found, out))
     return Page(
         title=f"pgle tune: {found.pgle.module.name}",
-        identity=(
-            found.pgle.module.name,
-            f"{found.pgle.module.num_devices} × {found.request.target.name}",
-            f"jaxlib {found.jaxlib}",
-            f"predicted from {found.costs_are} costs",
-            f"{done} of at most {found.budget} trials",
-        ),
+        identity=_identity(found),
         verdict=words,
         tone=tone,
         paste=exported(found),
         table=_table(found),
-        notes=(
-            STAGE,
-            f"{VARIATIONS}.",
-            account.note(found.account),
-            *setting_notes(found.request),
-            *(
-                _record(found)
-                if found.proof is not None
-                else (why_next(found), *exposed)
-            ),
-            f"Page: {near(picture)}" if picture is not None else "",
-        ),
-        actions=actions,
-        sections=(
-            *sections(schedules, grouped[-1], (schedules[-1].label,) * 2),
-            account.section(found.account),
-            Section("trials", "Every trial", _trials(found)),
-            Section("proof", "Proof", tuple(map(Prose, _proof(found)))),
-        ),
-        way=to_way(following),
+        notes=notes,
+        actions=_actions(found, sides[1].schedule),
+        sections=parts,
+        way=way,
         warnings=(*found.refused, *found.warnings),
-        tiles=tiles(
-            [
-                (item.label, item.timeline.breakdown)
-                for item in (schedules[-2], schedules[-1])
-            ],
-            "predicted",
-        ),
-        about=(
-            ("module", str(found.request.module)),
-            ("your flags", " ".join(found.request.flags) or "none"),
-            (
-                "figures",
-                f"predicted from {found.costs_are} costs, no GPU was used; {modelled}",
-            ),
-        ),
+        tiles=_tiles(sides),
+        about=_about(found),
+    )
+
+
+def _drawn_sides(found: Tuning) -> list[DrawnSide]:
+    sides: list[DrawnSide] = []
+    for label, side in _sides(found):
+        made = side.prediction.timeline
+        placed = placements(side.module, made, found.request.flags).values()
+        schedule = Schedule(
+            label=f"LHS, {label}" if side is found.baseline else label,
+            timeline=made,
+            costs_are=found.costs_are,
+            module=side.module,
+            reasons={item.name: item.reason for item in placed},
+            memory_bytes=side.trial.memory_bytes,
+        )
+        sides.append(DrawnSide(schedule, in_one(placed)))
+    return sides
+
+
+def _identity(found: Tuning) -> tuple[str, ...]:
+    """The module, its GPUs, what compiled it, its costs, and how many settings were tried."""
+    tried = figures.count(sum(not trial.same_as for trial in found.trials))
+    module = found.pgle.module
+    return (
+        module.name,
+        f"{module.num_devices} × {found.request.target.name}",
+        f"jaxlib {found.jaxlib}",
+        f"predicted from {found.costs_are} costs",
+        f"{tried} of at most {found.budget} trials",
+    )
+
+
+def _notes(
+    found: Tuning, sides: Sequence[DrawnSide], picture: Path | None
+) -> Iterator[str]:
+    yield STAGE
+    yield f"{VARIATIONS}."
+    yield account.note(found.account)
+    yield from setting_notes(found.request)
+    if found.proof is not None:
+        yield from _record(found)
+    else:
+        step_us = found.pgle.prediction.step_us
+        exposed = exposed_notes(sides[1].groups, step_us, ", with the profile")
+        yield why_next(found)
+        yield from exposed[:EXPOSED_LINES]
+    if picture is not None:
+        yield f"Page: {near(picture)}"
+
+
+def _sections(found: Tuning, sides: Sequence[DrawnSide]) -> Iterator[Section]:
+    last = sides[-1]
+    schedules = [side.schedule for side in sides]
+    labels = (last.schedule.label, last.schedule.label)
+    yield from sections(schedules, last.groups, labels)
+    yield account.section(found.account)
+    yield Section("trials", "Every trial", _trials(found))
+    yield Section("proof", "Proof", tuple(map(Prose, _proof(found))))
+
+
+def _tiles(sides: Sequence[DrawnSide]) -> tuple[Tile, ...]:
+    """The last setting against the one before it."""
+    schedules = [side.schedule for side in sides[-2:]]
+    pair = [(item.label, item.timeline.breakdown) for item in schedules]
+    return tiles(pair, "predicted")
+
+
+def _about(found: Tuning) -> tuple[tuple[str, str], ...]:
+    count = found.tuned.trial.modelled
+    modelled = "its collectives are the profile's"
+    if count:
+        modelled = f"{many(count, 'collective')} with modelled times"
+    costs = f"predicted from {found.costs_are} costs, no GPU was used"
+    return (
+        ("module", str(found.request.module)),
+        ("your flags", " ".join(found.request.flags) or "none"),
+        ("figures", f"{costs}; {modelled}"),
     )
 
 
@@ -150,26 +182,26 @@ def headline(found: Tuning) -> tuple[str, Tone]:
     if found.proof is None:
         words, tone = account.headline(found.account)
         return f"No better flags. {words}", tone
-    saved_by, neither_us, trial = (
-        found.proof.saved,
-        found.baseline.trial.step_us,
-        found.tuned.trial,
-    )
-    words = (
-        f"Try these flags: predicted {figures.share(saved_by.share)} shorter on average"
-    )
-    if saved_by.low < saved_by.high:
-        words += f" ({figures.shares((saved_by.low, saved_by.high))})"
-    if neither_us and trial.step_us:
-        words += (
-            f"; they and the profile by {figures.share(1 - trial.step_us / neither_us)}"
-        )
-    words += "" if found.proof.used else ", not proven"
-    longer = any(
-        is_slower(effects_of(name, value)) for name, value in trial.flags.items()
-    )
-    words += "; others measured longer steps" if longer else ""
+    flags = found.tuned.trial.flags
+    longer = any(is_slower(effects_of(name, value)) for name, value in flags.items())
+    words = f"Try these flags: predicted {_gain_words(found, found.proof)}"
+    if longer:
+        words += "; others measured longer steps"
     return words, "good" if found.proof.used and not longer else "warn"
+
+
+def _gain_words(found: Tuning, proof: Proven) -> str:
+    """What the flags save, what they and the profile save together, and whether that is proven."""
+    saved = proof.saved
+    words = f"{figures.share(saved.share)} shorter on average"
+    if saved.low < saved.high:
+        words += f" ({figures.shares((saved.low, saved.high))})"
+    neither_us = found.baseline.trial.step_us
+    both_us = found.tuned.trial.step_us
+    if neither_us and both_us:
+        together = figures.share(1 - both_us / neither_us)
+        words += f"; they and the profile by {together}"
+    return words if proof.used else f"{words}, not proven"
 
 
 def exported(found: Tuning) -> str:
@@ -177,12 +209,10 @@ def exported(found: Tuning) -> str:
     if found.proof is None:
         return ""
     words = (LHS_ON, *found.request.flags, *_words(found.tuned.trial))
-    text = " ".join(dict.fromkeys(words))
-    return (
-        f'export XLA_FLAGS="{text}"'
-        if _PLAIN.fullmatch(text)
-        else f"export XLA_FLAGS={quoted(text)}"
-    )
+    flags = " ".join(dict.fromkeys(words))
+    if _PLAIN.fullmatch(flags):
+        return f'export XLA_FLAGS="{flags}"'
+    return f"export XLA_FLAGS={quoted(flags)}"
 
 
 def _words(trial: Trial) -> list[str]:
@@ -237,15 +267,18 @@ def _row(found: Tuning, trial: Trial, name: str) -> tuple[Value, ...]:
 
 
 def _trials(found: Tuning) -> tuple[Table | Prose, ...]:
+    """The settings that are compared with, then every trial in its order."""
     taken = "" if found.proof is None else found.tuned.trial.label
-    trials = [(name, side.trial) for name, side in _sides(found)[:2]] + [
-        (trial.label, trial) for trial in found.trials
-    ]
-    rows = (
-        _row(found, trial, "→ " * (bool(taken) and trial.label == taken) + name)
-        for name, trial in trials
+    named = [(name, side.trial) for name, side in _sides(found)[:2]]
+    named += [(trial.label, trial) for trial in found.trials]
+    rows: list[tuple[Value, ...]] = []
+    for name, trial in named:
+        is_taken = bool(taken) and trial.label == taken
+        rows.append(_row(found, trial, f"→ {name}" if is_taken else name))
+    legend = (
+        f"{VARIATIONS}. Changes are against the profile alone. "
+        "+: on top of the best before it. →: chosen."
     )
-    legend = f"{VARIATIONS}. Changes are against the profile alone. +: on top of the best before it. →: chosen."
     return table(_heads(found), rows, shown=24), Prose(legend, tone="soft")
 
 
@@ -253,60 +286,83 @@ def _record(found: Tuning) -> Iterator[str]:
     """What the step loses without each flag, and what others measured for it; what less memory
     changes.
     """
-    tuned = found.tuned.trial
     if found.proof is not None and (less := found.proof.in_less) is not None:
         yield f"With {figures.share(LESS, 0)} less memory: {figures.change(less.mean)}."
     yield "measured by others (step time, minus is shorter):"
-    for name, value in tuned.flags.items():
-        trial, alone = found.without.get(name), ""
-        if trial is not None and trial.step_us is not None:
-            alone = f"; without it the step changes by {_change(trial, tuned)}"
-        yield f"  {name.removeprefix('xla_gpu_')}: {summary(effects_of(name, value))}{alone}"
+    for name, value in found.tuned.trial.flags.items():
+        short = name.removeprefix("xla_gpu_")
+        yield f"  {short}: {summary(effects_of(name, value))}{_alone(found, name)}"
+
+
+def _alone(found: Tuning, flag: str) -> str:
+    """What the step changes by without a flag; empty if that was not tried."""
+    without = found.without.get(flag)
+    if without is None or without.step_us is None:
+        return ""
+    change = _change(without, found.tuned.trial)
+    return f"; without it the step changes by {change}"
 
 
 def _proof(found: Tuning) -> Iterator[str]:
     """Whether XLA took the profile under the accepted flags, with its line, and what the new
     profile covers.
     """
-    if (proof := found.proof) is None:
+    proof = found.proof
+    if proof is None:
         return
-    head = (
-        "Compiled whole: XLA used the profile"
-        if proof.used
-        else "Not proven: XLA did not use enough of the profile"
-    )
-    moved = f"The step changes by {figures.change(proof.change, 2)} against the trial."
-    same = "The step equals the trial's." if abs(proof.change) <= 1e-4 else moved
-    yield f"{head}: {proof.use.why}. {same} The new profile covers {figures.share(proof.coverage)} of the step."
-    if proof.control is None:
-        yield "Every matrix product has a measured cost, or there is none: nothing hangs on autotuning."
-    elif proof.control.other is not None:
-        first, other = proof.control.first, proof.control.other
-        yield (
-            f"Control, with other kernels for products: the step changes by {figures.change(-other.share)}, and by "
-            f"{figures.change(-first.share)} without. The smaller change counts."
-        )
+    head = "Not proven: XLA did not use enough of the profile"
+    if proof.used:
+        head = "Compiled whole: XLA used the profile"
+    step = "The step equals the trial's."
+    if abs(proof.change) > SAME:
+        change = figures.change(proof.change, 2)
+        step = f"The step changes by {change} against the trial."
+    covers = f"The new profile covers {figures.share(proof.coverage)} of the step."
+    yield f"{head}: {proof.use.why}. {step} {covers}"
+    yield from _control_words(proof)
     yield from (f"wrote {path}" for path in proof.written)
 
 
-def _actions(found: Tuning, schedules: list[Schedule]) -> tuple[Advice, ...]:
+def _control_words(proof: Proven) -> Iterator[str]:
+    """What the compilation with other kernels for matrix products says."""
+    control = proof.control
+    if control is None:
+        yield (
+            "Every matrix product has a measured cost, or there is none: "
+            "nothing hangs on autotuning."
+        )
+    elif control.other is not None:
+        other = figures.change(-control.other.share)
+        first = figures.change(-control.first.share)
+        yield (
+            f"Control, with other kernels for products: the step changes by {other}, "
+            f"and by {first} without. The smaller change counts."
+        )
+
+
+def _actions(found: Tuning, with_profile: Schedule) -> tuple[Advice, ...]:
     """What saves most; the flags have the line that sets them."""
-    flags = OpportunityKind.FLAGS
-    span = span_us(schedules[1])
-    return tuple(
-        replace(one, command=exported(found), span_us=span)
-        if item.kind is flags
-        else one
-        for item, one in account.listed(found.account)
-    )
+    given: list[Advice] = []
+    for item, one in account.listed(found.account):
+        if item.kind is OpportunityKind.FLAGS:
+            span = span_us(with_profile)
+            one = replace(one, command=exported(found), span_us=span)
+        given.append(one)
+    return tuple(given)
 
 
 def why_next(found: Tuning) -> str:
     """What the answer leads to, in a sentence or two."""
     if found.proof is not None:
-        return "Profile again under these flags and compare on the GPUs: only that proves the gain."
+        return (
+            "Profile again under these flags and compare on the GPUs: "
+            "only that proves the gain."
+        )
     if found.verdict == "cannot-tell":
-        return "Give the loop a constant length (jax.lax.scan, or fori_loop with constant bounds), then tune again."
+        return (
+            "Give the loop a constant length (jax.lax.scan, or fori_loop with "
+            "constant bounds), then tune again."
+        )
     if found.verdict == "no-room":
         return "The communication is hidden already."
     return "No setting of flags was shorter in enough variations."
@@ -315,20 +371,22 @@ def why_next(found: Tuning) -> str:
 def commands(found: Tuning, out: Path) -> Commands:
     """What to type next; the first is the most useful."""
     launch = found.launch
-    if found.proof is not None and launch.words == UNKNOWN:
+    if found.proof is None:
+        known = Known(search=Search.IN_VAIN, account=found.account)
+        return (account.end_words(known),)
+    if launch.words == UNKNOWN:
         return (Sentence.of(f"{SET_THEM} {out / 'flags.txt'} has them"),)
-    if found.proof is not None:
-        before = (
-            launch.run.path if launch.run is not None else free(Path("runs/untuned"))
-        )
-        after = free(
-            before.with_name("tuned" if launch.run is None else f"{before.name}-tuned")
-        )
-        is_there = launch.run is not None and launch.run.stage("perf").path.exists()
-        lines = [] if is_there else [launch.line("run", before)]
-        new = launch.line("run", after, "--flags-file", out / "flags.txt")
-        return new, *lines, Next.of("compare", before / "perf", after / "perf")
-    return (account.end_words(Known(search=Search.IN_VAIN, account=found.account)),)
+    if launch.run is None:
+        before = free(Path("runs/untuned"))
+        after = free(before.with_name("tuned"))
+    else:
+        before = launch.run.path
+        after = free(before.with_name(f"{before.name}-tuned"))
+    new = launch.line("run", after, "--flags-file", out / "flags.txt")
+    compare = Next.of("compare", before / "perf", after / "perf")
+    if launch.run is not None and launch.run.stage("perf").path.exists():
+        return new, compare
+    return new, launch.line("run", before), compare
 
 
 @contextmanager
@@ -355,81 +413,211 @@ def announced(line: Line, budget: int) -> Iterator[OnTrial]:
 
     def announce(trial: Trial, pgle: Trial) -> None:
         seen.append(trial)
-        line.total, line.noun = budget, "trial"
+        line.total = budget
+        line.noun = "trial"
         if trial is pgle or trial.same_as or trial.label.startswith("without "):
             return
         line.done = min(line.done + 1, budget)
         found = best(pgle, seen)
-        line.best = (
-            "" if found is pgle else f"{_change(found, pgle)} ({cut(found.label, 40)})"
-        )
+        line.best = ""
+        if found is not pgle:
+            line.best = f"{_change(found, pgle)} ({cut(found.label, 40)})"
 
     try:
         yield announce
     except (KeyboardInterrupt, SystemExit):
         if seen:
-            found, pgle = best(seen[0], seen), seen[0]
-            change = f"{' '.join(_words(found))}, {_change(found, pgle)} (predicted, not proven)"
-            say(f"best so far: {'the profile alone' if found is pgle else change}")
+            say(f"best so far: {_best_so_far(seen)}")
             say("the trials are kept; run the same command again to continue")
         raise
+
+
+def _best_so_far(seen: Sequence[Trial]) -> str:
+    """The flags of the best trial, and what they change.
+
+    Args:
+        seen: trials, the profile alone first.
+    """
+    pgle = seen[0]
+    found = best(pgle, seen)
+    if found is pgle:
+        return "the profile alone"
+    flags = " ".join(_words(found))
+    return f"{flags}, {_change(found, pgle)} (predicted, not proven)"
 
 
 def _change(trial: Trial, other: Trial) -> str:
     return figures.change(judge(trial.worlds_us, other.worlds_us).mean)
 
 
+@dataclass(frozen=True, slots=True)
+class TunedSteps:
+    """Steps in microseconds: without the profile, with it, with the flags, and at best."""
+
+    baseline: float | None
+    pgle: float | None
+    tuned: float | None
+    ceiling: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrialDocument:
+    """One trial; `worlds` compares it with the profile alone."""
+
+    label: str
+    flags: Flags
+    step_us: float | None
+    temp_bytes: int | None
+    same_as: str
+    modelled: int
+    failure: str
+    exposed_us: float | None = None
+    worlds: OverWorlds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TuneHead:
+    """The verdict of ``pgle.tune/1``, and the setting that is its answer."""
+
+    verdict: str
+    module: str
+    flags: Flags
+    step_us: TunedSteps
+    worlds: OverWorlds
+    temp_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TuneTrials:
+    """What was tried: every trial, and the answer without each of its flags."""
+
+    trials: tuple[TrialDocument, ...]
+    without: Mapping[str, TrialDocument]
+    refused: tuple[str, ...]
+    costs_are: str
+
+
+@dataclass(frozen=True, slots=True)
+class TuneLimits:
+    """What is modelled and what is not, and what others measured for the flags."""
+
+    modelled: int
+    not_modelled: tuple[str, ...]
+    public: Mapping[str, tuple[Effect, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class TuneControl:
+    """What both compilations say of the accepted flags."""
+
+    depends: bool
+    first: Gain
+    other: Gain | None
+
+
+@dataclass(frozen=True, slots=True)
+class TuneProof:
+    """The accepted flags compiled whole; nothing if no flags were accepted."""
+
+    used: bool | None = None
+    why: str = ""
+    coverage: float | None = None
+    less_memory: OverWorlds | None = None
+    control: TuneControl | None = None
+    saved: Gain | None = None
+    whole_against_trial: float | None = None
+    written: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TuneTail:
+    """The page, the compiler, and what to do next."""
+
+    page: Path
+    jaxlib: str
+    next: str
+    warnings: tuple[str, ...]
+
+
 def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
     """``pgle.tune/1`` without its name."""
-    pgle, proof, tuned = found.pgle, found.proof, found.tuned.trial
+    lines = (why_next(found), *map(str, commands(found, out)))
+    tail = TuneTail(page, found.jaxlib, "\n  ".join(lines), found.warnings)
     return {
-        "verdict": found.verdict,
-        "module": pgle.module.name,
-        "flags": dict(tuned.flags),
-        "step_us": text.picked(
-            found,
-            (
-                "baseline=baseline.trial.step_us pgle=pgle.trial.step_us tuned=tuned.trial.step_us "
-                "ceiling=pgle.prediction.ceiling_us"
-            ),
-        ),
-        "worlds": judge(tuned.worlds_us, pgle.trial.worlds_us),
-        "temp_bytes": tuned.temp_bytes,
-        "trials": [_trial(found, trial) for trial in found.trials],
-        "without": {
-            name: _trial(found, trial) for name, trial in found.without.items()
-        },
-        **text.picked(found, "refused costs_are"),
+        **text.joined(_head_document(found), _trials_document(found)),
         "account": account.document(found.account),
-        "modelled": tuned.modelled,
-        "not_modelled": found.tuned.prediction.not_modelled,
-        "public": {
-            name: effects_of(name, value) for name, value in tuned.flags.items()
-        },
-        "used": proof and proof.used,
-        "why": proof.use.why if proof else "",
-        "coverage": proof and proof.coverage,
-        "less_memory": proof and proof.in_less,
-        "control": proof and proof.control and _control(proof.control),
-        "saved": proof and proof.saved,
-        "whole_against_trial": proof and proof.change,
-        "written": proof.written if proof else (),
-        "page": page,
-        "jaxlib": found.jaxlib,
-        "next": "\n  ".join((why_next(found), *map(str, commands(found, out)))),
-        "warnings": found.warnings,
+        **text.joined(_limits_document(found), _proof_document(found.proof), tail),
     }
 
 
-def _control(found: Controlled) -> dict[str, object]:
-    """What both compilations say of the accepted flags."""
-    return {"depends": found.depends, "first": found.first, "other": found.other}
+def _head_document(found: Tuning) -> TuneHead:
+    pgle = found.pgle
+    tuned = found.tuned.trial
+    steps = TunedSteps(
+        baseline=found.baseline.trial.step_us,
+        pgle=pgle.trial.step_us,
+        tuned=tuned.step_us,
+        ceiling=pgle.prediction.ceiling_us,
+    )
+    return TuneHead(
+        verdict=found.verdict,
+        module=pgle.module.name,
+        flags=tuned.flags,
+        step_us=steps,
+        worlds=judge(tuned.worlds_us, pgle.trial.worlds_us),
+        temp_bytes=tuned.temp_bytes,
+    )
 
 
-def _trial(found: Tuning, trial: Trial) -> dict[str, object]:
-    done = trial.step_us is not None
-    return {
-        **text.picked(trial, "label flags step_us temp_bytes same_as modelled failure"),
-        "exposed_us": trial.exposed_us if done else None,
-        "worlds": judge(trial.worlds_us, found.pgle.trial.worlds_us) if done else None,
-    }
+def _trials_document(found: Tuning) -> TuneTrials:
+    without = found.without.items()
+    return TuneTrials(
+        trials=tuple(_trial_document(found, trial) for trial in found.trials),
+        without={flag: _trial_document(found, trial) for flag, trial in without},
+        refused=found.refused,
+        costs_are=found.costs_are,
+    )
+
+
+def _limits_document(found: Tuning) -> TuneLimits:
+    tuned = found.tuned.trial
+    public = {name: effects_of(name, value) for name, value in tuned.flags.items()}
+    not_modelled = found.tuned.prediction.not_modelled
+    return TuneLimits(tuned.modelled, not_modelled, public)
+
+
+def _proof_document(proof: Proven | None) -> TuneProof:
+    if proof is None:
+        return TuneProof()
+    return TuneProof(
+        used=proof.used,
+        why=proof.use.why,
+        coverage=proof.coverage,
+        less_memory=proof.in_less,
+        control=_control_document(proof.control),
+        saved=proof.saved,
+        whole_against_trial=proof.change,
+        written=proof.written,
+    )
+
+
+def _control_document(found: Controlled | None) -> TuneControl | None:
+    if found is None:
+        return None
+    return TuneControl(found.depends, found.first, found.other)
+
+
+def _trial_document(found: Tuning, trial: Trial) -> TrialDocument:
+    tried = TrialDocument(
+        label=trial.label,
+        flags=trial.flags,
+        step_us=trial.step_us,
+        temp_bytes=trial.temp_bytes,
+        same_as=trial.same_as,
+        modelled=trial.modelled,
+        failure=trial.failure,
+    )
+    if trial.step_us is None:
+        return tried
+    worlds = judge(trial.worlds_us, found.pgle.trial.worlds_us)
+    return replace(tried, exposed_us=trial.exposed_us, worlds=worlds)
