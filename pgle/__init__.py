@@ -85,6 +85,13 @@ def step(number: int, name: str = "step") -> Iterator[None]:
             hook.leave_step()
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext pgle``: `%pgle` and `%%pgle` in a notebook."""
+    from pgle.notebook import register
+
+    register(shell)
+
+
 def __getattr__(name: str) -> Any:
     """What `pgle.api` and `pgle.profiled` have, imported when it is first asked for."""
     if name not in __all__:

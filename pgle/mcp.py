@@ -420,27 +420,23 @@ def _answered(tool: str, asked: dict[str, Any]) -> dict[str, Any]:
         asked["output"] = new_answer()
     answer = TOOLS[tool](**asked)
     document, cuts = bounded(answer.document)
-    lines = [f"The object has the first {of} of '{name}'" for name, of in cuts.items()]
-    text = "\n".join([str(answer), *lines])
+    shortened = f"The object has these lists shortened: {', '.join(cuts)}"
+    text = f"{answer}\n{shortened}" if cuts else str(answer)
     return {"text": text, "document": document, "ok": answer.ok}
 
 
-def bounded(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """A document of at most `MOST_BYTES`, with its longest lists cut; and of each list that was cut
-    how much is left: ``12 of 96``.
-    """
+def bounded(document: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """A document of at most `MOST_BYTES`, with its longest lists shortened; and their names."""
     found = json.loads(json.dumps(document))
-    counts: dict[str, int] = {}
-    cuts = {}
+    cuts: dict[str, None] = {}
     while len(json.dumps(found)) > MOST_BYTES:
-        lists = [(name, items) for name, items in _lists(found) if len(items) > 1]
+        lists = [pair for pair in _lists(found) if len(pair[1]) > 1]
         if not lists:
             break
-        name, longest = max(lists, key=lambda item: len(json.dumps(item[1])))
-        count = counts.setdefault(name, len(longest))
+        name, longest = max(lists, key=lambda pair: len(json.dumps(pair[1])))
         del longest[len(longest) // 2 :]
-        cuts[name] = f"{len(longest)} of {count}"
-    return found, cuts
+        cuts[name] = None
+    return found, list(cuts)
 
 
 def _lists(value: Any, name: str = "") -> Iterator[tuple[str, list[Any]]]:

@@ -34,10 +34,13 @@ STOREYS = (
     "api",
     "profiled mcp",
     "cli",
-    "__main__",
+    "__main__ notebook",
 )
 FLOORS = {name: floor for floor, names in enumerate(STOREYS) for name in names.split()}
-APART = {"workloads": {"jax"}, "__init__": {"pgle.api", "pgle.errors", "pgle.profiled"}}
+APART = {
+    "workloads": {"jax"},
+    "__init__": {"pgle.api", "pgle.errors", "pgle.profiled", "pgle.notebook"},
+}
 """Modules on no floor: the first runs inside a user's process, the second lists the library. Both
 import only these.
 """

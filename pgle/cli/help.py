@@ -187,9 +187,11 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """As click does, once every file that is to be written can be; then print the answer, and
         exit with 1 if its check is not met.
+
+        A notebook takes the answer in place of that (`ctx.obj`).
         """
         check_places(ctx)
-        text.is_shown = True
+        text.is_shown = ctx.obj is None
         try:
             answer: Answer[Any] | None = super().invoke(ctx)
         finally:
@@ -202,6 +204,8 @@ class Command(click.Command):
         if ctx.meta["pgle.as_json"]:
             text.print_json(answer.document["schema"], answer.document)
             text.warn(answer.document.get("warnings", ()))
+        elif ctx.obj is not None and not text.quiet:
+            ctx.obj(answer)
         else:
             sections = (
                 ("*",)

@@ -333,8 +333,13 @@ def run(arguments: list[str]) -> int:
                 for name, other in parts.items()
             }
             text.print_json("pgle.error/1", {"error": parts, "exit_code": code})
-        _print_error(_masked(one_line(named(line))) or "")
+        _print_error(printable(line))
         return code
+
+
+def printable(line: str) -> str:
+    """An error as one line, without what looks like a credential."""
+    return _masked(one_line(named(line))) or ""
 
 
 def _print_error(line: str) -> None:

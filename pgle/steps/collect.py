@@ -44,7 +44,6 @@ from pgle.steps.trackers import (
     TIME_KEYS,
     UNITS,
     Point,
-    measure_among,
     number_of,
     step_rows,
     table_points,
@@ -70,15 +69,7 @@ def read_json_lines(lines: Iterable[str], source: str) -> Series:
     Optional keys: ``loss``, ``profiled``, ``compiled``, ``checkpoint`` (true where it happened in
     this step), ``simulated``.
     """
-    series = _series(source, "jsonl", _json_rows(lines))
-    if len(series):
-        return series
-    rows = [row for _, _, row in _json_rows(lines) if not isinstance(row, str)]
-    names = list(dict.fromkeys(chain.from_iterable(rows)))
-    if measure_among(names, source) is None:
-        return series
-    points = list(table_points(names, rows, ""))
-    return read_points(points, source, "jsonl")
+    return _series(source, "jsonl", _json_rows(lines))
 
 
 def read_csv(lines: Iterable[str], source: str) -> Series:

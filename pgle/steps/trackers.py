@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
 from typing import Any, NamedTuple
 
 from pgle.errors import UserError, some
@@ -77,6 +75,9 @@ class Measure:
 TIME = "time"  # of a step
 RATE = "rate"  # steps per second
 WORK = "work"  # tokens per second
+AMOUNT = "amount"  # tokens of a step
+TOTAL = "total"  # tokens since the start
+LOSS = "loss"
 
 _UNIT = rf"(?P<unit>{'|'.join(UNITS)})"
 _STEP = r"(?:steps?|iterations?|iters?|its?|batch(?:es)?)"
@@ -88,6 +89,9 @@ _WORDINGS = (
     (TIME, rf"{_UNIT}(?:_per_|/){_STEP}"),
     (RATE, rf"{_STEP}{_PER_SECOND}"),
     (WORK, rf"{_WORK}{_PER_SECOND}"),
+    (AMOUNT, rf"{_WORK}_per_(?:step|batch)"),
+    (TOTAL, rf"(?:total|num|consumed)_(?:input_)?{_WORK}(?:_seen)?"),
+    (LOSS, "loss"),
 )
 _FORMS = [(kind, re.compile(rf"(?:^|[/_]){wording}$")) for kind, wording in _WORDINGS]
 """How the name of a metric ends, by what it holds."""
@@ -124,26 +128,25 @@ def measure_of(metric: str) -> Measure | None:
     return None
 
 
-def measure_among(metrics: Iterable[str], source: str) -> Measure | None:
+def _chosen(measures: Sequence[Measure], source: str) -> Measure | None:
     """The metric that holds step times; None if there is none.
 
     Raises `UserError` if there are several, or if the only one does not say its unit.
     """
-    measures = map(measure_of, metrics)
-    found = [measure for measure in measures if measure is not None]
     for kind in (TIME, RATE, WORK):
-        fit = [item for item in found if item.kind == kind and item.unit_s]
+        fit = [item for item in measures if item.kind == kind and item.unit_s]
         if len(fit) > 1:
             names = some([repr(item.metric) for item in fit], 4)
             what = f"several columns hold step times: {names}"
             raise UserError(what, where=source, remedy="keep one, of one run")
         if fit:
             return fit[0]
-    if found:
-        name = found[0].metric
-        what = f"'{name}' has no unit: s or ms?"
-        remedy = f"rename it to {short_name(name)}_s or {short_name(name)}_ms"
-        raise UserError(what, where=source, remedy=remedy)
+    for item in measures:
+        if item.unit_s is None:
+            what = f"'{item.metric}' has no unit: s or ms?"
+            name = short_name(item.metric)
+            remedy = f"rename it to {name}_s or {name}_ms"
+            raise UserError(what, where=source, remedy=remedy)
     return None
 
 
@@ -162,7 +165,7 @@ def table_points(
     clock = next((columns[key] for key in CLOCKS if key in columns), "")
     metric = columns.get("key") or columns.get("metric")
     run = columns.get("run_id") or columns.get("run_uuid") or columns.get("run")
-    listed = [name for name in names if matters(name)]
+    listed = [name for name in names if measure_of(name) is not None]
     for row in rows:
         number = number_of(row.get(step))
         at_s = _seconds_at(number_of(row.get(clock)))
@@ -180,13 +183,6 @@ def table_points(
                 yield Point(name, number, at_s, value)
 
 
-def matters(metric: str) -> bool:
-    """Whether a metric says something of a step."""
-    name = plain_name(metric)
-    is_loss = short_name(metric) == "loss" and not _OTHER.search(name)
-    return is_loss or measure_of(metric) is not None or _amount_of(name) != ""
-
-
 def _seconds_at(stamp: float | None) -> float | None:
     if stamp is None or stamp < MOST_SECONDS:
         return stamp
@@ -194,107 +190,96 @@ def _seconds_at(stamp: float | None) -> float | None:
 
 
 def step_rows(
-    points: Sequence[Point], source: str
+    points: Iterable[Point], source: str
 ) -> tuple[list[dict[str, Any]], str | None]:
     """A row for each step, with ``step``, ``seconds`` and ``loss``; and a note on how they were
     taken, if they were no step times.
 
     Raises `UserError` if nothing says how long a step took, or if its unit is not clear.
     """
-    measure = measure_among(dict.fromkeys(point.metric for point in points), source)
-    losses = {
-        point.step: point.value
-        for point in points
-        if short_name(point.metric) == "loss"
-    }
+    by_metric: dict[str, list[Point]] = {}
+    for point in points:
+        by_metric.setdefault(point.metric, []).append(point)
+    known = map(measure_of, by_metric)
+    measures = [measure for measure in known if measure is not None]
+    measure = _chosen(measures, source)
     if measure is None:
-        times = _between(points, source)
+        times = _between(by_metric, source)
         note: str | None = "step times are the times between its lines"
     else:
-        amount = _work_of_step(points, measure, source)
-        kept = [point for point in points if point.metric == measure.metric]
+        amount = _work_of_step(measure, measures, by_metric, source)
+        kept = by_metric[measure.metric]
         times = [(point.step, _step_s(point.value, measure, amount)) for point in kept]
-        note = (
-            None if measure.kind == TIME else f"step times are from '{measure.metric}'"
-        )
-    rows: list[dict[str, Any]] = []
-    for step, seconds in times:
-        about = {"loss": losses[step]} if step in losses else {}
-        rows.append({"step": step, "seconds": seconds, **about})
-    return rows, note
+        note = f"step times are from '{measure.metric}'"
+    is_plain = measure is not None and measure.kind == TIME
+    of_loss = next((item.metric for item in measures if item.kind == LOSS), "")
+    losses = {point.step: point.value for point in by_metric.get(of_loss, ())}
+    rows = [
+        {"step": step, "seconds": seconds, "loss": losses.get(step)}
+        for step, seconds in times
+    ]
+    return rows, None if is_plain else note
 
 
 def _step_s(value: float, measure: Measure, amount: float) -> float:
     """Seconds of a step by its time, or by a rate; infinite at a rate of 0."""
     if measure.kind == TIME:
-        assert measure.unit_s is not None
-        return value * measure.unit_s
+        return value * (measure.unit_s or 0)
     return amount / value if value else math.inf
 
 
-def _work_of_step(points: Sequence[Point], measure: Measure, source: str) -> float:
+def _work_of_step(
+    measure: Measure,
+    measures: Sequence[Measure],
+    by_metric: Mapping[str, Sequence[Point]],
+    source: str,
+) -> float:
     """What a step does of what its rate counts: 1 if that is steps."""
     if measure.kind != WORK:
         return 1.0
-    work = measure.work
     amounts: list[float] = []
-    for metric in dict.fromkeys(point.metric for point in points):
-        how = _amount_of(plain_name(metric))
-        kept = [point for point in points if point.metric == metric]
-        if how == f"{work} of a step":
-            amounts = [point.value for point in kept]
-        elif how == work and not amounts:
-            amounts = [rise for _, rise in _rises(kept, [one.value for one in kept])]
+    for item in measures:
+        points = by_metric[item.metric]
+        if item.work == measure.work and item.kind == AMOUNT:
+            amounts = [point.value for point in points]
+        elif item.work == measure.work and item.kind == TOTAL and not amounts:
+            rises = _rises(points, [point.value for point in points])
+            amounts = [amount for _, amount in rises]
     if not amounts:
         what = f"'{measure.metric}' does not say how long a step takes"
-        remedy = f"add a column {work}s_per_step"
+        remedy = f"add a column {measure.work}s_per_step"
         raise UserError(what, where=source, remedy=remedy)
-    usual = median(amounts)
-    if max(amounts) - min(amounts) > SAME_WORK * usual:
-        what = f"the {work}s of a step differ: {min(amounts):g} to {max(amounts):g}"
+    least = min(amounts)
+    most = max(amounts)
+    if most > (1 + SAME_WORK) * least:
+        what = f"the {measure.work}s of a step differ: {least:g} to {most:g}"
         raise UserError(what, where=source, remedy="log the time of each step")
-    return usual
+    return most
 
 
-_OF_A_STEP = re.compile(rf"(?:^|[/_]){_WORK}_per_(?:step|batch)$")
-_IN_TOTAL = re.compile(
-    rf"(?:^|[/_])(?:(?:total|num|consumed)_(?:input_)?{_WORK}(?:_seen)?"
-    rf"|{_WORK.replace('work', 'seen')}_seen)$"
-)
-
-
-def _amount_of(name: str) -> str:
-    """What a metric counts: ``token of a step``, ``token`` since the start; empty: nothing."""
-    if (found := _OF_A_STEP.search(name)) is not None:
-        return f"{found['work']} of a step"
-    found = _IN_TOTAL.search(name)
-    return "" if found is None else found["work"] or found["seen"]
-
-
-def _between(points: Sequence[Point], source: str) -> list[tuple[float | None, float]]:
+def _between(
+    by_metric: Mapping[str, Sequence[Point]], source: str
+) -> list[tuple[float | None, float]]:
     """The time from line to line, per step; of the metric that has the most lines."""
-    timed = [
-        point for point in points if point.at_s is not None and point.step is not None
-    ]
-    counts = Counter(point.metric for point in timed)
-    if not counts or counts.most_common(1)[0][1] < 2:
-        names = some(dict.fromkeys(repr(point.metric) for point in points), 6)
+    points = max(by_metric.values(), key=len, default=())
+    found = _rises(points, [point.at_s for point in points])
+    if not found:
+        names = some([repr(name) for name in by_metric], 6)
         what = f"no metric says how long a step takes: {names}"
         raise UserError(what, where=source, remedy="log step_time_s")
-    metric = counts.most_common(1)[0][0]
-    kept = [point for point in timed if point.metric == metric]
-    return _rises(kept, [point.at_s or 0.0 for point in kept])
+    return found
 
 
 def _rises(
-    points: Sequence[Point], values: Sequence[float]
+    points: Sequence[Point], values: Sequence[float | None]
 ) -> list[tuple[float | None, float]]:
     """By how much something rises per step, from point to point; each with the later step."""
     found: list[tuple[float | None, float]] = []
     for (before, low), (after, high) in pairwise(zip(points, values, strict=True)):
         steps = (after.step or 0) - (before.step or 0)
-        if steps > 0 and high > low:
-            found.append((after.step, (high - low) / steps))
+        rise = (high or 0) - (low or 0)
+        if steps > 0 and rise > 0:
+            found.append((after.step, rise / steps))
     return found
 
 

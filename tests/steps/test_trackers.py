@@ -51,14 +51,12 @@ def test_a_name_says_what_it_holds(name: str, kind: str, unit_s: float | None) -
 @pytest.mark.parametrize(
     "name",
     [
-        "loss",
         "learning_rate",
         "eval/step_time_s",
         "perf/per_device_tokens_per_sec",  # of one device: how many there are is not said
         "run - step_time_s__MIN",
         "_runtime",
         "checkpoint_time_s",
-        "tokens_per_step",
     ],
 )
 def test_other_names_hold_no_step_time(name: str) -> None:
@@ -152,11 +150,6 @@ def test_without_a_step_time_the_clock_between_lines_counts(tmp_path: Path) -> N
     (series,) = read_runs(str(path))
     assert series.step_time_s.tolist() == [0.2, 0.1]
     assert "step times are the times between its lines" in series.warnings[0]
-
-
-def test_json_lines_of_a_tracker(tmp_path: Path) -> None:
-    text = '{"_step": 1, "train/step_time_ms": 200}\n{"_step": 2, "loss": 1}\n'
-    assert seconds(table(tmp_path, text, "history.jsonl")) == [0.2]
 
 
 def events(folder: Path, metrics: dict[str, list[float]], every_s: float = 0.5) -> Path:

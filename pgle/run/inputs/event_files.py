@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pgle.errors import UserError
-from pgle.steps.trackers import Point, matters
+from pgle.steps.trackers import Point, measure_of
 
 SCALARS = "scalars"  # tensorboard's plugin for metrics
 EMPTY = (
@@ -43,7 +43,7 @@ def event_points(path: Path) -> Iterator[Point]:
     for tag in reader.Tags()["tensors"]:
         if reader.SummaryMetadata(tag).plugin_data.plugin_name != SCALARS:
             continue
-        is_read = matters(tag)
+        is_read = measure_of(tag) is not None
         for event in reader.Tensors(tag):
             value = float(make_ndarray(event.tensor_proto)) if is_read else math.nan
             yield Point(tag, event.step, event.wall_time, value)

@@ -1,0 +1,95 @@
+"""`%load_ext pgle`: commands in a notebook, whose answers show their pages.
+
+Only IPython imports this file, when the extension is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from click import Context
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
+
+from pgle import api
+from pgle.cli.main import error_line, group, printable
+from pgle.errors import UserError
+from pgle.files import write_files
+
+MARK = "# A cell of a notebook wrote this file, and may write it again (%%pgle).\n"
+"""First line of a cell's program, in place of the cell's first line: the numbers of lines agree."""
+PROGRAM = "pgle_cell.py"
+PYTHON = Path(sys.executable)
+
+
+@magics_class
+class PgleMagics(Magics):  # type: ignore[misc]  # IPython has no types
+    """The magics of pgle."""
+
+    @no_var_expand  # type: ignore[untyped-decorator]
+    @line_cell_magic  # type: ignore[untyped-decorator]
+    def pgle(self, line: str, cell: str | None = None) -> api.Answer[Any] | None:
+        """Run a command of pgle; the answer is the value of the cell, and shows its page.
+
+        As a cell magic the rest of the cell is the program. It is kept in the file that the first
+        word after ``--`` names, else in pgle_cell.py; further words are the program's.
+
+        %pgle doctor
+        %%pgle rehearse --target h100 --devices 8
+        %%pgle rehearse --target h100 --devices 8 -- train.py --layers 4
+        """
+        try:
+            words = shlex.split(line)
+            if cell is not None:
+                words = with_program(words, cell)
+            return _answered(words)
+        except Exception as error:
+            message, _ = error_line(error)
+            if message is None:
+                return None
+            raise UsageError(printable(message)) from None
+
+
+def _answered(words: list[str]) -> api.Answer[Any] | None:
+    """The answer of a command line; None if it printed what it has to say."""
+    if not words:
+        return api.folder()
+    answers: list[api.Answer[Any]] = []
+    was = os.environ["PATH"]
+    os.environ["PATH"] = f"{PYTHON.parent}{os.pathsep}{was}"  # `python` is the kernel's
+    try:
+        group.main(words, prog_name="pgle", standalone_mode=False, obj=answers.append)
+    finally:
+        os.environ["PATH"] = was
+    return answers[0] if answers else None
+
+
+def with_program(words: list[str], cell: str) -> list[str]:
+    """A command line with the program of a cell, which is written into its file.
+
+    Raises `UserError` if the command takes no program, or if somebody else wrote the file.
+    """
+    name = words[0] if words else ""
+    command = group.get_command(Context(group), name)
+    if command is None or all(param.name != "words" for param in command.params):
+        remedy = "name a command that does, such as %%pgle rehearse"
+        raise UserError("takes no program", where=f"%%pgle {name}", remedy=remedy)
+    at = words.index("--") if "--" in words else len(words)
+    options = words[:at]
+    own = words[at + 1 :]
+    is_named = own[:1] != [] and own[0].endswith(".py")
+    path = Path(own[0] if is_named else PROGRAM)
+    if path.exists() and not path.read_text(errors="replace").startswith(MARK):
+        remedy = "name another file: %%pgle … -- NAME.py"
+        raise UserError("exists, and no cell wrote it", where=path, remedy=remedy)
+    write_files({path: MARK + cell}, force=True)
+    return [*options, "--", PYTHON.name, str(path), *own[is_named:]]
+
+
+def register(shell: Any) -> None:
+    """Add the magics to an IPython shell."""
+    shell.register_magics(PgleMagics)
