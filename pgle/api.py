@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 Result = TypeVar("Result", covariant=True)
 P = ParamSpec("P")
-AnyRehearse = TypeVar("AnyRehearse", bound=Rehearse)
+AnyRehearse = TypeVar("AnyRehearse", bound=Rehearse | Advise)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -262,7 +262,6 @@ def _of_step(
     """What is compiled; a function is lowered into a temporary folder, which stays."""
     from pgle.run.capture.capture import lowered_step
     from pgle.run.capture.captured import check_fits
-    from pgle.run.rehearse_program import is_program
 
     if not isinstance(step, str | os.PathLike | Sequence):
         asked = request((), **options)
@@ -271,7 +270,15 @@ def _of_step(
         if asked.shape is not None:
             check_fits(module, asked.shape)
         return evolve(asked, step=(str(module),))
-    asked = request(step, **options)
+    return _of_words(request(step, **options), step, args)
+
+
+def _of_words(
+    asked: AnyRehearse, step: StrPath | Sequence[str], args: Sequence[Any]
+) -> AnyRehearse:
+    """What is asked of a path or of the words of a command. A text alone starts no program."""
+    from pgle.run.rehearse_program import is_program
+
     if not asked.words:
         remedy = "give a function, a path or the words of a command"
         raise UserError("no step is given", remedy=remedy)
@@ -345,7 +352,20 @@ def tune(request: Tune) -> Answer[Tuning]:
     return answer("tune", found, page, document, found.good)
 
 
-@answers(Advise)
+def _of_advised(
+    request: Callable[..., Advise],
+    step: Callable[..., Any] | StrPath | Sequence[str],
+    args: Sequence[Any],
+    options: Mapping[str, Any],
+) -> Advise:
+    """What is advised on; the words of a command are taken, too."""
+    if callable(step):
+        asked = _of_step(request, step, args, options)
+        return evolve(asked, function=(step, tuple(args)))
+    return _of_words(request(step, **options), step, args)
+
+
+@answers_on_steps(Advise, _of_advised)
 def advise(request: Advise) -> Answer[Advised]:
     """Try a program's alternatives, and rank what really helps, as `pgle advise`."""
     from pgle.report import advise as report

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pgle import __version__, api
 from pgle.errors import UserError, shell_code, shown
-from pgle.run.directory.directory import new_answer
+from pgle.run.directory.directory import RunDirectory, new_answer
 from pgle.run.process.process import end_with_parent, ended
 from pgle.run.scale import are_modules
 
@@ -50,6 +50,8 @@ LOCAL = (
 )  # parameters of commands and of what writes
 WRITES = {"dump", "file", "files", "dir", "directory", "path", "to", "from", "results"}
 """Words in the names of XLA flags that name a file."""
+STARTS = "starts a program, and this server starts none"
+WITH_PROGRAMS = "start it with: pgle mcp --programs FOLDER"
 STEP = "step"
 PROGRAM = "program"
 """Formats of an argument that is modules, or the words of a program.
@@ -174,6 +176,10 @@ def checked(
             found[name] = [paths.relative(item) for item in listed]
     if "/" in (target := found.get("target", "")) or is_file_in(root, target):
         found["target"] = paths.relative(target)
+    if tool == "advise" and not programs and is_run(root, found.get("step")):
+        raise UserError(
+            STARTS, where=shown(str(found["step"])), remedy=WITH_PROGRAMS
+        )  # the one that it records
     for flag in found.get("flags", ()):
         name, _, value = flag.removeprefix("--").partition("=")
         if "/" in value or WRITES & set(name.split("_")):
@@ -194,9 +200,14 @@ def _of_words(
         return [paths.relative(word) for word in words]
     if programs:
         return words
-    what = "starts a program, and this server starts none"
-    remedy = "start it with: pgle mcp --programs FOLDER"
-    raise UserError(what, where=shown(" ".join(words)), remedy=remedy)
+    raise UserError(STARTS, where=shown(" ".join(words)), remedy=WITH_PROGRAMS)
+
+
+def is_run(root: Path, step: object) -> bool:
+    """Whether a step is a run directory, which records a program."""
+    if isinstance(step, list) and len(step) == 1:
+        (step,) = step
+    return isinstance(step, str) and RunDirectory(root / step).is_recorded
 
 
 def is_file_in(root: Path, name: str) -> bool:

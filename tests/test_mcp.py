@@ -460,10 +460,23 @@ def test_a_module_may_be_the_only_word(tool: str, folder: Path) -> None:
 
 
 def test_a_text_alone_starts_no_program_either(folder: Path) -> None:
-    (folder / "train.sh").write_text("#!/bin/sh")
-    for tool, name in (("advise", "step"), ("scale", "build")):
-        with pytest.raises(pgle.UserError, match=r"train\.sh: starts a program"):
-            checked(folder, tool, {name: "train.sh"})
+    script = folder / "train.sh"
+    script.write_text("#!/bin/sh")
+    with pytest.raises(pgle.UserError, match=r"train\.sh: starts a program"):
+        checked(folder, "scale", {"build": "train.sh"})
+    for function in (pgle.advise, pgle.rehearse):
+        with pytest.raises(pgle.UserError, match="is no module"):
+            function(str(script))
+
+
+def test_a_run_directory_that_records_a_program_starts_none(folder: Path) -> None:
+    run = folder / "run"
+    run.mkdir()
+    (run / "manifest.json").write_text("{}")
+    for step in ("run", ["run"]):
+        with pytest.raises(pgle.UserError, match="starts a program"):
+            checked(folder, "advise", {"step": step})
+    assert checked(folder, "rehearse", {"step": "run"}) == {"step": "run"}
 
 
 def test_sizes_are_numbers_though_json_has_no_such_keys(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 from pgle.errors import many
@@ -25,12 +26,13 @@ from pgle.report.page.value import (
 from pgle.report.predict import setting_notes
 from pgle.report.text import live, near, phases
 from pgle.run.advise import Advised, Attempt, OnAttempt, Tried
+from pgle.run.alternatives import Kind
+from pgle.run.capture.captured import ComparedValues
 from pgle.run.compiler.compile import OnPhase
 from pgle.schedule.predict import LEAST_GAIN
 from pgle.schedule.verdict import Verdict
 
 NOT_COMPARED = "values not compared"
-"""No GPU ran it, and XLA's code for CPUs has neither cuDNN nor Tensor Cores."""
 
 AS_IT_IS = "as it is"
 _HEADS = (
@@ -146,22 +148,48 @@ def _notes(found: Advised) -> Iterator[str]:
     for item in found.ranked:
         if item.why:
             yield f"{item.name}{_at(item)}: {item.why}"
-    doubtful = [
-        item.name
-        for item in found.attempts
-        if item.verdict is Verdict.BETTER
-        and len(item.changes) == 1
-        and not item.same_as
-        and not item.are_values_compared
-    ]
-    if doubtful:
-        yield f"{NOT_COMPARED}: {', '.join(doubtful)} rounds otherwise; compare the loss"
+    for item in found.attempts:
+        if item.verdict is Verdict.BETTER and len(item.changes) == 1:
+            yield from _values_note(item)
+    if found.left_out:
+        yield found.left_out
     if found.unchanged:
         yield f"{many(found.unchanged, 'alternative')} changed nothing in the step"
     if found.left:
         yield f"not tried: {many(found.left, 'alternative')} (--budget N)"
     if found.left_sites:
         yield f"not tried: {many(found.left_sites, 'further call site')}"
+
+
+def _values_note(item: Attempt) -> Iterator[str]:
+    """What is known of the values of an alternative that changes them."""
+    values = item.values
+    if values is None or item.same_as:
+        return
+    if values.why:
+        yield f"{item.name}: {NOT_COMPARED} ({values.why}); compare the loss"
+        return
+    difference = figures.share(values.difference, decimals=2)
+    tolerance = figures.share(values.tolerance, decimals=2)
+    small = f" ({values.sizes})" if values.sizes else ""
+    yield (
+        f"{item.name}: {_compared(values)} differ by {difference} at most, rounding explains "
+        f"{tolerance}; on the CPU{small}, {_stand_in(item)}"
+    )
+
+
+def _compared(values: ComparedValues) -> str:
+    """What was compared, in words."""
+    if not values.seen:
+        return many(values.results, "result")
+    return "loss, gradients and results"
+
+
+def _stand_in(item: Attempt) -> str:
+    """What computed in place of what only a GPU has."""
+    if any(change.kind == Kind.ATTENTION for change in item.changes):
+        return "where XLA's attention stands in for cuDNN's kernel"
+    return "where operands of products are rounded as Tensor Cores round them"
 
 
 def _actions(found: Advised) -> tuple[Advice, ...]:
@@ -175,8 +203,8 @@ def _actions(found: Advised) -> tuple[Advice, ...]:
         where = f"in {change.where}" if change.where else "where the program begins"
         title = f"Write {change.edit} {where}"
         saves = None if item is None else _saving(item)
-        why = NOT_COMPARED if change.changes_values else ""
-        listed.append(Advice(title, saves, why))
+        is_known = item is not None and item.are_values_compared
+        listed.append(Advice(title, saves, "" if is_known else NOT_COMPARED))
     return tuple(listed)
 
 
@@ -208,8 +236,10 @@ def _edit(item: Attempt) -> tuple[Value, ...]:
 
 def commands(found: Advised) -> Commands:
     """The run that proves the best; the end if nothing helps."""
-    if found.best is not None:
+    if found.best is not None and found.measure is not None:
         return (found.measure,)
+    if found.best is not None:
+        return (Sentence.of("measure the step before and after the edit"),)
     if found.interrupted:
         return (Sentence.of("stopped before all alternatives were tried"),)
     return (Sentence.of("none of these alternatives is worth an edit"),)
@@ -244,7 +274,9 @@ def document(found: Advised, page: Path) -> dict[str, object]:
     best = None if found.best is None else _attempt(found.best)
     base = found.base
     tried = [_attempt(item) for item in found.ranked]
-    facts = text.picked(found, "unchanged left left_sites interrupted warnings")
+    facts = text.picked(
+        found, "unchanged left left_sites left_out interrupted warnings"
+    )
     return {
         "module": base.compiled.scheduled.name,
         **_figures_of(base),
@@ -282,14 +314,18 @@ def _attempt(item: Attempt) -> dict[str, object]:
     places = " + ".join(change.where for change in changes)
     edits = "; ".join(change.edit for change in changes)
     facts = text.picked(item, "same_as verdict why")
+    values = None if item.values is None else asdict(item.values)
+    change = None if gained is None else -gained.first.share
+    listed = [{**one.switch, "edit": one.edit} for one in changes]
     return {
         "kind": kinds,
         "where": places,
         "edit": edits,
-        "changes": [{**change.switch, "edit": change.edit} for change in changes],
+        "changes": listed,
         **_figures_of(item.tried),
-        "change": None if gained is None else -gained.first.share,
+        "change": change,
         "values_compared": item.are_values_compared,
+        "values": values,
         "range": _range(item),
         **facts,
     }

@@ -186,7 +186,10 @@ class Advise(OnDevices, ForCompiler):
     words: tuple[str, ...] = field(
         alias="step",
         converter=words,
-        metadata=shared.program(),
+        metadata=shared.program(
+            "MODULE | RUN | -- COMMAND...",
+            "a module's file or a run directory; or the words of a command.",
+        ),
     )
     budget: int = field(default=20, kw_only=True, metadata=budget("Alternatives"))
     output: Path | None = field(
@@ -197,6 +200,10 @@ class Advise(OnDevices, ForCompiler):
             "New folder for captures, dumps and the page. [default: temporary]",
             "new folder for captures, dumps and the page; None: as of `rehearse`.",
         ),
+    )
+    # a step of this process and its arguments, of which `words` name the module
+    function: tuple[Callable[..., Any], Sequence[Any]] | None = field(
+        default=None, kw_only=True, repr=False
     )
 
 

@@ -1,8 +1,8 @@
 """`pgle advise` as a function: the compiler tries a program's alternatives.
 
-The program is captured once as it is, and once for each alternative, which the hook makes while the
-program runs. Each step is compiled twice (the second time with other kernels for products) and
-priced by one set of estimates. What both compilations find shorter is then combined, best first.
+The program is captured once as it is, and once for each alternative (`variants.py`). Each step is
+compiled twice (the second time with other kernels for products) and priced by one set of estimates.
+What both compilations find shorter is then combined, best first.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from subprocess import DEVNULL
 
 import attrs
 
@@ -20,14 +19,15 @@ from pgle.account.value import Account
 from pgle.errors import UserError, WorkloadError, cut, one_line
 from pgle.next import Next
 from pgle.requests.predictions import Advise, Rehearse
-from pgle.run.alternatives import Alternative, alternatives, written
-from pgle.run.capture.capture import capture_modules, devices_for
-from pgle.run.capture.captured import (
-    choose_module,
-    module_name,
-    partitioned,
-    read_captured,
+from pgle.run.alternatives import (
+    BY_HAND,
+    Alternative,
+    Kind,
+    Written,
+    alternatives,
+    written,
 )
+from pgle.run.capture.captured import CallSite, ComparedValues, partitioned
 from pgle.run.compiler.compile import (
     Compiler,
     CompileResult,
@@ -35,14 +35,18 @@ from pgle.run.compiler.compile import (
     compiler_with_cache,
     session_with,
 )
-from pgle.run.directory.directory import claim
+from pgle.run.directory.directory import RunDirectory, claim
+from pgle.run.inputs.next_command import UNKNOWN
 from pgle.run.rehearse_program import (
     RehearseRequest,
     Understood,
     gib,
+    launch,
     measure,
     prepared,
+    understood,
 )
+from pgle.run.variants import Variants, variants_of
 from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
 from pgle.schedule.predict import Prediction, gain
 from pgle.schedule.verdict import Judged, Verdict, judge
@@ -93,6 +97,8 @@ class Attempt:
     tried: Tried | None = None  # None: it was not compiled
     gained: Controlled | None = None  # over the program as it is
     same_as: str = ""  # an earlier attempt that makes the same program
+    # what it does to the step's values; None: they stay the same, or nobody compared
+    values: ComparedValues | None = None
 
     @property
     def name(self) -> str:
@@ -106,8 +112,10 @@ class Attempt:
 
     @property
     def are_values_compared(self) -> bool:
-        """Whether its results are known to be those of the program."""
-        return not any(change.changes_values for change in self.changes)
+        """Whether its results are known to be those of the program, but for rounding."""
+        if not any(change.changes_values for change in self.changes):
+            return True
+        return self.values is not None and not self.values.why
 
 
 @dataclass(frozen=True)
@@ -121,7 +129,8 @@ class Advised:
     left: int  # alternatives that were not tried
     left_sites: int  # call sites whose alternatives were not tried
     interrupted: bool  # the user ended it
-    measure: Next  # the command that measures the program
+    left_out: str  # what cannot be tried of what was given, and why
+    measure: Next | None  # the command that measures the program; None: it is none
     account: Account  # of the step as it is
     warnings: tuple[str, ...] = ()
 
@@ -147,18 +156,34 @@ def advise(
     on_attempt: OnAttempt = lambda name, done, of: None,
 ) -> Advised:
     """Try a program's alternatives. Ctrl-C ends the trials, not the answer."""
-    options = attrs.asdict(asked, recurse=False)
-    words = options.pop("words")
-    budget = options.pop("budget")
-    with prepared(Rehearse(words, **options)) as (known, request):
-        if not known.is_program:
-            remedy = "put -- before its command: pgle advise -- python train.py"
-            raise UserError("advise runs a program", where=words[0], remedy=remedy)
+    with prepared(_as_program(asked)) as (known, request):
+        variants = variants_of(known, request, asked.function)
+        if asked.function is not None:  # traced as its variants are
+            module, _ = variants.made((), request.out / NOW)
+            request = replace(request, module=module)
         compiler = compiler_with_cache(
             request.python, cached=request.asked.cached, on_phase=on_phase
         )
         with compiler:
-            return _Trials(known, request, compiler, on_attempt).run(budget)
+            trials = _Trials(known, request, variants, compiler, on_attempt)
+            return trials.run(asked.budget)
+
+
+def _as_program(asked: Advise) -> Rehearse:
+    """What was asked for, as `rehearse` takes it: of a run directory its program."""
+    options = attrs.asdict(asked, recurse=False)
+    words = options.pop("words")
+    for name in ("budget", "function"):
+        del options[name]
+    given = Rehearse(words, **options)
+    if len(words) != 1 or not RunDirectory(Path(words[0])).is_recorded:
+        return given
+    known = understood(given)
+    program = launch(known).words
+    if program == UNKNOWN:
+        remedy = "give the program: -- python train.py"
+        raise UserError("does not say its program", where=words[0], remedy=remedy)
+    return attrs.evolve(known.asked, step=program)
 
 
 @dataclass(eq=False)
@@ -167,6 +192,7 @@ class _Trials:
 
     known: Understood
     request: RehearseRequest
+    variants: Variants
     compiler: Compiler
     on_attempt: OnAttempt
     attempts: list[Attempt] = field(default_factory=list)
@@ -180,9 +206,8 @@ class _Trials:
         self.out = request.out / "alternatives"
         claim(self.out)
         self.base = self._compiled(request.module, NOW, must_check=False)
-        program = read_captured(request.module.parent)
-        is_written_as = written(program.sites, request.module)
-        every = alternatives(is_written_as)
+        is_written_as = written(self.variants.sites(), request.module)
+        every = self._possible(is_written_as)
         wanted = every[:budget]
         interrupted = False
         try:
@@ -192,6 +217,8 @@ class _Trials:
             interrupted = True
         done = sum(len(item.changes) == 1 for item in self.attempts) + self.unchanged
         base = self.base
+        proves = measure(self.known) if self.known.is_program else None
+        warnings = (*self.known.doubts, *request.warnings)
         account = account_of_schedule(
             base.compiled.scheduled, base.prediction, request.hardware
         )
@@ -203,10 +230,16 @@ class _Trials:
             left=len(every) - done,
             left_sites=is_written_as.left_out(),
             interrupted=interrupted,
-            measure=measure(self.known),
+            left_out=self.variants.left_out,
+            measure=proves,
             account=account,
-            warnings=(*self.known.doubts, *request.warnings),
+            warnings=warnings,
         )
+
+    def _possible(self, program: Written) -> list[Alternative]:
+        """The alternatives that can be made of what was given."""
+        every = alternatives(program)
+        return [change for change in every if change.kind in self.variants.kinds]
 
     def _try_each(self, wanted: Sequence[Alternative]) -> None:
         for number, change in enumerate(wanted):
@@ -240,7 +273,8 @@ class _Trials:
     def _attempt(self, changes: tuple[Alternative, ...], name: str) -> Attempt | None:
         """What became of some changes; None if they change nothing."""
         try:
-            module = self._captured(changes, name)
+            module, sites = self.variants.made(changes, self.out / name / "captured")
+            changes = tuple(change.at(_by_hand(sites)) for change in changes)
             program = module.read_bytes()
             if program == self.request.module.read_bytes():
                 return None
@@ -253,26 +287,24 @@ class _Trials:
         gained = tried.gain_over(self.base)
         verdict, why = self._judged(tried, gained)
         found = Attempt(changes, verdict, why, tried, gained)
+        if verdict is Verdict.BETTER:
+            found = self._with_values(found, self.out / name / "values")
         self.programs[program] = found
         return found
 
-    def _captured(self, changes: Sequence[Alternative], name: str) -> Path:
-        """The step of the program with some changes."""
-        asked, request = self.known.asked, self.request
-        folder = self.out / name / "captured"
-        step = module_name(request.module)
-        found = capture_modules(
-            asked.words,
-            folder,
-            target=request.target,
-            devices=devices_for(None, topology=asked.shape),
-            quiet_s=asked.quiet_s,
-            choose=step,
-            until_step=True,
-            output=DEVNULL,
-            alternatives=[change.switch for change in changes],
-        )
-        return choose_module(found, step)
+    def _with_values(self, found: Attempt, folder: Path) -> Attempt:
+        """The attempt with what it does to the step's values, if it changes them."""
+        if not any(change.changes_values for change in found.changes):
+            return found
+        alone = [item.values for item in self.attempts if item.values is not None]
+        if len(found.changes) > 1 and alone:  # its parts were compared
+            worst = max(alone, key=lambda item: item.difference)
+            return replace(found, values=worst)
+        values = self.variants.compared(found.changes, folder)
+        found = replace(found, values=values)
+        if not values.differs:
+            return found
+        return replace(found, verdict=Verdict.DIFFERS, why=differing(values))
 
     def _compiled(self, module: Path, name: str, *, must_check: bool = True) -> Tried:
         """A module's step, by the user's flags and with the other kernels for products."""
@@ -308,6 +340,21 @@ class _Trials:
             why = longer_by(self.base.prediction, tried.prediction)
             return Judged(found.verdict, why)
         return found
+
+
+def differing(values: ComparedValues) -> str:
+    """How far values are apart, in a clause."""
+    return f"values differ by {values.difference:.2%}, rounding explains {values.tolerance:.2%}"
+
+
+def _by_hand(sites: Sequence[CallSite]) -> list[str]:
+    """Where attention that is written by hand was replaced."""
+    found = (
+        site.where
+        for site in sites
+        if site.kind == Kind.ATTENTION and site.now == BY_HAND
+    )
+    return list(dict.fromkeys(found))
 
 
 def _as(other: Attempt, changes: tuple[Alternative, ...]) -> Attempt:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -30,15 +30,27 @@ DEFAULT_POLICY = "nothing_saveable"  # of `jax.checkpoint` without a policy
 
 UNROLLED = (2, 4)  # iterations of a scan that are tried together
 
-PRECISIONS = ("tensorfloat32", "bfloat16")
+PRECISION = "tensorfloat32"
+"""What jax's ``bfloat16`` and ``default`` are on a GPU, too (`jax.lax.Precision`)."""
+
+BY_HAND = "by hand"
+"""In place of a call site: attention that the program writes itself, wherever it does."""
 
 _ARGUMENT = re.compile(r"%arg\d+: tensor<([^>]+)>")
 _NAMED = re.compile(r'^(#loc\d*) = loc\("([^"]+)"', re.MULTILINE)
 _PLACED = re.compile(r'loc\((?:"([^"]+)"|(#loc\d*))\)')
-_DONATED = re.compile(r"tf\.aliasing_output|jax\.buffer_donor")
+_DONOR = "jax.buffer_donor"
+_DONATED = re.compile(rf"tf\.aliasing_output|{_DONOR}")
+_RETURNS = ") -> "
 _ROOT = re.compile(r"[A-Za-z_]\w*")
 _PRECISE = re.compile(r"dot_general .*precision = \[(?:HIGHEST|HIGH)\b.*xf32>")
 """A product of f32 arrays that the program does not leave to the Tensor Cores."""
+
+_WRITTEN_OUT = re.compile(
+    r"stablehlo\.dot_general .*x(?:bf16|f16)>.*\n(?s:.*)"
+    r"stablehlo\.exponential(?s:.*)stablehlo\.dot_general "
+)
+"""Products in half precision around an exponential: attention may be written by hand."""
 
 
 class Kind(StrEnum):
@@ -63,16 +75,24 @@ class Alternative:
     where: str  # ``train.py:41``; a function for donation; empty for the whole program
     value: str  # the new setting
     edit: str  # what the user writes
+    made_at: str = ""  # what the hook is told in place of `where`; empty: the same
 
     @property
     def name(self) -> str:
         """It in a word or two: ``unroll 2``."""
         return f"{self.kind} {self.value}"
 
+    def at(self, places: Sequence[str]) -> Alternative:
+        """The same where it was found, if it was made wherever it can be."""
+        if self.where != BY_HAND or not places:
+            return self
+        return replace(self, where=", ".join(places), made_at=BY_HAND)
+
     @property
     def switch(self) -> Mapping[str, str]:
         """What makes the hook use it."""
-        return {"kind": self.kind, "where": self.where, "value": self.value}
+        where = self.made_at or self.where
+        return {"kind": self.kind, "where": where, "value": self.value}
 
     @property
     def changes_values(self) -> bool:
@@ -114,11 +134,13 @@ def alternatives(program: Written) -> list[Alternative]:
 
 
 def _attentions(program: Written) -> Iterator[Alternative]:
+    edit = 'jax.nn.dot_product_attention(…, implementation="cudnn")'
     for site in program.of(Kind.ATTENTION):
-        if site.now == "cudnn":
-            continue
-        edit = 'jax.nn.dot_product_attention(…, implementation="cudnn")'
-        yield Alternative(Kind.ATTENTION, site.where, "cudnn", edit)
+        if site.now not in ("cudnn", BY_HAND):
+            yield Alternative(Kind.ATTENTION, site.where, "cudnn", edit)
+    if _WRITTEN_OUT.search(program.text):
+        fused = edit.replace("…", "q, k, v, …")
+        yield Alternative(Kind.ATTENTION, BY_HAND, "cudnn", fused)
 
 
 def _remats(program: Written) -> Iterator[Alternative]:
@@ -141,9 +163,8 @@ def _unrolls(program: Written) -> Iterator[Alternative]:
 def _precisions(program: Written) -> Iterator[Alternative]:
     if not _PRECISE.search(program.text):
         return
-    for value in PRECISIONS:
-        edit = f'jax.config.update("jax_default_matmul_precision", "{value}")'
-        yield Alternative(Kind.PRECISION, "", value, edit)
+    edit = f'jax.config.update("jax_default_matmul_precision", "{PRECISION}")'
+    yield Alternative(Kind.PRECISION, "", PRECISION, edit)
 
 
 def _donations(program: Written) -> Iterator[Alternative]:
@@ -170,23 +191,13 @@ def state_of(text: str) -> list[str]:
     """Arguments of a module, StableHLO as jax dumps it, whose types are all among its results and
     none of which is donated: its state, by the names of the function's parameters.
     """
-    main = next((line for line in text.splitlines() if " @main(" in line), "")
-    taken, _, returned = main.partition(") -> ")
-    names = dict(_NAMED.findall(text))
     groups: dict[str, Counter[str]] = {}
     donated: set[str] = set()
-    for part in re.split(r", (?=%arg\d)", taken.partition("@main(")[2]):
-        kind = _ARGUMENT.match(part)
-        places = list(_PLACED.finditer(part))
-        if kind is None or not places:
-            continue
-        name = places[-1][1] or names.get(places[-1][2], "")
-        root = _ROOT.match(name)
-        if root is None:
-            continue
-        groups.setdefault(root[0], Counter())[kind[1]] += 1
-        if _DONATED.search(part):
-            donated.add(root[0])
+    for argument in _arguments(text):
+        groups.setdefault(argument.name, Counter())[argument.kind] += 1
+        if _DONATED.search(argument.text):
+            donated.add(argument.name)
+    returned = _main(text).partition(_RETURNS)[2]
     left = Counter(re.findall(r"tensor<([^>]+)>", returned))
     found = []
     for name, kinds in groups.items():
@@ -195,3 +206,45 @@ def state_of(text: str) -> list[str]:
             if name not in donated:
                 found.append(name)
     return found
+
+
+def marked_as_donated(text: str, names: Sequence[str]) -> str:
+    """A module, StableHLO as jax dumps it, that donates the arguments of some parameters."""
+    main = _main(text)
+    changed = main
+    for argument in _arguments(text):
+        if argument.name in names:
+            kind, end, rest = argument.text.partition("> ")
+            others = f", {rest[1:]}" if rest.startswith("{") else f"}} {rest}"
+            donated = f"{kind}{end}{{{_DONOR} = true{others}"
+            changed = changed.replace(argument.text, donated)
+    return text.replace(main, changed)
+
+
+@dataclass(frozen=True)
+class _Argument:
+    """An argument of a module."""
+
+    text: str  # as it is written
+    kind: str  # ``8x4xf32``
+    name: str  # of the function's parameter that holds it
+
+
+def _main(text: str) -> str:
+    """The line of a module that begins its entry."""
+    return next((line for line in text.splitlines() if " @main(" in line), "")
+
+
+def _arguments(text: str) -> Iterator[_Argument]:
+    """The arguments whose parameters are known."""
+    taken = _main(text).partition(_RETURNS)[0].partition("@main(")[2]
+    names = dict(_NAMED.findall(text))
+    for part in re.split(r", (?=%arg\d)", taken):
+        kind = _ARGUMENT.match(part)
+        places = list(_PLACED.finditer(part))
+        if kind is None or not places:
+            continue
+        name = places[-1][1] or names.get(places[-1][2], "")
+        root = _ROOT.match(name)
+        if root is not None:
+            yield _Argument(part, kind[1], root[0])

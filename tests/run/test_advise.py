@@ -5,13 +5,25 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import advised_program
+import jax
+import jax.numpy as jnp
 import pytest
 
+import pgle
 from pgle.cli.main import run
-from pgle.run.alternatives import Alternative, Kind, Written, alternatives, state_of
-from pgle.run.capture.capture import Devices, capture_modules
+from pgle.run.alternatives import (
+    BY_HAND,
+    Alternative,
+    Kind,
+    Written,
+    alternatives,
+    marked_as_donated,
+    state_of,
+)
+from pgle.run.capture.capture import Devices, capture_modules, compare_values
 from pgle.run.capture.captured import CallSite, choose_module, read_captured
 from pgle.xla.targets import load_target
 
@@ -46,6 +58,16 @@ def test_state_is_what_comes_back_and_is_not_donated() -> None:
         'tensor<4xf32> {tf.aliasing_output = 1 : i32} loc("params[1]")',
     )
     assert state_of(donated) == []
+
+
+def test_a_module_is_changed_to_donate_its_state() -> None:
+    donating = marked_as_donated(MAIN, ["params"])
+    assert state_of(donating) == []
+    assert donating.count("jax.buffer_donor") == 2
+    sharded = MAIN.replace("4xf32> loc", "4xf32> {sdy.sharding = 1} loc")
+    assert "{jax.buffer_donor = true, sdy.sharding = 1} loc" in marked_as_donated(
+        sharded, ["params"]
+    )
 
 
 def test_the_setting_that_a_call_has_is_not_tried() -> None:
@@ -123,10 +145,88 @@ def test_saving_products_is_better_by_both_compilations(
     assert found["left"] == 4
 
 
-def test_a_module_is_no_program(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+BY_HAND_PROGRAM = """
+import jax, jax.numpy as jnp
+def attend(q, k, v):
+    scores = jnp.einsum("bqnh,bknh->bnqk", q, k).astype(jnp.float32) / 4
+    weights = jax.nn.softmax(scores).astype(v.dtype)
+    return jnp.einsum("bnqk,bknh->bqnh", weights, v)
+def loss(w, x):
+    heads = jnp.split((x @ w).reshape(4, 32, 6, 16), 3, 2)
+    return (attend(*heads) ** 2).astype(jnp.float32).mean()
+@jax.jit
+def train_step(w, x):
+    return w - jax.grad(loss)(w, x)
+w = jnp.ones((32, 96), jnp.bfloat16)
+for _ in range(3):
+    w = train_step(w, jnp.ones((4, 32, 32), jnp.bfloat16))
+"""
+
+
+def test_attention_written_by_hand_is_fused_and_its_values_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    program = tmp_path / "by_hand.py"
+    program.write_text(BY_HAND_PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    change = Alternative(Kind.ATTENTION, BY_HAND, "cudnn", "")
+    changed = captured(tmp_path / "after", program, change)
+    assert "cudnn" in changed
+    assert "stablehlo.exponential" not in changed
+    (site,) = read_captured(tmp_path / "after").sites
+    assert (site.where, site.now) == ("by_hand.py:6", "by hand")
+    values = compare_values(
+        [sys.executable, str(program)],
+        tmp_path / "values",
+        target=load_target("a100"),
+        devices=Devices(1),
+        quiet_s=20,
+        step="train_step",
+        alternatives=[change.switch],
+    )
+    assert (values.why, values.seen, values.results) == ("", 1, 1)
+    assert 0 < values.difference <= values.tolerance
+    assert values.sizes.startswith("4 → 1") or not values.sizes
+
+
+@pytest.mark.rehearse
+def test_a_step_of_this_process_leaves_jax_as_it_was() -> None:
+    usual = (jax.checkpoint, jax.lax.scan, jax.grad, jax.jit, jax.config.update)
+
+    def loss(ws: Any, x: Any) -> Any:
+        layer = jax.checkpoint(advised_program.layer)
+        return jnp.square(jax.lax.scan(layer, x, ws)[0].astype(jnp.float32)).mean()
+
+    @jax.jit
+    def train_step(ws: Any, x: Any) -> Any:
+        return ws - jax.grad(loss)(ws, x)
+
+    args = [jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((4, 512, 512), (512, 512))]
+    found = pgle.advise(train_step, *args, target="a100", devices=1, budget=1)
+    assert [item["kind"] for item in found["tried"]] == ["remat"]
+    assert (
+        jax.checkpoint,
+        jax.lax.scan,
+        jax.grad,
+        jax.jit,
+        jax.config.update,
+    ) == usual
+
+
+@pytest.mark.rehearse
+def test_a_module_alone_is_tried_as_far_as_its_text_allows(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    @jax.jit
+    def train_step(w: Any, x: Any) -> Any:
+        return w + x @ x.T
+
+    square = jax.ShapeDtypeStruct((256, 256), jnp.float32)
+    lowered = train_step.lower(square, square)
     module = tmp_path / STEP.name
-    module.write_text(f"module @jit_train_step {{\n{MAIN}  }}\n}}\n")
-    assert run(["advise", str(module)]) == 2
-    assert "advise runs a program" in capsys.readouterr().err
+    module.write_text(lowered.as_text(debug_info=True))
+    options = ["--target", "a100", "--devices", "1", "-o", str(tmp_path / "out")]
+    assert run(["advise", *options, "--json", str(module)]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert [item["kind"] for item in found["tried"]] == ["donation"]
+    assert "remat" in found["left_out"]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
+from subprocess import DEVNULL
 from threading import RLock
 from typing import Any
 
@@ -31,6 +32,7 @@ from pgle.run.capture.captured import (
     STARTED,
     STOPPED,
     CapturedProgram,
+    ComparedValues,
     candidates,
     choose_module,
     devices_of,
@@ -182,6 +184,39 @@ def capture_modules(
     if code:
         write_files({folder / CODE: str(code)}, force=True)
     return found
+
+
+def compare_values(
+    command: Sequence[str],
+    folder: Path,
+    *,
+    target: Target,
+    devices: Devices,
+    quiet_s: float,
+    step: str,
+    alternatives: Sequence[Mapping[str, str]],
+) -> ComparedValues:
+    """Run a command until its step is traced, and compare what that computes with alternatives and
+    without.
+
+    Args:
+        step: the name of its function; the others are those of `capture_modules`.
+    """
+    compare = {"kind": "compare", "where": step, "value": ""}
+    _run_once(
+        command,
+        folder,
+        target=target,
+        devices=devices,
+        quiet_s=quiet_s,
+        choose=f"jit_{step}",
+        output=DEVNULL,
+        ones=False,
+        until_step=True,
+        alternatives=(*alternatives, compare),
+    )
+    found = read_captured(folder).compared
+    return found or ComparedValues(why="the program ended before its step was traced")
 
 
 def _run_once(

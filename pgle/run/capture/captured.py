@@ -182,6 +182,25 @@ class CallSite:
 
 
 @dataclass(frozen=True)
+class ComparedValues:
+    """A step's values at a small size on the CPU, with alternatives against without."""
+
+    # the largest of loss, gradients and results, relative to what it changes
+    difference: float = 0.0
+    tolerance: float = 0.0  # the most that rounding explains
+    unit: float = 0.0  # unit roundoff of the least precise type
+    seen: int = 0  # losses and gradients that were compared
+    results: int = 0  # other results
+    sizes: str = ""  # that were made small: ``2048 → 16``
+    why: str = ""  # why nothing was compared; empty: it was
+
+    @property
+    def differs(self) -> bool:
+        """Whether rounding does not explain the difference."""
+        return self.difference > self.tolerance
+
+
+@dataclass(frozen=True)
 class CapturedProgram:
     """What the hook found out about a captured program."""
 
@@ -210,6 +229,8 @@ class CapturedProgram:
     sources: Mapping[str, str] = field(default_factory=dict)
     # its calls that have alternatives
     sites: Sequence[CallSite] = ()
+    # what comparing its step's values with alternatives and without has shown
+    compared: ComparedValues | None = None
     # the processes that it waits for in `jax.distributed.initialize`
     waits_for: str = ""
     # as it had them, where it or a script before it set them; empty: as they were given

@@ -14,6 +14,7 @@ import importlib.util
 import json
 import os
 import sys
+import threading
 
 _hook = None
 _printed = set()
@@ -87,6 +88,23 @@ def warn(text):
         sys.stderr.write("pgle: warning: %s\n" % " ".join(str(text).split()))
     except Exception:  # a closed stderr is no reason to disturb the program
         pass
+
+
+class SetAside:
+    """Within it, what this thread compiles and executes is pgle's own, and is not captured."""
+
+    _within = threading.local()
+
+    def __enter__(self):
+        self._within.depth = getattr(self._within, "depth", 0) + 1
+
+    def __exit__(self, *_):
+        self._within.depth -= 1
+
+    @classmethod
+    def is_on(cls):
+        """Whether this thread is within it."""
+        return getattr(cls._within, "depth", 0) > 0
 
 
 def guarded(function):

@@ -8,10 +8,14 @@ import functools
 import os
 import sys
 
-from pgle_hook import after_import, guarded
+from pgle_hook import SetAside, after_import, by_hand, guarded, jax_private
+from pgle_hook.by_hand import HALF
 from pgle_hook.records import is_own
+from pgle_hook.rewrite import Rewriter
+from pgle_hook.values import Values
 
-HALF = ("bfloat16", "float16")  # types that cuDNN's attention takes
+BY_HAND = "by hand"
+"""In place of a call site: attention that the program writes itself, wherever it does."""
 
 _OURS = os.path.dirname(os.path.abspath(__file__))
 _POSITION_OF_UNROLL = 5  # among the arguments of `jax.lax.scan`
@@ -32,22 +36,98 @@ class Alternatives:
         self._record = record
         self._values = {(item["kind"], item["where"]): item["value"] for item in chosen}
         self._chosen = chosen
+        self._is_on = True
+        self._attend = None  # jax's own function of attention
+
+    def use(self, is_on):
+        """Make the alternatives from now on, or none; jax forgets what it has traced."""
+        self._is_on = is_on
+        self._jax.clear_caches()
 
     def watch(self):
         """Put the watching functions in place of those of jax."""
         jax = self._jax
+        guarded(lambda: jax_private.hide_calls(_OURS))
         checkpoint = self._checkpoint(jax.checkpoint)
         jax.checkpoint = jax.remat = checkpoint
         after_import("jax.ad_checkpoint", lambda module: _set(module, checkpoint))
         jax.lax.scan = self._scan(jax.lax.scan)
         if hasattr(jax.nn, "dot_product_attention"):
-            attention = self._attention(jax.nn.dot_product_attention)
-            jax.nn.dot_product_attention = attention
+            self._attend = jax.nn.dot_product_attention
+            jax.nn.dot_product_attention = self._attention(self._attend)
         for item in self._chosen:
             if item["kind"] == "donation":
                 jax.jit = self._jit(jax.jit, item["where"], item["value"])
             if item["kind"] == "precision":
                 self._set_precision(item["value"])
+            if item["where"] == BY_HAND:
+                self._watch_gradients()
+        for item in self._chosen:
+            if item["kind"] == "compare":
+                self._compare(item["where"])
+
+    def _compare(self, function):
+        precision = self._values.get(("precision", ""), "")
+
+        def note(found):
+            self._record.compared(found)
+            os._exit(0)  # nothing else is wanted of this process
+
+        self.values(note, precision).watch(function)
+
+    def values(self, note, precision=""):
+        """What compares values with the alternatives and without, as of `Values`."""
+        made = Values(self._jax, self.use, note, precision)
+        made.see_gradients()
+        return made
+
+    def _watch_gradients(self):
+        """Replace attention that is written by hand in whatever is differentiated."""
+        for name in ("grad", "value_and_grad", "vjp"):
+            usual = self._rewriting(getattr(self._jax, name))
+            setattr(self._jax, name, usual)
+
+    def _rewriting(self, usual):
+        @functools.wraps(usual)
+        def differentiate(function, *args, **options):
+            return usual(self._fused(function), *args, **options)
+
+        return differentiate
+
+    def _fused(self, function):
+        rewritten = Rewriter(self._jax, self._fusions)(function)
+
+        @functools.wraps(function)
+        def fused(*args, **options):
+            call = rewritten if self._is_on else function
+            return call(*args, **options)
+
+        return fused
+
+    def _fusions(self, graph):
+        """The fused calls that can be made in a graph, as of `Rewriter`."""
+        found = {}
+        for node in graph.nodes:
+            attention = by_hand.find(self._jax, node)
+            if attention is not None:
+                self._note_by_hand(node)
+                how = "xla" if SetAside.is_on() else "cudnn"
+                attend = functools.partial(self._attend, implementation=how)
+                found[id(node)] = by_hand.replacement(self._jax, attention, attend)
+        return found
+
+    def _note_by_hand(self, node):
+        frames = guarded(lambda: jax_private.frames_of(node.eqn)) or []
+        own = (frame for frame in frames if is_own(frame[0]))
+        path, line = next(own, ("", 0))
+        where = "%s:%d" % (_shown(os.path.abspath(path)), line) if path else ""
+        self._note("attention", where, BY_HAND, 0)
+
+    def _note(self, kind, where, now, length):
+        """Note a call site; what pgle itself traces has none."""
+        site = {"kind": kind, "where": where, "now": now, "length": length}
+        if not SetAside.is_on():
+            guarded(lambda: self._record.site(site))
 
     def _checkpoint(self, usual):
         policies = self._jax.checkpoint_policies
@@ -84,6 +164,8 @@ class Alternatives:
             value = self._value("attention", now)
             if value:
                 options["implementation"] = value
+            if SetAside.is_on():  # cuDNN does not exist on CPUs
+                options["implementation"] = "xla"
             return usual(query, *args, **options)
 
         return dot_product_attention
@@ -127,9 +209,8 @@ class Alternatives:
         where = guarded(lambda: _place_of_call(os.path.dirname(self._jax.__file__)))
         if not where:
             return None
-        found = {"kind": kind, "where": where, "now": now or "", "length": length}
-        guarded(lambda: self._record.site(found))
-        return self._values.get((kind, where))
+        self._note(kind, where, now or "", length)
+        return self._values.get((kind, where)) if self._is_on else None
 
 
 def _set(module, checkpoint):

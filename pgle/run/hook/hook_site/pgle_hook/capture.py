@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 
-from pgle_hook import guarded, jax_private
+from pgle_hook import SetAside, guarded, jax_private
 from pgle_hook.alternatives import Alternatives
 from pgle_hook.for_gpus import GpuAnswers, Lowering
 from pgle_hook.records import Sources, describe, is_own, restore_flags, write_json
@@ -55,6 +55,8 @@ def capture(
     uncomputed = Uncomputed(record, lowering.is_zeros, ones)
 
     def results(call, execute):
+        if SetAside.is_on():
+            return execute()
         guarded(lambda: record.executed(call.xla_executable))
         return execute() if computes else uncomputed.results(call, execute)
 
@@ -264,6 +266,11 @@ class CaptureRecord:
         if found not in self._about["sites"]:
             self._about["sites"].append(found)
             self._write()
+
+    def compared(self, found):
+        """What comparing the step's values has shown, as of `Values`."""
+        self._about["compared"] = found
+        self._write()
 
     def silence(self):
         """Write nothing any more: another process of the job tells what all execute."""

@@ -26,7 +26,7 @@ import time
 import warnings
 from types import SimpleNamespace
 
-from pgle_hook import guarded, jax_private, warn
+from pgle_hook import SetAside, guarded, jax_private, warn
 
 PLATFORM = (
     "gpu"  # as `Device.platform` and `jax.default_backend` call GPUs of all vendors
@@ -243,9 +243,13 @@ class Lowering:
 
         @functools.wraps(lower)
         def new_lower(name, jaxpr, *args, **kwargs):
-            if tuple(kwargs.get("platforms", ())) not in (
-                ("cpu",),
-                ("gpu",),
+            if (
+                tuple(kwargs.get("platforms", ()))
+                not in (
+                    ("cpu",),
+                    ("gpu",),
+                )
+                or SetAside.is_on()
             ):  # the device of a mesh is a gpu
                 return lower(name, jaxpr, *args, **kwargs)
             result = self._lowered(lower, name, jaxpr, args, kwargs)
@@ -254,6 +258,8 @@ class Lowering:
 
         @functools.wraps(dump)
         def new_dump(module, stage_name):
+            if SetAside.is_on():
+                return None
             known = self._of(module)
             written = dump(known.for_gpus or module, stage_name)
             if written and stage_name == "compile":

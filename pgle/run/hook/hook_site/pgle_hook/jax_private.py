@@ -4,6 +4,7 @@ what needs it.
 Known to work: jax 0.4.38 to 0.12.
 """
 
+import contextlib
 import importlib
 import logging
 import math
@@ -55,9 +56,9 @@ def slice_on_host():
         values = sys.modules["numpy"].asarray(this)
         parts = (
             values[tuple(map(slice, start, limit))]
-            for start, limit in zip(starts, limits)  # noqa: B905
+            for start, limit in zip(starts, limits)
         )
-        return [part.squeeze(axis) for part, axis in zip(parts, removed)]  # noqa: B905
+        return [part.squeeze(axis) for part, axis in zip(parts, removed)]
 
     if hasattr(array, "_multi_slice"):
         array._multi_slice = new_slice
@@ -465,7 +466,7 @@ def _all_sharded(ir, module, main, results):
         "sdy.sharding" in own
         or "mhlo.sharding" in own
         or not ir.RankedTensorType(result).shape
-        for own, result in zip(given, results)  # noqa: B905 (Python 3.9)
+        for own, result in zip(given, results)
     )
 
 
@@ -637,3 +638,26 @@ def _value_in_words(value):
     return "static " + (
         text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
     )
+
+
+@contextlib.contextmanager
+def as_traced(eqn):
+    """Within it, operations are made with the source, names and settings of a traced one."""
+    info = importlib.import_module("jax._src.source_info_util")
+    names = info.current_name_stack() + eqn.source_info.name_stack
+    traced = info.user_context(eqn.source_info.traceback, name_stack=names)
+    with traced, eqn.ctx.manager:
+        yield
+
+
+def frames_of(eqn):
+    """Files and lines of the calls that made a traced operation, the innermost first."""
+    traceback = eqn.source_info.traceback
+    if traceback is None:
+        return []
+    return [(frame.file_name, frame.line_num) for frame in traceback.frames]
+
+
+def hide_calls(folder):
+    """Keep functions of a folder out of the places that operations are said to come from."""
+    importlib.import_module("jax._src.source_info_util").register_exclusion(folder)

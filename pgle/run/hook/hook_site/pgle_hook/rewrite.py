@@ -1,0 +1,326 @@
+"""A traced function with some of its operations replaced: a graph of it, and what evaluates that.
+
+Jitted functions are part of the graph. So are, for whoever looks at it, functions with a derivative
+of their own; evaluated they stay as they are. Bodies of `jax.checkpoint` and `jax.lax.scan` are
+rewritten, too. An operation that holds nothing to replace is bound as it was traced.
+"""
+
+import importlib
+
+from pgle_hook import SetAside, jax_private
+
+MOST_ELEMENTS = 1 << 24  # of a constant that is evaluated
+INLINED = ("pjit", "jit", "closed_call", "core_call")
+REBUILT = ("scan", "checkpoint", "remat2", "remat")
+
+
+class Value:
+    """A value of a traced function."""
+
+    __slots__ = ("aval", "constant", "inner", "node")
+
+    def __init__(self, aval, node=None, constant=None):
+        self.aval = aval
+        self.node = node  # that makes it; None: an argument, a constant
+        self.constant = constant  # None: not known
+        self.inner = None  # the same in a function with a derivative of its own
+
+    @property
+    def shape(self):
+        """Its sizes."""
+        return tuple(self.aval.shape)
+
+    @property
+    def dtype(self):
+        """The type of its elements."""
+        return self.aval.dtype
+
+    def seen(self):
+        """It as what looks at the graph follows it."""
+        value = self
+        while value.inner is not None:
+            value = value.inner
+        return value
+
+    def made_by(self, *names):
+        """The node that makes it if it is one of these operations, else None."""
+        node = self.seen().node
+        return node if node is not None and node.name in names else None
+
+
+class Node:
+    """An operation."""
+
+    __slots__ = ("eqn", "ins", "name", "outs", "params")
+
+    def __init__(self, eqn, ins):
+        self.eqn = eqn
+        self.name = eqn.primitive.name
+        self.params = eqn.params
+        self.ins = ins
+        self.outs = [Value(var.aval, self) for var in eqn.outvars]
+
+
+class Graph:
+    """The operations of a traced function, in order."""
+
+    def __init__(self, jaxpr, ins):
+        self.nodes = []
+        self.outs = _build(jaxpr, ins, self.nodes)
+
+
+def _build(jaxpr, ins, nodes):
+    """Append the operations of a function; its results."""
+    known = dict(zip([*jaxpr.constvars, *jaxpr.invars], ins))
+
+    def read(atom):
+        if hasattr(atom, "val"):
+            return Value(atom.aval, constant=atom.val)
+        return known[atom]
+
+    for eqn in jaxpr.eqns:
+        taken = [read(atom) for atom in eqn.invars]
+        inner = _inlined(eqn)
+        if inner is not None:
+            made = _build(inner.jaxpr, [*_constants(inner), *taken], nodes)
+        else:
+            node = Node(eqn, taken)
+            nodes.append(node)
+            made = node.outs
+            _look_inside(node)
+        known.update(zip(eqn.outvars, made))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _constants(closed):
+    pairs = zip(closed.jaxpr.constvars, closed.consts)
+    return [Value(var.aval, constant=const) for var, const in pairs]
+
+
+def _inlined(eqn):
+    """The function that an operation only calls, or None."""
+    if eqn.primitive.name not in INLINED:
+        return None
+    shardings = (
+        *eqn.params.get("in_shardings", ()),
+        *eqn.params.get("out_shardings", ()),
+    )
+    is_plain = all(type(one).__name__ == "UnspecifiedValue" for one in shardings)
+    inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
+    return inner if is_plain and hasattr(inner, "consts") else None
+
+
+def _look_inside(node):
+    """Connect results of a function with a derivative of its own to what makes them."""
+    inner = node.params.get("call_jaxpr")
+    if node.name != "custom_jvp_call" or not hasattr(inner, "consts"):
+        return
+    made = _build(inner.jaxpr, [*_constants(inner), *node.ins], [])
+    for value, same in zip(node.outs, made):
+        value.inner = same
+
+
+def constant_of(jax, value):
+    """A value that depends on no argument, as an array; None if it does, or is large."""
+    value = value.seen()
+    if value.constant is not None:
+        is_traced = isinstance(value.constant, jax.core.Tracer)
+        return None if is_traced else value.constant
+    node = value.node
+    if node is None or _size(value) > MOST_ELEMENTS or len(node.outs) > 1:
+        return None
+    if node.name.startswith("random") or any(map(_inner_of, [node])):
+        return None
+    taken = [constant_of(jax, one) for one in node.ins]
+    if any(one is None for one in taken):
+        return None
+    with SetAside(), jax.ensure_compile_time_eval():
+        value.constant = _bind(node, taken)[0]
+    return value.constant
+
+
+def _size(value):
+    size = 1
+    for each in value.shape:
+        size *= each
+    return size
+
+
+def _inner_of(node):
+    """The function within an operation that is rewritten; None if there is none."""
+    return node.params.get("jaxpr") if node.name in REBUILT else None
+
+
+def _bind(node, taken, params=None):
+    primitive = node.eqn.primitive
+    given = primitive.get_bind_params(params or node.params)
+    functions = ()
+    if isinstance(given, tuple):  # before jax 0.8
+        functions, given = given
+    with jax_private.as_traced(node.eqn):
+        made = primitive.bind(*functions, *taken, **given)
+    return list(made) if primitive.multiple_results else [made]
+
+
+class Replacement:
+    """What computes the results of an operation from other values than its operands."""
+
+    def __init__(self, needs, make):
+        self.needs = needs  # values
+        self.make = make  # from a reader of values to the results
+
+    def is_possible(self, there):
+        """Whether all that it needs is among values, by id, or constant."""
+        return all(id(one) in there or one.constant is not None for one in self.needs)
+
+
+class Rewriter:
+    """Evaluates traced functions with some operations replaced.
+
+    Args:
+        jax: the module.
+        find: from a graph to what replaces operations: by the id of a node, a `Replacement`.
+    """
+
+    def __init__(self, jax, find):
+        self._jax = jax
+        self._find = find
+        self.replaced = 0  # operations
+
+    def __call__(self, function):
+        """A function that computes the same with operations replaced."""
+
+        def rewritten(*args, **options):
+            jax = self._jax
+            leaves, structure = jax.tree_util.tree_flatten((args, options))
+            places = [at for at, leaf in enumerate(leaves) if _is_array(jax, leaf)]
+            kept = []
+
+            def flat(*arrays):
+                filled = list(leaves)
+                for place, array in zip(places, arrays):
+                    filled[place] = array
+                args, options = jax.tree_util.tree_unflatten(structure, filled)
+                results = function(*args, **options)
+                found, shape = jax.tree_util.tree_flatten(results)
+                where = [at for at, leaf in enumerate(found) if _is_array(jax, leaf)]
+                kept[:] = [(found, shape, where)]
+                return [found[at] for at in where]
+
+            arrays = [leaves[at] for at in places]
+            closed = jax.make_jaxpr(flat)(*arrays)
+            before = self.replaced
+            made = self.evaluate(closed, arrays)
+            if self.replaced == before:
+                return function(*args, **options)
+            found, shape, where = kept[0]
+            results = list(found)
+            for place, array in zip(where, made):
+                results[place] = array
+            return jax.tree_util.tree_unflatten(shape, results)
+
+        return rewritten
+
+    def evaluate(self, closed, args, constants=()):
+        """The results of a traced function; `constants`: what is known of its first arguments."""
+        taken = [Value(var.aval) for var in closed.jaxpr.invars]
+        for value, constant in zip(taken, constants):
+            value.constant = constant
+        held = _constants(closed)
+        graph = Graph(closed.jaxpr, [*held, *taken])
+        known = dict(zip(map(id, [*held, *taken]), [*closed.consts, *args]))
+
+        def read(value):
+            return known.get(id(value), value.constant)
+
+        for node, replacement in self._planned(graph, set(known)):
+            if replacement is not None:
+                made = replacement.make(read)
+                self.replaced += 1
+            else:
+                made = self._made(node, [read(value) for value in node.ins])
+            known.update(zip(map(id, node.outs), made))
+        return [read(value) for value in graph.outs]
+
+    def _planned(self, graph, given):
+        """The operations to make, in order, each with its replacement or None. What only replaced
+        ones needed is left out: it would be kept for gradients.
+        """
+        found = self._find(graph)
+        there = given.union(*(map(id, node.outs) for node in graph.nodes))
+        wanted = set(map(id, graph.outs))
+        planned = []
+        for node in reversed(graph.nodes):
+            if not node.eqn.effects and wanted.isdisjoint(map(id, node.outs)):
+                continue
+            replacement = found.get(id(node))
+            if replacement is not None and not replacement.is_possible(there):
+                replacement = None
+            needed = node.ins if replacement is None else replacement.needs
+            wanted.update(map(id, needed))
+            planned.append((node, replacement))
+        return planned[::-1]
+
+    def _made(self, node, taken):
+        """An operation's results, with those within it replaced."""
+        inner = _inner_of(node)
+        if inner is None:
+            return _bind(node, taken)
+        is_closed = hasattr(inner, "consts")
+        core = importlib.import_module("jax.extend.core")
+        closed = inner if is_closed else core.ClosedJaxpr(inner, ())
+        count = node.params.get("num_consts", 0) if node.name == "scan" else 0
+        constants = [constant_of(self._jax, one) for one in node.ins[:count]]
+        shapes = [_shape(self._jax, var.aval) for var in closed.jaxpr.invars]
+        before = self.replaced
+        rewritten = self._jax.make_jaxpr(
+            lambda *args: self.evaluate(closed, args, constants)
+        )(*shapes)
+        if self.replaced == before:
+            return _bind(node, taken)
+        if not is_closed and rewritten.consts:
+            raise ValueError("a rewritten checkpoint holds constants")
+        new = rewritten if is_closed else rewritten.jaxpr
+        return _bind(node, taken, dict(node.params, jaxpr=new))
+
+
+def _is_array(jax, leaf):
+    return isinstance(leaf, (jax.Array, jax.core.Tracer)) or (
+        hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    )
+
+
+def _shape(jax, aval):
+    weak = getattr(aval, "weak_type", False)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)
+
+
+def with_rounded_products(jax, function, bits):
+    """A function whose products of f32 arrays take operands of fewer bits, as Tensor Cores do.
+
+    Args:
+        bits: of exponent and mantissa.
+    """
+
+    def find(graph):
+        return {
+            id(node): _rounded(jax, node, bits)
+            for node in graph.nodes
+            if _is_rounded(node)
+        }
+
+    return Rewriter(jax, find)(function)
+
+
+def _is_rounded(node):
+    if node.name != "dot_general" or str(node.ins[0].dtype) != "float32":
+        return False
+    return "HIGHEST" not in str(node.params.get("precision"))
+
+
+def _rounded(jax, node, bits):
+    def make(read):
+        taken = [jax.lax.reduce_precision(read(value), *bits) for value in node.ins]
+        return _bind(node, taken)
+
+    return Replacement(node.ins, make)

@@ -1,0 +1,334 @@
+"""What a step computes with its alternatives and without, at a small size on the CPU.
+
+The step's function is traced again with small arguments, both times with the same random values. A
+size is made small if the function still traces with it. Compared are the loss, the gradients and
+all other results that are floating-point numbers.
+"""
+
+import functools
+import importlib
+import math
+import threading
+
+from pgle_hook import SetAside, guarded
+
+MOST_OPERATIONS = 1e11  # of one execution: about 3 CPU seconds
+MOST_TRIED = 8  # sizes that are made small, the largest first
+LEAST_SIZE = 8  # a smaller one stays
+SMALL = 16  # what becomes of a size
+ALONE = 1  # of one that only counts arrays along their first axis: a batch, layers
+WORDS = 8  # random integers are smaller: tokens, classes
+TOLERANCE = 4.0
+"""Roundings that may add up. Both programs round as many values, at other places."""
+
+ROUNDED_TO = {"bfloat16": (8, 7), "tensorfloat32": (8, 10)}
+"""Bits of exponent and mantissa that a precision of products keeps of f32."""
+
+_SIGNIFICANT = {"bfloat16": 8, "float16": 11, "tensorfloat32": 11, "float32": 24}
+
+
+class Values:
+    """Compares the values of one function with and without alternatives.
+
+    Args:
+        jax: the module.
+        use: called with whether the alternatives are made from now on.
+        note: gets the result: ``difference``, ``tolerance``, ``sizes``, ``compared``; or ``why``
+            there is none.
+        precision: what products are rounded to by an alternative; empty: nothing.
+    """
+
+    def __init__(self, jax, use, note, precision=""):
+        self._jax = jax
+        self._use = use
+        self._note = note
+        self._precision = precision
+        self._seen = None  # losses and gradients of a trace; None: nobody asks for them
+
+    def watch(self, function):
+        """Compare when jax traces a function with this name for the first time."""
+        usual = self._jax.jit
+
+        @functools.wraps(usual)
+        def jit(*args, **options):
+            if not args and "fun" not in options:  # a decorator with settings
+                return lambda given: jit(given, **options)
+            given = args[0] if args else options.pop("fun")
+            if getattr(given, "__name__", "") == function:
+                given = self._comparing(given)
+            return usual(given, *args[1:], **options)
+
+        self._jax.jit = jit
+
+    def _comparing(self, function):
+        is_done = []
+
+        @functools.wraps(function)
+        def comparing(*args, **options):
+            if not is_done:
+                is_done.append(True)
+                guarded(lambda: self.compare(function, args, options))
+            return function(*args, **options)
+
+        return comparing
+
+    def see_gradients(self):
+        """Note what functions of jax that differentiate return, for as long as somebody asks."""
+        for name in ("grad", "value_and_grad"):
+            setattr(self._jax, name, self._seeing(getattr(self._jax, name)))
+
+    def _seeing(self, usual):
+        @functools.wraps(usual)
+        def differentiate(*args, **options):
+            call = usual(*args, **options)
+
+            @functools.wraps(call)
+            def seeing(*given, **named):
+                found = call(*given, **named)
+                if self._seen is not None:
+                    self._seen.append(found)
+                return found
+
+            return seeing
+
+        return differentiate
+
+    def compare(self, function, args, options):
+        """Compare a function with arguments that stand for their shapes, in a thread of its own:
+        this one may be tracing.
+        """
+        found = []
+        thread = threading.Thread(
+            target=lambda: found.append(self._compared(function, args, options))
+        )
+        thread.start()
+        thread.join()
+        self._note(found[0] if found else {"why": "the comparison failed"})
+
+    def _compared(self, function, args, options):
+        tree = self._jax.tree_util
+        leaves, structure = tree.tree_flatten((args, options))
+        step = _Step(self._jax, function, leaves, structure)
+        with SetAside(), _Unsharded(self._jax):
+            try:
+                self._use(False)
+                step.shrink()
+                values = step.values()
+                before = self._results(step, values, "")
+                if not _are_finite(before):  # it takes roots, as of second moments
+                    values = step.positive(values)
+                    before = self._results(step, values, "")
+                nudged = self._results(step, step.nudged(values, self._unit(step)), "")
+                self._use(True)
+                after = self._results(step, values, self._precision)
+            except _TooLargeError as error:
+                return {"why": str(error)}
+            except Exception as error:
+                text = " ".join(str(error).split())[:160]
+                return {"why": "%s: %s" % (type(error).__name__, text)}
+            finally:
+                self._use(True)
+        return self._judged(step, before, nudged, after)
+
+    def _unit(self, step):
+        """Unit roundoff of the least precise type that the step or an alternative uses."""
+        types = {str(leaf.dtype) for leaf in step.arrays()} | {self._precision}
+        bits = min(_SIGNIFICANT.get(name, 24) for name in types)
+        return 2.0**-bits
+
+    def _results(self, step, values, precision):
+        """Losses, gradients and results of the step, as arrays."""
+        for sees in (True, False):
+            try:
+                return self._run(step, values, precision, sees)
+            except self._jax.errors.UnexpectedTracerError:  # gradients within a loop
+                continue
+        raise ValueError("its values leave the function")
+
+    def _run(self, step, values, precision, sees):
+        jax = self._jax
+
+        def run(arrays):
+            self._seen = [] if sees else None
+            results = step.call(arrays)
+            seen = self._seen or []
+            self._seen = None
+            return _floats(jax, seen), _floats(jax, results)
+
+        if precision:
+            rewritten = importlib.import_module("pgle_hook.rewrite")
+            run = rewritten.with_rounded_products(jax, run, ROUNDED_TO[precision])
+        compiled = jax.jit(run).lower(values).compile()
+        operations = _operations(compiled)
+        if operations > MOST_OPERATIONS:
+            raise _TooLargeError("its small size takes %.0e operations" % operations)
+        return jax.device_get(compiled(values))
+
+    def _judged(self, step, before, nudged, after):
+        """The largest difference of loss, gradients and results, each relative to its size."""
+        counts = [len(part) for part in before]
+        unit = self._unit(step)
+        worst = {"difference": 0.0, "tolerance": TOLERANCE * unit}
+        sides = ([*seen, *results] for seen, results in (before, after, nudged))
+        for one, other, moved in zip(*sides):
+            difference = _apart(one, other)
+            noise = _apart(one, moved)
+            if difference is None or noise is None:
+                return {"why": "its results are not finite at a small size"}
+            tolerance = TOLERANCE * max(unit, noise)
+            if difference / tolerance > worst["difference"] / worst["tolerance"]:
+                worst = {"difference": difference, "tolerance": tolerance}
+        compared = dict(zip(("seen", "results"), counts), sizes=step.shown())
+        return dict(worst, unit=unit, **compared)
+
+
+class _TooLargeError(Exception):
+    """A step takes too long on the CPU at the smallest size."""
+
+
+class _Step:
+    """A function with small arguments, of which some leaves are arrays."""
+
+    def __init__(self, jax, function, leaves, structure):
+        self._jax = jax
+        self._function = function
+        self._structure = structure
+        self._leaves = leaves
+        self._places = [
+            place for place, leaf in enumerate(leaves) if hasattr(leaf, "dtype")
+        ]
+        self._sizes = {}
+
+    def arrays(self):
+        """The arguments that are arrays, as shapes of the small size."""
+        found = []
+        for place in self._places:
+            leaf = self._leaves[place]
+            shape = [self._sizes.get(size, size) for size in leaf.shape]
+            found.append(self._jax.ShapeDtypeStruct(shape, leaf.dtype))
+        return found
+
+    def call(self, arrays):
+        """The function's results."""
+        leaves = list(self._leaves)
+        for place, array in zip(self._places, arrays):
+            leaves[place] = array
+        args, options = self._jax.tree_util.tree_unflatten(self._structure, leaves)
+        return self._function(*args, **options)
+
+    def shrink(self):
+        """Make each size small with which the function still traces."""
+        axes = {}
+        for array in self.arrays():
+            for axis, size in enumerate(array.shape):
+                axes.setdefault(size, set()).add(axis)
+        wanted = sorted((size for size in axes if size >= LEAST_SIZE), reverse=True)
+        for size in wanted[:MOST_TRIED]:
+            self._sizes[size] = ALONE if axes[size] == {0} else min(SMALL, size)
+            try:
+                self._jax.eval_shape(lambda arrays: self.call(arrays), self.arrays())
+            except (
+                Exception
+            ):  # whatever the function says of a size that it does not take
+                del self._sizes[size]
+
+    def shown(self):
+        """The sizes that were made small: ``2048 → 16``."""
+        pairs = ((size, small) for size, small in self._sizes.items() if size != small)
+        return ", ".join("%d → %d" % pair for pair in pairs)
+
+    def values(self):
+        """Random arguments: numbers of normal size, so that products of them are so, too."""
+        np = importlib.import_module("numpy")
+        random = np.random.default_rng(0)
+        results = self._jax.eval_shape(lambda arrays: self.call(arrays), self.arrays())
+        kept = {
+            (tuple(leaf.shape), str(leaf.dtype))
+            for leaf in self._jax.tree_util.tree_leaves(results)
+        }
+        return [self._value(random, array, kept) for array in self.arrays()]
+
+    def _value(self, random, array, kept):
+        jax = self._jax
+        dtype = array.dtype
+        shape = tuple(array.shape)
+        if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+            return jax.random.split(jax.random.key(0), shape or None)
+        if jax.numpy.issubdtype(dtype, jax.numpy.floating):
+            is_state = (shape, str(dtype)) in kept and len(shape) > 1
+            deviation = 1 / math.sqrt(shape[-2]) if is_state else 1.0
+            return jax.numpy.asarray(random.normal(size=shape) * deviation, dtype)
+        if jax.numpy.issubdtype(dtype, jax.numpy.integer):
+            drawn = random.integers(0, WORDS, size=shape) if shape else 1
+            return jax.numpy.asarray(drawn, dtype)
+        return jax.numpy.ones(shape, dtype)
+
+    def positive(self, values):
+        """The arguments without negative numbers."""
+        jnp = self._jax.numpy
+        found = []
+        for value in values:
+            if jnp.issubdtype(value.dtype, jnp.floating):
+                value = jnp.abs(value)
+            found.append(value)
+        return found
+
+    def nudged(self, values, unit):
+        """The arguments as if they had been rounded once more."""
+        np = importlib.import_module("numpy")
+        random = np.random.default_rng(1)
+        jnp = self._jax.numpy
+        found = []
+        for value in values:
+            if jnp.issubdtype(value.dtype, jnp.floating):
+                signs = random.choice((-1.0, 1.0), size=value.shape)
+                value = jnp.asarray(value * (1 + unit * signs), value.dtype)
+            found.append(value)
+        return found
+
+
+class _Unsharded:
+    """Has a function traced for one device: its constraints on sharding mean nothing there."""
+
+    def __init__(self, jax):
+        self._lax = jax.lax
+
+    def __enter__(self):
+        self._usual = self._lax.with_sharding_constraint
+        self._lax.with_sharding_constraint = lambda x, *args, **options: x
+
+    def __exit__(self, *_):
+        self._lax.with_sharding_constraint = self._usual
+
+
+def _floats(jax, values):
+    """The leaves that are floating-point arrays."""
+    leaves = jax.tree_util.tree_leaves(values)
+    return [
+        leaf
+        for leaf in map(jax.numpy.asarray, leaves)
+        if jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating)
+    ]
+
+
+def _operations(compiled):
+    found = compiled.cost_analysis() or {}
+    found = found[0] if isinstance(found, list) else found
+    return found.get("flops", 0.0)
+
+
+def _are_finite(parts):
+    np = importlib.import_module("numpy")
+    arrays = [*parts[0], *parts[1]]
+    return all(np.isfinite(np.asarray(array, np.float64)).all() for array in arrays)
+
+
+def _apart(one, other):
+    """How far apart two arrays are, relative to the size of the first; None: not finite."""
+    np = importlib.import_module("numpy")
+    one, other = (np.asarray(item, np.float64) for item in (one, other))
+    if not (np.isfinite(one).all() and np.isfinite(other).all()):
+        return None
+    size = np.linalg.norm(one)
+    apart = np.linalg.norm(one - other)
+    return float(apart / size) if size else float(apart)

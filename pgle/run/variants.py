@@ -1,0 +1,279 @@
+"""A program captured again with alternatives, and what its values are then: a program of a command
+line, a function of this process, or a module alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from subprocess import DEVNULL
+from typing import Any, Protocol
+
+import msgspec
+
+from pgle.errors import UserError
+from pgle.files import read_bytes, write_files
+from pgle.run.alternatives import Alternative, Kind, marked_as_donated
+from pgle.run.capture.capture import (
+    capture_modules,
+    compare_values,
+    devices_for,
+    lowered_step,
+)
+from pgle.run.capture.captured import (
+    CallSite,
+    ComparedValues,
+    choose_module,
+    module_name,
+    read_captured,
+)
+from pgle.run.hook import HOOK_SITE
+from pgle.run.rehearse_program import RehearseRequest, Understood
+
+Changes = Sequence[Alternative]
+
+
+class Variants(Protocol):
+    """What makes variants of a program."""
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        """Of alternatives that it can make."""
+        ...
+
+    @property
+    def left_out(self) -> str:
+        """Which it cannot make, and why; empty: it can make all."""
+        ...
+
+    def sites(self) -> Sequence[CallSite]:
+        """The calls of the program that have alternatives."""
+        ...
+
+    def made(self, changes: Changes, folder: Path) -> tuple[Path, Sequence[CallSite]]:
+        """The step's module with some changes, in a new folder, and the calls of that program."""
+        ...
+
+    def compared(self, changes: Changes, folder: Path) -> ComparedValues:
+        """What the changes do to the step's values."""
+        ...
+
+
+def function_name(module: Path) -> str:
+    """The name of a step's function."""
+    return module_name(module).removeprefix("jit_")
+
+
+@dataclass(frozen=True)
+class ProgramVariants:
+    """Of the program of a command line."""
+
+    known: Understood
+    request: RehearseRequest
+    kinds: frozenset[Kind] = frozenset(Kind)
+    left_out: str = ""
+
+    def sites(self) -> Sequence[CallSite]:
+        """As its first capture noted them."""
+        return read_captured(self.request.module.parent).sites
+
+    def made(self, changes: Changes, folder: Path) -> tuple[Path, Sequence[CallSite]]:
+        """Run the program on CPU devices until its step is known."""
+        step = module_name(self.request.module)
+        found = capture_modules(
+            _words(self.known.asked.words, changes),
+            folder,
+            choose=step,
+            until_step=True,
+            output=DEVNULL,
+            alternatives=_switches(changes),
+            **self._how(),
+        )
+        return choose_module(found, step), read_captured(folder).sites
+
+    def compared(self, changes: Changes, folder: Path) -> ComparedValues:
+        """Run the program on the CPU until its step is traced."""
+        return compare_values(
+            _words(self.known.asked.words, changes),
+            folder,
+            step=function_name(self.request.module),
+            alternatives=_switches(changes),
+            **self._how(),
+        )
+
+    def _how(self) -> dict[str, Any]:
+        asked = self.known.asked
+        return {
+            "target": self.request.target,
+            "devices": devices_for(None, topology=asked.shape),
+            "quiet_s": asked.quiet_s,
+        }
+
+
+def _switches(changes: Changes) -> list[Mapping[str, str]]:
+    return [change.switch for change in changes]
+
+
+def _words(words: Sequence[str], changes: Changes) -> Sequence[str]:
+    return words
+
+
+@dataclass(frozen=True)
+class StepVariants:
+    """Of a function of this process, which is traced again."""
+
+    step: Callable[..., Any]
+    args: Sequence[Any]
+    request: RehearseRequest
+    kinds: frozenset[Kind] = frozenset(Kind) - {Kind.DONATION}
+    left_out: str = (
+        "donation is an argument of jax.jit, and the step is jitted already; a function that is "
+        "wrapped by jax.checkpoint before the call keeps its policy"
+    )
+
+    def sites(self) -> Sequence[CallSite]:
+        """As tracing it once more notes them."""
+        folder = self.request.out / "sites"
+        return self.made((), folder)[1]
+
+    def made(self, changes: Changes, folder: Path) -> tuple[Path, Sequence[CallSite]]:
+        """Trace and lower the function."""
+        folder.mkdir(parents=True)
+        record = _Record()
+        with _alternatives(record, _switches(changes)) as made:
+            made.use(True)
+            vendor = self.request.target.vendor
+            module = lowered_step(self.step, self.args, folder, vendor)
+        return module, record.sites
+
+    def compared(self, changes: Changes, folder: Path) -> ComparedValues:
+        """Trace the function at a small size, and run it on the CPU."""
+        record = _Record()
+        precision = [one.value for one in changes if one.kind == Kind.PRECISION]
+        function = getattr(self.step, "__wrapped__", self.step)
+        with _alternatives(record, _switches(changes)) as made:
+            made.values(record.compared, *precision).compare(function, self.args, {})
+        return record.found
+
+
+@dataclass
+class _Record:
+    """What the hook's alternatives note of a function of this process."""
+
+    sites: list[CallSite] = field(default_factory=list)
+    found: ComparedValues = field(default_factory=ComparedValues)
+
+    def site(self, found: Mapping[str, Any]) -> None:
+        """Note a call site, once."""
+        site = CallSite(**found)
+        if site not in self.sites:
+            self.sites.append(site)
+
+    def compared(self, found: Mapping[str, Any]) -> None:
+        """Note what comparing values has shown."""
+        self.found = msgspec.convert(found, ComparedValues)
+
+
+_REPLACED = (
+    ("jax", "checkpoint remat jit grad value_and_grad vjp"),
+    ("jax.ad_checkpoint", "checkpoint remat"),
+    ("jax.lax", "scan with_sharding_constraint"),
+    ("jax.nn", "dot_product_attention"),
+)
+"""Functions of jax that the hook's alternatives replace."""
+
+
+@contextmanager
+def _alternatives(
+    record: _Record, switches: Sequence[Mapping[str, str]]
+) -> Iterator[Any]:
+    """The hook's alternatives in this process; afterwards jax is as it was, without what it had
+    traced.
+    """
+    jax = importlib.import_module("jax")
+    with _hook_importable():
+        hook: Any = importlib.import_module("pgle_hook.alternatives")
+    usual = []
+    for name, functions in _REPLACED:
+        module = importlib.import_module(name)
+        for function in functions.split():
+            with suppress(AttributeError):
+                usual.append((module, function, getattr(module, function)))
+    precision = jax.config.jax_default_matmul_precision
+    made = hook.Alternatives(jax, record, switches)
+    try:
+        made.watch()
+        yield made
+    finally:
+        for module, function, value in usual:
+            setattr(module, function, value)
+        vars(jax.config).pop("update", None)
+        jax.config.update("jax_default_matmul_precision", precision)
+        jax.clear_caches()
+
+
+@contextmanager
+def _hook_importable() -> Iterator[None]:
+    sys.path.append(str(HOOK_SITE))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(HOOK_SITE))
+
+
+_PRECISION = re.compile(r"precision = \[(?:HIGHEST|HIGH), (?:HIGHEST|HIGH)\]")
+
+
+@dataclass(frozen=True)
+class ModuleVariants:
+    """Of a module alone, StableHLO as text: what its text can be changed to."""
+
+    request: RehearseRequest
+    kinds: frozenset[Kind] = frozenset((Kind.PRECISION, Kind.DONATION))
+    left_out: str = (
+        "a module shows no calls: attention, remat and unroll cannot be tried, and no values are "
+        "compared; give the program: -- python train.py"
+    )
+
+    def sites(self) -> Sequence[CallSite]:
+        """None: a module shows no calls."""
+        return ()
+
+    def made(self, changes: Changes, folder: Path) -> tuple[Path, Sequence[CallSite]]:
+        """Change the text of the module."""
+        text = read_bytes(self.request.module).decode(errors="replace")
+        for change in changes:
+            if change.kind == Kind.DONATION:
+                text = marked_as_donated(text, change.value.split(","))
+            else:
+                precision = "DEFAULT" if change.value == "bfloat16" else "HIGH"
+                text = _PRECISION.sub(f"precision = [{precision}, {precision}]", text)
+        folder.mkdir(parents=True)
+        module = folder / self.request.module.name
+        write_files({module: text})
+        return module, ()
+
+    def compared(self, changes: Changes, folder: Path) -> ComparedValues:
+        """Nothing: the function is not here."""
+        return ComparedValues(why="the function is not here")
+
+
+def variants_of(
+    known: Understood, request: RehearseRequest, function: Any = None
+) -> Variants:
+    """What makes variants of what was asked for."""
+    if function is not None:
+        step, args = function
+        return StepVariants(step, args, request)
+    if known.is_program:
+        return ProgramVariants(known, request)
+    if request.module.suffix != ".mlir":
+        remedy = "give the program: -- python train.py"
+        what = "has no alternatives: it is not StableHLO as text"
+        raise UserError(what, where=request.module, remedy=remedy)
+    return ModuleVariants(request)

@@ -1,0 +1,301 @@
+"""Attention that a program writes itself: what is replaced, and what must not be."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pgle.run.hook import HOOK_SITE
+
+B, S, N, D = 2, 12, 3, 8
+Attend = Callable[[Any, Any, Any], Any]
+ATTEND = partial(jax.nn.dot_product_attention, implementation="xla")
+CAUSAL = np.tri(S, dtype=bool)
+
+
+@pytest.fixture(autouse=True)
+def hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, str(HOOK_SITE)])
+
+
+def replaced(function: Callable[..., Any], *args: Any) -> tuple[int, Any]:
+    """How many attentions of a function are fused, and what it then returns."""
+    by_hand = importlib.import_module("pgle_hook.by_hand")
+    rewrite = importlib.import_module("pgle_hook.rewrite")
+
+    def find(graph: Any) -> dict[int, Any]:
+        found = ((node, by_hand.find(jax, node)) for node in graph.nodes)
+        return {
+            id(node): by_hand.replacement(jax, attention, ATTEND)
+            for node, attention in found
+            if attention is not None
+        }
+
+    rewriter = rewrite.Rewriter(jax, find)
+    results = rewriter(function)(*args)
+    return rewriter.replaced, results
+
+
+def operands(order: str = "bsnd", dtype: Any = jnp.bfloat16) -> list[Any]:
+    sizes = {"b": B, "s": S, "n": N, "d": D}
+    random = np.random.default_rng(0)
+    shape = [sizes[axis] for axis in order]
+    return [jnp.asarray(random.normal(size=shape), dtype) for _ in range(3)]
+
+
+def masked(scores: Any, mask: Any = CAUSAL) -> Any:
+    return jnp.where(mask, scores, -1e9)
+
+
+def product(q: Any, k: Any) -> Any:
+    return jnp.einsum("bqnd,bknd->bnqk", q, k).astype(jnp.float32)
+
+
+def weighted(weights: Any, v: Any) -> Any:
+    return jnp.einsum("bnqk,bknd->bqnd", weights.astype(v.dtype), v)
+
+
+def usual(q: Any, k: Any, v: Any) -> Any:
+    return weighted(jax.nn.softmax(masked(product(q, k) / 8)), v)
+
+
+def divided(q: Any, k: Any, v: Any) -> Any:
+    scores = masked(product(q * 0.3, k))
+    powers = jnp.exp(scores - scores.max(-1, keepdims=True))
+    return weighted(powers / powers.sum(-1, keepdims=True), v)
+
+
+def unshifted(q: Any, k: Any, v: Any) -> Any:
+    powers = jnp.exp(product(q, k) * 0.25)
+    return weighted(powers / jnp.sum(powers, axis=-1)[..., None], v)
+
+
+def by_logarithm(q: Any, k: Any, v: Any) -> Any:
+    return weighted(jnp.exp(jax.nn.log_softmax(product(q, k) / 4)), v)
+
+
+def widened(q: Any, k: Any, v: Any) -> Any:
+    q, k, wide = (one.astype(jnp.float32) for one in (q, k, v))
+    weights = jax.nn.softmax(masked(product(q, k) * D**-0.5), axis=-1)
+    return weighted(weights, wide).astype(v.dtype)
+
+
+def added(q: Any, k: Any, v: Any) -> Any:
+    bias = jnp.where(CAUSAL, 0.0, -1e10)[None, None]
+    return weighted(jax.nn.softmax(product(q, k) / 8 + bias), v)
+
+
+def hidden(q: Any, k: Any, v: Any) -> Any:
+    scores = jnp.where(~CAUSAL, jnp.finfo(jnp.float32).min, product(q, k) / 8)
+    return weighted(jax.nn.softmax(scores), v)
+
+
+def keys_first(q: Any, k: Any, v: Any) -> Any:
+    scores = jnp.einsum("bknd,bqnd->bnkq", k, q).astype(jnp.float32) / 8
+    weights = jax.nn.softmax(masked(scores, CAUSAL.T), axis=2)
+    return jnp.einsum("bknd,bnkq->bqnd", v, weights.astype(v.dtype))
+
+
+SPELLINGS: list[Attend] = [
+    usual,
+    divided,
+    unshifted,
+    by_logarithm,
+    widened,
+    added,
+    hidden,
+    keys_first,
+]
+
+
+def loss_of(attend: Attend, q: Any, k: Any, v: Any) -> Any:
+    weight = jnp.arange(D) / D
+    return (attend(q, k, v).astype(jnp.float32) * weight).sum()
+
+
+def apart(one: Any, other: Any) -> float:
+    one, other = (np.asarray(item, np.float64) for item in (one, other))
+    return float(np.linalg.norm(one - other) / np.linalg.norm(one))
+
+
+@pytest.mark.parametrize("attend", SPELLINGS, ids=lambda attend: attend.__name__)
+def test_a_spelling_is_replaced_and_equal_in_loss_and_gradients(attend: Attend) -> None:
+    args = operands()
+    differentiate = partial(jax.value_and_grad, argnums=(0, 1, 2))
+    loss = partial(loss_of, attend)
+    before = differentiate(loss)(*args)
+    count, _ = replaced(loss, *args)
+    assert count == 1
+    after = differentiate(lambda *args: replaced(loss, *args)[1])(*args)
+    pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+    # each value is rounded to 8 bits in either program, at other places
+    assert max(apart(*pair) for pair in pairs) < 4 * 2**-8
+
+
+def test_heads_before_positions_with_dot_general_are_replaced() -> None:
+    batch = ((0, 1), (0, 1))
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        scores = jax.lax.dot_general(q, k, (((3,), (3,)), batch))
+        weights = jax.nn.softmax(scores.astype(jnp.float32) * 0.3, axis=-1)
+        return jax.lax.dot_general(weights.astype(v.dtype), v, (((3,), (2,)), batch))
+
+    args = operands("bnsd")
+    count, result = replaced(attend, *args)
+    assert count == 1
+    assert apart(attend(*args), result) < 4 * 2**-8
+
+
+def test_layers_in_a_scan_under_checkpoint_are_replaced() -> None:
+    q, k, v = operands()
+
+    def layers(q: Any) -> Any:
+        layer = jax.checkpoint(lambda x, _: (usual(x, k, v), None))
+        return jax.lax.scan(layer, q, None, length=3)[0]
+
+    count, result = replaced(layers, q)
+    assert count == 1
+    assert apart(layers(q), result) < 8 * 2**-8
+
+
+def test_a_mask_of_the_data_is_passed_on() -> None:
+    valid = jnp.arange(S) < jnp.array([[5], [S]])
+
+    def attend(q: Any, k: Any, v: Any, valid: Any) -> Any:
+        scores = masked(product(q, k) / 8, valid[:, None, None, :])
+        return weighted(jax.nn.softmax(scores), v)
+
+    args = [*operands(), valid]
+    count, result = replaced(attend, *args)
+    assert count == 1
+    assert apart(attend(*args), result) < 4 * 2**-8
+
+
+# What is no attention.
+
+
+def other_axis(q: Any, k: Any, v: Any) -> Any:
+    return weighted(jax.nn.softmax(product(q, k) / 8, axis=-2), v)
+
+
+def axis_of_the_sum(q: Any, k: Any, v: Any) -> Any:
+    powers = jnp.exp(product(q, k) / 8)
+    return weighted(powers / powers.sum(-1)[..., None, :], v)
+
+
+def no_softmax(q: Any, k: Any, v: Any) -> Any:
+    return weighted(jax.nn.sigmoid(product(q, k) / 8), v)
+
+
+def of_other_scores(q: Any, k: Any, v: Any) -> Any:
+    powers = jnp.exp(product(q, k) / 8)
+    others = jnp.exp(product(k, q) / 8)
+    return weighted(powers / others.sum(-1, keepdims=True), v)
+
+
+def with_dropout(q: Any, k: Any, v: Any) -> Any:
+    weights = jax.nn.softmax(product(q, k) / 8)
+    kept = jax.random.bernoulli(jax.random.key(0), 0.9, weights.shape)
+    return weighted(jnp.where(kept, weights / 0.9, 0.0), v)
+
+
+def scale_of_each_head(q: Any, k: Any, v: Any) -> Any:
+    scale = jnp.array([0.1, 0.2, 0.3])[:, None, None]
+    return weighted(jax.nn.softmax(product(q, k) * scale), v)
+
+
+def negative_scale(q: Any, k: Any, v: Any) -> Any:
+    return weighted(jax.nn.softmax(product(q, k) / -8), v)
+
+
+def with_bias(q: Any, k: Any, v: Any) -> Any:
+    slopes = jnp.arange(S)[None, :] - jnp.arange(S)[:, None]
+    return weighted(jax.nn.softmax(product(q, k) / 8 + 0.1 * slopes), v)
+
+
+def weak_mask(q: Any, k: Any, v: Any) -> Any:
+    scores = jnp.where(CAUSAL, product(q, k) / 8, -2.0)
+    return weighted(jax.nn.softmax(scores), v)
+
+
+def mask_that_a_scale_weakens(q: Any, k: Any, v: Any) -> Any:
+    return weighted(jax.nn.softmax(masked(product(q, k)) * 1e-7), v)
+
+
+def soft_cap(q: Any, k: Any, v: Any) -> Any:
+    return weighted(jax.nn.softmax(20 * jnp.tanh(product(q, k) / 20)), v)
+
+
+def scaled_weights(q: Any, k: Any, v: Any) -> Any:
+    return weighted(jax.nn.softmax(product(q, k) / 8) * 2, v)
+
+
+def mask_after_the_softmax(q: Any, k: Any, v: Any) -> Any:
+    return weighted(jnp.where(CAUSAL, jax.nn.softmax(product(q, k) / 8), 0), v)
+
+
+def of_the_queries(q: Any, k: Any, v: Any) -> Any:
+    weights = jax.nn.softmax(product(q, k) / 8)
+    return jnp.einsum("bnqk,bqnd->bknd", weights.astype(v.dtype), v)
+
+
+def rounded_to_eight_bits(q: Any, k: Any, v: Any) -> Any:
+    weights = jax.nn.softmax(product(q, k) / 8).astype(jnp.float8_e4m3fn)
+    return weighted(weights, v)
+
+
+def power_of_two(q: Any, k: Any, v: Any) -> Any:
+    powers = jnp.exp2(product(q, k) / 8)
+    return weighted(powers / powers.sum(-1, keepdims=True), v)
+
+
+def heads_mixed(q: Any, k: Any, v: Any) -> Any:
+    weights = jax.nn.softmax(product(q, k) / 8)
+    return weighted(weights[:, ::-1], v)
+
+
+NEAR_MISSES: list[Attend] = [
+    other_axis,
+    axis_of_the_sum,
+    no_softmax,
+    of_other_scores,
+    with_dropout,
+    scale_of_each_head,
+    negative_scale,
+    with_bias,
+    weak_mask,
+    mask_that_a_scale_weakens,
+    soft_cap,
+    scaled_weights,
+    mask_after_the_softmax,
+    of_the_queries,
+    rounded_to_eight_bits,
+    power_of_two,
+    heads_mixed,
+]
+
+
+@pytest.mark.parametrize("attend", NEAR_MISSES, ids=lambda attend: attend.__name__)
+def test_a_near_miss_is_left_alone(attend: Attend) -> None:
+    assert replaced(attend, *operands())[0] == 0
+
+
+def test_arrays_in_f32_are_left_alone() -> None:
+    assert replaced(usual, *operands(dtype=jnp.float32))[0] == 0
+
+
+def test_other_functions_keep_their_own_derivative() -> None:
+    def function(x: Any) -> Any:
+        return jax.nn.relu(x).sum() + usual(x, x, x).astype(jnp.float32).sum()
+
+    zeros = jnp.zeros((B, S, N, D), jnp.bfloat16)
+    before = jax.grad(function)(zeros)
+    assert (jax.grad(lambda x: replaced(function, x)[1])(zeros) == before).all()

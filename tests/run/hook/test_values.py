@@ -1,0 +1,88 @@
+"""Values of a step at a small size, with an alternative and without."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from pgle.run.capture.captured import ComparedValues
+from pgle.run.hook import HOOK_SITE
+
+LAYERS, BATCH, WIDTH = 3, 32, 24
+
+
+@pytest.fixture(autouse=True)
+def hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, str(HOOK_SITE)])
+    for name in ("grad", "value_and_grad"):
+        monkeypatch.setattr(jax, name, getattr(jax, name))
+
+
+def arguments(dtype: Any = jnp.float32) -> list[Any]:
+    shapes = ((LAYERS, WIDTH, WIDTH), (BATCH, WIDTH))
+    return [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
+
+
+class Program:
+    """A training step whose alternative multiplies activations by a number."""
+
+    def __init__(self, factor: float = 1.0, precision: Any = None) -> None:
+        self.factor = factor
+        self.precision = precision
+        self.is_on = True
+
+    def step(self, ws: Any, x: Any) -> Any:
+        factor = self.factor if self.is_on else 1.0
+
+        def loss(ws: Any) -> Any:
+            y = x
+            for w in ws:
+                y = factor * jnp.tanh(jnp.dot(y, w, precision=self.precision))
+            return jnp.square(y).astype(jnp.float32).mean()
+
+        value, gradients = jax.value_and_grad(loss)(ws)
+        return ws - gradients.astype(ws.dtype), value
+
+    def compared(self, precision: str = "", dtype: Any = jnp.float32) -> ComparedValues:
+        values = importlib.import_module("pgle_hook.values")
+        found: list[dict[str, Any]] = []
+        made = values.Values(jax, self.use, found.append, precision)
+        made.see_gradients()
+        made.compare(self.step, arguments(dtype), {})
+        return ComparedValues(**found[0])
+
+    def use(self, is_on: bool) -> None:
+        self.is_on = is_on
+
+
+def test_the_same_program_has_no_difference_at_a_small_size() -> None:
+    found = Program().compared()
+    assert (found.difference, found.why) == (0.0, "")
+    assert found.sizes == "32 → 1, 24 → 16"
+    assert (found.seen, found.results) == (2, 2)
+
+
+def test_another_scale_is_no_rounding() -> None:
+    assert not Program(1 + 2**-9).compared(dtype=jnp.bfloat16).differs
+    assert Program(1.1).compared(dtype=jnp.bfloat16).differs
+
+
+def test_products_on_tensor_cores_differ_by_rounding() -> None:
+    found = Program(precision="high").compared("tensorfloat32")
+    assert 0 < found.difference <= found.tolerance
+    assert found.unit == 2**-11
+
+
+def test_products_that_stay_exact_do_not_differ() -> None:
+    found = Program(precision="highest").compared("tensorfloat32")
+    assert found.difference == 0
+
+
+def test_a_step_that_fails_is_not_compared() -> None:
+    program = Program(precision="no such precision")
+    assert "Precision" in program.compared().why
