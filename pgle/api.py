@@ -146,7 +146,7 @@ def verify(request: Verify) -> Answer[Coverage]:
 def confirm(request: Confirm) -> Answer[LogVerdict]:
     """Whether a run used the profile, by its XLA log, as `pgle confirm`."""
     from pgle.costs.profile.files import read_profile
-    from pgle.report import verify as report
+    from pgle.report import confirm as report
     from pgle.report.next_steps import after_confirmation
     from pgle.run.confirm import ConfirmRequest, check_log, confirm
     from pgle.xla.log.verdict import Bounds, ProfileUse

@@ -78,7 +78,7 @@ ROOMS = {
         "chrome_trace pictures",
         "account",
         "next_steps",
-        "compare history flags start control",
+        "compare confirm history flags start control",
         "profiles traces step_sections step_differences",
         "conversions verify analyze predict scale_control",
         "tune scale_account",

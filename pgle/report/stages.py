@@ -14,12 +14,12 @@ from pgle.errors import many, printable
 from pgle.masking import kept_argv
 from pgle.next import Commands, Next, to_way
 from pgle.report import compare, text
+from pgle.report.confirm import USE_TONES, main_lines, use_line
 from pgle.report.conversions import costs_line
 from pgle.report.next_steps import after_stages
 from pgle.report.page import figures
 from pgle.report.page.value import Page, Prose, Section, Tone
 from pgle.report.text import live
-from pgle.report.verify import USE_TONES, main_lines, use_line
 from pgle.run.convert import Conversion
 from pgle.run.directory.directory import free
 from pgle.run.inputs.next_command import ProgramLaunch, by_every_rank, following

@@ -1,29 +1,40 @@
-"""Whether a profile fits a module, and whether XLA used it, as pages and as JSON."""
+"""Whether a profile fits a module, as a page and as JSON."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from math import isfinite
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
-from pgle.costs.profile.value import CostKind, Fault, join_name, split_name
-from pgle.errors import cut, many, shown, some
+from pgle.costs.profile.coverage import MOST_OFF, Coverage, Gap, ModuleCoverage, Share
+from pgle.costs.profile.value import (
+    Cost,
+    CostKind,
+    Fault,
+    Oddity,
+    join_name,
+    split_name,
+)
+from pgle.errors import many, shown, some
 from pgle.next import COMPLETE, Commands, Sentence, to_way
-from pgle.report import text
 from pgle.report.page import figures
-from pgle.report.page.value import Cell, Page, Part, Prose, Section, Table, Tone, table
+from pgle.report.page.value import (
+    Page,
+    Part,
+    Prose,
+    Section,
+    Table,
+    Value,
+    table,
+)
 from pgle.report.profiles import conversion_section, ranks_given
-from pgle.xla.log.verdict import Bounds, LogVerdict, ModuleVerdict, ProfileUse
-
-if TYPE_CHECKING:
-    from pgle.costs.profile.coverage import (
-        Coverage,
-        ModuleCoverage,
-    )  # numpy, which `confirm` does without
+from pgle.xla.log.verdict import Bounds
 
 GAPS_SHOWN = 3  # on the first screen
+MOST_GAPS = 12  # that are not folded away in their section
 INVALID_SHOWN = 8
 
 
@@ -38,31 +49,61 @@ def verify_page(
         bounds: what it must reach.
         following: commands for a profile that does.
     """
-    main = coverage.main
-    worst = min(main, key=lambda module: (module.kept_share, module.time.value or 0.0))
-    failures, hints = list(_failures(coverage, bounds)), _hints(profile, coverage)
-    commands = [command for hint in hints for command in hint.commands]
-    total = sum(cost.cost_us for cost in coverage.unused if cost.is_valid)
-    unused = f"{many(len(coverage.unused), 'cost')} unused, {figures.time(total)} (--section unused)"
-    notes = (
-        *(f"FAILED: {line}" for line in failures[1:]),
-        *(f"To do: {hint}" for hint in hints[:1]),
-        unused if coverage.unused else "",
-    )
-    return Page(
+    worst = _worst(coverage)
+    hints = _hints(profile, coverage)
+    identity = (_names(profile, worst), ranks_given(coverage.inherited))
+    page = Page(
         title=f"pgle verify {profile}",
-        identity=(
-            f"{profile} → {shown(worst.module)}{f' ({worst.fingerprint[:12]}…)' if worst.fingerprint else ''}",
-            ranks_given(coverage.inherited),
-        ),
-        verdict=f"FAILED: {failures[0]}" if failures else _has_costs(main, bounds),
-        tone="bad" if failures else "warn" if worst.implausible else "good",
-        table=_gaps(worst, GAPS_SHOWN) if failures else None,
-        notes=notes if failures else (),
+        identity=identity,
+        verdict=_has_costs(coverage.main, bounds),
+        tone="warn" if worst.implausible else "good",
         sections=tuple(_sections(worst, coverage, hints)),
-        way=to_way(commands if failures else following),
-        warnings=(*_warnings(coverage), *([] if failures else _off(worst))),
+        way=to_way(following),
+        warnings=(*_warnings(coverage), *_off(worst)),
     )
+    failures = list(_failures(coverage, bounds))
+    return _failed(page, coverage, failures, hints) if failures else page
+
+
+def _failed(
+    page: Page, coverage: Coverage, failures: Sequence[str], hints: Sequence[Sentence]
+) -> Page:
+    """The page of a profile that fails: why, its gaps, and what to do."""
+    notes = [f"FAILED: {line}" for line in failures[1:]]
+    notes += [f"To do: {hint}" for hint in hints[:1]]
+    if coverage.unused:
+        notes.append(_unused_line(coverage.unused))
+    commands = chain.from_iterable(hint.commands for hint in hints)
+    return replace(
+        page,
+        verdict=f"FAILED: {failures[0]}",
+        tone="bad",
+        table=_gaps(_worst(coverage), GAPS_SHOWN),
+        notes=tuple(notes),
+        way=to_way(tuple(commands)),
+        warnings=tuple(_warnings(coverage)),
+    )
+
+
+def _worst(coverage: Coverage) -> ModuleCoverage:
+    """The compilation of the main module that loses most."""
+
+    def kept(module: ModuleCoverage) -> tuple[float, float]:
+        return module.kept_share, module.time.value or 0.0
+
+    return min(coverage.main, key=kept)
+
+
+def _names(profile: str, module: ModuleCoverage) -> str:
+    """``profile.pbtxt → jit_step (0123456789ab…)``."""
+    head = f" ({module.fingerprint[:12]}…)" if module.fingerprint else ""
+    return f"{profile} → {shown(module.module)}{head}"
+
+
+def _unused_line(unused: Sequence[Cost]) -> str:
+    total_us = sum(cost.cost_us for cost in unused if cost.is_valid)
+    costs = many(len(unused), "cost")
+    return f"{costs} unused, {figures.time(total_us)} (--section unused)"
 
 
 def _hints(profile: str, coverage: Coverage) -> list[Sentence]:
@@ -90,42 +131,42 @@ def _failures(coverage: Coverage, bounds: Bounds) -> Iterator[str]:
     """
     least = min(coverage.main, key=lambda module: module.kept_share)
     if least.kept_share < bounds.collectives:
-        lost = round(least.collectives.total - least.collectives.covered)
-        yield (
-            f"{lost} of {least.collectives.total:.0f} collectives lack a cost: {figures.time(least.lost_us)} "
-            f"({_weighed(least)}) of a {figures.time(least.step_us)} step"
-        )
+        yield _lost_line(least)
     if any((module.measured.value or 0.0) < bounds.time for module in coverage.main):
         yield _has_costs(coverage.main, bounds)
     if coverage.invalid:
-        listed = some(
-            (f"{item.name} ({item.values_us[0]:g})" for item in coverage.invalid),
-            INVALID_SHOWN,
-        )
-        yield f"costs that are negative or not finite, which XLA takes as they are: {listed}"
+        names = [f"{item.name} ({item.values_us[0]:g})" for item in coverage.invalid]
+        what = "costs that are negative or not finite, which XLA takes as they are"
+        yield f"{what}: {some(names, INVALID_SHOWN)}"
+
+
+def _lost_line(module: ModuleCoverage) -> str:
+    """How many collectives lack a cost, and how much of the step they are."""
+    collectives = module.collectives
+    lost = round(collectives.total - collectives.covered)
+    number = f"{lost} of {collectives.total:.0f} collectives lack a cost"
+    weight = f"{figures.time(module.lost_us)} ({_weighed(module)})"
+    return f"{number}: {weight} of a {figures.time(module.step_us)} step"
 
 
 def _weighed(module: ModuleCoverage) -> str:
     """Where the weights of a module's lost collectives come from."""
-    assumed = {
+    are_assumed = {
         gap.weight_us > gap.total_us
         for gap in module.gaps
         if gap.kind is CostKind.COLLECTIVE
     }
-    return (
-        "estimated or assumed"
-        if len(assumed) > 1
-        else "as XLA assumes"
-        if True in assumed
-        else "estimated"
-    )
+    if len(are_assumed) > 1:
+        return "estimated or assumed"
+    return "as XLA assumes" if True in are_assumed else "estimated"
 
 
 def _has_costs(main: Sequence[ModuleCoverage], bounds: Bounds) -> str:
     """The coverage of the compilation with the least, in the words of `pgle confirm`."""
     worst = min(main, key=lambda module: module.measured.value or 0.0)
-    covered, asked = figures.share(worst.time.value or 0.0), figures.share(bounds.time)
+    covered = figures.share(worst.time.value or 0.0)
     measured = figures.share(worst.measured.value or 0.0)
+    asked = figures.share(bounds.time)
     by = "" if measured == covered else f", {measured} by measured costs"
     return f"the profile covers {covered} of the step's time{by} (asked for: {asked})"
 
@@ -134,41 +175,40 @@ def _sections(
     module: ModuleCoverage, coverage: Coverage, hints: Sequence[Sentence]
 ) -> Iterator[Section]:
     yield Section("coverage", "What is covered", tuple(_covered(module, coverage)))
-    weights = "Weight: the time that it probably takes or that XLA assumes, whichever is more."
-    if module.is_modelled:
-        weights = "XLA (jaxlib ≥ 0.10.2) models the time of a gap."
     if module.gaps:
-        yield Section(
-            "gaps", "Instructions without a cost", (Prose(weights), _gaps(module, 12))
-        )
+        yield _gaps_section(module)
     unused = sorted(coverage.unused, key=lambda cost: (-cost.cost_us, cost.full_name))
     rows = ((shown(_short(cost.full_name)), cost.cost_us) for cost in unused)
-    yield Section(
-        "unused", "Costs that no module uses", (table("name | cost (time)", rows),)
-    )
+    costs = table("name | cost (time)", rows)
+    yield Section("unused", "Costs that no module uses", (costs,))
     yield Section("hints", "What to do", tuple(Prose(str(hint)) for hint in hints))
     yield conversion_section(coverage.inherited)
 
 
-def _covered(module: ModuleCoverage, coverage: Coverage) -> Iterator[Part]:
-    from pgle.costs.profile.coverage import Share
+def _gaps_section(module: ModuleCoverage) -> Section:
+    weights = "Weight: the time that it probably takes or that XLA assumes, whichever is more."
+    if module.is_modelled:
+        weights = "XLA (jaxlib ≥ 0.10.2) models the time of a gap."
+    parts = (Prose(weights), _gaps(module, MOST_GAPS))
+    return Section("gaps", "Instructions without a cost", parts)
 
-    counts = {"instructions": module.count, "collectives": module.collectives}
-    times = {
-        "sum of costs": Share(module.time.covered, module.step_us),
-        "as XLA plans it, gaps at what XLA assumes": module.time,
-    }
-    for heads, shares in (
-        (" | covered (count) | of (count) | share (share)", counts),
-        (" | covered (time) | of (time) | (share)", times),
-    ):
-        yield table(
-            heads,
-            (
-                (name, share.covered, share.total, share.value)
-                for name, share in shares.items()
-            ),
-        )
+
+def _covered(module: ModuleCoverage, coverage: Coverage) -> Iterator[Part]:
+    yield table(
+        " | covered (count) | of (count) | share (share)",
+        (
+            _share_row("instructions", module.count),
+            _share_row("collectives", module.collectives),
+        ),
+    )
+    costs = Share(module.time.covered, module.step_us)
+    yield table(
+        " | covered (time) | of (time) | (share)",
+        (
+            _share_row("sum of costs", costs),
+            _share_row("as XLA plans it, gaps at what XLA assumes", module.time),
+        ),
+    )
     yield Prose(f"Names: {_AGAINST[module.against]}.")
     if module.filled_in:
         how = "simulated, estimated, or those of an instruction of the same shape"
@@ -176,9 +216,13 @@ def _covered(module: ModuleCoverage, coverage: Coverage) -> Iterator[Part]:
     others = [item for item in coverage.modules if not item.is_main]
     if others:
         shared = sum(bool(item.count.covered or item.mismatched) for item in others)
-        yield Prose(
-            f"The profile has names of instructions of {shared} of {many(len(others), 'other module')}."
-        )
+        modules = many(len(others), "other module")
+        names = f"names of instructions of {shared} of {modules}"
+        yield Prose(f"The profile has {names}.")
+
+
+def _share_row(name: str, share: Share) -> tuple[Value, ...]:
+    return name, share.covered, share.total, share.value
 
 
 _AGAINST = {
@@ -190,16 +234,25 @@ _AGAINST = {
 
 def _gaps(module: ModuleCoverage, most: int) -> Table:
     """Collectives first, then the heaviest."""
-    rows = []
-    for gap in sorted(module.gaps, key=lambda gap: gap.kind != CostKind.COLLECTIVE):
-        valid = isfinite(gap.assumed_us) and gap.assumed_us >= 0
-        assumed = gap.assumed_us if valid else f"{gap.assumed_us:g}"
-        if module.is_modelled and not gap.is_mismatch:
-            assumed = "model"
-        weight = gap.weight_us / module.time.total if module.time.total else None
-        rows.append((shown(gap.name), gap.cost_us, assumed, weight, shown(gap.hint)))
-    heads = "instruction without a cost | takes, estimated (time) | XLA assumes (time) | weight (share) | hint"
-    return table(heads, rows, shown=most)
+    gaps = sorted(module.gaps, key=lambda gap: gap.kind != CostKind.COLLECTIVE)
+    rows = (_gap_row(gap, module) for gap in gaps)
+    times = "takes, estimated (time) | XLA assumes (time) | weight (share)"
+    return table(f"instruction without a cost | {times} | hint", rows, shown=most)
+
+
+def _gap_row(gap: Gap, module: ModuleCoverage) -> tuple[Value, ...]:
+    total_us = module.time.total
+    weight = gap.weight_us / total_us if total_us else None
+    assumed = _assumed(gap, is_modelled=module.is_modelled)
+    return shown(gap.name), gap.cost_us, assumed, weight, shown(gap.hint)
+
+
+def _assumed(gap: Gap, *, is_modelled: bool) -> Value:
+    """What XLA takes a gap for; in words if it is no time."""
+    if is_modelled and not gap.is_mismatch:
+        return "model"
+    is_time = isfinite(gap.assumed_us) and gap.assumed_us >= 0
+    return gap.assumed_us if is_time else f"{gap.assumed_us:g}"
 
 
 def _short(name: str) -> str:
@@ -212,192 +265,135 @@ def _off(module: ModuleCoverage) -> Iterator[str]:
     """Costs that their instructions cannot have; a profile that fails is of another program in any
     case.
     """
-    from pgle.costs.profile.coverage import MOST_OFF
-
-    if module.implausible:
-        first, others = module.implausible[0], len(module.implausible) - 1
-        cost, estimate = figures.time(first.cost_us), figures.time(first.estimate_us)
-        more = (
-            f"; as far off ({MOST_OFF:.0f} times): {many(others, 'other cost')}"
-            if others
-            else ""
-        )
-        what = f"{shown(first.name)} costs {cost}, the estimate is {estimate}{more}"
-        yield f"{what}: the profile may be of another program"
+    if not module.implausible:
+        return
+    first, *others = module.implausible
+    cost = f"{shown(first.name)} costs {figures.time(first.cost_us)}"
+    estimate = f"the estimate is {figures.time(first.estimate_us)}"
+    more = ""
+    if others:
+        number = many(len(others), "other cost")
+        more = f"; as far off ({MOST_OFF:.0f} times): {number}"
+    yield f"{cost}, {estimate}{more}: the profile may be of another program"
 
 
-def _warnings(coverage: Coverage) -> list[str]:
-    counts = {
-        fault: sum(item.fault == fault for item in coverage.findings) for fault in Fault
-    }
-    odd = ", ".join(
-        f"{count} {fault.value}" for fault, count in counts.items() if count
-    )
-    return [
-        *coverage.warnings,
-        *([f"XLA reads some names otherwise ({odd}): see 'pgle show'"] if odd else []),
-    ]
+def _warnings(coverage: Coverage) -> Iterator[str]:
+    yield from coverage.warnings
+    faults = Counter(item.fault for item in coverage.findings)
+    odd = [f"{faults[fault]} {fault.value}" for fault in Fault if faults[fault]]
+    if odd:
+        yield f"XLA reads some names otherwise ({', '.join(odd)}): see 'pgle show'"
 
 
-def document(profile: str, coverage: Coverage, bounds: Bounds) -> dict[str, object]:
-    """``pgle.verify/1`` without its name."""
-    return {
-        "ok": coverage.is_ok(bounds),
-        "failed": list(_failures(coverage, bounds)),
-        "profile": profile,
-        **text.picked(bounds, "min_time_coverage=time min_collectives=collectives"),
-        "modules": [_record(profile, module) for module in coverage.modules],
-        "unused": [cost.full_name for cost in coverage.unused],
-        "findings": coverage.findings,
-        "warnings": [*coverage.inherited, *_warnings(coverage)],
-    }
+@dataclass(frozen=True, slots=True)
+class CoveredShares:
+    """How much of a module is covered, each as a share of 1."""
+
+    count: float | None
+    time: float | None
+    measured: float | None
+    collectives: float | None
+    without_lost_collectives: float
 
 
-def _record(profile: str, module: ModuleCoverage) -> dict[str, object]:
-    return {
-        **text.picked(
-            module,
-            "name=module fingerprint program_id source main=is_main names_from=against",
-        ),
-        "coverage": text.picked(
-            module,
-            (
-                "count=count.value time=time.value measured=measured.value "
-                "collectives=collectives.value without_lost_collectives=kept_share"
-            ),
-        ),
-        "totals": text.picked(
-            module,
-            "instructions=count time_us=time collectives step_us lost_collectives_us=lost_us",
-        ),
-        "missing": [gap.name for gap in module.gaps],
-        **text.picked(module, "unchecked filled_in gaps xla_takes_gaps_for=fallback"),
-        "hints": [_filled(hint, profile, module) for hint in module.hints],
-    }
+@dataclass(frozen=True, slots=True)
+class CoveredTotals:
+    """How much of a module is covered, and of what."""
+
+    instructions: Share
+    time_us: Share
+    collectives: Share
+    step_us: float
+    lost_collectives_us: float
 
 
-MAX_NAMES = 4
-PROOF = 96  # characters of the line that proves it; `--section modules` has all
+@dataclass(frozen=True, slots=True)
+class VerifiedModule:
+    """A profile compared with one module."""
 
-_DONE = re.compile(r"-done(\.\d+)*$")
-_USE_WORDS = {
-    ProfileUse.USED: "profile used",
-    ProfileUse.PARTLY_USED: "profile partly used",
-    ProfileUse.USED_WITHOUT_MATCHES: "profile read, but no name matches",
-    ProfileUse.ENDED: "the program ended, though the scheduler took the profile",
-    ProfileUse.DIFFERENT: "the ranks used different profiles",
-    ProfileUse.NOT_USED: "profile not used",
-    ProfileUse.WRONG_FORMAT: "profile not readable",
-    ProfileUse.CANNOT_TELL: "cannot tell whether the profile was used",
-}
-USE_TONES: dict[ProfileUse, Tone] = {
-    ProfileUse.USED: "good",
-    ProfileUse.PARTLY_USED: "warn",
-    ProfileUse.USED_WITHOUT_MATCHES: "warn",
-    ProfileUse.CANNOT_TELL: "warn",
-    ProfileUse.ENDED: "bad",
-    ProfileUse.DIFFERENT: "bad",
-    ProfileUse.NOT_USED: "bad",
-    ProfileUse.WRONG_FORMAT: "bad",
-}
+    name: str
+    fingerprint: str
+    program_id: int | None
+    source: str
+    main: bool
+    names_from: str
+    coverage: CoveredShares
+    totals: CoveredTotals
+    missing: tuple[str, ...]
+    unchecked: int
+    filled_in: int
+    gaps: tuple[Gap, ...]
+    xla_takes_gaps_for: str
+    hints: tuple[Sentence, ...]
 
 
-def confirm_page(log: str, verdict: LogVerdict, following: Commands = ()) -> Page:
-    """The main module: whether it used the profile, and why; the other modules in a section."""
-    main, others = verdict.main, verdict.modules[1:]
-    uses = {use: sum(item.verdict is use for item in others) for use in ProfileUse}
-    ranks = f"ranks: {_ranks_text(verdict.ranks)}" if len(verdict.ranks) > 1 else ""
-    counts = ", ".join(
-        f"{count} {use.replace('-', ' ')}" for use, count in uses.items() if count
-    )
-    rest = (
-        f"{many(len(others), 'other module')}: {counts} (--section modules)"
-        if others
-        else ""
-    )
-    lines = (
-        f"{many(verdict.sub_modules, 'module')} of the kernel autotuner and of fusions are left out."
-        if verdict.sub_modules
-        else "",
-        *(
-            f"{path} was read for {many(times, 'module')}."
-            for path, times in verdict.reads.items()
-        ),
-    )
-    return Page(
-        title=f"pgle confirm {log}",
-        identity=(log,),
-        verdict=shown(use_line(main)),
-        tone=USE_TONES[main.verdict],
-        notes=tuple(map(shown, (ranks, *main_lines(main), rest))),
-        sections=(
-            Section(
-                "modules",
-                "Modules",
-                (_module_rows(verdict.modules), *map(Prose, map(shown, lines))),
-            ),
-        ),
-        way=to_way(following),
-        warnings=tuple(verdict.warnings),
+@dataclass(frozen=True, slots=True)
+class VerifyDocument:
+    """``pgle.verify/1``."""
+
+    ok: bool
+    failed: tuple[str, ...]
+    profile: str
+    min_time_coverage: float
+    min_collectives: float
+    modules: tuple[VerifiedModule, ...]
+    unused: tuple[str, ...]
+    findings: tuple[Oddity, ...]
+    warnings: tuple[str, ...]
+
+
+def document(profile: str, coverage: Coverage, bounds: Bounds) -> VerifyDocument:
+    """A profile compared with modules, and whether it reaches the bounds."""
+    modules = [_verified_module(profile, module) for module in coverage.modules]
+    return VerifyDocument(
+        ok=coverage.is_ok(bounds),
+        failed=tuple(_failures(coverage, bounds)),
+        profile=profile,
+        min_time_coverage=bounds.time,
+        min_collectives=bounds.collectives,
+        modules=tuple(modules),
+        unused=tuple(cost.full_name for cost in coverage.unused),
+        findings=coverage.findings,
+        warnings=(*coverage.inherited, *_warnings(coverage)),
     )
 
 
-def use_line(main: ModuleVerdict) -> str:
-    """``jit_train_step: profile used (36 of 36 instructions)``."""
-    counted = (
-        f" ({main.covered:,} of {main.wanted:,} instructions)"
-        if main.wanted and main.covered is not None
-        else ""
+def _verified_module(profile: str, module: ModuleCoverage) -> VerifiedModule:
+    hints = [_filled(hint, profile, module) for hint in module.hints]
+    missing = [gap.name for gap in module.gaps]
+    return VerifiedModule(
+        name=module.module,
+        fingerprint=module.fingerprint,
+        program_id=module.program_id,
+        source=module.source,
+        main=module.is_main,
+        names_from=module.against,
+        coverage=_shares(module),
+        totals=_totals(module),
+        missing=tuple(missing),
+        unchecked=module.unchecked,
+        filled_in=module.filled_in,
+        gaps=module.gaps,
+        xla_takes_gaps_for=module.fallback,
+        hints=tuple(hints),
     )
-    return f"{name_of(main)}: {_USE_WORDS[main.verdict]}{counted}"
 
 
-def main_lines(main: ModuleVerdict) -> Iterator[str]:
-    """What follows `use_line`: the reason, the proof, the gaps, the remedy."""
-    yield main.why
-    if main.line is not None:
-        yield cut(f"line {main.line}: {main.proof}", PROOF)
-    if lacking := [name for name in main.missing_names if not _DONE.search(name)]:
-        yield f"XLA missed: {some(lacking, MAX_NAMES)}"
-    if main.remedy:
-        yield f"{'note' if main.verdict is ProfileUse.USED else 'to do'}: {main.remedy}"
-
-
-def _ranks_text(ranks: Mapping[str, ProfileUse]) -> str:
-    parts = []
-    for use in dict.fromkeys(ranks.values()):
-        names = [
-            rank or "(no label)" for rank, verdict in ranks.items() if verdict is use
-        ]
-        parts.append(f"{use} on {some(names, MAX_NAMES)}")
-    return "; ".join(parts)
-
-
-def name_of(item: ModuleVerdict) -> str:
-    """The module's name, or what to call one that the log never names."""
-    return item.module or "(module not named)"
-
-
-def confirm_document(verdict: LogVerdict) -> dict[str, object]:
-    """``pgle.confirm/1`` without its name; `used` is whether the main module used the profile."""
-    return {
-        "used": verdict.main.verdict is ProfileUse.USED,
-        **text.picked(verdict, "main modules ranks sub_modules reads warnings"),
-    }
-
-
-def _module_rows(items: Sequence[ModuleVerdict]) -> Table:
-    rows = (
-        (
-            shown(f"{name_of(item)}{f' ×{item.times}' if item.times > 1 else ''}"),
-            Cell(str(item.verdict), USE_TONES[item.verdict]),
-            item.found,
-            item.missing,
-            "" if item.line is None else str(item.line),
-            shown(item.proof),
-        )
-        for item in items
+def _shares(module: ModuleCoverage) -> CoveredShares:
+    return CoveredShares(
+        count=module.count.value,
+        time=module.time.value,
+        measured=module.measured.value,
+        collectives=module.collectives.value,
+        without_lost_collectives=module.kept_share,
     )
-    return table(
-        "module | verdict | XLA found (count) | XLA missed (count) | line | proof", rows
+
+
+def _totals(module: ModuleCoverage) -> CoveredTotals:
+    return CoveredTotals(
+        instructions=module.count,
+        time_us=module.time,
+        collectives=module.collectives,
+        step_us=module.step_us,
+        lost_collectives_us=module.lost_us,
     )

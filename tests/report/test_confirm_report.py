@@ -2,7 +2,7 @@
 
 import pytest
 
-from pgle.report.verify import confirm_page, main_lines
+from pgle.report.confirm import confirm_page, main_lines
 from pgle.xla.log.verdict import Bounds, LogVerdict, ModuleVerdict, ProfileUse
 
 
