@@ -415,14 +415,13 @@ class OverlapDocument:
 
 def document(found: Analysis) -> dict[str, object]:
     """``pgle.analyze/1`` without its name: first the facts of the step as a whole."""
-    return {
-        **text.plain(_step_facts(found.step)),
-        **_details(found),
+    after = {
         "account": account.document(found.account),
         "against": _against(found.against),
         "next": "\n".join(map(str, way_on(found))),
         "warnings": found.warnings,
     }
+    return text.joined(_step_facts(found.step), _details(found), after)
 
 
 def _step_facts(step: MeasuredStep) -> StepFacts:

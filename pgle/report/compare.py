@@ -15,7 +15,7 @@ from pgle.next import Commands, to_way
 from pgle.report.page import figures
 from pgle.report.page.plain import markdown
 from pgle.report.page.value import Cell, Page, Prose, Section, Table, Tone, Value, table
-from pgle.report.text import plain
+from pgle.report.text import joined
 from pgle.steps.compare import (
     Comparison,
     LimitCheck,
@@ -373,7 +373,7 @@ def document(found: Comparison, checks: Sequence[LimitCheck]) -> dict[str, Any]:
         "checks": limits,
         "footnotes": found.warnings,
     }
-    return {**plain(_statistics(found)), **plain(after)}
+    return joined(_statistics(found), after)
 
 
 def _statistics(found: Comparison) -> StatisticsDocument:
