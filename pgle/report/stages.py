@@ -7,6 +7,8 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 
 from pgle.costs.profile.coverage import Coverage
@@ -23,22 +25,27 @@ from pgle.report.text import live
 from pgle.run.convert import Conversion
 from pgle.run.directory.directory import free
 from pgle.run.inputs.next_command import ProgramLaunch, by_every_rank, following
-from pgle.run.stages.auto import AutoResult
+from pgle.run.stages.auto import AutoResult, Outcome
 from pgle.run.stages.pipeline import STAGES, Pipeline
 from pgle.run.stages.stage import StageResult
+from pgle.steps.compare import Comparison
 from pgle.trace.table import SIMULATED as NO_GPU
 from pgle.xla.flags.presets import MEASURES_ALONE
-from pgle.xla.log.verdict import ProfileUse
+from pgle.xla.log.verdict import ModuleVerdict, ProfileUse
 
 SIMULATED = "Simulated: no GPU was measured."
+MOST_NAMES = 3  # modules that a line names
 
 
 def troubles(result: StageResult) -> tuple[str, ...]:
     """What a rank says whose page nobody prints."""
-    failed = (
-        (f"{result.request.stage} failed: {result.failed}",) if result.failed else ()
-    )
-    return (*result.warnings, *failed)
+    if not result.failed:
+        return result.warnings
+    return (*result.warnings, _failure(result))
+
+
+def _failure(result: StageResult) -> str:
+    return f"{result.request.stage} failed: {result.failed}"
 
 
 def stage_page(result: StageResult) -> Page:
@@ -46,56 +53,75 @@ def stage_page(result: StageResult) -> Page:
     section.
     """
     request, run = result.request, result.request.run
-    lines: list[str] = []
-    tone: Tone = "good"
-    verdict = (
-        f"{request.stage}: {steps_line(result) or result.facts.get('window') or 'done'}"
-    )
-    if result.failed:
-        verdict, tone = f"{request.stage} failed: {result.failed}", "bad"
-    elif result.verdict is not None:
-        verdict, tone = use_line(result.verdict), USE_TONES[result.verdict.verdict]
-        lines = [steps_line(result), *main_lines(result.verdict)]
-    goes_on = (result.good or result.verdict is None) and not result.failed
-    command = following(run) if goes_on else None
+    verdict, tone = _stage_verdict(result)
+    about = tuple(Prose(printable(line)) for line in _about(result))
+    command = _following(result)
+    notes = [*_stage_notes(result)]
     starts = command is not None and command.name in ("perf", "profile")
-    if by_every_rank(run) and starts:
-        lines.append("Start the next command on every rank.")
-    lines.append(SIMULATED if result.simulated else "")
+    if starts and by_every_rank(run):
+        notes.append("Start the next command on every rank.")
+    if result.simulated:
+        notes.append(SIMULATED)
+    place = str(request.folder.path)
+    section = Section("stage", "What was run", about)
     return Page(
         title=f"pgle {request.stage} {run.path}",
-        identity=(*identity(result.facts), str(request.folder.path)),
+        identity=(*identity(result.facts), place),
         verdict=printable(verdict),
         tone=tone,
-        notes=tuple(map(printable, lines)),
-        sections=(
-            Section(
-                "stage",
-                "What was run",
-                tuple(map(Prose, map(printable, _about(result)))),
-            ),
-        ),
+        notes=tuple(map(printable, notes)),
+        sections=(section,),
         way=to_way([command]),
         warnings=result.warnings,
     )
 
 
+def _stage_verdict(result: StageResult) -> tuple[str, Tone]:
+    """Why the stage failed; else whether XLA used the profile, if a perf stage knows it."""
+    if result.failed:
+        return _failure(result), "bad"
+    if result.verdict is not None:
+        return use_line(result.verdict), USE_TONES[result.verdict.verdict]
+    done = steps_line(result) or result.facts.get("window") or "done"
+    return f"{result.request.stage}: {done}", "good"
+
+
+def _stage_notes(result: StageResult) -> Iterator[str]:
+    """Step times and proof, if the verdict is about the use of the profile."""
+    if result.verdict is not None and not result.failed:
+        yield steps_line(result)
+        yield from main_lines(result.verdict)
+
+
+def _following(result: StageResult) -> Next | None:
+    """The next stage, unless this one missed its aim."""
+    is_missed = result.verdict is not None and not result.good
+    if result.failed or is_missed:
+        return None
+    return following(result.request.run)
+
+
 def identity(facts: Mapping[str, str]) -> tuple[str, ...]:
     """Module, devices and compiler, as far as a stage recorded them."""
     jaxlib = f"jaxlib {facts['jaxlib']}" if facts.get("jaxlib") else ""
-    return tuple(
-        printable(word)
-        for word in (facts.get("module"), facts.get("devices"), jaxlib)
-        if word
-    )
+    words = (facts.get("module"), facts.get("devices"), jaxlib)
+    return tuple(printable(word) for word in words if word)
 
 
 def steps_line(result: StageResult) -> str:
     """``40 steps, 5.92 ms each``; empty if no step was seen."""
-    if not result.step_times_s:
+    median_s = _median_s(result)
+    if median_s is None:
         return ""
-    middle = figures.time(statistics.median(result.step_times_s) * 1e6)
-    return f"{many(len(result.step_times_s), 'step')}, {middle} each"
+    steps = many(len(result.step_times_s), "step")
+    return f"{steps}, {figures.time(median_s * 1e6)} each"
+
+
+def _median_s(result: StageResult) -> float | None:
+    """The median step in seconds; None if no step was seen."""
+    if not result.step_times_s:
+        return None
+    return statistics.median(result.step_times_s)
 
 
 def _about(result: StageResult) -> Iterator[str]:
@@ -109,97 +135,148 @@ def _about(result: StageResult) -> Iterator[str]:
         yield from (f"trace {path}{window}" for path in result.request.folder.traces())
     if result.simulated:
         alone = figures.time(float(facts["predicted_step_us"]))
-        yield f"The schedule alone takes {alone}. Kernels vary, and every rank waits for the slowest."
+        varies = "Kernels vary, and every rank waits for the slowest."
+        yield f"The schedule alone takes {alone}. {varies}"
         if is_profile and result.request.mode == MEASURES_ALONE:
-            yield "Collectives are synchronous in this run only, so that each can be measured alone."
+            yield (
+                "Collectives are synchronous in this run only, so that each can be measured "
+                "alone."
+            )
 
 
-def stage_document(result: StageResult) -> dict[str, object]:
-    """``pgle.profile/1``, ``pgle.baseline/1`` or ``pgle.perf/1`` without its name."""
+@dataclass(frozen=True, slots=True)
+class StageDocument:
+    """``pgle.profile/1``, ``pgle.baseline/1`` or ``pgle.perf/1``."""
+
+    ok: bool
+    run_dir: Path
+    simulated: bool
+    failed: str
+    verdict: ModuleVerdict | None
+    steps: int
+    median_step_s: float | None
+    traces: tuple[Path, ...]
+    facts: Mapping[str, str]
+    warnings: tuple[str, ...]
+
+
+def stage_document(result: StageResult) -> StageDocument:
+    """What a stage did; a profile stage has traces."""
     request = result.request
-    return {
-        "ok": result.good,
-        "run_dir": request.run.path,
-        **text.picked(result, "simulated failed verdict"),
-        "steps": len(result.step_times_s),
-        "median_step_s": statistics.median(result.step_times_s)
-        if result.step_times_s
-        else None,
-        "traces": request.folder.traces() if request.stage == "profile" else (),
-        **text.picked(result, "facts warnings"),
-    }
+    traces = request.folder.traces() if request.stage == "profile" else ()
+    return StageDocument(
+        ok=result.good,
+        run_dir=request.run.path,
+        simulated=result.simulated,
+        failed=result.failed,
+        verdict=result.verdict,
+        steps=len(result.step_times_s),
+        median_step_s=_median_s(result),
+        traces=tuple(traces),
+        facts=result.facts,
+        warnings=result.warnings,
+    )
 
 
 def auto_page(result: AutoResult) -> Page:
     """What AutoPGLE did, and which modules it compiled again or took from the cache."""
-    notes, run = [], result.stage.request.run.path
-    if result.recompiled:
-        names = list(result.recompiled)[:3]
-        notes.append(
-            f"compiled again: {', '.join(names)}{' …' * (len(result.recompiled) > len(names))}"
-        )
-    notes += [use_line(result.verdict)] if result.verdict is not None else []
-    notes.append(steps_line(result.stage))
-    if result.handover is not None:
-        handed = f"under nsys: {many(len(result.handed_over), 'module')} as AutoPGLE left them"
-        notes.append("; ".join(filter(None, (handed, steps_line(result.handover)))))
-    modules = [
-        f"{name}: compiled again with {size:,} bytes of costs"
-        for name, size in result.recompiled.items()
-    ]
-    modules += [f"{name}: from the cache" for name in result.loaded]
+    run = str(result.stage.request.run.path)
+    traces = (f"trace {path}" for path in result.traces)
+    notes = (*_auto_notes(result), *traces)
+    lines = tuple(Prose(printable(line)) for line in _auto_modules(result))
+    modules = Section("modules", "Modules", lines)
     return Page(
         title=f"pgle auto {run}",
-        identity=("AutoPGLE", str(run)),
+        identity=("AutoPGLE", run),
         verdict=printable(f"{result.outcome}: {result.why}"),
         tone="good" if result.good else "bad",
-        notes=tuple(
-            map(printable, (*notes, *(f"trace {path}" for path in result.traces)))
-        ),
-        sections=(
-            Section(
-                "modules", "Modules", tuple(Prose(printable(line)) for line in modules)
-            ),
-        ),
+        notes=tuple(map(printable, notes)),
+        sections=(modules,),
         way=to_way(after_auto(result)),
         warnings=result.warnings,
     )
 
 
+def _auto_notes(result: AutoResult) -> Iterator[str]:
+    """What was compiled again, whether XLA used it, and the steps."""
+    if result.recompiled:
+        names = list(result.recompiled)
+        more = " …" if len(names) > MOST_NAMES else ""
+        yield f"compiled again: {', '.join(names[:MOST_NAMES])}{more}"
+    if result.verdict is not None:
+        yield use_line(result.verdict)
+    yield steps_line(result.stage)
+    if result.handover is not None:
+        modules = many(len(result.handed_over), "module")
+        handed = f"under nsys: {modules} as AutoPGLE left them"
+        yield "; ".join(filter(None, (handed, steps_line(result.handover))))
+
+
+def _auto_modules(result: AutoResult) -> Iterator[str]:
+    for name, size in result.recompiled.items():
+        yield f"{name}: compiled again with {size:,} bytes of costs"
+    for name in result.loaded:
+        yield f"{name}: from the cache"
+
+
 def after_auto(result: AutoResult) -> Commands:
     """Where the traced step goes, or what AutoPGLE brought; if it did nothing, another way."""
     request, run = result.stage.request, result.stage.request.run
-    launch = ProgramLaunch(request.command).with_flags(request.flags)
-    baseline, auto = run.stage("baseline").path, run.stage("auto").path
     if result.traces:
         return (Next.of("analyze", run.stage("auto-nsys").path),)
     if result.outcome == "no-gpu":
         return (Next.of("rehearse", "--", *kept_argv(request.command)),)
+    launch = ProgramLaunch(request.command).with_flags(request.flags)
     if not result.worked:
-        return (
-            launch.line("run", free(run.path.with_name(f"{run.path.name}-stages"))),
-        )
-    without = (
-        () if baseline.is_dir() else (launch.line("perf", run.path, "--baseline"),)
-    )
-    return (*without, Next.of("compare", baseline, auto))
+        folder = free(run.path.with_name(f"{run.path.name}-stages"))
+        return (launch.line("run", folder),)
+    baseline = run.stage("baseline").path
+    compare = Next.of("compare", baseline, run.stage("auto").path)
+    if baseline.is_dir():
+        return (compare,)
+    return launch.line("perf", run.path, "--baseline"), compare
 
 
-def auto_document(result: AutoResult) -> dict[str, object]:
-    """``pgle.auto/1`` without its name."""
+@dataclass(frozen=True, slots=True)
+class AutoDocument:
+    """``pgle.auto/1``; `used` is None if XLA's log does not tell it."""
+
+    ok: bool
+    outcome: Outcome
+    why: str
+    recompiled: Mapping[str, int]
+    loaded: tuple[str, ...]
+    used: bool | None
+    proof: str
+    run_dir: Path
+    cache: Path
+    steps: int
+    handed_over: tuple[str, ...]
+    traces: tuple[Path, ...]
+    warnings: tuple[str, ...]
+
+
+def auto_document(result: AutoResult) -> AutoDocument:
+    """What AutoPGLE did."""
     verdict = result.verdict
-    return {
-        "ok": result.good,
-        **text.picked(result, "outcome why recompiled loaded"),
-        "used": None
-        if not verdict or verdict.verdict is ProfileUse.CANNOT_TELL
-        else verdict.verdict.took_costs,
-        "proof": verdict.proof if verdict else "",
-        "run_dir": result.stage.request.run.path,
-        "cache": result.cache,
-        "steps": len(result.stage.step_times_s),
-        **text.picked(result, "handed_over traces warnings"),
-    }
+    used = None
+    if verdict is not None and verdict.verdict is not ProfileUse.CANNOT_TELL:
+        used = verdict.verdict.took_costs
+    return AutoDocument(
+        ok=result.good,
+        outcome=result.outcome,
+        why=result.why,
+        recompiled=result.recompiled,
+        loaded=result.loaded,
+        used=used,
+        proof="" if verdict is None else verdict.proof,
+        run_dir=result.stage.request.run.path,
+        cache=result.cache,
+        steps=len(result.stage.step_times_s),
+        handed_over=result.handed_over,
+        traces=result.traces,
+        warnings=result.warnings,
+    )
 
 
 class Stages:
@@ -211,7 +288,9 @@ class Stages:
 
     def __init__(self, *, simulated: bool) -> None:
         self._simulated = simulated
-        self._stage, self._again, self._since = "", "", 0.0
+        self._stage = ""
+        self._again = ""
+        self._since = 0.0
         self._running = ExitStack()
         self.warnings: dict[str, None] = {}  # of all stages so far, each once
 
@@ -237,18 +316,21 @@ class Stages:
         if name not in STAGES:
             text.say(line)
         elif why == "unchanged, skipped":
-            self._stage, self._again = name, ""
+            self._stage = name
+            self._again = ""
             self._print("unchanged")
         else:
-            self._stage, self._again, self._since = (
-                name,
-                why.removeprefix("again, "),
-                time.monotonic(),
-            )
-            if self._simulated:
-                self._running.enter_context(live(f"{self._head()}{why}".rstrip()))
-            else:
-                text.say(f"{self._head()}{why}".rstrip())
+            self._begin(name, why)
+
+    def _begin(self, name: str, why: str) -> None:
+        self._stage = name
+        self._again = why.removeprefix("again, ")
+        self._since = time.monotonic()
+        begun = f"{self._head()}{why}".rstrip()
+        if self._simulated:
+            self._running.enter_context(live(begun))
+        else:
+            text.say(begun)
 
     def show(self, part: StageResult | Conversion | Coverage | Pipeline) -> None:
         """What a stage came to, at once: the next may take minutes. At the end the comparison,
@@ -256,12 +338,7 @@ class Stages:
         """
         self._running.close()
         if isinstance(part, StageResult):
-            use = (
-                use_line(part.verdict).partition(": ")[2]
-                if part.verdict is not None
-                else ""
-            )
-            self._print(" · ".join(filter(None, (steps_line(part) or "done", use))))
+            self._print(_stage_words(part))
             self.warnings |= dict.fromkeys(part.warnings)
         elif isinstance(part, Conversion):
             self._print(costs_line(part))
@@ -269,18 +346,20 @@ class Stages:
                 line for line in part.warnings if not line.endswith(NO_GPU)
             )
         elif isinstance(part, Coverage):
-            self._print(
-                f"{figures.share(_covered(part))} of the step's time has a cost"
-            )
+            share = figures.share(_covered(part))
+            self._print(f"{share} of the step's time has a cost")
         else:
-            self._stage, self._again = STAGES[-1], ""
-            self._print(
-                compare.headline(part.comparison)
-                if part.comparison
-                else "too few steps"
-            )
-            if not text.quiet:
-                text.console().print()
+            self._compared(part.comparison)
+
+    def _compared(self, comparison: Comparison | None) -> None:
+        self._stage = STAGES[-1]
+        self._again = ""
+        words = "too few steps"
+        if comparison is not None:
+            words = compare.headline(comparison)
+        self._print(words)
+        if not text.quiet:
+            text.console().print()
 
     def _head(self) -> str:
         number = f"[{STAGES.index(self._stage) + 1}/{len(STAGES)}] "
@@ -292,38 +371,57 @@ class Stages:
         again = f" · again: {self._again}" if self._again else ""
         took = time.monotonic() - self._since if self._since else 0.0
         seconds = f" · {took:.0f} s" if took >= 1 else ""
-        text.console().print(
-            printable(f"{self._head()}{line}{seconds}{again}"), soft_wrap=True
-        )
+        whole = f"{self._head()}{line}{seconds}{again}"
+        text.console().print(printable(whole), soft_wrap=True)
         sys.stdout.flush()
         self._since = 0.0
 
 
+def _stage_words(result: StageResult) -> str:
+    """The steps of a stage, and whether XLA used the profile, if it was to."""
+    steps = steps_line(result) or "done"
+    if result.verdict is None:
+        return steps
+    use = use_line(result.verdict).partition(": ")[2]
+    return f"{steps} · {use}" if use else steps
+
+
 def _covered(coverage: Coverage) -> float:
+    """The least share of a step's time that has a cost, over the compilations."""
     return min((module.time.value or 0.0 for module in coverage.main), default=0.0)
 
 
 def run_page(result: Pipeline, warnings: Iterable[str] = ()) -> Page:
     """Whether the step got faster with the profile; first of all whether XLA found and used it."""
     verdict, tone = _verdict(result)
-    found, exposed = result.comparison, ""
-    if result.exposed_us is not None:
-        before, after = (
-            figures.time(us).replace(figures.NONE, "none") for us in result.exposed_us
-        )
-        exposed = f"exposed communication: {before} → {after} (exposed: the GPU waits, nothing computes)"
+    place = str(result.run.path)
+    every = tuple(dict.fromkeys((*warnings, *result.warnings)))
+    sections: tuple[Section, ...] = ()
+    if result.comparison is not None:
+        page = compare.comparison_page(result.comparison, result.checks)
+        sections = page.sections
     return Page(
-        title=f"pgle run {result.run.path}",
-        identity=(*identity(result.facts), str(result.run.path)),
+        title=f"pgle run {place}",
+        identity=(*identity(result.facts), place),
         verdict=printable(verdict),
         tone=tone,
-        notes=(exposed, SIMULATED if result.simulated else ""),
-        sections=()
-        if found is None
-        else compare.comparison_page(found, result.checks).sections,
+        notes=tuple(_run_notes(result)),
+        sections=sections,
         way=to_way(_next(result)),
-        warnings=tuple(dict.fromkeys((*warnings, *result.warnings))),
+        warnings=every,
     )
+
+
+def _run_notes(result: Pipeline) -> Iterator[str]:
+    """Exposed communication without and with the profile, if the GPU is simulated."""
+    if result.exposed_us is None:
+        return
+    before, after = (
+        figures.time(us).replace(figures.NONE, "none") for us in result.exposed_us
+    )
+    means = "exposed: the GPU waits, nothing computes"
+    yield f"exposed communication: {before} → {after} ({means})"
+    yield SIMULATED
 
 
 def _verdict(result: Pipeline) -> tuple[str, Tone]:
@@ -331,14 +429,13 @@ def _verdict(result: Pipeline) -> tuple[str, Tone]:
         share = figures.share(_covered(result.coverage))
         return f"FAILED: the profile covers only {share} of the baseline's step", "bad"
     if not result.used:
-        return (
-            f"FAILED: XLA did not use the profile{f' ({result.use})' if result.use else ''}",
-            "bad",
-        )
+        why = f" ({result.use})" if result.use else ""
+        return f"FAILED: XLA did not use the profile{why}", "bad"
     if result.comparison is None:
         return "The profile is used; too few steps to compare", "warn"
-    failed = any(check.failed for check in result.checks)
-    tone = "bad" if failed else compare.TONES.get(result.comparison.verdict, "")
+    tone = compare.TONES.get(result.comparison.verdict, "")
+    if any(check.failed for check in result.checks):
+        tone = "bad"
     return compare.headline(result.comparison), tone
 
 
@@ -351,15 +448,30 @@ def _next(result: Pipeline) -> Commands:
     return after_stages(run, result.comparison)
 
 
-def run_document(result: Pipeline) -> dict[str, object]:
-    """``pgle.run/1`` without its name."""
-    comparison = result.comparison
-    return {
-        "ok": result.good,
-        **text.picked(result, "covered used skipped"),
-        "comparison": None
-        if comparison is None
-        else compare.document(comparison, result.checks),
-        "ran": [item.request.stage for item in result.stages],
-        "warnings": result.warnings,
-    }
+@dataclass(frozen=True, slots=True)
+class RunDocument:
+    """``pgle.run/1``; `comparison` is that of ``pgle.compare/1``."""
+
+    ok: bool
+    covered: bool
+    used: bool
+    skipped: tuple[str, ...]
+    comparison: Mapping[str, object] | None
+    ran: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def run_document(result: Pipeline) -> RunDocument:
+    """What all stages did."""
+    comparison = None
+    if result.comparison is not None:
+        comparison = compare.document(result.comparison, result.checks)
+    return RunDocument(
+        ok=result.good,
+        covered=result.covered,
+        used=result.used,
+        skipped=result.skipped,
+        comparison=comparison,
+        ran=tuple(item.request.stage for item in result.stages),
+        warnings=result.warnings,
+    )
