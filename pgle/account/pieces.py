@@ -4,7 +4,9 @@ for flags.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from pgle.account.value import (
     Basis,
@@ -52,24 +54,60 @@ def bounds_of(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class PlacedCollective:
+    """A collective of a step, as far as a search for flags asks."""
+
+    kind: str  # ``all-gather``
+    us: float  # exposed time in a step, 0 and more
+    count: float  # executions in a step
+    is_stuck: bool  # no compute of its computation is independent of it
+
+
+def reach_of_flags_us(collectives: Iterable[PlacedCollective]) -> float:
+    """Exposed time that combining or pipelining could hide.
+
+    A collective that runs once, alone of its kind, and of which nothing is independent, has
+    nothing to be combined with and no other iteration to be moved into.
+    """
+    found = tuple(collectives)
+    runs = Counter[str]()
+    for item in found:
+        runs[item.kind] += max(round(item.count), 1)
+    return sum(item.us for item in found if not item.is_stuck or runs[item.kind] > 1)
+
+
 def search_for_flags(
-    exposed_us: float, basis: Basis, command: Next | None, where: tuple[Place, ...] = ()
-) -> Opportunity:
-    """A search for flags, which can save the exposed communication at most.
+    reach_us: float,
+    exposed_us: float,
+    basis: Basis,
+    command: Next | None,
+    where: tuple[Place, ...] = (),
+) -> tuple[Opportunity, ...]:
+    """A search for flags; none if flags can hide nothing.
 
     Args:
+        reach_us: as of `reach_of_flags_us`.
+        exposed_us: all exposed communication, which no search saves more than.
         command: that searches; None: it is not known.
         where: the exposed collectives, the most exposed first.
     """
-    return Opportunity(
+    most_us = min(reach_us, exposed_us)
+    if most_us <= 0:
+        return ()
+    why = "all exposed communication is the most that they can hide"
+    if most_us < exposed_us:
+        why = "the other exposed collectives have nothing to run next to"
+    found = Opportunity(
         kind=OpportunityKind.FLAGS,
         expected_us=None,
         least_us=0.0,
-        most_us=exposed_us,
+        most_us=most_us,
         part=StepPart.COMMUNICATION,
         basis=basis,
         title="Search for flags that combine or pipeline collectives",
-        why="all exposed communication is the most that they can hide",
+        why=why,
         command=command,
         where=where,
     )
+    return (found,)

@@ -9,7 +9,13 @@ from math import isfinite
 import numpy as np
 
 from pgle.account.levers import find_levers
-from pgle.account.pieces import bounds_of, parts_of, search_for_flags
+from pgle.account.pieces import (
+    PlacedCollective,
+    bounds_of,
+    parts_of,
+    reach_of_flags_us,
+    search_for_flags,
+)
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import (
     Account,
@@ -23,7 +29,7 @@ from pgle.account.value import (
 )
 from pgle.next import Next
 from pgle.schedule.control import Controlled
-from pgle.schedule.placements import placements
+from pgle.schedule.placements import Placement, placements
 from pgle.schedule.predict import Prediction
 from pgle.schedule.simulate import Stream, Timeline
 from pgle.xla.hlo.module import Module
@@ -68,9 +74,10 @@ def account_of_schedule(
         timed: the timed steps of its run directory.
     """
     parts = prediction.timeline.breakdown
+    placed = placements(module, prediction.timeline)
     bounds = bounds_of(
         parts,
-        best_order_us=_best_order_us(module, prediction),
+        best_order_us=_best_order_us(placed.values(), prediction),
         contended_us=prediction.contended_us,
     )
     least_us, most_us = prediction.interval_us
@@ -78,7 +85,10 @@ def account_of_schedule(
     limit_us = prediction.step_us - bounds.best_order_us
     levers = find_levers(step_costs(module, prediction, hardware, memory))
     exposed_us = parts.exposed_communication_us
-    untried = () if is_searched else (search_for_flags(exposed_us, basis, search),)
+    untried: tuple[Opportunity, ...] = ()
+    if not is_searched:
+        reach_us = reach_of_flags_us(map(_in_reach, placed.values()))
+        untried = search_for_flags(reach_us, exposed_us, basis, search)
     return Account(
         module=module.name,
         base=base,
@@ -93,10 +103,13 @@ def account_of_schedule(
     )
 
 
-def _best_order_us(module: Module, prediction: Prediction) -> float:
+def _in_reach(item: Placement) -> PlacedCollective:
+    return PlacedCollective(item.kind, item.exposed_us, item.count, item.is_stuck)
+
+
+def _best_order_us(placed: Iterable[Placement], prediction: Prediction) -> float:
     """The shortest step that any order of the instructions makes."""
-    placed = placements(module, prediction.timeline)
-    hideable_us = sum(item.hideable_us for item in placed.values())
+    hideable_us = sum(item.hideable_us for item in placed)
     return max(prediction.ceiling_us, prediction.step_us - hideable_us)
 
 

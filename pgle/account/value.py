@@ -35,6 +35,7 @@ class StepBase(StrEnum):
     OVERLAPPED = "with the latency-hiding scheduler on"
     SCHEDULED = "as it is scheduled"
     TRACED = "that was traced"
+    ALONE = "of the profile run, which runs each collective alone"
 
     @property
     def short(self) -> str:

@@ -6,7 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pgle.account.levers import find_levers
-from pgle.account.pieces import bounds_of, parts_of, search_for_flags
+from pgle.account.pieces import (
+    PlacedCollective,
+    bounds_of,
+    parts_of,
+    reach_of_flags_us,
+    search_for_flags,
+)
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import (
     Account,
@@ -95,9 +101,10 @@ def account_of_trace(
     found = {item.kind for item in others}
     idle = _between_steps(step, basis) if OpportunityKind.INPUT not in found else ()
     schedule = () if is_searched else _of_schedule(step, basis, search)
+    base = StepBase.ALONE if step.measures_alone else StepBase.TRACED
     return Account(
         module=step.costs.program.key.name,
-        base=StepBase.TRACED,
+        base=base,
         step_us=step.step_us,
         least_us=step.step_us,
         most_us=step.step_us,
@@ -180,7 +187,13 @@ def _of_schedule(
         Place(item.name, item.transfer_exposed_us, item.why, item.op_name)
         for item in exposed
     )
-    yield search_for_flags(exposed_us, basis, search, where)
+    reach_us = reach_of_flags_us(
+        PlacedCollective(
+            item.kind, max(item.transfer_exposed_us, 0.0), item.count, item.is_stuck
+        )
+        for item in step.collectives
+    )
+    yield from search_for_flags(reach_us, exposed_us, basis, search, where)
 
 
 def _step_costs(step: MeasuredStep, basis: Basis) -> StepCosts | None:

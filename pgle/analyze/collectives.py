@@ -126,6 +126,7 @@ def _judged(item: MeasuredCollective, place: Placement | None) -> MeasuredCollec
         item,
         hideable_us=min(item.transfer_exposed_us, free_us),
         why=place.reason or "the compute next to it is too short",
+        is_stuck=place.is_stuck,
     )
 
 
@@ -188,6 +189,7 @@ class MeasuredCollective:
         None  # of its exposed transfer, what independent compute can hide; None: not judged
     )
     why: str = ""  # it is exposed, in words; empty where it is not judged
+    is_stuck: bool = False  # no compute of its computation is independent of it
 
     @property
     def op_name(self) -> str:

@@ -140,11 +140,17 @@ def after_stages(run: RunDirectory, found: Comparison | None) -> Commands:
     """
     if found is None:
         return (next_command.launch_of(run).line("run", run.path),)
-    from pgle.account.way import known_of
+    from pgle.account.way import Move, known_of, next_move
     from pgle.run.compare import timed_of
+    from pgle.run.predict import account_of_run
 
+    timed = timed_of(found)
     is_searched = next_command.is_searched(run)
-    return way_of_run(run, known_of(timed_of(found), is_searched=is_searched))
+    known = known_of(timed, is_searched=is_searched)
+    if next_move(known) in (Move.SEARCH, Move.END):
+        account = account_of_run(run)
+        known = known_of(timed, is_searched=is_searched, account=account)
+    return way_of_run(run, known)
 
 
 def way_of_run(run: RunDirectory, known: Known) -> Commands:

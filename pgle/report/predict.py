@@ -326,11 +326,12 @@ def predict_page(found: Predicted) -> Page:
             if prediction.contended_us >= LEAST_SHOWN * prediction.step_us
             else "",
             f"{figures.time(prediction.skew_us)} are waits for the slowest rank"
-            if prediction.skew_us
+            if prediction.skew_us >= LEAST_SHOWN * prediction.step_us
             else "",
             *map(_uncertain_line, prediction.uncertain[:1]),
             why,
             account.note(found.account),
+            account.timed_note(found.account, is_base=found.stage != "perf"),
         ),
         sections=(
             *sections([schedule], grouped, (schedule.label,) * 2),
@@ -430,8 +431,9 @@ def _predict_advice(found: Predicted) -> tuple[str, Next | Sentence]:
     best_us = found.account.bounds.best_order_us
     saves = figures.share(max(1 - best_us / prediction.step_us, 0.0))
     most = f"Another order saves at most {saves}."
-    folders = asked.hlo.parents if isinstance(asked.hlo, Path) else ()
-    run = next((run for run in map(RunDirectory, folders) if run.is_recorded), None)
+    inside = asked.hlo.parents if isinstance(asked.hlo, Path) else ()
+    around = (run for run in map(RunDirectory, inside) if run.is_recorded)
+    run = found.run or next(around, None)
     doubt = prediction.steps_us.most_data / prediction.step_us - 1
     if doubt > MUCH_DOUBT:
         item = shown(prediction.uncertain[0].name)

@@ -132,6 +132,7 @@ def _notes(
     yield STAGE
     yield f"{VARIATIONS}."
     yield account.note(found.account)
+    yield account.timed_note(found.account, is_base=False)
     yield from setting_notes(found.request)
     if found.proof is not None:
         yield from _record(found)

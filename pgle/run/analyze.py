@@ -48,7 +48,7 @@ from pgle.run.inputs.traces import (
 )
 from pgle.run.target import FROM_WORDS, GpuFound, gpu_of
 from pgle.schedule.predict import Prediction, predict
-from pgle.schedule.record import Noise, record
+from pgle.schedule.record import repeated
 from pgle.steps.compare import Comparison, LimitCheck
 from pgle.trace.table import ModuleKey, Recording, Trace
 from pgle.xla.flags.catalogue import DISABLE_ASYNC
@@ -65,17 +65,6 @@ from pgle.xla.targets import (
     target_beside,
 )
 from pgle.xla.vendors import traced_architecture, vendor_named
-
-STILL = Noise(
-    kernel=0.0,
-    outliers=0.0,
-    outlier_us=0.0,
-    warm_up=(),
-    skew=0.0,
-    first_wait_us=0.0,
-    pause_us=0.0,
-)
-"""A simulated step as the schedule has it, without what makes executions differ."""
 
 
 @dataclass(frozen=True)
@@ -294,7 +283,7 @@ def _simulated(
         for item in modules
     ]
     prediction, module = max(found, key=lambda pair: pair[0].step_us)
-    trace = record(module, prediction.timeline, ranks=1, executions=2, noise=STILL)
+    trace = repeated(module, prediction.timeline)
     notes = [
         f"costs {prediction.costs_are}, {prediction.estimated_share:.0%} of the time estimated"
     ]

@@ -9,14 +9,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from attrs import evolve
+
 from pgle.account.scheduled import account_of_schedule
 from pgle.account.value import Account, StepBase
 from pgle.costs.estimate.known import unmodelled_warnings
 from pgle.costs.estimate.unknown import assumed_warnings
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import effective_costs
+from pgle.errors import UserError
 from pgle.files import AnyPath
 from pgle.requests.predictions import Predict
+from pgle.run.compare import timed_steps
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.target import TargetFrom, gpu_of
 from pgle.schedule.predict import Prediction, predict
@@ -36,6 +40,7 @@ class Predicted:
     prediction: Prediction  # one step
     warnings: tuple[str, ...]  # one line each
     stage: str = ""  # of the run directory that was given, whose module it is
+    run: RunDirectory | None = None  # that was given; its profile prices the step
 
     @property
     def target(self) -> str:
@@ -46,7 +51,11 @@ class Predicted:
     def account(self) -> Account:
         """The step, and what would shorten it."""
         return account_of_schedule(
-            self.module, self.prediction, self.hardware, base=StepBase.SCHEDULED
+            self.module,
+            self.prediction,
+            self.hardware,
+            base=StepBase.SCHEDULED,
+            timed=None if self.run is None else timed_steps(self.run),
         )
 
 
@@ -56,6 +65,9 @@ def predict_file(request: Predict) -> Predicted:
     Raises:
         UserError: an input is bad, or no module is scheduled.
     """
+    run = RunDirectory(Path(str(request.hlo)))
+    if run.is_recorded and request.profile is None:
+        request = evolve(request, profile=run.found_profile)
     profile = read_profile(request.profile) if request.profile is not None else None
     named = None if request.target is None else load_target(request.target)
     hlo, stage = _stage_of(request.hlo)
@@ -76,6 +88,7 @@ def predict_file(request: Predict) -> Predicted:
     return Predicted(
         asked=request,
         stage=stage,
+        run=run if run.is_recorded else None,
         module=module,
         hardware=chosen_hardware,
         target_from=gpu.by,
@@ -102,3 +115,11 @@ def _stage_of(path: AnyPath) -> tuple[AnyPath, str]:
         if (dump := run.stage(name).rank().hlo).is_dir():
             return dump, name
     return path, ""
+
+
+def account_of_run(run: RunDirectory) -> Account | None:
+    """The account of a run directory's step as it will run; None if it has no scheduled module."""
+    try:
+        return predict_file(Predict(run.path)).account
+    except UserError:  # `pgle predict` says why
+        return None

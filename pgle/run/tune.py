@@ -43,6 +43,7 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, points_into
 from pgle.files import AnyPath, check_absent, read_bytes, sha256, write_files
 from pgle.run.ask.jaxlib import installed
+from pgle.run.compare import timed_steps
 from pgle.run.compiler.compile import (
     SCHEDULER_FLAGS,
     CompileResult,
@@ -210,6 +211,7 @@ class Tuning:
             memory=memory,
             is_searched=True,
             base=StepBase.PROFILED,
+            timed=None if self.launch.run is None else timed_steps(self.launch.run),
         )
 
     def _of_flags(self, proof: Proven) -> Opportunity:

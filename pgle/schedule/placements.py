@@ -65,6 +65,11 @@ class Placement:
     )
 
     @property
+    def is_stuck(self) -> bool:
+        """Whether no compute of its computation is independent of it."""
+        return self.independent_us < 0.01 * self.cost_us
+
+    @property
     def hideable_us(self) -> float:
         """As much of its exposed time as there is independent compute that does not run next to it
         already.
@@ -82,7 +87,7 @@ class Placement:
             return UNREAD
         if self.kept_by:
             return f"synchronous by {self.kept_by}"
-        if self.independent_us < 0.01 * self.cost_us:
+        if self.is_stuck:
             return NOTHING_INDEPENDENT
         if self.sync:
             return "nothing is scheduled next to it"

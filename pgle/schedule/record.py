@@ -107,6 +107,22 @@ def record(
     return _trace(module, step, start, end)
 
 
+def repeated(module: Module, timeline: Timeline, *, executions: int = 2) -> Trace:
+    """The trace of equal executions on one rank, each exactly as the timeline has it.
+
+    Args:
+        timeline: simulated with `expand_loops`.
+    """
+    step = _Step.of(module, timeline, 1)
+    counts = np.maximum(timeline.count, 1)
+    before = np.cumsum(step.duration_us) - step.duration_us
+    within = before - np.repeat(before[step.first], counts)
+    start = np.repeat(timeline.start_us, counts) + within
+    begin = np.arange(executions) * timeline.step_us
+    starts = (start[:, None] + begin)[:, :, None]
+    return _trace(module, step, starts, starts + step.duration_us[:, None, None])
+
+
 @dataclass(frozen=True)
 class _Step:
     """One step, every launch a row: columns in issue order."""

@@ -17,7 +17,7 @@ from pgle.costs.measure.measured import (
 )
 from pgle.costs.profile.value import Cost, Origin
 from pgle.schedule.predict import predict
-from pgle.schedule.record import Noise, record
+from pgle.schedule.record import Noise, record, repeated
 from pgle.steps.series import execution_series
 from pgle.trace.nsys.read import read_nsys
 from pgle.trace.steady import find_executions
@@ -78,6 +78,15 @@ def test_without_noise_the_costs_come_back(module, timeline):
     assert {name: found[name].cost_us for name in TRUTH} == pytest.approx(
         TRUTH, rel=1e-4
     )
+
+
+def test_a_repeated_step_is_the_schedule_itself(module, timeline):
+    late = replace(timeline, start_us=timeline.start_us + 5.0, step_us=505.0)
+    trace = repeated(module, late)
+    first, second = np.flatnonzero(trace.execution == 0), trace.execution == 1
+    assert trace.start_ns[first[0]] == 5000
+    moved = trace.start_ns[second] - trace.start_ns[first]
+    assert set(moved.tolist()) == {505_000}
 
 
 def test_costs_survive_noise_warm_up_and_late_ranks(module, timeline):

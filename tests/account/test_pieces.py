@@ -1,0 +1,39 @@
+"""What a search for flags could reach."""
+
+from __future__ import annotations
+
+from pgle.account.pieces import PlacedCollective, reach_of_flags_us, search_for_flags
+from pgle.account.value import Basis
+
+
+def stuck(kind: str, us: float, count: float = 1.0) -> PlacedCollective:
+    return PlacedCollective(kind, us, count, is_stuck=True)
+
+
+def free(kind: str, us: float) -> PlacedCollective:
+    return PlacedCollective(kind, us, 1.0, is_stuck=False)
+
+
+def test_flags_cannot_hide_the_only_collective_of_its_kind_that_all_compute_waits_for() -> (
+    None
+):
+    found = [stuck("all-reduce", 50.0), free("all-gather", 20.0)]
+    assert reach_of_flags_us(found) == 20.0
+
+
+def test_flags_combine_collectives_of_a_kind_even_with_one_that_is_hidden() -> None:
+    found = [stuck("all-reduce", 50.0), stuck("all-reduce", 0.0)]
+    assert reach_of_flags_us(found) == 50.0
+
+
+def test_flags_pipeline_a_collective_of_a_loop() -> None:
+    assert reach_of_flags_us([stuck("all-reduce", 50.0, count=4.0)]) == 50.0
+
+
+def test_no_search_is_proposed_where_flags_reach_nothing() -> None:
+    assert search_for_flags(0.0, 50.0, Basis.ESTIMATED, None) == ()
+
+
+def test_a_search_saves_no_more_than_what_is_exposed() -> None:
+    (found,) = search_for_flags(70.0, 50.0, Basis.ESTIMATED, None)
+    assert found.most_us == 50.0
