@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from pgle import __version__
 from pgle.errors import UserError, suggestion
 from pgle.files import AnyPath, write_files
+
+VERSION = "@VERSION@"  # in a starter: the pgle that makes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +43,16 @@ STARTERS = {
         {
             "github/pgle.yml": ".github/workflows/pgle.yml",
             "ci/compare.sh": ".github/pgle-compare.sh",
+            "ci/install.sh": ".github/pgle-install.sh",
         },
-        "set COMMAND in .github/workflows/pgle.yml, and commit both files",
+        "set COMMAND in .github/workflows/pgle.yml, and commit all files",
     ),
     "gitlab": Starter(
         "a job for GitLab CI on your GPU runner",
         {
             "ci/gitlab-ci.yml": "ci/pgle.gitlab-ci.yml",
             "ci/compare.sh": "ci/pgle-compare.sh",
+            "ci/install.sh": "ci/pgle-install.sh",
         },
         "set TRAIN in ci/pgle.gitlab-ci.yml, and include it: include: ci/pgle.gitlab-ci.yml",
     ),
@@ -58,16 +63,20 @@ STARTERS = {
     ),
     "docker": Starter(
         "a Dockerfile that builds from the registries",
-        {"docker/Dockerfile.pgle": "Dockerfile.pgle"},
-        "docker build -f Dockerfile.pgle -t pgle .",
+        {
+            "docker/Dockerfile.pgle": "Dockerfile.pgle",
+            "docker/requirements.lock": "requirements.lock",
+        },
+        "read how to build it: head -n 14 Dockerfile.pgle",
     ),
     "rocm": Starter(
         "for AMD's GPUs: a Dockerfile, and settings for the batch scripts of slurm",
         {
             "rocm/Dockerfile.pgle-rocm": "Dockerfile.pgle-rocm",
+            "rocm/requirements-rocm.lock": "requirements-rocm.lock",
             "rocm/rocm.sh": "rocm.sh",
         },
-        "docker build -f Dockerfile.pgle-rocm -t pgle-rocm .",
+        "read how to build it: head -n 17 Dockerfile.pgle-rocm",
     ),
     "skill": Starter(
         "for agents: when to use which command or tool",
@@ -88,7 +97,7 @@ def init(name: str, folder: Path, *, force: bool = False) -> tuple[Path, ...]:
         raise UserError(f"no starter called '{name}'", remedy=near)
     source = resources.files("pgle") / "starters"
     files: dict[AnyPath, bytes | str] = {
-        folder / place: (source / where).read_bytes()
+        folder / place: (source / where).read_text().replace(VERSION, __version__)
         for where, place in STARTERS[name].files.items()
     }
     write_files(files, force=force)

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+import pgle
+
 ROOT = Path(__file__).parents[2]
 ACTION = ROOT / "action.yml"
 STARTERS = ROOT / "pgle" / "starters"
@@ -68,7 +70,8 @@ def test_no_expression_reaches_a_shell(path: Path) -> None:
 def test_workflows_may_only_read(path: Path) -> None:
     found = yaml.safe_load(path.read_text())
     assert found["permissions"] == {"contents": "read"}
-    assert not any("permissions" in job for job in found["jobs"].values())
+    rights = [name for name, job in found["jobs"].items() if "permissions" in job]
+    assert rights == [] or path.name == "release.yml"  # tests/test_release.py
     assert "pull_request_target" not in (found.get("on") or found[True])
     checkouts = [
         step for step in steps_of(path) if "actions/checkout@" in step.get("uses", "")
@@ -418,7 +421,7 @@ def run_steps(
     for name, text in {
         "pgle": fake,
         "nvidia-smi": "echo NVIDIA H100\n",
-        "python3": "exit 0\n",
+        "python3": f"echo {pgle.__version__}\n",
     }.items():
         (folder / "bin" / name).write_text(f"#!/bin/bash\n{text}")
         (folder / "bin" / name).chmod(0o755)
