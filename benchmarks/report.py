@@ -27,8 +27,8 @@ from chromium import browser
 
 from pgle.report.page.html import render
 from pgle.report.page.value import Page, Section
-from pgle.report.predict import Schedule, sections
 from pgle.report.report import run_page
+from pgle.report.schedules import Schedule, sections
 from pgle.report.timeline import MOST_OPEN, BarLabel, Lane, Panel, Span, Style
 from pgle.report.timeline import timeline as part
 from pgle.run.analyze import StepInput, gather

@@ -301,11 +301,14 @@ def rehearse(request: Rehearse) -> Answer[Rehearsal]:
 
     with text.phases() as on_phase:
         # Pages take half a second to import. The compiler works meanwhile.
-        Thread(target=import_module, args=("pgle.report.predict",), daemon=True).start()
+        Thread(
+            target=import_module, args=("pgle.report.rehearse",), daemon=True
+        ).start()
         found = rehearse(request, on_phase)
-    from pgle.report import predict as report
+    from pgle.report import rehearse as report
+    from pgle.report.schedules import write_page
 
-    picture = report.write_page(report.folder_of(found), report.rehearse_page(found))
+    picture = write_page(report.folder_of(found), report.rehearse_page(found))
     document = {**report.rehearse_document(found), "picture": picture}
     page = report.rehearse_page(found, picture)
     code = found.request.exit_code or 1
@@ -336,7 +339,7 @@ def _yes(words: str) -> bool:
 def tune(request: Tune) -> Answer[Tuning]:
     """Find the XLA flags that, with the profile, make a step fastest, as `pgle tune`."""
     from pgle.report import tune as report
-    from pgle.report.predict import write_page
+    from pgle.report.schedules import write_page
     from pgle.run.rehearse_program import launch, prepared
     from pgle.run.tune import NAME, tune
 
@@ -369,7 +372,7 @@ def _of_advised(
 def advise(request: Advise) -> Answer[Advised]:
     """Try a program's alternatives, and rank what really helps, as `pgle advise`."""
     from pgle.report import advise as report
-    from pgle.report.predict import write_page
+    from pgle.report.schedules import write_page
     from pgle.run.advise import advise
 
     with report.trying() as (on_attempt, on_phase):
@@ -384,7 +387,7 @@ def advise(request: Advise) -> Answer[Advised]:
 def scale(request: Scale) -> Answer[Scaling]:
     """Predict a step at sizes that you do not have, as `pgle scale`."""
     from pgle.report import scale as report
-    from pgle.report.predict import write_page
+    from pgle.report.schedules import write_page
     from pgle.run.capture.capture import lowered_steps
     from pgle.run.directory.directory import opened
     from pgle.run.scale import NAME, scale

@@ -23,7 +23,7 @@ from pgle.report.page.value import (
     Value,
     table,
 )
-from pgle.report.predict import setting_notes
+from pgle.report.rehearse import flags_note
 from pgle.report.text import live, near, phases
 from pgle.run.advise import Advised, Attempt, OnAttempt, Tried
 from pgle.run.alternatives import Kind
@@ -79,7 +79,7 @@ def advise_page(found: Advised, picture: Path | None = None) -> Page:
         verdict=words,
         tone=tone,
         table=_table(found),
-        notes=(*_notes(found), setting_notes(found.request)[0], shown),
+        notes=(*_notes(found), flags_note(found.request), shown),
         actions=_actions(found),
         sections=sections,
         way=to_way(commands(found)),

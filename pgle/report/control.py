@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pgle.report.page import figures
-from pgle.report.page.value import Prose, Table, table
+from pgle.report.page.value import Prose, Table, Value, table
+from pgle.run.control import Schedules
 from pgle.run.rehearse import Rehearsal
+from pgle.schedule.predict import Gain
 
 STAGE = "scheduled, kernels not compiled"
 """How far a compilation without a device goes."""
@@ -15,16 +19,17 @@ def depends_words(result: Rehearsal) -> str:
     lhs = result.lhs_gained
     for what, found in (("LHS", lhs), ("The profile", result.gained)):
         if found is not None and found.other is not None and found.depends:
-            sides = " or ".join(
-                _longer(one.share) for one in (found.first, found.other)
-            )
-            return f"{what} depends on what autotuning picks: the step gets {sides}"
+            first = _longer(found.first.share)
+            other = _longer(found.other.share)
+            sides = f"the step gets {first} or {other}"
+            return f"{what} depends on what autotuning picks: {sides}"
     return ""
 
 
 def _longer(share: float) -> str:
     """``1.4 % shorter``, of a gain as a share of the step."""
-    return f"{figures.share(abs(share))} {'shorter' if share > 0 else 'longer'}"
+    size = figures.share(abs(share))
+    return f"{size} shorter" if share > 0 else f"{size} longer"
 
 
 def note(result: Rehearsal) -> str:
@@ -44,42 +49,58 @@ def section(result: Rehearsal) -> tuple[Prose | Table, ...]:
     """The schedules of both compilations."""
     found = result.control
     if found is None:
-        why = "Every matrix product has a measured cost, or there is none: nothing hangs on autotuning."
+        why = (
+            "Every matrix product has a measured cost, or there is none: "
+            "nothing hangs on autotuning."
+        )
         return (Prose(why),)
     if found.schedules is None:
-        return (Prose(f"{found.failure or f'{found.flag} makes the same program'}."),)
-    first, other = result.profiled.prediction, found.schedules.profiled
-    rows = [
-        (
-            "your flags",
-            result.baseline.prediction.step_us,
-            first.step_us,
-            -result.gained.first.share,
-        )
-    ]
-    if result.gained.other is not None:
-        before_us = found.schedules.baseline.step_us
-        rows.append((found.flag, before_us, other.step_us, -result.gained.other.share))
+        same = f"{found.flag} makes the same program"
+        return (Prose(f"{found.failure or same}."),)
+    gained = result.gained
+    rows = [_row("your flags", result.schedules, gained.first)]
+    if gained.other is not None:
+        rows.append(_row(found.flag, found.schedules, gained.other))
     why = (
-        "Without a GPU XLA cannot time kernels of matrix products. The second compilation takes other kernels. "
-        "If both change the step in one direction, the smaller change counts."
+        "Without a GPU XLA cannot time kernels of matrix products. The second compilation "
+        "takes other kernels. If both change the step in one direction, the smaller change "
+        "counts."
     )
     heads = "compiled with | no profile (time) | the profile (time) | change (change)"
     return table(heads, rows), Prose(why, tone="soft")
 
 
-def document(result: Rehearsal) -> dict[str, object] | None:
+def _row(name: str, schedules: Schedules, gain: Gain) -> tuple[Value, ...]:
+    """The step of one compilation without and with the profile."""
+    before_us = schedules.baseline.step_us
+    return name, before_us, schedules.profiled.step_us, -gain.share
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsalControl:
+    """What the profile gains by both compilations."""
+
+    flag: str
+    same_program: bool
+    depends: bool
+    first: Gain
+    other: Gain | None
+    baseline_us: float | None
+    profiled_us: float | None
+
+
+def document(result: Rehearsal) -> RehearsalControl | None:
     """Both compilations; None if the verdict hangs on no kernel."""
     found = result.control
     if found is None:
         return None
     steps = found.schedules
-    return {
-        "flag": found.flag,
-        "same_program": steps is None and not found.failure,
-        "depends": result.gained.depends,
-        "first": result.gained.first,
-        "other": result.gained.other,
-        "baseline_us": None if steps is None else steps.baseline.step_us,
-        "profiled_us": None if steps is None else steps.profiled.step_us,
-    }
+    return RehearsalControl(
+        flag=found.flag,
+        same_program=steps is None and not found.failure,
+        depends=result.gained.depends,
+        first=result.gained.first,
+        other=result.gained.other,
+        baseline_us=None if steps is None else steps.baseline.step_us,
+        profiled_us=None if steps is None else steps.profiled.step_us,
+    )

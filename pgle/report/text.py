@@ -411,6 +411,11 @@ def joined(*parts: object) -> dict[str, Any]:
     return found
 
 
+def in_lines(*items: object) -> str:
+    """Sentences and commands as the lines of one text, without the empty ones."""
+    return "\n  ".join(str(item) for item in items if item)
+
+
 def as_json(schema: str, value: Any) -> str:
     """The object as indented JSON text; ``schema`` such as ``pgle.verify/1`` comes first. What a
     terminal acts upon, or UTF-8 cannot encode, is escaped.

@@ -27,13 +27,8 @@ from pgle.report.page.value import (
     Value,
     table,
 )
-from pgle.report.predict import (
-    Schedule,
-    exposed_notes,
-    sections,
-    setting_notes,
-    span_us,
-)
+from pgle.report.rehearse import setting_notes
+from pgle.report.schedules import Schedule, exposed_notes, sections, span_us
 from pgle.report.text import Line, live, near, phases, say
 from pgle.report.timeline import tiles
 from pgle.run.compiler.compile import OnPhase
@@ -76,6 +71,7 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
     """
     sides = _drawn_sides(found)
     words, tone = headline(found)
+    actions = _actions(found, sides[1].schedule)
     notes = tuple(_notes(found, sides, picture))
     parts = tuple(_sections(found, sides))
     way = to_way(commands(found, out))
@@ -87,7 +83,7 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
         paste=exported(found),
         table=_table(found),
         notes=notes,
-        actions=_actions(found, sides[1].schedule),
+        actions=actions,
         sections=parts,
         way=way,
         warnings=(*found.refused, *found.warnings),
@@ -542,8 +538,8 @@ class TuneTail:
 
 def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
     """``pgle.tune/1`` without its name."""
-    lines = (why_next(found), *map(str, commands(found, out)))
-    tail = TuneTail(page, found.jaxlib, "\n  ".join(lines), found.warnings)
+    follows = text.in_lines(why_next(found), *commands(found, out))
+    tail = TuneTail(page, found.jaxlib, follows, found.warnings)
     return {
         **text.joined(_head_document(found), _trials_document(found)),
         "account": account.document(found.account),

@@ -22,7 +22,7 @@ from pgle.account.value import OpportunityKind
 from pgle.cli.main import COMMANDS, group
 from pgle.next import Next
 from pgle.report import next_steps as report
-from pgle.report import predict as rehearsal
+from pgle.report import rehearse as rehearsal
 from pgle.report import tune as tuning
 from pgle.report.stages import after_auto
 from pgle.requests.predictions import Rehearse

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pgle.report.predict import headline
+from pgle.report.rehearse import headline
 from pgle.run.rehearse import Rehearsal
 
 UNKNOWN = "a loop has an unknown length"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgle.report.predict import exposed_notes
+from pgle.report.schedules import exposed_notes
 from pgle.schedule.placements import (
     NOTHING_INDEPENDENT,
     Move,

@@ -14,7 +14,7 @@ from pgle.next import Way
 from pgle.report.page.html import DARK, LIGHT, render
 from pgle.report.page.plain import markdown
 from pgle.report.page.value import Chart, Page, Prose, Section, table
-from pgle.report.predict import Schedule, sections
+from pgle.report.schedules import Schedule, sections
 from pgle.report.timeline import tiles
 from pgle.schedule.simulate import Breakdown, Stream
 

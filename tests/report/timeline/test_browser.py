@@ -14,7 +14,7 @@ from pgle.report.page import html
 from pgle.report.page.value import Advice, Column, Saving, Table
 from pgle.report.page.value import Page as Answer
 from pgle.report.page.value import Section as Timed
-from pgle.report.predict import Schedule, sections
+from pgle.report.schedules import Schedule, sections
 from pgle.report.timeline import panel_of
 from pgle.report.timeline import timeline as part
 from pgle.schedule.simulate import Stream, Timeline

@@ -1,0 +1,511 @@
+"""`pgle rehearse`: a program compiled without and with a profile, as a page and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pgle.account.tried import pays
+from pgle.account.way import Move, known_of
+from pgle.errors import shown, some
+from pgle.next import Next, Sentence, quoted, to_way
+from pgle.report import account, control, text
+from pgle.report.page import figures
+from pgle.report.page.value import (
+    Advice,
+    Page,
+    Prose,
+    Section,
+    Table,
+    Tile,
+    Tone,
+    Value,
+    table,
+)
+from pgle.report.schedules import Schedule, exposed_notes, sections, steps_table
+from pgle.report.text import near
+from pgle.report.timeline import (
+    tiles,
+)
+from pgle.run.capture.captured import STEP_REMEDY
+from pgle.run.rehearse import CompiledSide, Rehearsal
+from pgle.run.rehearse_program import RehearseRequest
+from pgle.schedule.placements import (
+    ExposedGroup,
+    Placement,
+    groups,
+)
+from pgle.schedule.predict import LEAST_GAIN
+
+if TYPE_CHECKING:
+    from pgle.schedule.predict import Gain, Prediction
+    from pgle.xla.hlo.schedule_dump import Statistics
+    from pgle.xla.log.verdict import ProfileUse
+
+LHS_WORDS = "LHS: XLA's latency-hiding scheduler"
+OTHERS = 4  # modules that were not chosen, in the text
+LABELS = ("LHS, no profile", "LHS with the profile")
+
+
+def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
+    """The largest fact first; the schedules in one table; exposed collectives in groups; what to
+    do.
+
+    Args:
+        result: the rehearsal.
+        picture: where the page is; None: this makes the page itself.
+    """
+    schedules = _schedules(result)
+    words, tone = headline(result)
+    _, command = advice(result)
+    todo = _rehearse_actions(result)
+    notes = tuple(_rehearse_notes(result, picture))
+    parts = tuple(_rehearse_sections(result, schedules))
+    return Page(
+        title=f"pgle rehearse: {result.baseline.module.name}",
+        identity=_rehearse_identity(result),
+        verdict=words,
+        tone=tone,
+        table=steps_table(schedules, result.account),
+        notes=notes,
+        actions=todo,
+        sections=parts,
+        way=to_way([command]),
+        warnings=result.warnings,
+        tiles=_rehearse_tiles(schedules),
+        about=_about(result),
+    )
+
+
+def _rehearse_identity(result: Rehearsal) -> tuple[str, ...]:
+    compiled = result.baseline.compiled
+    assumed = " (assumed: --devices N)" if result.request.assumed else ""
+    return (
+        compiled.module_name,
+        f"{compiled.num_devices} × {result.request.target.name}{assumed}",
+        f"jaxlib {compiled.jaxlib}",
+        f"predicted from {result.costs_are} costs",
+    )
+
+
+def _rehearse_actions(result: Rehearsal) -> tuple[Advice, ...]:
+    """What to do; nothing if the prediction cannot be used."""
+    if not result.good and not result.lower_bound_why:
+        return ()
+    return account.actions(result.account, span_finder(result))
+
+
+def _rehearse_notes(result: Rehearsal, picture: Path | None) -> Iterator[str]:
+    request = result.request
+    yield f"{LHS_WORDS}."
+    yield control.note(result)
+    if result.good:
+        yield profile_words(result)
+    yield account.note(result.account)
+    yield account.timed_note(result.account, is_base=True)
+    yield from setting_notes(request)
+    yield from exposed_notes(
+        groups(result.moves),
+        result.profiled.prediction.step_us,
+        ", without and with the profile",
+    )
+    if request.no_step:
+        yield f"no step: {request.no_step}"
+    if not _rehearse_actions(result):
+        why, _ = advice(result)
+        yield why
+    if picture is not None:
+        yield f"Page: {near(picture)}"
+
+
+def _rehearse_sections(
+    result: Rehearsal, schedules: Sequence[Schedule]
+) -> Iterator[Section]:
+    yield from sections(schedules, groups(result.moves), LABELS)
+    yield account.section(result.account)
+    depends = "Does it depend on autotuning?"
+    yield Section("control", depends, control.section(result))
+    yield Section("profile", "Did XLA use the profile?", _use(result))
+
+
+def _rehearse_tiles(schedules: Sequence[Schedule]) -> tuple[Tile, ...]:
+    """The last schedule against the first."""
+    ends = (schedules[0], schedules[-1])
+    sides = [(item.label, item.timeline.breakdown) for item in ends]
+    return tiles(sides, "predicted")
+
+
+def _about(result: Rehearsal) -> tuple[tuple[str, str], ...]:
+    request = result.request
+    fingerprint = result.baseline.compiled.fingerprint
+    figures_are = f"predicted from {result.costs_are} costs; no GPU was used"
+    return (
+        ("module", f"{request.module}, fingerprint {fingerprint}"),
+        ("your flags", " ".join(request.flags) or "none"),
+        ("profile", f"{result.profile} ({result.costs_are})"),
+        ("figures", figures_are),
+    )
+
+
+def headline(result: Rehearsal) -> tuple[str, Tone]:
+    """The largest fact in one line with one number, and its tone."""
+    if result.request.no_step:
+        return "Cannot tell: no training step was found", "bad"
+    if result.request.failed:
+        return f"The program failed after its step: {result.request.failed}", "bad"
+    if result.lower_bound_why:
+        return f"Cannot tell: {shown(result.lower_bound_why)}", "warn"
+    if not result.good:
+        used = str(result.verdict.verdict).replace("-", " ")
+        return f"Cannot tell: XLA's use of the profile is '{used}'", "bad"
+    if result.account.lever is None:
+        if depends := control.depends_words(result):
+            return depends, "warn"
+        if result.gained.answer.share <= -LEAST_GAIN:
+            return profile_words(result), "warn"
+    return account.headline(result.account)
+
+
+def profile_words(result: Rehearsal) -> str:
+    """What the profile is predicted to change, in one line."""
+    found = result.gained.answer
+    if found.share <= -LEAST_GAIN:
+        return (
+            f"Use no profile here: the step gets {figures.share(-found.share)} longer"
+        )
+    if pays(result.gained):
+        return f"the profile shortens the step by {figures.share(found.share)}"
+    if found.share >= LEAST_GAIN:
+        change = figures.share(found.share)
+        return f"the profile's change, {change}, is within the model's noise"
+    return f"the profile changes less than {figures.share(LEAST_GAIN)} of the step"
+
+
+def advice(result: Rehearsal) -> tuple[str, Next | Sentence]:
+    """Why, and what follows: a command, or the end in words."""
+    if result.request.no_step:
+        return "", Sentence.of(STEP_REMEDY)
+    if result.request.failed:
+        words = "mend the program, then rehearse it again"
+        return "The prediction of its step holds.", Sentence.of(words)
+    if not result.good and not result.lower_bound_why:
+        hlo = near(result.baseline.compiled.after_optimizations)
+        remedy = str(result.verdict.remedy) or "See which names match."
+        return remedy, Next.of("verify", near(result.profile), "--hlo", hlo)
+    found = result.account
+    is_searched = result.tune is None
+    known = known_of(found.timed, is_searched=is_searched, account=found)
+    commands = {Move.MEASURE: result.measure, Move.SEARCH: result.tune}
+    return "", account.follow(known, commands)
+
+
+def span_finder(result: Rehearsal) -> account.SpanOf:
+    """Where an instruction is in the timeline of the schedule that the user's flags make."""
+    made = result.now.prediction.timeline
+    codes = {name: code for code, name in enumerate(made.names)}
+
+    def place(name: str) -> tuple[float, float] | None:
+        rows = np.flatnonzero(made.instruction == codes.get(name, -1))
+        if not len(rows):
+            return None
+        longest = rows[np.argmax(made.duration_us[rows])]
+        return float(made.start_us[longest]), float(made.end_us[longest])
+
+    return place
+
+
+def setting_notes(asked: RehearseRequest) -> Iterator[str]:
+    """The user's flags, and the modules that were not chosen."""
+    yield flags_note(asked)
+    if asked.others:
+        others = some(asked.others, OTHERS)
+        yield f"other modules: {others} (--module NAME takes one)"
+
+
+def flags_note(asked: RehearseRequest) -> str:
+    """The user's flags; empty if there are none."""
+    if not asked.flags:
+        return ""
+    return f"your flags: {some(map(quoted, asked.flags), 1)}"
+
+
+def _use(result: Rehearsal) -> tuple[Prose | Table, ...]:
+    """Whether XLA took the profile, with its line, and what LHS expected."""
+    rows: list[tuple[Value, ...]] = []
+    for label, side in _sides(result):
+        took: Value = "cached" if side.compiled.kept else side.compiled.compile_s * 1e6
+        believed_us = side.believed_exposed_us
+        rows.append((label, "" if believed_us is None else believed_us, took))
+    heads = "schedule | LHS expects exposed (time) | compile time (time)"
+    guesses = f"{LHS_WORDS}. Without a profile its costs are guesses."
+    not_modelled = result.profiled.prediction.not_modelled
+    limits = (Prose(f"Not modelled: {line}.", tone="soft") for line in not_modelled)
+    return (
+        Prose(f"{str(result.verdict.verdict).capitalize()}: {result.verdict.why}."),
+        Prose(result.verdict.proof, code=True),
+        table(heads, rows),
+        Prose(guesses, tone="soft"),
+        *limits,
+    )
+
+
+def _sides(result: Rehearsal) -> list[tuple[str, CompiledSide]]:
+    """The schedules by name: XLA's own if that is another, LHS, LHS with the profile."""
+    sides = list(zip(LABELS, (result.baseline, result.profiled), strict=True))
+    if result.default is not None:
+        sides.insert(0, ("XLA's default, no LHS", result.default))
+    return sides
+
+
+def _schedules(result: Rehearsal) -> list[Schedule]:
+    """The schedules of `_sides`."""
+    return [
+        Schedule(
+            label=label,
+            timeline=side.prediction.timeline,
+            costs_are=result.costs_are,
+            module=side.module,
+            reasons=_reasons(result, side),
+            memory_bytes=side.compiled.memory_bytes,
+        )
+        for label, side in _sides(result)
+    ]
+
+
+def _reasons(result: Rehearsal, side: CompiledSide) -> Mapping[str, str]:
+    """By name, why a collective of LHS' schedules is exposed."""
+    if side is result.profiled:
+        placed = [move.after for move in result.moves]
+    elif side is result.baseline:
+        placed = [move.before for move in result.moves]
+    else:
+        placed = []
+    return {item.name: item.reason for item in placed if item is not None}
+
+
+def folder_of(result: Rehearsal) -> Path:
+    """Where the dumps of all its schedules are."""
+    return result.baseline.compiled.after_optimizations.parent.parent
+
+
+def ceiling_us(result: Rehearsal) -> float:
+    """The lowest bound that any of the schedules gives."""
+    return min(side.prediction.ceiling_us for _, side in _sides(result))
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileUseDocument:
+    """Whether XLA used the profile for the module, with its proof."""
+
+    name: str
+    verdict: ProfileUse
+    why: str
+    proof: str
+    remedy: Sentence
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsedModule:
+    """The module of ``pgle.rehearse/1``, what it was compiled for, and whether XLA used the
+    profile.
+    """
+
+    module: str
+    others: tuple[str, ...]
+    flags: tuple[str, ...]
+    devices: int
+    jaxlib: str
+    target: str
+    used: bool
+    modules: tuple[ProfileUseDocument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SidePrediction:
+    """The predicted step of one schedule."""
+
+    step_us: float
+    interval_us: tuple[float, float]
+    lower_bound: bool
+    contended_us: float
+    not_modelled: tuple[str, ...]
+    exposed_us: float
+    exposed_copy_us: float
+    overlap: float
+
+
+@dataclass(frozen=True, slots=True)
+class SideCompilation:
+    """What the compiler left of one schedule."""
+
+    believed: Mapping[str, Statistics]
+    fingerprint: str
+    compile_s: float
+    kept: bool
+    schedule: Path | None
+    log: Path
+    memory_bytes: Mapping[str, int]
+    hlo: Path
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementDocument:
+    """A collective in one schedule."""
+
+    kind: str
+    sync: bool
+    between: int
+    cover_us: float
+    cost_us: float
+    exposed_us: float
+    independent_us: float
+    reason: str
+    executions: int
+
+
+@dataclass(frozen=True, slots=True)
+class MoveDocument:
+    """A collective without and with the profile."""
+
+    name: str
+    before: PlacementDocument | None
+    after: PlacementDocument | None
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsedMoves:
+    """The collectives: in groups, those that the profile moves, and those that stay."""
+
+    ceiling_us: float
+    groups: tuple[ExposedGroup, ...]
+    moved: tuple[MoveDocument, ...]
+    stayed: tuple[MoveDocument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsedGain:
+    """What the profile gains, and what the control says of it."""
+
+    costs_are: str
+    profile: str
+    gain: Gain
+    control: control.RehearsalControl | None
+
+
+def rehearse_document(result: Rehearsal) -> dict[str, object]:
+    """``pgle.rehearse/1`` without its name."""
+    default = None if result.default is None else _side_document(result.default)
+    words, _ = headline(result)
+    gain = RehearsedGain(
+        costs_are=result.costs_are,
+        profile=str(result.profile),
+        gain=result.gained.answer,
+        control=control.document(result),
+    )
+    follows = text.in_lines(*advice(result))
+    return {
+        **text.joined(_rehearsed_module(result)),
+        "default": default,
+        "baseline": _side_document(result.baseline),
+        "profiled": _side_document(result.profiled),
+        **text.joined(_rehearsed_moves(result), gain),
+        "account": account.document(result.account),
+        "verdict": words,
+        "next": follows,
+        "warnings": result.warnings,
+    }
+
+
+def _rehearsed_module(result: Rehearsal) -> RehearsedModule:
+    request = result.request
+    compiled = result.baseline.compiled
+    return RehearsedModule(
+        module=str(request.module),
+        others=request.others,
+        flags=request.flags,
+        devices=compiled.num_devices,
+        jaxlib=compiled.jaxlib,
+        target=request.target.name,
+        used=result.used,
+        modules=(_profile_use(result),),
+    )
+
+
+def _profile_use(result: Rehearsal) -> ProfileUseDocument:
+    verdict = result.verdict
+    return ProfileUseDocument(
+        name=result.baseline.module.name,
+        verdict=verdict.verdict,
+        why=verdict.why,
+        proof=verdict.proof,
+        remedy=verdict.remedy,
+    )
+
+
+def _side_document(side: CompiledSide) -> dict[str, object]:
+    """A schedule: its prediction, and what the compiler left."""
+    return text.joined(_side_prediction(side.prediction), _side_compilation(side))
+
+
+def _side_prediction(prediction: Prediction) -> SidePrediction:
+    parts = prediction.timeline.breakdown
+    return SidePrediction(
+        step_us=prediction.step_us,
+        interval_us=prediction.interval_us,
+        lower_bound=prediction.lower_bound,
+        contended_us=prediction.contended_us,
+        not_modelled=prediction.not_modelled,
+        exposed_us=parts.exposed_communication_us,
+        exposed_copy_us=parts.exposed_copy_us,
+        overlap=parts.overlap,
+    )
+
+
+def _side_compilation(side: CompiledSide) -> SideCompilation:
+    compiled = side.compiled
+    return SideCompilation(
+        believed=compiled.believed,
+        fingerprint=compiled.fingerprint,
+        compile_s=compiled.compile_s,
+        kept=compiled.kept,
+        schedule=compiled.schedule,
+        log=compiled.log,
+        memory_bytes=compiled.memory,
+        hlo=compiled.after_optimizations,
+    )
+
+
+def _rehearsed_moves(result: Rehearsal) -> RehearsedMoves:
+    moved: list[MoveDocument] = []
+    stayed: list[MoveDocument] = []
+    for move in result.moves:
+        before = _placement_document(move.before)
+        after = _placement_document(move.after)
+        side = moved if move.moved else stayed
+        side.append(MoveDocument(move.name, before, after))
+    return RehearsedMoves(
+        ceiling_us=ceiling_us(result),
+        groups=groups(result.moves),
+        moved=tuple(moved),
+        stayed=tuple(stayed),
+    )
+
+
+def _placement_document(item: Placement | None) -> PlacementDocument | None:
+    if item is None:
+        return None
+    return PlacementDocument(
+        kind=item.kind,
+        sync=item.sync,
+        between=item.between,
+        cover_us=item.cover_us,
+        cost_us=item.cost_us,
+        exposed_us=item.exposed_us,
+        independent_us=item.independent_us,
+        reason=item.reason,
+        executions=item.count,
+    )

@@ -1,0 +1,249 @@
+"""Predicted schedules next to each other, as tables and sections of a page, and its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pgle.account.value import Account
+from pgle.files import write_files
+from pgle.report import account
+from pgle.report.page import figures, html, value
+from pgle.report.page.value import (
+    Cell,
+    Page,
+    Prose,
+    Section,
+    Table,
+    Value,
+    table,
+)
+from pgle.report.timeline import (
+    PARTS,
+    Panel,
+    most_exposed,
+    panel_of,
+    timeline,
+    times_of,
+)
+from pgle.run.directory.directory import STORED, TIMELINE
+from pgle.schedule.placements import (
+    ExposedGroup,
+)
+
+if TYPE_CHECKING:
+    from pgle.schedule.simulate import Exposure, Timeline
+    from pgle.xla.hlo.module import Module
+
+PREDICTED = (
+    "Times are predictions of pgle's schedule simulator. "
+    "docs/rehearse.md says how far to trust them."
+)
+LEAST = 0.002  # share of the step; less exposed time needs no line
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One of the schedules."""
+
+    label: str  # ``LHS, no profile``
+    timeline: Timeline  # its step
+    costs_are: str  # ``measured``, ``estimated`` or ``mixed``
+    module: Module | None = None  # that was scheduled; None: not known
+    # by name when LHS ran, why a collective is exposed
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    memory_bytes: int | None = None  # device memory that XLA plans for
+
+    @property
+    def panel(self) -> Panel:
+        """This schedule as part of a timeline."""
+        return panel_of(self.label, self.timeline, self.costs_are, self.module)
+
+
+def sections(
+    schedules: Sequence[Schedule],
+    grouped: Sequence[ExposedGroup],
+    labels: tuple[str, str],
+) -> tuple[Section, ...]:
+    """The timeline, where the time goes, the groups of collectives, and each collective.
+
+    Args:
+        schedules: the first is what the others are compared with.
+        grouped: the collectives of two of them in groups.
+        labels: the names of these two; the same twice if it is one schedule.
+    """
+    moving = timeline([item.panel for item in schedules])
+    return (
+        Section("timeline", "Timeline", (moving, Prose(PREDICTED, tone="soft"))),
+        Section("time", "Where the time goes", (_parts(schedules),)),
+        Section(
+            "groups", "Collectives by kind and reason", (_groups(grouped, labels),)
+        ),
+        Section(
+            "collectives",
+            "Collectives and copies, the most exposed first",
+            (_collectives(schedules),),
+        ),
+    )
+
+
+def span_us(schedule: Schedule) -> tuple[float, float] | None:
+    """The longest time of a schedule in which the GPU waits for communication; None if it never
+    waits.
+    """
+    if not len(exposed := schedule.panel.exposed):
+        return None
+    at = int(np.argmax(exposed.lengths))
+    return float(exposed.start[at]), float(exposed.end[at])
+
+
+def steps_table(schedules: Sequence[Schedule], known: Account) -> Table:
+    """A row per schedule, compared with the first, and what that could come to at best."""
+    heads = (
+        "schedule | step (time) | change (change) | exposed (time) | peak memory (size)"
+    )
+    first_us = schedules[0].timeline.breakdown.step_us or 1.0
+    rows: list[tuple[Value, ...]] = []
+    for item in schedules:
+        parts = item.timeline.breakdown
+        change: Value = ""
+        if item is not schedules[0]:
+            share = parts.step_us / first_us - 1
+            change = Cell(share, "good" if share < 0 else "")
+        exposed = Cell(parts.exposed_communication_us, "exposed")
+        rows.append((item.label, parts.step_us, change, exposed, item.memory_bytes))
+    for name, us, share in account.bound_rows(known):
+        rows.append((name, us, share - 1, "", ""))
+    return table(heads, rows)
+
+
+def exposed_notes(
+    found: Sequence[ExposedGroup], step_us: float, which: str = ""
+) -> tuple[str, ...]:
+    """A line for each group that matters: its exposed time, the share of the step, and why; most
+    exposed first.
+
+    Args:
+        found: collectives in groups.
+        step_us: the step.
+        which: the schedules, in the line above.
+    """
+    lines = [
+        f"  {group.kind} ×{group.count}: {_exposed_times(group)} "
+        f"({figures.share(group.most_us / step_us)}); {_why_exposed(group)}"
+        for group in most_exposed(found, LEAST * step_us)
+    ]
+    if not lines:
+        return ()
+    return (f"exposed (the GPU waits, nothing computes){which}:", *lines)
+
+
+def _exposed_times(group: ExposedGroup) -> str:
+    """The exposed time in both schedules; one time if they are equal."""
+    times = (figures.time(group.before_us), figures.time(group.after_us))
+    return " → ".join(dict.fromkeys(times))
+
+
+def _why_exposed(group: ExposedGroup) -> str:
+    if group.is_left:
+        return group.why
+    return f"was: {group.why}" if group.why else "at most 5 % of each"
+
+
+def write_page(
+    folder: Path, page: Page, name: str = TIMELINE, *, force: bool = False
+) -> Path:
+    """Write a page, and what `pgle report` reads, into a folder; the page's path is returned."""
+    write_files(
+        {folder / name: html.render(page), folder / STORED: value.as_json(page)},
+        force=force,
+    )
+    return folder / name
+
+
+def _parts(schedules: Sequence[Schedule]) -> Table:
+    """What a step consists of, a row per schedule."""
+    rows: list[tuple[Value, ...]] = []
+    for item in schedules:
+        found = item.timeline.breakdown
+        compute, exposed, copies, idle = times_of(found)
+        copied = copies if found.copy_us else ""
+        parts = (compute, Cell(exposed, "exposed"), copied, idle)
+        rows.append((item.label, found.step_us, *parts, found.overlap, item.costs_are))
+    parts_heads = " | ".join(f"{name} (time)" for name in PARTS.values())
+    heads = f"schedule | step (time) | {parts_heads} | communication hidden (share)"
+    return table(f"{heads} | costs", rows)
+
+
+def _groups(found: Sequence[ExposedGroup], labels: tuple[str, str]) -> Table:
+    is_one = labels[0] == labels[1]
+    exposed = [f"exposed: {label} (time)" for label in labels]
+    if is_one:
+        exposed = ["exposed (time)"]
+    rows: list[tuple[Value, ...]] = []
+    for group in found:
+        sides = [Cell(group.before_us, "exposed"), Cell(group.after_us, "exposed")]
+        if is_one:
+            sides = sides[1:]
+        rows.append((group.kind, group.count, group.time_us, *sides, group.why))
+    heads = ["kind", "executions (count)", "time (time)", *exposed, "why"]
+    return table(heads, rows, finds=[group.name for group in found])
+
+
+def _collectives(schedules: Sequence[Schedule]) -> Table:
+    """A row per collective or copy, with its exposed time in each schedule; the most exposed
+    anywhere first.
+    """
+    sides = [
+        {item.filed_as: item for item in schedule.timeline.exposures}
+        for schedule in schedules
+    ]
+    most_us: dict[str, float] = {}
+    for side in sides:
+        for name, item in side.items():
+            most_us[name] = max(most_us.get(name, item.exposed_us), item.exposed_us)
+    exposed = ["exposed (time)"]
+    if len(schedules) > 1:
+        exposed = [f"exposed: {item.label} (time)" for item in schedules]
+    rows: list[tuple[Value, ...]] = []
+    for name in sorted(most_us, key=lambda name: -most_us[name]):
+        found = [side.get(name) for side in sides]
+        rows.append(_collective_row(name, found, _reason(name, schedules)))
+    heads = [
+        "instruction",
+        "kind",
+        "executions (count)",
+        "time (time)",
+        *exposed,
+        "why it is exposed",
+        "cost",
+    ]
+    return table(heads, rows, finds=True)
+
+
+def _collective_row(
+    name: str, sides: Sequence[Exposure | None], why: str
+) -> tuple[Value, ...]:
+    """A collective in each schedule, None where it is missing; its figures are from the last."""
+    last = [item for item in sides if item is not None][-1]
+    kind = f"{last.kind}, synchronous" if last.sync else last.kind
+    exposed = map(_exposed_cell, sides)
+    soft = Cell(why, "soft")
+    times = (last.count, last.duration_us)
+    return (name, kind, *times, *exposed, soft, last.origin.value)
+
+
+def _exposed_cell(item: Exposure | None) -> Value:
+    return "" if item is None else Cell(item.exposed_us, "exposed")
+
+
+def _reason(name: str, schedules: Sequence[Schedule]) -> str:
+    """Why a collective is exposed in the last schedule that says so; empty if none does."""
+    for schedule in reversed(schedules):
+        if why := schedule.reasons.get(name):
+            return why
+    return ""
