@@ -97,21 +97,27 @@ def tune_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
 
 
 @command(*parameters(Advise), *opt.PAGE)
-def advise_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
+def advise_command(
+    words: tuple[str, ...], vary: tuple[tuple[str, list[str]], ...], **options: Any
+) -> Answer[Any]:
     """Try a program's alternatives with the real compiler, and rank what makes its step shorter.
     Uses no GPU.
 
     COMMAND runs on virtual CPU devices until it has compiled its step: once as it is, and once for
     each alternative, which is made inside that run. No file of yours changes. Tried are: cuDNN
-    attention in jax.nn.dot_product_attention, policies of jax.checkpoint, unroll of jax.lax.scan,
-    the precision of f32 products, and donation of the state. An alternative is better if two
-    compilations, with different kernels for products, both make the step half a per cent shorter.
-    Ctrl-C ends the trials and shows what is known.
+    attention, also in place of attention that is written by hand; policies of jax.checkpoint;
+    unroll of jax.lax.scan; the precision of f32 products; donation of the state; words of MaxText
+    and Levanter; and with --vary values of your own. An alternative is better if two compilations,
+    with different kernels for products, both make the step half a per cent shorter. What rounds
+    otherwise is compared on the CPU first. Ctrl-C ends the trials and shows what is known.
+
+    A RUN directory is its program. A MODULE shows no calls: only precision and donation are tried.
 
     \b
     pgle advise --target h100 --devices 8 -- python train.py --config x
+    pgle advise --devices 8 --vary batch=4,8 -- python train.py --batch {batch}
     """
-    return api.advise(words, **options)
+    return api.advise(words, vary=dict(vary), **options)
 
 
 @command(*parameters(Scale), *opt.PAGE)

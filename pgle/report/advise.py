@@ -26,7 +26,7 @@ from pgle.report.page.value import (
 from pgle.report.rehearse import flags_note
 from pgle.report.text import live, near, phases
 from pgle.run.advise import Advised, Attempt, OnAttempt, Tried
-from pgle.run.alternatives import Kind
+from pgle.run.alternatives import OF_COMMAND, Alternative, Kind
 from pgle.run.capture.captured import ComparedValues
 from pgle.run.compiler.compile import OnPhase
 from pgle.schedule.predict import LEAST_GAIN
@@ -138,9 +138,10 @@ def _row(item: Attempt) -> tuple[Value, ...]:
 
 def _at(item: Attempt) -> str:
     """Where a single alternative is, for a table."""
-    if len(item.changes) != 1 or not item.changes[0].where:
+    if len(item.changes) != 1 or item.changes[0].kind in OF_COMMAND:
         return ""
-    return f", {item.changes[0].where}"
+    where = item.changes[0].where
+    return f", {where}" if where else ""
 
 
 def _notes(found: Advised) -> Iterator[str]:
@@ -153,6 +154,8 @@ def _notes(found: Advised) -> Iterator[str]:
             yield from _values_note(item)
     if found.left_out:
         yield found.left_out
+    if any(item.changes[0].kind is Kind.VARIED for item in found.attempts):
+        yield "change: of the time for each element of the step's data"
     if found.unchanged:
         yield f"{many(found.unchanged, 'alternative')} changed nothing in the step"
     if found.left:
@@ -200,12 +203,18 @@ def _actions(found: Advised) -> tuple[Advice, ...]:
     listed = []
     for change in found.best.changes:
         item = alone.get((change,))
-        where = f"in {change.where}" if change.where else "where the program begins"
-        title = f"Write {change.edit} {where}"
+        title = f"Write {change.edit} {_place(change)}"
         saves = None if item is None else _saving(item)
         is_known = item is not None and item.are_values_compared
         listed.append(Advice(title, saves, "" if is_known else NOT_COMPARED))
     return tuple(listed)
+
+
+def _place(change: Alternative) -> str:
+    """Where an edit is to be made."""
+    if change.kind in OF_COMMAND:
+        return "in the command"
+    return f"in {change.where}" if change.where else "where the program begins"
 
 
 def _saving(item: Attempt) -> Saving | None:

@@ -38,6 +38,20 @@ def output(help: str, meaning: str) -> Mapping[str, Option]:
     )
 
 
+def vary(shown: str, meaning: str) -> Mapping[str, Option]:
+    """``--vary``, values of placeholders."""
+    return option(
+        "--vary",
+        f"Values for {{NAME}} in the command; {shown}; repeatable.",
+        metavar="NAME=A,B,…",
+        kind=Word(words_of.varied),
+        meaning=f"values for placeholders in a command, by name; {meaning}",
+        is_listed=True,
+        is_recorded=False,
+        is_repeated=False,
+    )
+
+
 def budget(what: str) -> Mapping[str, Option]:
     """``--budget``, a number of trials."""
     return option(
@@ -48,6 +62,12 @@ def budget(what: str) -> Mapping[str, Option]:
         is_recorded=False,
         is_repeated=False,
     )
+
+
+def _by_name(
+    given: Mapping[str, Sequence[str]] | None,
+) -> Mapping[str, Sequence[str]]:
+    return given or {}
 
 
 @frozen(slots=False)
@@ -191,6 +211,15 @@ class Advise(OnDevices, ForCompiler):
             "a module's file or a run directory; or the words of a command.",
         ),
     )
+    vary: Mapping[str, Sequence[str]] = field(
+        default=None,
+        kw_only=True,
+        converter=_by_name,
+        metadata=vary(
+            "each is tried against the first",
+            "each value is tried against the first one.",
+        ),
+    )
     budget: int = field(default=20, kw_only=True, metadata=budget("Alternatives"))
     output: Path | None = field(
         default=None,
@@ -217,12 +246,6 @@ def _of_sizes(given: Build | StrPath | Sequence[str]) -> Build | tuple[str, ...]
 
 def _numbers(given: Sequence[int]) -> tuple[int, ...]:
     return tuple(given)
-
-
-def _by_name(
-    given: Mapping[str, Sequence[str]] | None,
-) -> Mapping[str, Sequence[str]]:
-    return given or {}
 
 
 def _by_size(given: Mapping[int, float] | None) -> Mapping[int, float]:
@@ -273,16 +296,7 @@ class Scale(Sized, PerHost, ForCompiler):
         default=None,
         kw_only=True,
         converter=_by_name,
-        metadata=option(
-            "--vary",
-            "Values for {NAME} in the command; all combinations; repeatable.",
-            metavar="NAME=A,B,…",
-            kind=Word(words_of.varied),
-            meaning="values for placeholders in a command, by name; all combinations are tried.",
-            is_listed=True,
-            is_recorded=False,
-            is_repeated=False,
-        ),
+        metadata=vary("all combinations", "all combinations are tried."),
     )
     fit: str = field(
         default="",

@@ -25,7 +25,8 @@ from pgle.run.alternatives import (
     Kind,
     Written,
     alternatives,
-    written,
+    data_elements,
+    text_of,
 )
 from pgle.run.capture.captured import CallSite, ComparedValues, partitioned
 from pgle.run.compiler.compile import (
@@ -46,10 +47,11 @@ from pgle.run.rehearse_program import (
     prepared,
     understood,
 )
-from pgle.run.variants import Variants, variants_of
+from pgle.run.variants import Variants, variants_of, with_values
+from pgle.scale.plan import check_names
 from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
 from pgle.schedule.predict import Prediction, gain
-from pgle.schedule.verdict import Judged, Verdict, judge
+from pgle.schedule.verdict import Judged, Verdict, for_work, judge
 
 MOST_SAID = 160  # characters of a failure that the answer quotes
 NOW = "now"  # folder of the program as it is
@@ -157,7 +159,7 @@ def advise(
 ) -> Advised:
     """Try a program's alternatives. Ctrl-C ends the trials, not the answer."""
     with prepared(_as_program(asked)) as (known, request):
-        variants = variants_of(known, request, asked.function)
+        variants = variants_of(asked, known, request)
         if asked.function is not None:  # traced as its variants are
             module, _ = variants.made((), request.out / NOW)
             request = replace(request, module=module)
@@ -165,16 +167,26 @@ def advise(
             request.python, cached=request.asked.cached, on_phase=on_phase
         )
         with compiler:
-            trials = _Trials(known, request, variants, compiler, on_attempt)
-            return trials.run(asked.budget)
+            trials = _Trials(
+                asked=asked,
+                known=known,
+                request=request,
+                variants=variants,
+                compiler=compiler,
+                on_attempt=on_attempt,
+            )
+            return trials.run()
 
 
 def _as_program(asked: Advise) -> Rehearse:
     """What was asked for, as `rehearse` takes it: of a run directory its program."""
     options = attrs.asdict(asked, recurse=False)
     words = options.pop("words")
-    for name in ("budget", "function"):
+    for name in ("budget", "function", "vary"):
         del options[name]
+    if asked.vary:
+        check_names(words, asked.vary)
+        words = with_values(words, asked.vary, asked, {})
     given = Rehearse(words, **options)
     if len(words) != 1 or not RunDirectory(Path(words[0])).is_recorded:
         return given
@@ -190,6 +202,7 @@ def _as_program(asked: Advise) -> Rehearse:
 class _Trials:
     """The trials of one program."""
 
+    asked: Advise
     known: Understood
     request: RehearseRequest
     variants: Variants
@@ -200,15 +213,22 @@ class _Trials:
     # by the text of its step's module
     programs: dict[bytes, Attempt] = field(default_factory=dict)
 
-    def run(self, budget: int) -> Advised:
+    def run(self) -> Advised:
         """Try each alternative, then combinations of the better ones."""
         request = self.request
         self.out = request.out / "alternatives"
         claim(self.out)
         self.base = self._compiled(request.module, NOW, must_check=False)
-        is_written_as = written(self.variants.sites(), request.module)
+        self.text = text_of(request.module)
+        is_written_as = Written(
+            self.variants.sites(),
+            request.module,
+            self.text,
+            words=self.known.asked.words,
+            vary=self.asked.vary,
+        )
         every = self._possible(is_written_as)
-        wanted = every[:budget]
+        wanted = every[: self.asked.budget]
         interrupted = False
         try:
             self._try_each(wanted)
@@ -284,13 +304,26 @@ class _Trials:
         except (UserError, WorkloadError) as error:
             said = cut(one_line(str(error)), MOST_SAID)
             return Attempt(changes, Verdict.UNSURE, f"it fails: {said}")
-        gained = tried.gain_over(self.base)
+        gained = self._gained(tried, changes, module)
         verdict, why = self._judged(tried, gained)
         found = Attempt(changes, verdict, why, tried, gained)
         if verdict is Verdict.BETTER:
             found = self._with_values(found, self.out / name / "values")
         self.programs[program] = found
         return found
+
+    def _gained(
+        self, tried: Tried, changes: Sequence[Alternative], module: Path
+    ) -> Controlled:
+        """What a step gains over the program as it is: with other data for each element."""
+        gained = tried.gain_over(self.base)
+        if not any(change.kind == Kind.VARIED for change in changes):
+            return gained
+        before = data_elements(self.text)
+        after = data_elements(text_of(module))
+        if before == after or not (before and after):
+            return gained
+        return for_work(gained, after / before)
 
     def _with_values(self, found: Attempt, folder: Path) -> Attempt:
         """The attempt with what it does to the step's values, if it changes them."""

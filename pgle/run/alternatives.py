@@ -6,15 +6,17 @@ in the user's files changes.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
 from pgle.files import read_bytes
 from pgle.run.capture.captured import CallSite, module_name
+from pgle.run.trainers import settings_of
 
 MOST_SITES = 3  # call sites of a kind that are tried
 
@@ -61,10 +63,15 @@ class Kind(StrEnum):
     UNROLL = "unroll"
     PRECISION = "precision"
     DONATION = "donation"
+    WORDS = "words"  # of the command of a known trainer
+    VARIED = "varied"  # a placeholder of the command
 
 
 CHANGES_VALUES = frozenset((Kind.ATTENTION, Kind.PRECISION))
 """Kinds that round otherwise. The others compute the same values."""
+
+OF_COMMAND = frozenset((Kind.WORDS, Kind.VARIED))
+"""Kinds that change words of the command; the hook does nothing for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +82,14 @@ class Alternative:
     where: str  # ``train.py:41``; a function for donation; empty for the whole program
     value: str  # the new setting
     edit: str  # what the user writes
+    rounds: bool = False  # words of a command that round otherwise
     made_at: str = ""  # what the hook is told in place of `where`; empty: the same
 
     @property
     def name(self) -> str:
         """It in a word or two: ``unroll 2``."""
+        if self.kind in OF_COMMAND:
+            return self.value
         return f"{self.kind} {self.value}"
 
     def at(self, places: Sequence[str]) -> Alternative:
@@ -97,7 +107,7 @@ class Alternative:
     @property
     def changes_values(self) -> bool:
         """Whether results are rounded otherwise."""
-        return self.kind in CHANGES_VALUES
+        return self.rounds or self.kind in CHANGES_VALUES
 
 
 @dataclass(frozen=True)
@@ -107,6 +117,9 @@ class Written:
     sites: Sequence[CallSite]
     module: Path
     text: str
+    words: Sequence[str] = ()  # of its command
+    # values of its placeholders, of which it has the first
+    vary: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def of(self, kind: Kind) -> Sequence[CallSite]:
         """The first call sites of a kind."""
@@ -120,9 +133,9 @@ class Written:
         return len(places) - tried
 
 
-def written(sites: Sequence[CallSite], module: Path) -> Written:
-    """A captured program as it is written."""
-    return Written(sites, module, read_bytes(module).decode(errors="replace"))
+def text_of(module: Path) -> str:
+    """A module, StableHLO as jax dumps it."""
+    return read_bytes(module).decode(errors="replace")
 
 
 def alternatives(program: Written) -> list[Alternative]:
@@ -177,7 +190,23 @@ def _donations(program: Written) -> Iterator[Alternative]:
     yield Alternative(Kind.DONATION, function, ",".join(names), edit)
 
 
+def _words(program: Written) -> Iterator[Alternative]:
+    for setting in settings_of(program.words):
+        yield Alternative(
+            Kind.WORDS, setting.name, setting.text, setting.text, setting.rounds
+        )
+
+
+def _varied(program: Written) -> Iterator[Alternative]:
+    for name, values in program.vary.items():
+        for value in values[1:]:
+            setting = f"{name}={value}"
+            yield Alternative(Kind.VARIED, name, setting, setting)
+
+
 MAKERS: Sequence[Callable[[Written], Iterator[Alternative]]] = (
+    _varied,
+    _words,
     _attentions,
     _remats,
     _unrolls,
@@ -219,6 +248,20 @@ def marked_as_donated(text: str, names: Sequence[str]) -> str:
             donated = f"{kind}{end}{{{_DONOR} = true{others}"
             changed = changed.replace(argument.text, donated)
     return text.replace(main, changed)
+
+
+def data_elements(text: str) -> int:
+    """Elements of the arguments of a module that are not among its results: of a step its data."""
+    returned = _main(text).partition(_RETURNS)[2]
+    left = Counter(re.findall(r"tensor<([^>]+)>", returned))
+    total = 0
+    for argument in _arguments(text):
+        if left[argument.kind]:
+            left[argument.kind] -= 1
+            continue
+        sizes = argument.kind.split("x")[:-1]
+        total += math.prod(map(int, sizes)) if sizes else 0
+    return total
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,16 @@ from typing import Any, Protocol
 import msgspec
 
 from pgle.errors import UserError
-from pgle.files import read_bytes, write_files
-from pgle.run.alternatives import Alternative, Kind, marked_as_donated
+from pgle.files import write_files
+from pgle.requests.predictions import Advise
+from pgle.requests.shared import OnDevices
+from pgle.run.alternatives import (
+    OF_COMMAND,
+    Alternative,
+    Kind,
+    marked_as_donated,
+    text_of,
+)
 from pgle.run.capture.capture import (
     capture_modules,
     compare_values,
@@ -33,7 +41,9 @@ from pgle.run.capture.captured import (
     read_captured,
 )
 from pgle.run.hook import HOOK_SITE
-from pgle.run.rehearse_program import RehearseRequest, Understood
+from pgle.run.rehearse_program import OF_XLA, RehearseRequest, Understood
+from pgle.run.trainers import settings_of
+from pgle.scale.plan import SizeTrial, filled
 
 Changes = Sequence[Alternative]
 
@@ -75,6 +85,9 @@ class ProgramVariants:
 
     known: Understood
     request: RehearseRequest
+    template: Sequence[str]  # the command, with placeholders
+    # their values, of which the program has the first
+    vary: Mapping[str, Sequence[str]]
     kinds: frozenset[Kind] = frozenset(Kind)
     left_out: str = ""
 
@@ -86,7 +99,7 @@ class ProgramVariants:
         """Run the program on CPU devices until its step is known."""
         step = module_name(self.request.module)
         found = capture_modules(
-            _words(self.known.asked.words, changes),
+            self._words(changes),
             folder,
             choose=step,
             until_step=True,
@@ -98,13 +111,24 @@ class ProgramVariants:
 
     def compared(self, changes: Changes, folder: Path) -> ComparedValues:
         """Run the program on the CPU until its step is traced."""
+        if any(change.kind in OF_COMMAND for change in changes):
+            return ComparedValues(why="words of its command make another program")
         return compare_values(
-            _words(self.known.asked.words, changes),
+            self._words(changes),
             folder,
             step=function_name(self.request.module),
             alternatives=_switches(changes),
             **self._how(),
         )
+
+    def _words(self, changes: Changes) -> Sequence[str]:
+        """The command with some changes."""
+        varied = dict(_pair(one.value) for one in changes if one.kind == Kind.VARIED)
+        words = with_values(self.template, self.vary, self.known.asked, varied)
+        for setting in settings_of(words):
+            if any(change.value == setting.text for change in changes):
+                words = setting.within(words)
+        return words
 
     def _how(self) -> dict[str, Any]:
         asked = self.known.asked
@@ -116,11 +140,27 @@ class ProgramVariants:
 
 
 def _switches(changes: Changes) -> list[Mapping[str, str]]:
-    return [change.switch for change in changes]
+    return [change.switch for change in changes if change.kind not in OF_COMMAND]
 
 
-def _words(words: Sequence[str], changes: Changes) -> Sequence[str]:
-    return words
+def _pair(setting: str) -> tuple[str, str]:
+    name, _, value = setting.partition("=")
+    return name, value
+
+
+def with_values(
+    words: Sequence[str],
+    vary: Mapping[str, Sequence[str]],
+    asked: OnDevices,
+    chosen: Mapping[str, str],
+) -> Sequence[str]:
+    """A command with values for its placeholders: the chosen ones, else the first of each."""
+    if not vary:
+        return words
+    devices = devices_for(None, topology=asked.shape).count
+    values = {name: given[0] for name, given in vary.items()} | dict(chosen)
+    per_host = min(devices, OF_XLA)
+    return filled(words, SizeTrial(devices, per_host, tuple(values.items())))
 
 
 @dataclass(frozen=True)
@@ -130,7 +170,7 @@ class StepVariants:
     step: Callable[..., Any]
     args: Sequence[Any]
     request: RehearseRequest
-    kinds: frozenset[Kind] = frozenset(Kind) - {Kind.DONATION}
+    kinds: frozenset[Kind] = frozenset(Kind) - OF_COMMAND - {Kind.DONATION}
     left_out: str = (
         "donation is an argument of jax.jit, and the step is jitted already; a function that is "
         "wrapped by jax.checkpoint before the call keeps its policy"
@@ -246,7 +286,7 @@ class ModuleVariants:
 
     def made(self, changes: Changes, folder: Path) -> tuple[Path, Sequence[CallSite]]:
         """Change the text of the module."""
-        text = read_bytes(self.request.module).decode(errors="replace")
+        text = text_of(self.request.module)
         for change in changes:
             if change.kind == Kind.DONATION:
                 text = marked_as_donated(text, change.value.split(","))
@@ -263,15 +303,14 @@ class ModuleVariants:
         return ComparedValues(why="the function is not here")
 
 
-def variants_of(
-    known: Understood, request: RehearseRequest, function: Any = None
-) -> Variants:
+def variants_of(asked: Advise, known: Understood, request: RehearseRequest) -> Variants:
     """What makes variants of what was asked for."""
-    if function is not None:
-        step, args = function
+    if asked.function is not None:
+        step, args = asked.function
         return StepVariants(step, args, request)
     if known.is_program:
-        return ProgramVariants(known, request)
+        template = asked.words if asked.vary else known.asked.words
+        return ProgramVariants(known, request, template, asked.vary)
     if request.module.suffix != ".mlir":
         remedy = "give the program: -- python train.py"
         what = "has no alternatives: it is not StableHLO as text"

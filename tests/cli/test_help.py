@@ -25,6 +25,7 @@ OTHERWISE = {
     "jax": "what wrote a log, or what compiles",
     "force": "stages keep the old folder, files are overwritten",
     "budget": "settings of flags, or alternatives",
+    "vary": "all combinations, or each against the first",
     "cache": "that of pgle, or of JAX in auto",
     "devices": "simulated, or compiled for",
     "devices-per-host": "the module may say it",

@@ -6,7 +6,7 @@ import pytest
 
 from pgle.schedule.control import Controlled
 from pgle.schedule.predict import Gain, Steps
-from pgle.schedule.verdict import ENDS, Verdict, judge
+from pgle.schedule.verdict import ENDS, Verdict, for_work, judge
 
 
 def of(first: float, other: float | None = None, idle: float = 0.0) -> Controlled:
@@ -46,3 +46,10 @@ def test_the_estimate_that_turns_the_sign_is_named() -> None:
     found = judge(Controlled(one, one))
     assert found == (Verdict.UNSURE, "contention may turn its sign")
     assert len(Steps._fields) == 1 + 2 * len(ENDS)
+
+
+def test_twice_the_work_in_less_than_twice_the_time_is_a_gain() -> None:
+    longer = of(-0.8, -0.9)
+    assert judge(longer).verdict is Verdict.WORSE
+    found = for_work(longer, 2.0)
+    assert found.shares == pytest.approx((0.1, 0.05))

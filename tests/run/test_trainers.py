@@ -1,0 +1,57 @@
+"""Words of known trainers, and placeholders of the user's own."""
+
+from __future__ import annotations
+
+from pgle.requests.shared import OnDevices
+from pgle.run.alternatives import data_elements
+from pgle.run.trainers import TrainerWords, settings_of
+from pgle.run.variants import with_values
+
+MAXTEXT = ("python", "-m", "maxtext.trainers.pre_train.train", "base.yml")
+
+
+def test_settings_of_maxtext_are_tried_but_those_that_it_has() -> None:
+    found = [one.text for one in settings_of((*MAXTEXT, "scan_layers=false"))]
+    assert found == [
+        "attention=cudnn_flash_jax",
+        "remat_policy=minimal",
+        "remat_policy=save_qkv_proj",
+    ]
+
+
+def test_a_setting_takes_the_place_of_the_one_that_is_there() -> None:
+    setting = TrainerWords("attention", "cudnn_flash_jax", rounds=True)
+    words = (*MAXTEXT, "attention=dot_product", "steps=3")
+    assert setting.within(words) == (*MAXTEXT, "steps=3", setting.text)
+
+
+def test_levanter_takes_names_and_values_as_words() -> None:
+    words = ("python", "-m", "levanter.main.train_lm")
+    found = next(settings_of(words))
+    assert found.within((*words, "--model.attn_backend", "vanilla", "--x", "1")) == (
+        *words,
+        "--x",
+        "1",
+        "--model.attn_backend",
+        "nvte",
+    )
+
+
+def test_other_programs_have_no_such_words() -> None:
+    assert list(settings_of(("python", "train.py", "attention=dot_product"))) == []
+
+
+def test_placeholders_have_their_first_value_if_none_is_chosen() -> None:
+    words = ("train.py", "--batch", "{batch}", "--mesh={mesh}", "{4*devices}")
+    vary = {"batch": ("4", "8"), "mesh": ("2", "1")}
+    asked = OnDevices(devices=8)
+    found = with_values(words, vary, asked, {"mesh": "1"})
+    assert found == ("train.py", "--batch", "4", "--mesh=1", "32")
+
+
+def test_data_is_what_does_not_come_back() -> None:
+    main = (
+        '  func.func public @main(%arg0: tensor<8x4xf32> loc("w"), '
+        '%arg1: tensor<2x8xf32> loc("batch")) -> (tensor<8x4xf32>, tensor<f32>) {\n'
+    )
+    assert data_elements(main) == 16
