@@ -5,6 +5,7 @@ that a flag takes.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -37,24 +38,22 @@ _THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d
 
 def setting_json(setting: KnownSetting) -> dict[str, Any]:
     """A setting as JSON types."""
-    record = effects_of(setting.name)
-    return {
-        **text.whole(setting, "lifetime"),
+    found = {
+        "lifetime": setting.lifetime,
         "default": setting.default(),
-        "record": record,
+        "record": effects_of(setting.name),
     }
+    return text.joined(setting, found)
 
 
 def list_page(settings: Sequence[KnownSetting], jaxlib: str, pattern: str) -> Page:
     """Settings with their meaning, and whether a release of jaxlib has them."""
     rows = [_listed(item, jaxlib) for item in settings]
     named = settings[0].name if len(settings) == 1 else "NAME"
+    holds = f"name or meaning holds '{pattern}'" if pattern else ""
     return Page(
         title="pgle flags list",
-        identity=(
-            f"jaxlib {jaxlib}",
-            *([f"name or meaning holds '{pattern}'"] if pattern else []),
-        ),
+        identity=(f"jaxlib {jaxlib}", holds),
         verdict=many(len(settings), "setting"),
         table=table("setting | meaning", rows, shown=LISTED),
         way=to_way([Next.of("flags", "explain", named)]),
@@ -62,14 +61,13 @@ def list_page(settings: Sequence[KnownSetting], jaxlib: str, pattern: str) -> Pa
 
 
 def _listed(item: KnownSetting, jaxlib: str) -> tuple[Value, ...]:
-    present = not item.is_flag or known_in(item.name, jaxlib)
-    gone = (
-        ""
-        if present
-        else f" Not in jaxlib {jaxlib}{f': use {item.use}' if item.use else ''}."
-    )
-    reader = "" if item.is_flag else f" Read by {item.reader}."
-    return item.name, f"{item.meaning}{gone}{reader}"
+    """The name of a setting and its meaning, with who reads it or why it is gone."""
+    if not item.is_flag:
+        return item.name, f"{item.meaning} Read by {item.reader}."
+    if known_in(item.name, jaxlib):
+        return item.name, item.meaning
+    remedy = f": use {item.use}" if item.use else ""
+    return item.name, f"{item.meaning} Not in jaxlib {jaxlib}{remedy}."
 
 
 def setting_page(setting: KnownSetting) -> Page:
@@ -77,123 +75,130 @@ def setting_page(setting: KnownSetting) -> Page:
     `RECORD`.
     """
     effects = effects_of(setting.name)
+    reader = "" if setting.is_flag else f"read by {setting.reader}"
+    lines = (f"{item.line} {item.note}".rstrip() for item in effects)
+    sections = (
+        Section(RECORD, HEADING, (_record(effects),)),
+        Section("reports", "The reports", tuple(map(Prose, lines))),
+    )
     return Page(
         title=f"{setting.name} · pgle flags explain",
-        identity=(
-            setting.name,
-            setting.kind,
-            *([] if setting.is_flag else [f"read by {setting.reader}"]),
-        ),
+        identity=(setting.name, setting.kind, reader),
         verdict=setting.meaning,
         table=table(" | ", _facts(setting), shown=99),
-        sections=(
-            Section(RECORD, HEADING, (_record(effects),)),
-            Section(
-                "reports",
-                "The reports",
-                tuple(Prose(f"{item.line} {item.note}".rstrip()) for item in effects),
-            ),
-        ),
+        sections=sections,
         way=to_way([_next(setting)]),
     )
 
 
 def _facts(setting: KnownSetting) -> Iterator[tuple[str, str]]:
-    history = [
-        f"{value or '(empty)'} from {start}" for start, value in setting.defaults
-    ]
-    if len(history) == 1:
-        history = [setting.defaults[0][1] or "(empty)"]
-    yield from [("default", "; ".join(history))] if history else []
-    yield from [("values", ", ".join(setting.values))] if setting.values else []
-    yield from (
-        [("jaxlib", setting.lifetime)]
-        if setting.is_flag and setting.lifetime != "all"
-        else []
-    )
-    yield from [("use instead", setting.use)] if setting.use else []
-    if setting.fingerprint:
-        kept = "keeps the module's fingerprint: a profile stays valid"
-        changed = "changes the module's fingerprint: set it in the profile run too"
-        yield "profile", changed if setting.fingerprint == "changes" else kept
-    if setting.stage:
-        tried = (
-            f" (pgle tune tries {', '.join(setting.tries)})" if setting.tries else ""
-        )
-        yield (
-            "decides",
-            ("the schedule" if setting.stage == "schedule" else "what is scheduled")
-            + tried,
-        )
-    yield from (
-        [("interacts", ", ".join(setting.interacts))] if setting.interacts else []
-    )
-    yield from (
-        ("remark" if place == 0 else "", remark)
-        for place, remark in enumerate(setting.remarks)
-    )
+    """Names and values, without what is unknown."""
+    facts = {
+        "default": _defaults(setting),
+        "values": ", ".join(setting.values),
+        "jaxlib": _releases(setting),
+        "use instead": setting.use,
+        "profile": _fingerprint(setting),
+        "decides": _decides(setting),
+        "interacts": ", ".join(setting.interacts),
+    }
+    yield from (fact for fact in facts.items() if fact[1])
+    for place, remark in enumerate(setting.remarks):
+        yield "" if place else "remark", remark
     yield "source", "; ".join(setting.source)
 
 
+def _defaults(setting: KnownSetting) -> str:
+    """``false from 0.4.31; true from 0.7.0``: one that never changed is without its release."""
+    values = [value or "(empty)" for _, value in setting.defaults]
+    if len(values) == 1:
+        return values[0]
+    starts = [start for start, _ in setting.defaults]
+    changes = zip(values, starts, strict=True)
+    return "; ".join(f"{value} from {start}" for value, start in changes)
+
+
+def _releases(setting: KnownSetting) -> str:
+    """The releases that know a flag; empty if all do."""
+    is_everywhere = not setting.is_flag or setting.lifetime == "all"
+    return "" if is_everywhere else setting.lifetime
+
+
+def _fingerprint(setting: KnownSetting) -> str:
+    """Whether a profile stays valid under another value; empty if unknown."""
+    if not setting.fingerprint:
+        return ""
+    if setting.fingerprint == "changes":
+        return "changes the module's fingerprint: set it in the profile run too"
+    return "keeps the module's fingerprint: a profile stays valid"
+
+
+def _decides(setting: KnownSetting) -> str:
+    """The stage of the compiler that reads a setting; empty if unknown."""
+    if not setting.stage:
+        return ""
+    what = "the schedule" if setting.stage == "schedule" else "what is scheduled"
+    if not setting.tries:
+        return what
+    return f"{what} (pgle tune tries {', '.join(setting.tries)})"
+
+
 def _record(effects: Sequence[Effect]) -> Table:
-    rows = (
-        (
-            item.readings,
-            item.program,
-            item.gpus,
-            len(item.set) - 1 or None,
-            _THREAD.sub(r"\1#\2", item.source),
-        )
-        for item in effects
-    )
-    return table(
-        "change | program | GPUs | more flags (count) | source", rows, shown=REPORTS
-    )
+    heads = "change | program | GPUs | more flags (count) | source"
+    return table(heads, map(_effect, effects), shown=REPORTS)
+
+
+def _effect(item: Effect) -> tuple[Value, ...]:
+    others = len(item.set) - 1 or None
+    source = _THREAD.sub(r"\1#\2", item.source)
+    return item.readings, item.program, item.gpus, others, source
 
 
 def _next(setting: KnownSetting) -> Next:
     if setting.use:
         return Next.of("flags", "explain", setting.use)
-    if setting.stage:
-        value = (
-            setting.tries[0]
-            if setting.tries
-            else "true"
-            if setting.kind == "bool"
-            else "VALUE"
-        )
-        return Next.of("rehearse", f"--flag=--{setting.name}={value}", "--", "COMMAND")
-    return Next.of("flags", "lint")
+    if not setting.stage:
+        return Next.of("flags", "lint")
+    flag = f"--flag=--{setting.name}={_value_to_try(setting)}"
+    return Next.of("rehearse", flag, "--", "COMMAND")
+
+
+def _value_to_try(setting: KnownSetting) -> str:
+    if setting.tries:
+        return setting.tries[0]
+    return "true" if setting.kind == "bool" else "VALUE"
 
 
 def lint_page(result: Lint, following: Commands = ()) -> Page:
     """The problems of some flags, worst first, with remedies."""
-    errors = sum(finding.level == "error" for finding in result.findings)
-    warnings = sum(finding.level == "warning" for finding in result.findings)
-    named = next(
-        (item.flag for item in result.findings if item.flag in catalogue()), ""
-    )
-    other = Next.of("flags", "explain", named) if named else Next.of("flags", "list")
+    levels = Counter(finding.level for finding in result.findings)
+    errors, warnings = levels["error"], levels["warning"]
+    tone: Tone = "warn" if warnings else "good"
+    release = "asked" if result.asked else "catalogue"
+    jaxlib = f"jaxlib {result.jaxlib} ({release})"
+    findings = table("level | finding | what to do", map(_found, result.findings))
     return Page(
         title="pgle flags lint",
-        identity=(
-            many(result.flags, "flag"),
-            f"jaxlib {result.jaxlib} {'(asked)' if result.asked else '(catalogue)'}",
-        ),
+        identity=(many(result.flags, "flag"), jaxlib),
         verdict=f"{many(errors, 'error')}, {many(warnings, 'warning')}",
-        tone="bad" if errors else "warn" if warnings else "good",
-        table=table("level | finding | what to do", map(_found, result.findings)),
-        way=to_way(following or (other,)),
+        tone="bad" if errors else tone,
+        table=findings,
+        way=to_way(following or (_explanation(result),)),
     )
+
+
+def _explanation(result: Lint) -> Next:
+    """The command that explains the first flag with a finding, or lists all flags."""
+    for finding in result.findings:
+        if finding.flag in catalogue():
+            return Next.of("flags", "explain", finding.flag)
+    return Next.of("flags", "list")
 
 
 def _found(finding: FlagFinding) -> tuple[Value, ...]:
     level = Cell(finding.level, LEVELS[finding.level])
-    return (
-        level,
-        f"--{finding.flag}: {finding.message}" if finding.flag else finding.message,
-        finding.remedy,
-    )
+    about = f"--{finding.flag}: " if finding.flag else ""
+    return level, f"{about}{finding.message}", finding.remedy
 
 
 def preset_lines(preset: Preset) -> Iterator[str]:
@@ -207,9 +212,9 @@ def preset_lines(preset: Preset) -> Iterator[str]:
 def preset_reasons(preset: Preset) -> Iterator[str]:
     """Each setting of a preset with its reason and source."""
     for choice in preset.choices:
-        written = (
-            choice.flag.text if choice.is_flag else f"{choice.name}={choice.value}"
-        )
+        written = f"{choice.name}={choice.value}"
+        if choice.is_flag:
+            written = choice.flag.text
         yield f"{written}: {choice.reason} ({choice.source})"
 
 
