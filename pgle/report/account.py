@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from pgle.account.value import (
     LEAST_WORTH,
     Account,
+    Basis,
     Opportunity,
     OpportunityKind,
     Place,
+    StepBase,
+    StepBounds,
+    TimedSteps,
     chosen,
     excluded,
 )
@@ -29,6 +35,7 @@ from pgle.report.page.value import (
     Value,
     table,
 )
+from pgle.report.text import joined
 
 LARGE = 0.05  # of the step; from here on a saving that was left is a warning
 PLACES = 5  # rows of each in its section
@@ -231,37 +238,73 @@ def _lower(title: str) -> str:
     return f"{title[:1].lower()}{title[1:]}"
 
 
-def document(account: Account) -> dict[str, object]:
-    """The account as JSON: times in microseconds, savings as shares of the step."""
-    return {
-        "base": account.base,
-        "step_us": account.step_us,
-        "interval_us": (account.least_us, account.most_us),
-        "basis": account.basis,
-        "parts": {part.name.lower(): us for part, us in account.parts.items()},
-        "bounds": account.bounds,
-        "timed": account.timed,
-        "together": account.share(account.together_us),
-        "opportunities": [
-            _opportunity(account, item) for item in account.opportunities
-        ],
-    }
+@dataclass(frozen=True, slots=True)
+class ListedOpportunity:
+    """An opportunity; savings are shares of the account's step."""
+
+    kind: OpportunityKind
+    expected: float | None
+    least: float
+    most: float
+    part: str
+    basis: Basis
+    title: str
+    why: str
+    edit: str
+    tried: str
+    command: str | None
+    flag: str
+    where: tuple[Place, ...]
 
 
-def _opportunity(account: Account, item: Opportunity) -> dict[str, object]:
+@dataclass(frozen=True, slots=True)
+class AccountDocument:
+    """The account in JSON: times in microseconds, savings as shares of the step."""
+
+    base: StepBase
+    step_us: float
+    interval_us: tuple[float, float | None]
+    basis: Basis
+    parts: Mapping[str, float]
+    bounds: StepBounds
+    timed: TimedSteps | None
+    together: float
+    opportunities: tuple[ListedOpportunity, ...]
+
+
+def document(account: Account) -> dict[str, Any]:
+    """The fields of an `AccountDocument`, which every answer on a step has."""
+    items = [_listed_opportunity(account, item) for item in account.opportunities]
+    parts = {part.name.lower(): us for part, us in account.parts.items()}
+    found = AccountDocument(
+        base=account.base,
+        step_us=account.step_us,
+        interval_us=(account.least_us, account.most_us),
+        basis=account.basis,
+        parts=parts,
+        bounds=account.bounds,
+        timed=account.timed,
+        together=account.share(account.together_us),
+        opportunities=tuple(items),
+    )
+    return joined(found)
+
+
+def _listed_opportunity(account: Account, item: Opportunity) -> ListedOpportunity:
     saves = saving_of(account, item)
-    return {
-        "kind": item.kind,
-        "expected": saves.expected,
-        "least": saves.least,
-        "most": saves.most,
-        "part": item.part.name.lower(),
-        "basis": item.basis,
-        "title": item.title,
-        "why": item.why,
-        "edit": item.edit,
-        "tried": item.tried,
-        "command": None if item.command is None else str(item.command),
-        "flag": item.flag,
-        "where": item.where[:PLACES],
-    }
+    command = None if item.command is None else str(item.command)
+    return ListedOpportunity(
+        kind=item.kind,
+        expected=saves.expected,
+        least=saves.least,
+        most=saves.most,
+        part=item.part.name.lower(),
+        basis=item.basis,
+        title=item.title,
+        why=item.why,
+        edit=item.edit,
+        tried=item.tried,
+        command=command,
+        flag=item.flag,
+        where=item.where[:PLACES],
+    )

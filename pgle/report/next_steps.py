@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,13 +36,8 @@ def after_conversion(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
     """Check the profile against the module; if no HLO is known, look at the costs."""
     if not hlo:
         return (Next.of("show", profile),)
-    return (
-        Next.of(
-            "verify",
-            profile,
-            *(word for path in hlo for word in ("--hlo", path)),
-        ),
-    )
+    dumps = chain.from_iterable(("--hlo", path) for path in hlo)
+    return (Next.of("verify", profile, *dumps),)
 
 
 def after_verification(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
@@ -63,12 +59,11 @@ def after_summary(
             and in its run.
     """
     run = _run_of_profile(profile)
-    near = (
-        next_command.dump_near(profile.parent, modules)
-        if run is None and isinstance(profile, Path) and modules
-        else None
-    )
-    dump = near if run is None else run.dump_to_cover
+    dump = None
+    if run is not None:
+        dump = run.dump_to_cover
+    elif isinstance(profile, Path) and modules:
+        dump = next_command.dump_near(profile.parent, modules)
     return (NO_DUMP,) if dump is None else after_conversion(profile, [Path(dump)])
 
 
@@ -103,12 +98,8 @@ def after_comparison(
     if run is not None:
         return after_stages(run, found)
     if found.verdict == "undecided" or any(check.ok is None for check in checks):
-        return (
-            Next.of(
-                "compare",
-                *(more or ("--abba", 3, "--", "COMMAND_A", "--vs", "COMMAND_B")),
-            ),
-        )
+        words = more or ("--abba", 3, "--", "COMMAND_A", "--vs", "COMMAND_B")
+        return (Next.of("compare", *words),)
     if found.verdict == "slower":
         return (explanation(found),)
     if found.verdict == "same":
@@ -118,18 +109,17 @@ def after_comparison(
 
 def after_entry(path: Path) -> Commands:
     """The comparison that takes the launch spread from a history."""
-    return (
-        Sentence.of("give it to a comparison with ", Next(("--history", str(path)))),
-    )
+    option = Next(("--history", str(path)))
+    return (Sentence.of("give it to a comparison with ", option),)
 
 
 def after_lint(flags: Sequence[str], file: str | None, *, clean: bool) -> Commands:
     """Rehearse with correct flags; the answer has remedies for the others."""
     if not clean:
         return ()
-    given = (
-        ("--flags-file", file) if file else tuple(f"--flag={flag}" for flag in flags)
-    )
+    given = tuple(f"--flag={flag}" for flag in flags)
+    if file:
+        given = ("--flags-file", file)
     command = Next.of("rehearse", *given)
     return (Sentence.of("no error; what they do is shown by ", command),)
 
@@ -169,21 +159,20 @@ def way_of_run(run: RunDirectory, known: Known) -> Commands:
     if move is Move.REPEAT:
         return (next_command.more_runs(run),)
     if move is Move.EXPLAIN:
-        perf, baseline = run.stage("perf").path, run.stage("baseline").path
+        perf = run.stage("perf").path
+        baseline = run.stage("baseline").path
         return (Next.of("analyze", perf, "--against", baseline),)
     if move is Move.KEEP:
         profile = run.found_profile or run.profile
         keep = Next.of("flags", "preset", "pgle-perf", "--profile", profile)
-        return (
-            Sentence.of(
-                "keep the profile; the job's script needs what ", keep, " prints"
-            ),
-        )
+        words = "keep the profile; the job's script needs what "
+        return (Sentence.of(words, keep, " prints"),)
     return (end_words(known),)
 
 
 def _run_of_profile(profile: AnyPath) -> RunDirectory | None:
-    run = RunDirectory(Path(str(profile)).parent)
-    return (
-        run if run.is_recorded and Path(str(profile)).stem == run.profile.stem else None
-    )
+    """The run directory that a profile belongs to; None if it is not the profile of one."""
+    path = Path(str(profile))
+    run = RunDirectory(path.parent)
+    is_of_run = run.is_recorded and path.stem == run.profile.stem
+    return run if is_of_run else None

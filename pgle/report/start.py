@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgle.errors import cut, many, printable
 from pgle.next import Next, Way, to_way, typed
 from pgle.report import text
-from pgle.report.page.value import Cell, Page, Section, Tone, table
+from pgle.report.page.value import Cell, Page, Section, Tone, Value, table
 from pgle.report.text import near
-from pgle.run.inputs.next_command import UNKNOWN, FolderContents
+from pgle.run.inputs.next_command import UNKNOWN, FolderContents, Sight
 
 if TYPE_CHECKING:
-    from pgle.run.doctor import (
-        Chain,
-        Diagnosis,
-    )  # NumPy, which `pgle` alone does without
+    # NumPy, which `pgle` alone does without
+    from pgle.run.ask.machine import MachineCheck
+    from pgle.run.doctor import Chain, ChainLink, Diagnosis
     from pgle.run.init import Starter
 
 START = (
@@ -34,48 +34,51 @@ COMMANDS = 3  # that are offered at most
 
 def folder_page(found: FolderContents) -> Page:
     """The files of the folder, each kind with the newest of it, and the command for that."""
-    note = (
-        ()
-        if found.complete
-        else ("This folder is large: pgle looked at a part of it.",)
-    )
+    note = ""
+    if not found.complete:
+        note = "This folder is large: pgle looked at a part of it."
     if not found.sights:
-        return Page(
-            title="pgle",
-            identity=("No trace, profile, dump or run of pgle in this folder.",),
-            verdict="pgle gives XLA's scheduler measured costs, and proves that they help.",
-            table=table("type | to learn", START),
-            notes=note,
-            way=Way((START[0][0], "pgle --help")),
-        )
-    rows = []
-    for sight in found.sights[:COMMANDS]:
-        more = f" and {len(sight.paths) - 1:,} more" if len(sight.paths) > 1 else ""
-        rows.append((sight.kind, printable(f"{sight.paths[0]}{more}")))
-    commands = [command for sight in found.sights for command in sight.commands]
-    way = to_way(commands)
-    lines = way.next
-    paths = (
-        (sight.kind, printable(str(path)))
-        for sight in found.sights
-        for path in sight.paths
-    )
+        return _empty_folder(note)
+    listed = found.sights[:COMMANDS]
+    newest = found.sights[0]
+    verdict = f"Newest: {newest.paths[0]} ({newest.kind})"
+    way = to_way(chain.from_iterable(sight.commands for sight in found.sights))
+    others = way.next[1 : 1 + COMMANDS - len(listed)]
+    notes = [f"also: {line}" for line in others]
+    files = table("kind | path", chain.from_iterable(map(_path_rows, found.sights)))
+    section = Section("files", "All that was found", (files,))
     return Page(
         title="pgle",
         identity=("all commands: pgle --help",),
-        verdict=printable(
-            f"Newest: {found.sights[0].paths[0]} ({found.sights[0].kind})"
-        ),
-        table=table("here | newest", rows),
-        notes=(
-            *(f"also: {line}" for line in lines[1 : 1 + COMMANDS - len(rows)]),
-            *note,
-        ),
-        sections=(
-            Section("files", "All that was found", (table("kind | path", paths),)),
-        ),
-        way=Way(lines[:COMMANDS], way.done),
+        verdict=printable(verdict),
+        table=table("here | newest", map(_newest_row, listed)),
+        notes=(*notes, note),
+        sections=(section,),
+        way=Way(way.next[:COMMANDS], way.done),
     )
+
+
+def _empty_folder(note: str) -> Page:
+    return Page(
+        title="pgle",
+        identity=("No trace, profile, dump or run of pgle in this folder.",),
+        verdict="pgle gives XLA's scheduler measured costs, and proves that they help.",
+        table=table("type | to learn", START),
+        notes=(note,),
+        way=Way((START[0][0], "pgle --help")),
+    )
+
+
+def _newest_row(sight: Sight) -> tuple[Value, ...]:
+    """The kind of some files, the newest, and how many more there are."""
+    others = len(sight.paths) - 1
+    more = f" and {others:,} more" if others else ""
+    return sight.kind, printable(f"{sight.paths[0]}{more}")
+
+
+def _path_rows(sight: Sight) -> Iterator[tuple[Value, ...]]:
+    for path in sight.paths:
+        yield sight.kind, printable(str(path))
 
 
 def starters_page(starters: Mapping[str, Starter]) -> Page:
@@ -111,92 +114,121 @@ TONES: dict[str, Tone] = {"ok": "good", "warn": "warn", "fail": "bad"}
 
 
 def doctor_document(diagnosis: Diagnosis) -> dict[str, Any]:
-    """A diagnosis as JSON types."""
-    return {
+    """``pgle.doctor/1`` without its name: what this machine can do, then every check."""
+    can = {
         "ok": diagnosis.ok,
         "profiles": not diagnosis.keeps_from_profiling,
         "rehearses": not diagnosis.keeps_from_rehearsing,
-        **text.plain(diagnosis),
     }
+    return text.joined(can, diagnosis)
+
+
+_ABLE: Mapping[tuple[bool, bool], tuple[str, Tone]] = {
+    (True, True): ("Ready to measure, rehearse and simulate", "good"),
+    (False, True): ("Can rehearse and simulate; cannot measure", "warn"),
+    (True, False): ("Can measure; cannot rehearse or simulate", "warn"),
+    (False, False): ("Cannot measure, rehearse or simulate", "bad"),
+}
+"""The verdict by whether a machine can measure, and whether it can rehearse."""
 
 
 def doctor_page(diagnosis: Diagnosis) -> Page:
     """Each problem with its remedy; the rest with ``--all``."""
-    keeps = diagnosis.keeps_from_rehearsing
-    marked = [check for check in diagnosis.checks if check.verdict != "ok"]
-    marked.sort(key=lambda check: (check.verdict != "fail", check.name not in keeps))
-    measures, rehearses = not diagnosis.keeps_from_profiling, not keeps
-    verdict = {
-        (True, True): "Ready to measure, rehearse and simulate",
-        (False, True): "Can rehearse and simulate; cannot measure",
-        (True, False): "Can measure; cannot rehearse or simulate",
-        (False, False): "Cannot measure, rehearse or simulate",
-    }[measures, rehearses]
-    kept_by = dict.fromkeys((*diagnosis.keeps_from_profiling, *keeps))
-    why = f" (see {', '.join(kept_by)})" if kept_by else ""
-    capture = () if measures else ("--capture", "simulated")
-    commands = tuple(str(check.command) for check in marked if check.command)
-    run = [Next.of("run", *capture, "--", *UNKNOWN)] if measures or rehearses else []
-    way = Way(commands, to_way(run).done)
-    if not (commands or way.done):
-        way = Way(done=str(marked[0].remedy))
-    rows = [
-        (check.name, Cell(check.verdict, TONES[check.verdict]), check.found)
-        for check in diagnosis.checks
-    ]
-    first = [
-        (
-            check.name,
-            Cell(check.verdict, TONES[check.verdict]),
-            cut(check.found.partition(". ")[0], FOUND),
-            "type the line below" if check.command else check.remedy,
-        )
-        for check in marked
-    ]
-    known = (
-        check
-        for check in diagnosis.checks
-        if check.name in ("jax", "GPUs") and check.verdict == "ok"
+    marked = _problems(diagnosis)
+    measures = not diagnosis.keeps_from_profiling
+    able, tone = _ABLE[measures, not diagnosis.keeps_from_rehearsing]
+    passed = many(len(diagnosis.checks) - len(marked), "check")
+    every = table("check |  | found", map(_check_row, diagnosis.checks))
+    first = table(
+        "check |  | found | what to do", map(_problem_row, marked), shown=FIRST
     )
     return Page(
         title="pgle doctor",
-        identity=tuple(check.found for check in known),
-        verdict=verdict + why,
-        tone="good"
-        if measures and rehearses
-        else "warn"
-        if measures or rehearses
-        else "bad",
-        table=table("check |  | found | what to do", first, shown=FIRST),
-        notes=(
-            f"{many(len(diagnosis.checks) - len(marked), 'check')} ok (--all lists them)",
-        ),
-        sections=(Section("checks", "All checks", (table("check |  | found", rows),)),),
-        way=way,
+        identity=tuple(_installed(diagnosis)),
+        verdict=f"{able}{_kept_by(diagnosis)}",
+        tone=tone,
+        table=first,
+        notes=(f"{passed} ok (--all lists them)",),
+        sections=(Section("checks", "All checks", (every,)),),
+        way=_way(diagnosis, marked),
     )
+
+
+def _problems(diagnosis: Diagnosis) -> list[MachineCheck]:
+    """The checks that are not ok: failures first, then what keeps from rehearsing."""
+    keeps = diagnosis.keeps_from_rehearsing
+    marked = [check for check in diagnosis.checks if check.verdict != "ok"]
+    marked.sort(key=lambda check: (check.verdict != "fail", check.name not in keeps))
+    return marked
+
+
+def _installed(diagnosis: Diagnosis) -> Iterator[str]:
+    """jax and GPUs, if they are as they should be."""
+    for check in diagnosis.checks:
+        if check.name in ("jax", "GPUs") and check.verdict == "ok":
+            yield check.found
+
+
+def _kept_by(diagnosis: Diagnosis) -> str:
+    """`` (see jax, GPUs)``: the checks that keep from something; empty if nothing does."""
+    keeps = (*diagnosis.keeps_from_profiling, *diagnosis.keeps_from_rehearsing)
+    names = ", ".join(dict.fromkeys(keeps))
+    return f" (see {names})" if names else ""
+
+
+def _way(diagnosis: Diagnosis, marked: Sequence[MachineCheck]) -> Way:
+    """The commands that mend problems, then a run as far as the machine can do one."""
+    commands = tuple(check.command for check in marked if check.command)
+    done = to_way(_runs(diagnosis)).done
+    if not commands and not done:
+        done = marked[0].remedy
+    return Way(commands, done)
+
+
+def _runs(diagnosis: Diagnosis) -> Iterator[Next]:
+    """A run on the GPUs, or on the simulated one if this machine can only rehearse."""
+    if not diagnosis.keeps_from_profiling:
+        yield Next.of("run", "--", *UNKNOWN)
+    elif not diagnosis.keeps_from_rehearsing:
+        yield Next.of("run", "--capture", "simulated", "--", *UNKNOWN)
+
+
+def _check_row(check: MachineCheck) -> tuple[Value, ...]:
+    return check.name, Cell(check.verdict, TONES[check.verdict]), check.found
+
+
+def _problem_row(check: MachineCheck) -> tuple[Value, ...]:
+    found = cut(check.found.partition(". ")[0], FOUND)
+    remedy = "type the line below" if check.command else check.remedy
+    return check.name, Cell(check.verdict, TONES[check.verdict]), found, remedy
 
 
 def proof_page(proof: Chain) -> Page:
     """The chain, link by link."""
-    marks = {True: Cell("ok", "good"), False: Cell("FAILED", "bad")}
-    rows = (
-        (link.name, marks[link.ok], link.found, link.proves) for link in proof.links
-    )
     broken = ", ".join(link.name for link in proof.links if not link.ok)
+    verdict = f"All {len(proof.links)} links of the chain hold"
+    tone: Tone = "good"
     command = Next.of("run", "--", *UNKNOWN)
     if broken:
+        verdict = f"FAILED: {broken}"
+        tone = "bad"
         command = Next.of("analyze", proof.run)
-    where = "simulated GPU" if proof.simulated else "the GPUs of this machine"
+    where = "the GPUs of this machine"
+    note = ""
+    if proof.simulated:
+        where = "simulated GPU"
+        note = "Times are estimates: the GPU is simulated."
     return Page(
         title="pgle doctor --prove",
         identity=("a small program", where, str(proof.run)),
-        verdict=f"FAILED: {broken}"
-        if broken
-        else f"All {len(proof.links)} links of the chain hold",
-        tone="bad" if broken else "good",
-        table=table("link |  | evidence | proves that", rows),
-        notes=("Times are estimates: the GPU is simulated.",)
-        if proof.simulated
-        else (),
+        verdict=verdict,
+        tone=tone,
+        table=table("link |  | evidence | proves that", map(_link_row, proof.links)),
+        notes=(note,),
         way=to_way([command]),
     )
+
+
+def _link_row(link: ChainLink) -> tuple[Value, ...]:
+    mark = Cell("ok", "good") if link.ok else Cell("FAILED", "bad")
+    return link.name, mark, link.found, link.proves
