@@ -39,7 +39,8 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Links that lead out of docs/ in the repository."""
-    return markdown.replace("](../benchmarks/README.md)", "](benchmarks.md)")
+    text = markdown.replace("](../../benchmarks/README.md)", "](../benchmarks.md)")
+    return text.replace("](../benchmarks/README.md)", "](benchmarks.md)")
 
 
 def _moved(text: str) -> str:
@@ -50,6 +51,7 @@ def _moved(text: str) -> str:
         .replace("](docs/", "](")
         .replace("](README.md)", "](index.md)")
         .replace("](schemas/)", "](schemas/README.md)")
+        .replace("](evidence/)", "](evidence/rehearse.md)")
     )
     text = text.replace("](benchmarks/)", "](benchmarks.md)").replace(
         "](benchmarks/README.md)", "](benchmarks.md)"

@@ -41,6 +41,7 @@ thousand.
 """
 LINE_BYTES = 1 << 16  # of a line on what a call is doing
 MOST_BYTES = 50_000  # of the object of an answer: an agent reads all of it
+MOST_ENTRIES_OF_LISTS = 512  # of an object that is larger; fewer until it is not
 LOCAL = (
     "output",
     "force",
@@ -430,35 +431,32 @@ def _answered(tool: str, asked: dict[str, Any]) -> dict[str, Any]:
     if tool == "tune":  # its default is a folder here, and tools write none here
         asked["output"] = new_answer()
     answer = TOOLS[tool](**asked)
-    document, cuts = bounded(answer.document)
-    shortened = f"The object has these lists shortened: {', '.join(cuts)}"
-    text = f"{answer}\n{shortened}" if cuts else str(answer)
+    document, most = bounded(answer.document)
+    text = str(answer)
+    if most is not None:
+        text += f"\nLists in the object have at most {most} entries"
     return {"text": text, "document": document, "ok": answer.ok}
 
 
-def bounded(document: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """A document of at most `MOST_BYTES`, with its longest lists shortened; and their names."""
-    found = json.loads(json.dumps(document))
-    cuts: dict[str, None] = {}
-    while len(json.dumps(found)) > MOST_BYTES:
-        lists = [pair for pair in _lists(found) if len(pair[1]) > 1]
-        if not lists:
-            break
-        name, longest = max(lists, key=lambda pair: len(json.dumps(pair[1])))
-        del longest[len(longest) // 2 :]
-        cuts[name] = None
-    return found, list(cuts)
+def bounded(document: Mapping[str, Any]) -> tuple[Any, int | None]:
+    """A document of at most `MOST_BYTES`, and how many entries its lists have at most; None: it is
+    whole.
+    """
+    found: Any = dict(document)
+    most = None
+    while len(json.dumps(found)) > MOST_BYTES and most != 0:
+        most = MOST_ENTRIES_OF_LISTS if most is None else most // 2
+        found = _cut(document, most)
+    return found, most
 
 
-def _lists(value: Any, name: str = "") -> Iterator[tuple[str, list[Any]]]:
-    """All lists in a JSON value, each with the fields that it is in: ``layers.scopes``."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _lists(item, f"{name}.{key}".removeprefix("."))
-    elif isinstance(value, list):
-        yield name, value
-        for item in value:
-            yield from _lists(item, name)
+def _cut(value: Any, most: int) -> Any:
+    """A JSON value with so many entries in each list."""
+    if isinstance(value, Mapping):
+        return {key: _cut(item, most) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_cut(item, most) for item in value[:most]]
+    return value
 
 
 def serve(root: Path, *, programs: bool = False) -> None:

@@ -25,12 +25,9 @@ UNITS = {
     "second": 1.0,
     "seconds": 1.0,
     "ms": 1e-3,
-    "msec": 1e-3,
-    "millisecond": 1e-3,
     "milliseconds": 1e-3,
     "us": 1e-6,
     "µs": 1e-6,
-    "microseconds": 1e-6,
 }
 TIME_KEYS: Mapping[str, float] = {
     "step_time_s": 1.0,
@@ -50,7 +47,6 @@ STEP_KEYS = ("step", "global_step", "iteration", "iter")
 EXPORTED_STEPS = {"_step", "Step"}  # a column of wandb and of TensorBoard
 CLOCKS = ("timestamp", "wall_time", "runtime")  # of a table, the surest first
 MOST_SECONDS = 1e11  # since the epoch; a larger time stamp is in milliseconds
-SAME_WORK = 0.01  # by which the tokens of a step may differ
 
 
 class Point(NamedTuple):
@@ -203,58 +199,47 @@ def step_rows(
     known = map(measure_of, by_metric)
     measures = [measure for measure in known if measure is not None]
     measure = _chosen(measures, source)
+    note: str | None = None
     if measure is None:
+        note = "step times are the times between its lines"
         times = _between(by_metric, source)
-        note: str | None = "step times are the times between its lines"
-    else:
-        amount = _work_of_step(measure, measures, by_metric, source)
+    elif measure.kind == TIME:
+        unit_s = measure.unit_s or math.nan
         kept = by_metric[measure.metric]
-        times = [(point.step, _step_s(point.value, measure, amount)) for point in kept]
+        times = [(point.step, point.value * unit_s) for point in kept]
+    else:
         note = f"step times are from '{measure.metric}'"
-    is_plain = measure is not None and measure.kind == TIME
+        kept = [point for point in by_metric[measure.metric] if point.value]
+        done = dict.fromkeys([point.step for point in kept], 1.0)
+        if measure.kind == WORK:
+            done = _work_of_steps(measure, measures, by_metric, source)
+        counted = [point for point in kept if point.step in done]
+        times = [(point.step, done[point.step] / point.value) for point in counted]
     of_loss = next((item.metric for item in measures if item.kind == LOSS), "")
     losses = {point.step: point.value for point in by_metric.get(of_loss, ())}
     rows = [
         {"step": step, "seconds": seconds, "loss": losses.get(step)}
         for step, seconds in times
     ]
-    return rows, None if is_plain else note
+    return rows, note
 
 
-def _step_s(value: float, measure: Measure, amount: float) -> float:
-    """Seconds of a step by its time, or by a rate; infinite at a rate of 0."""
-    if measure.kind == TIME:
-        return value * (measure.unit_s or 0)
-    return amount / value if value else math.inf
-
-
-def _work_of_step(
+def _work_of_steps(
     measure: Measure,
     measures: Sequence[Measure],
     by_metric: Mapping[str, Sequence[Point]],
     source: str,
-) -> float:
-    """What a step does of what its rate counts: 1 if that is steps."""
-    if measure.kind != WORK:
-        return 1.0
-    amounts: list[float] = []
+) -> dict[float | None, float]:
+    """How much of what a rate counts each step does."""
     for item in measures:
         points = by_metric[item.metric]
         if item.work == measure.work and item.kind == AMOUNT:
-            amounts = [point.value for point in points]
-        elif item.work == measure.work and item.kind == TOTAL and not amounts:
-            rises = _rises(points, [point.value for point in points])
-            amounts = [amount for _, amount in rises]
-    if not amounts:
-        what = f"'{measure.metric}' does not say how long a step takes"
-        remedy = f"add a column {measure.work}s_per_step"
-        raise UserError(what, where=source, remedy=remedy)
-    least = min(amounts)
-    most = max(amounts)
-    if most > (1 + SAME_WORK) * least:
-        what = f"the {measure.work}s of a step differ: {least:g} to {most:g}"
-        raise UserError(what, where=source, remedy="log the time of each step")
-    return most
+            return {point.step: point.value for point in points}
+        if item.work == measure.work and item.kind == TOTAL:
+            return dict(_rises(points, [point.value for point in points]))
+    what = f"'{measure.metric}' does not say how long a step takes"
+    remedy = f"add a column {measure.work}s_per_step"
+    raise UserError(what, where=source, remedy=remedy)
 
 
 def _between(

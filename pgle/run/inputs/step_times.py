@@ -106,8 +106,8 @@ def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
                 modelled_us=_modelled_us(folder),
             )
         ]
-    if holds_events(folder) and (points := list(event_points(folder))):
-        return [once_per_step(read_points(points, str(folder), EVENTS))]
+    if holds_events(folder) and (series := _read_events(folder)):
+        return [series]
     children = sorted(
         item for item in folder.iterdir() if not item.name.startswith(".")
     )
@@ -210,11 +210,11 @@ def _read_file(path: Path, pattern: str | None) -> Series:
     ):  # of another name than an xplane has: the reader of traces says which it takes
         return _read_trace(path)
     if is_event_file(path):
-        points = list(event_points(path))
-        if not points:
+        series = _read_events(path)
+        if series is None:
             remedy = "log the time of each step as a scalar"
             raise UserError("holds no metric", where=path, remedy=remedy)
-        return once_per_step(read_points(points, str(path), EVENTS))
+        return series
     check_is_read(path)
     lines = TextLines(path)
     first = next((line for line in lines if line.strip()), None)
@@ -245,6 +245,12 @@ def _read_file(path: Path, pattern: str | None) -> Series:
             remedy='write lines such as {"step": 7, "step_time_s": 0.2013}',
         )
     return once_per_step(series)
+
+
+def _read_events(path: Path) -> Series | None:
+    """The run in event files; None if they hold no metric."""
+    points = list(event_points(path))
+    return once_per_step(read_points(points, str(path), EVENTS)) if points else None
 
 
 def _read_trace(path: Path) -> Series:
