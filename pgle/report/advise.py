@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 
 from pgle.errors import many
@@ -267,74 +267,119 @@ def trying() -> Iterator[tuple[OnAttempt, OnPhase]]:
         yield on_attempt, on_phase
 
 
-FIGURES = (
-    "step_us",
-    "interval_us",
-    "control_us",
-    "exposed_us",
-    "temp_bytes",
-    "memory_bytes",
-)
-"""Fields of every step in the JSON."""
+@dataclass(frozen=True, slots=True)
+class StepFigures:
+    """What was predicted of a step; None in every field if it was not compiled."""
+
+    step_us: float | None = None
+    interval_us: tuple[float, float | None] | None = None
+    control_us: float | None = None
+    exposed_us: float | None = None
+    temp_bytes: int | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Alternatives:
+    """What was tried; the words of several changes are joined."""
+
+    kind: str
+    where: str
+    edit: str
+    changes: tuple[Mapping[str, object], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedAttempt:
+    """What became of it; `change` and `range` are shares of the step."""
+
+    change: float | None
+    values_compared: bool
+    values: ComparedValues | None
+    range: tuple[float, float] | None
+    same_as: str
+    verdict: Verdict
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdvisedAttempts:
+    """Every attempt, the best of them, and what was not tried."""
+
+    tried: tuple[Mapping[str, object], ...]
+    best: Mapping[str, object] | None
+    unchanged: int
+    left: int
+    left_sites: int
+    left_out: str
+    interrupted: bool
+    warnings: tuple[str, ...]
 
 
 def document(found: Advised, page: Path) -> dict[str, object]:
     """``pgle.advise/1`` without its name."""
-    best = None if found.best is None else _attempt(found.best)
-    base = found.base
-    tried = [_attempt(item) for item in found.ranked]
-    facts = text.picked(
-        found, "unchanged left left_sites left_out interrupted warnings"
-    )
-    return {
-        "module": base.compiled.scheduled.name,
-        **_figures_of(base),
-        "tried": tried,
-        "best": best,
-        **facts,
+    compiled = found.base.compiled
+    module = {"module": compiled.scheduled.name}
+    after = {
         "account": account.document(found.account),
         "page": page,
-        "jaxlib": base.compiled.jaxlib,
+        "jaxlib": compiled.jaxlib,
         "next": str(commands(found)[0]),
     }
+    return text.joined(module, _figures_of(found.base), _attempts(found), after)
 
 
-def _figures_of(tried: Tried | None) -> dict[str, object]:
-    """What was predicted of a step; None in every field if it was not compiled."""
+def _figures_of(tried: Tried | None) -> StepFigures:
     if tried is None:
-        return dict.fromkeys(FIGURES)
+        return StepFigures()
     control = tried.control
-    values = (
-        tried.step_us,
-        tried.prediction.interval_us,
-        None if control is None else control.step_us,
-        tried.prediction.exposed_us,
-        tried.temp_bytes,
-        tried.memory_bytes,
+    return StepFigures(
+        step_us=tried.step_us,
+        interval_us=tried.prediction.interval_us,
+        control_us=None if control is None else control.step_us,
+        exposed_us=tried.prediction.exposed_us,
+        temp_bytes=tried.temp_bytes,
+        memory_bytes=tried.memory_bytes,
     )
-    return dict(zip(FIGURES, values, strict=True))
 
 
-def _attempt(item: Attempt) -> dict[str, object]:
-    """One attempt; ``kind``, ``where`` and ``edit`` of several changes are joined."""
+def _attempts(found: Advised) -> AdvisedAttempts:
+    return AdvisedAttempts(
+        tried=tuple(map(_attempt, found.ranked)),
+        best=None if found.best is None else _attempt(found.best),
+        unchanged=found.unchanged,
+        left=found.left,
+        left_sites=found.left_sites,
+        left_out=found.left_out,
+        interrupted=found.interrupted,
+        warnings=found.warnings,
+    )
+
+
+def _attempt(item: Attempt) -> Mapping[str, object]:
+    """One attempt: what was tried, its step, and what became of it."""
+    alternatives = _alternatives(item.changes)
+    return text.joined(alternatives, _figures_of(item.tried), _judged(item))
+
+
+def _alternatives(changes: Sequence[Alternative]) -> Alternatives:
+    listed = [{**change.switch, "edit": change.edit} for change in changes]
+    return Alternatives(
+        kind=" + ".join(change.kind for change in changes),
+        where=" + ".join(change.where for change in changes),
+        edit="; ".join(change.edit for change in changes),
+        changes=tuple(listed),
+    )
+
+
+def _judged(item: Attempt) -> JudgedAttempt:
     gained = item.gained
-    changes = item.changes
-    kinds = " + ".join(change.kind for change in changes)
-    places = " + ".join(change.where for change in changes)
-    edits = "; ".join(change.edit for change in changes)
-    facts = text.picked(item, "same_as verdict why")
-    values = None if item.values is None else asdict(item.values)
-    change = None if gained is None else -gained.first.share
-    listed = [{**one.switch, "edit": one.edit} for one in changes]
-    return {
-        "kind": kinds,
-        "where": places,
-        "edit": edits,
-        "changes": listed,
-        **_figures_of(item.tried),
-        "change": change,
-        "values_compared": item.are_values_compared,
-        "values": values,
-        "range": _range(item),
-        **facts,
-    }
+    return JudgedAttempt(
+        change=None if gained is None else -gained.first.share,
+        values_compared=item.are_values_compared,
+        values=item.values,
+        range=_range(item),
+        same_as=item.same_as,
+        verdict=item.verdict,
+        why=item.why,
+    )
