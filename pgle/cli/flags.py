@@ -120,9 +120,8 @@ def lint(
     result = lint_flags(parsed, jaxlib=jaxlib, python=python)
     clean = all(finding.level == "note" for finding in result.findings)
     page = report.lint_page(result, next_steps.after_lint(flags, file, clean=clean))
-    return api.answer(
-        "flags", result, page, {"ok": result.ok, **text.plain(result)}, result.ok
-    )
+    document = text.joined({"ok": result.ok}, result)
+    return api.answer("flags", result, page, document, result.ok)
 
 
 @flags_command.command(
@@ -161,9 +160,8 @@ def preset_(
         )
     found = preset(name, jaxlib or installed(python).jaxlib or None, profile=profile)
     if ctx.meta["pgle.as_json"]:
-        text.print_json(
-            "pgle.flags/1", {"preset": text.whole(found, "xla_flags environment")}
-        )
+        exported = {"xla_flags": found.xla_flags, "environment": found.environment}
+        text.print_json("pgle.flags/1", {"preset": text.joined(found, exported)})
         return None
     text.warn(finding.line() for finding in found.findings)
     lines = [

@@ -452,7 +452,7 @@ def _late(found: LateRanks, devices: Sequence[Device]) -> LateDocument:
 def _details(found: Analysis) -> dict[str, object]:
     """Every step, collective, finding and rank; layers, memory and overlap if HLO says them."""
     step = found.step
-    spans = [{**text.plain(item), "step_us": item.step_us} for item in step.parts.steps]
+    spans = [text.joined(item, {"step_us": item.step_us}) for item in step.parts.steps]
     memory = None if step.memory is None else _memory_document(step.memory)
     overlap = None if step.overlap is None else _overlap(step.overlap, step)
     return {
@@ -511,7 +511,7 @@ def _ranks_document(step: MeasuredStep) -> Iterator[dict[str, object]]:
 def _layers_document(step: MeasuredStep) -> dict[str, object] | None:
     if step.layers is None:
         return None
-    return {**text.plain(step.layers), "products": step.products}
+    return text.joined(step.layers, {"products": step.products})
 
 
 def _memory_document(memory: Memory) -> MemoryDocument:
@@ -547,8 +547,8 @@ def _overlap(overlap: Overlap, step: MeasuredStep) -> OverlapDocument:
 
 def _errors(found: ProfileErrors) -> dict[str, object]:
     """A profile against what ran, each row with its error."""
-    rows = [{**text.plain(row), "error_us": row.error_us} for row in found.rows]
-    return {**text.plain(found), "rows": rows}
+    rows = [text.joined(row, {"error_us": row.error_us}) for row in found.rows]
+    return text.joined(found, {"rows": rows})
 
 
 def _against(found: Differences | None) -> dict[str, object] | None:
@@ -556,4 +556,4 @@ def _against(found: Differences | None) -> dict[str, object] | None:
     if found is None:
         return None
     change = {"delta_us": found.delta_us, "share": found.share}
-    return {**text.plain(found), **change}
+    return text.joined(found, change)

@@ -383,26 +383,6 @@ def plain(value: Any) -> Any:
     raise TypeError(f"cannot write {type(value).__name__} as JSON")
 
 
-def picked(value: object, names: str) -> dict[str, Any]:
-    """Attributes of a value by name: ``name median=times.median_us target.name``.
-
-    A path takes the name of its last part, or the one before ``=``. Behind None it is None.
-    """
-    found = {}
-    for word in names.split():
-        name, _, path = word.rpartition("=")
-        item = value
-        for part in path.split("."):
-            item = None if item is None else getattr(item, part)
-        found[name or part] = item
-    return found
-
-
-def whole(value: Any, names: str) -> dict[str, Any]:
-    """A dataclass by field, and the named properties of it."""
-    return {**plain(value), **picked(value, names)}
-
-
 def joined(*parts: object) -> dict[str, Any]:
     """The fields of several dataclasses as one JSON object, in their order."""
     found: dict[str, Any] = {}
