@@ -79,7 +79,10 @@ def test_a_cell_is_a_program_whose_lines_have_the_cells_numbers(
     shell: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("beside.py").write_text("NAME = 'lost'")
-    cell = "%%pgle rehearse -- --rate 2\nimport sys, beside\nassert sys.argv[1:] == ['--rate', '2']\nraise SystemExit(beside.NAME)"
+    program = (
+        "import sys, beside\nassert sys.argv[2] == '2'\nraise SystemExit(beside.NAME)"
+    )
+    cell = f"%%pgle rehearse -- --rate 2\n{program}"
     assert not shell.run_cell(cell).success
     assert "exit code 1" in (said := capsys.readouterr().err)
     assert "lost" in said
