@@ -17,7 +17,7 @@ MAY_STILL_HAVE = {
     "cli": 7,
     "costs/estimate": 1,
     "costs/measure": 5,
-    "report": 46,
+    "report": 26,
     "report/page": 1,
     "run": 55,
     "run/ask": 4,

@@ -7,7 +7,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property, lru_cache
@@ -24,7 +24,7 @@ from pgle.masking import kept_text
 from pgle.report.page import figures, value
 from pgle.report.page.value import Bar, Tile
 from pgle.schedule.placements import ExposedGroup
-from pgle.schedule.simulate import ORIGINS, Breakdown, Stream, Timeline
+from pgle.schedule.simulate import ORIGINS, Breakdown, Loop, Stream, Timeline
 from pgle.trace.intervals import EMPTY, Intervals, covered, union, without
 from pgle.xla.async_pairs import followers
 from pgle.xla.collectives import is_sync
@@ -80,7 +80,6 @@ def tiles(sides: Sequence[tuple[str, Breakdown]], note: str = "") -> tuple[Tile,
         sides: one step, or one before and one after, each with its name.
         note: what holds for all figures: ``simulated``.
     """
-
     longest_us = max(1e-9, *(parts.step_us for _, parts in sides))
 
     def tile(label: str, color: Color, times: Sequence[float]) -> Tile:
@@ -156,6 +155,7 @@ class Style(IntEnum):
 # bars that a page draws at most, some 4 MB; of longer traces the first steps are drawn
 MOST_BARS = 400_000
 MOST_OPEN = 2  # devices whose lanes are open at first
+MARGIN = 16  # columns left of a timeline in text: the kind of work
 LONG = 200  # letters of a shape; tuples of combined collectives have thousands
 _SHADES = " ░▒▓█"
 _KINDS = {
@@ -178,12 +178,14 @@ class BarLabel(NamedTuple):
     sync: bool  # a collective that runs in turn with compute
     name: str  # of the instruction
     kind: str  # ``all-gather``, ``matmul`` or its opcode
-    lhs_name: str  # its name when LHS ran, if that is another
-    op_name: str  # the framework's name
-    shape: str  # of its result
-    source: str  # file and line of the program
-    cost: str  # where its time comes from: ``measured``, ``estimated`` …
-    follower: str  # of an asynchronous collective, the first instruction after its done
+    lhs_name: str = ""  # its name when LHS ran, if that is another
+    op_name: str = ""  # the framework's name
+    shape: str = ""  # of its result
+    source: str = ""  # file and line of the program
+    cost: str = ""  # where its time comes from: ``measured``, ``estimated`` …
+    follower: str = (
+        ""  # of an asynchronous collective, the first instruction after its done
+    )
 
 
 @dataclass(frozen=True)
@@ -212,9 +214,8 @@ class Span:
     start_us: float
     end_us: float
     depth: int = 0  # 0 for the outermost
-    folded: int = (
-        0  # iterations that are drawn as one, stretched over the time of all; 0: none
-    )
+    # iterations that are drawn as one, stretched over the time of all; 0: none
+    folded: int = 0
     # folded_start_us, folded_end_us: the part that they take
     folded_start_us: float = 0.0
     folded_end_us: float = 0.0
@@ -251,17 +252,15 @@ class Panel:
 
     def busy(self, *styles: Style) -> Intervals:
         """When bars of some styles run, in all lanes."""
-        chosen = [
-            (lane, np.isin(self.styles[lane.named], styles))
-            for lane in self.lanes
-            if len(lane.named)
-        ]
-        if not chosen:
+        starts: list[npt.NDArray[np.float64]] = []
+        ends: list[npt.NDArray[np.float64]] = []
+        for lane in self.lanes:
+            if len(lane.named):
+                rows = np.isin(self.styles[lane.named], styles)
+                starts.append(lane.start_us[rows])
+                ends.append(lane.end_us[rows])
+        if not starts:
             return EMPTY
-        starts, ends = (
-            [getattr(lane, of)[rows] for lane, rows in chosen]
-            for of in ("start_us", "end_us")
-        )
         return union(np.concatenate(starts), np.concatenate(ends))
 
     @cached_property
@@ -285,7 +284,7 @@ def panel_of(
         module: the scheduled module, for shapes, names of the framework and what waits for a
             collective.
     """
-    codes, names = _names(timeline, module)
+    codes = timeline.instruction.astype(np.int32)
     every = Lane("", timeline.start_us, timeline.duration_us, codes, timeline.count)
     lanes: list[Lane] = []
     for stream in Stream:
@@ -297,21 +296,21 @@ def panel_of(
         note=f"predicted from {note} costs" if note else "predicted",
         parts=timeline.breakdown,
         length_us=timeline.step_us,
-        names=names,
+        names=tuple(_predicted_labels(timeline, module)),
         lanes=tuple(lanes),
-        spans=tuple(
-            Span(
-                f"{printable(loop.name)}, {loop.trips} iterations",
-                loop.start_us,
-                loop.end_us,
-                loop.depth,
-                loop.folded if loop.folded > 1 else 0,
-                loop.folded_start_us,
-                loop.folded_end_us,
-            )
-            for loop in timeline.loops
-            if loop.trips > 1
-        ),
+        spans=tuple(_loop_span(loop) for loop in timeline.loops if loop.trips > 1),
+    )
+
+
+def _loop_span(loop: Loop) -> Span:
+    return Span(
+        label=f"{printable(loop.name)}, {loop.trips} iterations",
+        start_us=loop.start_us,
+        end_us=loop.end_us,
+        depth=loop.depth,
+        folded=loop.folded if loop.folded > 1 else 0,
+        folded_start_us=loop.folded_start_us,
+        folded_end_us=loop.folded_end_us,
     )
 
 
@@ -323,17 +322,14 @@ def disjoint(bars: Lane) -> list[Lane]:
     end = bars.end_us
     if bool((bars.start_us[1:] >= end[:-1] - 1e-6).all()):
         return [bars]
-    ends: list[float] = []
+    ends: list[float] = []  # of the last bar of each lane
     place = np.empty(len(end), dtype=np.int32)
-    for row, (first, last) in enumerate(
-        zip(bars.start_us.tolist(), end.tolist(), strict=True)
-    ):
-        free = next(
-            (lane for lane, until in enumerate(ends) if until <= first + 1e-6),
-            len(ends),
-        )
-        ends[free : free + 1] = [last]
-        place[row] = free
+    times = zip(bars.start_us.tolist(), end.tolist(), strict=True)
+    for row, (first, last) in enumerate(times):
+        free = (lane for lane, until in enumerate(ends) if until <= first + 1e-6)
+        lane = next(free, len(ends))
+        ends[lane : lane + 1] = [last]
+        place[row] = lane
     lanes = [chosen(bars, np.flatnonzero(place == lane)) for lane in range(len(ends))]
     return [lanes[0], *(replace(lane, label="") for lane in lanes[1:])]
 
@@ -349,66 +345,65 @@ def chosen(lane: Lane, rows: npt.NDArray[np.intp]) -> Lane:
     )
 
 
-def _names(
-    timeline: Timeline, module: Module | None
-) -> tuple[npt.NDArray[np.int32], tuple[BarLabel, ...]]:
-    """The number of each row's entry, and the entries: one per instruction."""
-    entry = np.zeros(len(timeline.names), dtype=np.int64)
-    entry[timeline.instruction[::-1]] = np.arange(len(timeline))[
-        ::-1
-    ]  # the first row of each name
-    follower = (
-        followers(module, frozenset(timeline.names)) if module is not None else {}
-    )
-    found = []
+def _predicted_labels(timeline: Timeline, module: Module | None) -> Iterator[BarLabel]:
+    """A label for each instruction of a timeline, in the order of its names."""
+    waits = _followers(module, timeline.names)
+    rows = _first_rows(timeline)
     for code, name in enumerate(timeline.names):
-        row, stream, origin, sync = int(entry[code]), Stream.COMPUTE, ORIGINS[0], False
+        stream = Stream.COMPUTE
+        origin = ORIGINS[0]
+        sync = False
         if len(timeline):
-            stream, sync = Stream(int(timeline.stream[row])), bool(timeline.sync[row])
+            row = int(rows[code])
+            stream = Stream(int(timeline.stream[row]))
             origin = ORIGINS[int(timeline.origin[row])]
-        kind, lhs_name = timeline.kinds[code], timeline.lhs_names[code]
-        found.append(
-            bar_label(
-                name,
-                stream,
-                module,
-                kind,
-                lhs_name,
-                origin.value,
-                sync,
-                follower.get(name, ""),
-            )
+            sync = bool(timeline.sync[row])
+        label = BarLabel(
+            style=_style_of(stream, timeline.kinds[code]),
+            sync=sync,
+            name=name,
+            kind=timeline.kinds[code],
+            lhs_name=_other_name(timeline.lhs_names[code], name),
+            cost=origin.value,
+            follower=waits.get(name, ""),
         )
-    return timeline.instruction.astype(np.int32), tuple(found)
+        yield _described(label, module)
 
 
-def bar_label(
-    name: str,
-    stream: Stream,
-    module: Module | None,
-    kind: str,
-    lhs_name: str,
-    cost: str,
-    sync: bool,
-    follower: str,
-) -> BarLabel:
-    """An instruction on a stream with what its module says of it; the others as in `BarLabel`."""
-    style = (
-        Style.MATMUL
-        if stream is Stream.COMPUTE and kind == "matmul"
-        else _STYLE_OF[stream]
-    )
-    lhs_name = "" if lhs_name == name else lhs_name
-    known = module.instructions.get(name) if module is not None else None
-    shape, op_name, source = (
-        ("", "", "")
-        if known is None
-        else (str(known.shape), known.op_name, known.source)
-    )
-    shape = shape if len(shape) <= LONG else f"{shape[:LONG]}…"
-    return BarLabel(
-        style, sync, name, kind, lhs_name, op_name, shape, _kept(source), cost, follower
-    )
+def _first_rows(timeline: Timeline) -> npt.NDArray[np.int64]:
+    """int64[names], the first row of each name."""
+    first = np.zeros(len(timeline.names), dtype=np.int64)
+    backwards = np.arange(len(timeline))[::-1]
+    first[timeline.instruction[::-1]] = backwards
+    return first
+
+
+def _followers(module: Module | None, names: Iterable[str]) -> Mapping[str, str]:
+    """By name of a collective's start, the first instruction after its done."""
+    return {} if module is None else followers(module, frozenset(names))
+
+
+def _style_of(stream: Stream, kind: str) -> Style:
+    if stream is Stream.COMPUTE and kind == "matmul":
+        return Style.MATMUL
+    return _STYLE_OF[stream]
+
+
+def _other_name(lhs_name: str, name: str) -> str:
+    """The name when LHS ran; empty if it is the same."""
+    return "" if lhs_name == name else lhs_name
+
+
+def _described(label: BarLabel, module: Module | None) -> BarLabel:
+    """A label with the shape, the framework's name and the source that the module has for it."""
+    known = None if module is None else module.instructions.get(label.name)
+    if known is None:
+        return label
+    shape = str(known.shape)
+    if len(shape) > LONG:
+        shape = f"{shape[:LONG]}…"
+    source = _kept(known.source)
+    return label._replace(op_name=known.op_name, shape=shape, source=source)
 
 
 _kept = lru_cache(maxsize=1 << 14)(kept_text)
@@ -418,40 +413,74 @@ def text_timeline(
     panels: Sequence[Panel], width: int = 100, until_us: float = 0.0
 ) -> str:
     """A block of lines per panel, `width` columns wide; up to a time, or all if it is 0."""
-    longest, cells = (
-        until_us or max((panel.length_us for panel in panels), default=0.0),
-        width - 16,
-    )
-    edges = np.linspace(0.0, max(longest, 1e-9), cells + 1)
-
-    def share(busy: Intervals) -> np.ndarray:
-        return covered(busy, edges[:-1], edges[1:]) / np.diff(edges)
-
+    longest_us = max((panel.length_us for panel in panels), default=0.0)
+    end_us = until_us or longest_us
+    cells = width - MARGIN
+    edges = np.linspace(0.0, max(end_us, 1e-9), cells + 1)
     lines: list[str] = []
     for panel in panels:
-        costs = (
-            panel.note.removeprefix("predicted from ")
-            if panel.note != "predicted from measured costs"
-            else ""
-        )
-        label = f" ({costs})" if costs not in ("", "predicted", "measured") else ""
-        step, *others = panel.facts
-        lines.append(printable(f"{panel.label}: {', '.join([step + label, *others])}"))
-        for kind, styles in _KINDS.items():
-            busy = panel.busy(*styles)
-            if len(busy):
-                shades = np.ceil(share(busy) * (len(_SHADES) - 1) - 1e-9).astype(int)
-                lines.append(
-                    f"{kind:>14}  {''.join(_SHADES[shade] for shade in shades).rstrip()}"
-                )
-        marks = "".join(
-            "^" if part > 0.5 else "'" if part > 0.05 else " "
-            for part in share(panel.exposed)
-        )
-        if marks.strip():
-            lines.append(f"{'exposed':>14}  {marks.rstrip()}")
-    lines.append(f"{'':16}0{figures.time(longest):>{cells - 1}}")
+        lines += _panel_lines(panel, edges)
+    lines.append(f"{'':{MARGIN}}0{figures.time(end_us):>{cells - 1}}")
     return "\n".join(lines) + "\n"
+
+
+def _panel_lines(panel: Panel, edges: npt.NDArray[np.float64]) -> Iterator[str]:
+    """The facts of a panel, a shaded line for each kind of work, and where the GPU waits.
+
+    Args:
+        edges: float64[columns + 1], the times at which columns begin and the last one ends.
+    """
+    step, *others = panel.facts
+    facts = ", ".join([f"{step}{_costs_words(panel.note)}", *others])
+    yield printable(f"{panel.label}: {facts}")
+    for kind, styles in _KINDS.items():
+        busy = panel.busy(*styles)
+        if len(busy):
+            yield f"{kind:>14}  {_shades(_shares(busy, edges))}"
+    marks = "".join(map(_mark, _shares(panel.exposed, edges))).rstrip()
+    if marks:
+        yield f"{'exposed':>14}  {marks}"
+
+
+def _costs_words(note: str) -> str:
+    """`` (estimated costs)``; empty if the times are measured, or come from measured costs."""
+    costs = note.removeprefix("predicted from ")
+    if costs in ("", "predicted", "measured", "measured costs"):
+        return ""
+    return f" ({costs})"
+
+
+def _shares(busy: Intervals, edges: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """float64[columns], the part of each column's time that is busy."""
+    return covered(busy, edges[:-1], edges[1:]) / np.diff(edges)
+
+
+def _shades(shares: npt.NDArray[np.float64]) -> str:
+    levels = np.ceil(shares * (len(_SHADES) - 1) - 1e-9).astype(int)
+    return "".join(_SHADES[level] for level in levels).rstrip()
+
+
+def _mark(share: float) -> str:
+    if share > 0.5:
+        return "^"
+    return "'" if share > 0.05 else " "
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What the panels of a measured step share."""
+
+    step: MeasuredStep
+    names: tuple[BarLabel, ...]  # of instructions, then of every `OtherKind`
+    # int32[instructions, streams], index into `names`
+    numbers: npt.NDArray[np.int32]
+    late_us: Mapping[int, float]  # by device, as of `_late_us`
+    share: float  # of the steady steps of a device that are drawn
+    note: str  # what the times are
+
+    def steps(self, window: DeviceWindow) -> int:
+        """How many steps of a device are drawn."""
+        return max(int(len(window.spans) * self.share), 1)
 
 
 def measured_panels(
@@ -465,32 +494,34 @@ def measured_panels(
     Args:
         label: put before the names of the ranks: ``before``.
     """
-    measured = "measured on CPU devices" if step.trace.on_host else "measured"
-    kind = "simulated, no GPU ran this" if step.trace.simulated else measured
-    late = _late_us(step)
-    bars = sum(len(window.rows) + len(window.other) for window in step.windows)
-    share = min(MOST_BARS / bars, 1.0)
-    names, numbers = _entries(step)
-    names += tuple(map(_other_label, OtherKind))
+    drawing = _drawing(step)
     panels: list[Panel] = []
     for window in step.windows:
-        panel = _panel(
-            step,
-            window,
-            names,
-            numbers,
-            max(int(len(window.spans) * share), 1),
-            late[window.device],
-            kind,
-        )
+        panel = _panel(drawing, window)
         name = f"{label}: {panel.label}" if label else panel.label
         panels.append(replace(panel, label=name, opened=len(panels) < MOST_OPEN))
     most = max(len(window.spans) for window in step.windows)
     drawn = max(len(panel.spans) for panel in panels)
-    notes = [
-        f"the timeline shows the first {drawn} of {most} steady steps: a page holds no more bars"
-    ] * (drawn < most)
-    return tuple(panels), tuple(notes)
+    if drawn >= most:
+        return tuple(panels), ()
+    steps = f"the timeline shows the first {drawn} of {most} steady steps"
+    return tuple(panels), (f"{steps}: a page holds no more bars",)
+
+
+def _drawing(step: MeasuredStep) -> Drawing:
+    names, numbers = _entries(step)
+    bars = sum(len(window.rows) + len(window.other) for window in step.windows)
+    note = "measured on CPU devices" if step.trace.on_host else "measured"
+    if step.trace.simulated:
+        note = "simulated, no GPU ran this"
+    return Drawing(
+        step=step,
+        names=(*names, *map(_other_label, OtherKind)),
+        numbers=numbers,
+        late_us=_late_us(step),
+        share=min(MOST_BARS / bars, 1.0),
+        note=note,
+    )
 
 
 def _late_us(step: MeasuredStep) -> dict[int, float]:
@@ -501,17 +532,14 @@ def _late_us(step: MeasuredStep) -> dict[int, float]:
     """
     begins: dict[str, dict[int, int]] = {}
     for window in step.windows:
-        begins.setdefault(step.trace.devices[window.device].process, {})[
-            window.device
-        ] = window.begin_ns
+        process = step.trace.devices[window.device].process
+        begins.setdefault(process, {})[window.device] = window.begin_ns
     late: dict[int, float] = {}
     for of_process in begins.values():
         first = min(of_process.values())
-        one_clock = max(of_process.values()) - first < step.step_us * 1e3
-        late |= {
-            device: (begin - first) / 1e3 if one_clock else 0.0
-            for device, begin in of_process.items()
-        }
+        is_one_clock = max(of_process.values()) - first < step.step_us * 1e3
+        for device, begin in of_process.items():
+            late[device] = (begin - first) / 1e3 if is_one_clock else 0.0
     return late
 
 
@@ -525,64 +553,70 @@ def _contents(hardware: Hardware | None) -> dict[Stream, str]:
     }
 
 
-def _panel(
-    step: MeasuredStep,
-    window: DeviceWindow,
-    names: tuple[BarLabel, ...],
-    numbers: npt.NDArray[np.int32],
-    steps: int,
-    shift_us: float,
-    kind: str,
-) -> Panel:
-    trace = step.trace
-    end = (
-        float(window.spans.end[steps - 1])
-        if steps < len(window.spans)
-        else window.length
+def _panel(drawing: Drawing, window: DeviceWindow) -> Panel:
+    """The steps of one device that are drawn."""
+    steps = drawing.steps(window)
+    end_ns = window.length
+    if steps < len(window.spans):
+        end_ns = float(window.spans.end[steps - 1])
+    shift_us = drawing.late_us[window.device]
+    first_other = len(drawing.names) - len(OtherKind)
+    lanes = _stream_lanes(drawing, window, end_ns)
+    lanes += _other_lanes(window, end_ns, shift_us, first_other)
+    return Panel(
+        label=drawing.step.rank_name(window.device),
+        note=drawing.note,
+        parts=mean_breakdown([window]),
+        length_us=end_ns / 1e3 + shift_us,
+        names=drawing.names,
+        lanes=tuple(lanes),
+        spans=tuple(_step_spans(window, steps, shift_us)),
+        unit=f"step (mean of {window.steps})",
     )
-    rows = np.flatnonzero(window.start < end)
+
+
+def _step_spans(window: DeviceWindow, steps: int, shift_us: float) -> Iterator[Span]:
+    starts = window.spans.start[:steps].tolist()
+    ends = window.spans.end[:steps].tolist()
+    for number, (first, last) in enumerate(zip(starts, ends, strict=True), start=1):
+        yield Span(f"step {number}", first / 1e3 + shift_us, last / 1e3 + shift_us)
+
+
+def _stream_lanes(drawing: Drawing, window: DeviceWindow, end_ns: float) -> list[Lane]:
+    """What a device ran of instructions until a time, by stream; the streams with most compute
+    first.
+    """
+    trace = drawing.step.trace
+    rows = np.flatnonzero(window.start < end_ns)
     of_trace = window.rows[rows]
-    codes = numbers[trace.instruction[of_trace], window.stream[rows]]
-    start, stop = (
-        window.start[rows] / 1e3 + shift_us,
-        np.minimum(window.end[rows], end) / 1e3 + shift_us,
+    roles = window.stream[rows]
+    shift_us = drawing.late_us[window.device]
+    start_us = window.start[rows] / 1e3 + shift_us
+    stop_us = np.minimum(window.end[rows], end_ns) / 1e3 + shift_us
+    every = Lane(
+        label="",
+        start_us=start_us,
+        duration_us=stop_us - start_us,
+        named=drawing.numbers[trace.instruction[of_trace], roles],
+        count=np.ones(len(rows), np.int64),
     )
-    every = Lane("", start, stop - start, codes, np.ones(len(rows), np.int64))
-    lanes: list[Lane] = []
-    streams, what = trace.stream[of_trace], window.stream[rows]
+    streams = trace.stream[of_trace]
     of_stream = {
         stream: np.flatnonzero(streams == stream)
         for stream in np.unique(streams).tolist()
     }
-    # the streams with most compute first
-    for stream, mine in sorted(
-        of_stream.items(),
-        key=lambda row: (-int((what[row[1]] == Stream.COMPUTE).sum()), row[0]),
-    ):
-        most = Stream(int(np.bincount(what[mine], minlength=len(Stream)).argmax()))
-        contents = _contents(step.hardware)[most]
-        lanes += disjoint(
-            replace(chosen(every, mine), label=f"{contents} (stream {stream})")
-        )
-    lanes += _other_lanes(window, end, shift_us, len(names) - len(OtherKind))
-    spans = zip(
-        window.spans.start[:steps].tolist(),
-        window.spans.end[:steps].tolist(),
-        strict=True,
-    )
-    return Panel(
-        label=step.rank_name(window.device),
-        note=kind,
-        parts=mean_breakdown([window]),
-        length_us=end / 1e3 + shift_us,
-        names=names,
-        lanes=tuple(lanes),
-        spans=tuple(
-            Span(f"step {number}", first / 1e3 + shift_us, last / 1e3 + shift_us)
-            for number, (first, last) in enumerate(spans, start=1)
-        ),
-        unit=f"step (mean of {window.steps})",
-    )
+    compute = {
+        stream: int((roles[mine] == Stream.COMPUTE).sum())
+        for stream, mine in of_stream.items()
+    }
+    contents = _contents(drawing.step.hardware)
+    lanes: list[Lane] = []
+    for stream in sorted(of_stream, key=lambda stream: (-compute[stream], stream)):
+        mine = of_stream[stream]
+        most = Stream(int(np.bincount(roles[mine], minlength=len(Stream)).argmax()))
+        label = f"{contents[most]} (stream {stream})"
+        lanes += disjoint(replace(chosen(every, mine), label=label))
+    return lanes
 
 
 def _other_label(kind: OtherKind) -> BarLabel:
@@ -592,12 +626,7 @@ def _other_label(kind: OtherKind) -> BarLabel:
         sync=False,
         name=str(kind),
         kind=OTHER_WORK,
-        lhs_name="",
-        op_name="",
-        shape="",
-        source="",
         cost="measured",
-        follower="",
     )
 
 
@@ -632,38 +661,39 @@ def _entries(step: MeasuredStep) -> tuple[tuple[BarLabel, ...], npt.NDArray[np.i
     """An entry for each instruction on each kind of stream that runs it; int32[instructions,
     streams], its number.
     """
-    module, trace = step.module, step.trace
+    trace = step.trace
     numbers = np.full((len(trace.instructions), len(Stream)), -1, dtype=np.int32)
     for window in step.windows:
         numbers[trace.instruction[window.rows], window.stream] = 0
     seen = np.argwhere(numbers == 0)
     numbers[tuple(seen.T)] = np.arange(len(seen))
-    lhs = {cost.traced: cost.name for cost in step.costs.costs}
-    waits = (
-        followers(module, frozenset(trace.instructions)) if module is not None else {}
-    )
+    lhs_names = {cost.traced: cost.name for cost in step.costs.costs}
+    waits = _followers(step.module, trace.instructions)
     found: list[BarLabel] = []
     for instruction, role in seen.tolist():
-        name, stream = trace.instructions[instruction], Stream(role)
-        known = module.instructions.get(name) if module is not None else None
-        kind, sync = stream.name.lower(), False
-        if module is not None and known is not None:
-            kind = kind_of(module, known) or kind
-            sync = stream is Stream.COMMUNICATION and is_sync(module, known)
-        cost = "simulated" if trace.simulated else "measured"
-        found.append(
-            bar_label(
-                name,
-                stream,
-                module,
-                kind,
-                lhs.get(name, name),
-                cost,
-                sync,
-                waits.get(name, ""),
-            )
-        )
+        name = trace.instructions[instruction]
+        label = _measured_label(step, name, Stream(role))
+        lhs_name = _other_name(lhs_names.get(name, name), name)
+        found.append(label._replace(lhs_name=lhs_name, follower=waits.get(name, "")))
     return tuple(found), numbers
+
+
+def _measured_label(step: MeasuredStep, name: str, stream: Stream) -> BarLabel:
+    """An instruction on a kind of stream, with what its module says of it."""
+    module = step.module
+    kind = stream.name.lower()
+    sync = False
+    if module is not None and (known := module.instructions.get(name)) is not None:
+        kind = kind_of(module, known) or kind
+        sync = stream is Stream.COMMUNICATION and is_sync(module, known)
+    label = BarLabel(
+        style=_style_of(stream, kind),
+        sync=sync,
+        name=name,
+        kind=kind,
+        cost="simulated" if step.trace.simulated else "measured",
+    )
+    return _described(label, module)
 
 
 def timeline(panels: Sequence[Panel], first_us: float = 0.0) -> value.TimelineData:
@@ -688,18 +718,16 @@ def encode(panels: Sequence[Panel], first_us: float = 0.0) -> str:
     "facts", "length", "open", "rows", "spans", "lanes": [{"label", "start", "duration", "name",
     "count"}]}]}``: times in ns, starts as differences, all texts but labels as indices.
     """
-    texts, names, found = {"": 0}, dict[BarLabel, int](), list[dict[str, Any]]()
-    records = []
+    texts = {"": 0}
+    numbers: dict[BarLabel, int] = {}
+    records: list[list[int]] = []
+    found: list[dict[str, Any]] = []
     for panel in panels:
         for item in panel.names:
-            if item not in names:
-                names[item] = len(names)
-                style, sync, *words = item
-                numbers = [
-                    texts.setdefault(printable(word), len(texts)) for word in words
-                ]
-                records.append([int(style), int(sync), *numbers])
-        places = np.array([names[item] for item in panel.names], dtype=np.int64)
+            if item not in numbers:
+                numbers[item] = len(numbers)
+                records.append(_record(item, texts))
+        places = np.array([numbers[item] for item in panel.names], dtype=np.int64)
         found.append(_panel_data(panel, places))
     scene = {
         "first": _ns(first_us),
@@ -707,51 +735,62 @@ def encode(panels: Sequence[Panel], first_us: float = 0.0) -> str:
         "names": records,
         "panels": found,
     }
-    data = json.dumps(scene, separators=(",", ":"), ensure_ascii=False).encode(
-        errors="backslashreplace"
-    )
-    return base64.b64encode(zlib.compress(data, 9)).decode()
+    data = json.dumps(scene, separators=(",", ":"), ensure_ascii=False)
+    packed = zlib.compress(data.encode(errors="backslashreplace"), 9)
+    return base64.b64encode(packed).decode()
+
+
+def _record(item: BarLabel, texts: dict[str, int]) -> list[int]:
+    """A label as numbers; new texts are added to `texts`."""
+    style, sync, *words = item
+    numbers = [texts.setdefault(printable(word), len(texts)) for word in words]
+    return [int(style), int(sync), *numbers]
 
 
 def _panel_data(panel: Panel, places: npt.NDArray[np.int64]) -> dict[str, Any]:
     """A panel; `places` are those of its names among the names of all panels."""
+    rows = sum(lane.count.sum() for lane in panel.lanes)
+    spans = [_span_data(span) for span in panel.spans]
+    lanes = [_lane_data(lane, places) for lane in panel.lanes]
     return {
         "label": printable(panel.label),
         "note": printable(panel.note),
         "facts": " · ".join(panel.facts),
         "length": _ns(panel.length_us),
         "open": panel.opened,
-        "rows": int(sum(lane.count.sum() for lane in panel.lanes)),
-        "spans": [
-            {
-                "label": printable(span.label),
-                "start": _ns(span.start_us),
-                "end": _ns(span.end_us),
-                "depth": span.depth,
-                "folded": span.folded,
-                "foldedStart": _ns(span.folded_start_us),
-                "foldedEnd": _ns(span.folded_end_us),
-            }
-            for span in panel.spans
-        ],
-        "lanes": [_lane_data(lane, places) for lane in panel.lanes],
+        "rows": int(rows),
+        "spans": spans,
+        "lanes": lanes,
+    }
+
+
+def _span_data(span: Span) -> dict[str, Any]:
+    return {
+        "label": printable(span.label),
+        "start": _ns(span.start_us),
+        "end": _ns(span.end_us),
+        "depth": span.depth,
+        "folded": span.folded,
+        "foldedStart": _ns(span.folded_start_us),
+        "foldedEnd": _ns(span.folded_end_us),
     }
 
 
 def _lane_data(lane: Lane, places: npt.NDArray[np.int64]) -> dict[str, Any]:
+    """Bars in ns; those that do not overlap do not overlap after rounding either."""
     start = np.rint(lane.start_us * 1e3).astype(np.int64)
     end = np.maximum(np.rint(lane.end_us * 1e3).astype(np.int64), start)
-    end[:-1] = np.minimum(
-        end[:-1], np.maximum(start[1:], start[:-1])
-    )  # rounding makes no overlap
-    counts = {"count": lane.count.tolist()} if bool((lane.count != 1).any()) else {}
-    return {
+    next_start = np.maximum(start[1:], start[:-1])
+    end[:-1] = np.minimum(end[:-1], next_start)
+    data = {
         "label": printable(lane.label),
         "start": np.diff(start, prepend=0).tolist(),
         "duration": (end - start).tolist(),
         "name": places[lane.named].tolist() if len(lane.named) else [],
-        **counts,
     }
+    if bool((lane.count != 1).any()):
+        data["count"] = lane.count.tolist()
+    return data
 
 
 def _ns(time_us: float) -> int:
