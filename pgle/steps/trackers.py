@@ -215,8 +215,10 @@ def step_rows(
             done = _work_of_steps(measure, measures, by_metric, source)
         counted = [point for point in kept if point.step in done]
         times = [(point.step, done[point.step] / point.value) for point in counted]
-    of_loss = next((item.metric for item in measures if item.kind == LOSS), "")
-    losses = {point.step: point.value for point in by_metric.get(of_loss, ())}
+    losses: dict[float | None, float] = {}
+    for item in measures:
+        if item.kind == LOSS:
+            losses = {point.step: point.value for point in by_metric[item.metric]}
     rows = [
         {"step": step, "seconds": seconds, "loss": losses.get(step)}
         for step, seconds in times

@@ -66,7 +66,9 @@ def test_other_names_hold_no_step_time(name: str) -> None:
 def test_a_page_of_wandb_with_the_columns_that_it_draws(tmp_path: Path) -> None:
     head = '"Step","a - step_time_ms","a - step_time_ms__MIN","a - step_time_ms__MAX"'
     path = table(tmp_path, f'{head}\n"0","200","200","200"\n"1","210.5","1","1"\n')
-    assert seconds(path) == [0.2, 0.2105]
+    (series,) = read_runs(str(path))
+    assert series.step_time_s.tolist() == [0.2, 0.2105]
+    assert np.isnan(series.loss).all()
 
 
 def test_a_history_of_wandb_whose_lines_have_other_metrics_too(tmp_path: Path) -> None:
