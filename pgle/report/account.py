@@ -44,11 +44,11 @@ SpanOf = Callable[[str], "tuple[float, float] | None"]
 
 
 def nowhere(name: str) -> None:
-    """No place: there is no timeline."""
+    """Return None: there is no timeline."""
 
 
 def headline(account: Account) -> tuple[str, Tone]:
-    """The largest lever in a line; or that there is none, and what the step is bound by."""
+    """Name the largest lever in a line; if there is none, say what bounds the step."""
     lever = account.lever
     if lever is not None:
         share = account.share(lever.rank_us)
@@ -82,7 +82,7 @@ def actions(account: Account, span_of: SpanOf = nowhere) -> tuple[Advice, ...]:
 def listed(
     account: Account, span_of: SpanOf = nowhere
 ) -> tuple[tuple[Opportunity, Advice], ...]:
-    """The same, each with its opportunity."""
+    """Return the same advice, each with its opportunity."""
     return tuple(
         (item, _advice(account, item, span_of))
         for item in chosen(account.opportunities)
@@ -91,7 +91,7 @@ def listed(
 
 
 def _bound_us(item: Opportunity) -> float:
-    """What one that nobody has tried could save; 0 of one whose saving is known."""
+    """Return what an untried opportunity could save at most; 0 if its saving is known."""
     return item.most_us if item.expected_us is None else 0.0
 
 
@@ -108,12 +108,12 @@ def _advice(account: Account, item: Opportunity, span_of: SpanOf) -> Advice:
 
 
 def follow(known: Known, commands: Mapping[Move, Next | None]) -> Next | Sentence:
-    """The command of the next move, or the end in words where there is none."""
+    """Return the command of the next move, or the end in words if there is no command."""
     return commands.get(next_move(known)) or end_words(known)
 
 
 def end_words(known: Known) -> Sentence:
-    """Why nothing follows: what only the user can do, or that nothing is left."""
+    """Say why nothing follows: only the user can act, or nothing is left."""
     return Sentence.of(_end_words(known))
 
 
@@ -134,7 +134,7 @@ def _end_words(known: Known) -> str:
 
 
 def _most(item: Opportunity) -> str:
-    """The costliest of several places, to follow what was found."""
+    """Name the costliest of several places."""
     if len(item.where) < 2 or not item.where[0].us:
         return ""
     first = item.where[0]
@@ -143,14 +143,14 @@ def _most(item: Opportunity) -> str:
 
 
 def _command(item: Opportunity) -> str:
-    """What an opportunity is tried or set by, as a line for a shell; empty if by none."""
+    """Return the line for a shell that tries or sets an opportunity; empty if there is none."""
     if item.flag:
         return f'export XLA_FLAGS="$XLA_FLAGS {item.flag}"'
     return "" if item.command is None else to_type(item.command)
 
 
 def note(account: Account) -> str:
-    """What the savings are counted against, and what all of them come to."""
+    """Say which step the savings are counted against, and what they save together."""
     if not listed(account):
         return ""
     base = f"Savings are shares of the step {account.base}"
@@ -217,7 +217,7 @@ def _parts(account: Account) -> Iterator[Part]:
 
 
 def _sentences(item: Opportunity, instead: OpportunityKind | None) -> str:
-    """Found, edit, exclusion and trial, each as a sentence."""
+    """Return what was found, the edit, what it excludes and what was tried, each as a sentence."""
     said = [item.why, item.edit, item.tried and f"tried: {item.tried}"]
     if instead is not None:
         said.append(f"it takes the place of '{instead}': only one of them counts")
@@ -225,7 +225,7 @@ def _sentences(item: Opportunity, instead: OpportunityKind | None) -> str:
 
 
 def sentence(text: str) -> str:
-    """A clause with a capital and a full stop."""
+    """Return a clause as a sentence, with a capital and a full stop."""
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 

@@ -153,7 +153,7 @@ def _date(step: MeasuredStep) -> str:
 
 
 def headline(found: Analysis) -> tuple[str, Tone]:
-    """The largest lever in a line, or why none can be told."""
+    """Name the largest lever in a line, or say why there is no answer."""
     step = found.step
     if step.measures_alone:
         return "This is a profile run: it runs each collective alone, to measure it", ""
@@ -170,7 +170,7 @@ def headline(found: Analysis) -> tuple[str, Tone]:
 
 
 def way_on(found: Analysis) -> Commands:
-    """The command that leads on, or the end in words."""
+    """Return the next command, or the end in words."""
     if found.next:
         return found.next
     known = known_of(found.timed, is_searched=found.is_searched, account=found.account)
@@ -196,7 +196,7 @@ def _part_row(name: str, us: float, step_us: float, *, bars: bool) -> tuple[Valu
 
 
 def _rows_within(name: str, step: MeasuredStep) -> Iterator[tuple[Value, ...]]:
-    """What a part of the step consists of, without what is too small."""
+    """Yield rows for what a part of the step consists of; small ones are left out."""
     least_us = LEAST * step.step_us
     if name == OTHER_WORK:
         for kind, us in step.parts.of(RowGroup.OTHER).items():
@@ -209,8 +209,8 @@ def _rows_within(name: str, step: MeasuredStep) -> Iterator[tuple[Value, ...]]:
 
 
 def notes(step: MeasuredStep) -> tuple[str, ...]:
-    """Waits, causes of idle time, the heaviest layers, the use of the GPU; what a profile run
-    cannot say.
+    """Return lines about waits, idle time, the heaviest layers, the use of the GPU, and what the
+    recording lacks.
     """
     return tuple(filter(None, (*_waits(step), *_weights(step), *_limits(step))))
 
@@ -281,7 +281,7 @@ def _limits(step: MeasuredStep) -> Iterator[str]:
 def actions(
     found: Analysis, span_of: account.SpanOf = account.nowhere
 ) -> tuple[Advice, ...]:
-    """How to record what cannot be told, then what saves most."""
+    """Advise how to record what is missing, then what saves most."""
     untold = (
         _to_tell(finding)
         for finding in found.findings
@@ -291,7 +291,7 @@ def actions(
 
 
 def _to_tell(finding: StepFinding) -> Advice:
-    """What to do about a finding that saves nothing here, but tells that the steps are not all."""
+    """Advise about a finding that saves nothing itself, but makes the other figures incomplete."""
     why = finding.remedy if finding.id == "other-work" else printable(finding.number)
     return Advice(finding.todo, None, why)
 

@@ -99,8 +99,8 @@ def _tone(found: Comparison, checks: Iterable[LimitCheck]) -> Tone:
 
 
 def headline(found: Comparison) -> str:
-    """The verdict in one line: ``2.8 % faster (0.1 … 5.4 %, 95 % CI)``; and if the sides were not
-    the same thing.
+    """Return the verdict in one line: ``2.8 % faster (0.1 … 5.4 %, 95 % CI)``. If the sides ran
+    different things, it says which.
     """
     return printable("; ".join((_change(found), *found.unlike)))
 
@@ -125,7 +125,7 @@ def _change(found: Comparison) -> str:
 
 
 def _digits(found: Comparison) -> int:
-    """Decimals of the per cents: as many as the interval can tell."""
+    """Return how many decimals the interval can tell."""
     return 2 if found.ci[1] - found.ci[0] < FINE else 1
 
 
@@ -165,7 +165,7 @@ def _loss_text(value: float) -> str:
 
 
 def check_lines(checks: Iterable[LimitCheck]) -> Iterator[Cell]:
-    """What was limited: the outcome, and what to do if no command says more."""
+    """Yield the outcome of each limit, with advice if no command explains it."""
     for check in checks:
         if check.found:
             word, tone = MARKS[check.outcome]
@@ -174,7 +174,9 @@ def check_lines(checks: Iterable[LimitCheck]) -> Iterator[Cell]:
 
 
 def _advice(check: LimitCheck) -> str:
-    """What follows the finding of a check, from its full stop on; empty if a command says more."""
+    """Return what follows the finding of a check, full stop included; empty if a command explains
+    it.
+    """
     if check.command:
         return ""
     stop = "" if check.found.endswith("?") else "."
@@ -182,7 +184,7 @@ def _advice(check: LimitCheck) -> str:
 
 
 def _assumed(found: Comparison) -> Iterator[Cell]:
-    """That pgle assumed how much launches differ, if it did."""
+    """Yield how much launches are assumed to differ, if pgle assumed it."""
     spread = found.estimate.spread
     if spread is UNKNOWN_PLACE or spread is SAME_PLACE:
         half = figures.share(spread.half_width(found.assumptions.confidence), 2)
@@ -191,7 +193,7 @@ def _assumed(found: Comparison) -> Iterator[Cell]:
 
 
 def _method(found: Comparison) -> Iterator[str]:
-    """How the figures were made, and what they can see."""
+    """Yield how the figures were made, and which change they can detect."""
     design, p = found.estimate.design, found.estimate.p
     base, new = found.estimate.n
     yield f"unit: {design.unit} ({base:,} of base, {new:,} of new); {design.text}"
@@ -222,7 +224,7 @@ def _runs(found: Comparison) -> tuple[StepTimes, ...]:
 
 
 def _about(found: Comparison) -> Iterator[tuple[str, ...]]:
-    """Rows (name, of base, of new) on where the runs come from."""
+    """Yield rows (name, of base, of new) about where the runs come from."""
     sides = (found.base, found.new)
     yield "runs", *(str(len(side.runs)) for side in sides)
     yield "steady steps", *(figures.count(side.steps) for side in sides)

@@ -67,14 +67,14 @@ def confirm_page(log: str, verdict: LogVerdict, following: Commands = ()) -> Pag
 
 
 def _ranks_line(verdict: LogVerdict) -> str:
-    """What each rank did; empty for one rank."""
+    """Say what each rank did; empty for one rank."""
     if len(verdict.ranks) < 2:
         return ""
     return f"ranks: {_ranks_text(verdict.ranks)}"
 
 
 def _others_line(verdict: LogVerdict) -> str:
-    """How many other modules used the profile and did not; empty if there are none."""
+    """Count the other modules by their use of the profile; empty if there are none."""
     others = verdict.modules[1:]
     if not others:
         return ""
@@ -102,7 +102,7 @@ def use_line(main: ModuleVerdict) -> str:
 
 
 def main_lines(main: ModuleVerdict) -> Iterator[str]:
-    """What follows `use_line`: the reason, the proof, the gaps, the remedy."""
+    """Yield the reason, the proof, the gaps and the remedy: the lines below `use_line`."""
     yield main.why
     if main.line is not None:
         yield cut(f"line {main.line}: {main.proof}", PROOF)
@@ -123,7 +123,7 @@ def _ranks_text(ranks: Mapping[str, ProfileUse]) -> str:
 
 
 def name_of(item: ModuleVerdict) -> str:
-    """The module's name, or what to call one that the log never names."""
+    """Return the module's name, or a text if the log never names it."""
     return item.module or "(module not named)"
 
 

@@ -29,9 +29,7 @@ _NOT_COMPUTE = (CostKind.COLLECTIVE, CostKind.LOOP)
 
 
 def convert_page(result: Conversion, following: Commands = ()) -> Page:
-    """What was written and how much was left out; the modules and everything that was left out in
-    sections.
-    """
+    """Say what was written and how much was left out; a section has every module."""
     programs = result.measured.costs
     first = programs[0]
     modules = _programs_table(programs)
@@ -106,9 +104,7 @@ def _sum_of(costs: Iterable[Cost]) -> CostSum:
 
 
 def costs_line(result: Conversion) -> str:
-    """How many costs there are, and of what: ``2,514 costs (2,491 compute 120.3 ms, 23 collectives
-    7.64 ms)``.
-    """
+    """Count the costs by kind: ``2,514 costs (2,491 compute 120.3 ms, 23 collectives 7.64 ms)``."""
     compute = _compute(result.measured.costs)
     collectives = _collectives(result.measured.costs)
     parts = []
@@ -152,9 +148,7 @@ def _program_row(found: ProgramCosts) -> tuple[Value, ...]:
 
 
 def _remarks(found: ProgramCosts) -> Iterator[str]:
-    """How far compute differs over the ranks, and how much slower kernels run while a collective
-    does.
-    """
+    """Say how far compute differs over the ranks, and how much collectives slow other kernels."""
     most = most_skewed(found.costs)
     if skewed := skew_line(found.skew_us, found.window.span_us, most):
         yield f"per step, {skewed}; costs are typical ones"
@@ -176,7 +170,7 @@ def _remarks(found: ProgramCosts) -> Iterator[str]:
 
 
 def _left_out(result: Conversion) -> str:
-    """One line: how much of what."""
+    """Say in one line how much was left out, and why."""
     parts = [
         f"{many(count, 'execution')} ({why})"
         for why, count in _dropped_executions(result).items()
@@ -195,7 +189,7 @@ def _left_out(result: Conversion) -> str:
 
 
 def _dropped_executions(result: Conversion) -> Counter[str]:
-    """Executions whose costs do not count, by reason."""
+    """Count the executions whose costs do not count, by reason."""
     counts: Counter[str] = Counter()
     for program in result.measured.costs:
         for why in program.window.dropped.values():
@@ -204,7 +198,7 @@ def _dropped_executions(result: Conversion) -> Counter[str]:
 
 
 def _left_names(result: Conversion) -> int:
-    """How many names of the trace are no cost."""
+    """Count the names of the trace that are no cost."""
     count = 0
     for program in result.measured.costs:
         count += sum(map(len, program.left_out.values()))
@@ -340,7 +334,7 @@ def _sums(label: tuple[str, ...], costs: Iterable[Cost]) -> Iterator[tuple[Value
 def complete_page(
     completions: Sequence[Completion], written: Written, following: Commands = ()
 ) -> Page:
-    """Per module how much was missing, and where it comes from now."""
+    """Say for each module how many costs were missing, and how each gap was filled."""
     filled = _all_filled(completions)
     identity = (
         f"{printable(item.module)}: {item.measured:,} of {item.wanted:,} had costs"
@@ -447,7 +441,7 @@ def _completed_module(item: Completion) -> CompletedModule:
 
 
 def carry_page(carried: Carried, written: Written, following: Commands = ()) -> Page:
-    """How much of the profile's time was carried, how each cost was matched, and the rest."""
+    """Say how much of the profile's time was carried over, and how each cost was matched."""
     count = len(carried.matches)
     of = count + len(carried.left)
     identity = f"{many(count, 'cost')} of {of:,} instructions"

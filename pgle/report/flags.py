@@ -37,7 +37,7 @@ _THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d
 
 
 def setting_json(setting: KnownSetting) -> dict[str, Any]:
-    """A setting as JSON types."""
+    """Return a setting, its default and its published effects as JSON types."""
     found = {
         "lifetime": setting.lifetime,
         "default": setting.default(),
@@ -92,7 +92,7 @@ def setting_page(setting: KnownSetting) -> Page:
 
 
 def _facts(setting: KnownSetting) -> Iterator[tuple[str, str]]:
-    """Names and values, without what is unknown."""
+    """Yield names and values of what is known."""
     facts = {
         "default": _defaults(setting),
         "values": ", ".join(setting.values),
@@ -109,7 +109,7 @@ def _facts(setting: KnownSetting) -> Iterator[tuple[str, str]]:
 
 
 def _defaults(setting: KnownSetting) -> str:
-    """``false from 0.4.31; true from 0.7.0``: one that never changed is without its release."""
+    """Return ``false from 0.4.31; true from 0.7.0``; the value alone if it never changed."""
     values = [value or "(empty)" for _, value in setting.defaults]
     if len(values) == 1:
         return values[0]

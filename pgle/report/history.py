@@ -66,7 +66,7 @@ def _named(trend: Trend) -> str:
 
 
 def _noise(trend: Trend) -> str:
-    """How much launches differ, and from how many entries that is known."""
+    """Say how much launches differ, and how many entries show it."""
     if trend.noise is None:
         return "One entry at this level. Add more runs to measure how much launches differ."
     is_all = len(trend.present) == len(trend.entries)

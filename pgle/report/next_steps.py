@@ -108,7 +108,7 @@ def after_comparison(
 
 
 def after_entry(path: Path) -> Commands:
-    """The comparison that takes the launch spread from a history."""
+    """Return the option with which a comparison takes the launch spread from a history."""
     option = Next(("--history", str(path)))
     return (Sentence.of("give it to a comparison with ", option),)
 
@@ -125,8 +125,8 @@ def after_lint(flags: Sequence[str], file: str | None, *, clean: bool) -> Comman
 
 
 def after_stages(run: RunDirectory, found: Comparison | None) -> Commands:
-    """What the comparison of a run directory's stages leads to; None: there were too few steps to
-    compare.
+    """Return what follows the comparison of a run directory's stages. None: there were too few
+    steps to compare.
     """
     if found is None:
         return (next_command.launch_of(run).line("run", run.path),)
@@ -144,7 +144,7 @@ def after_stages(run: RunDirectory, found: Comparison | None) -> Commands:
 
 
 def way_of_run(run: RunDirectory, known: Known) -> Commands:
-    """The next move as a command with the words of a run directory, or its end in words."""
+    """Return the next move as a command for this run directory, or its end in words."""
     from pgle.account.way import Move, next_move
     from pgle.report.account import end_words
 

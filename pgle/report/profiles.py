@@ -46,8 +46,8 @@ _TITLES = {
 
 
 def profile_page(name: str, summary: Summary, following: Commands = ()) -> Page:
-    """Costs, the most expensive first; sums by kind; names that XLA takes otherwise than it
-    reads.
+    """Show the most expensive costs first, then sums by kind. A warning names what XLA takes
+    otherwise than it reads.
     """
     faults = _fault_groups(summary.findings)
     sections = (
@@ -89,9 +89,7 @@ _RANKS = re.compile(r"\d+ of (\d+|several) ranks")
 
 
 def ranks_given(warnings: Iterable[str]) -> str:
-    """``2 of 4 ranks``: what later answers keep of the warnings of a conversion; empty if it had
-    all ranks.
-    """
+    """Return ``2 of 4 ranks`` from the warnings of a conversion; empty if it had all ranks."""
     for line in warnings:
         if found := _RANKS.search(line):
             return found[0]
@@ -99,13 +97,13 @@ def ranks_given(warnings: Iterable[str]) -> str:
 
 
 def conversion_section(warnings: Sequence[str]) -> Section:
-    """The warnings that the conversion of a profile gave; later answers fold them away."""
+    """Fold the warnings away that the conversion of a profile gave already."""
     lines = tuple(Prose(shown(line)) for line in warnings)
     return Section("conversion", "Warnings of the conversion", lines)
 
 
 def _about(summary: Summary) -> Iterator[str]:
-    """Modules, and where the costs come from."""
+    """Yield the modules, and where the costs come from."""
     if records := list(module_records(summary.provenance)):
         yield some([str(record.get("name")) for record in records], 1)
     elif summary.modules:
@@ -122,15 +120,15 @@ def _about(summary: Summary) -> Iterator[str]:
 
 
 def _kinds(summary: Summary) -> Iterator[str]:
-    """``compute 2,491 costs, 120.3 ms (94.0 %) · …``, and what a guessed kind needs."""
+    """Yield ``compute 2,491 costs, 120.3 ms (94.0 %) · …``, and the remedy for guessed kinds."""
     yield " · ".join(map(_kind_words, summary.kinds))
     if any(total.guessed for total in summary.kinds) and summary.described:
         yield "Kinds marked ? are guessed from names: give the HLO (pgle convert --hlo DUMP)."
 
 
 def _kind_words(total: KindTotal) -> str:
-    """``compute 2,491 costs, 120.3 ms (94.0 %)``. A loop has no share: its time is in the costs of
-    its body already.
+    """Return ``compute 2,491 costs, 120.3 ms (94.0 %)``. A loop has no share, because the costs of
+    its body hold its time.
     """
     share = figures.share(total.share)
     if total.kind is CostKind.LOOP:
@@ -146,8 +144,8 @@ def _marked(kind: CostKind, *, is_guess: bool) -> str:
 
 
 def skew_line(skew_us: float | None, of_us: float, skewed: Sequence[Cost]) -> str:
-    """Compute takes longer on the slowest rank, and in which instruction most; empty if it is not
-    worth a line.
+    """Say how much longer compute takes on the slowest rank, and in which instruction most. The
+    line is empty if the difference is small.
     """
     if skew_us is None or skew_us <= MIN_SKEW * of_us:
         return ""
@@ -162,7 +160,7 @@ def skew_line(skew_us: float | None, of_us: float, skewed: Sequence[Cost]) -> st
 
 
 def _provenance(provenance: Mapping[str, object]) -> Iterator[str]:
-    """A profile's provenance in a few lines, as far as it has what `pgle` writes."""
+    """Yield where a profile comes from in a few lines, as far as `pgle` wrote it down."""
     given = cast(Iterable[Mapping[str, object]], provenance.get("inputs", ()))
     inputs = [str(item.get("name")) for item in given]
     if inputs:
@@ -241,7 +239,7 @@ def _share(cost: Cost, summary: Summary) -> float | None:
 
 @dataclass(frozen=True)
 class _FaultGroup:
-    """The findings of one fault, the most important first; there is at least one."""
+    """The findings of one fault, the most important first. It holds at least one."""
 
     fault: Fault
     findings: tuple[Oddity, ...]
@@ -294,7 +292,7 @@ def _faults_section(groups: Sequence[_FaultGroup]) -> Section:
 
 
 def _costs(finding: Oddity) -> str:
-    """``62: 1 µs to 15.85 ms → 1 µs``: the costs of a name, and the one that XLA takes."""
+    """Return ``62: 1 µs to 15.85 ms → 1 µs``: the costs of a name, and the one that XLA takes."""
     values = finding.values_us
     listed = ", ".join(map(_any_cost, values))
     if len(values) > 2:
@@ -311,7 +309,7 @@ def _any_cost(us: float) -> str:
 
 
 def _importance(finding: Oddity) -> float:
-    """How far the costs of a name are apart, or the cost itself."""
+    """Return how far the costs of a name differ in µs; of a single cost, its size."""
     finite = [value for value in finding.values_us if math.isfinite(value)] or [0.0]
     return max(finite) - min(finite) if len(finite) > 1 else abs(finite[0])
 
@@ -403,7 +401,7 @@ _NOTED = (CostChange.ADDED, CostChange.REMOVED, CostChange.NOISE)
 
 
 def diff_page(old: str, new: str, diff: ProfileDiff, following: Commands = ()) -> Page:
-    """The largest changes in time first; sums by kind in a section."""
+    """Show the largest changes in time first; a section has the sums by kind."""
     changed = _changed(diff)
     heads = "instruction | kind | old (time) | new (time) | change (change-time) | (change) | note"
     largest = table(heads, map(_difference, changed), shown=CHANGES)
@@ -476,7 +474,7 @@ def _difference(item: Difference) -> tuple[Value, ...]:
 
 
 def _change_note(item: Difference) -> str:
-    """What happened to a name, or what it was and is; empty for a plain change."""
+    """Say what happened to a name, or what it was and is. A plain change has no note."""
     if item.change in _NOTED:
         return _WORDS[item.change]
     return f"was {item.was}, is {item.now}" if item.was else ""

@@ -20,7 +20,7 @@ _SHARE = Advice(
 
 
 def ranks_page(names: str, found: Ranks) -> Page:
-    """The verdict, a line for each difference, and what is not known."""
+    """Show the verdict, a line for each difference, and what is unknown."""
     count = len(found.ranks)
     size = many(found.collectives, "collective")
     verdict = f"All {count} ranks start their collectives in the same order ({size})"

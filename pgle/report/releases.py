@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
+from pathlib import Path
 
 from pgle.errors import many, shown, some
 from pgle.next import Next, to_way
@@ -23,7 +24,7 @@ _MOST = 4  # kinds, types or flags that a line names
 
 
 def releases_page(found: ReleasesResult) -> Page:
-    """The step of the last release as the verdict; a row for each fact, a column for each
+    """Show the step of the last release as the verdict, a row for each fact, and a column for each
     release.
     """
     first = found.releases[0].rehearsal
@@ -219,7 +220,7 @@ def _notes(found: ReleasesResult) -> Iterator[str]:
 
 
 def change_lines(found: Upgrade) -> Iterator[str]:
-    """What the release makes otherwise, a line for each fact."""
+    """Yield what the release does differently, a line for each fact."""
     exact = found.exact
     for kind, (before, after) in exact.collectives.items():
         yield f"{kind}: {_use(before)} → {_use(after)}{_real(found, kind)}"
@@ -317,95 +318,184 @@ def _files(found: ReleasesResult) -> Table:
 
 
 def _following(found: ReleasesResult) -> Next:
-    """The prediction of what the last release compiled."""
+    """Return the command that predicts what the last release compiled."""
     last = found.releases[-1]
     hlo = last.rehearsal.baseline.compiled.after_optimizations
     return Next.of("predict", text.near(hlo))
 
 
-def releases_document(found: ReleasesResult) -> dict[str, object]:
-    """``pgle.releases/1`` without its name."""
-    first = found.releases[0].rehearsal
-    asked = {
-        "module": found.request.module,
-        "devices": first.baseline.compiled.num_devices,
-        "target": found.request.target.name,
-        "flags": found.request.flags,
-        "costs_are": first.costs_are,
-        "captured_by": found.captured_by,
-    }
-    return {
-        **asked,
-        "releases": [_release(item) for item in found.releases],
-        "upgrades": [_upgrade(item) for item in found.upgrades],
-        "verdict": headline(found)[0],
-        "warnings": found.warnings,
-    }
+@dataclass(frozen=True, slots=True)
+class CompiledSteps:
+    """A step without and with a profile."""
+
+    step_us: float
+    exposed_us: float
+    profiled_us: float
+    profiled_exposed_us: float
 
 
-def _release(item: Release) -> dict[str, object]:
-    facts = item.facts
-    control = item.control_facts
-    products = {} if control is None else control.products
-    by = {
-        "jaxlib": item.by.release,
-        "python": item.by.python,
-        "hlo": item.rehearsal.baseline.compiled.after_optimizations,
-    }
-    return {
-        **by,
-        "fingerprint": facts.fingerprint,
-        "memory_bytes": facts.memory_bytes,
-        "by_kind": facts.collectives,
-        "products": facts.products,
-        "control_products": products,
-        "kernels": facts.kernels,
-        "instructions": sum(facts.work.values()),
-        "dropped": item.dropped,
-        "compiled": [_steps(side) for side in item.schedules],
-    }
+@dataclass(frozen=True, slots=True)
+class ReleaseDocument:
+    """What one release made of the program."""
+
+    jaxlib: str
+    python: str
+    hlo: Path
+    fingerprint: str
+    memory_bytes: int | None
+    by_kind: Mapping[str, CollectiveUse]
+    products: Mapping[str, int]
+    control_products: Mapping[str, int]
+    kernels: Mapping[str, int]
+    instructions: int
+    dropped: tuple[str, ...]
+    compiled: tuple[CompiledSteps, ...]
 
 
-def _steps(side: Schedules) -> dict[str, object]:
-    return {
-        "step_us": side.baseline.step_us,
-        "exposed_us": side.baseline.exposed_us,
-        "profiled_us": side.profiled.step_us,
-        "profiled_exposed_us": side.profiled.exposed_us,
-    }
+@dataclass(frozen=True, slots=True)
+class OrderChange:
+    """The first place where collectives start in another order; what each release starts there."""
+
+    position: int
+    starts: tuple[str, ...]
 
 
-def _upgrade(item: Upgrade) -> dict[str, object]:
-    control = None if item.control is None else _exact(item.control)
-    return {
-        "from": item.before.by.release,
-        "to": item.after.by.release,
-        "exact": _exact(item.exact),
-        "control": control,
-        "flags": item.flags,
-        "carried_share": item.carried_share,
-        "step": _change(item.step),
-        "profiled": _change(item.profiled),
-    }
+@dataclass(frozen=True, slots=True)
+class ExactChanges:
+    """What differs exactly; pairs are (before, after)."""
+
+    by_kind: Mapping[str, tuple[CollectiveUse, CollectiveUse]]
+    order: OrderChange | None
+    products: Mapping[str, tuple[int, int]]
+    kernels: Mapping[str, tuple[int, int]]
+    gone: int
+    come: int
+    memory_bytes: tuple[int | None, int | None]
+    has_same_fingerprint: bool
 
 
-def _exact(found: ProgramChanges) -> dict[str, object]:
-    """The changes as they are, the place where the order differs in words."""
-    order = None
-    if found.order is not None:
-        sides = [str(side.collective or "") for side in found.order.sides]
-        order = {"position": found.order.position, "starts": sides}
-    same = text.plain(replace(found, order=None, collectives={}))
-    del same["collectives"]
-    return {"by_kind": found.collectives, **same, "order": order}
+@dataclass(frozen=True, slots=True)
+class StepGain:
+    """Shares of the step that the release saves; negative: the step gets longer."""
+
+    depends: bool
+    share: float | None
+    first_share: float
+    control_share: float | None
 
 
-def _change(found: Controlled) -> dict[str, object]:
-    """Shares of the step that the release saves; negative: it gets longer."""
+@dataclass(frozen=True, slots=True)
+class UpgradeDocument:
+    """What changes from one release to another."""
+
+    exact: ExactChanges
+    control: ExactChanges | None
+    flags: tuple[FlagChange, ...]
+    carried_share: float
+    step: StepGain
+    profiled: StepGain
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasesDocument:
+    """``pgle.releases/1``."""
+
+    module: Path
+    devices: int
+    target: str
+    flags: tuple[str, ...]
+    costs_are: str
+    captured_by: str
+    releases: tuple[ReleaseDocument, ...]
+    upgrades: tuple[Mapping[str, object], ...]
+    verdict: str
+    warnings: tuple[str, ...]
+
+
+def releases_document(found: ReleasesResult) -> ReleasesDocument:
+    """One program by several releases; every later one is compared with the first."""
+    first, request = found.releases[0].rehearsal, found.request
+    verdict, _ = headline(found)
+    return ReleasesDocument(
+        module=request.module,
+        devices=first.baseline.compiled.num_devices,
+        target=request.target.name,
+        flags=request.flags,
+        costs_are=first.costs_are,
+        captured_by=found.captured_by,
+        releases=tuple(map(_release, found.releases)),
+        upgrades=tuple(map(_upgrade, found.upgrades)),
+        verdict=verdict,
+        warnings=found.warnings,
+    )
+
+
+def _release(item: Release) -> ReleaseDocument:
+    facts, control = item.facts, item.control_facts
+    compiled = item.rehearsal.baseline.compiled
+    control_products = {} if control is None else control.products
+    return ReleaseDocument(
+        jaxlib=item.by.release,
+        python=item.by.python,
+        hlo=compiled.after_optimizations,
+        fingerprint=facts.fingerprint,
+        memory_bytes=facts.memory_bytes,
+        by_kind=facts.collectives,
+        products=facts.products,
+        control_products=control_products,
+        kernels=facts.kernels,
+        instructions=sum(facts.work.values()),
+        dropped=item.dropped,
+        compiled=tuple(map(_steps, item.schedules)),
+    )
+
+
+def _steps(side: Schedules) -> CompiledSteps:
+    return CompiledSteps(
+        step_us=side.baseline.step_us,
+        exposed_us=side.baseline.exposed_us,
+        profiled_us=side.profiled.step_us,
+        profiled_exposed_us=side.profiled.exposed_us,
+    )
+
+
+def _upgrade(item: Upgrade) -> Mapping[str, object]:
+    """Return both releases, and what changes from one to the other."""
+    releases = {"from": item.before.by.release, "to": item.after.by.release}
+    changed = UpgradeDocument(
+        exact=_exact(item.exact),
+        control=None if item.control is None else _exact(item.control),
+        flags=item.flags,
+        carried_share=item.carried_share,
+        step=_step_gain(item.step),
+        profiled=_step_gain(item.profiled),
+    )
+    return text.joined(releases, changed)
+
+
+def _exact(found: ProgramChanges) -> ExactChanges:
+    return ExactChanges(
+        by_kind=found.collectives,
+        order=None if found.order is None else _order_change(found.order),
+        products=found.products,
+        kernels=found.kernels,
+        gone=found.gone,
+        come=found.come,
+        memory_bytes=found.memory_bytes,
+        has_same_fingerprint=found.has_same_fingerprint,
+    )
+
+
+def _order_change(found: Difference) -> OrderChange:
+    starts = tuple(str(side.collective or "") for side in found.sides)
+    return OrderChange(found.position, starts)
+
+
+def _step_gain(found: Controlled) -> StepGain:
     gain = settled(found)
-    return {
-        "depends": gain is None,
-        "share": None if gain is None else gain.share,
-        "first_share": found.first.share,
-        "control_share": None if found.other is None else found.other.share,
-    }
+    return StepGain(
+        depends=gain is None,
+        share=None if gain is None else gain.share,
+        first_share=found.first.share,
+        control_share=None if found.other is None else found.other.share,
+    )

@@ -38,7 +38,7 @@ MOST_NAMES = 3  # modules that a line names
 
 
 def troubles(result: StageResult) -> tuple[str, ...]:
-    """What a rank says whose page nobody prints."""
+    """Return the warnings of a rank whose page nobody prints, with its failure if it failed."""
     if not result.failed:
         return result.warnings
     return (*result.warnings, _failure(result))
@@ -49,8 +49,8 @@ def _failure(result: StageResult) -> str:
 
 
 def stage_page(result: StageResult) -> Page:
-    """Step times, and of a perf stage whether XLA used the profile; compiler and flags in a
-    section.
+    """Show step times; of a perf stage whether XLA used the profile. A section has compiler and
+    flags.
     """
     request, run = result.request, result.request.run
     verdict, tone = _stage_verdict(result)
@@ -77,7 +77,7 @@ def stage_page(result: StageResult) -> Page:
 
 
 def _stage_verdict(result: StageResult) -> tuple[str, Tone]:
-    """Why the stage failed; else whether XLA used the profile, if a perf stage knows it."""
+    """Say why the stage failed; else whether XLA used the profile, if the stage knows it."""
     if result.failed:
         return _failure(result), "bad"
     if result.verdict is not None:
@@ -220,7 +220,9 @@ def _auto_modules(result: AutoResult) -> Iterator[str]:
 
 
 def after_auto(result: AutoResult) -> Commands:
-    """Where the traced step goes, or what AutoPGLE brought; if it did nothing, another way."""
+    """Return the commands that analyze the traced step or compare it. If AutoPGLE did nothing,
+    pgle's own stages follow.
+    """
     request, run = result.stage.request, result.stage.request.run
     if result.traces:
         return (Next.of("analyze", run.stage("auto-nsys").path),)
@@ -310,7 +312,7 @@ class Stages:
             text.warn(self.warnings)
 
     def announce(self, line: str) -> None:
-        """What `Experiment` announces: a stage that begins, again and why, or that is skipped."""
+        """Print that a stage begins, why it runs again, or that it is skipped."""
         self._running.close()
         name, _, why = line.partition(": ")
         if name not in STAGES:
@@ -333,8 +335,8 @@ class Stages:
             text.say(begun)
 
     def show(self, part: StageResult | Conversion | Coverage | Pipeline) -> None:
-        """What a stage came to, at once: the next may take minutes. At the end the comparison,
-        before the page.
+        """Print the result of a stage at once, because the next may take minutes. The comparison
+        comes last, before the page.
         """
         self._running.close()
         if isinstance(part, StageResult):
@@ -378,7 +380,7 @@ class Stages:
 
 
 def _stage_words(result: StageResult) -> str:
-    """The steps of a stage, and whether XLA used the profile, if it was to."""
+    """Return the steps of a stage, and whether XLA used the profile if the stage knows it."""
     steps = steps_line(result) or "done"
     if result.verdict is None:
         return steps
@@ -392,7 +394,7 @@ def _covered(coverage: Coverage) -> float:
 
 
 def run_page(result: Pipeline, warnings: Iterable[str] = ()) -> Page:
-    """Whether the step got faster with the profile; first of all whether XLA found and used it."""
+    """Say whether the profile made the step faster; first of all whether XLA found and used it."""
     verdict, tone = _verdict(result)
     place = str(result.run.path)
     every = tuple(dict.fromkeys((*warnings, *result.warnings)))

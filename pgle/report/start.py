@@ -33,7 +33,7 @@ COMMANDS = 3  # that are offered at most
 
 
 def folder_page(found: FolderContents) -> Page:
-    """The files of the folder, each kind with the newest of it, and the command for that."""
+    """Show the newest file of each kind in a folder, and the command for it."""
     note = ""
     if not found.complete:
         note = "This folder is large: pgle looked at a part of it."
@@ -82,7 +82,7 @@ def _path_rows(sight: Sight) -> Iterator[tuple[Value, ...]]:
 
 
 def starters_page(starters: Mapping[str, Starter]) -> Page:
-    """The names, a line each."""
+    """List the starters, a line each."""
     rows = (
         (name, item.purpose, ", ".join(item.files.values()))
         for name, item in starters.items()
@@ -163,7 +163,7 @@ def _problems(diagnosis: Diagnosis) -> list[MachineCheck]:
 
 
 def _installed(diagnosis: Diagnosis) -> Iterator[str]:
-    """jax and GPUs, if they are as they should be."""
+    """Yield what was found of jax and GPUs, if both work."""
     for check in diagnosis.checks:
         if check.name in ("jax", "GPUs") and check.verdict == "ok":
             yield check.found
@@ -177,7 +177,7 @@ def _kept_by(diagnosis: Diagnosis) -> str:
 
 
 def _way(diagnosis: Diagnosis, marked: Sequence[MachineCheck]) -> Way:
-    """The commands that mend problems, then a run as far as the machine can do one."""
+    """Return the commands that mend problems, then the run that this machine can do."""
     commands = tuple(check.command for check in marked if check.command)
     done = to_way(_runs(diagnosis)).done
     if not commands and not done:
@@ -186,7 +186,7 @@ def _way(diagnosis: Diagnosis, marked: Sequence[MachineCheck]) -> Way:
 
 
 def _runs(diagnosis: Diagnosis) -> Iterator[Next]:
-    """A run on the GPUs, or on the simulated one if this machine can only rehearse."""
+    """Yield a run on the GPUs, or on the simulated GPU if this machine can only rehearse."""
     if not diagnosis.keeps_from_profiling:
         yield Next.of("run", "--", *UNKNOWN)
     elif not diagnosis.keeps_from_rehearsing:
@@ -204,7 +204,7 @@ def _problem_row(check: MachineCheck) -> tuple[Value, ...]:
 
 
 def proof_page(proof: Chain) -> Page:
-    """The chain, link by link."""
+    """Show whether each link of the chain held."""
     broken = ", ".join(link.name for link in proof.links if not link.ok)
     verdict = f"All {len(proof.links)} links of the chain hold"
     tone: Tone = "good"

@@ -26,7 +26,7 @@ TIMES = "before (time) | after (time) | change (change-time) | of the step (chan
 
 
 def verdict_of_change(found: Differences) -> tuple[str, Tone]:
-    """``2.3 % longer steps (more than ±0.5 % is no noise)``."""
+    """Return ``Steps are 2.3 % longer (noise ±0.5 %)`` and its tone."""
     share = found.typical_us / found.before.step_us
     if found.noise_us is None:
         return f"Cannot tell whether steps changed: {found.why}", "warn"
@@ -38,7 +38,7 @@ def verdict_of_change(found: Differences) -> tuple[str, Tone]:
 
 
 def difference_notes(found: Differences) -> Iterator[str]:
-    """The test, and ranks that arrive later."""
+    """Explain the noise, and name ranks that arrive later than before."""
     if found.noise_us is not None:
         least = figures.share(LAUNCHES_DIFFER, 2)
         yield (
@@ -97,7 +97,7 @@ def _change_row(change: StepChange, most_note: int | None = None) -> tuple[Value
 
 
 def _both_names(change: StepChange) -> str:
-    """The name of a row, and its name before if that was another."""
+    """Return the name of a row, with its old name if that differs."""
     before, after = change.before, change.after
     if before and after and before.name != after.name:
         return f"{change.name}, was {before.name}"
@@ -105,7 +105,7 @@ def _both_names(change: StepChange) -> str:
 
 
 def _tone_of(share: float) -> Tone:
-    """A step that gets longer is bad."""
+    """Return the tone of a change: a longer step is bad."""
     if share > 0:
         return "bad"
     return "good" if share < 0 else ""

@@ -53,7 +53,7 @@ def _time_sections(step: MeasuredStep) -> Iterator[Section]:
 
 
 def _hlo_sections(step: MeasuredStep) -> Iterator[Section]:
-    """What the step consists of, as far as the HLO names it."""
+    """Yield what the step consists of, as far as HLO names it."""
     yield _section("layers", "Layers and source lines", _layers(step))
     heading = "Instructions, their executions added up"
     yield _section("instructions", heading, [_instructions(step)])
@@ -191,7 +191,7 @@ def group_label(group: ExposedGroup) -> str:
 
 
 def _collectives(step: MeasuredStep) -> Iterator[Part]:
-    """By kind and reason, then each."""
+    """Yield exposed collectives by kind and reason, then every collective."""
     if not step.collectives:
         return
     groups = [
@@ -261,7 +261,7 @@ def _hideable(overlap: Overlap, step_us: float) -> Iterator[Prose]:
 
 
 def _memory(memory: Memory | None) -> Iterator[Part]:
-    """The peak, its share of what a program can have, and what lives there."""
+    """Yield the peak, its share of what a program can use, and what is alive there."""
     if memory is None:
         return
     plan = memory.plan

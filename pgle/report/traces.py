@@ -23,8 +23,8 @@ MODULES = 8  # on the first screen
 
 
 def trace_page(path: str, summary: TraceSummary, following: Next) -> Page:
-    """Modules with their executions first; instructions, devices and what was left out in
-    sections.
+    """Show modules with their executions first; sections have instructions, devices and what was
+    left out.
     """
     kinds = [f"{count:,} {kind.words}" for kind, count in summary.kinds.items()]
     span = figures.time(summary.span_us)

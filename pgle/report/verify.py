@@ -107,7 +107,7 @@ def _unused_line(unused: Sequence[Cost]) -> str:
 
 
 def _hints(profile: str, coverage: Coverage) -> list[Sentence]:
-    """What to do, each once, with commands that name the profile and the dump."""
+    """Return what to do, each hint once; commands name the profile and the dump."""
     hints = []
     if coverage.invalid:
         invalid = Sentence.of(
@@ -126,8 +126,8 @@ def _filled(hint: Sentence, profile: str, module: ModuleCoverage) -> Sentence:
 
 
 def _failures(coverage: Coverage, bounds: Bounds) -> Iterator[str]:
-    """Why the check failed, of the worst compilation of the main module; what to do is in the
-    hints.
+    """Yield why the check failed, by the worst compilation of the main module. Hints have the
+    remedies.
     """
     least = min(coverage.main, key=lambda module: module.kept_share)
     if least.kept_share < bounds.collectives:
@@ -150,7 +150,7 @@ def _lost_line(module: ModuleCoverage) -> str:
 
 
 def _weighed(module: ModuleCoverage) -> str:
-    """Where the weights of a module's lost collectives come from."""
+    """Say where the weights of a module's missing collectives come from."""
     are_assumed = {
         gap.weight_us > gap.total_us
         for gap in module.gaps
@@ -162,7 +162,9 @@ def _weighed(module: ModuleCoverage) -> str:
 
 
 def _has_costs(main: Sequence[ModuleCoverage], bounds: Bounds) -> str:
-    """The coverage of the compilation with the least, in the words of `pgle confirm`."""
+    """Say how much of the step is covered, by the compilation with the least coverage. `pgle
+    confirm` uses the same words.
+    """
     worst = min(main, key=lambda module: module.measured.value or 0.0)
     covered = figures.share(worst.time.value or 0.0)
     measured = figures.share(worst.measured.value or 0.0)
@@ -233,7 +235,7 @@ _AGAINST = {
 
 
 def _gaps(module: ModuleCoverage, most: int) -> Table:
-    """Collectives first, then the heaviest."""
+    """List collectives first, then the heaviest gaps."""
     gaps = sorted(module.gaps, key=lambda gap: gap.kind != CostKind.COLLECTIVE)
     rows = (_gap_row(gap, module) for gap in gaps)
     times = "takes, estimated (time) | XLA assumes (time) | weight (share)"
@@ -248,7 +250,7 @@ def _gap_row(gap: Gap, module: ModuleCoverage) -> tuple[Value, ...]:
 
 
 def _assumed(gap: Gap, *, is_modelled: bool) -> Value:
-    """What XLA takes a gap for; in words if it is no time."""
+    """Return what XLA takes a gap for; text if it is no time."""
     if is_modelled and not gap.is_mismatch:
         return "model"
     is_time = isfinite(gap.assumed_us) and gap.assumed_us >= 0
@@ -256,15 +258,13 @@ def _assumed(gap: Gap, *, is_modelled: bool) -> Value:
 
 
 def _short(name: str) -> str:
-    """A name with the head of its fingerprint, as fingerprints are shown everywhere."""
+    """Shorten the fingerprint of a name, as every answer does."""
     fingerprint, bare = split_name(name)
     return join_name(f"{fingerprint[:12]}…", bare) if len(fingerprint) > 12 else name
 
 
 def _off(module: ModuleCoverage) -> Iterator[str]:
-    """Costs that their instructions cannot have; a profile that fails is of another program in any
-    case.
-    """
+    """Yield costs that their instructions cannot have. A profile that fails needs no warning."""
     if not module.implausible:
         return
     first, *others = module.implausible
