@@ -346,7 +346,13 @@ def tune(request: Tune) -> Answer[Tuning]:
     budget = request.budget
     with prepared(request, question=NAME) as (known, given):
         with report.searching(budget) as (on_trial, on_phase):
-            found = tune(given, budget, on_trial=on_trial, on_phase=on_phase)
+            found = tune(
+                given,
+                budget,
+                where=request.executor,
+                on_trial=on_trial,
+                on_phase=on_phase,
+            )
         found = replace(found, launch=launch(known))
         out = given.out
         path = write_page(out, report.tune_page(found, out), force=True)

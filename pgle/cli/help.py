@@ -27,6 +27,7 @@ from pgle.report.page import plain
 from pgle.run.process import terminal
 
 SECTIONS: dict[str, str] = {
+    "Where the work is done": "executor",
     "GPU and topology": "target devices topology devices-per-host network",
     "What runs, and what is traced": (
         "window mode quiet-for python jaxlib jax yes runs percentile then-nsys cache"

@@ -15,6 +15,7 @@ from pgle.checks import (
     check_switch,
     check_words,
 )
+from pgle.errors import UserError
 from pgle.next import word_of
 
 GBIT_PER_GB = 8
@@ -104,6 +105,24 @@ class Switch(Kind):
     def words(self, flag: str, value: Any) -> list[str]:
         """The option alone, or its negation."""
         return [flag if value else flag.replace("--", "--no-", 1)]
+
+
+PROCESSES = "processes"
+DASK = "dask://"
+
+
+@dataclass(frozen=True, slots=True)
+class Place(Kind):
+    """Where work is done: `PROCESSES` of this machine, or a Dask cluster, ``dask://HOST:PORT``."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise `UserError` for anything else."""
+        if value != PROCESSES and not re.fullmatch(rf"{DASK}[^\s/]+:\d+", str(value)):
+            raise UserError(
+                f"{value!r} is no place for work",
+                where=name,
+                remedy=f"give {PROCESSES}, or {DASK}HOST:PORT of a Dask scheduler",
+            )
 
 
 @dataclass(frozen=True, slots=True)

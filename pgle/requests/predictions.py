@@ -20,6 +20,7 @@ from pgle.requests.shared import (
     ForCompiler,
     Network,
     OnDevices,
+    OnExecutor,
     PerHost,
 )
 
@@ -174,7 +175,7 @@ class Releases(Rehearse):
 
 
 @frozen(slots=False)
-class Tune(Rehearse):
+class Tune(Rehearse, OnExecutor):
     """A step whose flags are searched for."""
 
     words: tuple[str, ...] = field(
@@ -289,7 +290,7 @@ class Sized(Request):
 
 
 @frozen(slots=False)
-class Scale(Sized, PerHost, ForCompiler):
+class Scale(Sized, PerHost, ForCompiler, OnExecutor):
     """A step at sizes that one does not have."""
 
     vary: Mapping[str, Sequence[str]] = field(

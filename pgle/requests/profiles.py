@@ -11,7 +11,7 @@ from pgle.requests import shared
 from pgle.requests.given import optional_path, path, paths, some_paths
 from pgle.requests.kinds import FILE, SWITCH
 from pgle.requests.option import Option, argument, option
-from pgle.requests.shared import Bounded, Forced
+from pgle.requests.shared import Bounded, Forced, OnExecutor
 
 
 def hlo(meaning: str, of: str = "") -> Mapping[str, Option]:
@@ -53,7 +53,7 @@ def profile() -> Mapping[str, Option]:
 
 
 @frozen(slots=False)
-class Convert(Forced):
+class Convert(Forced, OnExecutor):
     """Traces that become a profile."""
 
     inputs: tuple[AnyPath, ...] = field(

@@ -21,11 +21,13 @@ from pgle.requests.kinds import (
     GPU,
     LOCAL,
     PATTERN,
+    PROCESSES,
     SWITCH,
     XLA_FLAGS,
     Bandwidth,
     Kind,
     Number,
+    Place,
 )
 from pgle.requests.option import Option, Request, argument, option
 
@@ -274,6 +276,26 @@ class Costs(Request):
             "Measured costs; without, estimates stand in for them.",
             "measured costs; None: estimates stand in for them.",
             LOCAL,
+        ),
+    )
+
+
+@frozen(slots=False)
+class OnExecutor(Request):
+    """Where work on many files, sizes or settings is done; the answer does not depend on it."""
+
+    executor: str = field(
+        default=PROCESSES,
+        kw_only=True,
+        metadata=option(
+            "--executor",
+            "Where the work is done: by processes here, or by a Dask cluster.",
+            metavar="processes|dask://HOST:PORT",
+            kind=Place(),
+            meaning="where the work is done: by ``processes`` of this machine, or by the workers "
+            "of a Dask cluster, ``dask://HOST:PORT``.",
+            is_recorded=False,
+            is_repeated=False,
         ),
     )
 

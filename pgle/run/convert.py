@@ -102,7 +102,7 @@ def convert(request: Convert, *, progress: Progress | None = None) -> Conversion
         check_output(out, force=request.force, inputs=inputs)
     elif (out.suffix or out.exists()) and not out.is_dir():
         check_suffix(out)
-    trace = read_traces(request.inputs, progress=progress)
+    trace = read_traces(request.inputs, where=request.executor, progress=progress)
     dumps = read_dumps(hlo)
     measured = measure(trace, dumps, module=request.module, options=options)
     profiles = _profiles(measured, request, out)

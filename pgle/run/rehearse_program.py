@@ -138,6 +138,11 @@ class RehearseRequest:
         """Device memory that the job's allocator has; 0: it has no limit."""
         return int(self.memory_fraction * self.target.memory_bytes)
 
+    def absolute(self) -> RehearseRequest:
+        """The same for a process in another folder."""
+        profile = None if self.profile is None else self.profile.resolve()
+        return replace(self, module=self.module.resolve(), profile=profile)
+
     def compilation(self) -> CompileRequest:
         """What all its compilations share, with LHS on unless the flags say otherwise."""
         return CompileRequest(

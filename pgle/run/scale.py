@@ -11,9 +11,9 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, as_completed
 from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
@@ -51,13 +51,9 @@ from pgle.run.compiler.worker import memory_of
 from pgle.run.directory.directory import RunDirectory, check_question
 from pgle.run.directory.manifest import changed_import, imported_files
 from pgle.run.process.compilers import check_compiler
-from pgle.run.process.process import (
-    check_program,
-    ended,
-    executor,
-    last_line,
-    program_of,
-)
+from pgle.run.process.on_worker import Seen
+from pgle.run.process.process import check_program, ended, last_line, program_of
+from pgle.run.process.workers import Workers, workers
 from pgle.run.rehearse import rehearsed
 from pgle.run.rehearse_program import (
     DEFAULT_TARGET,
@@ -175,8 +171,8 @@ def scale(
             remedy=remedy,
         )
     kept = KeptRows(request.out, _about(request))
-    with executor(len(wanted)) as pool:
-        making = _Making(request, pool, kept, on_row)
+    with workers(request.executor, len(wanted), _seen_by_rows(request)) as makers:
+        making = _Making(request, makers, kept, on_row)
         rows = making.fitted(wanted) if request.fit else making.rows(wanted)
     found, control = answer_of_both(rows, request.measured_us)
     return Scaling(
@@ -187,6 +183,16 @@ def scale(
         resumed=kept.resumed,
         control=control,
     )
+
+
+def _seen_by_rows(request: Scale) -> Seen:
+    """What the makers of rows read and write."""
+    read = list(filter(None, (request.profile, request.measured_on)))
+    if are_files(request):
+        read += map(Path, request.words)
+    elif program := shutil.which(request.words[0]):
+        read.append(Path(program))
+    return Seen(tuple(read), written=request.out)
 
 
 def _with_run(request: Scale) -> Scale:
@@ -355,14 +361,12 @@ class _Making:
     """Makes rows; takes those that were kept."""
 
     def __init__(
-        self, request: Scale, pool: Executor, kept: KeptRows, on_row: OnRow
+        self, request: Scale, makers: Workers, kept: KeptRows, on_row: OnRow
     ) -> None:
-        self._request, self._pool, self._kept, self._on_row = (
-            request,
-            pool,
-            kept,
-            on_row,
-        )
+        self._request = request
+        self._makers = makers
+        self._kept = kept
+        self._on_row = on_row
         self._made = 0
 
     def rows(
@@ -384,13 +388,10 @@ class _Making:
             (trial for trial in wanted if trial not in found),
             key=lambda trial: -trial.devices,
         )
-        making = {
-            self._pool.submit(make_row, self._request, trial): trial
-            for trial in missing
-        }
-        for done in as_completed(making):
-            self._kept.add(making[done], done.result())
-            there(making[done], done.result())
+        make = partial(make_row, self._request)
+        for place, row in self._makers.results(make, missing):
+            self._kept.add(missing[place], row)
+            there(missing[place], row)
         return tuple(found[trial] for trial in wanted)
 
     def fitted(self, wanted: Sequence[SizeTrial]) -> tuple[ScaleRow, ...]:

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pgle import __version__
@@ -42,6 +44,7 @@ from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, points_into
 from pgle.files import AnyPath, check_absent, read_bytes, sha256, write_files
+from pgle.requests.kinds import PROCESSES
 from pgle.run.ask.jaxlib import installed
 from pgle.run.compare import timed_steps
 from pgle.run.compiler.compile import (
@@ -63,6 +66,8 @@ from pgle.run.directory.directory import (
     emptied,
 )
 from pgle.run.inputs.next_command import ProgramLaunch
+from pgle.run.process.on_worker import SAME_VERSIONS, Seen, keep, release
+from pgle.run.process.workers import Workers, workers
 from pgle.run.rehearse_program import RehearseRequest, asked_of_search, near_limit
 from pgle.run.unmoved import unmoved_warnings
 from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
@@ -249,12 +254,13 @@ def tune(
     request: RehearseRequest,
     budget: int = 20,
     *,
+    where: str = PROCESSES,
     on_trial: OnTrial = lambda trial, pgle: None,
     on_phase: OnPhase = lambda phase: None,
 ) -> Tuning:
-    """Search with so many trials at most, judge, prove."""
+    """Search with so many trials at most, judge, prove. `where` names the `workers` for trials."""
     check(request)  # before anything is compiled
-    with open_bench(request, on_phase) as bench:
+    with _makers(request, where) as makers, open_bench(request, on_phase) as bench:
         write_files(
             {request.out / NAME: json.dumps(_question(request), indent=1) + "\n"},
             force=True,
@@ -262,7 +268,7 @@ def tune(
         on_trial(bench.pgle.trial, bench.pgle.trial)
         unknown = bench.pgle.trial.lower_bound
         room = not unknown and not nothing_to_gain(bench.pgle.prediction)
-        found = _Search(bench, on_trial)
+        found = _Search(bench, on_trial, makers)
         proof = found.run(budget) if room else None
         if (
             proof is None
@@ -335,6 +341,18 @@ def _question(request: RehearseRequest) -> dict[str, Any]:
     }
 
 
+ProgramKey = tuple[str, str]
+"""The program before scheduling, and the flags that scheduling reads."""
+
+
+@dataclass(frozen=True)
+class MadeTrial:
+    """A trial, and what its schedule follows from; None if there is no schedule."""
+
+    trial: Trial
+    program: ProgramKey | None = None
+
+
 class Bench:
     """Compiles settings and simulates them; `schedule` may be called from several threads.
 
@@ -349,7 +367,7 @@ class Bench:
 
     def __init__(self, request: RehearseRequest, session: Session) -> None:
         self.request, self.session = request, session
-        self._programs: dict[tuple[str, str], Trial] = {}
+        self._programs: dict[ProgramKey, Trial] = {}
         self._costs: dict[Path, tuple[Profile, int]] = {}
         self._complete: set[Path] = set()
         self._is_whole = (
@@ -383,28 +401,26 @@ class Bench:
             raise UserError(
                 f"does not compile with the profile: {error}", where=request.module
             ) from None
-        self._programs[self._program({})] = self.pgle.trial
+        self._programs[self.program({})] = self.pgle.trial
 
-    def trial(self, setting: Setting) -> Trial:
+    def trial(self, setting: Setting) -> MadeTrial:
         """One setting: its figures, or why there are none; what another has compiled to is not
         simulated again.
         """
         flags, label = setting
         folder = self.folder_of(flags)
         try:
-            same = self._program(flags)
-            known = self._programs.get(same)
-            if known is not None:
-                return replace(known, flags=flags, label=label, same_as=known.label)
-            trial = self.schedule(setting).trial
-            self._programs.setdefault(
-                same, trial
-            )  # another thread may have made the same program meanwhile
-            return trial
+            program = self.program(flags)
+            known = self._programs.get(program)
+            if known is None:
+                known = self.schedule(setting).trial
+                # another thread may have made the same program meanwhile
+                self._programs.setdefault(program, known)
+            return MadeTrial(replace(known, flags=flags, label=label), program)
         except UserError as error:
             if is_full(folder.parent):
                 raise
-            return Trial(flags, label, failure=str(error))
+            return MadeTrial(Trial(flags, label, failure=str(error)))
         finally:
             for made in ("names", *SCHEDULES):
                 shutil.rmtree(folder / made, ignore_errors=True)
@@ -571,7 +587,7 @@ class Bench:
             f"{self.folder_of(flags).name}/names", self.options(flags)
         ).result()
 
-    def _program(self, flags: Flags) -> tuple[str, str]:
+    def program(self, flags: Flags) -> ProgramKey:
         """What a schedule follows from: the program before scheduling, and what else scheduling
         reads.
         """
@@ -580,10 +596,10 @@ class Bench:
             for name, value in flags.items()
             if f"--{name}" in SCHEDULER_FLAGS
         }
+        early = {name: value for name, value in flags.items() if name not in late}
         named = self._named(flags)
-        return self.session.program(named) or str(
-            named.after_optimizations
-        ), json.dumps(late, sort_keys=True)
+        program = self.session.program(named) or json.dumps(early, sort_keys=True)
+        return program, json.dumps(late, sort_keys=True)
 
 
 @contextmanager
@@ -621,11 +637,73 @@ def open_bench(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def _makers(request: RehearseRequest, where: str) -> Iterator[TrialMakers | None]:
+    """What makes trials on other machines; None: the bench makes them here."""
+    if where == PROCESSES:
+        yield None
+        return
+    there = request.absolute()
+    read = (there.module, there.profile, Path(there.python))
+    seen = Seen(tuple(path for path in read if path is not None))
+    with workers(where, AT_ONCE, seen) as found:
+        yield TrialMakers(found, there)
+
+
+@dataclass(frozen=True)
+class TrialMakers:
+    """Other machines that make trials, each on a bench of its own."""
+
+    workers: Workers
+    request: RehearseRequest
+
+    def trials(self, bench: Bench, settings: Sequence[Setting]) -> list[MadeTrial]:
+        """The trials, in the order of the settings."""
+        make = partial(trial_elsewhere, self.request, bench.jaxlib)
+        made = dict(self.workers.results(make, settings))
+        return [made[place] for place in range(len(settings))]
+
+
+_benches: dict[bytes, Bench] = {}  # of this process, if it is a worker; one at most
+
+
+def trial_elsewhere(
+    request: RehearseRequest, jaxlib: str, setting: Setting
+) -> MadeTrial:
+    """`Bench.trial` in a worker, on a bench that is kept for the next trial of the request."""
+    key = pickle.dumps(request)
+    if key not in _benches:
+        release()
+        _benches[key] = _bench_kept(request)
+    bench = _benches[key]
+    if bench.jaxlib != jaxlib:
+        what = f"{request.python} compiles with jaxlib {bench.jaxlib} on a worker, {jaxlib} here"
+        raise UserError(what, where="--executor", remedy=SAME_VERSIONS)
+    made = bench.trial(setting)
+    failure = made.trial.failure.replace(str(bench.request.out), str(request.out))
+    return replace(made, trial=replace(made.trial, failure=failure))
+
+
+def _bench_kept(request: RehearseRequest) -> Bench:
+    """A bench in a temporary folder, until the worker has no more trials of the request."""
+    opened = ExitStack()
+    out = opened.enter_context(TemporaryDirectory(prefix="pgle-trials-"))
+    bench = opened.enter_context(open_bench(replace(request, out=Path(out))))
+    keep(opened.close)
+    keep(_benches.clear)
+    return bench
+
+
 class _Search:
     """The trials of one search."""
 
-    def __init__(self, bench: Bench, on_trial: OnTrial) -> None:
-        self.request, self.bench, self.on_trial = bench.request, bench, on_trial
+    def __init__(
+        self, bench: Bench, on_trial: OnTrial, makers: TrialMakers | None = None
+    ) -> None:
+        self.request = bench.request
+        self.bench = bench
+        self.on_trial = on_trial
+        self.makers = makers
         self.trials: list[Trial] = []
         self.refused: list[str] = []
 
@@ -657,10 +735,9 @@ class _Search:
 
     def _tried(self, settings: Sequence[Setting]) -> list[Trial]:
         """Trials of these settings, several at once, which are not added to those of the search."""
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            made = threads.map(self.bench.trial, settings)
         known = [self.bench.pgle.trial, *self.trials]
-        for trial in made:
+        for made in self._made(settings):
+            trial = self._labelled(made)
             # What another was at the same time, or elsewhere, is the same.
             alike = (
                 other
@@ -675,6 +752,27 @@ class _Search:
             known.append(trial)
             self.on_trial(known[-1], self.bench.pgle.trial)
         return known[1 + len(self.trials) :]
+
+    def _made(self, settings: Sequence[Setting]) -> Iterator[MadeTrial]:
+        """Trials of these settings in their order, by this machine or by others."""
+        if self.makers is not None:
+            yield from self.makers.trials(self.bench, settings)
+            return
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            yield from threads.map(self.bench.trial, settings)
+
+    @cached_property
+    def _labels(self) -> dict[ProgramKey, str]:
+        """The first trial of each program, by its label."""
+        return {self.bench.program({}): self.bench.pgle.trial.label}
+
+    def _labelled(self, made: MadeTrial) -> Trial:
+        """A trial; if an earlier one had the same program, it names that one."""
+        if made.program in self._labels:
+            return replace(made.trial, same_as=self._labels[made.program])
+        if made.program is not None:
+            self._labels[made.program] = made.trial.label
+        return made.trial
 
     def without(self, accepted: Trial) -> dict[str, Trial]:
         """The accepted setting without each of its flags, by flag."""

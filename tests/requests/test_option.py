@@ -99,7 +99,7 @@ def test_every_option_is_explained_on_one_line(request_type: type[Network]) -> N
 def test_a_field_that_is_declared_anew_keeps_its_place() -> None:
     names = [item.name for item in declared(Tune)]
     assert names[:4] == ["profile", "target", "devices", "topology"]
-    assert names[-3:] == ["words", "output", "budget"]
+    assert names[-4:] == ["words", "output", "executor", "budget"]
 
 
 def test_one_host_is_asked_for_by_its_devices() -> None:

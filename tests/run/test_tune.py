@@ -102,7 +102,7 @@ def test_a_full_device_ends_the_search_and_is_no_fault_of_a_setting(
         without_profile=without_profile,
     )
     with nullcontext() if free else pytest.raises(UserError, match="empty file"):
-        assert bench.trial((FLAGS, "a")).failure == "empty file"
+        assert bench.trial((FLAGS, "a")).trial.failure == "empty file"
 
 
 def prove(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:

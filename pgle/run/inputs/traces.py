@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, get_args
 from pgle.errors import UserError, some
 from pgle.files import AnyPath, Progress, read_head
 from pgle.next import Next
+from pgle.requests.kinds import PROCESSES
 from pgle.run.directory.directory import RunDirectory, StageFolder, StageName
-from pgle.run.process.process import executor
+from pgle.run.process.on_worker import Seen
+from pgle.run.process.workers import workers
 from pgle.trace.nsys import REPORT_MAGIC, SQLITE_MAGIC
 from pgle.trace.unread import (
     UNREAD_TABLES,
@@ -33,11 +35,19 @@ PARALLEL_BYTES = (
 )  # inputs from which on other processes read them faster than they start
 
 
-def read_traces(paths: Sequence[AnyPath], *, progress: Progress | None = None) -> Trace:
+def read_traces(
+    paths: Sequence[AnyPath],
+    *,
+    where: str = PROCESSES,
+    progress: Progress | None = None,
+) -> Trace:
     """The activities of all inputs as one table; large inputs are read by several processes.
 
-    They are nsys reports, exports, xplane files, profiler log directories or run directories. One
-    that is given twice counts once. `progress` gets inputs read and inputs.
+    Args:
+        paths: nsys reports, exports, xplane files, profiler log directories or run directories.
+            One that is given twice counts once.
+        where: of the `workers` that read several.
+        progress: gets inputs read and inputs.
     """
     from pgle.trace.table import combine, without_repeats
 
@@ -50,11 +60,12 @@ def read_traces(paths: Sequence[AnyPath], *, progress: Progress | None = None) -
     files = list(named.values())[::-1]
     if len(files) == 1:
         read = [_read(files[0], progress)]
-    elif not _is_long(files):
-        read = _counted(map(_read, files), len(files), progress)
+    elif where == PROCESSES and not _is_long(files):
+        read = _counted(enumerate(map(_read, files)), len(files), progress)
     else:
-        with executor(len(files)) as pool:
-            read = _counted(pool.map(_read, files), len(files), progress)
+        there = tuple(file for file in files if isinstance(file, Path))
+        with workers(where, len(files), Seen(read=there)) as readers:
+            read = _counted(readers.results(_read, files), len(files), progress)
     trace = without_repeats(combine(read))
     if len(files) == len(given):
         return trace
@@ -110,14 +121,15 @@ def _is_long(files: Sequence[AnyPath]) -> bool:
 
 
 def _counted(
-    read: Iterable[Trace], count: int, progress: Progress | None
+    read: Iterable[tuple[int, Trace]], count: int, progress: Progress | None
 ) -> list[Trace]:
-    traces: list[Trace] = []
-    for trace in read:
-        traces.append(trace)
+    """The traces in the order of their places."""
+    traces: dict[int, Trace] = {}
+    for place, trace in read:
+        traces[place] = trace
         if progress is not None:
             progress(len(traces), count)
-    return traces
+    return [traces[place] for place in range(count)]
 
 
 def _read(path: AnyPath, progress: Progress | None = None) -> Trace:

@@ -1,0 +1,207 @@
+"""The workers of an existing Dask cluster, and what runs on them.
+
+Dask runs the tasks of a lost worker again. A worker has one task at a time and one that waits,
+whatever the number of its threads: that bounds its memory, and tasks may change the folder and the
+environment of their process. Versions are compared on every worker, also on those that join later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, TypeVar
+
+from pgle.errors import UserError, some
+from pgle.requests.kinds import DASK
+from pgle.run.process.on_worker import (
+    SAME_VERSIONS,
+    Asker,
+    Look,
+    Seen,
+    difference,
+    end_work,
+    look,
+    run_task,
+    versions,
+)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+CONNECT_S = 10  # for which a scheduler may not answer
+PATIENCE_S = 60  # for which a cluster that works may have no worker
+AT_A_WORKER = 2  # tasks: one that runs, and one that waits for it
+
+TALKATIVE = ("client", "comm", "core", "batched")  # of Dask's loggers
+
+
+class DaskWorkers:
+    """The workers of a cluster that was checked."""
+
+    def __init__(self, client: Any, where: str) -> None:
+        self._client = client
+        self._where = where
+        self._asker = Asker.here()
+
+    def results(
+        self, function: Callable[[T], R], values: Sequence[T]
+    ) -> Iterator[tuple[int, R]]:
+        """As of `Workers`: tasks are handed out as workers become free."""
+        waiting: dict[Any, int] = {}
+        left = iter(enumerate(values))
+        try:
+            while True:
+                # at least one waits, though all workers may be starting again
+                wanted = max(AT_A_WORKER * len(self._client.nthreads()), 1)
+                free = max(wanted - len(waiting), 0)
+                for place, value in islice(left, free):
+                    task = self._client.submit(
+                        run_task, self._asker, function, value, pure=False
+                    )
+                    waiting[task] = place
+                if not waiting:
+                    return
+                for done in self._some_done(list(waiting)):
+                    yield waiting.pop(done), done.result()
+        finally:
+            with suppress(Exception):  # the cluster may be gone
+                self._client.cancel(list(waiting))
+
+    def _some_done(self, tasks: Sequence[Any]) -> Sequence[Any]:
+        """The tasks that have ended, at least one."""
+        from distributed import wait
+
+        while True:
+            try:
+                with self._client.as_current():
+                    return list(wait(tasks, PATIENCE_S, "FIRST_COMPLETED").done)
+            except TimeoutError:
+                if not self._client.nthreads():
+                    raise _lost(self._where) from None
+
+
+@contextmanager
+def connected(where: str, seen: Seen) -> Iterator[DaskWorkers]:
+    """A cluster whose workers have the versions of this machine and see its paths."""
+    place = f"--executor {where}"
+    try:
+        from distributed import CancelledError, Client, KilledWorker
+        from distributed.comm.core import CommClosedError
+    except ImportError:
+        raise UserError(
+            "needs Dask", where=place, remedy="pip install 'pgle[dask]'"
+        ) from None
+    address = where.replace(DASK, "tcp://", 1)
+    with _quiet():
+        try:
+            client = Client(address, timeout=CONNECT_S, set_as_default=False)
+        except (OSError, ValueError, TimeoutError):
+            remedy = (
+                "start it (dask scheduler), or name the host and port that it prints"
+            )
+            raise UserError(
+                "no Dask scheduler answers", where=place, remedy=remedy
+            ) from None
+        try:
+            _check(client, place, seen)
+            yield DaskWorkers(client, place)
+            _release(client)
+        except KilledWorker as error:
+            raise UserError(
+                f"workers were killed by one task, the last {error.last_worker.address}, "
+                "most likely for memory",
+                where=place,
+                remedy="give each worker more: dask worker --memory-limit",
+            ) from None
+        except (CancelledError, CommClosedError):
+            raise _lost(place) from None
+        finally:
+            with suppress(Exception):  # the cluster may be gone
+                client.close(timeout=CONNECT_S)
+
+
+def _lost(place: str) -> UserError:
+    remedy = "start it again, and give the same command"
+    return UserError(
+        "the cluster or all its workers are gone", where=place, remedy=remedy
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Lost connections are told once, by us."""
+    logs = [logging.getLogger(f"distributed.{name}") for name in TALKATIVE]
+    before = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for log, level in zip(logs, before, strict=True):
+            log.setLevel(level)
+
+
+def _check(client: Any, place: str, seen: Seen) -> None:
+    """Raise `UserError` if a worker would answer otherwise, or not at all."""
+    try:
+        client.wait_for_workers(1, timeout=CONNECT_S)
+    except TimeoutError:
+        raise UserError(
+            "the cluster has no workers",
+            where=place,
+            remedy=f"start some: dask worker {place.rpartition('/')[2]} --nthreads 1",
+        ) from None
+    names = sorted(client.nthreads())
+    with _token(seen.written) as token:
+        paths = [str(path.absolute()) for path in (Path.cwd(), *seen.read)]
+        if token is not None:
+            paths.append(token)
+        found = client.run(look, tuple(dict.fromkeys(paths)), on_error="return")
+    ours = versions()
+    for name in names:
+        look_of = found.get(name)
+        if look_of is None or isinstance(look_of, OSError):
+            continue  # it was lost meanwhile; tasks compare versions, too
+        if not isinstance(look_of, Look):
+            raise UserError(
+                f"worker {name} cannot run pgle ({look_of})",
+                where=place,
+                remedy=f"install pgle {ours['pgle']} there",
+            )
+        if wrong := difference(look_of.versions, ours):
+            raise UserError(
+                f"worker {name} has {wrong}", where=place, remedy=SAME_VERSIONS
+            )
+        if token in look_of.missing:
+            raise UserError(
+                f"worker {name} does not see the folder {seen.written}",
+                where=place,
+                remedy="choose one that all machines share: -o DIR",
+            )
+        if look_of.missing:
+            raise UserError(
+                f"worker {name} does not see {some(look_of.missing, 2)}",
+                where=place,
+                remedy="put it on a file system that all machines share",
+            )
+
+
+@contextmanager
+def _token(folder: Path | None) -> Iterator[str | None]:
+    """A file in a folder that tasks write into: whoever sees it has the same folder."""
+    if folder is None:
+        yield None
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile(dir=folder.absolute(), prefix=".pgle-seen-") as token:
+        yield token.name
+
+
+def _release(client: Any) -> None:
+    """Let workers end what tasks kept for the next one."""
+    with suppress(Exception):  # a worker that is gone keeps nothing
+        client.run(end_work)

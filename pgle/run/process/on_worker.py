@@ -1,0 +1,147 @@
+"""What runs on a worker of another machine: a look at its versions and paths, and tasks.
+
+A task runs in the folder of the process that asks for it, with its flags. A worker process has one
+task at a time, so that a task may change both.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import TypeVar
+
+import pgle
+from pgle.errors import UserError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+TRAVELS = ("XLA_", "JAX_", "TF_", "PGLE_", "NCCL_")
+"""What variables begin with that a task has as this machine has them. Others are the worker's own:
+an environment may hold credentials, and Dask does not encrypt by itself.
+"""
+PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+"""Variables that travel, too, since programs and folders are the same everywhere."""
+
+
+SAME_VERSIONS = "install the same versions in both environments"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What each machine must see as this one does."""
+
+    read: tuple[Path, ...] = ()  # files and folders that tasks read
+    written: Path | None = None  # a folder that tasks write into
+
+
+@dataclass(frozen=True)
+class Asker:
+    """What a task takes over from the process that asks for it."""
+
+    folder: str
+    environment: Mapping[str, str]  # only variables that travel
+    versions: Mapping[str, str]
+
+    @classmethod
+    def here(cls) -> Asker:
+        """This process."""
+        own = {name: value for name, value in os.environ.items() if _travels(name)}
+        return cls(str(Path.cwd()), own, versions())
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a worker is and sees."""
+
+    versions: Mapping[str, str]
+    missing: tuple[str, ...]  # paths that are not there
+
+
+def look(paths: Sequence[str]) -> Look:
+    """This process, and which of the paths it does not see."""
+    missing = tuple(path for path in paths if not Path(path).exists())
+    return Look(versions(), missing)
+
+
+@cache
+def versions() -> Mapping[str, str]:
+    """What decides an answer, by name; ``none`` if it is not installed."""
+    found = {"Python": platform.python_version(), "pgle": pgle.__version__}
+    for name in ("jax", "jaxlib"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "none"
+    return found
+
+
+def difference(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
+    """The first version that differs, in words; empty if all agree."""
+    for name, version in ours.items():
+        if theirs.get(name) != version:
+            return f"{name} {theirs.get(name)}, this machine {version}"
+    return ""
+
+
+_ONE_TASK = threading.Lock()
+
+
+_kept: list[Callable[[], None]] = []
+
+
+def keep(end: Callable[[], None]) -> None:
+    """Have a function called when this process, a worker, gets no more tasks of a kind: it ends
+    what a task has left for the next one.
+    """
+    _kept.append(end)
+
+
+def release() -> None:
+    """End what tasks have left in this process."""
+    while _kept:
+        _kept.pop()()
+
+
+def end_work() -> None:
+    """End what tasks have kept in this process."""
+    with _ONE_TASK:
+        release()
+
+
+def run_task(asker: Asker, function: Callable[[T], R], value: T) -> R:
+    """A task, in the folder and environment of the process that asks for it."""
+    with _ONE_TASK:
+        if wrong := difference(versions(), asker.versions):
+            raise UserError(
+                f"a worker has {wrong}", where="--executor", remedy=SAME_VERSIONS
+            )
+        with _as(asker):
+            return function(value)
+
+
+@contextmanager
+def _as(asker: Asker) -> Iterator[None]:
+    before = dict(os.environ)
+    folder = Path.cwd()
+    for name in [name for name in os.environ if _travels(name)]:
+        del os.environ[name]
+    os.environ.update(asker.environment)
+    os.chdir(asker.folder)
+    try:
+        yield
+    finally:
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _travels(name: str) -> bool:
+    return name in PATHS or name.startswith(TRAVELS)
