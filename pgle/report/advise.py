@@ -9,11 +9,12 @@ from pathlib import Path
 
 from pgle.errors import many
 from pgle.next import Commands, Sentence, to_way
-from pgle.report import account, text
+from pgle.report import account, charts, text
 from pgle.report.page import figures
 from pgle.report.page.value import (
     Advice,
     Cell,
+    Chart,
     Page,
     Prose,
     Saving,
@@ -25,6 +26,7 @@ from pgle.report.page.value import (
 )
 from pgle.report.rehearse import flags_note
 from pgle.report.text import live, near, phases
+from pgle.report.timeline import PARTS
 from pgle.run.advise import Advised, Attempt, OnAttempt, Tried
 from pgle.run.alternatives import OF_COMMAND, Alternative, Kind
 from pgle.run.capture.captured import ComparedValues
@@ -64,6 +66,7 @@ def advise_page(found: Advised, picture: Path | None = None) -> Page:
         "predicted from estimated costs",
     )
     sections = (
+        Section("steps", "Before and after", (_chart(found),), open=True),
         Section("edits", "What each alternative is", (_edits(found),)),
         account.section(found.account),
         Section("method", "How it is judged", (Prose(METHOD),)),
@@ -101,15 +104,52 @@ METHOD = (
 def headline(found: Advised) -> tuple[str, Tone]:
     """The answer in one line, and its tone."""
     best = found.best
+    least = figures.share(LEAST_GAIN)
     stopped = "Stopped. " if found.interrupted else ""
-    if best is None:
-        compiled = sum(item.tried is not None for item in found.attempts)
-        if not compiled and found.unchanged == 0:
-            return f"{stopped}Found no alternative to try", ""
-        least = figures.share(LEAST_GAIN)
-        return f"{stopped}No alternative is surely {least} shorter", ""
-    least = figures.share(best.least)
-    return f"{stopped}{best.name} shortens the step by {least} or more", "good"
+    if best is not None:
+        shorter = figures.share(best.least)
+        return f"{stopped}{best.name} shortens the step by {shorter} or more", "good"
+    if found.interrupted:
+        return f"Stopped: nothing that was tried is surely {least} shorter", ""
+    if not found.unchanged and all(item.tried is None for item in found.attempts):
+        return "Nothing to gain: found no alternative to try", ""
+    return f"Nothing to gain: no alternative is surely {least} shorter", ""
+
+
+MOST_SHOWN = 6  # alternatives in the picture
+
+
+def _chart(found: Advised) -> Chart:
+    """The step as it is, and with the alternatives, all on one axis."""
+    compiled = [(item.name, item.tried) for item in found.ranked if item.tried]
+    steps = [(AS_IT_IS, found.base), *compiled[:MOST_SHOWN]]
+    most_us = max(tried.step_us for _, tried in steps)
+    up = charts.times(0.0, most_us * 1.15)
+    across = charts.columns([str(place) for place in range(len(steps))])
+    room = 42 + 17 * len(steps)
+    plot = charts.Plot(
+        "Step, predicted", across, up, 170 + room, charts.Margins(bottom=room)
+    )
+    plot.key(PARTS.items())
+    said = []
+    for place, (name, tried) in enumerate(steps):
+        plot.stack(place, _parts_of(tried))
+        shown = figures.time(tried.step_us)
+        plot.text("name", (place + 0.5, tried.step_us), shown, dy=-4)
+        plot.caption(place - 1, f"{place}: {name}")
+        said.append(f"{name} {shown}")
+    return charts.drawn([plot], "; ".join(said))
+
+
+def _parts_of(tried: Tried) -> dict[str, float]:
+    """The parts of a step in microseconds, by their colour."""
+    parts = tried.prediction.timeline.breakdown
+    return {
+        "compute": parts.compute_us,
+        "exposed": parts.exposed_communication_us,
+        "copy": parts.exposed_copy_us,
+        "idle": parts.idle_us,
+    }
 
 
 def _table(found: Advised) -> Table:
@@ -251,7 +291,7 @@ def commands(found: Advised) -> Commands:
         return (Sentence.of("measure the step before and after the edit"),)
     if found.interrupted:
         return (Sentence.of("stopped before all alternatives were tried"),)
-    return (Sentence.of("none of these alternatives is worth an edit"),)
+    return (Sentence.of("nothing that was tried is worth an edit"),)
 
 
 @contextmanager

@@ -15,12 +15,11 @@ import attrs
 
 from pgle.account.pieces import parts_of
 from pgle.account.scheduled import account_of_schedule
-from pgle.account.value import Account
-from pgle.errors import UserError, WorkloadError, cut, one_line
+from pgle.account.value import Account, OpportunityKind
+from pgle.errors import UserError, WorkloadError, cut, in_percent, one_line
 from pgle.next import Next
 from pgle.requests.predictions import Advise, Rehearse
 from pgle.run.alternatives import (
-    BY_HAND,
     Alternative,
     Kind,
     Written,
@@ -28,7 +27,7 @@ from pgle.run.alternatives import (
     data_elements,
     text_of,
 )
-from pgle.run.capture.captured import CallSite, ComparedValues, partitioned
+from pgle.run.capture.captured import ComparedValues, partitioned
 from pgle.run.compiler.compile import (
     Compiler,
     CompileResult,
@@ -242,6 +241,7 @@ class _Trials:
         account = account_of_schedule(
             base.compiled.scheduled, base.prediction, request.hardware
         )
+        account = told_of_trials(account, self.attempts)
         return Advised(
             request=request,
             base=base,
@@ -294,7 +294,7 @@ class _Trials:
         """What became of some changes; None if they change nothing."""
         try:
             module, sites = self.variants.made(changes, self.out / name / "captured")
-            changes = tuple(change.at(_by_hand(sites)) for change in changes)
+            changes = tuple(change.at(sites) for change in changes)
             program = module.read_bytes()
             if program == self.request.module.read_bytes():
                 return None
@@ -375,19 +375,36 @@ class _Trials:
         return found
 
 
+OPPORTUNITIES = {
+    OpportunityKind.ATTENTION: Kind.ATTENTION,
+    OpportunityKind.REMAT: Kind.REMAT,
+    OpportunityKind.PRECISION: Kind.PRECISION,
+    OpportunityKind.DONATION: Kind.DONATION,
+}
+"""What is tried of an opportunity of the account."""
+
+
+def told_of_trials(account: Account, attempts: Sequence[Attempt]) -> Account:
+    """The account, each opportunity with the best that trying its edit has shown."""
+    found = []
+    for item in account.opportunities:
+        kind = OPPORTUNITIES.get(item.kind)
+        tried = [
+            one
+            for one in attempts
+            if one.gained is not None and [each.kind for each in one.changes] == [kind]
+        ]
+        if tried:
+            best = max(tried, key=lambda one: one.least)
+            shown = f"{in_percent(-best.least)}, {best.name}, {best.verdict}"
+            item = replace(item, tried=shown.replace("-", "−"))
+        found.append(item)
+    return replace(account, opportunities=tuple(found))
+
+
 def differing(values: ComparedValues) -> str:
     """How far values are apart, in a clause."""
     return f"values differ by {values.difference:.2%}, rounding explains {values.tolerance:.2%}"
-
-
-def _by_hand(sites: Sequence[CallSite]) -> list[str]:
-    """Where attention that is written by hand was replaced."""
-    found = (
-        site.where
-        for site in sites
-        if site.kind == Kind.ATTENTION and site.now == BY_HAND
-    )
-    return list(dict.fromkeys(found))
 
 
 def _as(other: Attempt, changes: tuple[Alternative, ...]) -> Attempt:

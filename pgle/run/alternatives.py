@@ -92,11 +92,14 @@ class Alternative:
             return self.value
         return f"{self.kind} {self.value}"
 
-    def at(self, places: Sequence[str]) -> Alternative:
-        """The same where it was found, if it was made wherever it can be."""
-        if self.where != BY_HAND or not places:
+    def at(self, sites: Sequence[CallSite]) -> Alternative:
+        """The same where it was found in a program, if it was made wherever it can be."""
+        found = [site for site in sites if site.now == BY_HAND]
+        if self.where != BY_HAND or not found:
             return self
-        return replace(self, where=", ".join(places), made_at=BY_HAND)
+        where = ", ".join(dict.fromkeys(site.where for site in found))
+        edit = self.edit.replace("…", found[0].options)
+        return replace(self, where=where, edit=edit, made_at=BY_HAND)
 
     @property
     def switch(self) -> Mapping[str, str]:

@@ -169,12 +169,13 @@ def test_attention_written_by_hand_is_fused_and_its_values_are_compared(
     program = tmp_path / "by_hand.py"
     program.write_text(BY_HAND_PROGRAM)
     monkeypatch.chdir(tmp_path)
-    change = Alternative(Kind.ATTENTION, BY_HAND, "cudnn", "")
+    change = Alternative(Kind.ATTENTION, BY_HAND, "cudnn", "attend(q, k, v, …)")
     changed = captured(tmp_path / "after", program, change)
     assert "cudnn" in changed
     assert "stablehlo.exponential" not in changed
     (site,) = read_captured(tmp_path / "after").sites
     assert (site.where, site.now) == ("by_hand.py:6", "by hand")
+    assert change.at([site]).edit == "attend(q, k, v, scale=0.25)"
     values = compare_values(
         [sys.executable, str(program)],
         tmp_path / "values",

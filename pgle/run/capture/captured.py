@@ -179,6 +179,7 @@ class CallSite:
     where: str  # ``train.py:41``
     now: str = ""  # its setting: implementation, policy, unrolled iterations
     length: int = 0  # iterations of a scan
+    options: str = ""  # of the fused call in place of attention by hand
 
 
 @dataclass(frozen=True)

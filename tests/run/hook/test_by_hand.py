@@ -78,10 +78,6 @@ def unshifted(q: Any, k: Any, v: Any) -> Any:
     return weighted(powers / jnp.sum(powers, axis=-1)[..., None], v)
 
 
-def by_logarithm(q: Any, k: Any, v: Any) -> Any:
-    return weighted(jnp.exp(jax.nn.log_softmax(product(q, k) / 4)), v)
-
-
 def widened(q: Any, k: Any, v: Any) -> Any:
     q, k, wide = (one.astype(jnp.float32) for one in (q, k, v))
     weights = jax.nn.softmax(masked(product(q, k) * D**-0.5), axis=-1)
@@ -90,6 +86,11 @@ def widened(q: Any, k: Any, v: Any) -> Any:
 
 def added(q: Any, k: Any, v: Any) -> Any:
     bias = jnp.where(CAUSAL, 0.0, -1e10)[None, None]
+    return weighted(jax.nn.softmax(product(q, k) / 8 + bias), v)
+
+
+def triangle(q: Any, k: Any, v: Any) -> Any:
+    bias = jnp.triu(jnp.ones((S, S)), 1) * -1e9
     return weighted(jax.nn.softmax(product(q, k) / 8 + bias), v)
 
 
@@ -108,7 +109,7 @@ SPELLINGS: list[Attend] = [
     usual,
     divided,
     unshifted,
-    by_logarithm,
+    triangle,
     widened,
     added,
     hidden,

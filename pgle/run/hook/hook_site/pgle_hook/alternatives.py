@@ -110,22 +110,24 @@ class Alternatives:
         for node in graph.nodes:
             attention = by_hand.find(self._jax, node)
             if attention is not None:
-                self._note_by_hand(node)
+                self._note_by_hand(node, attention)
                 how = "xla" if SetAside.is_on() else "cudnn"
                 attend = functools.partial(self._attend, implementation=how)
                 found[id(node)] = by_hand.replacement(self._jax, attention, attend)
         return found
 
-    def _note_by_hand(self, node):
+    def _note_by_hand(self, node, attention):
         frames = guarded(lambda: jax_private.frames_of(node.eqn)) or []
         own = (frame for frame in frames if is_own(frame[0]))
         path, line = next(own, ("", 0))
         where = "%s:%d" % (_shown(os.path.abspath(path)), line) if path else ""
-        self._note("attention", where, BY_HAND, 0)
+        options = guarded(lambda: by_hand.described(self._jax, attention)) or ""
+        self._note("attention", where, BY_HAND, options=options)
 
-    def _note(self, kind, where, now, length):
+    def _note(self, kind, where, now, length=0, options=""):
         """Note a call site; what pgle itself traces has none."""
         site = {"kind": kind, "where": where, "now": now, "length": length}
+        site["options"] = options
         if not SetAside.is_on():
             guarded(lambda: self._record.site(site))
 

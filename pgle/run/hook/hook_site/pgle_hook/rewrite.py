@@ -10,7 +10,7 @@ import importlib
 from pgle_hook import SetAside, jax_private
 
 MOST_ELEMENTS = 1 << 24  # of a constant that is evaluated
-INLINED = ("pjit", "jit", "closed_call", "core_call")
+INLINED = ("pjit", "jit")
 REBUILT = ("scan", "checkpoint", "remat2", "remat")
 
 
@@ -101,13 +101,9 @@ def _inlined(eqn):
     """The function that an operation only calls, or None."""
     if eqn.primitive.name not in INLINED:
         return None
-    shardings = (
-        *eqn.params.get("in_shardings", ()),
-        *eqn.params.get("out_shardings", ()),
-    )
+    shardings = (*eqn.params["in_shardings"], *eqn.params["out_shardings"])
     is_plain = all(type(one).__name__ == "UnspecifiedValue" for one in shardings)
-    inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
-    return inner if is_plain and hasattr(inner, "consts") else None
+    return eqn.params["jaxpr"] if is_plain else None
 
 
 def _look_inside(node):
@@ -129,7 +125,7 @@ def constant_of(jax, value):
     node = value.node
     if node is None or _size(value) > MOST_ELEMENTS or len(node.outs) > 1:
         return None
-    if node.name.startswith("random") or any(map(_inner_of, [node])):
+    if node.name.startswith("random"):
         return None
     taken = [constant_of(jax, one) for one in node.ins]
     if any(one is None for one in taken):
@@ -189,35 +185,28 @@ class Rewriter:
 
     def __call__(self, function):
         """A function that computes the same with operations replaced."""
+        jax = self._jax
 
         def rewritten(*args, **options):
-            jax = self._jax
             leaves, structure = jax.tree_util.tree_flatten((args, options))
-            places = [at for at, leaf in enumerate(leaves) if _is_array(jax, leaf)]
-            kept = []
+            places = [at for at, leaf in enumerate(leaves) if hasattr(leaf, "dtype")]
+            trees = []
 
             def flat(*arrays):
                 filled = list(leaves)
                 for place, array in zip(places, arrays):
                     filled[place] = array
                 args, options = jax.tree_util.tree_unflatten(structure, filled)
-                results = function(*args, **options)
-                found, shape = jax.tree_util.tree_flatten(results)
-                where = [at for at, leaf in enumerate(found) if _is_array(jax, leaf)]
-                kept[:] = [(found, shape, where)]
-                return [found[at] for at in where]
+                found, tree = jax.tree_util.tree_flatten(function(*args, **options))
+                trees.append(tree)
+                return found
 
             arrays = [leaves[at] for at in places]
-            closed = jax.make_jaxpr(flat)(*arrays)
             before = self.replaced
-            made = self.evaluate(closed, arrays)
+            made = self.evaluate(jax.make_jaxpr(flat)(*arrays), arrays)
             if self.replaced == before:
                 return function(*args, **options)
-            found, shape, where = kept[0]
-            results = list(found)
-            for place, array in zip(where, made):
-                results[place] = array
-            return jax.tree_util.tree_unflatten(shape, results)
+            return jax.tree_util.tree_unflatten(trees[-1], made)
 
         return rewritten
 
@@ -269,8 +258,8 @@ class Rewriter:
         is_closed = hasattr(inner, "consts")
         core = importlib.import_module("jax.extend.core")
         closed = inner if is_closed else core.ClosedJaxpr(inner, ())
-        count = node.params.get("num_consts", 0) if node.name == "scan" else 0
-        constants = [constant_of(self._jax, one) for one in node.ins[:count]]
+        held = node.ins[: node.params.get("num_consts", 0)]
+        constants = [constant_of(self._jax, one) for one in held]
         shapes = [_shape(self._jax, var.aval) for var in closed.jaxpr.invars]
         before = self.replaced
         rewritten = self._jax.make_jaxpr(
@@ -282,12 +271,6 @@ class Rewriter:
             raise ValueError("a rewritten checkpoint holds constants")
         new = rewritten if is_closed else rewritten.jaxpr
         return _bind(node, taken, dict(node.params, jaxpr=new))
-
-
-def _is_array(jax, leaf):
-    return isinstance(leaf, (jax.Array, jax.core.Tracer)) or (
-        hasattr(leaf, "shape") and hasattr(leaf, "dtype")
-    )
 
 
 def _shape(jax, aval):
