@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 import numpy as np
 
@@ -22,9 +21,11 @@ from pgle.report.page import figures
 from pgle.report.page.value import Chart, Page, Section
 from pgle.run.analyze import Analysis
 from pgle.steps.compare import Comparison
+from pgle.steps.series import Side
 from pgle.xla.targets import Hardware
 
 FEWEST = 3  # steps of a chart over time
+SLOW = 8  # slow steps that its words name
 MOST_COLUMNS = 40  # of the map of waits; longer runs are averaged
 MOST_RANKS = 32  # of the same: the ranks that the others wait for most
 CHANGES = 8  # bars of a waterfall, besides the rest
@@ -89,60 +90,86 @@ def steps_chart(parts: StepParts, note: str = "") -> Chart:
     us = parts.times_us
     title = f"{len(numbers)} steps over time{note}"
     plot = _over_time(title, [numbers], [us], "execution")
-    slow = [place for place, item in enumerate(parts.steps) if item.is_slow]
-    for place, number in enumerate(numbers):
-        about = f"execution {number}: {figures.time(us[place])}"
-        plot.dot("point", (number, us[place]), about=about)
+    for number, time_us in zip(numbers, us, strict=True):
+        about = f"execution {number}: {figures.time(time_us)}"
+        plot.dot("point", (number, time_us), about=about)
+    median = figures.time(np.median(us))
+    words = (
+        f"{len(numbers)} steps, {_ends(us)}, median {median}",
+        _draw_slow(plot, parts),
+        _draw_pattern(plot, parts),
+    )
+    return charts.drawn([plot], "; ".join(filter(None, words)))
+
+
+def _draw_slow(plot: Plot, parts: StepParts) -> str:
+    """Ring the slow steps and label the first; return the numbers of the first ones in words."""
+    slow = [
+        (item.execution, us)
+        for item, us in zip(parts.steps, parts.times_us, strict=True)
+        if item.is_slow
+    ]
+    if not slow:
+        return ""
     for place in slow:
-        plot.dot("slow", (numbers[place], us[place]), 6)
-    for place in slow[:1]:
-        plot.text("bad", (numbers[place], us[place]), "slow", "start", dx=10)
-    said = [f"{len(numbers)} steps, {_ends(us)}, median {figures.time(np.median(us))}"]
-    if slow:
-        named = ", ".join(str(numbers[place]) for place in slow[:8])
-        said.append(f"slow: {named}")
-    for pattern in parts.patterns[:1]:
-        level = np.exp(pattern.fitted)
-        scale = float(np.median(us / level))
-        line = list(zip(numbers, (scale * level).tolist(), strict=True))
-        plot.path("mark", line)
-        words = pattern.describe(numbers, "execution")
-        plot.text("mark", (plot.x.low, plot.y.high), words, "start", dy=-8)
-        said.append(words)
-    return charts.drawn([plot], "; ".join(said))
+        plot.dot("slow", place, 6)
+    plot.text("bad", slow[0], "slow", "start", dx=10)
+    numbers = ", ".join(str(number) for number, _ in slow[:SLOW])
+    return f"slow: {numbers}"
+
+
+def _draw_pattern(plot: Plot, parts: StepParts) -> str:
+    """Draw the clearest pattern of the steps as a line; return it in words, empty without one."""
+    if not parts.patterns:
+        return ""
+    pattern = parts.patterns[0]
+    numbers = [item.execution for item in parts.steps]
+    level = np.exp(pattern.fitted)
+    scale = float(np.median(parts.times_us / level))
+    plot.path("mark", list(zip(numbers, (scale * level).tolist(), strict=True)))
+    words = pattern.describe(numbers, "execution")
+    plot.text("mark", (plot.x.low, plot.y.high), words, "start", dy=-8)
+    return words
 
 
 def sides_chart(found: Comparison) -> Chart | None:
     """The steady steps of both sides by their number, with their medians; None without steps."""
-    sides = (found.base, found.new)
-    runs = [[run for run in side.runs if len(run)] for side in sides]
-    if not all(runs):
+    base = [run for run in found.base.runs if len(run)]
+    new = [run for run in found.new.runs if len(run)]
+    if not base or not new:
         return None
-    every = list(chain.from_iterable(runs))
+    every = [*base, *new]
+    title = "Steady steps of both sides"
+    if any(run.series.simulated for run in every):
+        title = f"{title}, simulated"
     numbers = [run.step.tolist() for run in every]
     us = [run.step_time_s * 1e6 for run in every]
-    is_simulated = any(run.series.simulated for run in every)
-    title = "Steady steps of both sides"
-    if is_simulated:
-        title = f"{title}, simulated"
     plot = _over_time(title, numbers, us, "step")
-    said = []
-    named: dict[str, str] = {}
-    for side, of, style in zip(sides, runs, ("first", "point"), strict=True):
-        for run in of:
-            points = zip(
-                run.step.tolist(), (run.step_time_s * 1e6).tolist(), strict=True
-            )
-            for point in points:
-                plot.dot(style, point, 2)
-        median_us = side.median_s * 1e6
-        plot.line("thin", (plot.x.low, median_us), (plot.x.high, median_us))
-        named[style] = f"{cut(printable(side.label), 20)} {figures.time(median_us)}"
-        said.append(
-            f"{printable(side.label)}: {side.steps} steps, median {figures.time(median_us)}"
-        )
-    plot.key(named.items())
-    return charts.drawn([plot], "; ".join(said))
+    _draw_side(plot, found.base, "first")
+    _draw_side(plot, found.new, "point")
+    key = (("first", _side_label(found.base)), ("point", _side_label(found.new)))
+    plot.key(key)
+    words = "; ".join(map(_side_words, (found.base, found.new)))
+    return charts.drawn([plot], words)
+
+
+def _draw_side(plot: Plot, side: Side, style: str) -> None:
+    """Draw the steps of a side as dots, and their median as a line."""
+    for run in side.runs:
+        us = (run.step_time_s * 1e6).tolist()
+        for point in zip(run.step.tolist(), us, strict=True):
+            plot.dot(style, point, 2)
+    median_us = side.median_s * 1e6
+    plot.line("thin", (plot.x.low, median_us), (plot.x.high, median_us))
+
+
+def _side_label(side: Side) -> str:
+    return f"{cut(printable(side.label), 20)} {figures.time(side.median_s * 1e6)}"
+
+
+def _side_words(side: Side) -> str:
+    median = figures.time(side.median_s * 1e6)
+    return f"{printable(side.label)}: {side.steps} steps, median {median}"
 
 
 def _over_time(
@@ -154,19 +181,12 @@ def _over_time(
     room = max((high - low) * 0.15, high * 0.01)
     first = min(map(min, numbers))
     last = max(map(max, numbers))
-    ends = (first, last) if last > first else (first - 1, first + 1)
-    across = charts.linear(
-        ends[1] + (ends[1] - ends[0]) * 0.02,
-        figures.count,
-        low=ends[0] - (ends[1] - ends[0]) * 0.02,
-        label=what,
-    )
-    return Plot(
-        title,
-        _whole(across),
-        charts.times(max(low - room, 0.0), high + room),
-        margins=Margins(left=70),
-    )
+    if last == first:
+        first, last = first - 1, first + 1
+    margin = (last - first) * 0.02
+    across = charts.linear(last + margin, figures.count, low=first - margin, label=what)
+    up = charts.times(max(low - room, 0.0), high + room)
+    return Plot(title, _whole(across), up, margins=Margins(left=70))
 
 
 def _whole(axis: Axis) -> Axis:
@@ -278,11 +298,9 @@ def waits_chart(step: MeasuredStep) -> Chart | None:
     pieces = np.array_split(waited_us[:, order], columns)
     cells = np.array([piece.mean(axis=0) for piece in pieces])
     names = [_row_name(step.rank_name(step.windows[at].device)) for at in order]
-    each = (
-        ""
-        if columns == steps
-        else f", {steps // columns} to {-(-steps // columns)} a column"
-    )
+    each = ""
+    if columns < steps:
+        each = f", {steps // columns} to {-(-steps // columns)} a column"
     ends = ((0.5, "first"), (columns - 0.5, "last")) if columns > 1 else ()
     across = Axis(0.0, columns, ends, f"{steps} steps{each}")
     plot = Plot(
@@ -297,11 +315,11 @@ def waits_chart(step: MeasuredStep) -> Chart | None:
         _waits_row(plot, row, cells[:, row], most_us)
         mean = (columns, row + 0.5)
         plot.text("name", mean, figures.time(mean_us[at]), "start", dx=6)
-    said = (
+    waits = [
         f"{name}: {figures.time(mean_us[at])}"
         for name, at in zip(names, order, strict=True)
-    )
-    words = f"The other ranks wait in a step for {'; '.join(said)}"
+    ]
+    words = f"The other ranks wait in a step for {'; '.join(waits)}"
     return charts.drawn([plot], words)
 
 
@@ -370,43 +388,74 @@ def roofline(
         note: what the title ends with: ``, simulated``.
     """
     points = [_point(item, hardware) for item in kernels]
-    peaks = {"f32": hardware.tflops["f32"]}
-    for item in kernels:
-        if item.work is not None and item.work.flops:
-            name = f"{item.work.dtype} products"
-            peaks[name] = item.work.peak_tflops(hardware)
-    memory = hardware.memory_gb_s / 1e3  # 10^12 bytes a second
-    top = max(*peaks.values(), *(point.tflops for point in points)) * 2
-    ridge = max(peaks.values()) / memory
-    left = min(*(point.intensity for point in points), ridge / 10) / 2
-    right = max(*(point.intensity for point in points), ridge) * 4
-    bottom = min(*(point.tflops for point in points), memory * left) / 5
-    listed = points[:NAMED]
-    captions = 17 * len(listed)
-    across = charts.logarithmic(left, right, _plain, label="operations for each byte")
-    up = charts.logarithmic(bottom, top, _plain, label="10¹² operations a second")
-    title = f"{len(points)} costliest kernels, roofline of {hardware.name}{note}"
-    margins = Margins(left=52, top=60, bottom=60 + captions)
-    plot = Plot(title, across, up, 300 + captions, margins)
-    highest = max(peaks.values())
-    plot.line("level", (left, memory * left), (ridge, highest))
-    speed = f"{hardware.memory_gb_s:,.0f} GB/s"
-    middle = ridge / 3
-    plot.text("tick", (middle, memory * middle), speed, "end", dx=-8, dy=-2)
-    for name, peak in peaks.items():
-        plot.line("level", (peak / memory, peak), (right, peak))
-        plot.text("tick", (right, peak), f"{name} {peak:,.4g}", "end", dx=-2, dy=-5)
+    roof = _roof(kernels, hardware)
+    plot = _roofline_plot(points, roof, f"roofline of {hardware.name}{note}")
+    _draw_roof(plot, roof, f"{hardware.memory_gb_s:,.0f} GB/s")
     _draw_points(plot, points)
-    for line, point in enumerate(listed):
-        plot.caption(
-            line, f"{line + 1}  {cut(printable(point.name), 36)}, {_reached(point)}"
-        )
+    for line, point in enumerate(points[:NAMED]):
+        name = cut(printable(point.name), 36)
+        plot.caption(line, f"{line + 1}  {name}, {_reached(point)}")
     words = (
         f"{number}. {point.name}: {point.intensity:,.3g} operations for each byte, "
         f"{point.tflops:,.3g}·10¹² a second, {_reached(point)}"
         for number, point in enumerate(points, start=1)
     )
     return charts.drawn([plot], printable("; ".join(words)))
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """The limits of a GPU: 10^12 operations a second by kind, and 10^12 bytes a second."""
+
+    peaks: Mapping[str, float]
+    memory: float
+
+    @property
+    def highest(self) -> float:
+        """The largest of the peaks."""
+        return max(self.peaks.values())
+
+    @property
+    def ridge(self) -> float:
+        """Operations for each byte from which on memory is no limit of the largest peak."""
+        return self.highest / self.memory
+
+
+def _roof(kernels: Sequence[MeasuredInstruction], hardware: Hardware) -> Roof:
+    """The limits for these kernels: the peak of each type that they multiply, and of f32."""
+    peaks = {"f32": hardware.tflops["f32"]}
+    for item in kernels:
+        if item.work is not None and item.work.flops:
+            name = f"{item.work.dtype} products"
+            peaks[name] = item.work.peak_tflops(hardware)
+    return Roof(peaks, hardware.memory_gb_s / 1e3)
+
+
+def _roofline_plot(points: Sequence[RooflinePoint], roof: Roof, of: str) -> Plot:
+    """Logarithmic axes around points and roof, with room for the captions below."""
+    intensities = [point.intensity for point in points]
+    speeds = [point.tflops for point in points]
+    left = min(*intensities, roof.ridge / 10) / 2
+    right = max(*intensities, roof.ridge) * 4
+    bottom = min(*speeds, roof.memory * left) / 5
+    top = max(*speeds, roof.highest) * 2
+    across = charts.logarithmic(left, right, _plain, label="operations for each byte")
+    up = charts.logarithmic(bottom, top, _plain, label="10¹² operations a second")
+    captions = 17 * min(len(points), NAMED)
+    margins = Margins(left=52, top=60, bottom=60 + captions)
+    title = f"{len(points)} costliest kernels, {of}"
+    return Plot(title, across, up, 300 + captions, margins)
+
+
+def _draw_roof(plot: Plot, roof: Roof, speed: str) -> None:
+    """Draw the slope of the memory's speed, and a level for each peak."""
+    left, right = plot.x.low, plot.x.high
+    plot.line("level", (left, roof.memory * left), (roof.ridge, roof.highest))
+    middle = roof.ridge / 3
+    plot.text("tick", (middle, roof.memory * middle), speed, "end", dx=-8, dy=-2)
+    for name, peak in roof.peaks.items():
+        plot.line("level", (peak / roof.memory, peak), (right, peak))
+        plot.text("tick", (right, peak), f"{name} {peak:,.4g}", "end", dx=-2, dy=-5)
 
 
 def _draw_points(plot: Plot, points: Sequence[RooflinePoint]) -> None:
