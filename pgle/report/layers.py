@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pgle.analyze.analysis import MeasuredStep
-from pgle.analyze.layers import Layer, Layers, TrainingPhase, folded, short_source
+from pgle.analyze.layers import (
+    Layer,
+    Layers,
+    Products,
+    TrainingPhase,
+    folded,
+    short_source,
+)
 from pgle.errors import cut
 from pgle.report.page import figures
 from pgle.report.page.value import Part, Prose, Value, table
 from pgle.xla.vendors import maker_of
 
 ROWS = 200  # of a table; `pgle analyze --json` has all
-SCOPES, SCOPE_WIDTH = (
-    16,
-    32,
-)  # rows of the table of layers, and characters of a layer's name
+SCOPES = 16  # rows of the table of layers
+SCOPE_WIDTH = 32  # characters of a layer's name
 LEAST = 0.0005  # of the step; less is no row
 
 _PHASES = (
@@ -30,40 +35,41 @@ def layer_parts(layers: Layers, step: MeasuredStep) -> Iterator[Part]:
     """By layer and source line, and how much of the GPU's peak is used."""
     for line in products_lines(step):
         yield Prose(line)
-    heads = "layer | GPU time (time) | of the step (share) | forward (share) | backward (share) | recomputed (share)"
-    rows = (
-        _scope_row(name, group, step.step_us)
-        for name, group in folded(layers.scopes, SCOPES)
+    heads = (
+        "layer | GPU time (time) | of the step (share) | forward (share) "
+        "| backward (share) | recomputed (share) | update (share) | exposed (share) "
+        "| of roofline (share)"
     )
-    yield table(
-        f"{heads} | update (share) | exposed (share) | of roofline (share)",
-        rows,
-        shown=SCOPES,
+    groups = folded(layers.scopes, SCOPES)
+    rows = (_scope_row(name, group, step.step_us) for name, group in groups)
+    yield table(heads, rows, shown=SCOPES)
+    heads = (
+        "source line | GPU time (time) | of the step (share) | instructions (count) "
+        "| of roofline (share)"
     )
-    lines = (
-        (
-            short_source(item.name) or "(no line)",
-            item.us,
-            item.us / step.step_us,
-            item.instructions,
-            _of_roof([item]),
-        )
-        for item in layers.lines
-    )
-    heads = "source line | GPU time (time) | of the step (share) | instructions (count) | of roofline (share)"
+    lines = (_line_row(item, step.step_us) for item in layers.lines)
     yield table(heads, lines, most=ROWS)
 
 
+def _line_row(item: Layer, step_us: float) -> tuple[Value, ...]:
+    name = short_source(item.name) or "(no line)"
+    roof = _of_roof([item])
+    return name, item.us, item.us / step_us, item.instructions, roof
+
+
 def _scope_row(name: str, group: Sequence[Layer], step_us: float) -> tuple[Value, ...]:
-    phases = [
+    times = [
         sum(layer.us for layer in group if layer.phase == phase) for phase in _PHASES
     ]
-    shares = (
-        us / step_us if us >= LEAST * step_us else None
-        for us in (*phases, sum(layer.exposed_us for layer in group))
-    )
+    times.append(sum(layer.exposed_us for layer in group))
+    shares = [_share_of(us, step_us) for us in times]
     us = sum(layer.us for layer in group)
     return short_scope(name) or "(no scope)", us, us / step_us, *shares, _of_roof(group)
+
+
+def _share_of(us: float, step_us: float) -> float | None:
+    """A part of the step as a share; None if it is too small for a cell."""
+    return us / step_us if us >= LEAST * step_us else None
 
 
 def _of_roof(group: Sequence[Layer]) -> float | None:
@@ -94,26 +100,35 @@ def products_lines(step: MeasuredStep) -> Iterator[str]:
     """Utilisation of the GPU, and the matrix products by type."""
     layers = step.layers
     if layers is not None and layers.mfu is not None and layers.hfu is not None:
-        again = (
-            f", {figures.share(layers.hfu)} with recomputation"
-            if layers.hfu > layers.mfu
-            else ""
-        )
-        yield f"Model FLOPs utilisation (MFU): {figures.share(layers.mfu)} of the peak{again}."
+        used = f"{figures.share(layers.mfu)} of the peak"
+        if layers.hfu > layers.mfu:
+            used += f", {figures.share(layers.hfu)} with recomputation"
+        yield f"Model FLOPs utilisation (MFU): {used}."
     units = "Tensor Cores"
     if step.hardware is not None:
         units = maker_of(step.hardware).worded(units)
     for item in step.products:
-        peak = "" if item.peak_tflops is None else f" of {item.peak_tflops:.4g}"
         where = "" if item.tensor_cores else f", not on the {units}"
-        speed = f", {item.tflops:.3g}{peak} TFLOP/s" if item.flops else ""
-        named = item.named_us / item.us if item.us else 0.0
-        source = (
-            "kernel names"
-            if named > 0.995
-            else f"kernel names for {named:.0%}, else the HLO"
-            if named
-            else "HLO"
+        time = f"{figures.time(item.us)} ({figures.share(item.us / step.step_us)})"
+        yield (
+            f"Matrix products in {item.dtype}{where}: {time}{_speed(item)}; "
+            f"type from {_type_source(item)}."
         )
-        share = figures.share(item.us / step.step_us)
-        yield f"Matrix products in {item.dtype}{where}: {figures.time(item.us)} ({share}){speed}; type from {source}."
+
+
+def _speed(item: Products) -> str:
+    """``, 312 of 989 TFLOP/s``; empty if the operations are not known."""
+    if not item.flops:
+        return ""
+    peak = "" if item.peak_tflops is None else f" of {item.peak_tflops:.4g}"
+    return f", {item.tflops:.3g}{peak} TFLOP/s"
+
+
+def _type_source(item: Products) -> str:
+    """What names the type of the products: kernels, the HLO, or both."""
+    named = item.named_us / item.us if item.us else 0.0
+    if not named:
+        return "HLO"
+    if named > 0.995:
+        return "kernel names"
+    return f"kernel names for {named:.0%}, else the HLO"

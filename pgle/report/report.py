@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -20,19 +21,27 @@ from pgle.report.next_steps import after_stages
 from pgle.report.page import figures, value
 from pgle.report.page.html import render
 from pgle.report.page.plain import markdown
-from pgle.report.page.value import Cell, Page, Part, Prose, Section, Tile, table
+from pgle.report.page.value import (
+    Cell,
+    Page,
+    Part,
+    Prose,
+    Section,
+    Tile,
+    Value,
+    table,
+)
 from pgle.report.pictures import sides_chart, with_pictures
 from pgle.report.text import near
 from pgle.report.timeline import Panel, measured_panels, panel_of, tiles, timeline
-from pgle.run.analyze import RunFacts, StepInput, gather
+from pgle.run.analyze import Analysis, RunFacts, StepInput, gather
 from pgle.run.directory.directory import STORED
-from pgle.run.directory.manifest import Manifest
+from pgle.run.directory.manifest import Gpu, Manifest, StageRecord
 from pgle.run.inputs.traces import is_run_dir
+from pgle.trace.table import Trace
 
-PLACES = (
-    STORED,
-    f"rehearsal/{STORED}",
-)  # where `rehearse` and `tune` leave the page of their folder
+# where `rehearse` and `tune` leave the page of their folder
+PLACES = (STORED, f"rehearsal/{STORED}")
 DEFAULT = "report.html"
 FAR = 0.2  # of the step time; a prediction that is further off gets a warning
 FORMS: Mapping[str, Callable[[Page], str | bytes]] = {
@@ -50,25 +59,28 @@ def page_of(
 ) -> Page:
     """The page of a run directory or of traces, or a stored one."""
     if len(side.inputs) == 1 and other is None:
-        path = side.inputs[0]
-        places = (
-            [path / name for name in PLACES]
-            if path.is_dir()
-            else [path] * (path.suffix == ".json")
-        )
-        for place in places:
+        for place in _stored_places(side.inputs[0]):
             if place.is_file():
                 return value.read_page(place)
     return run_page(gather(side, other, progress=progress))
+
+
+def _stored_places(path: AnyPath) -> list[AnyPath]:
+    """Where a page may be stored: in a folder, or the file itself if it is JSON."""
+    if path.is_dir():
+        return [path / name for name in PLACES]
+    return [path] if path.suffix == ".json" else []
 
 
 def default_output(inputs: Sequence[AnyPath]) -> Path:
     """``report.html`` in the run directory, else here; the first name that is free."""
     first = inputs[0]
     folder = Path(first) if isinstance(first, Path) and is_run_dir(first) else Path()
-    path, number = folder / DEFAULT, 2
+    path = folder / DEFAULT
+    number = 2
     while path.exists():
-        path, number = folder / f"report-{number}.html", number + 1
+        path = folder / f"report-{number}.html"
+        number += 1
     return path
 
 
@@ -129,45 +141,39 @@ def run_page(found: RunFacts) -> Page:
     """The page of the analysis, with the comparison of step times first, and what the run directory
     knows.
     """
-    analysis, compared = found.analysis, found.comparison
+    analysis = found.analysis
+    compared = found.comparison
     panels, lost = _panels(found)
-    page = Page("", (), "A profile, and nothing measured with it yet")
-    if analysis is not None:
-        mine = len(found.schedules)
-        page = analyze_page(
-            analysis,
-            _span_finder(panels[mine]) if len(panels) > mine else nowhere,
-            True,
-        )
-        page = with_pictures(page, analysis)
+    page = _analysis_page(found, panels)
     if compared is not None:
-        page = replace(
-            page,
-            verdict=compare.headline(compared),
-            tone=compare.TONES.get(compared.verdict, ""),
-        )
+        tone = compare.TONES.get(compared.verdict, "")
+        page = replace(page, verdict=compare.headline(compared), tone=tone)
     if compared is not None and found.run is not None:
         page = replace(page, way=to_way(after_stages(found.run, compared)))
+    if analysis is not None and analysis.step.measures_alone:
+        page = replace(page, actions=())
+    drawn = tuple(_timeline_and_times(found, panels))
+    stages = _stages(found.manifest)
+    warnings = (*found.missing, *lost, *_prediction_warning(found), *page.warnings)
     return replace(
         page,
         title=f"pgle report: {_name(found)}",
         identity=(*page.identity, *_recorded(found.manifest)),
-        actions=()
-        if analysis is not None and analysis.step.measures_alone
-        else page.actions,
-        sections=(
-            *_timeline_and_times(found, panels),
-            *page.sections,
-            _stages(found.manifest),
-        ),
+        sections=(*drawn, *page.sections, stages),
         about=tuple(_about(found)),
-        warnings=tuple(
-            dict.fromkeys(
-                (*found.missing, *lost, *_prediction_warning(found), *page.warnings)
-            )
-        ),
+        warnings=tuple(dict.fromkeys(warnings)),
         tiles=_tiles(found),
     )
+
+
+def _analysis_page(found: RunFacts, panels: Sequence[Panel]) -> Page:
+    """The page of the measured step with its pictures; an empty one if none was measured."""
+    if found.analysis is None:
+        return Page("", (), "A profile, and nothing measured with it yet")
+    first_rank = len(found.schedules)
+    find = _span_finder(panels[first_rank]) if len(panels) > first_rank else nowhere
+    page = analyze_page(found.analysis, find, True)
+    return with_pictures(page, found.analysis)
 
 
 def _timeline_and_times(
@@ -175,30 +181,39 @@ def _timeline_and_times(
 ) -> Iterator[Section]:
     """The timeline, and the comparison of step times."""
     if panels:
-        both = found.analysis is not None and found.analysis.before
-        drawn = timeline(
-            panels,
-            max(panel.parts.step_us for panel in panels) if found.schedules else 0.0,
-        )
-        note = (
-            "The schedules of both runs are predicted with the costs of the profile."
-            if found.schedules
-            else ""
-        )
-        if note and found.analysis is not None:
-            note += f" The ranks are those of the {'profile' if found.analysis.step.mode else 'performance'} run."
-        heading = "Timeline of both steps" if both else "Timeline"
-        yield Section("timeline", heading, (drawn, Prose(note, tone="soft")))
+        yield _timeline_section(found, panels)
     if found.comparison is not None:
-        limits = (
-            Prose(str(line.value), tone=line.tone)
-            for line in compare.check_lines(found.checks)
-        )
+        parts: list[Part] = []
         picture = sides_chart(found.comparison)
-        parts: tuple[Part, ...] = (compare.sides_table(found.comparison), *limits)
         if picture is not None:
-            parts = (picture, *parts)
-        yield Section("comparison", "Before and after: step times", parts, open=True)
+            parts.append(picture)
+        parts.append(compare.sides_table(found.comparison))
+        limits = compare.check_lines(found.checks)
+        parts += [Prose(str(line.value), tone=line.tone) for line in limits]
+        heading = "Before and after: step times"
+        yield Section("comparison", heading, tuple(parts), open=True)
+
+
+def _timeline_section(found: RunFacts, panels: tuple[Panel, ...]) -> Section:
+    """One step of each schedule, or every step of the ranks."""
+    first_us = 0.0
+    if found.schedules:
+        first_us = max(panel.parts.step_us for panel in panels)
+    drawn = timeline(panels, first_us)
+    both = found.analysis is not None and found.analysis.before is not None
+    heading = "Timeline of both steps" if both else "Timeline"
+    return Section("timeline", heading, (drawn, Prose(_origin(found), tone="soft")))
+
+
+def _origin(found: RunFacts) -> str:
+    """Where the schedules of the timeline and its ranks come from; empty without schedules."""
+    if not found.schedules:
+        return ""
+    costs = "The schedules of both runs are predicted with the costs of the profile."
+    if found.analysis is None:
+        return costs
+    run = "profile" if found.analysis.step.mode else "performance"
+    return f"{costs} The ranks are those of the {run} run."
 
 
 def _name(found: RunFacts) -> str:
@@ -214,25 +229,33 @@ def _name(found: RunFacts) -> str:
 
 def _recorded(manifest: Manifest) -> tuple[str, ...]:
     """What the run's manifest knows of the GPUs, the host, the day and the versions."""
-    if not (stages := manifest.stages):
+    stages = manifest.stages
+    if not stages:
         return ()
-    gpus = dict.fromkeys(gpu.name for record in stages for gpu in record.gpus)
+    gpus = dict.fromkeys(gpu.name for gpu in _gpus(manifest))
     host = next((record.host for record in stages if record.host), "")
-    versions = next(
-        (record.versions for record in reversed(stages) if record.versions), {}
-    )
+    versions = _versions(manifest)
     jax = f"jax {versions['jax']}" if "jax" in versions else ""
     return *gpus, host, stages[0].started[:10], jax
 
 
+def _gpus(manifest: Manifest) -> Iterator[Gpu]:
+    """The GPUs of every stage."""
+    return chain.from_iterable(record.gpus for record in manifest.stages)
+
+
+def _versions(manifest: Manifest) -> Mapping[str, str]:
+    """The versions of the last stage that recorded some."""
+    recorded = (record.versions for record in reversed(manifest.stages))
+    return next((versions for versions in recorded if versions), {})
+
+
 def _span_finder(panel: Panel) -> SpanOf:
     """Where an instruction's longest bar is in the first step, or the pause after that step."""
-    codes = {
-        name: code
-        for code, item in enumerate(panel.names)
-        for name in (item.lhs_name, item.name)
-        if name
-    }
+    codes: dict[str, int] = {}
+    for code, item in enumerate(panel.names):
+        codes[item.lhs_name] = codes[item.name] = code
+    codes.pop("", None)
     until = panel.spans[0].end_us if panel.spans else panel.length_us
 
     def place(name: str) -> tuple[float, float] | None:
@@ -240,9 +263,8 @@ def _span_finder(panel: Panel) -> SpanOf:
             return (until, panel.spans[1].start_us) if len(panel.spans) > 1 else None
         bars: list[tuple[float, float]] = []
         for lane in panel.lanes:
-            rows = np.flatnonzero(
-                (lane.named == codes.get(name, -1)) & (lane.start_us < until)
-            )
+            is_named = lane.named == codes.get(name, -1)
+            rows = np.flatnonzero(is_named & (lane.start_us < until))
             if len(rows):
                 row = rows[np.argmax(lane.duration_us[rows])]
                 bars.append((float(lane.start_us[row]), float(lane.end_us[row])))
@@ -253,107 +275,96 @@ def _span_finder(panel: Panel) -> SpanOf:
 
 def _tiles(found: RunFacts) -> tuple[Tile, ...]:
     """Step, exposed and idle time; of two runs or steps before and after."""
-    analysis, compared = found.analysis, found.comparison
-    shown: tuple[Tile, ...] = ()
-    if compared is not None and len(found.schedules) > 1:
-        sides = zip(
-            ("before", "after"),
-            (item.prediction.timeline.breakdown for item in found.schedules),
-            strict=False,
+    shown = _step_tiles(found)
+    compared = found.comparison
+    if compared is None:
+        return shown
+    medians = (compared.base.median_s, compared.new.median_s)
+    timed = " → ".join(figures.time(median_s * 1e6) for median_s in medians)
+    bars = shown[0].bars if shown else ()
+    note = f"{figures.change(compared.change)}, medians of timed steps"
+    return (Tile("step", timed, bars, note), *shown[1:])
+
+
+def _step_tiles(found: RunFacts) -> tuple[Tile, ...]:
+    """The parts of the predicted or measured steps."""
+    analysis = found.analysis
+    if found.comparison is not None and len(found.schedules) > 1:
+        before, after = (
+            item.prediction.timeline.breakdown for item in found.schedules[:2]
         )
-        shown = tiles(tuple(sides), "predicted from both schedules")
-    elif analysis is not None and analysis.against is not None:
-        shown = tiles(
-            (("before", analysis.against.before), ("after", analysis.against.after))
-        )
-    elif analysis is not None:
-        step = analysis.step
-        note = (
-            "simulated"
-            if step.trace.simulated
-            else f"of the {step.mode} profile run"
-            if step.mode
-            else ""
-        )
-        shown = tiles((("", step.breakdown),), note)
-    if compared is not None:
-        timed = (
-            figures.time(side.median_s * 1e6) for side in (compared.base, compared.new)
-        )
-        note = f"{figures.change(compared.change)}, medians of timed steps"
-        shown = (
-            Tile("step", " → ".join(timed), shown[0].bars if shown else (), note),
-            *shown[1:],
-        )
-    return shown
+        sides = (("before", before), ("after", after))
+        return tiles(sides, "predicted from both schedules")
+    if analysis is None:
+        return ()
+    if analysis.against is not None:
+        against = analysis.against
+        return tiles((("before", against.before), ("after", against.after)))
+    step = analysis.step
+    note = f"of the {step.mode} profile run" if step.mode else ""
+    if step.trace.simulated:
+        note = "simulated"
+    return tiles((("", step.breakdown),), note)
 
 
 def _prediction_warning(found: RunFacts) -> list[str]:
     """If the performance run was timed at another step time than predicted."""
     if found.comparison is None or not found.schedules:
         return []
-    predicted, timed = (
-        found.schedules[-1].prediction.step_us,
-        found.comparison.new.median_s * 1e6,
-    )
-    words = (
-        f"the performance run was timed at {figures.time(timed)} a step, predicted were {figures.time(predicted)}: "
+    predicted_us = found.schedules[-1].prediction.step_us
+    timed_us = found.comparison.new.median_s * 1e6
+    if abs(predicted_us / timed_us - 1) <= FAR:
+        return []
+    timed = f"the performance run was timed at {figures.time(timed_us)} a step"
+    return [
+        f"{timed}, predicted were {figures.time(predicted_us)}: "
         "trust the timed steps, and only the order of the predicted schedules"
-    )
-    return [words] if abs(predicted / timed - 1) > FAR else []
+    ]
 
 
 def _panels(found: RunFacts) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
     """The schedules of both runs, then every rank that was traced; of two steps the first rank of
     each.
     """
-    if (analysis := found.analysis) is None:
+    analysis = found.analysis
+    if analysis is None:
         return (), ()
     if analysis.before is not None:
-        sides = [
-            measured_panels(analysis.before, "before"),
-            measured_panels(analysis.step, "after"),
-        ]
-        return tuple(panels[0] for panels, _ in sides if panels), (
-            *sides[0][1],
-            *sides[1][1],
-        )
+        before, lost_before = measured_panels(analysis.before, "before")
+        after, lost_after = measured_panels(analysis.step, "after")
+        return (*before[:1], *after[:1]), (*lost_before, *lost_after)
     panels, notes = measured_panels(analysis.step)
     simulated = "simulated" if analysis.step.trace.simulated else ""
-    before = (
+    schedules = (
         panel_of(
-            item.label,
-            item.prediction.timeline,
-            simulated or item.prediction.costs_are,
-            item.module,
+            label=item.label,
+            timeline=item.prediction.timeline,
+            note=simulated or item.prediction.costs_are,
+            module=item.module,
         )
         for item in found.schedules
     )
-    return (*before, *panels), notes
+    return (*schedules, *panels), notes
 
 
 def _stages(manifest: Manifest) -> Section:
     """Each stage: when, how it ended."""
-    rows = []
+    rows: list[tuple[Value, ...]] = []
     for record in manifest.stages:
-        ended = {None: "runs", 0: "ended well"}.get(
-            record.exit_code, f"exit code {record.exit_code}"
-        )
-        result = Cell(
-            record.failed or ended, "bad" if record.failed or record.exit_code else ""
-        )
-        rows.append(
-            (
-                record.stage,
-                str(record.rank),
-                record.started[:19].replace("T", " "),
-                result,
-                record.mode,
-            )
-        )
-    return Section(
-        "stages", "Stages", (table("stage | rank | started (UTC) |  | mode", rows),)
-    )
+        started = record.started[:19].replace("T", " ")
+        row = (record.stage, str(record.rank), started)
+        rows.append((*row, _ended(record), record.mode))
+    heads = "stage | rank | started (UTC) |  | mode"
+    return Section("stages", "Stages", (table(heads, rows),))
+
+
+def _ended(record: StageRecord) -> Cell:
+    """How a stage ended, or that it runs."""
+    if record.failed:
+        return Cell(record.failed, "bad")
+    if record.exit_code:
+        return Cell(f"exit code {record.exit_code}", "bad")
+    return Cell("runs" if record.exit_code is None else "ended well")
 
 
 def _gpu_words(step: MeasuredStep) -> str:
@@ -367,66 +378,64 @@ def _gpu_words(step: MeasuredStep) -> str:
 
 def _about(found: RunFacts) -> Iterator[tuple[str, str]]:
     """Program, hardware, versions, date, profile and simulated parts."""
-    stages = found.manifest.stages
-    record = next((item for item in reversed(stages) if item.argv), None)
-    if record is not None:
-        yield "program", str(Next(record.argv))
-        if commit := next(
-            (item.commit for item in reversed(stages) if item.commit), ""
-        ):
-            yield "commit", commit.replace("+", " with changes that are not committed")
-        versions = next(
-            (item.versions for item in reversed(stages) if item.versions), {}
-        )
-        yield (
-            "versions",
-            ", ".join(f"{name} {version}" for name, version in versions.items())
-            or "not recorded",
-        )
-        named = dict.fromkeys(
-            f"{gpu.name}, driver {gpu.driver}" for item in stages for gpu in item.gpus
-        )
-        topology = ", ".join(
-            f"{name} {value}" for name, value in record.topology.items()
-        )
-        host = record.host and f"host {record.host}"
-        yield (
-            "hardware",
-            "; ".join(filter(None, (*named, topology, host))) or "not recorded",
-        )
-        yield "date", f"{stages[0].started[:19].replace('T', ' ')} UTC"
+    yield from _about_run(found.manifest)
     if found.profile is not None:
         yield "profile", many(len(found.profile.costs), "cost")
-    if (
-        performance := found.manifest.last("perf")
-    ) is not None and "verdict" in performance.facts:
-        yield (
-            "use",
-            f"{performance.facts['verdict']} in the performance run: {performance.facts.get('why', '')}",
-        )
+    performance = found.manifest.last("perf")
+    if performance is not None and "verdict" in performance.facts:
+        facts = performance.facts
+        used = f"{facts['verdict']} in the performance run"
+        yield "use", f"{used}: {facts.get('why', '')}"
     if found.analysis is not None:
-        for name, step in (
-            ("trace", found.analysis.step),
-            ("trace before", found.analysis.before),
-        ):
-            if step is not None:
-                sources = (
-                    f"{item.path} ({item.format} {item.version})"
-                    for item in step.trace.sources
-                )
-                yield name, "; ".join(sources).replace(" )", ")")
-        step = found.analysis.step
-        each = step.steps / max(len(step.windows), 1)
-        on = f"{each:g} steady step{'s' * (each != 1)} on {many(len(step.windows), 'device')}"
-        yield "main module", f"{step.costs.program.key.name}, {on}"
-        yield (
-            "GPU for expected times",
-            _gpu_words(step),
-        )
-        simulated = step.trace.simulated
-        yield (
-            "figures",
-            "simulated: no GPU ran this"
-            if simulated
-            else "measured; expected times are estimates",
-        )
+        yield from _about_step(found.analysis)
+
+
+def _about_run(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """What the last stage that started a program recorded of it and its machine."""
+    stages = manifest.stages
+    record = next((item for item in reversed(stages) if item.argv), None)
+    if record is None:
+        return
+    yield "program", str(Next(record.argv))
+    commits = (item.commit for item in reversed(stages) if item.commit)
+    if commit := next(commits, ""):
+        yield "commit", commit.replace("+", " with changes that are not committed")
+    versions = _in_words(_versions(manifest))
+    yield "versions", versions or "not recorded"
+    gpus = dict.fromkeys(f"{gpu.name}, driver {gpu.driver}" for gpu in _gpus(manifest))
+    host = record.host and f"host {record.host}"
+    hardware = filter(None, (*gpus, _in_words(record.topology), host))
+    yield "hardware", "; ".join(hardware) or "not recorded"
+    yield "date", f"{stages[0].started[:19].replace('T', ' ')} UTC"
+
+
+def _in_words(named: Mapping[str, object]) -> str:
+    """``jax 0.10.2, jaxlib 0.10.2``."""
+    return ", ".join(f"{name} {value}" for name, value in named.items())
+
+
+def _about_step(analysis: Analysis) -> Iterator[tuple[str, str]]:
+    """The traces, the main module, and the GPU that expected times are for."""
+    step = analysis.step
+    yield "trace", _sources(step.trace)
+    if analysis.before is not None:
+        yield "trace before", _sources(analysis.before.trace)
+    devices = len(step.windows)
+    each = step.steps / max(devices, 1)
+    steps = "1 steady step" if each == 1 else f"{each:g} steady steps"
+    module = step.costs.program.key.name
+    yield "main module", f"{module}, {steps} on {many(devices, 'device')}"
+    yield "GPU for expected times", _gpu_words(step)
+    figures_are = "measured; expected times are estimates"
+    if step.trace.simulated:
+        figures_are = "simulated: no GPU ran this"
+    yield "figures", figures_are
+
+
+def _sources(trace: Trace) -> str:
+    """The files of a trace, with format and version."""
+    words = (
+        f"{item.path} ({item.format} {item.version})".replace(" )", ")")
+        for item in trace.sources
+    )
+    return "; ".join(words)

@@ -143,8 +143,9 @@ def saving(expected: float | None, least: float, most: float) -> str:
     """
     if expected is None:
         return f"at most {share(most)}"
-    likely, low, high = share(expected), share(least), share(most)
-    return likely if low == high else f"{likely} ({between(low, high)})"
+    likely = share(expected)
+    ends = between(share(least), share(most))
+    return likely if share(least) == share(most) else f"{likely} ({ends})"
 
 
 def _cell(
