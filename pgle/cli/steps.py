@@ -25,10 +25,10 @@ from pgle.requests.steps import AddToHistory, CompareRuns
 def compare_command(**options: Any) -> Answer[Any]:
     """Compare the step times of two sides; exit code 1 if a limit is not kept.
 
-    BASE, NEW: run directories, console logs (MaxText, plain), CSV, JSON lines {"step": 7,
-    "step_time_s": 0.2013}, profiler traces; a directory or glob of them is several runs. One folder
-    with both stages, or of --abba, is enough. Warm-up, profiled steps and stalls are left out by
-    rule, and listed.
+    BASE, NEW: run directories, console logs (MaxText, plain), JSON lines {"step": 7,
+    "step_time_s": 0.2013}, CSV (of wandb, mlflow and TensorBoard too), TensorBoard's event files,
+    profiler traces; a directory or glob of them is several runs. One folder with both stages, or of
+    --abba, is enough. Warm-up, profiled steps and stalls are left out by rule, and listed.
 
     The unit is the run if there are several, else blocks of steps as long as their autocorrelation
     asks. The verdict is faster, slower, same or undecided; a difference within noise is never

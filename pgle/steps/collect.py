@@ -19,7 +19,7 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeAlias
@@ -114,7 +114,7 @@ def _read_export(reader: csv.DictReader[str], source: str) -> Series:
     return read_points(points, source, "csv")
 
 
-def read_points(points: Sequence[Point], source: str, format: str) -> Series:
+def read_points(points: Iterable[Point], source: str, format: str) -> Series:
     """Steps of the metrics of a tracker."""
     rows, note = step_rows(points, source)
     numbered = ((at, str(row), row) for at, row in enumerate(rows, 1))

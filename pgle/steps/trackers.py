@@ -251,7 +251,7 @@ def _between(
     points = max(by_metric.values(), key=len, default=())
     found = _rises(points, [point.at_s for point in points])
     if not found:
-        names = some([repr(name) for name in by_metric], 6)
+        names = some([repr(name) for name in by_metric], 6) or "there is none"
         what = f"no metric says how long a step takes: {names}"
         raise UserError(what, where=source, remedy="log step_time_s")
     return found

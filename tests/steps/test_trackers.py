@@ -179,6 +179,11 @@ def test_event_files_by_metric_folder_and_file(tmp_path: Path) -> None:
     assert len(read_runs(str(tmp_path))) == 1
 
 
+def test_a_folder_of_events_without_metrics_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="how long a step takes: there is none"):
+        read_runs(str(events(tmp_path, {})))
+
+
 def test_event_files_with_nothing_but_a_loss(tmp_path: Path) -> None:
     (series,) = read_runs(str(events(tmp_path, {"loss": [3.0, 2.0, 1.0]})))
     assert series.step_time_s.tolist() == [0.5, 0.5]

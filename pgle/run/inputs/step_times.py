@@ -106,8 +106,8 @@ def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
                 modelled_us=_modelled_us(folder),
             )
         ]
-    if holds_events(folder) and (series := _read_events(folder)):
-        return [series]
+    if holds_events(folder) and not _holds_trace(folder):
+        return [_read_events(folder)]
     children = sorted(
         item for item in folder.iterdir() if not item.name.startswith(".")
     )
@@ -126,7 +126,7 @@ def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
             else _read_file(item, pattern)
             for item in runs
         ]
-    if next(folder.rglob("*.xplane.pb"), None):
+    if _holds_trace(folder):
         return [_read_trace(folder)]
     remedy = (
         "give a run directory, a log, CSV or JSON lines; 'pgle perf', also with "
@@ -210,11 +210,7 @@ def _read_file(path: Path, pattern: str | None) -> Series:
     ):  # of another name than an xplane has: the reader of traces says which it takes
         return _read_trace(path)
     if is_event_file(path):
-        series = _read_events(path)
-        if series is None:
-            remedy = "log the time of each step as a scalar"
-            raise UserError("holds no metric", where=path, remedy=remedy)
-        return series
+        return _read_events(path)
     check_is_read(path)
     lines = TextLines(path)
     first = next((line for line in lines if line.strip()), None)
@@ -247,10 +243,13 @@ def _read_file(path: Path, pattern: str | None) -> Series:
     return once_per_step(series)
 
 
-def _read_events(path: Path) -> Series | None:
-    """The run in event files; None if they hold no metric."""
-    points = list(event_points(path))
-    return once_per_step(read_points(points, str(path), EVENTS)) if points else None
+def _holds_trace(folder: Path) -> bool:
+    return next(folder.rglob("*.xplane.pb"), None) is not None
+
+
+def _read_events(path: Path) -> Series:
+    """The run in an event file, or in those of a folder."""
+    return once_per_step(read_points(event_points(path), str(path), EVENTS))
 
 
 def _read_trace(path: Path) -> Series:
