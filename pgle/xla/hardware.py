@@ -17,13 +17,6 @@ more.
 
 A100_EFFICIENCY = 0.869  # the same table: A100 SXM
 
-ATTENTION_EFFICIENCY = 0.6
-"""Fused attention reaches 50 to 73 % of the A100's peak (FlashAttention-2, arXiv 2307.08691) and up
-to 75 % of the H100's (FlashAttention-3, arXiv 2407.08608).
-"""
-
-ATTENTION_RANGE = (0.5, 0.75)  # what these two papers measured, over sizes
-
 MEMORY_EFFICIENCY = 0.9
 """BabelStream's triad reaches about 0.9 of the data-sheet bandwidth on A100 and H100
 (UoB-HPC/BabelStream results).

@@ -19,8 +19,6 @@ from pathlib import Path
 
 from pgle.errors import UserError, suggestion
 from pgle.files import AnyPath, as_path, read_bytes
-from pgle.xla.hardware import ATTENTION_EFFICIENCY as ATTENTION_EFFICIENCY
-from pgle.xla.hardware import ATTENTION_RANGE as ATTENTION_RANGE
 from pgle.xla.hardware import HOST_LINK_EFFICIENCY as HOST_LINK_EFFICIENCY
 from pgle.xla.hardware import KERNEL_US as KERNEL_US
 from pgle.xla.hardware import MEMORY_EFFICIENCY as MEMORY_EFFICIENCY

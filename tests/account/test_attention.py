@@ -8,10 +8,10 @@ import pytest
 from priced import estimated, priced
 
 from pgle.account.levers import find_levers
-from pgle.account.levers.attention_speed import fused_us
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import Opportunity, OpportunityKind
-from pgle.costs.estimate.products import attention_operations
+from pgle.costs.estimate.attention import AttentionWork, call_us, fused_us
+from pgle.costs.estimate.products import attention_work
 from pgle.xla.hlo.text import module_from_text
 from pgle.xla.targets import find_hardware
 
@@ -90,6 +90,18 @@ def test_attention_in_four_kernels_is_replaced_by_one() -> None:
     assert found.where[0].instruction == "p"
 
 
+def test_a_kernel_that_only_moves_the_keys_may_go_too() -> None:
+    moved = ATTENTION.replace(
+        "  qk = f32", "  turned = bf16[48,2048,64] copy(k)\n  qk = f32"
+    ).replace("dot(q, k)", "dot(q, turned)")
+    plain = attention(priced(ATTENTION, KERNELS))
+    found = attention(priced(moved, {**KERNELS, "turned": 50.0}))
+    assert plain is not None
+    assert found is not None
+    assert found.expected_us == plain.expected_us
+    assert found.most_us == plain.most_us + 50.0
+
+
 def test_a_mask_that_compares_segments_leaves_all_the_work() -> None:
     segments = attention(priced(ATTENTION.replace("=GE", "=EQ"), KERNELS))
     causal = attention(priced(ATTENTION, KERNELS))
@@ -150,9 +162,28 @@ ENTRY main {
 }
 """
     module = module_from_text(call.encode(), "m.txt")
-    work = attention_operations(module, module.instructions["o"])
+    work = attention_work(module, module.instructions["o"])
+    edit = AttentionWork(48 * 2048**2, 64, 2048, causal=False, back=False)
+    assert work == edit
     a100 = find_hardware("a100-40gb")
-    found = fused_us(
-        a100, scores=48 * 2048**2, depth=64, length=2048, causal=False, back=False
-    )
-    assert found.least == pytest.approx(work / (0.73 * 312e6))
+    assert fused_us(a100, edit).likely == call_us(a100, edit).likely
+    assert fused_us(a100, edit).least == pytest.approx(edit.operations / (0.73 * 312e6))
+
+
+@pytest.mark.parametrize(
+    ("length", "causal", "back", "measured_ms"),
+    [
+        (2048, True, False, 0.257),
+        (2048, True, True, 0.856),
+        (8192, True, False, 3.357),
+        (8192, True, True, 10.448),
+        (8192, False, True, 19.572),
+    ],
+)
+def test_a_call_on_hopper_takes_what_nvidia_has_measured(
+    length: int, causal: bool, back: bool, measured_ms: float
+) -> None:
+    """Two sequences of 64 heads of 128 (NVIDIA/cudnn-frontend, as the table cites)."""
+    work = AttentionWork(2 * 64 * length**2, 128, length, causal, back)
+    call = call_us(find_hardware("h200"), work)
+    assert call.likely == pytest.approx(1000 * measured_ms, rel=0.01)

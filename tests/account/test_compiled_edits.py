@@ -110,3 +110,6 @@ def test_an_edited_program_takes_what_its_lever_expects(
     levers = {item["kind"]: item for item in before["opportunities"]}
     expected = before["step_us"] * (1 - levers[str(kind)]["expected"])
     assert expected == pytest.approx(after["step_us"], rel=0.25)
+    if kind is OpportunityKind.ATTENTION:
+        most = levers[str(kind)]["most"]
+        assert before["step_us"] * (1 - most) <= after["step_us"]

@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import chain
 
-from pgle.account.levers.attention_speed import (
-    Speed,
-    fused_us,
-    has_figures,
-    largest_head,
-)
 from pgle.account.levers.flow import RESHAPED, Flow
 from pgle.account.levers.places import places, taken_us
 from pgle.account.levers.savings import bound_alone
 from pgle.account.levers.softmax import Key, Scores, followed, joined, touching
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
+from pgle.costs.estimate.attention import (
+    AttentionWork,
+    Speed,
+    fused_us,
+    has_figures,
+    largest_head,
+)
 from pgle.errors import in_words, many
 
 _SIDES = frozenset(("LT", "LE", "GT", "GE"))
@@ -35,6 +36,9 @@ _MASKING = ("select", "add", "minimum")  # opcodes that apply a mask to scores
 
 _COUNTED = RESHAPED.union(("broadcast", "add", "subtract", "clamp"))
 """Opcodes between a counting sequence and positions."""
+
+_LAYOUTS = RESHAPED.union(("slice", "concatenate", "pad", "broadcast", "constant"))
+"""Opcodes that only place values elsewhere."""
 
 Variable = tuple[str, int]  # a loop, and the place in its state
 
@@ -62,13 +66,14 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
         f"{many(len(kernels), 'kernel')} with its scores ({about}) in memory: "
         f"{in_words(now_us)} a step, fused {in_words(fused.likely)}"
     )
+    layouts_us = taken_us(step, _layouts(flow, scores, kernels))
     is_published = has_figures(step.hardware)
     edit = _edit(flow, forward, bool(causal)) if is_published else _KERNEL
     known = Opportunity(
         kind=OpportunityKind.ATTENTION,
         expected_us=now_us - fused.likely,
         least_us=max(now_us - fused.most, 0.0),
-        most_us=now_us - fused.least,
+        most_us=now_us - fused.least + layouts_us,
         part=StepPart.COMPUTE,
         basis=Basis.ESTIMATED,
         title="Fuse the attention",
@@ -102,14 +107,14 @@ def _edit(flow: Flow, forward: Sequence[Scores], causal: bool) -> str:
 def _fused_us(step: StepCosts, item: Scores, causal: set[Key]) -> Speed:
     """One fused kernel in place of what surrounds these scores."""
     size = item.size
-    return fused_us(
-        step.hardware,
+    work = AttentionWork(
         scores=size.batch * size.m * size.n,
         depth=size.k,
         length=min(size.m, size.n),
         causal=item.key in causal,
         back=not item.exponential,
     )
+    return fused_us(step.hardware, work)
 
 
 def _unfused(flow: Flow, largest: int) -> list[Scores]:
@@ -187,6 +192,35 @@ def _kernels(flow: Flow, scores: Sequence[Scores]) -> set[str]:
     loaded = _loaded(flow, kept, {flow.elements(name) for name in products})
     region = joined(flow, [*products, *loaded])
     return found | touching(flow, region, ("reduce", "dynamic-update-slice"))
+
+
+def _layouts(flow: Flow, scores: Sequence[Scores], kernels: set[str]) -> Iterator[str]:
+    """Kernels that only put queries, keys, values or results in another order: a fused kernel may
+    take them as they are.
+    """
+    near: set[str] = set()
+    for item in scores:
+        for product in (item.product, *item.products):
+            moved = filter(flow.kernel.__contains__, _moved(flow, product))
+            near |= {flow.kernel[name] for name in moved}
+    for kernel in sorted(near - kernels):
+        if all(opcode in _LAYOUTS for opcode in flow.opcodes_of(kernel)):
+            yield kernel
+
+
+def _moved(flow: Flow, product: str) -> Iterator[str]:
+    """What a product's inputs are copies of, and the copies of its result."""
+    for given in flow.inputs[product][:2]:
+        yield from flow.looked_at(given, _LAYOUTS)
+    todo = [product]
+    for name in todo:
+        users = [
+            user
+            for user in flow.users.get(name, ())
+            if flow.opcode(user) in _LAYOUTS and user not in todo
+        ]
+        yield from users
+        todo += users
 
 
 def _kept(flow: Flow, region: Sequence[str]) -> dict[Variable, str]:

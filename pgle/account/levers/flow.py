@@ -48,6 +48,17 @@ class Flow:
             for item in module.computations[name].instructions:
                 self._add(item, name)
 
+    def opcodes_of(self, kernel: str) -> frozenset[str]:
+        """What a kernel computes with."""
+        return self._opcodes.get(kernel, frozenset())
+
+    @cached_property
+    def _opcodes(self) -> Mapping[str, frozenset[str]]:
+        found: dict[str, set[str]] = {}
+        for name, kernel in self.kernel.items():
+            found.setdefault(kernel, set()).add(self.nodes[name].opcode)
+        return {kernel: frozenset(opcodes) for kernel, opcodes in found.items()}
+
     def _add(self, kernel: Instruction, computation: str) -> None:
         todo = [kernel]
         for item in todo:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from math import ceil, inf, prod
 
+from pgle.costs.estimate.attention import call_us
 from pgle.costs.estimate.coalescing import L2_BYTES, L2_SPEED, reads_of
 from pgle.costs.estimate.communication import (
     LAUNCH_US,
@@ -27,7 +28,7 @@ from pgle.costs.estimate.communication import (
 from pgle.costs.estimate.linear_algebra import least_algebra_us
 from pgle.costs.estimate.passes import device_bytes_of_passes, has_workspace
 from pgle.costs.estimate.products import (
-    attention_operations,
+    attention_work,
     first_array,
     least_product_us,
     matmul_us,
@@ -48,7 +49,6 @@ from pgle.xla.host_copies import is_host_copy
 from pgle.xla.instruction_kinds import FREE_TARGETS
 from pgle.xla.matrix_products import is_convolution
 from pgle.xla.targets import (
-    ATTENTION_EFFICIENCY,
     HOST_LINK_EFFICIENCY,
     KERNEL_US,
     Hardware,
@@ -204,10 +204,9 @@ def compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> 
     time.
     """
     products = sum(matmul_us(item, hardware) for item in matmuls(module, instruction))
-    if attention := attention_operations(module, instruction):
-        eight = instruction.custom_call_target.upper().endswith("F8")
-        peak = hardware.tflops.get("f8" if eight else "f16", hardware.tflops["f16"])
-        products += attention / (peak * ATTENTION_EFFICIENCY * 1e6)
+    attention = attention_work(module, instruction)
+    if attention is not None and attention.operations:
+        products += call_us(hardware, attention).likely
     pointwise = pointwise_operations(module, instruction) / (
         hardware.tflops["f32"] / 2 * 1e6
     )

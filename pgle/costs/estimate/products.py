@@ -17,6 +17,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from pgle.costs.estimate.attention import AttentionWork
 from pgle.costs.estimate.communication import rows
 from pgle.xla.hlo.module import BITS, Instruction, Module, Shape, backend_config
 from pgle.xla.matrix_products import is_attention, is_convolution, is_gemm
@@ -431,25 +432,38 @@ def _contracting(instruction: Instruction) -> list[int]:
 def attention_operations(module: Module, instruction: Instruction) -> float:
     """Multiplications and additions of a fused attention call (cuDNN, Transformer Engine); 0 for
     anything else.
+    """
+    work = attention_work(module, instruction)
+    return 0.0 if work is None else work.operations
+
+
+def attention_work(module: Module, instruction: Instruction) -> AttentionWork | None:
+    """What a fused attention call computes (cuDNN, Transformer Engine); None for anything else.
 
     Two products per head, queries with keys and weights with values; backward five, two of them
     again. A causal mask leaves half, a sliding window the keys in it.
     """
     if not is_attention(instruction):
-        return 0.0
+        return None
     target = instruction.custom_call_target.lower()
     config = instruction.backend_config
     sizes = _attention_sizes(module, instruction)
     if sizes is None:
-        return 0.0
+        return None
     batch, heads, queries, keys, depth = sizes
+    length = min(queries, keys)
     window = _WINDOW.search(config)
-    if window is not None and int(window[1]) < keys:
+    is_window = window is not None and int(window[1]) < keys
+    if window is not None and is_window:
         keys = int(window[1]) + 1
-    elif _CAUSAL.search(config) is not None:
-        keys /= 2
-    products = 5 if "backward" in target or "bwd" in target else 2
-    return products * 2.0 * batch * heads * queries * keys * depth
+    return AttentionWork(
+        scores=batch * heads * queries * keys,
+        depth=depth,
+        length=length,
+        causal=not is_window and _CAUSAL.search(config) is not None,
+        back="backward" in target or "bwd" in target,
+        is_f8=target.endswith("f8"),
+    )
 
 
 def _attention_sizes(

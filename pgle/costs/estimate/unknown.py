@@ -12,11 +12,12 @@ from importlib import resources
 from math import ceil, exp, log, log2, prod, sqrt
 from statistics import fmean, stdev
 
+from pgle.costs.estimate.attention import call_us
 from pgle.costs.estimate.coalescing import SECTOR_BYTES
 from pgle.costs.estimate.communication import LAUNCH_US, group_of, payload_bytes
 from pgle.costs.estimate.estimate import uncoalesced_bytes
 from pgle.costs.estimate.passes import fewest_fft_passes, fft_passes, is_radix_sort
-from pgle.costs.estimate.products import attention_operations, matmuls, operand_shape
+from pgle.costs.estimate.products import attention_work, matmuls, operand_shape
 from pgle.costs.estimate.scatters import extreme_us, plausible_us
 from pgle.errors import UserError
 from pgle.xla.collectives import collective_kind
@@ -24,8 +25,6 @@ from pgle.xla.hlo.module import BITS, Instruction, Module
 from pgle.xla.host_copies import is_host_copy
 from pgle.xla.matrix_products import is_convolution
 from pgle.xla.targets import (
-    ATTENTION_EFFICIENCY,
-    ATTENTION_RANGE,
     KERNEL_US,
     Hardware,
 )
@@ -147,11 +146,11 @@ def _of_one(
         return (
             Range(us * fewest, us, "cuFFT chooses the passes") if fewest < 1 else None
         )
-    if attention_operations(module, item):
-        low, high = (
-            us * ATTENTION_EFFICIENCY / share for share in reversed(ATTENTION_RANGE)
-        )
-        return Range(low, high, "attention reaches half to three quarters of the peak")
+    attention = attention_work(module, item)
+    if attention is not None and attention.operations:
+        call = call_us(hardware, attention)
+        why = "attention kernels of several releases differ"
+        return Range(us * call.least / call.likely, us * call.most / call.likely, why)
     low, high = hardware.products_range
     if low < high and matmuls(module, item):
         why = "nobody measured matrix products on this GPU"

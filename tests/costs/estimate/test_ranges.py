@@ -191,7 +191,7 @@ def test_a_permute_between_hosts_has_no_such_range() -> None:
     assert range_of(module(item), item, H100, 4000.0) is None
 
 
-def test_attention_may_reach_half_or_three_quarters_of_the_peak() -> None:
+def test_an_attention_call_may_be_of_the_slowest_or_the_fastest_release() -> None:
     q = operand("q", "bf16", 8, 4096, 32, 128)
     call = Instruction(
         "a",
@@ -201,7 +201,7 @@ def test_attention_may_reach_half_or_three_quarters_of_the_peak() -> None:
         ("q", "q", "q"),
         custom_call_target="__cudnn$fmhaSoftmax",
     )
-    assert found(q, call).most_us / found(q, call).least_us == pytest.approx(1.5)
+    assert found(q, call).most_us / found(q, call).least_us == pytest.approx(1.2 / 0.78)
 
 
 def test_a_copy_to_the_host_may_share_its_link() -> None:
