@@ -62,7 +62,7 @@ STARTERS = {
         "make -f Makefile.pgle compare CMD='python train.py'",
     ),
     "docker": Starter(
-        "a Dockerfile that builds from the registries",
+        "an image, with every package by its hash",
         {
             "docker/Dockerfile.pgle": "Dockerfile.pgle",
             "docker/requirements.lock": "requirements.lock",
@@ -79,7 +79,7 @@ STARTERS = {
         "read how to build it: head -n 17 Dockerfile.pgle-rocm",
     ),
     "skill": Starter(
-        "for agents: when to use which command or tool",
+        "a page for agents: what to use when",
         {"skill/SKILL.md": "pgle/SKILL.md"},
         "mkdir -p .claude/skills && mv pgle .claude/skills/",
     ),

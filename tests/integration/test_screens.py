@@ -107,7 +107,7 @@ SCREENS: list[tuple[list[str], int, str]] = [
     (["verify", BF16, *DUMP], 16, "✗ FAILED: 5 of 23 collectives lack a cost"),
     (["verify", BF16, "--hlo", NEW], 16, "✗ FAILED: 4 of 10 collectives lack a cost"),
     (["confirm", LOG], 9, "! jit_train_step: cannot tell whether the profile was used"),
-    (["init"], 16, "7 starters"),
+    (["init"], 16, "8 starters"),
     ([], 8, "Newest: "),
     (["diff", BF16, BIG], 22, "Sum of costs"),
     (
