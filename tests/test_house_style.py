@@ -17,7 +17,6 @@ MAY_STILL_HAVE = {
     "cli": 7,
     "costs/estimate": 1,
     "costs/measure": 5,
-    "report": 10,
     "run": 55,
     "run/ask": 4,
     "run/capture": 1,

@@ -80,15 +80,10 @@ class Screen(Console):
         options.setdefault("crop", False)
         objects = tuple(map(_drawable, objects))
         if objects and all(isinstance(item, str | Text) for item in objects):
-            is_asked = os.environ.get("COLUMNS", "").isdecimal()  # in a pipe too
-            whole = options.get("soft_wrap", False) and not (
-                self.is_terminal or is_asked
-            )
-            words = (word for item in objects for word in str(item).split())
-            if options.get("soft_wrap") or any(
-                cell_len(word) > self.width for word in words
-            ):
-                objects = objects if whole else tuple(map(self._wrapped, objects))
+            is_soft = options.get("soft_wrap", False)
+            if is_soft or any(map(self._breaks_words, objects)):
+                if not is_soft or self._has_width():
+                    objects = tuple(map(self._wrapped, objects))
                 options["soft_wrap"] = True
         if self.is_terminal:
             super().print(*objects, **options)
@@ -96,6 +91,14 @@ class Screen(Console):
         with self.capture() as lines:
             super().print(*objects, **options)
         self.file.write(inert(_BLANKS_AT_END.sub("", lines.get())))
+
+    def _breaks_words(self, item: Any) -> bool:
+        """Whether a text has a word that is longer than a line."""
+        return any(cell_len(word) > self.width for word in str(item).split())
+
+    def _has_width(self) -> bool:
+        """Whether something says how wide the reader is: a terminal, or COLUMNS in a pipe."""
+        return self.is_terminal or os.environ.get("COLUMNS", "").isdecimal()
 
     def _wrapped(self, item: Any) -> Text:
         lines: list[str] = []
@@ -162,83 +165,113 @@ def grid(
             no_wrap=at in whole,
         )
     for row in rows:
-        result.add_row(
-            *(
-                Text(_UNIT.sub(_TIED, cell)) if isinstance(cell, str) else cell
-                for cell in row
-            )
-        )
+        result.add_row(*map(_rich_cell, row))
     return result
 
 
+def _rich_cell(cell: Any) -> Any:
+    """A text whose numbers stay on one line with their units; other cells as they are."""
+    return Text(_UNIT.sub(_TIED, cell)) if isinstance(cell, str) else cell
+
+
 class _Layout(table.Table):
-    """A table that breaks no word: columns for which there is no room stand below their row, the
-    last ones first.
+    """A table that breaks no word. If columns have no room, the last ones are printed below their
+    row.
     """
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> RenderResult:
-        heads = [str(column.header) * self.show_header for column in self.columns]
-        texts = [
-            [head, *map(str, column.cells)]
-            for head, column in zip(heads, self.columns, strict=True)
-        ]
+        texts = [self._texts(column) for column in self.columns]
         least = [_least(*column) for column in texts]
         if self.columns and self.columns[0].no_wrap:
-            least[0] = max(least[0], min(max(map(cell_len, texts[0])), LABEL))
-        fitting = next(
-            (
-                k
-                for k in range(len(least), 1, -1)
-                if sum(least[:k]) + GAP * (k - 1) <= options.max_width
-            ),
-            1,
-        )
+            name = min(max(map(cell_len, texts[0])), LABEL)
+            least[0] = max(least[0], name)
+        fitting = _fitting(least, options.max_width)
+        gaps = GAP * (fitting - 1)
         shown = self.columns[:fitting]
-        whole = [column.no_wrap for column in shown]
         widths = _widths(
-            texts[:fitting], whole, least, options.max_width - GAP * (fitting - 1)
+            texts[:fitting],
+            [column.no_wrap for column in shown],
+            least[:fitting],
+            options.max_width - gaps,
         )
         for column, width in zip(shown, widths, strict=True):
-            column.width, column.no_wrap = width, False
-        self.width = sum(widths) + GAP * (fitting - 1)
+            column.width = width
+            column.no_wrap = False
+        self.width = sum(widths) + gaps
         if fitting == len(least):
             yield from super().__rich_console__(console, options)
             return
         cells = [list(column.cells) for column in shown]
+        hidden = list(zip(self.columns[fitting:], texts[fitting:], strict=True))
         for index in range(self.row_count):
-            row = table.Table(
-                box=None, pad_edge=False, show_header=self.show_header and not index
-            )
-            for column in shown:
-                row.add_column(
-                    column.header,
-                    justify=column.justify,
-                    overflow="fold",
-                    width=column.width,
-                )
+            row = self._row(shown, header=self.show_header and not index)
             row.add_row(*(column[index] for column in cells))
             yield row
-            rest = map(
-                _below,
-                self.columns[fitting:],
-                ((text[0], text[index + 1]) for text in texts[fitting:]),
+            yield from _rest(hidden, index, options.max_width)
+
+    def _texts(self, column: table.Column) -> list[str]:
+        """Head, which is empty if heads are not shown, and cells of a column."""
+        head = str(column.header) if self.show_header else ""
+        return [head, *map(str, column.cells)]
+
+    def _row(self, columns: Sequence[table.Column], *, header: bool) -> table.Table:
+        """A table for one row of some columns."""
+        row = table.Table(box=None, pad_edge=False, show_header=header)
+        for column in columns:
+            row.add_column(
+                column.header,
+                justify=column.justify,
+                overflow="fold",
+                width=column.width,
             )
-            for line in wrap(
-                ", ".join(filter(None, rest)),
-                max(options.max_width - 4, 20),
-                break_long_words=False,
-                break_on_hyphens=False,
-            ):
-                yield Text(f"    {line}", no_wrap=True, overflow="ignore")
+        return row
 
 
-def _below(column: table.Column, cell: tuple[str, str]) -> str:
+def _below(column: table.Column, head: str, text: str) -> str:
     """Head and text of a cell that is below its row; empty if it has no words, as a bar."""
-    head, text = cell[0].strip(), cell[1]
-    named = f"{head}{':' * (column.justify != 'right')} {text}" if head else text
-    return named if re.search(r"\w", text) else ""
+    if not re.search(r"\w", text):
+        return ""
+    if not head:
+        return text
+    return f"{head} {text}" if column.justify == "right" else f"{head}: {text}"
+
+
+def _rest(
+    hidden: Sequence[tuple[table.Column, Sequence[str]]], index: int, width: int
+) -> Iterator[Text]:
+    """The cells of a row for which there is no room, as lines.
+
+    Args:
+        hidden: the columns without room, each with its head and its cells as texts.
+        index: of the row.
+        width: of a line.
+    """
+    cells = (
+        _below(column, texts[0].strip(), texts[index + 1]) for column, texts in hidden
+    )
+    lines = wrap(
+        ", ".join(filter(None, cells)),
+        max(width - 4, 20),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    for line in lines:
+        yield Text(f"    {line}", no_wrap=True, overflow="ignore")
+
+
+def _fitting(least: Sequence[int], width: int) -> int:
+    """How many columns have room next to each other, one at least.
+
+    Args:
+        least: the columns that each needs.
+        width: that there are.
+    """
+    for count in range(len(least), 1, -1):
+        if sum(least[:count]) + GAP * (count - 1) <= width:
+            return count
+    return 1
 
 
 def _widths(
@@ -255,37 +288,39 @@ def _widths(
         least: the width of each column's longest word.
         width: for all columns together.
     """
-    widest = [
-        max(cell_len(line) for text in column for line in text.split("\n"))
-        for column in texts
-    ]
-    widths = [
-        wide if keep else word
-        for wide, keep, word in zip(widest, whole, least, strict=False)
-    ]
-    for index in sorted(
-        range(len(widths)), key=lambda index: least[index] - widths[index]
-    ):  # wrap the widest first
-        widths[index] = max(least[index], widths[index] - max(sum(widths) - width, 0))
-    wishes = {index: widest[index] - widths[index] for index in range(len(widths))}
+    widest = list(map(_widest, texts))
+    widths = list(least)
+    for index, stays in enumerate(whole):
+        if stays:
+            widths[index] = widest[index]
+    columns = range(len(widths))
+    # If there is too little room, the columns that gain most from wrapping wrap first.
+    for index in sorted(columns, key=lambda index: least[index] - widths[index]):
+        lacking = max(sum(widths) - width, 0)
+        widths[index] = max(least[index], widths[index] - lacking)
+    # What is left goes to the columns that wish for least.
+    wishes = [widest[index] - widths[index] for index in columns]
     spare = max(width - sum(widths), 0)
-    for rank, index in enumerate(
-        sorted(wishes, key=wishes.__getitem__)
-    ):  # the most modest first
+    for rank, index in enumerate(sorted(columns, key=wishes.__getitem__)):
         more = min(wishes[index], spare // (len(wishes) - rank))
         widths[index] += more
         spare -= more
     return widths
 
 
+def _widest(texts: Sequence[str]) -> int:
+    """The columns of the longest line."""
+    lines = "\n".join(texts).split("\n")
+    return max(map(cell_len, lines))
+
+
 def _least(head: str, *cells: str) -> int:
     """The columns that cells need so that no word is broken and no sentence becomes a tower."""
     words = head.split()
-    for cell in cells:  # one that is short (``12.3 ms``) stays on one line
+    for cell in cells:  # a short one (``12.3 ms``) stays on one line
         words += [cell] if len(cell) <= SHORT else re.findall(r"^\s*\S+|\S+", cell)
-    return max(
-        *map(cell_len, words), min(max(map(cell_len, cells), default=0), SENTENCE), 0
-    )
+    sentence = min(max(map(cell_len, cells), default=0), SENTENCE)
+    return max(*map(cell_len, words), sentence, 0)
 
 
 WIDTH, MIN_WIDTH, MAX_WIDTH = 100, 30, 200
@@ -375,11 +410,10 @@ def plain(value: Any) -> Any:
         return str(value)
     if hasattr(value, "tolist"):
         return plain(value.tolist())
-    if isinstance(value, list | tuple | set | frozenset):
-        return [
-            plain(item)
-            for item in (sorted(value) if isinstance(value, set | frozenset) else value)
-        ]
+    if isinstance(value, set | frozenset):
+        return [plain(item) for item in sorted(value)]
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
     raise TypeError(f"cannot write {type(value).__name__} as JSON")
 
 
@@ -410,15 +444,18 @@ def json_lines(document: str) -> str:
     encode.
     """
     lines = document.rstrip("\n").replace("##", "#\\u0023").split("\n")
-    kept = (
-        line if line.isprintable() else _escaped(line, str.isprintable)
-        for line in lines
-    )
-    return "\n".join(kept) + "\n"
+    return "\n".join(_escaped(line, str.isprintable) for line in lines) + "\n"
 
 
 def _escaped(line: str, stays: Callable[[str], bool]) -> str:
-    return "".join(char if stays(char) else json.dumps(char)[1:-1] for char in line)
+    """A line of JSON in which only some characters stay as they are."""
+    if stays(line):
+        return line
+
+    def kept(char: str) -> str:
+        return char if stays(char) else json.dumps(char)[1:-1]
+
+    return "".join(map(kept, line))
 
 
 def print_json(schema: str, value: Mapping[str, Any]) -> None:
@@ -460,21 +497,24 @@ class Line:
 
     def text(self, now: float) -> str:
         """``trial 5 of 20 · best −4.4 % · compiling · 18 s, about 50 s left``."""
-        parts, elapsed = [], now - self.since
+        parts: list[str] = []
         if self.total:
             share = f"{self.done / self.total:.0%}".replace("%", " %")
-            parts.append(
-                f"{self.noun} {self.done} of {self.total}" if self.noun else share
-            )
-        parts += [f"best {self.best}"] if self.best else []
-        rest = (
-            elapsed / self.done * (self.total - self.done)
-            if self.total and 0 < self.done < self.total
-            else 0.0
-        )
-        left = f", about {rest:.0f} s left" if rest >= 1 else ""
-        what = terminal.status() or self.what
-        return printable(" · ".join([*parts, what, f"{elapsed:.0f} s{left}"]))
+            counted = f"{self.noun} {self.done} of {self.total}"
+            parts.append(counted if self.noun else share)
+        if self.best:
+            parts.append(f"best {self.best}")
+        parts.append(terminal.status() or self.what)
+        elapsed_s = now - self.since
+        parts.append(f"{elapsed_s:.0f} s{self._left(elapsed_s)}")
+        return printable(" · ".join(parts))
+
+    def _left(self, elapsed_s: float) -> str:
+        """``, about 50 s left``; empty if that is not known, or less than a second."""
+        if not 0 < self.done < self.total:
+            return ""
+        left_s = elapsed_s / self.done * (self.total - self.done)
+        return f", about {left_s:.0f} s left" if left_s >= 1 else ""
 
 
 @contextmanager
@@ -482,15 +522,13 @@ def live(what: str) -> Iterator[Line]:
     """A line that is shown while the context lasts, if `is_shown`; the work changes what it
     says.
     """
-    line, ended = Line(what), threading.Event()
+    line = Line(what)
     if not is_shown:
         yield line
         return
-    thread = threading.Thread(
-        target=_redrawn if sys.stderr.isatty() else _logged,
-        args=(line, ended),
-        daemon=True,
-    )
+    ended = threading.Event()
+    shown = _redrawn if sys.stderr.isatty() else _logged
+    thread = threading.Thread(target=shown, args=(line, ended), daemon=True)
     thread.start()
     try:
         yield line
@@ -527,13 +565,18 @@ def phases(line: Line | None = None) -> Iterator[OnPhase]:
             else:
                 running[name] = phase
             if running:
-                folder, last = list(running.items())[-1]
-                what = f", {SCHEDULES[folder]}" if folder in SCHEDULES else ""
-                module = f" {last.module}" if last.module else ""
-                more = f" and {len(running) - 1} more" if len(running) > 1 else ""
-                shown.what = f"compiling{module}{what} ({last.name}){more}"
+                shown.what = _compiling(running)
 
         yield note
+
+
+def _compiling(running: Mapping[str, CompilerPhase]) -> str:
+    """What compiles, by the last compilation of those that run; by the name of its folder."""
+    folder, last = list(running.items())[-1]
+    what = f", {SCHEDULES[folder]}" if folder in SCHEDULES else ""
+    module = f" {last.module}" if last.module else ""
+    more = f" and {len(running) - 1} more" if len(running) > 1 else ""
+    return f"compiling{module}{what} ({last.name}){more}"
 
 
 def _redrawn(line: Line, ended: threading.Event) -> None:
