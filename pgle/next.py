@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import PurePath
 from typing import TypeAlias
 
@@ -56,16 +57,35 @@ class Next:
         return replace(self, argv=tuple(words))
 
 
+class WayEnd(StrEnum):
+    """What stands before the words where no command leads on."""
+
+    DONE = "Done"  # a fact: nothing is to do
+    EDIT = "Now edit"  # the program
+    TODO = "Now"  # anything else that only the user can do
+
+
 @dataclass(frozen=True, slots=True)
 class Sentence:
     """Words with commands in them, which stay values until they are shown."""
 
     parts: tuple[str | Next, ...] = ()
+    end: WayEnd = WayEnd.DONE
 
     @classmethod
     def of(cls, *parts: str | Next) -> Sentence:
         """A sentence of texts and commands."""
         return cls(parts)
+
+    @classmethod
+    def todo(cls, *parts: str | Next) -> Sentence:
+        """What only the user can do."""
+        return cls(parts, WayEnd.TODO)
+
+    @classmethod
+    def edit(cls, *parts: str | Next) -> Sentence:
+        """What to write in the program."""
+        return cls(parts, WayEnd.EDIT)
 
     def __str__(self) -> str:
         return "".join(
@@ -84,12 +104,11 @@ class Sentence:
 
     def filled(self, known: Mapping[str, object]) -> Sentence:
         """The sentence with what its commands leave open, by the names of `BLANKS`."""
-        return Sentence(
-            tuple(
-                part.filled(known) if isinstance(part, Next) else part
-                for part in self.parts
-            )
+        parts = tuple(
+            part.filled(known) if isinstance(part, Next) else part
+            for part in self.parts
         )
+        return replace(self, parts=parts)
 
     def then(self, other: Sentence) -> Sentence:
         """This sentence, a semicolon, and another one."""
@@ -183,26 +202,28 @@ class Way:
     next: tuple[str, ...] = ()
     # where there is none: what was reached, or what only the user can do
     done: str = ""
+    end: WayEnd = WayEnd.DONE  # of `done`
 
 
 def to_way(commands: Iterable[Next | Sentence | None]) -> Way:
     """Commands as they are printed to be typed next; those that the user must complete, and
     sentences, are the end of the way.
     """
-    given = tuple(filter(None, commands))
+    given = tuple(item for item in commands if item)
     whole = tuple(
         str(item) for item in given if isinstance(item, Next) and not item.asks
     )
-    ends = (
-        f"to go on, {to_type(item)}" if isinstance(item, Next) else str(item)
-        for item in given
-        if not isinstance(item, Next) or item.asks
-    )
-    return Way(whole, next(ends, ""))
+    for item in given:
+        if isinstance(item, Sentence):
+            return Way(whole, str(item), item.end)
+        if item.asks:
+            return Way(whole, to_type(item), WayEnd.TODO)
+    return Way(whole)
 
 
 # The commands that remedies of the floors below `report` name. Words in capitals are for the reader
 # to fill in.
+ADVISE = Next.of("advise", "--", "COMMAND")
 AUTO = Next.of("auto")
 COMPLETE = Next.of("complete", "PROFILE", "--hlo", "DUMP", "-o", "OUT.pbtxt")
 CONFIRM = Next.of("confirm", "LOG")

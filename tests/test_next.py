@@ -130,7 +130,7 @@ def test_a_next_command_holds_no_placeholder(blank: str) -> None:
     for command in commands:
         way = to_way([command])
         assert way.next == ()
-        assert way.done.startswith(f"to go on, give {BLANKS[blank]}: pgle ")
+        assert way.done.startswith(f"give {BLANKS[blank]}: pgle ")
         assert blank not in way.done
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pgle.account.value import (
     Basis,
@@ -16,6 +16,7 @@ from pgle.account.value import (
     StepBounds,
     StepPart,
 )
+from pgle.account.way import BY_ADVISE
 from pgle.next import Next
 from pgle.schedule.simulate import Breakdown
 
@@ -111,3 +112,16 @@ def search_for_flags(
         where=where,
     )
     return (found,)
+
+
+def tried_by(
+    advise: Next | None, levers: Iterable[Opportunity]
+) -> tuple[Opportunity, ...]:
+    """Edits of the program, with the command that tries those that it can."""
+    if advise is None:
+        return tuple(levers)
+    found = []
+    for item in levers:
+        command = advise if item.kind in BY_ADVISE else item.command
+        found.append(replace(item, command=command))
+    return tuple(found)

@@ -15,6 +15,7 @@ from pgle.account.pieces import (
     parts_of,
     reach_of_flags_us,
     search_for_flags,
+    tried_by,
 )
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import (
@@ -59,6 +60,7 @@ def account_of_schedule(
     tried: Iterable[Opportunity] = (),
     memory: PlannedMemory = PlannedMemory(),
     search: Next | None = None,
+    advise: Next | None = None,
     is_searched: bool = False,
     base: StepBase = StepBase.NOW,
     timed: TimedSteps | None = None,
@@ -69,6 +71,7 @@ def account_of_schedule(
         module: as it was scheduled.
         tried: what other schedules of the same program have shown, against this step.
         search: the command that looks for other flags; None: it is not known.
+        advise: the command that tries edits of the program; None: it is not known.
         is_searched: it was done, and found nothing better.
         base: which step it is.
         timed: the timed steps of its run directory.
@@ -83,7 +86,8 @@ def account_of_schedule(
     least_us, most_us = prediction.interval_us
     basis = BASES[prediction.costs_are]
     limit_us = prediction.step_us - bounds.best_order_us
-    levers = find_levers(step_costs(module, prediction, hardware, memory))
+    facts = step_costs(module, prediction, hardware, memory)
+    levers = tried_by(advise, find_levers(facts))
     exposed_us = parts.exposed_communication_us
     untried: tuple[Opportunity, ...] = ()
     if not is_searched:

@@ -21,6 +21,34 @@ BY_SCHEDULE = frozenset(
 """Opportunities that need no edit of the program and none of the machine."""
 
 
+OF_PROGRAM = frozenset(
+    (
+        OpportunityKind.ATTENTION,
+        OpportunityKind.PRECISION,
+        OpportunityKind.SCATTER,
+        OpportunityKind.LOGITS,
+        OpportunityKind.REMAT,
+        OpportunityKind.KEEP_LESS,
+        OpportunityKind.DONATION,
+        OpportunityKind.OPTIMIZER,
+        OpportunityKind.COPIES,
+        OpportunityKind.RECOMPILATION,
+    )
+)
+"""Opportunities that need an edit of the program; all others are the machine's."""
+
+BY_ADVISE = frozenset(
+    (
+        OpportunityKind.ATTENTION,
+        OpportunityKind.PRECISION,
+        OpportunityKind.SCATTER,
+        OpportunityKind.REMAT,
+        OpportunityKind.DONATION,
+    )
+)
+"""Of these, what the command of `Move.ADVISE` tries without an edit of the user."""
+
+
 class Measured(StrEnum):
     """Whether baseline and performance run were timed and compared."""
 
@@ -41,6 +69,7 @@ class Move(StrEnum):
     """What to do next."""
 
     MEASURE = "measure"  # a run of all stages
+    ADVISE = "advise"  # try the edit with the compiler
     SEARCH = "search"  # for flags
     PROVE = "prove"  # on GPUs what a simulation has shown
     REPEAT = "repeat"  # more launches on GPUs
@@ -87,7 +116,7 @@ def next_move(known: Known) -> Move:
     if known.measured is Measured.SIMULATED and known.verdict is Verdict.FASTER:
         return Move.PROVE
     if _is_edit(known):
-        return Move.EDIT
+        return Move.ADVISE if _is_tried_by_advise(known) else Move.EDIT
     if known.measured is Measured.NOT and _has_setting(known):
         return Move.MEASURE
     if known.search is Search.NOT and _is_open(known):
@@ -99,6 +128,13 @@ def _is_edit(known: Known) -> bool:
     """Whether the largest lever is an edit of the program, or is the machine's."""
     lever = None if known.account is None else known.account.lever
     return lever is not None and lever.kind not in BY_SCHEDULE
+
+
+def _is_tried_by_advise(known: Known) -> bool:
+    """Whether the largest lever is an edit that can be tried, and nothing was measured."""
+    lever = None if known.account is None else known.account.lever
+    is_first = known.measured is Measured.NOT and known.search is Search.NOT
+    return is_first and lever is not None and lever.kind in BY_ADVISE
 
 
 def _after_gpu(known: Known) -> Move:

@@ -12,6 +12,7 @@ from pgle.account.pieces import (
     parts_of,
     reach_of_flags_us,
     search_for_flags,
+    tried_by,
 )
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import (
@@ -80,6 +81,7 @@ def account_of_trace(
     findings: Iterable[StepFinding],
     search: Next | None = None,
     *,
+    advise: Next | None = None,
     is_searched: bool = False,
     timed: TimedSteps | None = None,
 ) -> Account:
@@ -88,12 +90,13 @@ def account_of_trace(
     Args:
         findings: of the step.
         search: the command that looks for other flags; None: it is not known.
+        advise: the command that tries edits of the program; None: it is not known.
         is_searched: it was done, and found nothing better.
         timed: the timed steps of its run directory.
     """
     basis = Basis.SIMULATED if step.trace.simulated else Basis.MEASURED
     facts = _step_costs(step, basis)
-    levers = () if facts is None else find_levers(facts)
+    levers = () if facts is None else tried_by(advise, find_levers(facts))
     read = {item.kind for item in levers}
     others = tuple(
         item for item in _of_findings(findings, basis) if item.kind not in read

@@ -19,7 +19,14 @@ from pgle.account.value import (
     chosen,
     excluded,
 )
-from pgle.account.way import Known, Move, Search, next_move
+from pgle.account.way import (
+    BY_SCHEDULE,
+    OF_PROGRAM,
+    Known,
+    Move,
+    Search,
+    next_move,
+)
 from pgle.errors import cut, printable
 from pgle.next import Next, Sentence, to_type
 from pgle.report.layers import SCOPE_WIDTH
@@ -114,23 +121,30 @@ def follow(known: Known, commands: Mapping[Move, Next | None]) -> Next | Sentenc
 
 def end_words(known: Known) -> Sentence:
     """Say why nothing follows: only the user can act, or nothing is left."""
-    return Sentence.of(_end_words(known))
-
-
-def _end_words(known: Known) -> str:
     account = known.account
     lever = None if account is None else account.lever
     if lever is not None:
-        edit = lever.edit or lever.title
-        return f"{edit.rstrip('.')}; then start again with the new program"
+        return _to_act(lever)
     unproven = None if account is None else account.unproven
     if account is not None and unproven is not None and known.search is Search.NOT:
         most = figures.share(account.share(unproven.most_us))
         words = f"at most {most} is open; to try it, give pgle the program"
-        return f"{words}, or its module before optimizations"
+        return Sentence.todo(f"{words}, or its module before optimizations")
     if account is None or known.search is not Search.NOT:
-        return "no profile and no flag that pgle knows shortens this step"
-    return f"nothing above {figures.share(LEAST_WORTH, 0)} of the step is left to gain"
+        words = "no profile and no flag that pgle knows shortens this step"
+        return Sentence.of(words)
+    limit = figures.share(LEAST_WORTH, 0)
+    return Sentence.of(f"nothing above {limit} of the step is left to gain")
+
+
+def _to_act(lever: Opportunity) -> Sentence:
+    """What the user writes or sets, and that only a measurement proves it."""
+    if lever.kind in BY_SCHEDULE:
+        return Sentence.todo(f"{_lower(lever.title)}; then measure again")
+    words = (lever.edit or lever.title).rstrip(".")
+    if lever.kind in OF_PROGRAM:
+        return Sentence.edit(f"{words}; then rehearse or measure again")
+    return Sentence.todo(f"{words}; then measure again")
 
 
 def _most(item: Opportunity) -> str:

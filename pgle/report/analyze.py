@@ -175,7 +175,8 @@ def way_on(found: Analysis) -> Commands:
         return found.next
     known = known_of(found.timed, is_searched=found.is_searched, account=found.account)
     command = found.search or found.convert
-    return (account.follow(known, dict.fromkeys(set(Move) - ENDS, command)),)
+    commands = dict.fromkeys(set(Move) - ENDS, command)
+    return (account.follow(known, {**commands, Move.ADVISE: found.advise}),)
 
 
 def breakdown_table(step: MeasuredStep, *, bars: bool) -> Table:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DUMP = "DUMP"  # the HLO dump of a job, if none was named
 
-NO_DUMP = Sentence.of(
+NO_DUMP = Sentence.todo(
     "give the profile to the job in --xla_gpu_pgle_profile_file_or_directory_path; "
     "the job's dump (--xla_dump_to) says with ",
     Next.of("verify"),
@@ -72,13 +72,13 @@ def after_confirmation(log: AnyPath, found: LogVerdict) -> Commands:
     stage = stage_of(log) or stage_of(log.parent)
     if found.main.verdict != "used":
         if stage is None:
-            unknown = Sentence.of("see what the log says of the profile")
+            unknown = Sentence.todo("see what the log says of the profile")
             return (found.main.remedy or unknown,)
         return after_summary(stage.run.profile)
     if stage is not None:
         return (next_command.following(stage.run),)
-    words = "XLA used the profile; compare the step times of both jobs next"
-    return (Sentence.of(words),)
+    words = "XLA used the profile; compare the step times of both jobs"
+    return (Sentence.todo(words),)
 
 
 def after_comparison(
@@ -104,13 +104,13 @@ def after_comparison(
         return (explanation(found),)
     if found.verdict == "same":
         return (Sentence.of("both sides take the same time"),)
-    return (Sentence.of(f"keep {found.new.label}: it is faster"),)
+    return (Sentence.todo(f"keep {found.new.label}: it is faster"),)
 
 
 def after_entry(path: Path) -> Commands:
     """Return the option with which a comparison takes the launch spread from a history."""
     option = Next(("--history", str(path)))
-    return (Sentence.of("give it to a comparison with ", option),)
+    return (Sentence.todo("give it to a comparison with ", option),)
 
 
 def after_lint(flags: Sequence[str], file: str | None, *, clean: bool) -> Commands:

@@ -204,13 +204,13 @@ def _predict_advice(found: Predicted) -> tuple[str, Next | Sentence]:
     asked = found.asked
     if not prediction.step_us:
         words = "give the dump of a job's step, or choose its module with --module"
-        return "", Sentence.of(words)
+        return "", Sentence.todo(words)
     run = found.run or _run_around(asked.hlo)
     doubt = prediction.steps_us.most_data / prediction.step_us - 1
     if doubt > MUCH_DOUBT:
         item = shown(prediction.uncertain[0].name)
         words = f"Data decides up to {figures.share(doubt, 0)} more, most of it {item}."
-        unmeasured = Sentence.of(f"measure {item}: profile the program")
+        unmeasured = Sentence.todo(f"measure {item}: profile the program")
         return words, _measure(asked, run) or unmeasured
     best_us = found.account.bounds.best_order_us
     saves = figures.share(max(1 - best_us / prediction.step_us, 0.0))
@@ -227,12 +227,12 @@ def _follow(found: Predicted, run: RunDirectory | None) -> Next | Sentence:
     """The command that leads on, or the end in words."""
     asked = found.asked
     known = Known(account=found.account)
-    if next_move(known) is Move.EDIT:
+    if next_move(known) in (Move.EDIT, Move.ADVISE):
         return account.end_words(known)
     if run is not None:
         return following(run)
     if found.prediction.costs_are == "measured":
-        return Sentence.of(f"{GIVE_IT}{asked.profile}")
+        return Sentence.todo(f"{GIVE_IT}{asked.profile}")
     if asked.profile is not None or not _is_whole(asked.hlo):
         return account.end_words(known)
     target = asked.target

@@ -188,10 +188,10 @@ def profile_words(result: Rehearsal) -> str:
 def advice(result: Rehearsal) -> tuple[str, Next | Sentence]:
     """Why, and what follows: a command, or the end in words."""
     if result.request.no_step:
-        return "", Sentence.of(STEP_REMEDY)
+        return "", Sentence.todo(STEP_REMEDY)
     if result.request.failed:
         words = "mend the program, then rehearse it again"
-        return "The prediction of its step holds.", Sentence.of(words)
+        return "The prediction of its step holds.", Sentence.todo(words)
     if not result.good and not result.lower_bound_why:
         hlo = near(result.baseline.compiled.after_optimizations)
         remedy = str(result.verdict.remedy) or "See which names match."
@@ -199,7 +199,11 @@ def advice(result: Rehearsal) -> tuple[str, Next | Sentence]:
     found = result.account
     is_searched = result.tune is None
     known = known_of(found.timed, is_searched=is_searched, account=found)
-    commands = {Move.MEASURE: result.measure, Move.SEARCH: result.tune}
+    commands = {
+        Move.MEASURE: result.measure,
+        Move.ADVISE: result.advise,
+        Move.SEARCH: result.tune,
+    }
     return "", account.follow(known, commands)
 
 

@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from pgle.account.value import Account, OpportunityKind
+from pgle.account.way import BY_ADVISE
 from pgle.errors import many
 from pgle.masking import kept_argv
 from pgle.next import Next
 from pgle.report import account
 from pgle.report.page.value import Cell, Section, Value, table
 from pgle.report.scale_control import named
+from pgle.requests.predictions import Advise
 from pgle.requests.shared import Network
 from pgle.requests.stages import Stage
 from pgle.run.directory.directory import free
@@ -29,6 +31,7 @@ def account_of(found: Scaling, row: ScaleRow) -> Account | None:
         OpportunityKind.FLAGS: tune(found, row),
         OpportunityKind.PROFILE: measure(found, row),
     }
+    commands |= dict.fromkeys(BY_ADVISE, advise(found, row))
     opportunities = tuple(
         replace(item, command=commands.get(item.kind, item.command))
         for item in row.account.opportunities
@@ -108,6 +111,20 @@ def tune(found: Scaling, row: ScaleRow) -> Next | None:
     if row.grown:
         return Next.of("tune", *options, str(request.out / row.grown))
     return Next.of("tune", *options, "--", *kept_argv(filled(request.words, trial)))
+
+
+def advise(found: Scaling, row: ScaleRow) -> Next | None:
+    """The command that tries edits of the program at one size; of files none."""
+    request = found.request
+    if found.are_files or row.grown:
+        return None
+    trial = SizeTrial(
+        row.devices, found.hardware.devices_per_host, tuple(row.values.items())
+    )
+    options = request.next_words(Advise, without="target devices")
+    place = ("--target", found.target, *_shape(trial))
+    words = kept_argv(filled(request.words, trial))
+    return Next.of("advise", *place, *options, "--", *words)
 
 
 def measure(found: Scaling, row: ScaleRow) -> Next | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import inf
 
 from pgle.account.way import Known, Move, next_move
-from pgle.next import Way, to_way
+from pgle.next import Way, WayEnd, to_way
 from pgle.report import account, scale_account
 from pgle.report.page import figures
 from pgle.report.page.value import Advice, Saving
@@ -140,13 +140,14 @@ def next_way(found: Scaling) -> Way:
     if answer.first is None:
         return _repair(found)
     if answer.nearest is not None and not answer.good:
-        return Way(done=_less_memory(found, answer.nearest.row))
+        return Way(done=_less_memory(found, answer.nearest.row), end=WayEnd.TODO)
     row = (answer.breaks or answer.best[-1]).row
     known = scale_account.account_of(found, row)
     if known is not None:
         state = Known(account=known)
         commands = {
             Move.MEASURE: scale_account.measure(found, row),
+            Move.ADVISE: scale_account.advise(found, row),
             Move.SEARCH: scale_account.tune(found, row),
         }
         if next_move(state) is not Move.END:
@@ -154,7 +155,7 @@ def next_way(found: Scaling) -> Way:
     if found.are_files or answer.breaks is None or answer.breaks.row.values:
         end = "nothing that pgle can change shortens this step at these sizes"
         return Way(done=end)
-    return Way(done=f"repeat with {VARY}")
+    return Way(done=f"repeat with {VARY}", end=WayEnd.TODO)
 
 
 def _repair(found: Scaling) -> Way:
@@ -164,7 +165,7 @@ def _repair(found: Scaling) -> Way:
     first = "write {devices} where the program takes its number of GPUs"
     if any("{" in word for word in found.request.words):
         first = "correct the program"
-    return Way(done=f"{first}, then repeat the command")
+    return Way(done=f"{first}, then repeat the command", end=WayEnd.TODO)
 
 
 def _less_memory(found: Scaling, row: ScaleRow) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgle.errors import cut, many, printable
-from pgle.next import Next, Way, to_way, typed
+from pgle.next import Next, Way, WayEnd, to_way, typed
 from pgle.report import text
 from pgle.report.page.value import Cell, Page, Section, Tone, Value, table
 from pgle.report.text import near
@@ -54,7 +55,7 @@ def folder_page(found: FolderContents) -> Page:
         table=table("here | newest", map(_newest_row, listed)),
         notes=(*notes, note),
         sections=(section,),
-        way=Way(way.next[:COMMANDS], way.done),
+        way=replace(way, next=way.next[:COMMANDS]),
     )
 
 
@@ -179,10 +180,10 @@ def _kept_by(diagnosis: Diagnosis) -> str:
 def _way(diagnosis: Diagnosis, marked: Sequence[MachineCheck]) -> Way:
     """Return the commands that mend problems, then the run that this machine can do."""
     commands = tuple(check.command for check in marked if check.command)
-    done = to_way(_runs(diagnosis)).done
-    if not commands and not done:
-        done = marked[0].remedy
-    return Way(commands, done)
+    way = to_way(_runs(diagnosis))
+    if not commands and not way.done:
+        return Way(done=marked[0].remedy, end=WayEnd.TODO)
+    return replace(way, next=commands)
 
 
 def _runs(diagnosis: Diagnosis) -> Iterator[Next]:

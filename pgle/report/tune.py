@@ -372,7 +372,7 @@ def commands(found: Tuning, out: Path) -> Commands:
         known = Known(search=Search.IN_VAIN, account=found.account)
         return (account.end_words(known),)
     if launch.words == UNKNOWN:
-        return (Sentence.of(f"{SET_THEM} {out / 'flags.txt'} has them"),)
+        return (Sentence.todo(f"{SET_THEM} {out / 'flags.txt'} has them"),)
     if launch.run is None:
         before = free(Path("runs/untuned"))
         after = free(before.with_name("tuned"))

@@ -373,6 +373,7 @@ class Analysis:
     against: Differences | None = None
     before: MeasuredStep | None = None
     search: Next | None = None  # the command that looks for other flags
+    advise: Next | None = None  # the command that tries edits of the program
     is_searched: bool = False  # the search was done, and found nothing better
     convert: Next | None = None  # the command that makes a profile of the trace
     timed: TimedSteps | None = None  # of the run directory that was given
@@ -385,6 +386,7 @@ class Analysis:
             self.step,
             self.findings,
             self.search,
+            advise=self.advise,
             is_searched=self.is_searched,
             timed=self.timed,
         )
@@ -436,6 +438,7 @@ def analyze(
         against=against,
         before=before,
         search=search,
+        advise=None if run is None else Next.of("advise", run.path),
         is_searched=run is not None and search is None,
         convert=convert,
         timed=timed,

@@ -45,6 +45,7 @@ from pgle.run.process.memory import MEMORY_FRACTION
 from pgle.run.rehearse_program import (
     LHS_ON,
     RehearseRequest,
+    advise_line,
     gib,
     launch,
     measure,
@@ -198,6 +199,7 @@ class Rehearsal:
     )
     tune: Next | None = None  # the command that looks for flags
     measure: Next | None = None  # the command that measures the program
+    advise: Next | None = None  # the command that tries edits of the program
     timed: TimedSteps | None = None  # of the run directory that was given
 
     @property
@@ -243,6 +245,7 @@ class Rehearsal:
             tried=tried.opportunities if self.good else (),
             memory=PlannedMemory(now.compiled.memory_bytes, request.allocator_bytes),
             search=self.tune,
+            advise=self.advise,
             is_searched=self.tune is None,
             timed=self.timed,
         )
@@ -290,6 +293,7 @@ def rehearse(asked: Rehearse, on_phase: OnPhase = lambda phase: None) -> Rehears
             rehearsed(request, on_phase),
             tune=tune_line(known),
             measure=measure(known),
+            advise=advise_line(known),
             timed=None if run is None else timed_steps(run),
         )
 

@@ -23,7 +23,7 @@ from pgle.errors import UserError
 from pgle.files import read_bytes, read_head, sha256
 from pgle.masking import kept_argv
 from pgle.next import Next
-from pgle.requests.predictions import Rehearse, Tune
+from pgle.requests.predictions import Advise, Rehearse, Tune
 from pgle.requests.shared import Flags, ForCompiler, OnDevices
 from pgle.requests.stages import Stage
 from pgle.run.ask.jaxlib import PLUGIN_PACKAGES, installed, lint_flags, repair
@@ -331,6 +331,16 @@ def tune_line(command: Understood) -> Next | None:
     if is_program(words):
         words = ("--", *kept_argv(words))
     return Next.of("tune", *options, *flags, "-o", folder, *words)
+
+
+def advise_line(command: Understood) -> Next:
+    """The command line of `pgle advise` for the same words."""
+    given = command.typed
+    options = given.next_words(Advise)
+    words: tuple[str, ...] = given.words
+    if is_program(words):
+        words = ("--", *kept_argv(words))
+    return Next.of("advise", *options, *words)
 
 
 def is_program(words: Sequence[str]) -> bool:

@@ -33,7 +33,7 @@ from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Origin, Profile
 from pgle.errors import UserError, WorkloadError
 from pgle.files import read_bytes, sha256, write_files
-from pgle.next import RUN, TUNE
+from pgle.next import ADVISE, RUN, TUNE
 from pgle.requests.predictions import Scale
 from pgle.run.ask.jax_private import partitions_of
 from pgle.run.capture.capture import MOST_DEVICES, Devices, capture_modules
@@ -540,7 +540,7 @@ def _rehearsed(
     request: Scale, empty: ScaleRow, asked: RehearseRequest, grown: Path | None
 ) -> tuple[ScaleRow, _Made]:
     """The row of a step priced by estimates, with the account that a rehearsal makes of it."""
-    found = replace(rehearsed(asked, _silent), tune=TUNE, measure=RUN)
+    found = replace(rehearsed(asked, _silent), tune=TUNE, measure=RUN, advise=ADVISE)
     made = _made(found.baseline.compiled, asked, grown)
     row, _ = _priced(request, empty, made)
     row = replace(row, account=found.account)
@@ -591,7 +591,13 @@ def _account(
     """The step taken apart, without what other schedules of it would show."""
     memory = PlannedMemory(made.memory.get("total"), made.limit_bytes)
     return account_of_schedule(
-        made.module, prediction, hardware, memory=memory, search=TUNE, base=base
+        made.module,
+        prediction,
+        hardware,
+        memory=memory,
+        search=TUNE,
+        advise=ADVISE,
+        base=base,
     )
 
 

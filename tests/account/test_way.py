@@ -23,7 +23,8 @@ ATTENTION = account(
     opportunity(OpportunityKind.ATTENTION, 0.3),
     opportunity(OpportunityKind.FLAGS, None, most=0.2),
 )
-ACCOUNTS = (None, NOTHING, PROFILE, FLAGS, ATTENTION)
+LOGITS = account(opportunity(OpportunityKind.LOGITS, 0.3))
+ACCOUNTS = (None, NOTHING, PROFILE, FLAGS, ATTENTION, LOGITS)
 VERDICTS = tuple(Verdict)
 
 
@@ -32,6 +33,9 @@ def results(known: Known, move: Move) -> list[Known]:
     if move is Move.MEASURE:
         after = replace(known, measured=Measured.SIMULATED, search=_used(known.search))
         return [replace(after, verdict=verdict) for verdict in VERDICTS]
+    if move is Move.ADVISE:  # it ends, or proposes a run
+        measured = replace(known, measured=Measured.SIMULATED)
+        return [replace(measured, verdict=verdict) for verdict in VERDICTS]
     if move is Move.SEARCH:
         return [
             replace(known, search=Search.IN_VAIN),
@@ -61,7 +65,9 @@ def test_every_way_from_a_first_answer_ends_within_four_moves(found) -> None:
     [
         (Known(account=PROFILE), Move.MEASURE),
         (Known(account=FLAGS), Move.SEARCH),
-        (Known(account=ATTENTION), Move.EDIT),
+        (Known(account=ATTENTION), Move.ADVISE),
+        (Known(account=LOGITS), Move.EDIT),
+        (Known(Measured.SIMULATED, Verdict.SAME, account=ATTENTION), Move.EDIT),
         (Known(account=NOTHING), Move.END),
         (Known(Measured.SIMULATED, Verdict.FASTER, account=PROFILE), Move.PROVE),
         (Known(Measured.SIMULATED, Verdict.SAME, account=FLAGS), Move.SEARCH),

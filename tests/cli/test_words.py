@@ -199,7 +199,7 @@ MODULE = "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt"
         ),
         (
             ["r/manifest.json:pgle.manifest/1", "r/profile.pbtxt:costs"],
-            "to go on, give your program: pgle perf --run-dir r -- …",
+            "give your program: pgle perf --run-dir r -- …",
         ),
         (["my job.log:step 1"], "pgle confirm 'my job.log'"),
         ([".venv/a.nsys-rep:x", "v/pyvenv.cfg:", "v/lib/a.nsys-rep:x"], "pgle doctor"),
@@ -220,9 +220,9 @@ def test_pgle_alone_names_the_next_command(
     monkeypatch.chdir(tmp_path)
     assert run([]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1].startswith(("Next: pgle ", "Done: to go on, "))
+    assert lines[-1].startswith(("Next: pgle ", "Now: give "))
     assert any(
-        line.split("  ")[0].removeprefix("Next: ").removeprefix("Done: ") == command
+        line.split("  ")[0].removeprefix("Next: ").removeprefix("Now: ") == command
         for line in lines
     )
     assert ("pgle convert" in "".join(lines)) == (

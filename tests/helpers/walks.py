@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pgle.run.inputs.next_command import ON_GPU
 
+ENDS = ("Done: ", "Now edit: ", "Now: ")
 MOST = 8  # commands of a walk
 FINE = (0, 1)  # exit codes of an answer
 
@@ -33,7 +34,9 @@ def walk(first: str, folder: Path) -> Walk:
         codes.append(code)
         following = _following(answer)
         if following is None:
-            end = "done" if "\nDone: " in f"\n{answer}" else "nothing"
+            lines = answer.splitlines()
+            is_end = any(line.startswith(ENDS) for line in lines)
+            end = "done" if is_end else "nothing"
             break
         if f"--capture {ON_GPU}" in following or "--abba" in following:
             end = "gpu"

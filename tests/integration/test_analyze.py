@@ -61,11 +61,11 @@ def test_the_text_fits_80_columns_and_ends_in_what_to_do(
     assert run(["analyze", *(item.replace(f"{ROOT}/", "") for item in inputs)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
-    ends = ("Next: ", "Done: ")
+    ends = ("Next: ", "Done: ", "Now edit: ", "Now: ")
     last = next(line for line in reversed(lines) if line.startswith(ends))
     said = " ".join(lines[lines.index(last) :])
     if HLO[0] in inputs:
-        assert said.startswith("Done: Call jax.nn.dot_product_attention(")
+        assert said.startswith("Now edit: Call jax.nn.dot_product_attention(")
     else:
         assert "--hlo=testdata/pax_fsdp4/proc0/dump" in said
 

@@ -82,9 +82,8 @@ def test_a_console_log_is_not_offered_as_a_trace(
         )
         == 1
     )
-    assert (
-        "Done: to go on, give the trace of each side: pgle analyze … --against …"
-        in " ".join(capsys.readouterr().out.split())
+    assert "Now: give the trace of each side: pgle analyze … --against …" in " ".join(
+        capsys.readouterr().out.split()
     )
 
 

@@ -52,7 +52,7 @@ def test_entries_are_listed_and_the_spread_is_that_since_the_level_changed(
         "Launches differ by 0.08 % (standard deviation of 5 entries since 2026-01-07T00:00, "
         "when the level changed)." in " ".join(out.split())
     )
-    done = f"Done: give it to a comparison with `--history {path}`"
+    done = f"Now: give it to a comparison with `--history {path}`"
     assert done in " ".join(out.split())
     without_path = out.splitlines()[1:-1]  # the first and the last line hold it
     assert max(map(len, without_path)) <= 100

@@ -32,6 +32,7 @@ from pgle.run.directory.manifest import StageRecord, extend_manifest
 from pgle.run.inputs import next_command
 from pgle.run.rehearse_program import (
     Understood,
+    advise_line,
     launch,
     measure,
     tune_line,
@@ -271,7 +272,8 @@ def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
                 answer = Gain(share=share, low=share, high=share, idle_share=0.0)
                 found = SimpleNamespace(
                     gained=SimpleNamespace(answer=answer), account=known, is_measured=False,
-                    good=True, costs_are="estimated", tune=tune_line(command), measure=measure(command),
+                    good=True, costs_are="estimated", tune=tune_line(command),
+                    measure=measure(command), advise=advise_line(command),
                     request=SimpleNamespace(no_step="", failed=False),
                     baseline=SimpleNamespace(prediction=sides[0], compiled=SimpleNamespace(after_optimizations=module)),
                     profiled=SimpleNamespace(prediction=sides[1]), moves=(),

@@ -164,7 +164,7 @@ def test_an_answer_fits_a_screen(
     run(words)
     printed = capsys.readouterr()
     lines = printed.out.splitlines()
-    ends = ("Next: ", "Done: ")
+    ends = ("Next: ", "Done: ", "Now edit: ", "Now: ")
     last = max(number for number, line in enumerate(lines) if line.startswith(ends))
     is_command = lines[last].startswith("Next: ")
     assert not is_command or all(line.endswith("\\") for line in lines[last:-1]), (

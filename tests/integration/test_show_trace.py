@@ -82,7 +82,7 @@ def test_a_log_directory_and_a_run_directory_are_traces(testdata, tmp_path, caps
 def test_the_next_command_is_named(testdata, capsys, monkeypatch):
     monkeypatch.chdir(testdata)
     assert (
-        f"Done: to go on, give the HLO dump: pgle convert {SYNTHETIC} -o profile.pbtxt --hlo …"
+        f"Now: give the HLO dump: pgle convert {SYNTHETIC} -o profile.pbtxt --hlo …"
         in " ".join(shown(capsys, SYNTHETIC).split())
     )
 

@@ -7,6 +7,7 @@ from accounts import account, opportunity
 
 from pgle.account.value import OpportunityKind, Place, StepBase
 from pgle.account.way import Known, Search
+from pgle.next import to_way
 from pgle.report.account import actions, document, end_words, headline, note
 
 FLAGS = OpportunityKind.FLAGS
@@ -79,7 +80,7 @@ def test_an_edit_of_the_program_is_the_end_of_the_way() -> None:
     words = end_words(Known(account=account(ATTENTION)))
     assert str(words) == (
         "write jax.nn.dot_product_attention(..., implementation='cudnn'); "
-        "then start again with the new program"
+        "then rehearse or measure again"
     )
 
 
@@ -96,3 +97,21 @@ def test_a_long_scope_is_named_by_its_last_part() -> None:
     (row,) = actions(account(found))
     assert row.why == "7.0 % is computed again, most in local (3.74 ms)"
     assert row.find == scope
+
+
+def test_an_edit_of_the_program_ends_with_what_to_write() -> None:
+    edit = "Call jax.nn.dot_product_attention(q, k, v)."
+    attention = opportunity(OpportunityKind.ATTENTION, 0.31, edit=edit)
+    found = to_way([end_words(Known(account=account(attention)))])
+    assert found.end == "Now edit"
+    assert found.done.startswith(edit.rstrip("."))
+
+
+def test_what_is_no_edit_of_the_program_is_to_do() -> None:
+    host = opportunity(OpportunityKind.INPUT, 0.2, edit="look at the host")
+    found = to_way([end_words(Known(account=account(host)))])
+    assert (found.end, found.done) == ("Now", "look at the host; then measure again")
+
+
+def test_nothing_left_is_done() -> None:
+    assert to_way([end_words(Known(account=account()))]).end == "Done"

@@ -108,7 +108,7 @@ def show(page: Page, *, sections: Sequence[str] = ()) -> None:
             screen.print(f"{head}{printable(command)}", style="cyan", soft_wrap=True)
             head = ""
         if page.done and not commands:
-            screen.print(f"Done: {printable(page.done)}", style="cyan")
+            screen.print(f"{page.way.end}: {printable(page.done)}", style="cyan")
 
 
 def _mark(tone: str) -> str:
@@ -216,7 +216,8 @@ def markdown(page: Page) -> str:
         if page.next
         else []
     )
-    blocks += [f"Done: {_escaped(page.done)}"] if page.done and not page.next else []
+    if page.done and not page.next:
+        blocks += [f"{page.way.end}: {_escaped(page.done)}"]
     sections = page.sections
     if page.about:
         sections += (

@@ -28,7 +28,7 @@ def test_a_machine_with_gpus_can_do_all(on, capsys):
     assert on(machine(smi=SMI_4_H100)) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[1] == "✓ Ready to measure, rehearse and simulate"
-    assert out.endswith("Done: to go on, give your program: pgle run -- …\n")
+    assert out.endswith("Now: give your program: pgle run -- …\n")
 
 
 def test_without_a_gpu_it_says_what_works(on, capsys):
@@ -37,9 +37,7 @@ def test_without_a_gpu_it_says_what_works(on, capsys):
     assert (
         out.splitlines()[1] == "! Can rehearse and simulate; cannot measure (see GPUs)"
     )
-    assert out.endswith(
-        "Done: to go on, give your program: pgle run --capture simulated -- …\n"
-    )
+    assert out.endswith("Now: give your program: pgle run --capture simulated -- …\n")
     assert len(out.splitlines()) <= 14
 
 
