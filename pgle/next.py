@@ -141,6 +141,11 @@ def quoted(word: str) -> str:
     return "$'" + re.sub(" {2,}", lambda blanks: "\\x20" * len(blanks[0]), text) + "'"
 
 
+def taken_apart(line: str) -> list[str]:
+    """The words of a line, as a shell takes them apart; ValueError: a quote does not end."""
+    return shlex.split(line)
+
+
 def _ansi_c(char: str) -> str:
     """A character as it stands between ``$'`` and ``'``."""
     if char.isprintable():

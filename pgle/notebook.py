@@ -6,7 +6,6 @@ Only IPython imports this file, when the extension is loaded.
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from pgle import api
 from pgle.cli.main import error_line, group, printable
 from pgle.errors import UserError
 from pgle.files import write_files
+from pgle.next import taken_apart
 
 MARK = "# A cell of a notebook wrote this file, and may write it again (%%pgle).\n"
 """First line of a cell's program, in place of the cell's first line: the numbers of lines agree."""
@@ -43,7 +43,7 @@ class PgleMagics(Magics):  # type: ignore[misc]  # IPython has no types
         %%pgle rehearse --target h100 --devices 8 -- train.py --layers 4
         """
         try:
-            words = shlex.split(line)
+            words = _words(line)
             if cell is not None:
                 words = with_program(words, cell)
             return _answered(words)
@@ -52,6 +52,15 @@ class PgleMagics(Magics):  # type: ignore[misc]  # IPython has no types
             if message is None:
                 return None
             raise UsageError(printable(message)) from None
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return taken_apart(line)
+    except ValueError:
+        remedy = "close it, or put a backslash before it"
+        what = "has a quote that does not end"
+        raise UserError(what, where=line, remedy=remedy) from None
 
 
 def _answered(words: list[str]) -> api.Answer[Any] | None:

@@ -74,6 +74,15 @@ def test_an_error_is_one_line_and_ends_the_cell(
     assert said == "UsageError: nothing.hlo.pb: no such file; check the path\n"
 
 
+def test_an_open_quote_is_one_line(
+    shell: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert not shell.run_cell("%pgle show 'a b").success
+    assert (
+        "show 'a b: has a quote that does not end; close it" in capsys.readouterr().err
+    )
+
+
 @pytest.mark.rehearse
 def test_a_cell_is_a_program_whose_lines_have_the_cells_numbers(
     shell: Any, capsys: pytest.CaptureFixture[str]
