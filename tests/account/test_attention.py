@@ -163,7 +163,7 @@ ENTRY main {
 """
     module = module_from_text(call.encode(), "m.txt")
     work = attention_work(module, module.instructions["o"])
-    edit = AttentionWork(48 * 2048**2, 64, 2048, causal=False, back=False)
+    edit = AttentionWork(48, 2048, 2048, 64, causal=False, back=False)
     assert work == edit
     a100 = find_hardware("a100-40gb")
     assert fused_us(a100, edit).likely == call_us(a100, edit).likely
@@ -184,6 +184,27 @@ def test_a_call_on_hopper_takes_what_nvidia_has_measured(
     length: int, causal: bool, back: bool, measured_ms: float
 ) -> None:
     """Two sequences of 64 heads of 128 (NVIDIA/cudnn-frontend, as the table cites)."""
-    work = AttentionWork(2 * 64 * length**2, 128, length, causal, back)
+    work = AttentionWork(2 * 64, length, length, 128, causal, back)
     call = call_us(find_hardware("h200"), work)
     assert call.likely == pytest.approx(1000 * measured_ms, rel=0.01)
+
+
+def test_a_head_with_one_query_keeps_one_multiprocessor_busy() -> None:
+    """So eight heads take as long as sixty-four on a GPU with more multiprocessors than that."""
+    h100 = find_hardware("h100-sxm")
+    times = {
+        heads: call_us(
+            h100, AttentionWork(heads, 1, 131_072, 128, causal=False, back=False)
+        )
+        for heads in (8, 64)
+    }
+    assert times[8].likely == pytest.approx(times[64].likely, rel=0.01)
+    assert times[8].least < times[8].likely / 5  # a kernel that splits the keys
+
+
+def test_a_window_costs_the_tiles_that_it_touches() -> None:
+    """Queries of a tile of 128 see up to 128 keys more than one query does."""
+    work = AttentionWork(64, 4096, 4096, 128, causal=False, back=True, window=129)
+    whole = AttentionWork(64, 4096, 4096, 128, causal=False, back=True)
+    assert work.operations == whole.operations * 129 / 4096
+    assert work.executed == whole.executed * 257 / 4096

@@ -108,9 +108,10 @@ def _fused_us(step: StepCosts, item: Scores, causal: set[Key]) -> Speed:
     """One fused kernel in place of what surrounds these scores."""
     size = item.size
     work = AttentionWork(
-        scores=size.batch * size.m * size.n,
+        heads=size.batch,
+        queries=size.m,
+        keys=size.n,
         depth=size.k,
-        length=min(size.m, size.n),
         causal=item.key in causal,
         back=not item.exponential,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil
 
 from pgle.xla.hardware import KERNEL_US, NCCL, Hardware
 
@@ -67,6 +68,16 @@ _UNPUBLISHED = (0.5, 0.6, 0.75)
 BACKWARD_WORK = 2.5
 """Five products backward for two forward (both papers)."""
 
+TILE = 128
+"""Queries that a thread block handles, and keys that it takes at a time: 64 or 128
+(FlashAttention-2, section 3.3).
+"""
+
+BYTES_PER_CLOCK = 32
+"""A streaming multiprocessor issues at most one memory transaction of 32 bytes a clock
+(``AdjustBandwidth`` in openxla/xla `xla/service/gpu/model/gpu_performance_model_base.cc`).
+"""
+
 LARGEST_HEAD = {False: 128, True: 256}
 """Head sizes that cuDNN has kernels for, before and since Hopper (jax `_src/cudnn/
 fused_attention_stablehlo.py`, ``check_is_flash_attention``).
@@ -77,17 +88,58 @@ fused_attention_stablehlo.py`, ``check_is_flash_attention``).
 class AttentionWork:
     """One fused kernel's work."""
 
-    scores: float  # queries times keys, over all batches and heads, without a mask
+    heads: float  # of queries, over all sequences
+    queries: float  # of a head
+    keys: float
     depth: float  # head size
-    length: float  # keys, or queries if they are fewer
     causal: bool
     back: bool  # the backward pass
+    window: float | None = (
+        None  # keys that a query sees of a sliding window; None: of all
+    )
     is_f8: bool = False
 
     @property
     def operations(self) -> float:
         """Multiplications and additions; a causal mask leaves half."""
-        forward = 4.0 * self.scores * self.depth * (0.5 if self.causal else 1.0)
+        seen = self.keys if self.window is None else self.window
+        return self._operations(self.queries, seen)
+
+    @property
+    def executed(self) -> float:
+        """The same with what whole tiles of queries compute beyond."""
+        tiles = ceil(self.queries / TILE)
+        seen = self.keys
+        if self.window is not None:
+            seen = min(self.keys, self.window + TILE)
+        return self._operations(tiles * TILE, seen)
+
+    @property
+    def blocks(self) -> float:
+        """Thread blocks: one for a tile of queries, backward of keys."""
+        side = self.keys if self.back else self.queries
+        return self.heads * ceil(side / TILE)
+
+    @property
+    def inner_length(self) -> float:
+        """Keys that a block goes through."""
+        if self.window is None:
+            return self.keys
+        return min(self.keys, self.window + TILE)
+
+    @property
+    def bytes_moved(self) -> float:
+        """Queries, keys, values and results, which are read or written once; backward their
+        gradients too.
+        """
+        elements = 2.0 * self.heads * (self.queries + self.keys) * self.depth
+        size = 1.0 if self.is_f8 else 2.0
+        return elements * size * (2.0 if self.back else 1.0)
+
+    def _operations(self, queries: float, keys: float) -> float:
+        forward = 4.0 * self.heads * queries * keys * self.depth
+        if self.causal:
+            forward /= 2
         return forward * BACKWARD_WORK if self.back else forward
 
 
@@ -133,17 +185,28 @@ def largest_head(hardware: Hardware) -> int:
 def _times_us(
     hardware: Hardware, work: AttentionWork, slower: float, faster: float
 ) -> Speed:
+    """Microseconds of a kernel. The fastest splits the keys between blocks where there are few."""
+    share = _share(hardware, work, slower, faster)
+    filled = min(work.blocks / hardware.cores, 1.0)
+    per_block = BYTES_PER_CLOCK * hardware.clock_ghz * 1e3  # bytes a microsecond
+    few_us = work.bytes_moved / (work.blocks * per_block)
+    memory_us = hardware.memory_us(work.bytes_moved)
+    return Speed(
+        least=_kernel_us(hardware, work, share.most, memory_us),
+        likely=_kernel_us(
+            hardware, work, share.likely * filled, max(memory_us, few_us)
+        ),
+        most=_kernel_us(hardware, work, share.least * filled, max(memory_us, few_us)),
+    )
+
+
+def _kernel_us(
+    hardware: Hardware, work: AttentionWork, share: float, memory_us: float
+) -> float:
+    """The longer of arithmetic, at a share of the peak, and memory."""
     dtype = "f8" if work.is_f8 and "f8" in hardware.tflops else "f16"
     peak = hardware.tflops[dtype] * 1e6
-    # queries, keys, values and results, which are read or written once
-    moved = 4 * 2.0 * work.scores / work.length * work.depth
-    floor = KERNEL_US + hardware.memory_us(moved)
-    share = _share(hardware, work, slower, faster)
-    least, likely, most = (
-        max(floor, work.operations / (peak * each))
-        for each in (share.most, share.likely, share.least)
-    )
-    return Speed(least, likely, most)
+    return max(KERNEL_US + memory_us, work.executed / (peak * share))
 
 
 def _share(
@@ -151,12 +214,12 @@ def _share(
 ) -> Speed:
     """Of the peak, what a fused kernel reaches."""
     # below the measured lengths in proportion
-    short = min(work.length / _LENGTHS[0], 1.0)
+    short = min(work.inner_length / _LENGTHS[0], 1.0)
     if not has_figures(hardware):
         return _scaled(_UNPUBLISHED, short)
     if "f8" not in hardware.tflops:
         return _scaled(_A100_FORWARD, short * (_A100_BACKWARD if work.back else 1.0))
-    row = max(bisect_right(_LENGTHS, work.length) - 1, 0)
+    row = max(bisect_right(_LENGTHS, work.inner_length) - 1, 0)
     size = next((each for each in (64, 128) if work.depth <= each), 256)
     reached = _FORWARD[size, work.causal][row]
     if work.back:

@@ -451,19 +451,26 @@ def attention_work(module: Module, instruction: Instruction) -> AttentionWork | 
     if sizes is None:
         return None
     batch, heads, queries, keys, depth = sizes
-    length = min(queries, keys)
-    window = _WINDOW.search(config)
-    is_window = window is not None and int(window[1]) < keys
-    if window is not None and is_window:
-        keys = int(window[1]) + 1
+    window = _window(config, keys)
+    is_causal = window is None and _CAUSAL.search(config) is not None
     return AttentionWork(
-        scores=batch * heads * queries * keys,
+        heads=batch * heads,
+        queries=queries,
+        keys=keys,
         depth=depth,
-        length=length,
-        causal=not is_window and _CAUSAL.search(config) is not None,
+        causal=is_causal,
         back="backward" in target or "bwd" in target,
+        window=window,
         is_f8=target.endswith("f8"),
     )
+
+
+def _window(config: str, keys: float) -> float | None:
+    """Keys that a query sees of a sliding window; None: of all."""
+    found = _WINDOW.search(config)
+    if found is None or int(found[1]) >= keys:
+        return None
+    return int(found[1]) + 1
 
 
 def _attention_sizes(
