@@ -223,9 +223,10 @@ def _values_note(item: Attempt) -> Iterator[str]:
 
 def _compared(values: ComparedValues) -> str:
     """What was compared, in words."""
+    noisy = f" ({values.noisy:,} too sensitive to say)" if values.noisy else ""
     if not values.seen:
-        return many(values.results, "result")
-    return "loss, gradients and results"
+        return many(values.results, "result") + noisy
+    return f"loss, gradients and results{noisy}"
 
 
 def _stand_in(item: Attempt) -> str:

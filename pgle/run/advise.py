@@ -20,6 +20,7 @@ from pgle.errors import UserError, WorkloadError, cut, in_percent, one_line
 from pgle.next import Next
 from pgle.requests.predictions import Advise, Rehearse
 from pgle.run.alternatives import (
+    BY_HAND,
     Alternative,
     Kind,
     Written,
@@ -295,6 +296,8 @@ class _Trials:
         try:
             module, sites = self.variants.made(changes, self.out / name / "captured")
             changes = tuple(change.at(sites) for change in changes)
+            if any(change.where == BY_HAND for change in changes):
+                return None  # no attention is written by hand
             program = module.read_bytes()
             if program == self.request.module.read_bytes():
                 return None

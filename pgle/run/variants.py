@@ -107,7 +107,10 @@ class ProgramVariants:
             alternatives=_switches(changes),
             **self._how(),
         )
-        return choose_module(found, step), read_captured(folder).sites
+        program = read_captured(folder)
+        if program.error and not any(module_name(path) == step for path in found):
+            raise UserError(program.error)
+        return choose_module(found, step), program.sites
 
     def compared(self, changes: Changes, folder: Path) -> ComparedValues:
         """Run the program on the CPU until its step is traced."""

@@ -8,7 +8,6 @@ all other results that are floating-point numbers.
 import functools
 import importlib
 import math
-import threading
 
 from pgle_hook import SetAside, guarded
 
@@ -96,16 +95,10 @@ class Values:
         return differentiate
 
     def compare(self, function, args, options):
-        """Compare a function with arguments that stand for their shapes, in a thread of its own:
-        this one may be tracing.
-        """
-        found = []
-        thread = threading.Thread(
-            target=lambda: found.append(self._compared(function, args, options))
-        )
-        thread.start()
-        thread.join()
-        self._note(found[0] if found else {"why": "the comparison failed"})
+        """Compare a function with arguments that stand for their shapes; jax may be tracing it."""
+        with self._jax.ensure_compile_time_eval():
+            found = guarded(lambda: self._compared(function, args, options))
+        self._note(found or {"why": "the comparison failed"})
 
     def _compared(self, function, args, options):
         tree = self._jax.tree_util
@@ -173,25 +166,28 @@ class Values:
         return compiled
 
     def _judged(self, step, before, nudged, after):
-        """The largest difference of loss, gradients and results, each relative to its size."""
-        counts = [len(part) for part in before]
+        """The largest difference of loss, gradients and results, each relative to its size. Left
+        out are those that rounding the arguments changes too much.
+        """
         unit = self._unit(step)
         worst = {"difference": 0.0, "tolerance": TOLERANCE * unit}
-        sides = ([*seen, *results] for seen, results in (before, after, nudged))
-        for one, other, moved in zip(*sides):
-            difference = _apart(one, other)
-            noise = _apart(one, moved)
-            if difference is None or noise is None:
-                return {"why": "its results are not finite at a small size"}
-            tolerance = TOLERANCE * max(unit, noise)
-            if tolerance > LOOSEST:
-                return {
-                    "why": "rounding alone changes a result by %.0f%%" % (100 * noise)
-                }
-            if difference / tolerance > worst["difference"] / worst["tolerance"]:
-                worst = {"difference": difference, "tolerance": tolerance}
-        compared = dict(zip(("seen", "results"), counts), sizes=step.shown())
-        return dict(worst, unit=unit, **compared)
+        compared = {"seen": 0, "results": 0}
+        for name, *sides in zip(compared, before, nudged, after):
+            for one, moved, other in zip(*sides):
+                difference = _apart(one, other)
+                noise = _apart(one, moved)
+                if difference is None or noise is None:
+                    return {"why": "its results are not finite at a small size"}
+                tolerance = TOLERANCE * max(unit, noise)
+                if tolerance > LOOSEST:
+                    continue
+                compared[name] += 1
+                if difference / tolerance > worst["difference"] / worst["tolerance"]:
+                    worst = {"difference": difference, "tolerance": tolerance}
+        if not any(compared.values()):
+            return {"why": "rounding its arguments changes all results too much"}
+        left = sum(map(len, before)) - sum(compared.values())
+        return dict(worst, unit=unit, noisy=left, sizes=step.shown(), **compared)
 
 
 class _Step:
