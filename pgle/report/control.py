@@ -15,7 +15,7 @@ STAGE = "scheduled, kernels not compiled"
 
 
 def depends_words(result: Rehearsal) -> str:
-    """The verdict if a change turns with the kernels of matrix products; empty if none does."""
+    """The verdict if the kernels of matrix products decide a change; empty if they do not."""
     lhs = result.lhs_gained
     for what, found in (("LHS", lhs), ("The profile", result.gained)):
         if found is not None and found.other is not None and found.depends:
@@ -90,7 +90,7 @@ class RehearsalControl:
 
 
 def document(result: Rehearsal) -> RehearsalControl | None:
-    """Both compilations; None if the verdict hangs on no kernel."""
+    """Both compilations; None if no kernel of a product can change the verdict."""
     found = result.control
     if found is None:
         return None

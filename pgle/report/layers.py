@@ -21,7 +21,7 @@ from pgle.xla.vendors import maker_of
 ROWS = 200  # of a table; `pgle analyze --json` has all
 SCOPES = 16  # rows of the table of layers
 SCOPE_WIDTH = 32  # characters of a layer's name
-LEAST = 0.0005  # of the step; less is no row
+LEAST = 0.0005  # of the step; smaller shares have no figure
 
 _PHASES = (
     TrainingPhase.FORWARD,

@@ -123,7 +123,7 @@ def _predict_notes(
 
 
 def _limits(prediction: Prediction) -> Section:
-    """What may change the answer: contention, costs that data decides, what is not modelled."""
+    """What may change the answer: contention, costs that data decides, effects without a model."""
     uncertain = map(_uncertain_line, prediction.uncertain)
     not_modelled = (f"Not modelled: {line}." for line in prediction.not_modelled)
     lines = (_contended(prediction), *uncertain, *not_modelled)
@@ -143,7 +143,7 @@ def _step_words(prediction: Prediction) -> str:
 
 
 def _step_table(found: Predicted) -> Table:
-    """What the step consists of, which adds up to it; and what it could come to at best."""
+    """The parts of the step, which add up to it, and the bounds of the step."""
     prediction = found.prediction
     parts = prediction.timeline.breakdown
     step_us = max(prediction.step_us, 1e-9)
@@ -191,9 +191,7 @@ def _uncertain_line(item: Uncertain) -> str:
 
 
 def _extreme_us(item: Uncertain) -> float | None:
-    """What data that is not plausible makes of all executions of an instruction; None if nothing
-    more.
-    """
+    """The time of all executions with implausible data; None if that is not longer."""
     extreme = item.range.extreme_us
     return None if extreme is None else extreme * item.count
 
@@ -218,7 +216,7 @@ def _predict_advice(found: Predicted) -> tuple[str, Next | Sentence]:
 
 
 def _run_around(hlo: AnyPath) -> RunDirectory | None:
-    """The run directory that a dump is in; None if it is in none."""
+    """The run directory that holds a dump; None if no run directory does."""
     folders = hlo.parents if isinstance(hlo, Path) else ()
     return next((run for run in map(RunDirectory, folders) if run.is_recorded), None)
 

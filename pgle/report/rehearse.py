@@ -392,7 +392,7 @@ class RehearsedMoves:
 
 @dataclass(frozen=True, slots=True)
 class RehearsedGain:
-    """What the profile gains, and what the control says of it."""
+    """What the profile gains, by one compilation and by both."""
 
     costs_are: str
     profile: str

@@ -391,7 +391,7 @@ def _about(found: RunFacts) -> Iterator[tuple[str, str]]:
 
 
 def _about_run(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """What the last stage that started a program recorded of it and its machine."""
+    """The program, versions and machine that the last stage with a command recorded."""
     stages = manifest.stages
     record = next((item for item in reversed(stages) if item.argv), None)
     if record is None:

@@ -123,8 +123,8 @@ def _all_notes(found: Scaling, path: Path | None) -> Iterator[str]:
 
 
 def _warnings(rows: Sequence[ScaleRow]) -> tuple[str, ...]:
-    """Each warning once: first those that hold for several rows, then those of one row with its
-    size.
+    """Each warning once. Warnings of several rows come first, then each warning of one row with
+    its size.
     """
     there = [row for row in rows if not row.failure]
     warned: dict[str, list[ScaleRow]] = {}
@@ -165,7 +165,7 @@ def _without(found: Scaling) -> list[str]:
 
 
 def _depends(found: Scaling) -> bool:
-    """Whether the verdict changes with the kernels of matrix products."""
+    """Whether other kernels for matrix products change the verdict."""
     return found.control is not None and found.control.depends
 
 

@@ -85,10 +85,10 @@ def _keep_inside(culprit: Exposed, why: str) -> Advice:
 
 
 def _more_work(row: ScaleRow) -> Iterator[Advice]:
-    """More work for each GPU in a step, if moving weights and gradients takes enough of it.
+    """More work for each GPU in a step, if weights and gradients take enough of the step.
 
-    Weights are gathered and gradients reduced once, whatever the batch: with twice the work in a
-    step, half of their time remains for each part of it.
+    XLA moves weights and gradients once a step, whatever the batch. With twice the work in a
+    step, each part of the work pays for half of that time.
     """
     saves = sum(one.weights_us for one in row.by_collective) / row.step_us / 2
     if saves <= LEAST_SAVED:

@@ -15,7 +15,7 @@ from pgle.scale.control import ScaleControl
 
 
 def depends_words(found: Scaling) -> str:
-    """The verdict if it hangs on the kernels of matrix products; empty if it does not."""
+    """The verdict if the kernels of matrix products decide it; empty if they do not."""
     control = found.control
     if control is None or not control.depends:
         return ""
@@ -160,7 +160,7 @@ def document(found: Scaling) -> ScaleControlDocument | None:
 
 
 def row_document(item: Judged, found: Scaling) -> RowControlDocument | None:
-    """A row by the second compilation; None if nothing hangs on kernels of products."""
+    """A row by the second compilation; None if no kernel of a product can change it."""
     kept = item.row.control
     if kept is None:
         return None

@@ -102,7 +102,7 @@ def span_us(schedule: Schedule) -> tuple[float, float] | None:
 
 
 def steps_table(schedules: Sequence[Schedule], known: Account) -> Table:
-    """A row per schedule, compared with the first, and what that could come to at best."""
+    """A row per schedule, compared with the first, then the bounds of the step."""
     heads = (
         "schedule | step (time) | change (change) | exposed (time) | peak memory (size)"
     )
@@ -228,7 +228,8 @@ def _collectives(schedules: Sequence[Schedule]) -> Table:
 def _collective_row(
     name: str, sides: Sequence[Exposure | None], why: str
 ) -> tuple[Value, ...]:
-    """A collective in each schedule, None where it is missing; its figures are from the last."""
+    """A collective in each schedule. `sides` has None for a schedule without it; the figures are
+    from the last schedule that has it."""
     last = [item for item in sides if item is not None][-1]
     kind = f"{last.kind}, synchronous" if last.sync else last.kind
     exposed = map(_exposed_cell, sides)

@@ -75,7 +75,7 @@ class Screen(Console):
         text does.
 
         Lines with ``soft_wrap`` stay whole if nothing says how wide the reader is; a command that
-        does not fit goes on after a backslash, so that it can be copied.
+        does not fit continues after a backslash, so that it can be copied.
         """
         options.setdefault("crop", False)
         objects = tuple(map(_drawable, objects))
@@ -241,7 +241,7 @@ def _below(column: table.Column, head: str, text: str) -> str:
 def _rest(
     hidden: Sequence[tuple[table.Column, Sequence[str]]], index: int, width: int
 ) -> Iterator[Text]:
-    """The cells of a row for which there is no room, as lines.
+    """The cells of a row that do not fit next to the others, as lines.
 
     Args:
         hidden: the columns without room, each with its head and its cells as texts.
@@ -298,7 +298,7 @@ def _widths(
     for index in sorted(columns, key=lambda index: least[index] - widths[index]):
         lacking = max(sum(widths) - width, 0)
         widths[index] = max(least[index], widths[index] - lacking)
-    # What is left goes to the columns that wish for least.
+    # The columns that need least get the rest of the room first.
     wishes = [widest[index] - widths[index] for index in columns]
     spare = max(width - sum(widths), 0)
     for rank, index in enumerate(sorted(columns, key=wishes.__getitem__)):
@@ -539,11 +539,11 @@ def live(what: str) -> Iterator[Line]:
 
 @contextmanager
 def progress(what: str) -> Iterator[Progress]:
-    """A line on work that says how much of it is done: the yielded function takes (done, total)."""
+    """A line that shows progress; the yielded function takes (done, total)."""
     with live(what) as line:
 
         def advance(done: int, total: int) -> None:
-            # What was read is not yet understood: a full bar that waits would lie.
+            # After reading comes parsing: a full bar would claim that the work is done.
             line.done, line.total = (done, total) if done < total else (0, 0)
             line.what = what if done < total else f"{what}: all read, working on it"
 

@@ -42,7 +42,7 @@ PARTS: Mapping[Color, str] = {
 }
 """The parts of a step that add up to it, by the name of their colour."""
 OTHER_WORK = "other GPU work"
-# of the exposed time; so much of it the groups on the first screen explain, if `GROUPS` can
+# share of the exposed time that the groups of the first screen explain, if `GROUPS` suffice
 EXPLAINED = 0.95
 GROUPS = 3
 
@@ -172,7 +172,7 @@ _STYLE_OF = {
 
 
 class BarLabel(NamedTuple):
-    """One instruction, as bars of it are described."""
+    """What a page shows about an instruction when the reader points at its bar."""
 
     style: Style  # how its bars are drawn
     sync: bool  # a collective that runs in turn with compute
@@ -197,7 +197,7 @@ class Lane:
     start_us: npt.NDArray[np.float64]
     duration_us: npt.NDArray[np.float64]
     named: npt.NDArray[np.int32]  # int32[n], index into the panel's names
-    count: npt.NDArray[np.int64]  # int64[n], executions that a bar stands for
+    count: npt.NDArray[np.int64]  # int64[n], executions that a bar represents
 
     @property
     def end_us(self) -> npt.NDArray[np.float64]:
@@ -210,7 +210,7 @@ class Span:
     """A loop or a step, drawn above the lanes."""
 
     label: str  # ``while.38, 4 iterations``
-    # start_us, end_us: of all of it
+    # start_us, end_us: of the whole loop or step
     start_us: float
     end_us: float
     depth: int = 0  # 0 for the outermost
@@ -488,7 +488,7 @@ def measured_panels(
 ) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
     """The devices that ran a step, in order, and the rows that are not drawn, a line each.
 
-    Devices of one process lie on one clock if its trace shows that they have one; else each begins
+    Devices of one process share a clock if the trace shows that they do. Otherwise each begins
     at 0.
 
     Args:
@@ -583,7 +583,7 @@ def _step_spans(window: DeviceWindow, steps: int, shift_us: float) -> Iterator[S
 
 
 def _stream_lanes(drawing: Drawing, window: DeviceWindow, end_ns: float) -> list[Lane]:
-    """What a device ran of instructions until a time, by stream; the streams with most compute
+    """The instructions that a device ran until a time, by stream. Streams with most compute come
     first.
     """
     trace = drawing.step.trace
@@ -620,7 +620,7 @@ def _stream_lanes(drawing: Drawing, window: DeviceWindow, end_ns: float) -> list
 
 
 def _other_label(kind: OtherKind) -> BarLabel:
-    """Work of no instruction, as its bars are described."""
+    """The label of work that no instruction owns."""
     return BarLabel(
         style=Style.OTHER,
         sync=False,
@@ -633,7 +633,8 @@ def _other_label(kind: OtherKind) -> BarLabel:
 def _other_lanes(
     window: DeviceWindow, end_ns: float, shift_us: float, first: int
 ) -> list[Lane]:
-    """What a device ran of no instruction, until a time; bars of one kind that touch are one.
+    """Work of a device that no instruction owns, until a time. Bars of one kind that touch become
+    one bar.
 
     Args:
         first: index of the first `OtherKind` among the panel's names.
@@ -679,7 +680,7 @@ def _entries(step: MeasuredStep) -> tuple[tuple[BarLabel, ...], npt.NDArray[np.i
 
 
 def _measured_label(step: MeasuredStep, name: str, stream: Stream) -> BarLabel:
-    """An instruction on a kind of stream, with what its module says of it."""
+    """The label of an instruction on a kind of stream; its module adds shape, names and source."""
     module = step.module
     kind = stream.name.lower()
     sync = False
@@ -748,7 +749,7 @@ def _record(item: BarLabel, texts: dict[str, int]) -> list[int]:
 
 
 def _panel_data(panel: Panel, places: npt.NDArray[np.int64]) -> dict[str, Any]:
-    """A panel; `places` are those of its names among the names of all panels."""
+    """A panel. `places` maps its names to their index among the names of all panels."""
     rows = sum(lane.count.sum() for lane in panel.lanes)
     spans = [_span_data(span) for span in panel.spans]
     lanes = [_lane_data(lane, places) for lane in panel.lanes]

@@ -401,8 +401,8 @@ def searching(budget: int) -> Iterator[tuple[OnTrial, OnPhase]]:
 
 @contextmanager
 def announced(line: Line, budget: int) -> Iterator[OnTrial]:
-    """Counts trials on a line, and has it name the best; what compiles to a known program is no
-    trial.
+    """Count trials on a line that names the best. A setting that compiles to a known program does
+    not count.
 
     If a signal ends the search, it names the best setting so far and how to continue.
     """
@@ -496,7 +496,7 @@ class TuneTrials:
 
 @dataclass(frozen=True, slots=True)
 class TuneLimits:
-    """What is modelled and what is not, and what others measured for the flags."""
+    """How many collectives have modelled times, what has no model, and what others measured."""
 
     modelled: int
     not_modelled: tuple[str, ...]

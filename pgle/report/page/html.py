@@ -127,9 +127,9 @@ def data_file(name: str) -> str:
 def render(page: Page) -> str:
     """The file's text. The same page gives the same bytes.
 
-    Texts of traces and dumps are escaped. Those of the timeline are in compressed data, which its
-    script shows as text. If either fails, a Content-Security-Policy still lets no other script run,
-    and no byte leave the page.
+    Texts of traces and dumps are escaped. The timeline's texts are in compressed data, and its
+    script shows them as text. If either fails, a Content-Security-Policy still lets no other
+    script run, and no byte leaves the page.
     """
     timeline = page.timeline
     script = data_file("templates/page.js")

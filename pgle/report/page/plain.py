@@ -55,22 +55,9 @@ def show(page: Page, *, sections: Sequence[str] = ()) -> None:
     """
     screen = text.console()
     everything = ALL in sections
-    known = [section.key for section in page.sections]
-    for key in () if everything else sections:
-        if key not in known:
-            raise UserError(
-                f"no section '{key}' in this answer",
-                remedy=choices(key, known) if known else None,
-            )
-    if page.identity and not text.quiet:
-        screen.print(printable(" · ".join(page.identity)), soft_wrap=True)
-    screen.print(
-        _mark(page.tone) + printable(page.verdict),
-        style=f"bold {STYLES.get(page.tone, '')}".strip(),
-        soft_wrap=True,
-    )
-    if page.paste:
-        screen.print(f"  {printable(page.paste)}", style="cyan", soft_wrap=True)
+    if not everything:
+        _check_sections(page, sections)
+    _verdict(screen, page)
     if text.quiet:
         return
     if page.table is not None:
@@ -81,34 +68,56 @@ def show(page: Page, *, sections: Sequence[str] = ()) -> None:
         screen.print(printable(str(cell.value)), style=STYLES.get(cell.tone, ""))
     if page.actions:
         screen.print()
-        _actions(
-            screen,
-            page.actions if everything else page.actions[:MOST_ACTIONS],
-            everything,
-        )
+        actions = page.actions if everything else page.actions[:MOST_ACTIONS]
+        _actions(screen, actions, everything)
     for section in page.sections:
         if everything or section.key in sections:
             _section(screen, section, everything)
-    first = (
-        page.warnings
-        if everything or len(page.warnings) == WARNINGS + 1
-        else page.warnings[:WARNINGS]
-    )
+    _warnings(screen, page.warnings, everything)
+    if os.environ.get("PGLE_NEXT") != "0":
+        _next(screen, page, everything)
+
+
+def _check_sections(page: Page, keys: Sequence[str]) -> None:
+    known = [section.key for section in page.sections]
+    for key in keys:
+        if key not in known:
+            what = f"no section '{key}' in this answer"
+            raise UserError(what, remedy=choices(key, known) if known else None)
+
+
+def _verdict(screen: text.Screen, page: Page) -> None:
+    """The identity, the verdict, and a line to paste."""
+    if page.identity and not text.quiet:
+        screen.print(printable(" · ".join(page.identity)), soft_wrap=True)
+    words = _mark(page.tone) + printable(page.verdict)
+    style = f"bold {STYLES.get(page.tone, '')}".strip()
+    screen.print(words, style=style, soft_wrap=True)
+    if page.paste:
+        screen.print(f"  {printable(page.paste)}", style="cyan", soft_wrap=True)
+
+
+def _warnings(screen: text.Screen, warnings: Sequence[str], everything: bool) -> None:
+    """The first warnings, and how many more there are: one more is printed instead."""
+    first = warnings[:WARNINGS]
+    if everything or len(warnings) == WARNINGS + 1:
+        first = warnings
     for line in first:
         screen.print(f"warning: {shown(line)}", style="yellow")
-    if len(first) < len(page.warnings):
-        screen.print(
-            f"… and {many(len(page.warnings) - len(first), 'more warning')} (--all)",
-            style="yellow",
-        )
-    if os.environ.get("PGLE_NEXT") != "0":
-        commands = page.next if everything else page.next[:1]
-        head = "Next: "
-        for command in commands:
-            screen.print(f"{head}{printable(command)}", style="cyan", soft_wrap=True)
-            head = ""
-        if page.done and not commands:
-            screen.print(f"{page.way.end}: {printable(page.done)}", style="cyan")
+    left = len(warnings) - len(first)
+    if left:
+        screen.print(f"… and {many(left, 'more warning')} (--all)", style="yellow")
+
+
+def _next(screen: text.Screen, page: Page, everything: bool) -> None:
+    """The next command, or the end in words."""
+    commands = page.next if everything else page.next[:1]
+    head = "Next: "
+    for command in commands:
+        screen.print(f"{head}{printable(command)}", style="cyan", soft_wrap=True)
+        head = ""
+    if page.done and not commands:
+        screen.print(f"{page.way.end}: {printable(page.done)}", style="cyan")
 
 
 def _mark(tone: str) -> str:
@@ -137,19 +146,15 @@ def _table(screen: text.Screen, content: Table, everything: bool) -> None:
 def _styled(cell: Cell) -> str | Text:
     """A cell; in colour on a terminal."""
     plain = shown(str(cell.value))
-    return (
-        Text(plain, style=STYLES[cell.tone])
-        if cell.tone and sys.stdout.isatty()
-        else plain
-    )
+    if cell.tone and sys.stdout.isatty():
+        return Text(plain, style=STYLES[cell.tone])
+    return plain
 
 
 def _actions(screen: text.Screen, actions: Sequence[Advice], everything: bool) -> None:
-    heads = [
-        "",
-        "what to do",
-        *(["saves"] if any(action.saves for action in actions) else []),
-    ]
+    heads = ["", "what to do"]
+    if any(action.saves for action in actions):
+        heads.append("saves")
     rows: list[list[str]] = []
     for place, action in enumerate(actions, start=1):
         words = f"{action.title}: {action.why}" if action.why else action.title
@@ -157,9 +162,8 @@ def _actions(screen: text.Screen, actions: Sequence[Advice], everything: bool) -
     screen.print(text.grid(heads, rows, right={2}, whole={2}))
     for place, action in enumerate(actions if everything else (), start=1):
         if action.command:
-            screen.print(
-                f"{place}: {printable(action.command)}", style="cyan", soft_wrap=True
-            )
+            command = f"{place}: {printable(action.command)}"
+            screen.print(command, style="cyan", soft_wrap=True)
 
 
 def _saved(action: Advice) -> str:
@@ -175,19 +179,18 @@ def _section(screen: text.Screen, section: Section, everything: bool) -> None:
         elif isinstance(part, Prose):
             _prose(screen, part)
         elif isinstance(part, TimelineData):
-            widest = max(
-                (len(line) for line in part.text.splitlines() if line.startswith(" ")),
-                default=0,
-            )
-            is_narrow = widest > screen.width
-            screen.print(
-                f"(The timeline needs {widest} columns.)"
-                if is_narrow
-                else part.text.rstrip(),
-                soft_wrap=True,
-            )
+            screen.print(_timeline(part, screen.width), soft_wrap=True)
         else:
             screen.print(part.alt, soft_wrap=True)
+
+
+def _timeline(part: TimelineData, width: int) -> str:
+    """The timeline as text, or how many columns it needs."""
+    drawn = [line for line in part.text.splitlines() if line.startswith(" ")]
+    widest = max(map(len, drawn), default=0)
+    if widest > width:
+        return f"(The timeline needs {widest} columns.)"
+    return part.text.rstrip()
 
 
 def _prose(screen: text.Screen, part: Prose) -> None:
@@ -207,33 +210,38 @@ _ADDRESS = re.compile(r"(?<=\w)://|(?<=www)\.|@(?=\w)")  # what GitHub's autolin
 
 def markdown(page: Page) -> str:
     """A page as Markdown: verdict, table, actions, next command, sections, where it comes from."""
-    blocks = [f"# {_escaped(page.verdict)}", _escaped(" · ".join(page.identity))]
-    blocks += [_rows(page.table)] if page.table is not None else []
-    blocks += [_escaped(str(as_cell(note).value)) for note in page.notes]
-    blocks += ["\n".join(_numbered(page.actions))] if page.actions else []
-    blocks += (
-        ["Next:", _fenced("\n".join(map(printable, page.next)), "sh")]
-        if page.next
-        else []
-    )
-    if page.done and not page.next:
-        blocks += [f"{page.way.end}: {_escaped(page.done)}"]
-    sections = page.sections
-    if page.about:
-        sections += (
-            Section(
-                "about", "Where this comes from", (table("name | value", page.about),)
-            ),
-        )
-    for section in sections:
-        blocks += [f"## {_escaped(section.heading)}"] if section.heading else []
-        blocks += map(_block, section.parts)
+    return "\n\n".join(_blocks(page)) + "\n"
+
+
+def _blocks(page: Page) -> Iterator[str]:
+    """The blocks of a page, which blank lines separate."""
+    yield f"# {_escaped(page.verdict)}"
+    yield _escaped(" · ".join(page.identity))
+    if page.table is not None:
+        yield _rows(page.table)
+    for note in page.notes:
+        yield _escaped(str(as_cell(note).value))
+    if page.actions:
+        yield "\n".join(_numbered(page.actions))
+    if page.next:
+        yield "Next:"
+        yield _fenced("\n".join(map(printable, page.next)), "sh")
+    elif page.done:
+        yield f"{page.way.end}: {_escaped(page.done)}"
+    for section in (*page.sections, *_about(page)):
+        if section.heading:
+            yield f"## {_escaped(section.heading)}"
+        yield from map(_block, section.parts)
     if page.warnings:
-        blocks += [
-            "## Warnings",
-            "\n".join(f"- {_escaped(line)}" for line in page.warnings),
-        ]
-    return "\n\n".join(blocks) + "\n"
+        yield "## Warnings"
+        yield "\n".join(f"- {_escaped(line)}" for line in page.warnings)
+
+
+def _about(page: Page) -> Iterator[Section]:
+    """Where the figures come from, as a section."""
+    if page.about:
+        content = table("name | value", page.about)
+        yield Section("about", "Where this comes from", (content,))
 
 
 def _escaped(content: str) -> str:
