@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -13,14 +14,18 @@ import pytest
 from pgle.run.capture.captured import ComparedValues
 from pgle.run.hook import HOOK_SITE
 
+QUICK = "jax_disable_most_optimizations"  # the programs are compiled to run once
 LAYERS, BATCH, WIDTH = 3, 32, 24
 
 
 @pytest.fixture(autouse=True)
-def hook(monkeypatch: pytest.MonkeyPatch) -> None:
+def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "path", [*sys.path, str(HOOK_SITE)])
     for name in ("grad", "value_and_grad"):
         monkeypatch.setattr(jax, name, getattr(jax, name))
+    jax.config.update(QUICK, True)
+    yield
+    jax.config.update(QUICK, False)
 
 
 def arguments(dtype: Any = jnp.float32) -> list[Any]:
