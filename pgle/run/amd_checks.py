@@ -11,11 +11,9 @@ from pgle.run.ask.machine import Machine, MachineCheck
 from pgle.run.directory.manifest import Gpu
 from pgle.xla.vendors import AMD
 
-_ok, _warn, _fail = (
-    partial(MachineCheck, "", "ok"),
-    partial(MachineCheck, "", "warn"),
-    partial(MachineCheck, "", "fail"),
-)
+_ok = partial(MachineCheck, "", "ok")
+_warn = partial(MachineCheck, "", "warn")
+_fail = partial(MachineCheck, "", "fail")
 
 COMPUTE = "/dev/kfd"  # the device that ROCm opens, for all GPUs of a machine
 IN_CONTAINER = (

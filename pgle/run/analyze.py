@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -105,10 +106,8 @@ def measured_step(side: StepInput, progress: Progress | None = None) -> Measured
         trace, dumps = _simulated(side.inputs[0], profile, given)
     else:
         dumps = read_dumps(side.hlo or _dumped(side.inputs))
-        trace = read_traces(
-            [trace for path in side.inputs for trace in _traces(path)],
-            progress=progress,
-        )
+        traces = chain.from_iterable(map(_traces, side.inputs))
+        trace = read_traces(list(traces), progress=progress)
     measured = measure(trace, dumps)
     costs = measured.costs[0]
     versions = _versions(trace, dumps, costs.program)
@@ -161,7 +160,8 @@ def _check_window(costs: ProgramCosts, path: AnyPath) -> None:
         raise UserError(
             what, where=path, remedy="the trace is damaged; record the program again"
         )
-    module, given = costs.program.hlo, len(costs.window.devices)
+    module = costs.program.hlo
+    given = len(costs.window.devices)
     devices = max(costs.ranks, 1 if module is None else module.num_devices)
     if 1 < devices < given:
         what = (
@@ -349,7 +349,8 @@ def _memory(
     module = program.hlo
     if module is None or not module.is_scheduled or trace.on_host:
         return None
-    path, data = as_path(module.source), trace.hlo.get(program.key, b"")
+    path = as_path(module.source)
+    data = trace.hlo.get(program.key, b"")
     if path.is_file():
         data = read_bytes(path, max_bytes=MAX_HLO_BYTES)
     plan = buffers_from_bytes(data)
@@ -394,15 +395,10 @@ class Analysis:
     @property
     def shown_warnings(self) -> tuple[str, ...]:
         """The warnings without those on the costs, which `pgle convert` gives too."""
-        known = [
-            line
-            for step in (self.step, self.before)
-            if step is not None
-            for line in step.costs.warnings
-        ]
-        return tuple(
-            line for line in self.warnings if not line.endswith(tuple(known) or ("\0",))
-        )
+        known = self.step.costs.warnings
+        if self.before is not None:
+            known = (*known, *self.before.costs.warnings)
+        return tuple(line for line in self.warnings if not line.endswith(known))
 
 
 def analyze(
@@ -491,15 +487,12 @@ def _next(
         return () if left is None else (left,)
     if step.module is None:  # its dump may be in or next to its traces
         modules = {step.costs.program.key.name: step.costs.program.fingerprints}
-        folders = dict.fromkeys(
-            path if path.is_dir() else path.parent
-            for path in side.inputs
-            if isinstance(path, Path)
-        )
-        found = next(
-            filter(None, (dump_near(folder, modules) for folder in folders)), None
-        )
-        return (Next.of("analyze", *words, f"--hlo={found}"),) if found else ()
+        for path in side.inputs:
+            if not isinstance(path, Path):
+                continue
+            found = dump_near(path if path.is_dir() else path.parent, modules)
+            if found:
+                return (Next.of("analyze", *words, f"--hlo={found}"),)
     return ()
 
 
@@ -559,7 +552,8 @@ def gather(
     """
     if other is not None or len(side.inputs) != 1 or not is_run_dir(side.inputs[0]):
         return RunFacts(side.inputs, analysis=analyze(side, other, progress=progress))
-    run, missing = RunDirectory(Path(side.inputs[0])), []
+    run = RunDirectory(Path(side.inputs[0]))
+    missing = []
 
     def part(what: str, make: Callable[[], T]) -> T | None:
         try:
@@ -584,18 +578,19 @@ def gather(
         )
     if analysis is None and profile is None and compared is None:
         raise UserError("nothing to report on yet", where=run.path, remedy=missing[0])
-    manifest, (comparison, checks) = read_manifest(run.path), compared or (None, ())
+    manifest = read_manifest(run.path)
+    comparison, checks = compared or (None, ())
     schedules = () if profile is None else _schedules(run, manifest, profile)
     return RunFacts(
-        side.inputs,
-        run,
-        manifest,
-        analysis,
-        profile,
-        comparison,
-        checks,
-        schedules,
-        tuple(missing),
+        inputs=side.inputs,
+        run=run,
+        manifest=manifest,
+        analysis=analysis,
+        profile=profile,
+        comparison=comparison,
+        checks=checks,
+        schedules=schedules,
+        missing=tuple(missing),
     )
 
 
@@ -606,13 +601,11 @@ def _schedules(
     found = []
     labels = ("baseline: LHS, no profile", "performance run: LHS with the profile")
     for label, stage in zip(labels, COMPARED, strict=True):
-        record, modules = manifest.last(stage), []
+        record = manifest.last(stage)
+        modules: list[Module] = []
         with suppress(UserError):
-            modules = [
-                module
-                for module in read_modules(run.stage(stage).rank().hlo)
-                if module.is_scheduled
-            ]
+            dumped = read_modules(run.stage(stage).rank().hlo)
+            modules = [module for module in dumped if module.is_scheduled]
         if record is None or not modules:
             return ()
         name = str(record.facts.get("module", ""))

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -178,17 +179,11 @@ def compared_run(found: Comparison) -> RunDirectory | None:
     """The run directory whose baseline and performance run were compared; None if these were other
     runs.
     """
-    stages = [
-        Path(stage_path(one.series.source))
-        for side in (found.base, found.new)
-        for one in side.runs
-    ]
+    runs = (*found.base.runs, *found.new.runs)
+    stages = [Path(stage_path(one.series.source)) for one in runs]
     run = RunDirectory(stages[0].parent)
-    return (
-        run
-        if run.is_recorded and stages == [run.stage(name).path for name in COMPARED]
-        else None
-    )
+    compared = [run.stage(name).path for name in COMPARED]
+    return run if run.is_recorded and stages == compared else None
 
 
 def record_comparison(run: RunDirectory, found: Comparison) -> None:
@@ -266,14 +261,14 @@ class _Plan(msgspec.Struct, frozen=True, kw_only=True):
     ]  # folders of the runs so far, in order; run 2 i and run 2 i + 1 are a pair
 
     def __post_init__(self) -> None:
-        letters = "".join(
-            match[1] if (match := RUN.fullmatch(name)) else "?"
-            for name in self.finished
+        runs = [match for match in map(RUN.fullmatch, self.finished) if match]
+        letters = [match[1] for match in runs]
+        is_known = len(runs) == len(self.finished) and self.inside in (OWN, COMPARED)
+        is_paired = all(
+            {first, second} == {"A", "B"}
+            for first, second in zip(letters[::2], letters[1::2], strict=False)
         )
-        whole = all(
-            set(letters[i : i + 2]) == {"A", "B"} for i in range(0, len(letters) - 1, 2)
-        )
-        if "?" in letters or not whole or self.inside not in (OWN, COMPARED):
+        if not is_known or not is_paired:
             raise ValueError("no plan of pgle")
 
 
@@ -338,16 +333,14 @@ def _commands(
             "no such file", where=profile, remedy="make it with pgle convert"
         )
     perf = (sys.executable, "-m", "pgle", "perf", "--run-dir", "{run}")
-    base, new = (
-        (*perf, "--baseline", "--", *words),
-        (*perf, "--profile", str(profile.resolve()), "--", *words),
-    )
+    base = (*perf, "--baseline", "--", *words)
+    new = (*perf, "--profile", str(profile.resolve()), "--", *words)
     return (base, new), COMPARED
 
 
 def _inputs(commands: Iterable[Sequence[str]]) -> dict[str, str]:
     """What `_Plan.inputs` keeps of the commands and of XLA_FLAGS."""
-    words = sorted(word for command in commands for word in named_files(command))
+    words = sorted(chain.from_iterable(map(named_files, commands)))
     found = {
         word: sha256(read_bytes(Path(word)))
         for word in words
@@ -392,15 +385,14 @@ def _finished(folder: Path, plan: _Plan) -> list[str]:
     """The runs that a folder holds of this plan."""
     if not (folder / PLAN).exists():
         return []
-    kept, remedy = _load(folder), "choose another --run-dir"
+    kept = _load(folder)
+    remedy = "choose another --run-dir"
     if (kept.base, kept.new) != (plan.base, plan.new):
         raise UserError("holds runs of other commands", where=folder, remedy=remedy)
-    mine, before = plan.inputs, kept.inputs
-    if changed := [
-        name
-        for name in {**mine, **before}
-        if before and before.get(name) != mine.get(name)
-    ]:
+    before = kept.inputs
+    names = {**plan.inputs, **before} if before else {}
+    changed = [name for name in names if before.get(name) != plan.inputs.get(name)]
+    if changed:
         what = f"holds runs of another state of the program: {changed[0]} has changed since"
         raise UserError(what, where=folder, remedy=remedy)
     return list(kept.finished)
@@ -467,7 +459,8 @@ def add_entry(path: Path, entry: Entry) -> None:
 
 def read_history(path: Path) -> tuple[list[Entry], list[str]]:
     """The entries in the order kept, and a line for each that cannot be read."""
-    add_to = Next.of("history", "add", "RUN", "--file", path, "--name", "NAME")
+    words = ("add", "RUN", "--file", path, "--name", "NAME")
+    add_to = Next.of("history", *words)
     if not path.exists():
         raise UserError("no such history", where=path, remedy=add_to)
     if not path.is_file():
@@ -499,7 +492,5 @@ def hardware_name() -> str:
     gpus = all_gpus()
     if not gpus:
         return "no-gpu"
-    slug = "".join(
-        sign if sign.isalnum() else "-" for sign in gpus[0].name.lower()
-    ).strip("-")
+    slug = re.sub(r"[\W_]", "-", gpus[0].name.lower()).strip("-")
     return f"{len(gpus)}x-{slug}"

@@ -112,12 +112,7 @@ def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> Log
     """
     release = _release(request.release)
     ranks = _by_rank(request)
-    log = collect(
-        event
-        for rank, one in ranks.items()
-        for path in (one.log, *one.more)
-        for event in _events(path, rank, progress)
-    )
+    log = collect(_all_events(ranks, progress))
     if len(ranks) > 1:  # a rank whose log says nothing is a rank all the same
         log.ranks = {
             rank: log.ranks.get(rank, RankLog()) for rank in {**ranks, **log.ranks}
@@ -317,8 +312,7 @@ def rank_labels(names: Sequence[str]) -> list[str]:
 
 def _alike(log: Log) -> dict[str, str]:
     """Profiles that hold the same bytes as an earlier one, as far as the files are still there."""
-    blocks = (block for rank in log.ranks.values() for block in rank.last.values())
-    paths = dict.fromkeys(block.profile for block in blocks if block.profile)
+    paths = dict.fromkeys(log.profiles)
     first: dict[str, str] = {}
     found: dict[str, str] = {}
     for path in paths if len(paths) > 1 else ():
@@ -334,6 +328,15 @@ def _of_rank(files: RankFiles, request: ConfirmRequest) -> ConfirmRequest:
     return replace(
         request, log=files.log, schedule=schedule, hlo=hlo, whole=request.whole or ended
     )
+
+
+def _all_events(
+    ranks: Mapping[str, ConfirmRequest], progress: Progress | None
+) -> Iterator[Event]:
+    """The events of every log, rank by rank."""
+    for rank, one in ranks.items():
+        for path in (one.log, *one.more):
+            yield from _events(path, rank, progress)
 
 
 def _events(log: AnyPath, rank: str, progress: Progress | None) -> Iterator[Event]:
@@ -359,17 +362,16 @@ def _evidence(
     wanted = request.module or (
         f"^{re.escape(log.main_module)}$" if log.main_module else ""
     )
-    read = {
-        rank: one if isinstance(one, LhsSchedule) else _chosen(one, wanted)
-        for rank, one in dumps.items()
-    }
-    return {rank: _compare(schedule, profile) for rank, schedule in read.items()}
+    evidence = {}
+    for rank, one in dumps.items():
+        schedule = one if isinstance(one, LhsSchedule) else _chosen(one, wanted)
+        evidence[rank] = _compare(schedule, profile)
+    return evidence
 
 
 def _profile_of(log: Log) -> Profile:
     """The profile that the log says was read."""
-    blocks = [block for rank in log.ranks.values() for block in rank.last.values()]
-    named = next((block.profile for block in blocks if block.profile), "")
+    named = next(iter(log.profiles), "")
     if not named or not as_path(named).exists():
         raise UserError(
             "it proves nothing without the profile", remedy="pass --profile PROFILE"

@@ -25,6 +25,7 @@ from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, check_absent, sha256, write_files
 from pgle.requests.profiles import Convert
 from pgle.run.inputs.traces import read_traces, run_dirs
+from pgle.trace.table import ModuleKey
 from pgle.xla.hlo.dumps import read_dumps
 
 
@@ -45,17 +46,15 @@ class Conversion:
     @property
     def other_modules(self) -> Mapping[str, float]:
         """Modules of the trace that were not converted, with their share of GPU time."""
-        chosen, total = (
-            {found.program.key for found in self.measured.costs},
-            self.gpu_time_us,
-        )
-        return {
-            f"{program.key.name}{'' if program.key.program_id is None else f' ({program.key.program_id})'}": (
-                program.gpu_time_ns / 1e3 / total
-            )
-            for program in self.measured.programs
-            if program.key not in chosen and total > 0
-        }
+        if self.gpu_time_us <= 0:
+            return {}
+        chosen = {found.program.key for found in self.measured.costs}
+        shares = {}
+        for program in self.measured.programs:
+            if program.key not in chosen:
+                us = program.gpu_time_ns / 1e3
+                shares[_program_name(program.key)] = us / self.gpu_time_us
+        return shares
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -63,6 +62,11 @@ class Conversion:
         return tuple(
             dict.fromkeys((*self.measured.trace.warnings, *self.measured.warnings))
         )
+
+
+def _program_name(key: ModuleKey) -> str:
+    """The name of a program, with its id if the trace has one."""
+    return key.name if key.program_id is None else f"{key.name} ({key.program_id})"
 
 
 def default_output(inputs: Sequence[AnyPath]) -> AnyPath:

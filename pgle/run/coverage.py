@@ -153,7 +153,8 @@ def carry_file(request: Carry) -> tuple[Carried, Written]:
     if not wanted:
         raise no_match(module or source.name, [item.name for item in after.modules])
     goal = max(wanted, key=lambda item: len(item.instructions))
-    one, other = table_of(before, source), table_of(after, goal)
+    one = table_of(before, source)
+    other = table_of(after, goal)
     target = load_target(request.target) if request.target else None
     gpu = same_gpu_of(goal, target).hardware
     hardware = replace(gpu, devices_per_host=request.devices_per_host)
@@ -211,10 +212,8 @@ def carried_over(
         carried = carry(given, old, table, scale_by(old, table, hardware))
         now = _covered(carried.profile, table, hardware)
         if now > covered:
-            scaled, left = (
-                many(carried.count(By.SCALED), "cost"),
-                many(len(carried.left), "instruction"),
-            )
+            scaled = many(carried.count(By.SCALED), "cost")
+            left = many(len(carried.left), "instruction")
             note = (
                 "the profile is of another compilation: it has costs for "
                 f"{100 * covered:.0f} % of this module's time. Carried over from "
@@ -285,10 +284,10 @@ def _covered(
     before = {} if old is None else old.rows
     own = 0.0
     for name, cost in table.costs(profile).items():
-        row, was = table.rows[name], before.get(name)
-        if not row.differs(cost) and (
-            was is None or (was.opcode, was.shape) == (row.opcode, row.shape)
-        ):
+        row = table.rows[name]
+        was = before.get(name)
+        is_same = was is None or (was.opcode, was.shape) == (row.opcode, row.shape)
+        if is_same and not row.differs(cost):
             own += times[name]
     total = sum(times.values())
     return own / total if total else 1.0

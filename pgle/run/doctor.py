@@ -40,11 +40,9 @@ from pgle.xla.vendors import AMD, NVIDIA, VENDORS, Vendor
 
 # Without their names, which `diagnose` adds: nothing to do; something will not work or be worse; a
 # run will not work.
-ok, warn, fail = (
-    partial(MachineCheck, "", "ok"),
-    partial(MachineCheck, "", "warn"),
-    partial(MachineCheck, "", "fail"),
-)
+ok = partial(MachineCheck, "", "ok")
+warn = partial(MachineCheck, "", "warn")
+fail = partial(MachineCheck, "", "fail")
 
 NOT_LOADED = "couldn't communicate with the NVIDIA driver|Driver Not Loaded"
 _SMI = {
@@ -95,20 +93,19 @@ MULTI_SUBSCRIBER = "0.11.1"
 def _profilers(machine: Machine) -> str:
     """What attaches to the program: variables by name."""
     attached = [name for name in INJECTIONS if machine.environ.get(name)]
-    attached += ["LD_PRELOAD"] * ("nsys" in machine.environ.get("LD_PRELOAD", ""))
-    attached += ["JAX_ENABLE_PGLE"] * (
-        as_bool(machine.environ.get("JAX_ENABLE_PGLE")) is True
-    )
+    if "nsys" in machine.environ.get("LD_PRELOAD", ""):
+        attached.append("LD_PRELOAD")
+    if as_bool(machine.environ.get("JAX_ENABLE_PGLE")):
+        attached.append("JAX_ENABLE_PGLE")
     return ", ".join(attached)
 
 
 def _nsys(machine: Machine) -> str:
     nsys = machine.nsys()
-    return (
-        ""
-        if nsys is None
-        else f"{'.'.join(map(str, nsys.version[:3])) or 'unknown version'} ({nsys.path})"
-    )
+    if nsys is None:
+        return ""
+    version = ".".join(map(str, nsys.version[:3])) or "unknown version"
+    return f"{version} ({nsys.path})"
 
 
 def _cache(machine: Machine) -> str:
@@ -267,7 +264,8 @@ def check_gpus(machine: Machine, gpus: tuple[Gpu, ...]) -> MachineCheck:
 
 def _check_no_gpu(machine: Machine) -> MachineCheck:
     """What to say where nvidia-smi lists no GPU."""
-    driver, devices = _loaded_driver(machine), machine.glob("/dev/nvidia[0-9]*")
+    driver = _loaded_driver(machine)
+    devices = machine.glob("/dev/nvidia[0-9]*")
     if machine.which("nvidia-smi"):
         text = machine.ask(SMI_QUERY)[1].strip()
         first = text.partition("\n")[0].strip() or "it printed nothing"
@@ -282,10 +280,9 @@ def _check_no_gpu(machine: Machine) -> MachineCheck:
         )
         return fail(f"nvidia-smi fails: {first}", next(known))
     if devices:
-        found = (
-            f"{', '.join(devices[:4])}{', …' if len(devices) > 4 else ''}, but no "
-            "nvidia-smi to ask for them"
-        )
+        listed = ", ".join(devices[:4])
+        more = ", …" if len(devices) > 4 else ""
+        found = f"{listed}{more}, but no nvidia-smi to ask for them"
         remedy = (
             "install the driver's utilities; in a container set "
             "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
@@ -392,7 +389,8 @@ OLDEST_REHEARSAL = "0.4.38"  # oldest jaxlib that `pgle rehearse` takes
 def check_jax(machine: Machine) -> MachineCheck:
     """Whether jax and jaxlib fit together."""
     versions = machine.installed.versions
-    jax, jaxlib = versions.get("jax"), versions.get("jaxlib")
+    jax = versions.get("jax")
+    jaxlib = versions.get("jaxlib")
     if not jax or not jaxlib:
         missing = " and ".join(
             name for name in ("jax", "jaxlib") if name not in versions
@@ -696,44 +694,40 @@ def links(result: Pipeline) -> tuple[ChainLink, ...]:
         if compared
         else "; ".join(result.warnings)
     )
-    traced = f"{many(len(traces), 'trace')}, {size:,} bytes"
-    looked_up = f"{covered:g} of {total:g} {wanted}"
-    use = verdict.why if verdict else "no verdict"
-    return (
-        ChainLink(
-            "capture",
-            size > 0,
-            "a profiler records the steps of a program here",
-            traced,
-        ),
-        ChainLink(
-            "conversion",
-            len(profile) > 0,
-            "kernels of steady steps become costs",
-            f"{len(profile)} costs of {name}",
-        ),
-        ChainLink(
-            "names",
-            0 < total == covered,
-            "costs have the names that the scheduler looks up",
-            looked_up,
-        ),
-        ChainLink(
-            "coverage",
-            result.covered,
-            "XLA will find the costs of this module",
-            f"{time:.1%} of its time",
-        ),
-        ChainLink(
-            "use",
-            result.used,
-            "XLA scheduled with these costs, by its own schedule and log",
-            use,
-        ),
-        ChainLink(
-            "step times",
-            compared is not None,
-            "runs without and with the profile can be compared",
-            change,
-        ),
+    capture = ChainLink(
+        "capture",
+        size > 0,
+        "a profiler records the steps of a program here",
+        f"{many(len(traces), 'trace')}, {size:,} bytes",
     )
+    conversion = ChainLink(
+        "conversion",
+        len(profile) > 0,
+        "kernels of steady steps become costs",
+        f"{len(profile)} costs of {name}",
+    )
+    names = ChainLink(
+        "names",
+        0 < total == covered,
+        "costs have the names that the scheduler looks up",
+        f"{covered:g} of {total:g} {wanted}",
+    )
+    coverage = ChainLink(
+        "coverage",
+        result.covered,
+        "XLA will find the costs of this module",
+        f"{time:.1%} of its time",
+    )
+    use = ChainLink(
+        "use",
+        result.used,
+        "XLA scheduled with these costs, by its own schedule and log",
+        verdict.why if verdict else "no verdict",
+    )
+    step_times = ChainLink(
+        "step times",
+        compared is not None,
+        "runs without and with the profile can be compared",
+        change,
+    )
+    return capture, conversion, names, coverage, use, step_times

@@ -85,6 +85,14 @@ def predict_file(request: Predict) -> Predicted:
     prediction, module, chosen_hardware, gpu = max(
         found, key=lambda item: item[0].step_us
     )
+    costs = () if profile is None else effective_costs(profile, module.fingerprint)
+    warnings = [
+        gpu.doubt,
+        *unmodelled_warnings(module, costs),
+        *assumed_warnings(module, chosen_hardware, is_named=request.names_network),
+        *(() if profile is None else profile.warnings),
+        *prediction.timeline.warnings,
+    ]
     return Predicted(
         asked=request,
         stage=stage,
@@ -93,16 +101,7 @@ def predict_file(request: Predict) -> Predicted:
         hardware=chosen_hardware,
         target_from=gpu.by,
         prediction=prediction,
-        warnings=(
-            *((gpu.doubt,) if gpu.doubt else ()),
-            *unmodelled_warnings(
-                module,
-                () if profile is None else effective_costs(profile, module.fingerprint),
-            ),
-            *assumed_warnings(module, chosen_hardware, is_named=request.names_network),
-            *(profile.warnings if profile is not None else ()),
-            *prediction.timeline.warnings,
-        ),
+        warnings=tuple(filter(None, warnings)),
     )
 
 

@@ -5,7 +5,7 @@ changes.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -302,7 +302,9 @@ def rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
     """Compile with and without the profile, and as XLA would by itself; simulate all with one cost
     table; compare.
     """
-    hardware, own, base = request.hardware, request.flags, request.compilation()
+    hardware = request.hardware
+    own = request.flags
+    base = request.compilation()
     flags = base.flags
     with (
         ThreadPoolExecutor(
@@ -375,41 +377,24 @@ def rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
         placements(baseline.module, baseline.prediction.timeline, own),
         placements(profiled.module, profiled.prediction.timeline, own),
     )
-    # XLA guesses a constant for any older GPU
-    is_modelled = request.target.vendor.is_modelled(request.target.architecture)
     costs_are = (
         "estimated" if request.profile is None else baseline.prediction.costs_are
     )
-    lines = (
+    is_same = baseline.compiled.fingerprint == profiled.compiled.fingerprint
+    simulated = (
+        *baseline.prediction.timeline.warnings,
+        *profiled.prediction.timeline.warnings,
+    )
+    warnings = (
         *request.warnings,
         *given.warnings,
-        *unmodelled_warnings(
-            baseline.module,
-            () if costs is None else effective_costs(given, first.fingerprint),
-        ),
-        _partition_warning(baseline.module),
-        memory_warning(first, request.allocator_bytes, request.target),
-        *assumed_warnings(
-            baseline.module, hardware, is_named=request.asked.names_network
-        ),
-        lhs_warning(own, runs=first.lhs is not None),
-        *inert_warnings(
-            FlagList(tuple(map(typed_flag, own))), installed(request.python).jaxlib
-        ),
+        *_compilation_warnings(request, baseline, costs),
         *unmoved,
-        belief_warning(baseline.believed_exposed_us, baseline.prediction.step_us)
-        if is_modelled
-        else "",
+        _belief_warning(request, baseline),
         _unread_warning(baseline.prediction, moves),
         "" if found is None else found.failure,
-        ""
-        if baseline.compiled.fingerprint == profiled.compiled.fingerprint
-        else OTHERS_DIFFER,
-        *(
-            line
-            for side in (baseline, profiled)
-            for line in side.prediction.timeline.warnings
-        ),
+        "" if is_same else OTHERS_DIFFER,
+        *simulated,
     )
     result = Rehearsal(
         request=request,
@@ -421,17 +406,41 @@ def rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
         costs_are=costs_are,
         profile=profile,
         control=found,
-        warnings=tuple(dict.fromkeys(filter(None, lines))),
+        warnings=tuple(dict.fromkeys(filter(None, warnings))),
     )
     doubt = fp8_warning(result.schedules, found)
     return replace(result, warnings=(*result.warnings, doubt)) if doubt else result
+
+
+def _compilation_warnings(
+    request: RehearseRequest, baseline: CompiledSide, costs: Profile | None
+) -> Iterator[str]:
+    """What the compilation without a profile may have got wrong; some are empty."""
+    module = baseline.module
+    known = () if costs is None else effective_costs(costs, module.fingerprint)
+    yield from unmodelled_warnings(module, known)
+    yield _partition_warning(module)
+    yield memory_warning(baseline.compiled, request.allocator_bytes, request.target)
+    names_network = request.asked.names_network
+    yield from assumed_warnings(module, request.hardware, is_named=names_network)
+    yield lhs_warning(request.flags, runs=baseline.compiled.lhs is not None)
+    flags = FlagList(tuple(map(typed_flag, request.flags)))
+    yield from inert_warnings(flags, installed(request.python).jaxlib)
+
+
+def _belief_warning(request: RehearseRequest, baseline: CompiledSide) -> str:
+    """The warning about XLA's own estimate; empty for older GPUs, for which it is a constant."""
+    if not request.target.vendor.is_modelled(request.target.architecture):
+        return ""
+    return belief_warning(baseline.believed_exposed_us, baseline.prediction.step_us)
 
 
 def _controlled(
     session: Session, request: RehearseRequest, flag: str, has_default: bool
 ) -> Control:
     """The same schedules with the other kernels for products, their costs from the same source."""
-    flags, own = (*session.base.flags, flag), (*request.flags, flag)
+    flags = (*session.base.flags, flag)
+    own = (*request.flags, flag)
 
     def schedules() -> Schedules:
         first = session.schedule(f"{CONTROL}/baseline", flags)

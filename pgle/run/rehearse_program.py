@@ -264,21 +264,17 @@ def _ran(stage: StageRecord) -> CapturedProgram:
     own = list(parse_flags(stage.xla_flags).flags)
     given = parse_flags(stage.asked.get("XLA_FLAGS") or "")
     mode = cast(Mode, stage.mode or "sync")
-    for added in (
-        flags_for(mode, stage.versions.get("jaxlib"), given).flags
-        if not given.file
-        else ()
-    ):
-        if added in own:
-            own.remove(added)  # once: the user's own stays
+    if not given.file:
+        for added in flags_for(mode, stage.versions.get("jaxlib"), given).flags:
+            if added in own:
+                own.remove(added)  # once: the user's own stays
+    version = map(int, re.findall(r"\d+", versions.get("python", "")))
+    has_plugin = any(name in PLUGIN_PACKAGES for name in versions)
     return CapturedProgram(
         python=facts.get("executable", ""),
-        version=tuple(
-            int(part) for part in re.findall(r"\d+", versions.get("python", ""))
-        ),
+        version=tuple(version),
         jaxlib=versions.get("jaxlib", ""),
-        plugin="executable" in facts
-        and any(name in PLUGIN_PACKAGES for name in versions),
+        plugin="executable" in facts and has_plugin,
         xla_flags=format_flags(own),
     )
 
@@ -512,6 +508,7 @@ def settle(
             *warnings,
             f"the {vendor.toolkit} plugin: {doubt.what}; {doubt.line}",
         )
+    others = candidates([path for path in modules if path != module])
     return RehearseRequest(
         module,
         target,
@@ -521,7 +518,7 @@ def settle(
         flags=kept,
         topology=topology,
         memory_fraction=memory_fraction(os.environ),
-        others=tuple(candidates([path for path in modules if path != module])),
+        others=tuple(others),
         no_step="" if choose else no_step(module),
         failed=program_failure(module),
         exit_code=own_exit_code(module),
@@ -594,20 +591,14 @@ def _compiling_python(
         return sys.executable, ()
     mended = repair({"jaxlib": program.jaxlib}, program.python, vendor)
     if not program.plugin:
-        why, remedy = (
-            f"has no {vendor.toolkit} plugin",
-            mended.line if mended else "install one there",
-        )
+        why = f"has no {vendor.toolkit} plugin"
+        remedy = mended.line if mended else "install one there"
     elif not is_new:
-        why, remedy = (
-            f"is Python {'.'.join(map(str, program.version))}",
-            "use Python 3.11 or newer there",
-        )
+        why = f"is Python {'.'.join(map(str, program.version))}"
+        remedy = "use Python 3.11 or newer there"
     else:
-        why, remedy = (
-            "is not on this machine",
-            f"compile where jaxlib {program.jaxlib} is",
-        )
+        why = "is not on this machine"
+        remedy = f"compile where jaxlib {program.jaxlib} is"
     what = (
         f"the program runs jaxlib {program.jaxlib} ({program.python} {why}), and pgle's "
         f"jaxlib {ours} compiles here"
@@ -660,10 +651,9 @@ def checked_flags(
                 finding.message, where=f"{where} --{finding.flag}", remedy=remedy
             )
     unknown = {finding.flag for finding in errors if finding.code in _ENDS_XLA}
-    warnings += [
-        f"{finding.line()}{' (left out)' * (finding.flag in unknown)}"
-        for finding in errors
-    ]
+    for finding in errors:
+        left_out = " (left out)" if finding.flag in unknown else ""
+        warnings.append(f"{finding.line()}{left_out}")
     return tuple(
         flag.word for flag in (*environment, *typed) if flag.name not in unknown
     ), tuple(warnings)

@@ -279,16 +279,29 @@ def tune(
         unmoved = unmoved_warnings(bench.session, request.flags, bench.first)
         doubt = fp8_choice_warning(bench.session, bench.first)
     pgle = bench.pgle
+    verdict = "not-better" if proof is None else "better"
+    if unknown:
+        verdict = "cannot-tell"
+    elif not room:
+        verdict = "no-room"
+    network = assumed_warnings(
+        pgle.module, request.hardware, is_named=request.asked.names_network
+    )
+    flags = FlagList(tuple(map(typed_flag, request.flags)))
+    warnings = [
+        *request.warnings,
+        bench.carried,
+        *pgle.prediction.timeline.warnings,
+        *network,
+        *inert_warnings(flags, bench.jaxlib),
+        *unmoved,
+        doubt,
+        *_warnings(request, pgle, proof),
+    ]
     return Tuning(
         request=request,
         budget=budget,
-        verdict="cannot-tell"
-        if unknown
-        else "no-room"
-        if not room
-        else "not-better"
-        if proof is None
-        else "better",
+        verdict=verdict,
         baseline=bench.baseline,
         pgle=pgle,
         proof=proof,
@@ -299,20 +312,7 @@ def tune(
         if request.profile is not None
         else "estimated",
         jaxlib=bench.jaxlib,
-        warnings=(
-            *request.warnings,
-            *([bench.carried] if bench.carried else ()),
-            *pgle.prediction.timeline.warnings,
-            *assumed_warnings(
-                pgle.module, request.hardware, is_named=request.asked.names_network
-            ),
-            *inert_warnings(
-                FlagList(tuple(map(typed_flag, request.flags))), bench.jaxlib
-            ),
-            *unmoved,
-            *([doubt] if doubt else ()),
-            *_warnings(request, pgle, proof),
-        ),
+        warnings=tuple(filter(None, warnings)),
     )
 
 
@@ -430,11 +430,10 @@ class Bench:
         simulated.
         """
         flags, _ = setting
-        folder, named = self.folder_of(flags), self._named(flags)
-        program, path = (
-            named.after_optimizations,
-            folder / "profile.pbtxt",
-        )  # flags of the scheduler share a program
+        folder = self.folder_of(flags)
+        named = self._named(flags)
+        program = named.after_optimizations  # flags of the scheduler share it
+        path = folder / "profile.pbtxt"
         for name in SCHEDULES:
             if program not in self._costs:
                 self._costs[program] = self._estimated(named.table)
@@ -824,33 +823,28 @@ class _Search:
         in_less = bench.in_less_memory(found.trial) if is_better else None
         control = bench.controlled(found) if is_better else None
         is_sure = control is None or control.answer.share >= LEAST_SAVED
-        covered = cover(
-            tried.profile,
-            [result.scheduled],
-            {result.scheduled.name: result.lhs.module if result.lhs else None},
-        )
+        is_won_in_less = in_less is None or in_less.mean < 0
+        of_lhs = {result.scheduled.name: result.lhs.module if result.lhs else None}
+        covered = cover(tried.profile, [result.scheduled], of_lhs)
+        coverage = min((item.time.value or 0.0 for item in covered.main), default=0.0)
         return Proven(
             scheduled=found,
             judged=judge(found.trial.worlds_us, bench.pgle.trial.worlds_us),
             in_less=in_less,
             control=control,
-            accepted=is_better and is_sure and (in_less is None or in_less.mean < 0),
+            accepted=is_better and is_sure and is_won_in_less,
             use=confirm_compiled(result.log, result.lhs, tried.profile),
-            coverage=min(
-                (item.time.value or 0.0 for item in covered.main), default=0.0
-            ),
+            coverage=coverage,
             change=changes[0],
             memory_change=changes[1],
         )
 
     def write(self, proof: Proven) -> tuple[Path, ...]:
         """``flags.txt`` and the profile that goes with it."""
-        out, own = self.request.out, self.bench.options({})
-        lines = (
-            *own,
-            FOUND_BY_SEARCH,
-            *self.bench.options(proof.scheduled.trial.flags)[len(own) :],
-        )
+        out = self.request.out
+        own = self.bench.options({})
+        found = self.bench.options(proof.scheduled.trial.flags)[len(own) :]
+        lines = (*own, FOUND_BY_SEARCH, *found)
         files: dict[AnyPath, bytes | str] = {out / "flags.txt": "\n".join(lines) + "\n"}
         files |= profile_files(out / "profile.pbtxt", proof.scheduled.profile)
         write_files(files, force=True)

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain
 from typing import IO, NamedTuple
 
 from pgle.xla.log.endings import (
@@ -804,9 +805,21 @@ class Log:
     ends: dict[str, Event] = field(default_factory=dict)
 
     @property
+    def blocks(self) -> list[SchedulingBlock]:
+        """The last block of each module, rank by rank."""
+        return list(
+            chain.from_iterable(rank.last.values() for rank in self.ranks.values())
+        )
+
+    @property
+    def profiles(self) -> list[str]:
+        """The profiles that the blocks name, in their order."""
+        return [block.profile for block in self.blocks if block.profile]
+
+    @property
     def main_module(self) -> str:
-        """The name of the weightiest module; empty where the log does not name it."""
-        blocks = [block for rank in self.ranks.values() for block in rank.last.values()]
+        """The name of the weightiest module; empty if the log does not name it."""
+        blocks = self.blocks
         return max(blocks, key=lambda block: block.weight).module if blocks else ""
 
 
