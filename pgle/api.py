@@ -133,7 +133,8 @@ def verify(request: Verify) -> Answer[Coverage]:
     from pgle.run.coverage import verify
     from pgle.xla.log.verdict import Bounds
 
-    name, hlo = str(request.profile), request.hlo
+    name = str(request.profile)
+    hlo = request.hlo
     bounds = Bounds(request.min_time_coverage, request.min_collectives)
     found = verify(request.profile, hlo, module=request.module)
     ok = found.is_ok(bounds)

@@ -119,13 +119,9 @@ def check_file(path: AnyPath, *, pipe: bool = False) -> None:
             "is a directory, a file is needed", where=path, remedy="name a file in it"
         )
     if not (stat.S_ISREG(mode) or (pipe and stat.S_ISFIFO(mode))):
-        kind = (
-            "pipe"
-            if stat.S_ISFIFO(mode)
-            else "socket"
-            if stat.S_ISSOCK(mode)
-            else "device"
-        )
+        kind = "socket" if stat.S_ISSOCK(mode) else "device"
+        if stat.S_ISFIFO(mode):
+            kind = "pipe"
         remedy = (
             "name it -"
             if str(path) == "/dev/stdin"

@@ -380,12 +380,14 @@ class Masker:
 def kept_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that may be kept, sorted, masked where they look like credentials."""
     names = sorted(name for name in environ if re.match(ALLOWED, name))
-    return {
-        name: MASK
-        if _IN_A_VARIABLE.search(name) and _is_value(environ[name])
-        else _masked(name, environ[name])
-        for name in names
-    }
+    return {name: _kept_value(name, environ[name]) for name in names}
+
+
+def _kept_value(name: str, value: str) -> str:
+    """The value of a variable, masked if it looks like a credential."""
+    if _IN_A_VARIABLE.search(name) and _is_value(value):
+        return MASK
+    return _masked(name, value)
 
 
 def kept_argv(argv: Sequence[str]) -> tuple[str, ...]:

@@ -65,6 +65,15 @@ class WayEnd(StrEnum):
     TODO = "Now"  # anything else that only the user can do
 
 
+def _filled(part: str | Next, known: Mapping[str, object]) -> str | Next:
+    return part.filled(known) if isinstance(part, Next) else part
+
+
+def _in_a_sentence(part: str | Next) -> str:
+    """A part as a sentence shows it: commands between backticks."""
+    return f"`{part}`" if isinstance(part, Next) else part
+
+
 @dataclass(frozen=True, slots=True)
 class Sentence:
     """Words with commands in them, which stay values until they are shown."""
@@ -88,9 +97,7 @@ class Sentence:
         return cls(parts, WayEnd.EDIT)
 
     def __str__(self) -> str:
-        return "".join(
-            f"`{part}`" if isinstance(part, Next) else part for part in self.parts
-        )
+        return "".join(map(_in_a_sentence, self.parts))
 
     def __bool__(self) -> bool:
         return bool(self.parts)
@@ -104,10 +111,7 @@ class Sentence:
 
     def filled(self, known: Mapping[str, object]) -> Sentence:
         """The sentence with what its commands leave open, by the names of `BLANKS`."""
-        parts = tuple(
-            part.filled(known) if isinstance(part, Next) else part
-            for part in self.parts
-        )
+        parts = tuple(_filled(part, known) for part in self.parts)
         return replace(self, parts=parts)
 
     def then(self, other: Sentence) -> Sentence:
@@ -188,7 +192,7 @@ def to_type(command: Next | str) -> str:
         before, sign, last = word.rpartition("=")
         if last in BLANKS and not is_program:  # its own words are never blanks
             asked[BLANKS[last]] = None
-            words.append(f"{quoted(before) if sign else ''}{sign}…")
+            words.append(f"{quoted(before)}=…" if sign else "…")
         else:
             words.append(quoted(word))
     line = command.line(words)
@@ -230,7 +234,7 @@ def to_way(commands: Iterable[Next | Sentence | None]) -> Way:
 # to fill in.
 ADVISE = Next.of("advise", "--", "COMMAND")
 AUTO = Next.of("auto")
-COMPLETE = Next.of("complete", "PROFILE", "--hlo", "DUMP", "-o", "OUT.pbtxt")
+COMPLETE = Next.of("complete", *("PROFILE", "--hlo", "DUMP"), "-o", "OUT.pbtxt")
 CONFIRM = Next.of("confirm", "LOG")
 CONVERT = Next.of("convert", "TRACE", "--hlo", "DUMP")
 CONVERT_ALL = Next.of("convert", "TRACE", "-o", "DIR/")

@@ -220,11 +220,13 @@ def fsdp(options: argparse.Namespace, devices: Any) -> Workload:
         )
         return {"parameters": updated, "x": state["x"]}
 
-    x = array(grid, (options.batch, options.length, d), dtype, "data", None, None)
+    by_batch = ("data", None, None)
+    x = array(grid, (options.batch, options.length, d), dtype, *by_batch)
     one = {name: array(grid, sizes[name], dtype, "data", None) for name in sizes}
+    by_rows = (None, "data", None)
     stacked = {
-        name: array(grid, (options.layers, *sizes[name]), dtype, None, "data", None)
-        for name in sizes
+        name: array(grid, (options.layers, *size), dtype, *by_rows)
+        for name, size in sizes.items()
     }
     parameters = stacked if options.scan else [one] * options.layers
     return Workload(train_step, {"parameters": parameters, "x": x})
@@ -233,7 +235,8 @@ def fsdp(options: argparse.Namespace, devices: Any) -> Workload:
 def overlap(options: argparse.Namespace, devices: Any) -> Workload:
     """Gather `big` and `small`, and meanwhile multiply."""
     grid = mesh(devices, data=options.devices)
-    sharded, replicated = PartitionSpec("data"), PartitionSpec()
+    sharded = PartitionSpec("data")
+    replicated = PartitionSpec()
 
     def device_step(big: Any, small: Any, weights: Any) -> Any:
         all_big = jax.lax.all_gather(jnp.tanh(big), "data", axis=0, tiled=True)

@@ -49,9 +49,9 @@ first, unnamed.
 
 The groups have the order of the page; in a group options stand as the command declares them.
 """
-_SECTION_OF = {
-    name: section for section, names in SECTIONS.items() for name in names.split()
-}
+_SECTION_OF: dict[str, str] = {}
+for _section, _names in SECTIONS.items():
+    _SECTION_OF |= dict.fromkeys(_names.split(), _section)
 MATTERS = (
     "output profile from to hlo against target devices topology network run-dir capture "
     "tune fail-slower abba flag module stat vary fit programs all section json force"
@@ -89,7 +89,8 @@ _QUIET = click.Option(
 def _brief(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     """Print one screen of help: usage, what it does, three examples, the options that matter."""
     if asked and not ctx.resilient_parsing:
-        command, formatter = ctx.command, ctx.make_formatter()
+        command = ctx.command
+        formatter = ctx.make_formatter()
         command.format_usage(ctx, formatter)
         write_brief(command, ctx, formatter)
         click.echo(formatter.getvalue().rstrip("\n"), color=ctx.color)
@@ -131,12 +132,10 @@ class Command(click.Command):
         before the program.
         """
         words = list(args)
-        options = (
-            param
-            for param in self.params
-            if isinstance(param, click.Option) and not param.is_flag
-        )
-        valued = {name for option in options for name in option.opts}
+        valued = set()
+        for param in self.params:
+            if isinstance(param, click.Option) and not param.is_flag:
+                valued.update(param.opts)
         before = words[: words.index("--")] if "--" in words else []
         if (
             before and before[-1] in valued and not ctx.resilient_parsing

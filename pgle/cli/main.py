@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import chain
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -131,12 +132,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
 `NAME_command` in that file, which is imported only when the command is used, so that `pgle --help`
 stays instant.
 """
-FILES = {
-    name: file for commands in GROUPS.values() for name, (file, _) in commands.items()
-}
-COMMANDS = {
-    name: line for commands in GROUPS.values() for name, (_, line) in commands.items()
-}
+_ALL = dict(chain.from_iterable(commands.items() for commands in GROUPS.values()))
+FILES = {name: file for name, (file, _) in _ALL.items()}
+COMMANDS = {name: line for name, (_, line) in _ALL.items()}
 
 
 _THREADS = "OPENBLAS_NUM_THREADS"
@@ -366,17 +364,15 @@ def _program() -> str:
     that name.
     """
     started = sys.argv[0]
-    if os.path.basename(started) == ("__main__.py"):  # noqa: PTH119 - pathlib takes longer to import than all else here
+    # pathlib takes longer to import than all else here
+    if os.path.basename(started) == "__main__.py":  # noqa: PTH119
         words = sys.orig_argv
-        return typed(
-            *(words[: words.index("-m") + 2] if "-m" in words else [words[0], started])
-        )
+        if "-m" in words:
+            return typed(*words[: words.index("-m") + 2])
+        return typed(words[0], started)
     found = shutil.which("pgle")
-    return (
-        "pgle"
-        if found and os.path.realpath(found) == os.path.realpath(started)
-        else quoted(started)
-    )
+    is_found = found and os.path.realpath(found) == os.path.realpath(started)
+    return "pgle" if is_found else quoted(started)
 
 
 def error_line(error: BaseException) -> tuple[str | None, int]:

@@ -34,7 +34,7 @@ def predict_command(**options: Any) -> Answer[Any]:
     slow the kernels that run with them.
 
     \b
-    pgle predict dump/module_0042.jit_step.sm_9.0_gpu_after_optimizations.hlo.pb --profile profile.pbtxt
+    pgle predict dump/module_0042.jit_step.sm_9.0_gpu_after_optimizations.hlo.pb --profile p.pbtxt
     pgle predict dump/ --target a100-80 --json
     """
     return api.predict(**options)

@@ -175,14 +175,15 @@ def _with_grain(found: Estimate, base: Side, new: Side) -> Estimate:
 
 def _with_model(found: Estimate, base: Side, new: Side) -> Estimate:
     """Of simulated runs, the interval also holds the range of their model."""
-    sides = [[run.series.modelled_us for run in side.runs] for side in (base, new)]
-    lengths = {len(steps) for side in sides for steps in side}
+    befores = [run.series.modelled_us for run in base.runs]
+    afters = [run.series.modelled_us for run in new.runs]
+    lengths = set(map(len, (*befores, *afters)))
     if lengths == {0} or len(lengths) != 1:
         return found
     # every simulation of one program has the same range: the first of each side decides
     changes = [
         math.log(after / before)
-        for before, after in zip(sides[0][0], sides[1][0], strict=True)
+        for before, after in zip(befores[0], afters[0], strict=True)
     ]
     likely = changes[0]
     low = min(changes)

@@ -406,13 +406,12 @@ def believed(
     others.start_ns[loose], others.duration_ns[loose] = start[count:], duration[count:]
     left = np.ones(len(other), np.bool_)
     left[loose] = reason[count:] == 0
-    counts = np.bincount(reason, minlength=len(LeftOutReason))
+    counts = np.bincount(reason, minlength=len(LeftOutReason)).tolist()
+    left_out = {why: counts[why] for why in LeftOutReason if why and counts[why]}
     return Believed(
         columns={name: column[order] for name, column in mine.items()},
         other=joined([others.of_rows(np.flatnonzero(left))]),
-        left_out={
-            why: int(counts[why]) for why in LeftOutReason if why and counts[why]
-        },
+        left_out=left_out,
         remarks=tuple(found.remarks),
     )
 

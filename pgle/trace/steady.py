@@ -238,25 +238,25 @@ def measured_window(
         }
     )
     spans = executions.span_ns[keep]
-    counts = np.bincount(
-        executions.device[here]
-    )  # `np.unique` imports `numpy.ma`, a tenth of a small conversion
+    # `np.unique` imports `numpy.ma`, a tenth of a small conversion
+    counts = np.bincount(executions.device[here])
     devices = np.flatnonzero(counts)
     per_device = counts[devices].tolist()
+    steps_used = int(np.bincount(executions.device[keep]).max(initial=0))
+    span_us = median(spans) / 1e3 if len(spans) else float("nan")
+    lost = {
+        number: fewer for (of, number), fewer in executions.lost.items() if of == module
+    }
     return kept, MeasuredWindow(
         used=int(keep.sum()),
         seen=int(here.sum()),
-        steps_used=int(np.bincount(executions.device[keep]).max(initial=0)),
+        steps_used=steps_used,
         steps_seen=max(per_device, default=0),
         dropped=dict(sorted(dropped.items())),
-        span_us=median(spans) / 1e3 if len(spans) else float("nan"),
+        span_us=span_us,
         devices=tuple(devices.tolist()),
         fewest=min(per_device, default=0),
-        lost={
-            number: counts
-            for (of, number), counts in executions.lost.items()
-            if of == module
-        },
+        lost=lost,
     )
 
 
@@ -406,7 +406,8 @@ def _above_next(
     """How far the compute of one execution lies above those right behind it, beyond noise.
 
     If steps grow, a comparison with the second half of the executions misses a warm-up. So this one
-    looks only at the executions right behind: `NEXT` of them, or half of all if that is more, up to `MOST_BEHIND`.
+    looks only at the executions right behind: `NEXT` of them, or half of all if that is more, up to
+    `MOST_BEHIND`.
 
     Returns:
         The excess as a share, the median of the devices that ran so many; 0 within noise.

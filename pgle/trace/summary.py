@@ -176,20 +176,18 @@ def _instructions(trace: Trace) -> tuple[InstructionSummary, ...]:
     )
     launches += np.bincount(inverse[trace.instance < 0], minlength=len(pairs))
     total = max(float(time.sum()), 1.0)
-    summaries = [
-        InstructionSummary(
-            trace.instructions[pair % width],
-            trace.modules[pair // width],
-            guess_kind(trace.instructions[pair % width]),
-            int(launches[at]),
-            int(activities[at]),
-            time[at] / 1e3,
-            time[at] / total,
+    summaries = []
+    for at, pair in enumerate(pairs.tolist()):
+        name = trace.instructions[pair % width]
+        summary = InstructionSummary(
+            name=name,
+            module=trace.modules[pair // width],
+            kind=guess_kind(name),
+            launches=int(launches[at]),
+            activities=int(activities[at]),
+            gpu_time_us=time[at] / 1e3,
+            share=time[at] / total,
         )
-        for at, pair in enumerate(pairs.tolist())
-    ]
-    return tuple(
-        sorted(
-            summaries, key=lambda item: (-item.gpu_time_us, item.name, item.module.name)
-        )
-    )
+        summaries.append(summary)
+    summaries.sort(key=lambda item: (-item.gpu_time_us, item.name, item.module.name))
+    return tuple(summaries)

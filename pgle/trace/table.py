@@ -18,6 +18,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from functools import cached_property
+from itertools import chain
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -359,7 +360,7 @@ def distinguish_processes(
         list(dict.fromkeys(device.process for device in trace.devices))
         for trace in traces
     ]
-    if sum(map(len, named)) == len({name for names in named for name in names}):
+    if sum(map(len, named)) == len(set(chain.from_iterable(named))):
         return list(traces), ()
     known: defaultdict[str, _Namesakes] = defaultdict(_Namesakes)
     result: list[Trace] = []
@@ -424,13 +425,15 @@ class _Window:
             for device in trace.devices
             if device.process == process and device.global_id is not None
         }
+        start_ns = int(start.min()) if len(start) else 0
+        end_ns = int(end.max()) if len(end) else 0
         return cls(
             source=trace.sources[0].path if trace.sources else "",
             recording=trace.recordings.get(process, Recording()),
             rows=len(start),
             numbers=tuple(numbers.items()),
-            start_ns=int(start.min()) if len(start) else 0,
-            end_ns=int(end.max()) if len(end) else 0,
+            start_ns=start_ns,
+            end_ns=end_ns,
         )
 
     @property
@@ -582,21 +585,23 @@ def _placed(trace: Trace, names: dict[str, str], moves: dict[str, int]) -> Trace
     if by_device.any():
         start_ns = start_ns + by_device[trace.device]
         other = replace(other, start_ns=other.start_ns + by_device[other.device])
+    devices = [
+        replace(device, process=names[device.process]) for device in trace.devices
+    ]
+    recordings = {
+        names.get(name, name): known for name, known in trace.recordings.items()
+    }
+    compiling = {
+        names.get(name, name): times + moves.get(name, 0)
+        for name, times in trace.compiling.items()
+    }
     return replace(
         trace,
         start_ns=start_ns,
         other=other,
-        devices=tuple(
-            replace(device, process=names[device.process]) for device in trace.devices
-        ),
-        recordings={
-            names.get(name, name): recording
-            for name, recording in trace.recordings.items()
-        },
-        compiling={
-            names.get(name, name): times + moves.get(name, 0)
-            for name, times in trace.compiling.items()
-        },
+        devices=tuple(devices),
+        recordings=recordings,
+        compiling=compiling,
     )
 
 
@@ -674,44 +679,63 @@ def combine(traces: Sequence[Trace]) -> Trace:
         for trace, table in zip(traces, of_device, strict=True)
     ]
     order = np.lexsort((columns["start_ns"], columns["device"]))
-    unresolved: dict[str, tuple[int, int]] = {}
-    for item in (item for trace in traces for item in trace.unresolved):
-        count, time = unresolved.get(item.reason, (0, 0))
-        unresolved[item.reason] = (count + item.count, time + item.duration_ns)
-    compiling: dict[str, list[Ints]] = {}  # windows of one process follow each other
-    kernels: dict[tuple[str, str], frozenset[str]] = {}
+    rows = {}
+    for name in ROW_COLUMNS:  # one at a time, for memory
+        rows[name] = columns.pop(name)[order]
+    about = _About()
     for trace in traces:
-        for process, times in trace.compiling.items():
-            compiling.setdefault(process, []).append(times)
-        for of, names in trace.kernels.items():
-            kernels[of] = kernels.get(of, frozenset()) | names
+        about.add(trace)
     return Trace(
-        **{
-            name: columns.pop(name)[order] for name in ROW_COLUMNS
-        },  # one at a time, for memory
+        **rows,
         modules=modules,
         instructions=instructions,
         devices=devices,
-        unresolved=tuple(
-            Unresolved(reason, count, time)
-            for reason, (count, time) in sorted(unresolved.items())
-        ),
+        unresolved=about.left_out(),
         other=joined(others),
-        hlo={key: data for trace in traces for key, data in trace.hlo.items()},
-        sources=tuple(source for trace in traces for source in trace.sources),
-        xla_flags=next((trace.xla_flags for trace in traces if trace.xla_flags), ""),
+        hlo=about.hlo,
+        sources=tuple(about.sources),
+        xla_flags=about.xla_flags,
         warnings=(*_said_once(traces), *same_names),
-        # of several windows of one process, all are on the clock of the first
-        recordings={
-            name: known
-            for trace in reversed(traces)
-            for name, known in trace.recordings.items()
-        },
-        compiling={
-            process: np.concatenate(parts) for process, parts in compiling.items()
-        },
-        kernels=kernels,
+        recordings=about.recordings,
+        compiling=about.compiling,
+        kernels=about.kernels,
     )
+
+
+@dataclass
+class _About:
+    """What several traces hold besides their activities, added up in their order."""
+
+    unresolved: dict[str, Unresolved] = field(default_factory=dict)  # by reason
+    hlo: dict[ModuleKey, bytes] = field(default_factory=dict)
+    sources: list[Source] = field(default_factory=list)
+    xla_flags: str = ""  # of the first that has some
+    recordings: dict[str, Recording] = field(default_factory=dict)
+    compiling: dict[str, Ints] = field(default_factory=dict)
+    kernels: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+
+    def add(self, trace: Trace) -> None:
+        """Add the next trace; windows of one process follow each other."""
+        for item in trace.unresolved:
+            before = self.unresolved.get(item.reason, Unresolved(item.reason, 0, 0))
+            count = before.count + item.count
+            duration_ns = before.duration_ns + item.duration_ns
+            self.unresolved[item.reason] = Unresolved(item.reason, count, duration_ns)
+        self.hlo.update(trace.hlo)
+        self.sources += trace.sources
+        self.xla_flags = self.xla_flags or trace.xla_flags
+        # all windows of one process are on the clock of the first
+        for process, known in trace.recordings.items():
+            self.recordings.setdefault(process, known)
+        for process, times in trace.compiling.items():
+            parts = [self.compiling[process]] if process in self.compiling else []
+            self.compiling[process] = np.concatenate([*parts, times])
+        for place, names in trace.kernels.items():
+            self.kernels[place] = self.kernels.get(place, frozenset()) | names
+
+    def left_out(self) -> tuple[Unresolved, ...]:
+        """The activities that belong to no instruction, by reason."""
+        return tuple(known for _, known in sorted(self.unresolved.items()))
 
 
 _HEAD = re.compile(": ")  # after the name of a file
@@ -719,21 +743,19 @@ _HEAD = re.compile(": ")  # after the name of a file
 
 def _said_once(traces: Sequence[Trace]) -> list[str]:
     """The warnings of all traces; one that several files have, as ``FILE and 7 more: …``."""
-    files = {
-        f"{PurePath(source.path).name}: "
-        for trace in traces
-        for source in trace.sources
-    }
+    sources = chain.from_iterable(trace.sources for trace in traces)
+    files = {f"{PurePath(source.path).name}: " for source in sources}
     once: dict[str, dict[str, None]] = {}
-    for line in (line for trace in traces for line in trace.warnings):
+    for line in chain.from_iterable(trace.warnings for trace in traces):
         heads = (line[: end.end()] for end in _HEAD.finditer(line))
         file = next((head for head in heads if head in files), "")
-        once.setdefault(line[len(file) :], {}).update(
-            {file.removesuffix(": "): None} if file else {}
-        )
-    return [
-        f"{some(names, 1)}: {text}" if names else text for text, names in once.items()
-    ]
+        names = once.setdefault(line[len(file) :], {})
+        if file:
+            names[file.removesuffix(": ")] = None
+    lines = []
+    for text, names in once.items():
+        lines.append(f"{some(names, 1)}: {text}" if names else text)
+    return lines
 
 
 def _number_on(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import glob
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -135,12 +135,15 @@ BUILT_IN = tuple(
 )
 """Names of the shipped targets."""
 
-ALIASES: Mapping[str, str] = {
-    short: name
-    for name in reversed(BUILT_IN)
-    for short in (name.split("-")[0], name.removesuffix("gb"))
-    if short != name
-}
+
+def _aliases() -> Iterator[tuple[str, str]]:
+    for name in reversed(BUILT_IN):
+        for short in (name.split("-")[0], name.removesuffix("gb")):
+            if short != name:
+                yield short, name
+
+
+ALIASES: Mapping[str, str] = dict(_aliases())
 """Shorter names of the shipped targets: ``a100-80`` of a100-80gb; ``a100`` of the first that begins
 so.
 """

@@ -238,11 +238,13 @@ def assumed_warnings(
         return []
     slow, fast = hardware.networks_gb_s
     held = f"; the range holds networks of {slow:g} to {fast:g} GB/s"
+    if slow >= fast:
+        held = ""
     return [
         f"collectives cross hosts of {hardware.devices_per_host} GPUs; a network of "
         f"{hardware.nic_gb_s:g} GB/s per "
         "GPU and direction is assumed: name yours with --network"
-        f"{held if slow < fast else ''}"
+        f"{held}"
     ]
 
 

@@ -117,11 +117,13 @@ def measure_launch(
     if len(gaps) < MIN_GAPS:
         return replace(DEFAULT, begin_us=begin_us) if begin_us else None
     waits = np.concatenate([*(other for _, other in found), np.empty(0)])
+    undisturbed = gaps[gaps <= INTERRUPTION * median(gaps)]
+    switch_us = median(waits) / 1e3 if len(waits) else DEFAULT.switch_us
     return LaunchGaps(
         begin_us=begin_us,
         # mean without interruptions: what a launch adds to the step on average
-        gap_us=float(gaps[gaps <= INTERRUPTION * median(gaps)].mean()) / 1e3,
-        switch_us=median(waits) / 1e3 if len(waits) else DEFAULT.switch_us,
+        gap_us=float(undisturbed.mean()) / 1e3,
+        switch_us=switch_us,
         kernels=_kernels(trace, np.concatenate(parts), iterations),
         origin=Origin.MEASURED,
         gaps=len(gaps),
@@ -344,10 +346,8 @@ class Contention:
         """A cost without any collective running. One without a share of such time stays, and so
         does a copy: the GPU's copy engines make it, and not its multiprocessors.
         """
-        share, item = (
-            (self.beside or {}).get(cost.name),
-            module.instructions.get(cost.name),
-        )
+        share = None if self.beside is None else self.beside.get(cost.name)
+        item = module.instructions.get(cost.name)
         if share is None or item is None or cost.kind == CostKind.COPY:
             return cost
         part = 1 - share * (1 - 1 / factors.of(product=is_product(module, item)))
@@ -437,12 +437,12 @@ def measure_contention(
         code, weights=time_us * share, minlength=len(items)
     ) / np.maximum(total, 1e-9)
     works: dict[Hashable, int] = {}
-    work = np.array(
-        [
-            -1 if item is None else works.setdefault(module.work(item), len(works))
-            for item in items
-        ]
-    )[code]
+    numbers = []
+    for item in items:
+        known = None if item is None else module.work(item)
+        number = -1 if item is None else works.setdefault(known, len(works))
+        numbers.append(number)
+    work = np.array(numbers)[code]
     alone_us = _alone_us(work, time_us, share)
     is_of = np.array([item is not None and is_product(module, item) for item in items])[
         code
@@ -472,7 +472,8 @@ def _launches(
     """
     rows = rows[naming.target[trace.instruction[rows]] >= 0]
     code = naming.target[trace.instruction[rows]].astype(np.int64)
-    start, instance = trace.start_ns[rows], trace.instance[rows].astype(np.int64)
+    start = trace.start_ns[rows]
+    instance = trace.instance[rows].astype(np.int64)
     end = start + trace.duration_ns[rows]
     communicates = naming.communicates[code]
     overlapped = covered(union(start[communicates], end[communicates]), start, end)
@@ -498,7 +499,8 @@ def _launches(
         True, (np.diff(code) != 0) | (np.diff(instance) != 0) | (instance[1:] < 0)
     )
     first = np.flatnonzero(new)
-    time, overlapped = np.add.reduceat(time, first), np.add.reduceat(overlapped, first)
+    time = np.add.reduceat(time, first)
+    overlapped = np.add.reduceat(overlapped, first)
     return code[first], time / 1e3, overlapped / np.maximum(time, 1.0)
 
 

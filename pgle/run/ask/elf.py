@@ -193,7 +193,15 @@ def made_library(soname: str, functions: Sequence[Function], label: str) -> byte
     for function in functions:
         name = texts.add(function.name)
         place = places[function.returns]
-        symbols += _SYMBOL.pack(name, kind, 0, _DEFINED, place, _ALIGNED)
+        symbol = {
+            "name": name,
+            "info": kind,
+            "other": 0,
+            "section": _DEFINED,
+            "value": place,
+            "size": _ALIGNED,
+        }
+        symbols += _SYMBOL.pack(*symbol.values())
     versions = sorted({function.version for function in functions} - {""})
     version_table = _version_table([soname, *versions], texts)
     parts = {
@@ -247,10 +255,16 @@ def _version_table(names: Sequence[str], texts: _Texts) -> bytes:
     for number, name in enumerate(names, 1):
         step = _VERSION.size + _VERSION_NAME.size
         following = 0 if number == len(names) else step
-        is_base = int(number == 1)
-        found += _VERSION.pack(
-            1, is_base, number, 1, _hash(name), _VERSION.size, following
-        )
+        version = {
+            "version": 1,
+            "is_base": int(number == 1),
+            "index": number,
+            "names": 1,
+            "hash": _hash(name),
+            "name_offset": _VERSION.size,
+            "next_offset": following,
+        }
+        found += _VERSION.pack(*version.values())
         found += _VERSION_NAME.pack(texts.add(name), 0)
     return found
 
@@ -292,24 +306,35 @@ def _hash(name: str) -> int:
 
 def _header() -> bytes:
     """The header of a shared library with segments and no sections."""
-    return _HEADER.pack(
-        _MAGIC.ljust(16, b"\0"),
-        _SHARED,
-        _X86_64,
-        1,
-        0,
-        _HEADER.size,
-        0,
-        0,
-        _HEADER.size,
-        _SEGMENT.size,
-        _SEGMENTS,
-        _SECTION.size,
-        0,
-        0,
-    )
+    header = {
+        "ident": _MAGIC.ljust(16, b"\0"),
+        "type": _SHARED,
+        "machine": _X86_64,
+        "version": 1,
+        "entry": 0,
+        "segments_offset": _HEADER.size,
+        "sections_offset": 0,
+        "flags": 0,
+        "header_size": _HEADER.size,
+        "segment_size": _SEGMENT.size,
+        "segments": _SEGMENTS,
+        "section_size": _SECTION.size,
+        "sections": 0,
+        "names_section": 0,
+    }
+    return _HEADER.pack(*header.values())
 
 
 def _segment(kind: int, access: int, place: int, size: int) -> bytes:
     """A segment that the file holds where memory has it."""
-    return _SEGMENT.pack(kind, access, place, place, place, size, size, _PAGE)
+    segment = {
+        "type": kind,
+        "flags": access,
+        "offset": place,
+        "virtual_address": place,
+        "physical_address": place,
+        "file_size": size,
+        "memory_size": size,
+        "alignment": _PAGE,
+    }
+    return _SEGMENT.pack(*segment.values())

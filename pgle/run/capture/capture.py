@@ -384,22 +384,25 @@ def capture_environment(
     # XLA reads nothing behind what it ignores of the user's text
     wanted = " ".join(filter(None, (format_flags(given), *flags, user.ignored)))
     memory_bytes = (memory_fraction(os.environ) or 1.0) * target.memory_bytes
+    vendor = target.vendor
+    topology = devices.topology or f"1x1x{devices.count}"
     gpu = {
-        "platform": target.vendor.platform,
-        "client_version": target.vendor.client_version,
-        "plugins": target.vendor.plugin.modules,
+        "platform": vendor.platform,
+        "client_version": vendor.client_version,
+        "plugins": vendor.plugin.modules,
         "kind": target.device,
         "compute_capability": target.compute_capability,
         "core_count": target.core_count,
         "memory_bytes": int(memory_bytes),
         "targets": target.texts,
-        "topology": devices.topology or f"1x1x{devices.count}",
+        "topology": topology,
     }
     ranks: dict[str, str | None] = {}
     for _, *variables in LAUNCHERS:
         ranks |= {name: os.environ.get(name) for name in variables}
+    program = folder.resolve() / PROGRAM
     config = {
-        "captured": str(folder.resolve() / PROGRAM),
+        "captured": str(program),
         "computes": bool(os.environ.get(COMPUTE)),
         "ones": ones,
         "devices": devices.count,

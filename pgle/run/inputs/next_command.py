@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -114,12 +114,11 @@ def launch_of(run: RunDirectory) -> ProgramLaunch:
 
 def _words(asked: Mapping[str, Any], defaults: Mapping[str, object]) -> list[str]:
     """The options that do not have their default."""
-    named = [
-        name
-        for name, default in defaults.items()
-        if asked.get(name, default) != default
-    ]
-    return [word for name in named for word in (f"--{name}", str(asked[name]))]
+    words = []
+    for name, default in defaults.items():
+        if asked.get(name, default) != default:
+            words += [f"--{name}", str(asked[name])]
+    return words
 
 
 def following(run: RunDirectory) -> Next:
@@ -134,7 +133,8 @@ def stage_left(run: RunDirectory) -> Next | None:
     nothing.
     """
     baseline, perf = (run.stage(name).path for name in COMPARED)
-    profile, traces = run.found_profile, run.stage("profile").trace_files()
+    profile = run.found_profile
+    traces = run.stage("profile").trace_files()
     if profile is None and not perf.exists():
         again = () if _manifest(run).last("profile") is None else ("--force",)
         return (
@@ -173,7 +173,8 @@ def tune(run: RunDirectory) -> Next | None:
 def more_runs(run: RunDirectory) -> Next:
     """Pairs of runs of a program, without and with the profile of its run directory."""
     flags = format_flags(_flags(_asked(run)))
-    profile, folder = run.found_profile or run.profile, free(run.path / "abba")
+    profile = run.found_profile or run.profile
+    folder = free(run.path / "abba")
     words = abba_words(3, profile, folder, launch_of(run).words)
     return replace(Next.of("compare", *words), xla_flags=flags)
 
@@ -345,8 +346,9 @@ def contents_of(folder: Path) -> FolderContents:
     file.
     """
     found: dict[str, dict[Path, None]] = {kind.name: {} for kind in _KINDS}
-    seen = 0
-    for seen, (path, name) in enumerate(islice(_entries(folder), MOST), 1):  # noqa: B007 - how many there were
+    entries = list(islice(_entries(folder), MOST))
+    seen = len(entries)
+    for path, name in entries:
         if name:
             found[name][path] = None
     found[UNSCHEDULED] = {
@@ -405,9 +407,7 @@ def dump_near(folder: Path, modules: Mapping[str, Collection[str]]) -> Path | No
         for path in dumps
     }
     found = [path for path, files in named.items() if files]
-    wanted = {
-        fingerprint for fingerprints in modules.values() for fingerprint in fingerprints
-    }
+    wanted = set(chain.from_iterable(modules.values()))
     if len(found) < 2 or not wanted:
         return next(iter(found), None)
     prints = {path: set(map(_fingerprint, named[path])) for path in found}
@@ -426,6 +426,14 @@ def _fingerprint(dump: Path) -> str:
         return ""
 
 
+def _whole_kind(folder: Path, files: Sequence[str]) -> FileKind | None:
+    """The kind that a folder is as a whole, by the names of its files; None: it is none."""
+    for kind in _KINDS:
+        if kind.whole and any(_is_of(kind, folder / name) for name in files):
+            return kind
+    return None
+
+
 def _entries(folder: Path) -> Iterator[tuple[Path, str]]:
     """Each folder and file with the thing it tells of and its kind, empty where it tells of none.
 
@@ -434,21 +442,17 @@ def _entries(folder: Path) -> Iterator[tuple[Path, str]]:
     """
     entered: set[str] = set()
     for here, folders, files in os.walk(folder, followlinks=True):
-        place, known = Path(here), os.path.realpath(here)
+        place = Path(here)
+        known = os.path.realpath(here)
         if known in entered:
             folders.clear()
             continue
         entered.add(known)
         yield place, ""
-        if whole := [
-            kind.name
-            for kind in _KINDS
-            if kind.whole
-            for name in files
-            if _is_of(kind, place / name)
-        ]:
+        whole = _whole_kind(place, files)
+        if whole is not None:
             folders.clear()
-            yield place, whole[0]
+            yield place, whole.name
             continue
         depth = len(place.relative_to(folder).parts)
         deeper = depth < DEPTH and "pyvenv.cfg" not in files

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,10 +55,16 @@ def read_side(
     """The runs of one side, steady steps chosen; `paths` as of `read_runs`, `pattern`: for console
     logs.
     """
-    runs = [series for path in paths for series in read_runs(path, pattern=pattern)]
+    runs = _runs_of(paths, pattern)
     if not runs:
         raise UserError("no run given", where=label)
     return Side(label, tuple(steady(series, rules) for series in runs))
+
+
+def _runs_of(paths: Iterable[str], pattern: str | None) -> list[Series]:
+    """The runs of several paths, in their order."""
+    each = (read_runs(path, pattern=pattern) for path in paths)
+    return list(chain.from_iterable(each))
 
 
 def read_runs(path: str, *, pattern: str | None = None) -> list[Series]:
@@ -75,9 +81,7 @@ def read_runs(path: str, *, pattern: str | None = None) -> list[Series]:
                 where=path,
                 remedy="quote the pattern and check it with ls",
             )
-        return [
-            series for match in matches for series in read_runs(match, pattern=pattern)
-        ]
+        return _runs_of(matches, pattern)
     if not path:
         raise UserError(
             "an empty path", remedy="is a variable of the command line not set?"
@@ -120,12 +124,7 @@ def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
         )
     runs = [item for item in children if _is_run(item)]
     if runs:
-        return [
-            _read_directory(item, pattern)[0]
-            if item.is_dir()
-            else _read_file(item, pattern)
-            for item in runs
-        ]
+        return [_read_run(item, pattern) for item in runs]
     if _holds_trace(folder):
         return [_read_trace(folder)]
     remedy = (
@@ -133,6 +132,13 @@ def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
         "--baseline, records steps.jsonl"
     )
     raise UserError("holds no step times", where=folder, remedy=remedy)
+
+
+def _read_run(path: Path, pattern: str | None) -> Series:
+    """One run of a directory of runs: a file, or a run directory."""
+    if path.is_dir():
+        return _read_directory(path, pattern)[0]
+    return _read_file(path, pattern)
 
 
 def _about(folder: Path) -> dict[str, str]:
@@ -146,21 +152,22 @@ def _about(folder: Path) -> dict[str, str]:
         records = read_manifest(folder.parent).of(folder.name)
     if not records:
         return {}
-    first, gpus = records[0], [gpu for record in records for gpu in record.gpus]
+    first = records[0]
+    gpus = list(chain.from_iterable(record.gpus for record in records))
     names = Counter(gpu.name for gpu in gpus)
     found = {
         "hardware": ", ".join(f"{count} × {name}" for name, count in names.items()),
         "module": str(first.facts.get("module", "")),
         "started": first.started[:16],
         "commit": first.commit,
-        **{
-            name: version
-            for name, version in sorted(first.versions.items())
-            if name.startswith("jax")
-        },
-        "command": " ".join(first.argv),
-        "driver": ", ".join(sorted({gpu.driver for gpu in gpus})),
     }
+    found |= {
+        name: version
+        for name, version in sorted(first.versions.items())
+        if name.startswith("jax")
+    }
+    found["command"] = " ".join(first.argv)
+    found["driver"] = ", ".join(sorted({gpu.driver for gpu in gpus}))
     if first.topology.get("simulated") and first.topology.get("devices"):
         found["hardware"] = f"{first.topology['devices']} × {first.topology['target']}"
     if len(records) == first.ranks and all(record.host for record in records):
@@ -345,10 +352,8 @@ def _marks(
     if span is None:
         return {}
     begin, end = span
-    opened, closed = (
-        facts.get("window_opened", math.inf),
-        facts.get("window_closed", math.inf),
-    )
+    opened = facts.get("window_opened", math.inf)
+    closed = facts.get("window_closed", math.inf)
     profiled = opened < end and closed > begin
     compiled = any(begin < at <= end for at in facts.get("compiled_at", ()))
     return {

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -51,12 +52,8 @@ def read_traces(
     """
     from pgle.trace.table import combine, without_repeats
 
-    given = [file for path in paths for file in _files_of(path)]
-    # two names of one file: links, ``./a`` and ``a``
-    named = {
-        os.path.realpath(file) if isinstance(file, Path) else str(file): file
-        for file in reversed(given)
-    }
+    given = list(chain.from_iterable(map(_files_of, paths)))
+    named = {_identity(file): file for file in reversed(given)}
     files = list(named.values())[::-1]
     if len(files) == 1:
         read = [_read(files[0], progress)]
@@ -101,23 +98,29 @@ def _files_of(path: AnyPath) -> list[AnyPath]:
     return list(found)
 
 
+def _identity(file: AnyPath) -> str:
+    """The same text for two names of one file: links, ``./a`` and ``a``."""
+    return os.path.realpath(file) if isinstance(file, Path) else str(file)
+
+
 def _is_long(files: Sequence[AnyPath]) -> bool:
     """Whether reading takes longer than processes take to start; nsys takes seconds to export the
     smallest report.
     """
-    parts = (
-        part
-        for file in files
-        for part in (file.rglob("*") if file.is_dir() else [file])
-        if part.is_file()
-    )
-    sizes = (
-        part.stat().st_size if isinstance(part, Path) else part.stat().length
-        for part in parts
-    )
-    return sum(sizes) >= PARALLEL_BYTES or any(
-        isinstance(file, Path) and _is_report(file) for file in files
-    )
+    size_bytes = sum(map(_size_bytes, chain.from_iterable(map(_parts, files))))
+    if size_bytes >= PARALLEL_BYTES:
+        return True
+    return any(isinstance(file, Path) and _is_report(file) for file in files)
+
+
+def _parts(file: AnyPath) -> Iterator[AnyPath]:
+    """The files of a folder, or the file itself."""
+    parts: Iterable[AnyPath] = file.rglob("*") if file.is_dir() else [file]
+    return (part for part in parts if part.is_file())
+
+
+def _size_bytes(file: AnyPath) -> int:
+    return file.stat().st_size if isinstance(file, Path) else file.stat().length
 
 
 def _counted(
@@ -209,8 +212,8 @@ def _read_directory(path: AnyPath, progress: Progress | None) -> Trace:
         )
     from pgle.trace.xplane.read import find_runs, find_xplanes, read_xplane
 
-    runs, files = find_runs(path), find_xplanes(path)
-    trace = read_xplane(files, progress=progress)
+    runs = find_runs(path)
+    trace = read_xplane(find_xplanes(path), progress=progress)
     more = _other_runs(path, runs) if len(runs) > 1 else ()
     return replace(trace, warnings=(*more, *trace.warnings))
 

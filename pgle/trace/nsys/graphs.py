@@ -146,15 +146,14 @@ def read_graphs(tables: Tables, ranges: Ranges) -> Graphs:
     shown = np.zeros(count, np.bool_)
     builders = _builders(tables, ranges)
     return Graphs(
-        True,
-        ranges.launches,
-        tuple(instructions),
-        traced,
-        0,
-        launches,
-        shown,
-        builders,
-        by_name,
+        present=True,
+        launches=ranges.launches,
+        instructions=tuple(instructions),
+        traced=traced,
+        _launches=launches,
+        _shown=shown,
+        _builders=builders,
+        _kernels=by_name,
     )
 
 

@@ -313,13 +313,13 @@ def read_ranges(tables: Tables, step: Callable[[int], None]) -> Ranges:
         )
     tids = np.array(list(threads), np.int64)
     return _nested(
-        tables.path,
         tids,
         starts.join(),
         ends.join(),
         codes.join(),
         texts.join(),
-        labels,
+        labels=labels,
+        path=tables.path,
     )
 
 
@@ -343,25 +343,29 @@ def _labelled(
         return
     # the row itself has the text of an unregistered string
     rows = tables.rows("NVTX_EVENTS", columns, like=("text", PREFIXES))
-    batch = [
-        (begin, stop if isinstance(stop, int) else NULL, thread, labels.number(text))
-        for begin, stop, thread, kind, registered, text in rows
-        if registered is None and kind in PUSH_POP
-        if isinstance(begin, int) and isinstance(thread, int) and isinstance(text, str)
-    ]
+    batch = []
+    for begin, stop, thread, kind, registered, text in rows:
+        if registered is not None or kind not in PUSH_POP:
+            continue
+        if not isinstance(begin, int) or not isinstance(thread, int):
+            continue
+        if isinstance(text, str):
+            until = stop if isinstance(stop, int) else NULL
+            batch.append((begin, until, thread, labels.number(text)))
     if batch:
         start, end, tid, label = np.array(batch, np.int64).T
         yield start, end, tid, label.astype(np.int32)
 
 
 def _nested(
-    path: Path,
     tids: Ints,
     start: Ints,
     end: Ints,
     code: Codes,
     label: Codes,
+    *,
     labels: _Labels,
+    path: Path,
 ) -> Ranges:
     """Order the ranges, nest them, and say of each which thunk owns its launches."""
     rank = np.empty(len(tids), np.int32)
@@ -398,13 +402,13 @@ def _nested(
                 column[inner] = np.where(own < 0, column[outer], own)
             compiling[inner] |= compiling[outer]
     launches = XlaLaunches(
-        value[is_thunk],
-        module[is_thunk],
-        value[is_module],
-        start[is_module],
-        tuple(labels.modules),
-        tuple(labels.instructions),
-        compiling_at,
+        instruction=value[is_thunk],
+        module_range=module[is_thunk],
+        module=value[is_module],
+        module_start=start[is_module],
+        modules=tuple(labels.modules),
+        instructions=tuple(labels.instructions),
+        compiling=compiling_at,
     )
     del value, module, kind, is_thunk, is_module
     reason = np.full(len(start) + 2, LeftOutReason.NONE, np.uint8)
@@ -416,14 +420,14 @@ def _nested(
     inside[compiling] = LeftOutReason.AUTOTUNER
     reason[NO_RANGE], reason[NO_CALL] = LeftOutReason.NO_RANGE, LeftOutReason.NO_API_ROW
     return Ranges(
-        np.sort(tids),
-        offset,
-        start,
-        end,
-        parent,
-        np.append(thunk, 2 * [np.int16(-1)]),
-        reason,
-        launches,
+        threads=np.sort(tids),
+        offset=offset,
+        start=start,
+        end=end,
+        parent=parent,
+        thunk=np.append(thunk, 2 * [np.int16(-1)]),
+        reason=reason,
+        launches=launches,
     )
 
 

@@ -173,9 +173,9 @@ def _check(tables: Tables) -> None:
     for table, columns in NEEDED.items():
         missing = sorted(set(columns) - tables.columns(table))
         if missing and tables.columns(table):
-            what = f"{table} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}"
+            columns_are = "column" if len(missing) == 1 else "columns"
             raise UserError(
-                what,
+                f"{table} lacks the {columns_are} {', '.join(missing)}",
                 where=tables.path,
                 remedy="export the whole report with a current `nsys export`",
             )
@@ -213,40 +213,44 @@ def _trace(
         raise _nothing(tables, found, unresolved)
     found.leave_out(known.left_out)
     unresolved = (*found.unresolved(), *(() if hidden is None else (hidden,)))
-    device, thunk, module_range = columns["device"], columns["thunk"], columns["run"]
+    processes = recordings(tables, used, names)
+    device = columns["device"]
+    thunk = columns["thunk"]
+    module_range = columns["run"]
+    module = launches.module[module_range]
+    execution = number_executions(device, module_range, launches)
+    shared = columns.get("shared")
+    instance = number_launches(thunk, shared, len(launches.instruction))
     exported = exporter(tables)
+    warnings = _warnings(tables, exported, found, graphs, known.remarks)
+    version = exported.get("EXPORT_PRODUCT_VERSION", "")
+    devices = tuple(names[number] for number in by_name)
+    source = Source(str(tables.path), "nsys-sqlite", version)
+    compiling = {
+        names[number].process: launches.compiling[pid]
+        for number, (pid, _) in enumerate(used)
+        if pid in launches.compiling
+    }
     return Trace(
         start_ns=columns["start_ns"],
         duration_ns=columns["duration_ns"],
         kind=columns["kind"],
         device=device,
         stream=columns["stream"],
-        module=launches.module[module_range],
+        module=module,
         instruction=columns["instruction"],
-        execution=number_executions(device, module_range, launches),
-        instance=number_launches(
-            thunk, columns.get("shared"), len(launches.instruction)
-        ),
+        execution=execution,
+        instance=instance,
         modules=launches.modules,
         instructions=graphs.instructions,
-        devices=tuple(names[number] for number in by_name),
+        devices=devices,
         unresolved=unresolved,
         other=known.other,
-        sources=(
-            Source(
-                str(tables.path),
-                "nsys-sqlite",
-                exported.get("EXPORT_PRODUCT_VERSION", ""),
-            ),
-        ),
+        sources=(source,),
         xla_flags=xla_flags(tables),
-        warnings=_warnings(tables, exported, found, graphs, known.remarks),
-        recordings=recordings(tables, used, names),
-        compiling={
-            names[number].process: launches.compiling[pid]
-            for number, (pid, _) in enumerate(used)
-            if pid in launches.compiling
-        },
+        warnings=warnings,
+        recordings=processes,
+        compiling=compiling,
     )
 
 
@@ -287,9 +291,9 @@ def other_work(
         kind = np.full(len(start), ActivityKind.KERNEL, np.uint8)
         reason = np.full(len(start), LeftOutReason.GRAPH_LAUNCH, np.uint8)
         timed = impossible_times(start, end) == 0
-        found.add_others(
-            timed, start, end - start, pid & PROCESS, ordinal, stream, kind, reason
-        )
+        duration = end - start
+        columns = (start, duration, pid & PROCESS, ordinal, stream, kind, reason)
+        found.add_others(timed, columns)
     if not found.others:
         return NO_OTHER_WORK
     parts = zip(*found.others, strict=True)
@@ -346,12 +350,15 @@ def _warnings(
     hidden = graphs.hidden()
     # the writer of a simulated trace names the simulation as the product
     lines = [SIMULATED] if SIMULATED in exported.get("EXPORT_PRODUCT_NAME", "") else []
+    unresolved = [*found.unresolved()]
+    if hidden is not None:
+        unresolved.append(hidden)
     lines += [
         (
             f"{name}: {entry.count:,} activities of CUDA graphs hide their "
             f"instructions; {RECORD_WITHOUT}"
         )
-        for entry in (*found.unresolved(), *(() if hidden is None else (hidden,)))
+        for entry in unresolved
         if entry.reason in HIDDEN
     ]
     counts = {reason: count for reason, (count, _) in found.left_out.items()}
@@ -486,24 +493,29 @@ class KernelNames:
         return {where: frozenset(names) for where, names in found.items()}
 
 
+_COLUMNS: Mapping[str, type[np.generic]] = {
+    "start": np.int64,  # ns
+    "duration": np.int64,  # ns
+    "kind": np.uint8,  # `ActivityKind`
+    "device": np.int16,  # index into `Activities.devices`
+    "stream": np.int16,  # as recorded
+    "thunk": np.int32,  # that launched it
+    # with graphs only: what the activities of one instruction share, besides the thunk; index of
+    # the instruction, which else is the thunk's; and whether it is a node of a graph
+    "shared": np.int32,
+    "instruction": np.int16,
+    "in_graph": np.bool_,
+}
+"""The columns of `Activities`, each with its narrowest type."""
+
+
 @dataclass(eq=False)
 class Activities:
     """GPU activities of instructions as columns, and what was left out."""
 
     columns: dict[str, GrowingColumn[Any]] = field(
         default_factory=lambda: {
-            "start": GrowingColumn(np.int64),  # ns
-            "duration": GrowingColumn(np.int64),  # ns
-            "kind": GrowingColumn(np.uint8),  # `ActivityKind`
-            "device": GrowingColumn(np.int16),  # index into `devices`
-            "stream": GrowingColumn(np.int16),  # as recorded
-            "thunk": GrowingColumn(np.int32),  # that launched it
-            # with graphs only: what the activities of one instruction share, besides the thunk;
-            # index of the instruction, which else is the thunk's; and whether it is a node of a
-            # graph
-            "shared": GrowingColumn(np.int32),
-            "instruction": GrowingColumn(np.int16),
-            "in_graph": GrowingColumn(np.bool_),
+            name: GrowingColumn(narrowest) for name, narrowest in _COLUMNS.items()
         }
     )
     devices: dict[tuple[int, int], int] = field(
@@ -565,7 +577,8 @@ class Activities:
             self._leave_out(reason[~good], duration[~good])
             timed = ~good & (wrong == 0)
             kinds = np.full(len(pid), kind, np.uint8)
-            self.add_others(timed, start, duration, pid, ordinal, stream, kinds, reason)
+            others = (start, duration, pid, ordinal, stream, kinds, reason)
+            self.add_others(timed, others)
             columns = {name: column[good] for name, column in columns.items()}
             pid, ordinal = pid[good], ordinal[good]
         columns |= {
@@ -575,7 +588,7 @@ class Activities:
         for name, column in columns.items():
             self.columns[name].append(column)
 
-    def add_others(self, rows: Flags, *columns: npt.NDArray[Any]) -> None:
+    def add_others(self, rows: Flags, columns: Sequence[npt.NDArray[Any]]) -> None:
         """Keep the times of some activities that belong to no instruction.
 
         Args:
@@ -861,17 +874,12 @@ def recordings(
         of_process.setdefault(device.process, []).append(
             by_ordinal.get((process_id(pid), ordinal))
         )
-    everything = frozenset().union(*gpus.values())
-    return {
-        name: Recording(
-            utc_ns,
-            frozenset().union(*(gpus[gpu] for gpu in chosen))
-            if all(gpu in gpus for gpu in chosen)
-            else everything,
-            namespace,
-        )
-        for name, chosen in of_process.items()
-    }
+    found = {}
+    for name, chosen in of_process.items():
+        ours = chosen if all(gpu in gpus for gpu in chosen) else [*gpus]
+        seen = frozenset().union(*(gpus[gpu] for gpu in ours))
+        found[name] = Recording(utc_ns, seen, namespace)
+    return found
 
 
 def _gpus(tables: Tables) -> Mapping[object, frozenset[str]]:

@@ -101,7 +101,8 @@ class Tables:
         """The columns of each table by their place, where its tree of pages begins, and whether it
         holds all values.
         """
-        query = """SELECT m.name, m.rootpage, c.name, c.pk = 0 AND c.hidden = 0 AND c.dflt_value IS NULL
+        query = """SELECT m.name, m.rootpage, c.name,
+                   c.pk = 0 AND c.hidden = 0 AND c.dflt_value IS NULL
                    FROM sqlite_master m, pragma_table_xinfo(m.name) c WHERE m.type = 'table'"""
         views = self._connection.execute(
             "SELECT name FROM sqlite_master WHERE type = 'view'"
@@ -155,11 +156,10 @@ class Tables:
     ) -> Iterator[Columns]:
         """Batches of columns; `keep` names a column and the values whose rows are wanted."""
         known = self._columns.get(table, {})
-        present = [
-            name
-            for name in dict.fromkeys([*columns, *(keep[:1] if keep else ())])
-            if name in known
-        ]
+        wanted = [*columns]
+        if keep is not None:
+            wanted.append(keep[0])
+        present = [name for name in dict.fromkeys(wanted) if name in known]
         if not present or (keep is not None and keep[0] not in known):
             return
         with self._reading():
@@ -173,10 +173,10 @@ class Tables:
                         found = {name: column[chosen] for name, column in found.items()}
                 rows = len(found[present[0]])
                 if rows:
-                    yield tuple(
-                        found[name] if name in found else np.full(rows, NULL)
-                        for name in columns
-                    )
+                    for name in wanted:
+                        if name not in found:
+                            found[name] = np.full(rows, NULL)
+                    yield tuple(found[name] for name in columns)
 
     def whole(
         self,
@@ -420,15 +420,15 @@ def _decoded(
                 group, rows, words = rows[same], rows[~same], words[~same]
             layout = _layout(head, max(wanted) + 1)
             if layout is not None:
-                types, places, size = layout
+                _, places, size = layout
                 if (payload[group] < size).any():
                     raise ValueError("a row is shorter than its header says")
+                is_far = size - places[min(wanted)] + 8 > MAX_HEADER
                 # or a long text lies between wanted columns
-                if (local[group] < size).any() or size - places[
-                    min(wanted)
-                ] + 8 > MAX_HEADER:
+                if (local[group] < size).any() or is_far:
                     return None
-                _fill(out, raw, record[group], group, wanted, types, places)
+                begins = record[group]
+                _fill(out, group, raw, begins, layout=layout, wanted=wanted)
             elif width >= MAX_HEADER:
                 raise ValueError("a row has an endless header")
             else:
@@ -438,14 +438,15 @@ def _decoded(
 
 def _fill(
     out: Ints,
+    rows: Ints,
     raw: Bytes,
     record: Ints,
-    rows: Ints,
+    *,
+    layout: _Layout,
     wanted: Sequence[int],
-    types: Sequence[int],
-    places: Sequence[int],
 ) -> None:
-    """Fill the columns of rows whose values have these serial types and places in their records."""
+    """Fill the columns of rows whose records have one layout."""
+    types, places, _ = layout
     begin = places[min(wanted)]
     stride = places[max(wanted)] - begin + 16
     records = _window(raw, stride)[record + begin]
@@ -468,7 +469,10 @@ def _fill(
         column[slice(None) if everything else rows] = values
 
 
-def _layout(head: bytes, columns: int) -> tuple[list[int], list[int], int] | None:
+_Layout = tuple[list[int], list[int], int]  # what `_layout` returns
+
+
+def _layout(head: bytes, columns: int) -> _Layout | None:
     """Serial types of the first columns, their places in the record, and the bytes up to the last
     one's end.
 

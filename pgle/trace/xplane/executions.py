@@ -173,6 +173,9 @@ def _launch_starts(rows: LaunchRows, part: Ints) -> Flags:
     return starts
 
 
+_NO_PLACE = (-1, True)  # of an instruction that is not in the schedule
+
+
 def _restarts(
     instruction: npt.NDArray[np.int32],
     starts: Flags,
@@ -184,10 +187,10 @@ def _restarts(
         instruction, return_index=True, return_inverse=True
     )
     places = schedule_places(hlo) if hlo is not None else {}
-    known = [places.get(names[code]) for code in codes.tolist()]
-    if any(item is not None for item in known):
-        place = np.array([-1 if item is None else item[0] for item in known])
-        once = np.array([item is not None and not item[1] for item in known])
+    known = [places.get(names[code], _NO_PLACE) for code in codes.tolist()]
+    if any(item is not _NO_PLACE for item in known):
+        place = np.array([at for at, _ in known])
+        once = np.array([not is_repeated for _, is_repeated in known])
     else:
         counts = np.bincount(inverse[starts], minlength=len(codes))
         rare = np.sort(counts)[int(_RARE_SHARE * len(counts))]
@@ -199,9 +202,8 @@ def _restarts(
     here = here[at]
     again = np.zeros(len(here), bool)
     again[1:] = here[1:] < here[:-1]
-    if (
-        np.count_nonzero(once) == 1
-    ):  # a module of one instruction: every launch is an execution
+    # a module of one instruction: every launch is an execution
+    if np.count_nonzero(once) == 1:
         again[1:] |= starts[1:] & once[inverse[1:]] & (np.diff(instruction) == 0)
     return np.cumsum(again).astype(np.int32)
 

@@ -276,12 +276,11 @@ class Cursors:
             if is_bytes.all():
                 value, end = end, end + value
             else:
-                value, end = (
-                    np.where(is_bytes, end, value),
-                    np.where(is_bytes, end + value, end),
-                )
-                value = np.where(is_fixed, start, value)
-                end = np.where(is_fixed, start + np.where(kind == FIXED64, 8, 4), end)
+                begin = np.where(is_bytes, end, value)
+                end = np.where(is_bytes, end + value, end)
+                width = np.where(kind == FIXED64, 8, 4)
+                value = np.where(is_fixed, start, begin)
+                end = np.where(is_fixed, start + width, end)
         if (end > self._limit).any() or (end < start).any():
             raise DamagedError("a field ends behind its message")
         self.which, self.number, self.kind, self.value, self.end = (
@@ -512,7 +511,9 @@ class Plane:
         not a GPU's.
         """
         found = _GPU.fullmatch(self.name)
-        return None if found is None else int(found[1]) if found[1].isdecimal() else -1
+        if found is None:
+            return None
+        return int(found[1]) if found[1].isdecimal() else -1
 
     @cached_property
     def stat_ids(self) -> Mapping[str, int]:

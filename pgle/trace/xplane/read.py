@@ -170,14 +170,11 @@ class GatheredEvents:
             given[first].tolist(),
             strict=True,
         )
-        codes = [
-            -1
-            if code < 0
-            else self.modules.setdefault(
-                (code, program if known else None), len(self.modules)
-            )
-            for code, program, known in triples
-        ]
+        codes = []
+        for code, program_id, is_known in triples:
+            key = (code, program_id if is_known else None)
+            known = -1 if code < 0 else self.modules.setdefault(key, len(self.modules))
+            codes.append(known)
         return np.repeat(
             np.array(codes, np.int64), np.diff(np.append(first, len(name)))
         )
@@ -364,15 +361,16 @@ def _thunks(
     if len(events) and int(events.duration_ps.min()) < 0:
         raise DamagedError("an event of negative duration")
     start_ns, duration_ns = events.times_ns(origin_ns)
+    module = gathered.module_codes(
+        np.where(keep, name, -1).astype(np.int32), events.stats["program_id"]
+    )
     columns = {
         "start_ns": start_ns,
         "duration_ns": duration_ns,
         "start_ps": events.offset_ps,
         "end_ps": events.offset_ps + events.duration_ps,
         "instruction": instruction,
-        "module": gathered.module_codes(
-            np.where(keep, name, -1).astype(np.int32), events.stats["program_id"]
-        ),
+        "module": module,
         "kernel": events.metadata,
         "device": events.stats["device_ordinal"].integers,
         "top": (run.value & _POSITIVE) + 1,
@@ -669,6 +667,11 @@ def _table(
         if (proto := _hlo_of(key, hlo)) is not None
     }
     execution, instance = number_launches(rows, instructions, by_code)
+    unresolved = [
+        Unresolved(reason.word, *sums) for reason, sums in gathered.left_out.items()
+    ]
+    unresolved.sort(key=lambda item: item.reason)
+    sources = [Source(str(path), "xplane") for path in paths]
     return Trace(
         start_ns=start,
         duration_ns=columns["duration_ns"],
@@ -682,15 +685,10 @@ def _table(
         modules=modules,
         instructions=instructions,
         devices=devices,
-        unresolved=tuple(
-            Unresolved(reason.word, *sums)
-            for reason, sums in sorted(
-                gathered.left_out.items(), key=lambda item: item[0].word
-            )
-        ),
+        unresolved=tuple(unresolved),
         other=known.other,
         hlo=hlo,
-        sources=tuple(Source(str(path), "xplane") for path in paths),
+        sources=tuple(sources),
         warnings=warnings,
         recordings=recordings,
         kernels=gathered.kernel_names(),

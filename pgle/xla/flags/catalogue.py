@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
+from itertools import chain
 from statistics import median
 from typing import Any, Literal
 
@@ -32,7 +33,6 @@ from pgle.xla.flags.text import (
     Flag,
     FlagFinding,
     FlagList,
-    Level,
     as_bool,
     same_value,
 )
@@ -140,9 +140,9 @@ class KnownSetting:
             return "never"
         if self.since and self.gone:
             return f"{self.since} to before {self.gone}"
-        return (
-            f">={self.since}" if self.since else f"<{self.gone}" if self.gone else "all"
-        )
+        if self.since:
+            return f">={self.since}"
+        return f"<{self.gone}" if self.gone else "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +211,8 @@ def known_flags() -> KnownFlags:
     for line in lines[1:]:
         name, kind, spans = line.split("\t")
         kinds[name] = kind
-        present[name] = frozenset(
-            item for span in spans.split(",") for item in _span(span, releases)
-        )
+        each = (_span(span, releases) for span in spans.split(","))
+        present[name] = frozenset(chain.from_iterable(each))
     return KnownFlags(releases, kinds, present)
 
 
@@ -279,13 +278,11 @@ def _span(span: str, releases: tuple[str, ...]) -> tuple[str, ...]:
 def _entries(file: str, kind: str) -> list[dict[str, Any]]:
     """The tables of a data file, their lists as tuples."""
     tables = tomllib.loads(_data(file))[kind]
-    return [
-        {
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in each.items()
-        }
-        for each in tables
-    ]
+    for each in tables:
+        for key, value in each.items():
+            if isinstance(value, list):
+                each[key] = tuple(value)
+    return list(tables)
 
 
 def _data(name: str) -> str:
@@ -368,7 +365,7 @@ def effects_of(name: str, value: str | None = None) -> tuple[Effect, ...]:
 
 def is_slower(effects: Iterable[Effect]) -> bool:
     """Whether most readings say that the step got longer."""
-    readings = [reading for effect in effects for reading in effect.change]
+    readings = list(chain.from_iterable(effect.change for effect in effects))
     return bool(readings) and median(readings) > 0
 
 
@@ -379,7 +376,7 @@ def summary(effects: Iterable[Effect]) -> str:
     found = tuple(effects)
     if not found:
         return "no report"
-    readings = sorted(reading for effect in found for reading in effect.change)
+    readings = sorted(chain.from_iterable(effect.change for effect in found))
     ends = dict.fromkeys(
         f"{reading:+.1f}".replace("-", "−") for reading in (readings[0], readings[-1])
     )
@@ -492,11 +489,9 @@ def _unknown(flag: Flag, jaxlib: str) -> FlagFinding:
             if setting.gone == "always"
             else f"is gone since jaxlib {setting.gone}"
         )
-        remedy = (
-            f"use {setting.use}"
-            if setting.use
-            else (setting.remarks[0] if setting.remarks else "leave it out")
-        )
+        remedy = setting.remarks[0] if setting.remarks else "leave it out"
+        if setting.use:
+            remedy = f"use {setting.use}"
         remedy = _instead(setting, flag) or remedy
         return FlagFinding(
             "error",
@@ -606,12 +601,13 @@ def _repeated(flags: FlagList) -> Iterator[FlagFinding]:
                 f"is given {len(found)} times with the same value",
             )
         else:
-            values = ", ".join(
-                "(bare)" if flag.value is None else flag.value or "(empty)"
-                for flag in found
-            )
+            values = ", ".join(map(_shown_value, found))
             message = f"is given {len(found)} times ({values}); the last counts"
             yield FlagFinding("warning", "duplicate", name, message, "keep one")
+
+
+def _shown_value(flag: Flag) -> str:
+    return "(bare)" if flag.value is None else flag.value or "(empty)"
 
 
 def profile_findings(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:
@@ -623,63 +619,56 @@ def profile_findings(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:
     on = flags.is_true(LHS)
     of_home = path.startswith("~")
     named = "." in path.rsplit("/", 1)[-1] and not path.endswith((".pbtxt", ".pb"))
-    ignored, set_it = (
-        f"jaxlib {jaxlib} ignores the profile without a word",
-        f"set --{LHS}=true",
-    )
-    yield from _that_hold(
-        (
-            not path,
+    ignored = f"jaxlib {jaxlib} ignores the profile without a word"
+    if not path:
+        yield FlagFinding(
             "warning",
             "no-effect",
             PROFILE_PATH,
             "is empty: there is no profile",
             "give a path or leave it out",
-        ),
-        (
-            of_home,
+        )
+    if of_home:
+        yield FlagFinding(
             "error",
             "no-effect",
             PROFILE_PATH,
             "XLA does not expand '~': no profile is read",
             "write the path",
-        ),
-        (
-            named and not of_home and at >= release(PROFILE_SWITCHES_ON),
+        )
+    if named and not of_home and at >= release(PROFILE_SWITCHES_ON):
+        yield FlagFinding(
             "error",
             "no-effect",
             PROFILE_PATH,
             "XLA reads .pbtxt and .pb only and ignores this file without a word",
             "rename it",
-        ),
-        (
-            on is False and at >= release(HOPPER_DEFAULT[1]),
+        )
+    if on is False and at >= release(HOPPER_DEFAULT[1]):
+        yield FlagFinding(
             "error",
             "contradiction",
             LHS,
             f"{ignored} if LHS is off",
-            set_it,
-        ),
-        (
-            on is not True and at < release(PROFILE_SWITCHES_ON),
+            f"set --{LHS}=true",
+        )
+    if on is not True and at < release(PROFILE_SWITCHES_ON):
+        yield FlagFinding(
             "error",
             "contradiction",
             LHS,
             f"{ignored} unless LHS is on",
-            set_it,
-        ),
-        (
-            flags.value(CHECKER) == "PGLE_STRICTNESS_LEVEL_ERROR",
+            f"set --{LHS}=true",
+        )
+    if flags.value(CHECKER) == "PGLE_STRICTNESS_LEVEL_ERROR":
+        yield FlagFinding(
             "warning",
             "strict",
             CHECKER,
-            (
-                "fails every module that was not profiled; in 0.12.0.1 it fails inside "
-                "XLA even with a full profile"
-            ),
+            "fails every module that was not profiled; in 0.12.0.1 it fails inside "
+            "XLA even with a full profile",
             f"leave it at WARN and use '{VERIFY}'",
-        ),
-    )
+        )
 
 
 def _scheduler(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:
@@ -689,39 +678,28 @@ def _scheduler(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:
     )
     disabled = (flags.value(DISABLE_ASYNC) or "").lower()
     collectives = {"allcollectives", *ASYNC_KINDS.split(",")} & set(disabled.split(","))
-    return _that_hold(
-        (
-            stays and flags.is_true(LHS) is False,
+    if stays and flags.is_true(LHS) is False:
+        yield FlagFinding(
             "warning",
             "no-effect",
             LHS,
             f"does not turn LHS off in jaxlib {jaxlib} on Hopper and newer GPUs",
             f"also set --{SOL}=false",
-        ),
-        (
-            disabled,
+        )
+    if disabled:
+        yield FlagFinding(
             "note",
             "fingerprint",
             DISABLE_ASYNC,
             "changes the fingerprint: files and entries named by it fit only runs with this flag",
-            "",
-        ),
-        (
-            flags.is_true(LHS) and collectives,
+        )
+    if flags.is_true(LHS) and collectives:
+        yield FlagFinding(
             "warning",
             "contradiction",
             DISABLE_ASYNC,
             "leaves LHS nothing to overlap for these collectives; right in a profile run only",
-            "",
-        ),
-    )
-
-
-def _that_hold(
-    *rows: tuple[object, Level, str, str, str, str],
-) -> Iterator[FlagFinding]:
-    """The findings of the rows whose first item holds."""
-    return (FlagFinding(level, *finding) for holds, level, *finding in rows if holds)
+        )
 
 
 def _inert(flags: FlagList, jaxlib: str) -> Iterator[FlagFinding]:

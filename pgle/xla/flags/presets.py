@@ -4,7 +4,7 @@ release.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal, TypeAlias
@@ -295,7 +295,7 @@ def flags_for(
 
 def _consequences(
     mode: Mode, version: str, user: FlagList, choices: tuple[Choice, ...]
-) -> list[FlagFinding]:
+) -> Iterator[FlagFinding]:
     """What the user's own flags, and the release, do to this kind of run."""
     measures = mode in PROFILE_MODES
     sets_combining = (
@@ -303,57 +303,56 @@ def _consequences(
         and user.value(COMBINING) is None
         and any(item.name == COMBINING for item in choices)
     )
-    rows: tuple[tuple[object, str, str, str, str], ...] = (
-        (
-            user.is_true(LHS) is False,
+    if user.is_true(LHS) is False:
+        yield FlagFinding(
+            "warning",
             "lhs-off",
             LHS,
             _lhs_off(mode, version),
             "remove it",
-        ),
-        (
-            mode != "sync" and user.value(DISABLE_ASYNC),
+        )
+    if mode != "sync" and user.value(DISABLE_ASYNC):
+        yield FlagFinding(
+            "warning",
             "no-async",
             DISABLE_ASYNC,
             "your flag keeps collectives synchronous, so LHS has nothing to overlap",
             "remove it",
-        ),
-        (
-            user.is_true(COMBINING),
+        )
+    if user.is_true(COMBINING):
+        yield FlagFinding(
+            "warning",
             "combining",
             COMBINING,
-            (
-                "your flag combines collectives by a schedule that a profile changes, "
-                "so costs may lose their names"
-            ),
+            "your flag combines collectives by a schedule that a profile changes, "
+            "so costs may lose their names",
             "remove it",
-        ),
-        (
-            sets_combining,
+        )
+    if sets_combining:
+        yield FlagFinding(
+            "warning",
             "combining",
             COMBINING,
-            (
-                f"set to false in every stage: jaxlib {version} else combines other "
-                "collectives with a profile"
-            ),
+            f"set to false in every stage: jaxlib {version} else combines other "
+            "collectives with a profile",
             "set it in your job too",
-        ),
-        (
-            measures and user.value(COMMAND_BUFFER),
+        )
+    if measures and user.value(COMMAND_BUFFER):
+        yield FlagFinding(
+            "warning",
             "graphs",
             COMMAND_BUFFER,
             "your flag keeps command buffers, which hide single operations from the profiler",
             "remove it for the profile run",
-        ),
-        (
-            mode != "perf" and user.value(PROFILE_PATH),
+        )
+    if mode != "perf" and user.value(PROFILE_PATH):
+        yield FlagFinding(
+            "warning",
             "has-profile",
             PROFILE_PATH,
             f"your flag gives a profile to a run that is to be without one ({mode})",
             "remove it",
-        ),
-    )
-    return [FlagFinding("warning", *finding) for holds, *finding in rows if holds]
+        )
 
 
 def _lhs_off(mode: Mode, version: str) -> str:
@@ -407,6 +406,18 @@ class Preset:
         }
 
 
+CUBLAS = Choice(
+    "xla_gpu_enable_triton_gemm", "false", "takes cuBLAS for matmuls", NVIDIA_PGLE
+)
+WITHOUT_GRAPHS = Choice(COMMAND_BUFFER, "", "part of the recipe", NVIDIA_PGLE)
+NO_REMAT = Choice(
+    "xla_disable_hlo_passes",
+    "rematerialization",
+    "LHS bounds memory itself; may run out",
+    NVIDIA_PGLE,
+)
+
+
 @cache
 def presets() -> Mapping[str, tuple[str, tuple[Choice, ...]]]:
     """What each preset is for, and its settings, by name."""
@@ -419,58 +430,40 @@ def presets() -> Mapping[str, tuple[str, tuple[Choice, ...]]]:
         "reduce_scatter": "gradients",
         "all_reduce": "replicated gradients",
     }
-    layers = (
-        *(
-            fsdp(
-                f"xla_gpu_{kind}_combine_threshold_bytes",
-                f"joins the {what} of a layer",
-                NVIDIA_PGLE,
-            )
-            for kind, what in kinds.items()
-        ),
-        *(
-            fsdp(
-                f"xla_gpu_enable_pipelined_{kind}",
-                f"moves {kind.replace('_', '-')}s across iterations",
-                NVIDIA,
-            )
-            for kind in kinds
-        ),
+    combined = [
         fsdp(
-            "xla_gpu_enable_while_loop_double_buffering",
-            "neighbouring iterations overlap",
+            f"xla_gpu_{kind}_combine_threshold_bytes",
+            f"joins the {what} of a layer",
+            NVIDIA_PGLE,
+        )
+        for kind, what in kinds.items()
+    ]
+    pipelined = [
+        fsdp(
+            f"xla_gpu_enable_pipelined_{kind}",
+            f"moves {kind.replace('_', '-')}s across iterations",
             NVIDIA,
-        ),
+        )
+        for kind in kinds
+    ]
+    unrolled = fsdp(
+        "xla_gpu_enable_while_loop_double_buffering",
+        "neighbouring iterations overlap",
+        NVIDIA,
     )
+    layers = (*combined, *pipelined, unrolled)
+    recommended = (ON, CUBLAS, WITHOUT_GRAPHS, *layers, NO_REMAT, ORDER)
+    to_perform, performance = MODES["perf"]
+    of_modes = {f"pgle-profile-{mode}": MODES[mode] for mode in PROFILE_MODES}
     return {
         "lhs": ("overlap collectives with compute, costs estimated by XLA", (ON,)),
-        **{f"pgle-profile-{mode}": MODES[mode] for mode in PROFILE_MODES},
-        "pgle-perf": (MODES["perf"][0], (*MODES["perf"][1], LOG)),
+        **of_modes,
+        "pgle-perf": (to_perform, (*performance, LOG)),
         "fsdp": (
             "weights and gradients sharded over devices (FSDP, ZeRO)",
             (ON, *layers),
         ),
-        "recommended": (
-            "NVIDIA's list for large models with PGLE",
-            (
-                ON,
-                Choice(
-                    "xla_gpu_enable_triton_gemm",
-                    "false",
-                    "takes cuBLAS for matmuls",
-                    NVIDIA_PGLE,
-                ),
-                Choice(COMMAND_BUFFER, "", "part of the recipe", NVIDIA_PGLE),
-                *layers,
-                Choice(
-                    "xla_disable_hlo_passes",
-                    "rematerialization",
-                    "LHS bounds memory itself; may run out",
-                    NVIDIA_PGLE,
-                ),
-                ORDER,
-            ),
-        ),
+        "recommended": ("NVIDIA's list for large models with PGLE", recommended),
         "rocm": ("AMD's list for MaxText on MI350X and MI355X", ROCM),
     }
 

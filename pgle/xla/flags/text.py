@@ -182,11 +182,9 @@ def typed_flag(text: str) -> Flag:
             remedy="write --flag=--name=value",
         )
     whole = parse_flags(text)
-    return (
-        whole.flags[0]
-        if len(whole.flags) == 1 and not whole.ignored
-        else Flag(name[2:], value if equals else None)
-    )
+    if len(whole.flags) == 1 and not whole.ignored:
+        return whole.flags[0]
+    return Flag(name[2:], value if equals else None)
 
 
 def format_flags(flags: Iterable[Flag]) -> str:
@@ -264,9 +262,8 @@ def same_value(first: str | None, second: str | None) -> bool:
     """Whether two values mean the same: booleans by meaning (bare, ``true``, ``1``), others by
     text.
     """
-    one, other = (
-        as_bool("true" if value is None else value) for value in (first, second)
-    )
+    one = True if first is None else as_bool(first)
+    other = True if second is None else as_bool(second)
     return first == second if one is None else one == other
 
 

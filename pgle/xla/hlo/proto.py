@@ -147,18 +147,20 @@ def module_from_proto(proto: hlo_pb2.HloModuleProto, source: str) -> Module:
             where=source,
             remedy="copy it again",
         )
+    fingerprint = proto.frontend_attributes.map.get("fingerprint_before_lhs", "")
     aliases = proto.input_output_alias.entries
+    donated = frozenset(alias.parameter_number for alias in aliases)
     module = Module(
         name=proto.name,
         program_id=proto.id,
-        fingerprint=proto.frontend_attributes.map.get("fingerprint_before_lhs", ""),
+        fingerprint=fingerprint,
         entry=entry,
         computations=computations,
         is_scheduled=proto.entry_computation_id in proto.schedule.sequences,
         num_partitions=max(proto.device_assignment.computation_count, 1),
         num_replicas=max(proto.device_assignment.replica_count, 1),
         source=source,
-        donated=frozenset(entry.parameter_number for entry in aliases),
+        donated=donated,
     )
     return checked(module)
 

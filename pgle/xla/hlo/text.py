@@ -534,6 +534,7 @@ class _Parser:
             name: replace(item, is_fusion=name in self.fused)
             for name, item in self.computations.items()
         }
+        donated = frozenset(map(int, _ALIAS.findall(self.header)))
         module = Module(
             name=_module_name(self.header) or f"module_{self.entry}",
             program_id=program_id,
@@ -544,7 +545,7 @@ class _Parser:
             num_partitions=int(devices.get("num_partitions", 1)),
             num_replicas=int(devices.get("replica_count", 1)),
             source=self.source,
-            donated=frozenset(map(int, _ALIAS.findall(self.header))),
+            donated=donated,
         )
         return checked(module)
 

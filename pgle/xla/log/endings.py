@@ -7,7 +7,8 @@ only if nobody catches it: `Tracebacks` looks for a step of the same rank after 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 
@@ -17,9 +18,15 @@ class Ending(NamedTuple):
     cause: str  # in plain words
     source: str  # who writes it, and where that is documented
     marks: tuple[bytes, ...]  # one of these is in each line that matches
-    pattern: re.Pattern[
-        str
-    ]  # searched in the text after labels; group ``tasks`` has numbers of ranks
+    # searched in the text after labels; group ``tasks`` has numbers of ranks
+    pattern: re.Pattern[str]
+
+    @classmethod
+    def of(
+        cls, cause: str, source: str, marks: tuple[bytes, ...], pattern: str
+    ) -> Ending:
+        """A wording with its pattern compiled."""
+        return cls(cause, source, marks, re.compile(pattern))
 
 
 _SIGNALS = (
@@ -27,155 +34,154 @@ _SIGNALS = (
     "|Terminated"
 )
 
-ENDINGS = tuple(
-    Ending(cause, source, marks, re.compile(pattern))
-    for cause, source, marks, pattern in (
+ENDINGS: Sequence[Ending] = (
+    Ending.of(
+        "a rank waited too long for the others",
+        "XLA, xla/service/rendezvous.cc",
+        (b"Termination timeout ",),
+        r"^(?:\[id=\d+\] )?Termination timeout (?:for|of) .*exceeded",
+    ),
+    Ending.of(
+        "the distributed service lost a process",
+        "XLA, xla/pjrt/distributed/client.h",
+        (b"Terminating process because",),
+        r"^Terminating process because the .*(?:service|coordinator)",
+    ),
+    Ending.of(
+        "a collective timed out",
+        "PyTorch, ProcessGroupNCCL.cpp",
+        (b"Watchdog caught collective",),
+        r"Watchdog caught collective operation timeout",
+    ),
+    Ending.of(
+        "Python crashed",
+        "CPython, https://docs.python.org/3/library/faulthandler.html",
+        (b"Fatal Python error",),
+        r"^Fatal Python error: ",
+    ),
+    Ending.of(
+        "a signal ended it",
+        "Abseil, absl/debugging/failure_signal_handler.cc",
+        (b"*** SIG",),
+        r"^\*\*\* SIG[A-Z]+\b.*\breceived\b",
+    ),
+    Ending.of(
+        "a check failed",
+        "Abseil, absl/log/internal/log_message.cc",
+        (b"*** Check failure stack trace",),
+        r"^\*\*\* Check failure stack trace",
+    ),
+    Ending.of(
+        "an exception of C++ was not caught",
+        "GNU libstdc++, https://gcc.gnu.org/onlinedocs/libstdc++/",
+        (b"terminate called ",),
+        r"^terminate called (?:after throwing|without an active|recursively)",
+    ),
+    Ending.of(
+        "its heap or stack was damaged",
+        "GNU C library, malloc/malloc.c",
         (
-            "a rank waited too long for the others",
-            "XLA, xla/service/rendezvous.cc",
-            (b"Termination timeout ",),
-            r"^(?:\[id=\d+\] )?Termination timeout (?:for|of) .*exceeded",
+            b"free()",
+            b"malloc",
+            b"munmap_chunk()",
+            b"double free",
+            b"corrupted ",
+            b"stack sm",
         ),
+        r"^(?:(?:free|malloc|realloc|munmap_chunk)\(\): "
+        r"|malloc_consolidate\(\): |double free or"
+        r" corruption|corrupted (?:size|double-linked)|\*\*\* stack smashing detected)",
+    ),
+    Ending.of(
+        "the host ran out of memory",
+        "Linux, mm/oom_kill.c; Slurm, task/cgroup plugin; Kubernetes, container states",
         (
-            "the distributed service lost a process",
-            "XLA, xla/pjrt/distributed/client.h",
-            (b"Terminating process because",),
-            r"^Terminating process because the .*(?:service|coordinator)",
+            b"oom",
+            b"OOMKilled",
+            b"Out of memory: Kill",
+            b"out of memory: Kill",
+            b"OUT_OF_MEM",
         ),
+        r"\boom[-_]kill|\bOOMKilled\b|[Oo]ut of memory: Kill(?:ed)? process|\bOUT_OF_MEMORY\b",
+    ),
+    Ending.of(
+        "the job reached its time limit",
+        "Slurm, slurmstepd; IBM LSF, TERM_RUNLIMIT; PBS Professional, mom",
+        (b"DUE TO TIME LIMIT", b"TERM_RUNLIMIT", b"walltime "),
+        r"DUE TO TIME LIMIT|\bTERM_RUNLIMIT\b|PBS: job killed: walltime",
+    ),
+    Ending.of(
+        "the job reached its memory limit",
+        "IBM LSF, TERM_MEMLIMIT; PBS Professional, mom",
+        (b"TERM_MEMLIMIT", b"PBS: job killed: "),
+        r"\bTERM_MEMLIMIT\b|PBS: job killed: v?mem",
+    ),
+    Ending.of(
+        "the job was cancelled",
+        "Slurm, slurmstepd: by the user, preemption, or a failed node",
+        (b"CANCELLED", b"DUE TO "),
+        r"\*\*\* (?:JOB|STEP) \S+ ON \S+ (?:CANCELLED|FAILED)"
+        r"|\bDUE TO (?:PREEMPTION|NODE FAILURE)\b|^srun: .*\bCANCELLED\b",
+    ),
+    Ending.of(
+        "Slurm saw a task fail",
+        "Slurm, srun: https://slurm.schedmd.com/srun.html",
+        (b"srun: error: ",),
+        r"^srun: error: [^:\s]+: tasks? (?P<tasks>[\d,-]+): (?!Exited with exit code 0\b)",
+    ),
+    Ending.of(
+        "mpirun saw a process fail",
+        "Open MPI, https://docs.open-mpi.org/",
         (
-            "a collective timed out",
-            "PyTorch, ProcessGroupNCCL.cpp",
-            (b"Watchdog caught collective",),
-            r"Watchdog caught collective operation timeout",
+            b"noticed that process rank",
+            b"exited with non-zero status",
+            b"EXIT CODE: ",
         ),
+        r"noticed that process rank (?P<tasks>\d+)|processes? exited with non-zero status"
+        r"|^=\s+EXIT CODE: [1-9]",
+    ),
+    Ending.of(
+        "Kubernetes ended the container",
+        "https://kubernetes.io/docs/tasks/debug/debug-application/",
         (
-            "Python crashed",
-            "CPython, https://docs.python.org/3/library/faulthandler.html",
-            (b"Fatal Python error",),
-            r"^Fatal Python error: ",
+            b"terminated with exit code",
+            b"CrashLoopBackOff",
+            b"Evicted",
+            b"low on resource:",
         ),
-        (
-            "a signal ended it",
-            "Abseil, absl/debugging/failure_signal_handler.cc",
-            (b"*** SIG",),
-            r"^\*\*\* SIG[A-Z]+\b.*\breceived\b",
-        ),
-        (
-            "a check failed",
-            "Abseil, absl/log/internal/log_message.cc",
-            (b"*** Check failure stack trace",),
-            r"^\*\*\* Check failure stack trace",
-        ),
-        (
-            "an exception of C++ was not caught",
-            "GNU libstdc++, https://gcc.gnu.org/onlinedocs/libstdc++/",
-            (b"terminate called ",),
-            r"^terminate called (?:after throwing|without an active|recursively)",
-        ),
-        (
-            "its heap or stack was damaged",
-            "GNU C library, malloc/malloc.c",
-            (
-                b"free()",
-                b"malloc",
-                b"munmap_chunk()",
-                b"double free",
-                b"corrupted ",
-                b"stack sm",
-            ),
-            r"^(?:(?:free|malloc|realloc|munmap_chunk)\(\): "
-            r"|malloc_consolidate\(\): |double free or"
-            r" corruption|corrupted (?:size|double-linked)|\*\*\* stack smashing detected)",
-        ),
-        (
-            "the host ran out of memory",
-            "Linux, mm/oom_kill.c; Slurm, task/cgroup plugin; Kubernetes, container states",
-            (
-                b"oom",
-                b"OOMKilled",
-                b"Out of memory: Kill",
-                b"out of memory: Kill",
-                b"OUT_OF_MEM",
-            ),
-            r"\boom[-_]kill|\bOOMKilled\b|[Oo]ut of memory: Kill(?:ed)? process|\bOUT_OF_MEMORY\b",
-        ),
-        (
-            "the job reached its time limit",
-            "Slurm, slurmstepd; IBM LSF, TERM_RUNLIMIT; PBS Professional, mom",
-            (b"DUE TO TIME LIMIT", b"TERM_RUNLIMIT", b"walltime "),
-            r"DUE TO TIME LIMIT|\bTERM_RUNLIMIT\b|PBS: job killed: walltime",
-        ),
-        (
-            "the job reached its memory limit",
-            "IBM LSF, TERM_MEMLIMIT; PBS Professional, mom",
-            (b"TERM_MEMLIMIT", b"PBS: job killed: "),
-            r"\bTERM_MEMLIMIT\b|PBS: job killed: v?mem",
-        ),
-        (
-            "the job was cancelled",
-            "Slurm, slurmstepd: by the user, preemption, or a failed node",
-            (b"CANCELLED", b"DUE TO "),
-            r"\*\*\* (?:JOB|STEP) \S+ ON \S+ (?:CANCELLED|FAILED)"
-            r"|\bDUE TO (?:PREEMPTION|NODE FAILURE)\b|^srun: .*\bCANCELLED\b",
-        ),
-        (
-            "Slurm saw a task fail",
-            "Slurm, srun: https://slurm.schedmd.com/srun.html",
-            (b"srun: error: ",),
-            r"^srun: error: [^:\s]+: tasks? (?P<tasks>[\d,-]+): (?!Exited with exit code 0\b)",
-        ),
-        (
-            "mpirun saw a process fail",
-            "Open MPI, https://docs.open-mpi.org/",
-            (
-                b"noticed that process rank",
-                b"exited with non-zero status",
-                b"EXIT CODE: ",
-            ),
-            r"noticed that process rank (?P<tasks>\d+)|processes? exited with non-zero status"
-            r"|^=\s+EXIT CODE: [1-9]",
-        ),
-        (
-            "Kubernetes ended the container",
-            "https://kubernetes.io/docs/tasks/debug/debug-application/",
-            (
-                b"terminated with exit code",
-                b"CrashLoopBackOff",
-                b"Evicted",
-                b"low on resource:",
-            ),
-            r"command terminated with exit code [1-9]|\bCrashLoopBackOff\b|\breason: *Evicted\b"
-            r"|node was low on resource:",
-        ),
-        (
-            "Ray lost a worker",
-            "Ray, https://docs.ray.io/",
-            (b"worker died or was killed", b"workers killed due to memory"),
-            r"worker died or was killed|workers? (?:\(.*\) )?killed due to memory pressure",
-        ),
-        (
-            "timeout(1) ended it",
-            "GNU coreutils, timeout --verbose",
-            (b"timeout: sending signal",),
-            r"^timeout: sending signal",
-        ),
-        (
-            "the GPU was lost",
-            "NVIDIA driver, Xid 79: https://docs.nvidia.com/deploy/xid-errors/",
-            (b"allen off the bus",),
-            r"[Ff]allen off the bus",
-        ),
-        (
-            "a signal ended it",
-            "bash, https://www.gnu.org/software/bash/manual/",
-            tuple(word.encode() for word in _SIGNALS.split("|")),
-            rf"^(?:\S+: line \d+: +\d+ +)?(?:{_SIGNALS})(?: \(core dumped\))?(?:\s\s+\S.*)?\s*$",
-        ),
-    )
+        r"command terminated with exit code [1-9]|\bCrashLoopBackOff\b|\breason: *Evicted\b"
+        r"|node was low on resource:",
+    ),
+    Ending.of(
+        "Ray lost a worker",
+        "Ray, https://docs.ray.io/",
+        (b"worker died or was killed", b"workers killed due to memory"),
+        r"worker died or was killed|workers? (?:\(.*\) )?killed due to memory pressure",
+    ),
+    Ending.of(
+        "timeout(1) ended it",
+        "GNU coreutils, timeout --verbose",
+        (b"timeout: sending signal",),
+        r"^timeout: sending signal",
+    ),
+    Ending.of(
+        "the GPU was lost",
+        "NVIDIA driver, Xid 79: https://docs.nvidia.com/deploy/xid-errors/",
+        (b"allen off the bus",),
+        r"[Ff]allen off the bus",
+    ),
+    Ending.of(
+        "a signal ended it",
+        "bash, https://www.gnu.org/software/bash/manual/",
+        tuple(word.encode() for word in _SIGNALS.split("|")),
+        rf"^(?:\S+: line \d+: +\d+ +)?(?:{_SIGNALS})(?: \(core dumped\))?(?:\s\s+\S.*)?\s*$",
+    ),
 )
 """Tried in this order: the first cause that matches a line is shown."""
 
-ENDING_MARKS = tuple(dict.fromkeys(mark for ending in ENDINGS for mark in ending.marks))
+ENDING_MARKS = tuple(
+    dict.fromkeys(chain.from_iterable(ending.marks for ending in ENDINGS))
+)
 
 FATAL_LINE = re.compile(rb"F\d{4} \d\d:\d\d:")
 FATAL_MARK = b": F "

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
@@ -99,169 +99,180 @@ class Wording(NamedTuple):
 
     kind: LineKind  # what it says
     releases: str  # of jax that say it so
-    pattern: re.Pattern[
-        str
-    ]  # searched in the text after the line's prefix; its groups are fields of `Event`
+    # searched in the text after the line's prefix; its groups are fields of `Event`
+    pattern: re.Pattern[str]
+
+    @classmethod
+    def of(cls, kind: LineKind, releases: str, pattern: str) -> Wording:
+        """A wording with its pattern compiled."""
+        return cls(kind, releases, re.compile(pattern))
 
 
-WORDINGS = tuple(
-    Wording(kind, releases, re.compile(pattern))
-    for kind, releases, pattern in (
+WORDINGS: Sequence[Wording] = (
+    Wording.of(
+        LineKind.READ,
+        "all; 'for module' to 0.5.0",
+        r"^Using PGLE profile (?:for module )?from (?P<subject>.+?)\s*$",
+    ),
+    Wording.of(
+        LineKind.FOUND_PROFILE,
+        ">=0.7.0",
+        r"^Found profile for module (?P<module>.+?), using profile guided latency estimator",
+    ),
+    Wording.of(
+        LineKind.FOUND_PROFILE,
+        "<=0.6.2",
+        r"^Found profile, using profile guided latency estimator",
+    ),
+    Wording.of(
+        LineKind.FOUND,
+        ">=0.5.1",
+        r"^Found (?P<count>\d+) instructions from the profile",
+    ),
+    Wording.of(
+        LineKind.MISSING,
+        ">=0.5.1",
+        r"^Missing (?P<count>\d+) instructions from the profile",
+    ),
+    Wording.of(
+        LineKind.NO_SUCH_FILE,
+        ">=0.6.1",
+        r"^PGLE profile file does not exist: (?P<subject>.+?)\s*$",
+    ),
+    Wording.of(
+        LineKind.UNREADABLE,
+        ">=0.5.1",
+        r"^Tried but failed to parse PGLE proto from (?:text|binary) file (?P<subject>.+)$",
+    ),
+    Wording.of(
+        LineKind.UNREADABLE,
+        "<=0.5.0",
+        r"^Unable to read PGLE (?:text|binary) proto from (?P<subject>.+)$",
+    ),
+    Wording.of(
+        LineKind.UNREADABLE,
+        "'prase' to 0.5.0, then 'parse'",
+        r"^Unable to (?:prase FDO profile|parse fdo_profile)(?P<subject>.*)$",
+    ),
+    Wording.of(
+        LineKind.SYNTAX,
+        "all",
         (
-            LineKind.READ,
-            "all; 'for module' to 0.5.0",
-            r"^Using PGLE profile (?:for module )?from (?P<subject>.+?)\s*$",
+            "Error parsing text-format "
+            r"tensorflow\.profiler\.ProfiledInstructionsProto: (?P<subject>.+)$"
         ),
+    ),
+    Wording.of(
+        LineKind.LHS_OFF_NOTICE,
+        ">=0.5.1; VLOG from 0.7.0",
+        r"^Profile data detected but `xla_gpu_enable_latency_hiding_scheduler` unset",
+    ),
+    Wording.of(
+        LineKind.LHS_RAN,
+        "all",
+        r"LatencyHidingScheduler current memory usage: (?P<count>\d+) bytes",
+    ),
+    Wording.of(
+        LineKind.OTHER_ESTIMATOR,
+        "0.5.0-0.6.2; unified >=0.7.0, VLOG",
         (
-            LineKind.FOUND_PROFILE,
-            ">=0.7.0",
-            r"^Found profile for module (?P<module>.+?), using profile guided latency estimator",
+            r"^Using (?P<subject>Speed-of-Light \(SoL\) analytical|analytical"
+            "|unified) latency estimator"
         ),
+    ),
+    Wording.of(
+        LineKind.FINGERPRINT,
+        "all, VLOG",
+        r"^Fingerprint before LHS for module (?P<module>.+)\(\d+\) = (?P<subject>[0-9a-f]{32})",
+    ),
+    Wording.of(
+        LineKind.COST_FOUND, "all, VLOG", r"^PGLE found cost for: (?P<subject>\S+)"
+    ),
+    Wording.of(
+        LineKind.COST_FOUND,
+        "all, VLOG",
+        r"^PGLE found latency for async op (?P<subject>.+?) and \(assumed\)",
+    ),
+    Wording.of(
+        LineKind.DISCARDED,
+        ">=0.4.36",
+        r"Found (?P<count>\d+) missing instructions\. Discarding the profile",
+    ),
+    Wording.of(
+        LineKind.DISCARDED,
+        ">=0.11.1, the checker at ERROR",
+        r"Expected instruction name to remain the same\. Was '",
+    ),
+    Wording.of(LineKind.EMPTY_TRACE, ">=0.4.31", r"PGLE collected an empty trace"),
+    Wording.of(
+        LineKind.FLAG_REFUSED,
+        "all; plural for one flag to 0.5.0",
+        r"^Unknown flags? in XLA_FLAGS: (?P<subject>.*?)\s*$",
+    ),
+    Wording.of(
+        LineKind.FLAG_REFUSED,
+        "all",
+        r"^Couldn't interpret value (?P<subject>.+ for flag \w+)",
+    ),
+    Wording.of(
+        LineKind.FLAG_REFUSED,
+        "0.10.2, 0.12.0.1",
+        r"^Illegal value for (?P<subject>--\w+.*?)\s*$",
+    ),
+    Wording.of(
+        LineKind.FLAG_REFUSED, ">=0.4.31", r"Flags::Parse\(.*Flag parsing failed"
+    ),
+    Wording.of(
+        LineKind.CACHE_HIT,
+        "all",
+        r"[Pp]ersistent compilation cache hit for '(?P<module>[^']+)'",
+    ),
+    Wording.of(
+        LineKind.PGLE_LOADED,
+        ">=0.5.1",
+        r"PGLE-optimized (?P<module>\S+) loaded from compilation cache",
+    ),
+    Wording.of(
+        LineKind.PGLE_MISSED,
+        ">=0.5.1",
+        r"PERSISTENT CACHE MISS for PGLE-optimized (?P<module>\S+)",
+    ),
+    Wording.of(  # jax/_src/cache_key.py: a key is the module's name, a hyphen, and a hash
+        LineKind.PGLE_WRITTEN,
+        ">=0.5.1",
         (
-            LineKind.FOUND_PROFILE,
-            "<=0.6.2",
-            r"^Found profile, using profile guided latency estimator",
+            r"PERSISTENT CACHE WRITE with key (?P<module>\S+?)"
+            "(?:-[0-9a-f]{16,})?,? this is unexpected"
         ),
-        (
-            LineKind.FOUND,
-            ">=0.5.1",
-            r"^Found (?P<count>\d+) instructions from the profile",
-        ),
-        (
-            LineKind.MISSING,
-            ">=0.5.1",
-            r"^Missing (?P<count>\d+) instructions from the profile",
-        ),
-        (
-            LineKind.NO_SUCH_FILE,
-            ">=0.6.1",
-            r"^PGLE profile file does not exist: (?P<subject>.+?)\s*$",
-        ),
-        (
-            LineKind.UNREADABLE,
-            ">=0.5.1",
-            r"^Tried but failed to parse PGLE proto from (?:text|binary) file (?P<subject>.+)$",
-        ),
-        (
-            LineKind.UNREADABLE,
-            "<=0.5.0",
-            r"^Unable to read PGLE (?:text|binary) proto from (?P<subject>.+)$",
-        ),
-        (
-            LineKind.UNREADABLE,
-            "'prase' to 0.5.0, then 'parse'",
-            r"^Unable to (?:prase FDO profile|parse fdo_profile)(?P<subject>.*)$",
-        ),
-        (
-            LineKind.SYNTAX,
-            "all",
-            (
-                "Error parsing text-format "
-                r"tensorflow\.profiler\.ProfiledInstructionsProto: (?P<subject>.+)$"
-            ),
-        ),
-        (
-            LineKind.LHS_OFF_NOTICE,
-            ">=0.5.1; VLOG from 0.7.0",
-            r"^Profile data detected but `xla_gpu_enable_latency_hiding_scheduler` unset",
-        ),
-        (
-            LineKind.LHS_RAN,
-            "all",
-            r"LatencyHidingScheduler current memory usage: (?P<count>\d+) bytes",
-        ),
-        (
-            LineKind.OTHER_ESTIMATOR,
-            "0.5.0-0.6.2; unified >=0.7.0, VLOG",
-            (
-                r"^Using (?P<subject>Speed-of-Light \(SoL\) analytical|analytical"
-                "|unified) latency estimator"
-            ),
-        ),
-        (
-            LineKind.FINGERPRINT,
-            "all, VLOG",
-            r"^Fingerprint before LHS for module (?P<module>.+)\(\d+\) = (?P<subject>[0-9a-f]{32})",
-        ),
-        (LineKind.COST_FOUND, "all, VLOG", r"^PGLE found cost for: (?P<subject>\S+)"),
-        (
-            LineKind.COST_FOUND,
-            "all, VLOG",
-            r"^PGLE found latency for async op (?P<subject>.+?) and \(assumed\)",
-        ),
-        (
-            LineKind.DISCARDED,
-            ">=0.4.36",
-            r"Found (?P<count>\d+) missing instructions\. Discarding the profile",
-        ),
-        (
-            LineKind.DISCARDED,
-            ">=0.11.1, the checker at ERROR",
-            r"Expected instruction name to remain the same\. Was '",
-        ),
-        (LineKind.EMPTY_TRACE, ">=0.4.31", r"PGLE collected an empty trace"),
-        (
-            LineKind.FLAG_REFUSED,
-            "all; plural for one flag to 0.5.0",
-            r"^Unknown flags? in XLA_FLAGS: (?P<subject>.*?)\s*$",
-        ),
-        (
-            LineKind.FLAG_REFUSED,
-            "all",
-            r"^Couldn't interpret value (?P<subject>.+ for flag \w+)",
-        ),
-        (
-            LineKind.FLAG_REFUSED,
-            "0.10.2, 0.12.0.1",
-            r"^Illegal value for (?P<subject>--\w+.*?)\s*$",
-        ),
-        (LineKind.FLAG_REFUSED, ">=0.4.31", r"Flags::Parse\(.*Flag parsing failed"),
-        (
-            LineKind.CACHE_HIT,
-            "all",
-            r"[Pp]ersistent compilation cache hit for '(?P<module>[^']+)'",
-        ),
-        (
-            LineKind.PGLE_LOADED,
-            ">=0.5.1",
-            r"PGLE-optimized (?P<module>\S+) loaded from compilation cache",
-        ),
-        (
-            LineKind.PGLE_MISSED,
-            ">=0.5.1",
-            r"PERSISTENT CACHE MISS for PGLE-optimized (?P<module>\S+)",
-        ),
-        (  # jax/_src/cache_key.py: a key is the module's name, a hyphen, and a hash
-            LineKind.PGLE_WRITTEN,
-            ">=0.5.1",
-            (
-                r"PERSISTENT CACHE WRITE with key (?P<module>\S+?)"
-                "(?:-[0-9a-f]{16,})?,? this is unexpected"
-            ),
-        ),
-        (
-            LineKind.PGLE_GIVEN,
-            ">=0.4.31, DEBUG",
-            r"Compiling module (?P<module>\S+) with FDO profile of length (?P<count>\d+)",
-        ),
-        (
-            LineKind.STUCK,
-            "all",
-            r"This thread has been waiting for (?:`(?P<subject>[^`]+)`)?.*\bmay be stuck",
-        ),
-        (LineKind.UNSTUCK, "all", r"[Tt]hread is unstuck"),
-        (
-            LineKind.COMPILED,
-            "all",
-            r"Writing (?P<module>\S+) to persistent compilation cache",
-        ),
-        (LineKind.COMPILED, "all", r"Finished XLA compilation of (?P<module>\S+) in"),
-        (LineKind.COMPILING, "all, with --xla_dump_to", r"HloModule dump enabled"),
-        (LineKind.COMPILING, ">=0.10.2", r"Performing a deviceless compilation"),
-        (LineKind.ON_CPU, ">=0.10.2", r"^Addressable PjRt-IFRT device: CpuDevice\("),
-        (LineKind.ON_CPU, "to 0.9", r"^TfrtCpuClient created"),
-        (LineKind.ON_CPU, "all", r"[Ff]alling back to (?:cpu|CPU)\b"),
-    )
+    ),
+    Wording.of(
+        LineKind.PGLE_GIVEN,
+        ">=0.4.31, DEBUG",
+        r"Compiling module (?P<module>\S+) with FDO profile of length (?P<count>\d+)",
+    ),
+    Wording.of(
+        LineKind.STUCK,
+        "all",
+        r"This thread has been waiting for (?:`(?P<subject>[^`]+)`)?.*\bmay be stuck",
+    ),
+    Wording.of(LineKind.UNSTUCK, "all", r"[Tt]hread is unstuck"),
+    Wording.of(
+        LineKind.COMPILED,
+        "all",
+        r"Writing (?P<module>\S+) to persistent compilation cache",
+    ),
+    Wording.of(
+        LineKind.COMPILED, "all", r"Finished XLA compilation of (?P<module>\S+) in"
+    ),
+    Wording.of(
+        LineKind.COMPILING, "all, with --xla_dump_to", r"HloModule dump enabled"
+    ),
+    Wording.of(LineKind.COMPILING, ">=0.10.2", r"Performing a deviceless compilation"),
+    Wording.of(
+        LineKind.ON_CPU, ">=0.10.2", r"^Addressable PjRt-IFRT device: CpuDevice\("
+    ),
+    Wording.of(LineKind.ON_CPU, "to 0.9", r"^TfrtCpuClient created"),
+    Wording.of(LineKind.ON_CPU, "all", r"[Ff]alling back to (?:cpu|CPU)\b"),
 )
 """Tried in this order."""
 
@@ -399,19 +410,14 @@ def lists_missing(event: Event) -> bool:
     """Whether an event shows an XLA that lists instructions without a cost, by a wording of 0.5.1
     or newer.
     """
-    return (
-        (event.kind is LineKind.FOUND_PROFILE and bool(event.module))
-        or event.kind in (LineKind.FOUND, LineKind.MISSING, LineKind.LHS_OFF_NOTICE)
-        or (
-            event.kind is LineKind.READ
-            and event.subject.startswith("fdo_profile")
-            and "for module" not in event.text
-        )
-        or (
-            event.kind is LineKind.LHS_RAN
-            and event.text.startswith("[latency-hiding-scheduler]")
-        )
-    )
+    if event.kind is LineKind.FOUND_PROFILE:
+        return bool(event.module)
+    if event.kind is LineKind.READ:
+        is_embedded = event.subject.startswith("fdo_profile")
+        return is_embedded and "for module" not in event.text
+    if event.kind is LineKind.LHS_RAN:
+        return event.text.startswith("[latency-hiding-scheduler]")
+    return event.kind in (LineKind.FOUND, LineKind.MISSING, LineKind.LHS_OFF_NOTICE)
 
 
 def read_events(
@@ -546,13 +552,13 @@ class _LineReader:
             seconds = _time_of_day(prefix["time1"] or prefix["time2"])
             if prefix["file"].endswith(ESTIMATOR_FILE) and text.startswith("  "):
                 yield Event(
-                    LineKind.MISSING_NAME,
-                    number,
-                    text,
-                    level,
-                    rank,
-                    thread,
-                    seconds,
+                    kind=LineKind.MISSING_NAME,
+                    line=number,
+                    text=text,
+                    level=level,
+                    rank=rank,
+                    thread=thread,
+                    seconds=seconds,
                     subject=text.strip(),
                 )
                 return
@@ -561,16 +567,17 @@ class _LineReader:
                 fields = found.groupdict()
                 module = _JIT.sub(r"\1_\2", fields.get("module", ""))
                 count = int(fields["count"][:30]) if "count" in fields else None
-                said = (module, fields.get("subject", ""), count)
                 yield Event(
-                    wording.kind,
-                    number,
-                    text.rstrip(),
-                    level,
-                    rank,
-                    thread,
-                    seconds,
-                    *said,
+                    kind=wording.kind,
+                    line=number,
+                    text=text.rstrip(),
+                    level=level,
+                    rank=rank,
+                    thread=thread,
+                    seconds=seconds,
+                    module=module,
+                    subject=fields.get("subject", ""),
+                    count=count,
                 )
                 return
         yield from _end(text.rstrip(), number, rank, level)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import chain
 from pathlib import PurePath
 from types import MappingProxyType
 
@@ -349,11 +350,9 @@ def _judge_rank(
         is_its_own: whether the schedule dump is of this rank, so that it beats its log.
     """
     schedule = context.schedule
-    wanted = (
-        module
-        if module is not None
-        else (rf"^{re.escape(schedule.module)}$" if schedule else None)
-    )
+    wanted = module
+    if module is None and schedule:
+        wanted = rf"^{re.escape(schedule.module)}$"
     by_name: dict[str, list[SchedulingBlock]] = {}
     for (_, name, _), block in context.log.last.items():
         by_name.setdefault(name, []).append(block)
@@ -778,7 +777,8 @@ def _judge_silence(context: Context, wanted: str | None) -> ModuleVerdict:
 
 def _refused_flag(base: ModuleVerdict, line: Event) -> ModuleVerdict:
     """The verdict where XLA ended over a flag."""
-    why = f"XLA ended over a flag{': ' + line.subject if line.subject else ''}"
+    subject = f": {line.subject}" if line.subject else ""
+    why = f"XLA ended over a flag{subject}"
     return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.FLAG)
 
 
@@ -857,17 +857,26 @@ def judge(
     by_rank = {}
     for rank, rank_log in ranks.items():
         own = schedule.get(rank) if isinstance(schedule, Mapping) else schedule
-        context = Context(rank_log, lists_missing, whole, release, own, bounds)
+        context = Context(
+            log=rank_log,
+            lists_missing=lists_missing,
+            whole=whole,
+            release=release,
+            schedule=own,
+            bounds=bounds,
+        )
         main, *others = _judge_rank(context, module, is_its_own=is_its_own)
         end = None if whole else _end_of(log, rank, ranks)
         by_rank[rank] = (main if end is None else _with_end(main, end), *others)
+    uses = {}
+    if any(by_rank):
+        uses = {rank: verdicts[0].verdict for rank, verdicts in by_rank.items()}
+    reads: Counter[str] = sum((item.reads for item in ranks.values()), Counter())
     return LogVerdict(
         modules=_with_one_profile(_combined(by_rank), by_rank, alike),
-        ranks={rank: verdicts[0].verdict for rank, verdicts in by_rank.items()}
-        if any(by_rank)
-        else {},
+        ranks=uses,
         sub_modules=max(len(item.sub_modules) for item in ranks.values()),
-        reads=dict(sum((item.reads for item in ranks.values()), Counter())),
+        reads=dict(reads),
         warnings=tuple(_warnings(log, by_rank, whole=whole)),
     )
 
@@ -964,7 +973,7 @@ def _of_ranks(verdicts: Mapping[str, ModuleVerdict]) -> ModuleVerdict:
 def _warnings(
     log: Log, by_rank: Mapping[str, tuple[ModuleVerdict, ...]], *, whole: bool
 ) -> Iterable[str]:
-    hits = {name for item in log.ranks.values() for name in item.cache_hits}
+    hits = set(chain.from_iterable(item.cache_hits for item in log.ranks.values()))
     silent = sorted(hits.difference(*(item.about_pgle for item in log.ranks.values())))
     shown_ends = {verdicts[0].line for verdicts in by_rank.values()}
     for rank, end in log.ends.items():
