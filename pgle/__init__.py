@@ -9,44 +9,42 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pgle.api import (
-        Answer,
-        advise,
-        analyze,
-        compare,
-        confirm,
-        convert,
-        predict,
-        ranks,
-        rehearse,
-        releases,
-        scale,
-        tune,
-        verify,
-    )
-    from pgle.errors import UserError
-    from pgle.profiled import profiled_steps
+    from pgle.api.answer import Answer as Answer
+    from pgle.api.looks import analyze as analyze
+    from pgle.api.looks import confirm as confirm
+    from pgle.api.looks import ranks as ranks
+    from pgle.api.predictions import advise as advise
+    from pgle.api.predictions import predict as predict
+    from pgle.api.predictions import rehearse as rehearse
+    from pgle.api.predictions import releases as releases
+    from pgle.api.predictions import scale as scale
+    from pgle.api.predictions import tune as tune
+    from pgle.api.profiles import convert as convert
+    from pgle.api.profiles import verify as verify
+    from pgle.api.steps import compare as compare
+    from pgle.errors import UserError as UserError
+    from pgle.profiled import profiled_steps as profiled_steps
 
 __version__ = "0.1.0"
-__all__ = [
-    "Answer",
-    "UserError",
-    "__version__",
-    "advise",
-    "analyze",
-    "compare",
-    "confirm",
-    "convert",
-    "predict",
-    "profiled_steps",
-    "ranks",
-    "rehearse",
-    "releases",
-    "scale",
-    "step",
-    "tune",
-    "verify",
-]
+_HOMES = {
+    "Answer": "pgle.api.answer",
+    "UserError": "pgle.errors",
+    "advise": "pgle.api.predictions",
+    "analyze": "pgle.api.looks",
+    "compare": "pgle.api.steps",
+    "confirm": "pgle.api.looks",
+    "convert": "pgle.api.profiles",
+    "predict": "pgle.api.predictions",
+    "profiled_steps": "pgle.profiled",
+    "ranks": "pgle.api.looks",
+    "rehearse": "pgle.api.predictions",
+    "releases": "pgle.api.predictions",
+    "scale": "pgle.api.predictions",
+    "tune": "pgle.api.predictions",
+    "verify": "pgle.api.profiles",
+}
+"""The names of the library, each with its file. That is imported when its name is first used."""
+__all__ = sorted(("__version__", "step", *_HOMES))
 
 
 _window: Any = None  # of `profiled_steps`
@@ -93,16 +91,12 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """What `pgle.api` and `pgle.profiled` have, imported when it is first asked for."""
-    if name not in __all__:
+    """A name of the library, whose file is imported when it is first asked for."""
+    if name not in _HOMES:
         raise AttributeError(f"module 'pgle' has no attribute {name!r}")
-    if name == "profiled_steps":
-        from pgle.profiled import profiled_steps
+    from importlib import import_module
 
-        return profiled_steps
-    from pgle import api
-
-    return getattr(api, name)
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

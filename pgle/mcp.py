@@ -18,7 +18,9 @@ from inspect import Parameter, getdoc, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pgle import __version__, api
+from pgle import __version__
+from pgle.api import known, looks, predictions, profiles, steps
+from pgle.api.answer import Answer
 from pgle.errors import UserError, shell_code, shown
 from pgle.run.directory.directory import RunDirectory, new_answer
 from pgle.run.process.process import end_with_parent, ended
@@ -61,19 +63,19 @@ Of `STEP` a text is a module, a folder or a run directory, and the library start
 """
 
 
-TOOLS: Mapping[str, Callable[..., api.Answer[Any]]] = {
-    "folder": api.folder,
-    "analyze": api.analyze,
-    "verify": api.verify,
-    "confirm": api.confirm,
-    "compare": api.compare,
-    "predict": api.predict,
-    "rehearse": api.rehearse,
-    "flags_explain": api.flags_explain,
-    "tune": api.tune,
-    "scale": api.scale,
-    "advise": api.advise,
-    "ranks": api.ranks,
+TOOLS: Mapping[str, Callable[..., Answer[Any]]] = {
+    "folder": known.folder,
+    "analyze": looks.analyze,
+    "verify": profiles.verify,
+    "confirm": looks.confirm,
+    "compare": steps.compare,
+    "predict": predictions.predict,
+    "rehearse": predictions.rehearse,
+    "flags_explain": known.flags_explain,
+    "tune": predictions.tune,
+    "scale": predictions.scale,
+    "advise": predictions.advise,
+    "ranks": looks.ranks,
 }
 _PATH = {"type": "string", "format": "path"}
 _TEXTS = {"type": "array", "items": {"type": "string"}}

@@ -14,7 +14,8 @@ from click import Context
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 
-from pgle import api
+from pgle.api import known
+from pgle.api.answer import Answer
 from pgle.cli.main import error_line, group, printable
 from pgle.errors import UserError
 from pgle.files import write_files
@@ -32,7 +33,7 @@ class PgleMagics(Magics):  # type: ignore[misc]  # IPython has no types
 
     @no_var_expand  # type: ignore[untyped-decorator]
     @line_cell_magic  # type: ignore[untyped-decorator]
-    def pgle(self, line: str, cell: str | None = None) -> api.Answer[Any] | None:
+    def pgle(self, line: str, cell: str | None = None) -> Answer[Any] | None:
         """Run a command of pgle; the answer is the value of the cell, and shows its page.
 
         As a cell magic the rest of the cell is the program. It is kept in the file that the first
@@ -63,11 +64,11 @@ def _words(line: str) -> list[str]:
         raise UserError(what, where=line, remedy=remedy) from None
 
 
-def _answered(words: list[str]) -> api.Answer[Any] | None:
+def _answered(words: list[str]) -> Answer[Any] | None:
     """The answer of a command line; None if it printed what it has to say."""
     if not words:
-        return api.folder()
-    answers: list[api.Answer[Any]] = []
+        return known.folder()
+    answers: list[Answer[Any]] = []
     was = os.environ["PATH"]
     os.environ["PATH"] = f"{PYTHON.parent}{os.pathsep}{was}"  # `python` is the kernel's
     try:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pgle
-from pgle.api import Answer, convert
+from pgle.api.answer import Answer
+from pgle.api.profiles import convert
 from pgle.checks import Rule
 from pgle.errors import UserError
 from pgle.files import write_files

@@ -13,7 +13,6 @@ import pytest
 from attrs import fields_dict
 
 import pgle
-from pgle import api
 from pgle.cli.main import FILES, LazyGroup, run
 from pgle.errors import UserError
 from pgle.requests.kinds import Number, Portion, Switch
@@ -30,31 +29,31 @@ NAN = float("nan")
 @pytest.mark.parametrize(
     ("function", "given"),
     [
-        (api.compare, {"fail_slower": NAN}),
-        (api.compare, {"fail_slower": -0.01}),
-        (api.compare, {"fail_slower": 2}),
-        (api.compare, {"confidence": -1}),
-        (api.compare, {"confidence": 95}),
-        (api.compare, {"same_within": NAN}),
-        (api.compare, {"warmup": -1}),
-        (api.compare, {"warmup": 1.5}),
-        (api.compare, {"paired": "false"}),
-        (api.verify, {"min_time_coverage": 1.5}),
-        (api.confirm, {"min_collectives": NAN}),
-        (api.predict, {"network_gb_s": -1}),
-        (api.predict, {"network_gb_s": float("inf")}),
-        (api.predict, {"devices_per_host": 0}),
-        (api.predict, {"devices_per_host": True}),
-        (api.predict, {"module": "("}),
-        (api.rehearse, {"devices": 0}),
-        (api.rehearse, {"devices": "8"}),
-        (api.rehearse, {"flags": "--xla_a=1"}),
-        (api.rehearse, {"quiet_s": NAN}),
-        (api.rehearse, {"cached": "no"}),
-        (api.tune, {"budget": 0, "output": "x"}),
-        (api.scale, {"devices": (8, 0)}),
-        (api.scale, {"measured_us": {8: NAN}}),
-        (api.convert, {"force": "false"}),
+        (pgle.compare, {"fail_slower": NAN}),
+        (pgle.compare, {"fail_slower": -0.01}),
+        (pgle.compare, {"fail_slower": 2}),
+        (pgle.compare, {"confidence": -1}),
+        (pgle.compare, {"confidence": 95}),
+        (pgle.compare, {"same_within": NAN}),
+        (pgle.compare, {"warmup": -1}),
+        (pgle.compare, {"warmup": 1.5}),
+        (pgle.compare, {"paired": "false"}),
+        (pgle.verify, {"min_time_coverage": 1.5}),
+        (pgle.confirm, {"min_collectives": NAN}),
+        (pgle.predict, {"network_gb_s": -1}),
+        (pgle.predict, {"network_gb_s": float("inf")}),
+        (pgle.predict, {"devices_per_host": 0}),
+        (pgle.predict, {"devices_per_host": True}),
+        (pgle.predict, {"module": "("}),
+        (pgle.rehearse, {"devices": 0}),
+        (pgle.rehearse, {"devices": "8"}),
+        (pgle.rehearse, {"flags": "--xla_a=1"}),
+        (pgle.rehearse, {"quiet_s": NAN}),
+        (pgle.rehearse, {"cached": "no"}),
+        (pgle.tune, {"budget": 0, "output": "x"}),
+        (pgle.scale, {"devices": (8, 0)}),
+        (pgle.scale, {"measured_us": {8: NAN}}),
+        (pgle.convert, {"force": "false"}),
     ],
 )
 def test_the_library_refuses_what_the_command_line_refuses(

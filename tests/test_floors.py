@@ -168,7 +168,7 @@ def test_imports_only_look_down() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "from pgle.api import Answer",
+        "from pgle.api.answer import Answer",
         "from pgle import mcp",
         "import pgle.profiled",
         "from pgle.workloads import main",

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from pgle import api
-from pgle.api import Answer
+from pgle.api import known
+from pgle.api.answer import Answer, answer
 from pgle.cli import options as opt
 from pgle.cli.help import Commands
 from pgle.errors import printable
@@ -56,9 +56,7 @@ def list_(pattern: str, jaxlib: str | None) -> Answer[Any]:
         "jaxlib": release,
         "settings": [report.setting_json(item) for item in found],
     }
-    return api.answer(
-        "flags", found, report.list_page(found, release, pattern), document
-    )
+    return answer("flags", found, report.list_page(found, release, pattern), document)
 
 
 @flags_command.command(
@@ -76,7 +74,7 @@ def explain(ctx: click.Context, /, name: str) -> Answer[Any]:
     \b
     pgle flags explain xla_gpu_all_gather_combine_threshold_bytes
     """
-    found = api.flags_explain(name)
+    found = known.flags_explain(name)
     record = [
         section.key for section in found.page.sections if section.key == report.RECORD
     ]
@@ -121,7 +119,7 @@ def lint(
     clean = all(finding.level == "note" for finding in result.findings)
     page = report.lint_page(result, next_steps.after_lint(flags, file, clean=clean))
     document = text.joined({"ok": result.ok}, result)
-    return api.answer("flags", result, page, document, result.ok)
+    return answer("flags", result, page, document, result.ok)
 
 
 @flags_command.command(
@@ -155,9 +153,7 @@ def preset_(
     """
     if not name:
         rows = [(item, purpose) for item, (purpose, _) in presets().items()]
-        return api.answer(
-            "flags", rows, report.presets_page(rows), {"presets": dict(rows)}
-        )
+        return answer("flags", rows, report.presets_page(rows), {"presets": dict(rows)})
     found = preset(name, jaxlib or installed(python).jaxlib or None, profile=profile)
     if ctx.meta["pgle.as_json"]:
         exported = {"xla_flags": found.xla_flags, "environment": found.environment}

@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from pgle.api import Answer
+from pgle.api.answer import Answer
 from pgle.cli.configured import configured
 from pgle.cli.parameters import check_inputs, check_places
 from pgle.errors import cut

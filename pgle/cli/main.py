@@ -310,10 +310,10 @@ def run(arguments: list[str]) -> int:
         if arguments or "_PGLE_COMPLETE" in os.environ:
             code = group.main(arguments, prog_name="pgle", standalone_mode=False)
             return code if isinstance(code, int) else 0
-        from pgle import api
+        from pgle.api import known
         from pgle.report.page import plain
 
-        plain.show(api.folder().page)
+        plain.show(known.folder().page)
         return 0
     except BaseException as error:
         line, code = error_line(error)

@@ -8,8 +8,7 @@ import click
 
 from pgle.cli.parameters import PathType, parameters
 from pgle.requests import kinds
-from pgle.requests.shared import Forced
-from pgle.requests.stages import OfPython, OfRelease
+from pgle.requests.shared import Forced, OfPython, OfRelease
 from pgle.run.process import terminal
 
 PATH = PathType(kinds.FILE)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pgle import api
-from pgle.api import Answer
+from pgle.api import predictions
+from pgle.api.answer import Answer
 from pgle.cli import options as opt
 from pgle.cli.help import command
 from pgle.cli.parameters import parameters
@@ -37,7 +37,7 @@ def predict_command(**options: Any) -> Answer[Any]:
     pgle predict dump/module_0042.jit_step.sm_9.0_gpu_after_optimizations.hlo.pb --profile p.pbtxt
     pgle predict dump/ --target a100-80 --json
     """
-    return api.predict(**options)
+    return predictions.predict(**options)
 
 
 @command(*parameters(Releases), opt.SHOW_OUTPUT, *opt.PAGE)
@@ -62,8 +62,8 @@ def rehearse_command(
     pgle rehearse --jax 0.12.0.1 -- python train.py
     """
     if jax:
-        return _unnamed(api.releases(words, jax=jax, yes=yes, **options))
-    return _unnamed(api.rehearse(words, **options))
+        return _unnamed(predictions.releases(words, jax=jax, yes=yes, **options))
+    return _unnamed(predictions.rehearse(words, **options))
 
 
 def _unnamed(answer: Answer[Compiled]) -> Answer[Compiled]:
@@ -93,7 +93,7 @@ def tune_command(words: tuple[str, ...], **options: Any) -> Answer[Any]:
     pgle tune runs/mine
     pgle tune --devices 8 -- python train.py --config x
     """
-    return api.tune(words, **options)
+    return predictions.tune(words, **options)
 
 
 @command(*parameters(Advise), *opt.PAGE)
@@ -117,7 +117,7 @@ def advise_command(
     pgle advise --target h100 --devices 8 -- python train.py --config x
     pgle advise --devices 8 --vary batch=4,8 -- python train.py --batch {batch}
     """
-    return api.advise(words, vary=dict(vary), **options)
+    return predictions.advise(words, vary=dict(vary), **options)
 
 
 @command(*parameters(Scale), *opt.PAGE)
@@ -137,4 +137,4 @@ def scale_command(
     pgle scale --devices 8,64,512 --network 50GB/s -- python train.py --batch '{4*devices}'
     pgle scale --devices 64 --vary mesh=fsdp64,fsdp8tp8 -- python train.py --mesh {mesh}
     """
-    return api.scale(words, vary=dict(vary), **options)
+    return predictions.scale(words, vary=dict(vary), **options)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pgle import api
-from pgle.api import Answer
+from pgle.api import profiles
+from pgle.api.answer import Answer, answer
 from pgle.cli import options as opt
 from pgle.cli.help import command
 from pgle.cli.parameters import parameters
@@ -29,7 +29,7 @@ def convert_command(**options: Any) -> Answer[Any]:
     pgle convert rank*.sqlite --hlo dump/ -o profile.pbtxt
     pgle convert logdir/ -o profile.pb
     """
-    return api.convert(**options)
+    return profiles.convert(**options)
 
 
 @command(*parameters(Verify), *opt.PAGE)
@@ -47,7 +47,7 @@ def verify_command(**options: Any) -> Answer[Any]:
     pgle verify profile.pbtxt --hlo dump/
     pgle verify profile.pbtxt --hlo dump/ --module train_step --min-time-coverage 0.99
     """
-    return api.verify(**options)
+    return profiles.verify(**options)
 
 
 @command(*parameters(Complete), *opt.PAGE)
@@ -70,7 +70,7 @@ def complete_command(**options: Any) -> Answer[Any]:
     completions, written = complete_file(request)
     following = after_conversion(written.path, request.hlo)
     page = report.complete_page(completions, written, following)
-    return api.answer(
+    return answer(
         "complete", completions, page, report.complete_document(completions, written)
     )
 
@@ -95,4 +95,4 @@ def carry_command(**options: Any) -> Answer[Any]:
     carried, written = carry_file(request)
     following = after_conversion(written.path, [request.new])
     page = report.carry_page(carried, written, following)
-    return api.answer("carry", carried, page, report.carry_document(carried, written))
+    return answer("carry", carried, page, report.carry_document(carried, written))

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from pgle import api
-from pgle.api import Answer
+from pgle.api import looks
+from pgle.api.answer import Answer, answer
 from pgle.cli import options as opt
 from pgle.cli.help import command
 from pgle.cli.parameters import parameters
@@ -53,7 +53,7 @@ def show_command(ctx: click.Context, /, path: AnyPath) -> Answer[Any]:
     page = report.profile_page(
         str(path), found, next_steps.after_summary(path, modules)
     )
-    return api.answer("show", found, page, report.profile_document(str(path), found))
+    return answer("show", found, page, report.profile_document(str(path), found))
 
 
 def _trace(path: AnyPath) -> Answer[Any]:
@@ -63,7 +63,7 @@ def _trace(path: AnyPath) -> Answer[Any]:
     with text.progress("reading traces") as advance:
         found = summarise_trace(read_traces([path], progress=advance))
     about = str(path), found, convert_command(path)
-    return api.answer("show", found, trace_page(*about), trace_document(*about))
+    return answer("show", found, trace_page(*about), trace_document(*about))
 
 
 @command(opt.argument("old", "OLD"), opt.argument("new", "NEW"), *opt.PAGE)
@@ -79,7 +79,7 @@ def diff_command(old: AnyPath, new: AnyPath) -> Answer[Any]:
     """
     result = diff_profiles(read_profile(old), read_profile(new))
     page = report.diff_page(str(old), str(new), result, next_steps.after_summary(new))
-    return api.answer(
+    return answer(
         "diff", result, page, report.diff_document(str(old), str(new), result)
     )
 
@@ -107,7 +107,7 @@ def confirm_command(**options: Any) -> Answer[Any]:
     python train.py 2>&1 | tee run.log | pgle confirm -
     pgle confirm run.log --schedule dump/ --profile profile.pbtxt
     """
-    return api.confirm(**options)
+    return looks.confirm(**options)
 
 
 @command(*parameters(OrderOfRanks), *opt.PAGE)
@@ -128,4 +128,4 @@ def ranks_command(**options: Any) -> Answer[Any]:
     pgle ranks runs/a
     pgle ranks rank0.log rank1.log
     """
-    return api.ranks(**options)
+    return looks.ranks(**options)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from pgle import api
-from pgle.api import Answer
+from pgle.api import looks
+from pgle.api.answer import Answer, answer
 from pgle.cli import options as opt
 from pgle.cli.help import command
 from pgle.cli.parameters import parameters
@@ -97,7 +97,7 @@ def run_command(ctx: click.Context, /, **options: Any) -> Answer[Any] | None:
             ).run()
         shown.show(result)
         warnings = tuple(shown.warnings)
-    return api.answer(
+    return answer(
         "run",
         result,
         stages.run_page(result, warnings),
@@ -146,7 +146,7 @@ def _run(ctx: click.Context, request: StageRequest, asked: Stage) -> Answer[Any]
         text.warn([f"{request.stage} failed: {result.failed}"] if result.failed else [])
     elif result.rank or not result.simulated:
         _leave_stdout(ctx, result.rank, stages.troubles(result), good=result.good)
-    return api.answer(
+    return answer(
         request.stage,
         result,
         stages.stage_page(result),
@@ -213,7 +213,7 @@ def auto_command(ctx: click.Context, /, **options: Any) -> Answer[Any]:
     result = run_auto(_stage(ctx, asked, "auto", "baseline"), asked)
     if not ctx.meta["pgle.as_json"]:
         _leave_stdout(ctx, result.stage.rank, result.warnings, good=result.good)
-    return api.answer(
+    return answer(
         "auto",
         result,
         stages.auto_page(result),
@@ -239,8 +239,8 @@ def analyze_command(**options: Any) -> Answer[Any]:
     """
     from pgle.report import analyze
 
-    found = api.read_analysis(Analyze(**options))
-    return api.answer(
+    found = looks.read_analysis(Analyze(**options))
+    return answer(
         "analyze", found, analyze.analyze_page(found), analyze.document(found)
     )
 
@@ -310,12 +310,12 @@ def doctor_command(**options: Any) -> Answer[Any]:
         )
         page = start.proof_page(proof)
         document = text.joined({"ok": proof.ok}, proof)
-        return api.answer("proof", proof, page, document, proof.ok)
+        return answer("proof", proof, page, document, proof.ok)
     vendor = load_target(asked.target).vendor
     wanted = None if vendor is NVIDIA else vendor
     machine = this_machine(asked.python)
     diagnosis = doctor.diagnose(machine, str(run_dir or "."), wanted)
     page = start.doctor_page(diagnosis)
-    return api.answer(
+    return answer(
         "doctor", diagnosis, page, start.doctor_document(diagnosis), diagnosis.ok
     )

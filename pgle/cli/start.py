@@ -8,8 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
-from pgle import api
-from pgle.api import Answer
+from pgle.api.answer import Answer, answer
 from pgle.cli import options as opt
 from pgle.cli.help import command
 from pgle.cli.options import FOLDER
@@ -45,12 +44,12 @@ def init_command(name: str, folder: Path, force: bool) -> Answer[Any]:
     """
     if not name:
         purposes = {name: item.purpose for name, item in STARTERS.items()}
-        return api.answer(
+        return answer(
             "init", STARTERS, start.starters_page(STARTERS), {"starters": purposes}
         )
     written = init(name, folder, force=force)
     document = {"written": written, "folder": folder, "next": STARTERS[name].following}
-    return api.answer(
+    return answer(
         "init", written, start.written_page(written, STARTERS[name], folder), document
     )
 

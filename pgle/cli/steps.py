@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from pgle import api
-from pgle.api import Answer
+from pgle.api.answer import Answer, answer
 from pgle.cli import options as opt
 from pgle.cli.help import Commands, command
 from pgle.cli.parameters import parameters
@@ -71,9 +70,7 @@ def compare_command(**options: Any) -> Answer[Any]:
         say(f"wrote {asked.html}")
     if asked.github:
         report.append(result, checks)
-    return api.answer(
-        "compare", result, page, report.document(result, checks), not broken
-    )
+    return answer("compare", result, page, report.document(result, checks), not broken)
 
 
 @click.group(cls=Commands)
@@ -136,6 +133,6 @@ def add(**options: Any) -> Answer[Any]:
     page = report.history_page(
         path, entry, trend, warnings=warnings, following=after_entry(path)
     )
-    return api.answer(
+    return answer(
         "history", trend, page, report.history_document(path, trend, warnings)
     )

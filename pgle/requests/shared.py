@@ -338,3 +338,33 @@ class Bounded(Request):
             "share of the step that is left without collectives that have no cost, 0 to 1.",
         ),
     )
+
+
+@frozen(slots=False)
+class OfPython(Request):
+    """Whose jaxlib is asked."""
+
+    python: str | None = field(
+        default=None,
+        kw_only=True,
+        metadata=option(
+            "--python",
+            "The Python of your program, whose jaxlib is asked.  [default: pgle's own]",
+            metavar="PATH",
+        ),
+    )
+
+
+@frozen(slots=False)
+class OfRelease(Request):
+    """A release of jaxlib."""
+
+    jaxlib: str | None = field(
+        default=None,
+        kw_only=True,
+        metadata=option(
+            "--jaxlib",
+            "Speak of this release rather than the installed one.",
+            metavar="VERSION",
+        ),
+    )

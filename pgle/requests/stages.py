@@ -13,7 +13,14 @@ from pgle.requests import shared
 from pgle.requests.given import local_path, optional_path, place, texts
 from pgle.requests.kinds import FOLDER, PORTION, SWITCH, Number, OneOf
 from pgle.requests.option import Request, option
-from pgle.requests.shared import Bounded, Captured, Flags, OnDevices, OnTarget
+from pgle.requests.shared import (
+    Bounded,
+    Captured,
+    Flags,
+    OfPython,
+    OnDevices,
+    OnTarget,
+)
 
 
 @frozen(slots=False)
@@ -227,36 +234,6 @@ class Proved(Request):
             metavar="DIR",
             kind=FOLDER,
             is_general=False,
-        ),
-    )
-
-
-@frozen(slots=False)
-class OfPython(Request):
-    """Whose jaxlib is asked."""
-
-    python: str | None = field(
-        default=None,
-        kw_only=True,
-        metadata=option(
-            "--python",
-            "The Python of your program, whose jaxlib is asked.  [default: pgle's own]",
-            metavar="PATH",
-        ),
-    )
-
-
-@frozen(slots=False)
-class OfRelease(Request):
-    """A release of jaxlib."""
-
-    jaxlib: str | None = field(
-        default=None,
-        kw_only=True,
-        metadata=option(
-            "--jaxlib",
-            "Speak of this release rather than the installed one.",
-            metavar="VERSION",
         ),
     )
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pgle import api
+import pgle
 from pgle.errors import UserError
 from pgle.run import environments
 from pgle.run.ask.jaxlib import installed
@@ -47,7 +47,7 @@ def test_a_release_is_jax_with_the_plugin_of_its_version():
 def test_without_consent_it_says_what_how_large_and_where(cache, tmp_path, monkeypatch):
     fake_uv(tmp_path, monkeypatch, MAKES)
     with pytest.raises(UserError) as error:
-        api.releases(MODULE, jax=("0.9.2", "0.12.0.1"))
+        pgle.releases(MODULE, jax=("0.9.2", "0.12.0.1"))
     line = error.value.line()
     assert "2 environments with jax 0.9.2, 0.12.0.1" in line
     assert "1.8 GiB" in line
@@ -108,4 +108,4 @@ def test_an_error_of_a_compiler_names_its_release(tmp_path):
     broken = tmp_path / "broken.mlir"
     broken.write_text("module @jit_step { this is no module }\n")
     with pytest.raises(UserError, match=f"jaxlib {OURS}: "):
-        api.releases(broken, jax=(sys.executable, sys.executable), target="h100")
+        pgle.releases(broken, jax=(sys.executable, sys.executable), target="h100")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pgle import api
+import pgle
 from pgle.report.releases import facts_table
 
 MODULE = Path(__file__).parents[2] / "testdata/stablehlo/fsdp_mlp_jax_0.10.2.mlir"
@@ -16,7 +16,7 @@ MODULE = Path(__file__).parents[2] / "testdata/stablehlo/fsdp_mlp_jax_0.10.2.mli
 @pytest.mark.rehearse
 def test_the_same_release_twice_differs_in_nothing(tmp_path):
     twice = (sys.executable, sys.executable)
-    answer = api.releases(MODULE, jax=twice, target="a100", output=tmp_path / "out")
+    answer = pgle.releases(MODULE, jax=twice, target="a100", output=tmp_path / "out")
     (upgrade,) = answer.result.upgrades
     assert upgrade.exact.is_empty
     assert upgrade.exact.has_same_fingerprint

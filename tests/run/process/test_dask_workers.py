@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from on_workers import alone, dies, dies_once, refuses, square, surroundings
 
-from pgle.api import convert
+from pgle.api.profiles import convert
 from pgle.errors import UserError
 from pgle.requests.profiles import Convert
 from pgle.run.process import dask_workers

@@ -1,0 +1,44 @@
+"""Answers that need no request: the files of a folder, and what is known of a setting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pgle.api.answer import Answer, answer
+from pgle.requests.function import user_errors
+from pgle.requests.given import StrPath
+
+
+@user_errors()
+def folder(path: StrPath = ".") -> Answer[Any]:
+    """The files of a folder, and the next thing to do with them.
+
+    Args:
+        path: the folder.
+    """
+    from pgle.report.start import folder_page
+    from pgle.run.inputs.next_command import contents_of
+
+    found = contents_of(Path(path))
+    return Answer(found, folder_page(found), {}, True)
+
+
+@user_errors()
+def flags_explain(name: str) -> Answer[Any]:
+    """One setting of XLA, NCCL, CUDA or JAX: meaning, values, defaults by release, what others
+    measured.
+
+    Args:
+        name: of the flag or variable.
+    """
+    from pgle.report import flags as report
+    from pgle.xla.flags.catalogue import find
+
+    found = find(name)
+    return answer(
+        "flags",
+        found,
+        report.setting_page(found),
+        {"setting": report.setting_json(found)},
+    )

@@ -1,0 +1,214 @@
+"""The library's predictions: predict, rehearse, releases, tune, advise and scale."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
+from threading import Thread
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from attrs import evolve
+
+from pgle.api.answer import Answer, answer
+from pgle.errors import UserError
+from pgle.report import text
+from pgle.requests.function import answers, answers_on_steps
+from pgle.requests.given import StrPath
+from pgle.requests.predictions import Advise, Predict, Rehearse, Releases, Scale, Tune
+
+if TYPE_CHECKING:
+    from pgle.run.advise import Advised
+    from pgle.run.predict import Predicted
+    from pgle.run.rehearse import Rehearsal
+    from pgle.run.releases import ReleasesResult
+    from pgle.run.scale import Scaling
+    from pgle.run.tune import Tuning
+    from pgle.xla.vendors import Vendor
+
+AnyRehearse = TypeVar("AnyRehearse", bound=Rehearse | Advise)
+
+
+@answers(Predict)
+def predict(request: Predict) -> Answer[Predicted]:
+    """Predict what a step of a scheduled module takes, as `pgle predict`: no compiler, no GPU."""
+    from pgle.report import predict as report
+    from pgle.run.predict import predict_file
+
+    found = predict_file(request)
+    page = report.predict_page(found)
+    return answer("predict", found, page, report.predict_document(found))
+
+
+def _of_step(
+    request: Callable[..., AnyRehearse],
+    step: Callable[..., Any] | StrPath | Sequence[str],
+    args: Sequence[Any],
+    options: Mapping[str, Any],
+) -> AnyRehearse:
+    """What is compiled; a function is lowered into a temporary folder, which stays."""
+    from pgle.run.capture.capture import lowered_step
+    from pgle.run.capture.captured import check_fits
+
+    if not isinstance(step, str | os.PathLike | Sequence):
+        asked = request((), **options)
+        folder = Path(mkdtemp(prefix="pgle-step-"))
+        module = lowered_step(step, args, folder, _vendor(asked.target))
+        if asked.shape is not None:
+            check_fits(module, asked.shape)
+        return evolve(asked, step=(str(module),))
+    return _of_words(request(step, **options), step, args)
+
+
+def _of_words(
+    asked: AnyRehearse, step: StrPath | Sequence[str], args: Sequence[Any]
+) -> AnyRehearse:
+    """What is asked of a path or of the words of a command. A text alone starts no program."""
+    from pgle.run.rehearse_program import is_program
+
+    if not asked.words:
+        remedy = "give a function, a path or the words of a command"
+        raise UserError("no step is given", remedy=remedy)
+    (where, *_) = asked.words
+    if args:
+        raise UserError("takes no arguments: it is no function", where=where)
+    if isinstance(step, str | os.PathLike) and is_program(asked.words):
+        what = "is no module, no folder of dumps and no run directory"
+        remedy = "name one; to start a program give a list of words"
+        raise UserError(what, where=where, remedy=remedy)
+    return asked
+
+
+@answers_on_steps(Rehearse, _of_step)
+def rehearse(request: Rehearse) -> Answer[Rehearsal]:
+    """Compile a step for GPUs that you do not have, with and without a profile, as
+    `pgle rehearse`.
+    """
+    from pgle.run.rehearse import rehearse
+
+    with text.phases() as on_phase:
+        # Pages take half a second to import. The compiler works meanwhile.
+        Thread(
+            target=import_module, args=("pgle.report.rehearse",), daemon=True
+        ).start()
+        found = rehearse(request, on_phase)
+    from pgle.report import rehearse as report
+    from pgle.report.schedules import write_page
+
+    picture = write_page(report.folder_of(found), report.rehearse_page(found))
+    document = {**report.rehearse_document(found), "picture": picture}
+    page = report.rehearse_page(found, picture)
+    code = found.request.exit_code or 1
+    return answer("rehearse", found, page, document, found.good, exit_code=code)
+
+
+@answers_on_steps(Releases, _of_step)
+def releases(request: Releases) -> Answer[ReleasesResult]:
+    """What other releases of jax make of a step, as `pgle rehearse --jax`."""
+    from pgle.report import releases as report
+    from pgle.run.releases import compare_releases
+
+    consent = _yes if request.yes else text.agreed
+    with text.phases() as on_phase:
+        found = compare_releases(request, consent, on_phase)
+    page = report.releases_page(found)
+    document = report.releases_document(found)
+    return answer("releases", found, page, document, found.good)
+
+
+def _yes(words: str) -> bool:
+    """Say what is done to somebody who agreed to it before."""
+    text.say(words.replace("would make", "makes"))
+    return True
+
+
+@answers_on_steps(Tune, _of_step)
+def tune(request: Tune) -> Answer[Tuning]:
+    """Find the XLA flags that, with the profile, make a step fastest, as `pgle tune`."""
+    from pgle.report import tune as report
+    from pgle.report.schedules import write_page
+    from pgle.run.rehearse_program import launch, prepared
+    from pgle.run.tune import NAME, tune
+
+    budget = request.budget
+    with prepared(request, question=NAME) as (known, given):
+        with report.searching(budget) as (on_trial, on_phase):
+            found = tune(
+                given,
+                budget,
+                where=request.executor,
+                on_trial=on_trial,
+                on_phase=on_phase,
+            )
+        found = replace(found, launch=launch(known))
+        out = given.out
+        path = write_page(out, report.tune_page(found, out), force=True)
+    page = report.tune_page(found, out, path)
+    document = report.document(found, out, path)
+    return answer("tune", found, page, document, found.good)
+
+
+def _of_advised(
+    request: Callable[..., Advise],
+    step: Callable[..., Any] | StrPath | Sequence[str],
+    args: Sequence[Any],
+    options: Mapping[str, Any],
+) -> Advise:
+    """What is advised on; the words of a command are taken, too."""
+    if callable(step):
+        asked = _of_step(request, step, args, options)
+        return evolve(asked, function=(step, tuple(args)))
+    return _of_words(request(step, **options), step, args)
+
+
+@answers_on_steps(Advise, _of_advised)
+def advise(request: Advise) -> Answer[Advised]:
+    """Try a program's alternatives, and rank what really helps, as `pgle advise`."""
+    from pgle.report import advise as report
+    from pgle.report.schedules import write_page
+    from pgle.run.advise import advise
+
+    with report.trying() as (on_attempt, on_phase):
+        found = advise(request, on_phase, on_attempt)
+    out = found.request.out
+    path = write_page(out, report.advise_page(found), force=True)
+    page = report.advise_page(found, path)
+    return answer("advise", found, page, report.document(found, path))
+
+
+@answers(Scale)
+def scale(request: Scale) -> Answer[Scaling]:
+    """Predict a step at sizes that you do not have, as `pgle scale`."""
+    from pgle.report import scale as report
+    from pgle.report.schedules import write_page
+    from pgle.run.capture.capture import lowered_steps
+    from pgle.run.directory.directory import opened
+    from pgle.run.scale import NAME, scale
+
+    folder = None if request.output is None else str(request.output)
+    unfit: Mapping[int, str] = {}
+    with TemporaryDirectory(prefix="pgle-steps-") as place, opened(folder, NAME) as out:
+        if callable(request.build):
+            vendor = _vendor(request.target)
+            files, unfit = lowered_steps(
+                request.build, request.devices, Path(place), vendor
+            )
+            request = evolve(request, build=tuple(map(str, files)), devices=())
+        request = evolve(request, output=out)
+        with report.making() as on_row:
+            found = scale(request, on_row, unfit)
+        path = write_page(out, report.scale_page(found), report.PAGE, force=True)
+        page = report.scale_page(found, path)
+        document = report.document(found, path)
+    return answer("scale", found, page, document, found.answer.good)
+
+
+def _vendor(target: str | None) -> Vendor:
+    """The vendor of a named GPU; the default's if none is named."""
+    from pgle.run.rehearse_program import DEFAULT_TARGET
+    from pgle.xla.targets import load_target
+
+    return load_target(target or DEFAULT_TARGET).vendor

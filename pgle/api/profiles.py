@@ -1,0 +1,49 @@
+"""The library's answers on profiles: convert and verify."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pgle.api.answer import Answer, answer
+from pgle.next import Commands
+from pgle.report import text
+from pgle.requests.function import answers
+from pgle.requests.profiles import Convert, Verify
+
+if TYPE_CHECKING:
+    from pgle.costs.profile.coverage import Coverage
+    from pgle.run.convert import Conversion
+
+
+@answers(Convert)
+def convert(request: Convert) -> Answer[Conversion]:
+    """Turn traces into a cost profile, as `pgle convert`."""
+    from pgle.report import conversions as report
+    from pgle.report.next_steps import after_conversion
+    from pgle.run.convert import convert, hlo_of
+
+    with text.progress("reading traces") as advance:
+        found = convert(request, progress=advance)
+    following: Commands = ()
+    if len(found.written) == 1:
+        following = after_conversion(found.written[0].path, hlo_of(request))
+    page = report.convert_page(found, following)
+    return answer("convert", found, page, report.convert_document(found))
+
+
+@answers(Verify)
+def verify(request: Verify) -> Answer[Coverage]:
+    """Hold a profile against an HLO module, as `pgle verify`."""
+    from pgle.report import verify as report
+    from pgle.report.next_steps import after_verification
+    from pgle.run.coverage import verify
+    from pgle.xla.log.verdict import Bounds
+
+    name = str(request.profile)
+    hlo = request.hlo
+    bounds = Bounds(request.min_time_coverage, request.min_collectives)
+    found = verify(request.profile, hlo, module=request.module)
+    ok = found.is_ok(bounds)
+    following = after_verification(request.profile, hlo) if ok and hlo else ()
+    page = report.verify_page(name, found, bounds, following)
+    return answer("verify", found, page, report.document(name, found, bounds), ok)
