@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,7 +16,7 @@ from pgle.cli.help import Commands
 from pgle.errors import printable
 from pgle.report import flags as report
 from pgle.report import next_steps, text
-from pgle.run.ask.jaxlib import installed, lint_flags
+from pgle.run.ask.jaxlib import installed, lint_flags, lint_scripts
 from pgle.run.process.flags import read_flag_file, user_flags
 from pgle.xla.flags.catalogue import catalogue, known_flags
 from pgle.xla.flags.presets import preset, presets
@@ -120,6 +121,32 @@ def lint(
     page = report.lint_page(result, next_steps.after_lint(flags, file, clean=clean))
     document = text.joined({"ok": result.ok}, result)
     return answer("flags", result, page, document, result.ok)
+
+
+@flags_command.command(
+    "lint-scripts",
+    short_help="Check the XLA flags in launch scripts.",
+    params=[
+        click.Argument(["scripts"], nargs=-1, required=True, type=opt.PATH),
+        opt.JAXLIB,
+        opt.PYTHON,
+        *opt.PAGE,
+    ],
+)
+def of_scripts(
+    scripts: tuple[Path, ...], jaxlib: str | None, python: str | None
+) -> Answer[Any]:
+    """Check the XLA flags that SCRIPTS name, each for itself: unknown, removed and misspelt ones,
+    bad values. Exit code 1 on errors. It is the hook `pgle-flags` of pre-commit.
+
+    Lines of comments are left out, and values that a variable fills in.
+
+    \b
+    pgle flags lint-scripts jobs/*.sbatch --jaxlib 0.10.2
+    """
+    found = lint_scripts(scripts, jaxlib=jaxlib, python=python)
+    document = text.joined({"ok": found.ok}, found)
+    return api.answer("flags", found, report.scripts_page(found), document, found.ok)
 
 
 @flags_command.command(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pgle.errors import many
@@ -24,6 +24,7 @@ from pgle.xla.flags.catalogue import (
 if TYPE_CHECKING:
     from pgle.xla.flags.catalogue import Lint
     from pgle.xla.flags.presets import Preset
+    from pgle.xla.flags.scripts import ScriptsLint
     from pgle.xla.flags.text import FlagFinding
 
 LEVELS: dict[str, Tone] = {"error": "bad", "warning": "warn", "note": "soft"}
@@ -171,25 +172,52 @@ def _value_to_try(setting: KnownSetting) -> str:
 
 def lint_page(result: Lint, following: Commands = ()) -> Page:
     """The problems of some flags, worst first, with remedies."""
-    levels = Counter(finding.level for finding in result.findings)
-    errors, warnings = levels["error"], levels["warning"]
-    tone: Tone = "warn" if warnings else "good"
-    release = "asked" if result.asked else "catalogue"
-    jaxlib = f"jaxlib {result.jaxlib} ({release})"
     findings = table("level | finding | what to do", map(_found, result.findings))
     return Page(
         title="pgle flags lint",
-        identity=(many(result.flags, "flag"), jaxlib),
-        verdict=f"{many(errors, 'error')}, {many(warnings, 'warning')}",
-        tone="bad" if errors else tone,
+        identity=(many(result.flags, "flag"), _release(result)),
+        verdict=_verdict(result.findings),
+        tone=_tone(result.findings),
         table=findings,
-        way=to_way(following or (_explanation(result),)),
+        way=to_way(following or (_explanation(result.findings),)),
     )
 
 
-def _explanation(result: Lint) -> Next:
+def scripts_page(result: ScriptsLint) -> Page:
+    """The problems of the flags in scripts, with their places."""
+    findings = [item.finding for item in result.findings]
+    rows = [(item.place, *_found(item.finding)) for item in result.findings]
+    given = f"{many(result.flags, 'flag')} in {many(result.files, 'script')}"
+    return Page(
+        title="pgle flags lint-scripts",
+        identity=(given, _release(result)),
+        verdict=_verdict(findings),
+        tone=_tone(findings),
+        table=table("where | level | finding | what to do", rows),
+        way=to_way((_explanation(findings),)),
+    )
+
+
+def _release(result: Lint | ScriptsLint) -> str:
+    by = "asked" if result.asked else "catalogue"
+    return f"jaxlib {result.jaxlib} ({by})"
+
+
+def _verdict(findings: Iterable[FlagFinding]) -> str:
+    levels = Counter(finding.level for finding in findings)
+    return f"{many(levels['error'], 'error')}, {many(levels['warning'], 'warning')}"
+
+
+def _tone(findings: Iterable[FlagFinding]) -> Tone:
+    levels = {finding.level for finding in findings}
+    if "error" in levels:
+        return "bad"
+    return "warn" if "warning" in levels else "good"
+
+
+def _explanation(findings: Iterable[FlagFinding]) -> Next:
     """The command that explains the first flag with a finding, or lists all flags."""
-    for finding in result.findings:
+    for finding in findings:
         if finding.flag in catalogue():
             return Next.of("flags", "explain", finding.flag)
     return Next.of("flags", "list")

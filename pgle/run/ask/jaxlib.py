@@ -15,14 +15,21 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pgle.errors import UserError
-from pgle.files import read_kept, write_files
+from pgle.files import check_file, read_kept, write_files
 from pgle.next import Next
 from pgle.run.directory.directory import cache_directory
 from pgle.xla.flags.catalogue import Lint, lint, release
+from pgle.xla.flags.scripts import (
+    ScriptFinding,
+    ScriptsLint,
+    findings_in,
+    flags_in_script,
+)
 from pgle.xla.flags.text import Flag, FlagList
 from pgle.xla.log.messages import flag_refusal
 from pgle.xla.vendors import NVIDIA, VENDORS, JaxPlugin, Vendor
@@ -315,6 +322,32 @@ def lint_flags(
         return lint(flags, jaxlib)
     asked = probe(flags.flags, python)
     return lint(flags, asked.jaxlib, asked.verdicts)
+
+
+def lint_scripts(
+    paths: Sequence[Path], *, jaxlib: str | None = None, python: str | None = None
+) -> ScriptsLint:
+    """Problems of the flags that scripts name; as `lint_flags`."""
+    named = {}
+    for path in paths:
+        check_file(path)
+        text = path.read_text(encoding="utf-8", errors="replace")
+        named[path] = flags_in_script(text)
+    verdicts = None
+    release = jaxlib or installed(python).jaxlib
+    if jaxlib is None:
+        flags = [item.flag for item in chain.from_iterable(named.values())]
+        verdicts = probe(tuple(dict.fromkeys(flags)), python).verdicts
+    found: list[ScriptFinding] = []
+    for path, items in named.items():
+        found += findings_in(str(path), items, release, verdicts)
+    return ScriptsLint(
+        jaxlib=release,
+        asked=jaxlib is None,
+        files=len(paths),
+        flags=sum(map(len, named.values())),
+        findings=tuple(dict.fromkeys(found)),
+    )
 
 
 # jax's plugin for GPUs: which wheels the jax at hand needs, and the command that mends a missing,
