@@ -63,18 +63,20 @@ class PlacedCollective:
     us: float  # exposed time in a step, 0 and more
     count: float  # executions in a step
     is_stuck: bool  # no compute of its computation is independent of it
+    arrays: int = 1  # that it moves; several if XLA combined collectives
 
 
 def reach_of_flags_us(collectives: Iterable[PlacedCollective]) -> float:
-    """Exposed time that combining or pipelining could hide.
+    """Exposed time that combining, splitting or pipelining could hide.
 
-    A collective that runs once, alone of its kind, and of which nothing is independent, has
-    nothing to be combined with and no other iteration to be moved into.
+    A collective that runs once, alone of its kind, with one array, and of which nothing is
+    independent, has nothing to be combined with, no parts, and no other iteration to be moved
+    into.
     """
     found = tuple(collectives)
     runs = Counter[str]()
     for item in found:
-        runs[item.kind] += max(round(item.count), 1)
+        runs[item.kind] += max(round(item.count), 1) * max(item.arrays, 1)
     return sum(item.us for item in found if not item.is_stuck or runs[item.kind] > 1)
 
 

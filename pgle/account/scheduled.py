@@ -108,7 +108,13 @@ def account_of_schedule(
 
 
 def _in_reach(item: Placement) -> PlacedCollective:
-    return PlacedCollective(item.kind, item.exposed_us, item.count, item.is_stuck)
+    return PlacedCollective(
+        kind=item.kind,
+        us=item.exposed_us,
+        count=item.count,
+        is_stuck=item.is_stuck,
+        arrays=item.arrays,
+    )
 
 
 def _best_order_us(placed: Iterable[Placement], prediction: Prediction) -> float:

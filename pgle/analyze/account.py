@@ -28,6 +28,7 @@ from pgle.account.value import (
     in_order,
 )
 from pgle.analyze.analysis import MeasuredStep
+from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.findings import StepFinding
 from pgle.analyze.rules import RULES
 from pgle.analyze.window import RowGroup
@@ -190,13 +191,19 @@ def _of_schedule(
         Place(item.name, item.transfer_exposed_us, item.why, item.op_name)
         for item in exposed
     )
-    reach_us = reach_of_flags_us(
-        PlacedCollective(
-            item.kind, max(item.transfer_exposed_us, 0.0), item.count, item.is_stuck
-        )
-        for item in step.collectives
-    )
+    reach_us = reach_of_flags_us(map(_in_reach, step.collectives))
     yield from search_for_flags(reach_us, exposed_us, basis, search, where)
+
+
+def _in_reach(item: MeasuredCollective) -> PlacedCollective:
+    arrays = 1 if item.instruction is None else len(item.instruction.operands)
+    return PlacedCollective(
+        kind=item.kind,
+        us=max(item.transfer_exposed_us, 0.0),
+        count=item.count,
+        is_stuck=item.is_stuck,
+        arrays=arrays,
+    )
 
 
 def _step_costs(step: MeasuredStep, basis: Basis) -> StepCosts | None:

@@ -59,6 +59,7 @@ class Placement:
         float  # compute of its computation that neither needs it nor is needed by it
     )
     count: int = 1  # its executions in a step
+    arrays: int = 1  # that it moves; several if XLA combined collectives
     kept_by: str = ""  # the flag that keeps it synchronous; empty where none does
     unread: bool = (
         False  # no instruction on the way to the computation's result needs it
@@ -185,6 +186,7 @@ def placements(
                 count=count,
                 kept_by=DISABLE_ASYNC if is_disabled else "",
                 unread=start not in read,
+                arrays=len(module.instructions[start].operands),
             )
     return found
 

@@ -26,6 +26,11 @@ def test_flags_combine_collectives_of_a_kind_even_with_one_that_is_hidden() -> N
     assert reach_of_flags_us(found) == 50.0
 
 
+def test_flags_split_a_collective_that_xla_has_combined() -> None:
+    combined = PlacedCollective("all-reduce", 50.0, 1.0, is_stuck=True, arrays=3)
+    assert reach_of_flags_us([combined]) == 50.0
+
+
 def test_flags_pipeline_a_collective_of_a_loop() -> None:
     assert reach_of_flags_us([stuck("all-reduce", 50.0, count=4.0)]) == 50.0
 
