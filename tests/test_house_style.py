@@ -2,49 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from functools import cache
 from pathlib import Path
 
 import pytest
-from house_style import Break, breaks, sources
+from house_style import breaks, sources
 
 import pgle
 
 ROOT = Path(pgle.__file__).parent
-MAY_STILL_HAVE = {
-    "run": 7,
-}
-"""How many breaks a folder has whose lines are not all clean yet. A number only falls."""
 
 
-@cache
-def found() -> tuple[Break, ...]:
-    return tuple(one for path in sources(ROOT) for one in breaks(path))
-
-
-def room(one: Break) -> str:
-    return str(one.path.relative_to(ROOT).parent)
-
-
-@cache
-def counts() -> Counter[str]:
-    return Counter(room(one) for one in found())
-
-
-def test_no_folder_has_a_new_break_of_a_rule() -> None:
-    worse = {name for name in counts() if counts()[name] > MAY_STILL_HAVE.get(name, 0)}
-    listed = [
-        f"{one.path}:{one.line}: {one.rule}" for one in found() if room(one) in worse
-    ]
-    assert listed == []
-
-
-def test_a_number_falls_with_the_breaks_that_are_mended() -> None:
-    lower = {name: counts()[name] for name in MAY_STILL_HAVE}
-    assert lower == {
-        name: max(count, MAY_STILL_HAVE[name]) for name, count in lower.items()
-    }, "write these numbers into MAY_STILL_HAVE, without those that are 0"
+def test_no_line_breaks_a_rule() -> None:
+    found = [one for path in sources(ROOT) for one in breaks(path)]
+    assert [f"{one.path}:{one.line}: {one.rule}" for one in found] == []
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def of_scripts(
     """
     found = lint_scripts(scripts, jaxlib=jaxlib, python=python)
     document = text.joined({"ok": found.ok}, found)
-    return api.answer("flags", found, report.scripts_page(found), document, found.ok)
+    return answer("flags", found, report.scripts_page(found), document, found.ok)
 
 
 @flags_command.command(

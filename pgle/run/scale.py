@@ -255,21 +255,24 @@ def _of_files(
     if not (request.words or unfit):
         raise UserError("no sizes", remedy="give devices=(8, 64, 512)")
     if request.vary or request.fit or len(request.devices) > 1:
-        remedy = "leave out --vary, --fit and --devices, and give a file for each size; or give the program"
+        remedy = (
+            "leave out --vary, --fit and --devices, and give a file for each size; or give "
+            "the program"
+        )
         raise UserError("a module has one size", where=request.words[0], remedy=remedy)
     per_host = hardware_of(request).devices_per_host
     sizes = [_devices_in(Path(word), request.devices) for word in request.words]
-    several = len(set(sizes)) < len(sizes)
-    found = (
-        SizeTrial(
+    is_named = len(set(sizes)) < len(sizes)  # several files of one size
+    found = []
+    for path, count in zip(map(Path, request.words), sizes, strict=True):
+        trial = SizeTrial(
             count,
             per_host,
-            (("module", path.name),) if several else (),
+            (("module", path.name),) if is_named else (),
             str(path.resolve()),
             sha256(read_bytes(path))[:12],
         )
-        for path, count in zip(map(Path, request.words), sizes, strict=True)
-    )
+        found.append(trial)
     missing = (SizeTrial(count, per_host, unfit=why) for count, why in unfit.items())
     return tuple(sorted((*found, *missing), key=lambda trial: trial.devices))
 
@@ -468,16 +471,16 @@ def make_row(request: Scale, trial: SizeTrial) -> ScaleRow:
             return replace(
                 row, scheduled=str(inside), grown=grown, wall_s=time.monotonic() - began
             )
-    except (
-        WorkloadError
-    ) as error:  # whose message holds the whole command, which all rows share
-        errors = (
-            read_captured(path.parent).error
-            for path in (folder / CAPTURED).rglob(PROGRAM)
-        )  # of smaller ones too
+    except WorkloadError as error:
+        # Its message holds the whole command, which all rows share. Smaller captures count, too.
+        captures = (folder / CAPTURED).rglob(PROGRAM)
+        errors = (read_captured(path.parent).error for path in captures)
         reason = next(filter(None, errors), "")
         if not reason:
-            reason = f"the program {ended(error.exit_code)}; its last line: {last_line(folder / OUTPUT)}"
+            reason = (
+                f"the program {ended(error.exit_code)}; its last line: "
+                f"{last_line(folder / OUTPUT)}"
+            )
     except (UnfitError, UserError) as error:
         reason = str(error)
     reason = " ".join(reason.replace(f"{folder}/", "").split())
@@ -492,11 +495,9 @@ def _found(
     Names of a profile may be those of another size. A scheduled module has the kernels that its job
     took.
     """
-    target, topology, file = (
-        load_target(request.target or DEFAULT_TARGET),
-        trial.topology,
-        Path(trial.file),
-    )
+    target = load_target(request.target or DEFAULT_TARGET)
+    topology = trial.topology
+    file = Path(trial.file)
     modules: Sequence[Path] = [file]
     program = CapturedProgram()
     notes: tuple[str, ...] = ()
@@ -662,40 +663,50 @@ def _captured(
 def _priced(
     request: Scale, empty: ScaleRow, made: _Made
 ) -> tuple[ScaleRow, Prediction]:
-    hardware, module = hardware_of(request), made.module
+    hardware = hardware_of(request)
+    module = made.module
     profile = _profile(request, made, hardware)
     prediction = predict(module, profile, hardware)
-    parts, memory = prediction.timeline.breakdown, made.memory
+    parts = prediction.timeline.breakdown
+    memory = made.memory
+    known = () if profile is None else {cost.name for cost in profile.costs}
+    warnings = (
+        *made.warnings,
+        *unmodelled_warnings(module, known),
+        *assumed_warnings(module, hardware, is_named=request.names_network),
+        *prediction.timeline.warnings,
+        *_doubt(prediction),
+        *(() if profile is None else profile.warnings),
+    )
+    costs_are = "estimated" if profile is None else prediction.costs_are
+    covered_share = None if profile is None else _covered_share(prediction)
+    exposed = exposed_by_collective(module, prediction, hardware)
+    operations = operations_of(module, prediction)
     least, most = prediction.interval_us
-    row = replace(
+    most_us = most if isfinite(most) else None
+    fitted = replace(
         empty,
+        argument_bytes=memory.get("argument"),
+        temp_bytes=memory.get("temp"),
+        memory_bytes=memory.get("total"),
+        limit_bytes=made.limit_bytes or None,
+    )
+    row = replace(
+        fitted,
         module=module.name,
         step_us=prediction.step_us,
         least_us=least,
-        most_us=most if isfinite(most) else None,
+        most_us=most_us,
         compute_us=parts.compute_us,
         exposed_us=parts.exposed_communication_us,
         copy_us=parts.exposed_copy_us,
         idle_us=parts.idle_us,
         ceiling_us=prediction.ceiling_us,
-        by_collective=exposed_by_collective(module, prediction, hardware),
-        operations=operations_of(module, prediction),
-        argument_bytes=memory.get("argument"),
-        temp_bytes=memory.get("temp"),
-        memory_bytes=memory.get("total"),
-        limit_bytes=made.limit_bytes or None,
-        costs_are="estimated" if profile is None else prediction.costs_are,
-        covered_share=None if profile is None else _covered_share(prediction),
-        warnings=(
-            *made.warnings,
-            *unmodelled_warnings(
-                module, () if profile is None else {cost.name for cost in profile.costs}
-            ),
-            *assumed_warnings(module, hardware, is_named=request.names_network),
-            *prediction.timeline.warnings,
-            *_doubt(prediction),
-            *(() if profile is None else profile.warnings),
-        ),
+        by_collective=exposed,
+        operations=operations,
+        costs_are=costs_are,
+        covered_share=covered_share,
+        warnings=warnings,
     )
     return row, prediction
 
@@ -707,7 +718,8 @@ def _profile(request: Scale, made: _Made, hardware: Hardware) -> Profile | None:
     given = read_profile(request.profile)
     if request.measured_on is None:
         return given
-    before, after = _table(request.measured_on), _table(made.path)
+    before = _table(request.measured_on)
+    after = _table(made.path)
     check_source(given, before, request.profile)
     return replace(
         carry(given, before, after, scale_by(before, after, hardware)).profile,
