@@ -147,13 +147,14 @@ def test_saving_products_is_better_by_both_compilations(
 
 BY_HAND_PROGRAM = """
 import jax, jax.numpy as jnp
-def attend(q, k, v):
+def attend(q, k, v, valid):
     scores = jnp.einsum("bqnh,bknh->bnqk", q, k).astype(jnp.float32) / 4
+    scores = jnp.where(valid[:, None, None, :], scores, -1e9)
     weights = jax.nn.softmax(scores).astype(v.dtype)
     return jnp.einsum("bnqk,bknh->bqnh", weights, v)
 def loss(w, x):
     heads = jnp.split((x @ w).reshape(4, 32, 6, 16), 3, 2)
-    return (attend(*heads) ** 2).astype(jnp.float32).mean()
+    return (attend(*heads, x[..., 0] > -1) ** 2).astype(jnp.float32).mean()
 @jax.jit
 def train_step(w, x):
     return w - jax.grad(loss)(w, x)
@@ -174,8 +175,8 @@ def test_attention_written_by_hand_is_fused_and_its_values_are_compared(
     assert "cudnn" in changed
     assert "stablehlo.exponential" not in changed
     (site,) = read_captured(tmp_path / "after").sites
-    assert (site.where, site.now) == ("by_hand.py:6", "by hand")
-    assert change.at([site]).edit == "attend(q, k, v, scale=0.25)"
+    assert (site.where, site.now) == ("by_hand.py:7", "by hand")
+    assert change.at([site]).edit == "attend(q, k, v, mask=…, scale=0.25)"
     values = compare_values(
         [sys.executable, str(program)],
         tmp_path / "values",

@@ -242,7 +242,9 @@ def replacement(jax, found, attend):
         for (value, names), (length, features) in zip(found.sides, orders):
             order = (batch, length, heads, features)
             taken.append(_arranged(jax, read(value), names, order))
-        options = _masking(jax, found.masks, read, (batch, heads, "q", "k"))
+        order = (batch, heads, "q", "k")
+        lengths = (taken[0].shape[1], taken[1].shape[1])
+        options = _masking(jax, found.masks, read, order, lengths)
         made = attend(*taken, scale=found.scale, **options)
         left = [name for name in (batch, "q", heads, "e") if name is not None]
         made = made.reshape([made.shape[at] for at in _there(batch, heads)])
@@ -279,13 +281,14 @@ def _arranged(jax, array, names, order):
     return jax.numpy.expand_dims(array, missing)
 
 
-def _masking(jax, masks, read, order):
-    """Masks, as arguments of jax's function."""
+def _masking(jax, masks, read, order, lengths):
+    """Masks, as arguments of jax's function. cuDNN wants them for each query and each key."""
     if len(masks) == 1 and is_causal(jax, *masks[0]):
         return {"is_causal": True}
     options = {}
     for value, names, hides in masks:
         shown = _arranged(jax, read(value) != hides, names, order)
+        shown = jax.numpy.broadcast_to(shown, (*shown.shape[:2], *lengths))
         options["mask"] = shown & options.get("mask", True)
     return options
 
