@@ -32,7 +32,7 @@ STOREYS = (
     "run mission",
     "report",
     "api",
-    "profiled mcp",
+    "profiled mcp pytest_plugin",
     "cli",
     "__main__ notebook",
 )

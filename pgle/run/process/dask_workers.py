@@ -93,7 +93,7 @@ def connected(where: str, seen: Seen) -> Iterator[DaskWorkers]:
         from distributed.comm.core import CommClosedError
     except ImportError:
         raise UserError(
-            "needs Dask", where=place, remedy="pip install distributed"
+            "needs Dask", where=place, remedy="pip install 'distributed>=2024.1'"
         ) from None
     address = where.replace(DASK, "tcp://", 1)
     with _quiet():

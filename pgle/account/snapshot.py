@@ -1,0 +1,164 @@
+"""The facts of a compiled step that a test keeps: step, memory, collectives, and their order.
+
+A snapshot is compared with the one of an earlier commit. The same program, flags and jaxlib give
+the same one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import msgspec
+
+from pgle.account.value import LEAST_WORTH, StepPart
+from pgle.errors import UserError
+from pgle.schedule.launch_order import launch_order
+from pgle.xla.async_opcodes import is_done
+from pgle.xla.async_pairs import result_shape
+from pgle.xla.collectives import group_size, walk_collectives
+from pgle.xla.hlo.module import Module
+from pgle.xla.owners import loops
+
+SCHEMA = "pgle.snapshot/1"
+MIB = 1 << 20
+
+
+class CollectiveFacts(msgspec.Struct, frozen=True):
+    """Collectives of one kind and size of group, in one step."""
+
+    count: int  # that a step starts
+    bytes: int  # of their results, all together
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A compiled step."""
+
+    schema: str = SCHEMA
+    module: str
+    target: str
+    devices: int
+    jaxlib: str
+    step_us: float  # predicted
+    parts_us: dict[str, float]  # of its account; they add up to the step
+    memory_bytes: int | None  # of a device; None if XLA left no report
+    collectives: dict[str, CollectiveFacts]  # by kind and size of group
+    order: str  # a digest of the order in which a rank starts them
+
+
+def exposed_us(snapshot: Snapshot) -> float:
+    """Communication that nothing hides."""
+    return snapshot.parts_us.get(StepPart.COMMUNICATION.value, 0.0)
+
+
+def collectives_of(module: Module) -> dict[str, CollectiveFacts]:
+    """The collectives of a step, by ``all-gather over 8``; loops of unknown length count once."""
+    counts: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    for item, kind in walk_collectives(module):
+        if is_done(item):
+            continue
+        name = f"{kind} over {group_size(module, item)}"
+        times = prod(trips or 1 for _, trips in loops(module, item.name))
+        counts[name] = counts.get(name, 0) + times
+        size = result_shape(module, item).size_bytes * times
+        sizes[name] = sizes.get(name, 0) + size
+    return {name: CollectiveFacts(counts[name], sizes[name]) for name in sorted(counts)}
+
+
+def order_of(module: Module) -> str:
+    """A digest of the order in which a rank starts collectives; names of the program do not
+    matter.
+    """
+    order = launch_order(module)
+    started = [str(order.collectives[start]) for start in order.starts]
+    return hashlib.sha256("\n".join(started).encode()).hexdigest()[:16]
+
+
+def to_text(snapshot: Snapshot) -> str:
+    """As JSON that a person can read."""
+    data = msgspec.json.encode(snapshot)
+    return msgspec.json.format(data, indent=1).decode() + "\n"
+
+
+def from_text(text: str, where: str) -> Snapshot:
+    """What `to_text` wrote.
+
+    Raises:
+        UserError: it is something else.
+    """
+    try:
+        found = msgspec.json.decode(text, type=Snapshot)
+    except msgspec.MsgspecError as error:
+        what = f"is no baseline of pgle ({error})"
+        raise UserError(
+            what, where=where, remedy="write it anew: --pgle-update"
+        ) from None
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One fact that differs."""
+
+    fact: str
+    before: str
+    after: str
+    note: str = ""  # by how much, or what follows
+
+
+def changes(before: Snapshot, after: Snapshot) -> tuple[Change, ...]:
+    """What differs, the likely causes first. Steps and memory within `LEAST_WORTH` are equal."""
+    return (*_of_setting(before, after), *_of_program(before, after))
+
+
+def _of_setting(before: Snapshot, after: Snapshot) -> Iterator[Change]:
+    for fact in ("jaxlib", "target", "devices", "module"):
+        one = str(getattr(before, fact))
+        other = str(getattr(after, fact))
+        if one != other:
+            yield Change(fact, one, other)
+
+
+def _of_program(before: Snapshot, after: Snapshot) -> Iterator[Change]:
+    none = CollectiveFacts(0, 0)
+    names = sorted({*before.collectives, *after.collectives})
+    for name in names:
+        one = before.collectives.get(name, none)
+        other = after.collectives.get(name, none)
+        if one != other:
+            yield Change(
+                name, _words(one), _words(other), _relative(one.bytes, other.bytes)
+            )
+    if before.order != after.order:
+        note = "ranks of both versions cannot run together"
+        yield Change("order of collectives", "as kept", "another", note)
+    figures = [
+        (part, before.parts_us.get(part, 0.0), after.parts_us.get(part, 0.0))
+        for part in dict.fromkeys((*before.parts_us, *after.parts_us))
+    ]
+    for fact, was_us, is_us in (*figures, ("step", before.step_us, after.step_us)):
+        if abs(is_us - was_us) > LEAST_WORTH * before.step_us:
+            yield Change(fact, _ms(was_us), _ms(is_us), _relative(was_us, is_us))
+    was = before.memory_bytes or 0
+    now = after.memory_bytes or 0
+    if abs(now - was) > LEAST_WORTH * was:
+        yield Change("memory", _mib(was), _mib(now), _relative(was, now))
+
+
+def _words(facts: CollectiveFacts) -> str:
+    return f"{facts.count}, {_mib(facts.bytes)}" if facts.count else "none"
+
+
+def _ms(us: float) -> str:
+    return f"{us / 1e3:.2f} ms"
+
+
+def _mib(count: float) -> str:
+    return f"{count / MIB:,.1f} MiB"
+
+
+def _relative(before: float, after: float) -> str:
+    return f"{after / before - 1:+.1%}" if before else "new"

@@ -1,0 +1,268 @@
+"""``pytest --pgle``: tests that compile a step for GPUs that are not there, and keep what it is.
+
+The fixture `pgle_rehearse` takes a function and its arguments, or the words of a command, and
+returns a `RehearsedStep`. Without ``--pgle`` its tests are skipped, and nothing but this file is
+imported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pgle.account.snapshot import Change, CollectiveFacts, Snapshot
+    from pgle.api.answer import Answer
+    from pgle.run.rehearse import Rehearsal
+
+FOLDER = "pgle_baselines"  # next to the test's file
+
+_SEEN = pytest.StashKey[list["Compared"]]()
+
+
+@dataclass(frozen=True, repr=False)
+class RehearsedStep:
+    """A step as XLA compiles it for the GPUs, with the flags that the program uses."""
+
+    answer: Answer[Rehearsal]  # all of it, as `pgle rehearse` prints it
+    snapshot: Snapshot  # the facts that the baseline keeps
+
+    def __repr__(self) -> str:
+        return f"<{_summary(self.snapshot)}>"
+
+    @property
+    def step_us(self) -> float:
+        """The predicted step, in microseconds."""
+        return self.snapshot.step_us
+
+    @property
+    def exposed_us(self) -> float:
+        """Communication that nothing hides, in microseconds."""
+        from pgle.account.snapshot import exposed_us
+
+        return exposed_us(self.snapshot)
+
+    @property
+    def exposed_share(self) -> float:
+        """The same as a share of the step."""
+        return self.exposed_us / self.step_us if self.step_us else 0.0
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What a device needs, by XLA's report."""
+        return self.snapshot.memory_bytes
+
+    @property
+    def collectives(self) -> dict[str, CollectiveFacts]:
+        """Number and bytes of collectives, by ``all-gather over 8``."""
+        return self.snapshot.collectives
+
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        """The collectives that a rank starts in a step, in their order."""
+        from pgle.schedule.launch_order import launch_order
+
+        found = launch_order(self.answer.result.now.module)
+        return tuple(str(found.collectives[start]) for start in found.starts)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A step against its baseline."""
+
+    test: str
+    after: Snapshot
+    before: Snapshot | None  # None: there is no baseline yet
+    changes: tuple[Change, ...]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options."""
+    group = parser.getgroup("pgle", "steps compiled for GPUs that are not there")
+    group.addoption(
+        "--pgle", action="store_true", help="Run tests that use pgle_rehearse."
+    )
+    group.addoption(
+        "--pgle-update", action="store_true", help="Write the baselines anew."
+    )
+    group.addoption(
+        "--pgle-baselines",
+        metavar="DIR",
+        help=f"Folder of all baselines.  [default: {FOLDER} next to each file]",
+    )
+    group.addoption(
+        "--pgle-markdown",
+        metavar="FILE",
+        help="Write what changed as Markdown for a comment on a pull request, and let it pass.",
+    )
+
+
+@pytest.fixture
+def pgle_rehearse(request: pytest.FixtureRequest) -> Callable[..., RehearsedStep]:
+    """Compile a step, and compare it with the test's baseline, if there is one.
+
+    ``pgle_rehearse(step, *args, devices=8, target="h100")``; other options are those of
+    `pgle.rehearse`. ``name`` tells several steps of one test apart.
+    """
+    config = request.config
+    if not config.getoption("--pgle"):
+        pytest.skip("compiles for GPUs: pytest --pgle")
+
+    def rehearse(
+        step: Callable[..., Any] | Sequence[str],
+        *args: Any,
+        name: str = "",
+        **options: Any,
+    ) -> RehearsedStep:
+        found = _rehearsed(step, args, options)
+        path = _baseline_path(request.node, config.getoption("--pgle-baselines"), name)
+        compared = _compared(request.node.nodeid, found.snapshot, path)
+        config.stash.setdefault(_SEEN, []).append(compared)
+        if config.getoption("--pgle-update"):
+            _write(path, found.snapshot)
+        elif compared.changes and not config.getoption("--pgle-markdown"):
+            pytest.fail(_message(compared, _shown(path, config)), pytrace=False)
+        return found
+
+    return rehearse
+
+
+def _rehearsed(
+    step: Callable[..., Any] | Sequence[str],
+    args: Sequence[Any],
+    options: dict[str, Any],
+) -> RehearsedStep:
+    import pgle
+
+    try:
+        answer = pgle.rehearse(step, *args, **options)
+    except pgle.UserError as error:
+        pytest.fail(f"pgle: {error}", pytrace=False)
+    return RehearsedStep(answer, _snapshot(answer.result))
+
+
+def _snapshot(found: Rehearsal) -> Snapshot:
+    """The facts of the step by the user's flags."""
+    from pgle.account import snapshot
+
+    compiled = found.now.compiled
+    module = found.now.module
+    account = found.account
+    parts_us = {part.value: round(us, 3) for part, us in account.parts.items()}
+    return snapshot.Snapshot(
+        module=module.name,
+        target=found.request.target.name,
+        devices=compiled.num_devices,
+        jaxlib=compiled.jaxlib,
+        step_us=round(account.step_us, 3),
+        parts_us=parts_us,
+        memory_bytes=compiled.memory_bytes,
+        collectives=snapshot.collectives_of(module),
+        order=snapshot.order_of(module),
+    )
+
+
+def _baseline_path(node: Any, folder: str | None, name: str) -> Path:
+    """The file of a test's baseline: readable, and the same on every machine."""
+    own = "-".join(filter(None, (node.path.stem, node.name, name)))
+    file = re.sub(r"[^\w.-]+", "-", own).strip("-") + ".json"
+    if folder is not None:
+        return Path(folder) / file
+    return Path(node.path.parent) / FOLDER / file
+
+
+def _compared(test: str, after: Snapshot, path: Path) -> Compared:
+    import pgle
+    from pgle.account import snapshot
+
+    if not path.exists():
+        return Compared(test, after, None, ())
+    try:
+        before = snapshot.from_text(path.read_text("utf-8"), str(path))
+    except pgle.UserError as error:
+        pytest.fail(f"pgle: {error}", pytrace=False)
+    return Compared(test, after, before, snapshot.changes(before, after))
+
+
+def _write(path: Path, found: Snapshot) -> None:
+    from pgle.account import snapshot
+    from pgle.files import write_files
+
+    write_files({path: snapshot.to_text(found)}, force=True)
+
+
+def _shown(path: Path, config: pytest.Config) -> Path:
+    """The path as it is seen from the project's folder."""
+    is_inside = path.is_absolute() and path.is_relative_to(config.rootpath)
+    return path.relative_to(config.rootpath) if is_inside else path
+
+
+def _message(compared: Compared, path: Path) -> str:
+    lines = [f"pgle: the step is not as in {path}"]
+    for item in compared.changes:
+        note = f"  ({item.note})" if item.note else ""
+        lines.append(f"  {item.fact}: {item.before} → {item.after}{note}")
+    lines.append("If that is meant: pytest --pgle --pgle-update")
+    return "\n".join(lines)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say which steps have no baseline, or that they were written."""
+    seen = config.stash.get(_SEEN, [])
+    without = sum(item.before is None for item in seen)
+    if config.getoption("--pgle-update") and seen:
+        terminalreporter.write_line(f"pgle: {len(seen)} baselines written")
+    elif without:
+        terminalreporter.write_line(
+            f"pgle: {without} of {len(seen)} steps have no baseline: "
+            "pytest --pgle --pgle-update writes them"
+        )
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the Markdown, if it is wanted."""
+    file = session.config.getoption("--pgle-markdown")
+    if file:
+        seen = session.config.stash.get(_SEEN, [])
+        Path(file).write_text("\n".join(_markdown(seen)) + "\n", encoding="utf-8")
+
+
+def _markdown(seen: Sequence[Compared]) -> Iterator[str]:
+    """A table for each step, the ones that changed first; figures are estimates."""
+    changed = sum(bool(item.changes) for item in seen)
+    yield f"### pgle: {changed} of {len(seen)} steps changed"
+    for item in sorted(seen, key=lambda item: not item.changes):
+        new = " (new)" if item.before is None else ""
+        yield ""
+        yield f"**{_inline(item.test)}**{new}: {_inline(_summary(item.after))}"
+        if item.changes:
+            yield ""
+            yield "| | base | this change | |"
+            yield "|---|---|---|---|"
+        for change in item.changes:
+            cells = (change.fact, change.before, change.after, change.note)
+            yield f"| {' | '.join(map(_inline, cells))} |"
+    yield ""
+    yield "XLA:GPU compiled these steps without a GPU."
+
+
+def _summary(found: Snapshot) -> str:
+    """A step in one line."""
+    from pgle.account.snapshot import exposed_us
+
+    share = exposed_us(found) / found.step_us if found.step_us else 0.0
+    return (
+        f"{found.module} on {found.devices} × {found.target}: {found.step_us / 1e3:.2f} ms "
+        f"(estimated), {share:.1%} of it exposed communication"
+    )
+
+
+def _inline(text: str) -> str:
+    """A name from outside, which cannot begin a cell or markup."""
+    return re.sub(r"([|<>`*_\\\[\]@])", r"\\\1", " ".join(text.split()))
