@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from pgle.errors import call_it
-from pgle.report.text import console, grid, near
+from pgle.next import Next
+from pgle.report.text import console, grid, in_lines, joined, near
 
 
 @pytest.mark.parametrize(
@@ -64,3 +66,22 @@ def test_a_width_in_which_nothing_can_be_laid_out_is_not_taken(
 ) -> None:
     monkeypatch.setenv("COLUMNS", width)
     assert 30 <= console().width <= 200
+
+
+@dataclass(frozen=True)
+class Head:
+    name: str
+
+
+@dataclass(frozen=True)
+class Tail:
+    steps_us: tuple[float, ...]
+
+
+def test_the_parts_of_a_document_are_one_object_in_their_order() -> None:
+    parts = (Head("jit_step"), Tail((1.0, 2.0)))
+    assert list(joined(*parts).items()) == [("name", "jit_step"), ("steps_us", [1, 2])]
+
+
+def test_what_follows_is_a_line_each_without_the_empty_ones() -> None:
+    assert in_lines("Why.", "", Next.of("tune", "a b")) == "Why.\n  pgle tune 'a b'"
