@@ -87,7 +87,7 @@ def predict_page(found: Predicted) -> Page:
     return Page(
         title=f"pgle predict: {found.module.name}",
         identity=_predict_identity(found),
-        verdict=_step_words(prediction),
+        verdict=_verdict(found),
         table=_step_table(found),
         actions=account.actions(found.account),
         notes=notes,
@@ -128,6 +128,16 @@ def _limits(prediction: Prediction) -> Section:
     not_modelled = (f"Not modelled: {line}." for line in prediction.not_modelled)
     lines = (_contended(prediction), *uncertain, *not_modelled)
     return Section("limits", "What is not known", tuple(map(Prose, lines)))
+
+
+def _verdict(found: Predicted) -> str:
+    """The step in one line, and what would shorten it most."""
+    words = _step_words(found.prediction)
+    lever = found.account.lever
+    if lever is None or found.prediction.lower_bound:
+        return words
+    saves = figures.share(found.account.share(lever.rank_us))
+    return f"{words}; {lever.title[:1].lower()}{lever.title[1:]}: saves {saves}"
 
 
 def _step_words(prediction: Prediction) -> str:

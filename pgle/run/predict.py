@@ -11,22 +11,24 @@ from pathlib import Path
 
 from attrs import evolve
 
-from pgle.account.scheduled import account_of_schedule
+from pgle.account.scheduled import PlannedMemory, account_of_schedule
 from pgle.account.value import Account, StepBase
+from pgle.analyze.analysis import find_memory
 from pgle.costs.estimate.known import unmodelled_warnings
 from pgle.costs.estimate.unknown import assumed_warnings
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import effective_costs
 from pgle.errors import UserError
-from pgle.files import AnyPath
+from pgle.files import AnyPath, as_path, read_bytes
 from pgle.requests.predictions import Predict
 from pgle.run.compare import timed_steps
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.target import TargetFrom, gpu_of
 from pgle.schedule.predict import Prediction, predict
 from pgle.xla.hlo.dumps import no_match, read_scheduled
-from pgle.xla.hlo.module import Module
-from pgle.xla.targets import Hardware, load_target
+from pgle.xla.hlo.module import MAX_HLO_BYTES, Module
+from pgle.xla.hlo.proto import buffers_from_bytes
+from pgle.xla.targets import BUILT_IN, Hardware, load_target
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Predicted:
             self.module,
             self.prediction,
             self.hardware,
+            memory=_planned(self.module, self.hardware),
             base=StepBase.SCHEDULED,
             timed=None if self.run is None else timed_steps(self.run),
         )
@@ -114,6 +117,20 @@ def _stage_of(path: AnyPath) -> tuple[AnyPath, str]:
         if (dump := run.stage(name).rank().hlo).is_dir():
             return dump, name
     return path, ""
+
+
+def _planned(module: Module, hardware: Hardware) -> PlannedMemory:
+    """Device memory by XLA's plan in the module's dump; nothing where it has none."""
+    path = as_path(module.source)
+    if not path.is_file():
+        return PlannedMemory()
+    plan = buffers_from_bytes(read_bytes(path, max_bytes=MAX_HLO_BYTES))
+    if plan is None:
+        return PlannedMemory()
+    has_size = hardware.name in BUILT_IN
+    device_bytes = load_target(hardware.name).memory_bytes if has_size else None
+    memory = find_memory(module, plan, device_bytes)
+    return PlannedMemory(plan.peak_bytes, memory.limit_bytes)
 
 
 def account_of_run(run: RunDirectory) -> Account | None:

@@ -196,3 +196,11 @@ def test_another_generation_than_that_of_the_dump_is_a_warning(
     )
     same = predicted(capsys, PAX / "proc0" / "dump", "--target", "a100")
     assert not any("generation" in line for line in same["warnings"])
+
+
+def test_the_verdict_names_the_largest_lever(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    dump = ROOT / "testdata" / "pax_fsdp4" / "proc0" / "dump"
+    assert run(["predict", str(dump), "--target", "a100"]) == 0
+    assert "; fuse the attention: saves 4" in capsys.readouterr().out.splitlines()[1]
