@@ -28,13 +28,14 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     jax.config.update(QUICK, False)
 
 
-def arguments(dtype: Any = jnp.float32) -> list[Any]:
-    shapes = ((LAYERS, WIDTH, WIDTH), (BATCH, WIDTH))
+def arguments(shapes: Any, dtype: Any) -> list[Any]:
     return [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
 
 
 class Program:
     """A training step whose alternative multiplies activations by a number."""
+
+    shapes: Any = ((LAYERS, WIDTH, WIDTH), (BATCH, WIDTH))
 
     def __init__(self, factor: float = 1.0, precision: Any = None) -> None:
         self.factor = factor
@@ -58,7 +59,7 @@ class Program:
         found: list[dict[str, Any]] = []
         made = values.Values(jax, self.use, found.append, precision)
         made.see_gradients()
-        made.compare(self.step, arguments(dtype), {})
+        made.compare(self.step, arguments(self.shapes, dtype), {})
         return ComparedValues(**found[0])
 
     def use(self, is_on: bool) -> None:
@@ -70,6 +71,26 @@ def test_the_same_program_has_no_difference_at_a_small_size() -> None:
     assert (found.difference, found.why) == (0.0, "")
     assert found.sizes == "32 → 1, 24 → 16"
     assert (found.seen, found.results) == (2, 2)
+
+
+def test_results_that_are_zero_prove_nothing() -> None:
+    program = Program()
+    program.step = lambda ws, x: (0 * ws, 0 * x.sum())  # type: ignore[method-assign]
+    assert "zero" in program.compared().why
+
+
+def test_a_vocabulary_of_one_word_becomes_two() -> None:
+    def step(table: Any, x: Any) -> Any:
+        def loss(table: Any) -> Any:
+            chances = jax.nn.log_softmax(jnp.dot(x, table.T))
+            return -chances[:, 0].mean()
+
+        return table, jax.value_and_grad(loss)(table)
+
+    program = Program()
+    program.step = step  # type: ignore[method-assign]
+    program.shapes = ((512, WIDTH), (BATCH, WIDTH))
+    assert program.compared().sizes == "512 → 2, 32 → 2, 24 → 16"
 
 
 def test_another_scale_is_no_rounding() -> None:

@@ -15,12 +15,16 @@ MOST_OPERATIONS = 1e11  # of one execution: about 3 CPU seconds
 MOST_TRIED = 8  # sizes that are made small, the largest first
 LEAST_SIZE = 8  # a smaller one stays
 SMALL = 16  # what becomes of a size
-ALONE = 1  # of one that only counts arrays along their first axis: a batch, layers
-WORDS = 8  # random integers are smaller: tokens, classes
+FEW = (1, 2)
+"""What becomes of a size that only counts arrays along their first axis: a batch, layers, a
+vocabulary. The second is tried if the first compares nothing: of one word every loss is zero.
+"""
+WORDS = 2  # random integers are smaller: tokens, classes
 TOLERANCE = 4.0
 """Roundings that may add up. Both programs round as many values, at other places."""
 
 LOOSEST = 0.25  # tolerance with which a comparison still says something
+SAYS_NOTHING = "rounding changes its results too much, or they are zero"
 
 ROUNDED_TO = {"tensorfloat32": (8, 10)}
 """Bits of exponent and mantissa that a precision of products keeps of f32."""
@@ -103,11 +107,20 @@ class Values:
     def _compared(self, function, args, options):
         tree = self._jax.tree_util
         leaves, structure = tree.tree_flatten((args, options))
-        step = _Step(self._jax, function, leaves, structure)
+        found = {}
+        for few in FEW:
+            step = _Step(self._jax, function, leaves, structure)
+            found = self._at_size(step, few)
+            if found.get("why") != SAYS_NOTHING:
+                break
+        return found
+
+    def _at_size(self, step, few):
+        """Compare with arguments of which at most `few` are counted along a first axis."""
         with SetAside(), _Unsharded(self._jax):
             try:
                 self._use(False)
-                step.shrink()
+                step.shrink(few)
                 values = step.values()
                 before, nudged = self._with_noise(step, values)
                 if not _are_finite(before):  # it takes roots, as of second moments
@@ -178,14 +191,17 @@ class Values:
                 noise = _apart(one, moved)
                 if difference is None or noise is None:
                     return {"why": "its results are not finite at a small size"}
+                if not (one.any() or other.any()):  # zeros are equal whatever made them
+                    continue
                 tolerance = TOLERANCE * max(unit, noise)
                 if tolerance > LOOSEST:
                     continue
                 compared[name] += 1
                 if difference / tolerance > worst["difference"] / worst["tolerance"]:
                     worst = {"difference": difference, "tolerance": tolerance}
-        if not any(compared.values()):
-            return {"why": "rounding its arguments changes all results too much"}
+        is_flat = before[0] and not any(item.any() for item in before[0])
+        if is_flat or not any(compared.values()):
+            return {"why": SAYS_NOTHING}
         left = sum(map(len, before)) - sum(compared.values())
         return dict(worst, unit=unit, noisy=left, sizes=step.shown(), **compared)
 
@@ -220,7 +236,7 @@ class _Step:
         args, options = self._jax.tree_util.tree_unflatten(self._structure, leaves)
         return self._function(*args, **options)
 
-    def shrink(self):
+    def shrink(self, few):
         """Make each size small with which the function still traces."""
         axes = {}
         for array in self.arrays():
@@ -228,7 +244,7 @@ class _Step:
                 axes.setdefault(size, set()).add(axis)
         wanted = sorted((size for size in axes if size >= LEAST_SIZE), reverse=True)
         for size in wanted[:MOST_TRIED]:
-            self._sizes[size] = ALONE if axes[size] == {0} else min(SMALL, size)
+            self._sizes[size] = few if axes[size] == {0} else min(SMALL, size)
             try:
                 self._jax.eval_shape(lambda arrays: self.call(arrays), self.arrays())
             except Exception:  # of the function, which does not take this size
