@@ -50,7 +50,9 @@ LOCAL = (
     "cached",
     "complete",
     "quiet_s",
-)  # parameters of commands and of what writes
+    "executor",
+)
+"""Parameters of commands, of what writes, and of what opens a connection."""
 WRITES = {"dump", "file", "files", "dir", "directory", "path", "to", "from", "results"}
 """Words in the names of XLA flags that name a file."""
 STARTS = "starts a program, and this server starts none"

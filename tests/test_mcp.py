@@ -439,6 +439,17 @@ def test_calls_that_are_refused(
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize("tool", ["tune", "scale"])
+def test_no_tool_opens_a_connection(tool: str, folder: Path) -> None:
+    given = {"step" if tool == "tune" else "build": [MODULE]}
+    elsewhere = {**given, "executor": "dask://host:8786"}
+    for programs in (False, True):
+        assert checked(folder, tool, given, programs) == given
+        with pytest.raises(pgle.UserError, match="'executor' was unexpected"):
+            checked(folder, tool, elsewhere, programs)
+    assert not any("executor" in arguments(name)["properties"] for name in TOOLS)
+
+
 def test_one_path_may_stand_for_a_list(folder: Path) -> None:
     assert checked(
         folder, "compare", {"base": "run.log", "new": ["job/../run.log"]}
