@@ -87,10 +87,10 @@ _WORDINGS = (
     (WORK, rf"{_WORK}{_PER_SECOND}"),
     (AMOUNT, rf"{_WORK}_per_(?:step|batch)"),
     (TOTAL, rf"(?:total|num|consumed)_(?:input_)?{_WORK}(?:_seen)?"),
-    (LOSS, "loss"),
 )
 _FORMS = [(kind, re.compile(rf"(?:^|[/_]){wording}$")) for kind, wording in _WORDINGS]
 """How the name of a metric ends, by what it holds."""
+_FORMS.append((LOSS, re.compile(r"(?:^|/)(?:train_)?loss$")))  # not a part: `aux_loss`
 _OTHER = re.compile(
     r"(?:^|[/_])(?:eval|val|valid|validation|test)(?:[/_]|$)|__m(?:in|ax)$"
     r"|per_(?:device|gpu|chip|core)"
@@ -174,9 +174,11 @@ def table_points(
             continue
         yield Point("", number, at_s, math.nan)  # of its clock
         for name in listed:
-            value = number_of(row.get(name))
-            if value is not None:  # other metrics have the line
-                yield Point(name, number, at_s, value)
+            cell = row.get(name)
+            if cell is None or not str(cell).strip():  # other metrics have the line
+                continue
+            value = number_of(cell)
+            yield Point(name, number, at_s, math.nan if value is None else value)
 
 
 def _seconds_at(stamp: float | None) -> float | None:
@@ -215,15 +217,30 @@ def step_rows(
             done = _work_of_steps(measure, measures, by_metric, source)
         counted = [point for point in kept if point.step in done]
         times = [(point.step, done[point.step] / point.value) for point in counted]
-    losses: dict[float | None, float] = {}
-    for item in measures:
-        if item.kind == LOSS:
-            losses = {point.step: point.value for point in by_metric[item.metric]}
+    losses = {point.step: point.value for point in _losses(measures, by_metric, source)}
     rows = [
         {"step": step, "seconds": seconds, "loss": losses.get(step)}
         for step, seconds in times
     ]
     return rows, note
+
+
+def _losses(
+    measures: Sequence[Measure], by_metric: Mapping[str, Sequence[Point]], source: str
+) -> Sequence[Point]:
+    """The points of the loss; none if there is none.
+
+    A single value beside a longer one is the mean of a run, as transformers logs ``train_loss``.
+    Raises `UserError` if several losses are left.
+    """
+    found = [item.metric for item in measures if item.kind == LOSS]
+    longer = [name for name in found if len(by_metric[name]) > 1]
+    kept = longer or found
+    if len(kept) > 1:
+        names = some([repr(name) for name in kept], 4)
+        what = f"several columns hold the loss: {names}"
+        raise UserError(what, where=source, remedy="keep one, of one run")
+    return by_metric[kept[0]] if kept else ()
 
 
 def _work_of_steps(

@@ -81,6 +81,21 @@ def test_a_history_of_wandb_whose_lines_have_other_metrics_too(tmp_path: Path) -
     assert series.malformed == ()
 
 
+@pytest.mark.parametrize("cell", ["NaN", "Infinity", "diverged"])
+def test_a_loss_that_is_no_number_is_recorded(cell: str, tmp_path: Path) -> None:
+    text = f"_step,step_time_s,loss\n0,0.2,2.5\n1,0.2,{cell}\n2,0.2,\n"
+    (series,) = read_runs(str(table(tmp_path, text)))
+    assert series.loss[:2].tolist() == [2.5, np.inf]
+    assert np.isnan(series.loss[2])
+
+
+def test_the_loss_is_the_whole_one(tmp_path: Path) -> None:
+    text = "_step,step_time_s,train/loss,z_loss,train/aux_loss,train/train_loss\n"
+    text += "0,0.2,2.5,1,2,\n1,0.2,2.4,1,2,2.45\n"
+    (series,) = read_runs(str(table(tmp_path, text)))
+    assert series.loss.tolist() == [2.5, 2.4]
+
+
 def test_metrics_of_mlflow_a_line_each(tmp_path: Path) -> None:
     text = "key,value,timestamp,step\n"
     text += "step_time_ms,200,1700000000000,0\nloss,3.5,1700000000001,0\n"
@@ -116,6 +131,10 @@ def test_tokens_per_second_with_the_tokens_of_a_step(text: str, tmp_path: Path) 
         ("step,tokens/s\n1,4000\n", "add a column tokens_per_step"),
         ("step,step_duration\n1,4\n", "'step_duration' has no unit: s or ms?"),
         ("step,a - step_time_s,b - step_time_s\n1,4,4\n", "keep one, of one run"),
+        (
+            "_step,step_time_s,loss,train/loss\n1,4,2,3\n",
+            "the loss: 'loss', 'train/loss'",
+        ),
         (
             "run_id,key,value,step\nA,step_time_s,1,1\nB,step_time_s,2,1\n",
             "several columns hold step times: 'A - step_time_s', 'B - step_time_s'",
