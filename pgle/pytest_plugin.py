@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FOLDER = "pgle_baselines"  # next to the test's file
 
-_SEEN = pytest.StashKey[list["Compared"]]()
+_PROPERTY = "pgle"  # of a test's report: the steps that it compared
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,12 +74,21 @@ class RehearsedStep:
 
 @dataclass(frozen=True)
 class Compared:
-    """A step against its baseline."""
+    """A step against its baseline, in words that a worker of pytest-xdist can send."""
 
     test: str
-    after: Snapshot
-    before: Snapshot | None  # None: there is no baseline yet
-    changes: tuple[Change, ...]
+    path: str  # of the baseline
+    summary: str
+    is_new: bool  # there is no baseline yet
+    changes: tuple[Change, ...] = ()
+
+    @classmethod
+    def from_property(cls, value: dict[str, Any]) -> Compared:
+        """The inverse of `dataclasses.asdict`."""
+        from pgle.account.snapshot import Change
+
+        changes = tuple(Change(**item) for item in value["changes"])
+        return cls(**{**value, "changes": changes})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -103,6 +112,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse options that cannot work, and collect what tests or workers of xdist compare."""
+    is_on = config.getoption("--pgle")
+    for option in ("--pgle-markdown", "--pgle-update"):
+        if config.getoption(option) and not is_on:
+            raise pytest.UsageError(f"{option} compiles no step without --pgle: add it")
+    file = config.getoption("--pgle-markdown")
+    if file and Path(file).is_dir():
+        raise pytest.UsageError(f"--pgle-markdown {file} is a folder: name a file")
+    if file and not Path(file).parent.is_dir():
+        folder = Path(file).parent
+        raise pytest.UsageError(
+            f"--pgle-markdown {file}: no folder {folder}: mkdir -p {folder}"
+        )
+    if is_on and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Report(config), "pgle-report")
+
+
 @pytest.fixture
 def pgle_rehearse(request: pytest.FixtureRequest) -> Callable[..., RehearsedStep]:
     """Compile a step, and compare it with the test's baseline, if there is one.
@@ -123,7 +150,7 @@ def pgle_rehearse(request: pytest.FixtureRequest) -> Callable[..., RehearsedStep
         found = _rehearsed(step, args, options)
         path = _baseline_path(request.node, config.getoption("--pgle-baselines"), name)
         compared = _compared(request.node.nodeid, found.snapshot, path)
-        config.stash.setdefault(_SEEN, []).append(compared)
+        request.node.user_properties.append((_PROPERTY, asdict(compared)))
         if config.getoption("--pgle-update"):
             _write(path, found.snapshot)
         elif compared.changes and not config.getoption("--pgle-markdown"):
@@ -181,13 +208,15 @@ def _compared(test: str, after: Snapshot, path: Path) -> Compared:
     import pgle
     from pgle.account import snapshot
 
+    summary = _summary(after)
     if not path.exists():
-        return Compared(test, after, None, ())
+        return Compared(test, str(path), summary, is_new=True)
     try:
         before = snapshot.from_text(path.read_text("utf-8"), str(path))
     except pgle.UserError as error:
         pytest.fail(f"pgle: {error}", pytrace=False)
-    return Compared(test, after, before, snapshot.changes(before, after))
+    changes = snapshot.changes(before, after)
+    return Compared(test, str(path), summary, is_new=False, changes=changes)
 
 
 def _write(path: Path, found: Snapshot) -> None:
@@ -212,25 +241,39 @@ def _message(compared: Compared, path: Path) -> str:
     return "\n".join(lines)
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say which steps have no baseline, or that they were written."""
-    seen = config.stash.get(_SEEN, [])
-    without = sum(item.before is None for item in seen)
-    if config.getoption("--pgle-update") and seen:
-        terminalreporter.write_line(f"pgle: {len(seen)} baselines written")
-    elif without:
-        terminalreporter.write_line(
-            f"pgle: {without} of {len(seen)} steps have no baseline: "
-            "pytest --pgle --pgle-update writes them"
-        )
+class _Report:
+    """What the tests compared. Workers of pytest-xdist only send it, with their reports."""
 
+    def __init__(self, config: pytest.Config) -> None:
+        file = config.getoption("--pgle-markdown")
+        self.is_update = bool(config.getoption("--pgle-update"))
+        self.file = Path(file).resolve() if file else None
+        self.seen: dict[str, Compared] = {}  # by baseline: each phase reports it again
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the Markdown, if it is wanted."""
-    file = session.config.getoption("--pgle-markdown")
-    if file:
-        seen = session.config.stash.get(_SEEN, [])
-        Path(file).write_text("\n".join(_markdown(seen)) + "\n", encoding="utf-8")
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Collect the steps of a test."""
+        for name, value in report.user_properties:
+            if name == _PROPERTY:
+                compared = Compared.from_property(cast("dict[str, Any]", value))
+                self.seen[compared.path] = compared
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Say which steps have no baseline, or that they were written."""
+        count = len(self.seen)
+        without = sum(item.is_new for item in self.seen.values())
+        if self.is_update and count:
+            terminalreporter.write_line(f"pgle: {count} baselines written")
+        elif without:
+            terminalreporter.write_line(
+                f"pgle: {without} of {count} steps have no baseline: "
+                "pytest --pgle --pgle-update writes them"
+            )
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the Markdown, if it is wanted."""
+        if self.file is not None:
+            lines = _markdown(tuple(self.seen.values()))
+            self.file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _markdown(seen: Sequence[Compared]) -> Iterator[str]:
@@ -238,9 +281,9 @@ def _markdown(seen: Sequence[Compared]) -> Iterator[str]:
     changed = sum(bool(item.changes) for item in seen)
     yield f"### pgle: {changed} of {len(seen)} steps changed"
     for item in sorted(seen, key=lambda item: not item.changes):
-        new = " (new)" if item.before is None else ""
+        new = " (new)" if item.is_new else ""
         yield ""
-        yield f"**{_inline(item.test)}**{new}: {_inline(_summary(item.after))}"
+        yield f"**{_inline(item.test)}**{new}: {_inline(item.summary)}"
         if item.changes:
             yield ""
             yield "| | base | this change | |"

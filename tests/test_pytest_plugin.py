@@ -121,6 +121,47 @@ def test_a_changed_step_is_a_table_for_the_reviewer(
     assert "| step | 1.00 ms | 1.10 ms | +10.0% |" in text
 
 
+def test_workers_of_xdist_report_what_changed(
+    pytester: pytest.Pytester, compiler: Compiler
+) -> None:
+    pytester.makeconftest(
+        "import pgle\n"
+        "from tests.test_pytest_plugin import Compiler\n"
+        "pgle.rehearse = Compiler(step_us=1100.0)\n"
+    )
+    written = run_tests(pytester, "--pgle", "--pgle-update", "-n", "1")
+    written.stdout.fnmatch_lines(["pgle: 1 baselines written"])
+    kept = Path(
+        "pgle_baselines/test_workers_of_xdist_report_what_changed-test_step.json"
+    )
+    kept.write_text(kept.read_text("utf-8").replace("1100.0", "1000.0"), "utf-8")
+    found = run_tests(pytester, "--pgle", "--pgle-markdown", "change.md", "-n", "1")
+    found.assert_outcomes(passed=2)
+    text = Path("change.md").read_text("utf-8")
+    assert text.startswith("### pgle: 1 of 1 steps changed\n")
+    assert "| step | 1.00 ms | 1.10 ms | +10.0% |" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--pgle-markdown", "a.md"],
+            "*--pgle-markdown compiles no step without --pgle*",
+        ),
+        (["--pgle-update"], "*--pgle-update compiles no step without --pgle*"),
+        (["--pgle", "--pgle-markdown", "none/a.md"], "*no folder none: mkdir -p none"),
+        (["--pgle", "--pgle-markdown", "."], "*is a folder: name a file"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(
+    pytester: pytest.Pytester, words: list[str], message: str
+) -> None:
+    found = run_tests(pytester, *words)
+    assert found.ret == pytest.ExitCode.USAGE_ERROR
+    found.stderr.fnmatch_lines([message])
+
+
 def test_an_assertion_of_the_test_decides_too(
     pytester: pytest.Pytester, compiler: Compiler
 ) -> None:
