@@ -87,7 +87,8 @@ def _table(folder: Path) -> Iterator[str]:
             for item in record["upgrades"]:
                 yield _row(record, item)
             for release, why in record["failed"].items():
-                yield f"| {program[0]} | {flags} | {release} | {why} | | | | |"
+                cause = why.partition("; the whole log")[0]  # without a folder of here
+                yield f"| {program[0]} | {flags} | {release} | {cause} | | | | |"
     yield ""
     yield f"Not run: {', '.join(missing) or 'nothing'}."
 
