@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FOLDER = "pgle_baselines"  # next to the test's file
 
+_USED = pytest.StashKey[dict[Path, str]]()  # baselines, and the tests that use them
 _PROPERTY = "pgle"  # of a test's report: the steps that it compared
 
 
@@ -140,6 +141,7 @@ def pgle_rehearse(request: pytest.FixtureRequest) -> Callable[..., RehearsedStep
     config = request.config
     if not config.getoption("--pgle"):
         pytest.skip("compiles for GPUs: pytest --pgle")
+    own: set[Path] = set()  # baselines of this run of the test, which may be run again
 
     def rehearse(
         step: Callable[..., Any] | Sequence[str],
@@ -147,8 +149,16 @@ def pgle_rehearse(request: pytest.FixtureRequest) -> Callable[..., RehearsedStep
         name: str = "",
         **options: Any,
     ) -> RehearsedStep:
-        found = _rehearsed(step, args, options)
         path = _baseline_path(request.node, config.getoption("--pgle-baselines"), name)
+        test = config.stash.setdefault(_USED, {}).setdefault(path, request.node.nodeid)
+        if path in own or test != request.node.nodeid:
+            shown = _shown(path, config)
+            pytest.fail(
+                f"pgle: two steps have one baseline; give name=…: {shown} is of {test}",
+                pytrace=False,
+            )
+        own.add(path)
+        found = _rehearsed(step, args, options)
         compared = _compared(request.node.nodeid, found.snapshot, path)
         request.node.user_properties.append((_PROPERTY, asdict(compared)))
         if config.getoption("--pgle-update"):
@@ -196,12 +206,19 @@ def _snapshot(found: Rehearsal) -> Snapshot:
 
 
 def _baseline_path(node: Any, folder: str | None, name: str) -> Path:
-    """The file of a test's baseline: readable, and the same on every machine."""
-    own = "-".join(filter(None, (node.path.stem, node.name, name)))
+    """The file of a test's baseline: readable, and the same on every machine.
+
+    A folder of all baselines needs the folder of the test in the name, too.
+    """
+    test_file, _, test = node.nodeid.partition("::")
+    if folder is None:
+        test_file = node.path.name
+    stem = test_file.removesuffix(node.path.suffix)
+    own = "-".join(filter(None, (stem, test, name)))
     file = re.sub(r"[^\w.-]+", "-", own).strip("-") + ".json"
-    if folder is not None:
-        return Path(folder) / file
-    return Path(node.path.parent) / FOLDER / file
+    if folder is None:
+        return Path(node.path.parent) / FOLDER / file
+    return Path(folder) / file
 
 
 def _compared(test: str, after: Snapshot, path: Path) -> Compared:

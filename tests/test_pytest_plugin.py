@@ -162,6 +162,54 @@ def test_options_that_cannot_work_are_refused(
     found.stderr.fnmatch_lines([message])
 
 
+METHODS = """
+class TestA:
+    def test_step(self, pgle_rehearse):
+        pgle_rehearse(["a"])
+
+class TestB:
+    def test_step(self, pgle_rehearse):
+        pgle_rehearse(["b"])
+"""
+
+
+def test_steps_of_two_classes_or_folders_have_their_own_baselines(
+    pytester: pytest.Pytester, compiler: Compiler
+) -> None:
+    for folder in ("a", "b"):
+        Path(folder).mkdir()
+        Path(folder, "test_s.py").write_text(METHODS, "utf-8")
+    words = ("--pgle", "--pgle-update", "--pgle-baselines", "kept", "a", "b")
+    found = run_tests(pytester, *words, "--import-mode=importlib")
+    found.assert_outcomes(passed=4)
+    assert sorted(path.name for path in Path("kept").iterdir()) == [
+        "a-test_s-TestA-test_step.json",
+        "a-test_s-TestB-test_step.json",
+        "b-test_s-TestA-test_step.json",
+        "b-test_s-TestB-test_step.json",
+    ]
+
+
+def test_a_second_step_of_a_test_needs_a_name(
+    pytester: pytest.Pytester, compiler: Compiler
+) -> None:
+    pytester.makepyfile(
+        test_twice="""
+        import pytest
+
+        @pytest.mark.parametrize("name", ["", "second"])
+        def test_step(pgle_rehearse, name):
+            pgle_rehearse(["a"])
+            pgle_rehearse(["b"], name=name)
+        """
+    )
+    found = run_tests(pytester, "--pgle", "test_twice.py")
+    found.assert_outcomes(passed=1, failed=1)
+    found.stdout.fnmatch_lines(
+        ["pgle: two steps have one baseline; give name=…: pgle_baselines/test_twice-*"]
+    )
+
+
 def test_an_assertion_of_the_test_decides_too(
     pytester: pytest.Pytester, compiler: Compiler
 ) -> None:
