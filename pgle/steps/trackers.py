@@ -44,6 +44,7 @@ TIME_KEYS: Mapping[str, float] = {
 }
 """Names of a step time and seconds per unit, in order of preference."""
 STEP_KEYS = ("step", "global_step", "iteration", "iter")
+NO_UNIT = "step_time"  # seconds in a file of ours; a tracker's may be in any unit
 EXPORTED_STEPS = {"_step", "Step"}  # a column of wandb and of TensorBoard
 CLOCKS = ("timestamp", "wall_time", "runtime")  # of a table, the surest first
 MOST_SECONDS = 1e11  # since the epoch; a larger time stamp is in milliseconds
@@ -56,6 +57,7 @@ class Point(NamedTuple):
     step: float | None  # None: not said
     at_s: float | None  # when it was recorded, in seconds since some moment
     value: float
+    run: str = ""  # of a table that names it
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +93,14 @@ _WORDINGS = (
 _FORMS = [(kind, re.compile(rf"(?:^|[/_]){wording}$")) for kind, wording in _WORDINGS]
 """How the name of a metric ends, by what it holds."""
 _FORMS.append((LOSS, re.compile(r"(?:^|/)(?:train_)?loss$")))  # not a part: `aux_loss`
+EVALUATION = ("eval", "evaluation", "val", "valid", "validation", "test")
+_ELSEWHERE = re.compile(rf"(?:^|[/_])(?:{'|'.join(EVALUATION)})(?:[/_]|$)|^system/")
+"""Metrics that are recorded at other moments than training steps."""
 _OTHER = re.compile(
-    r"(?:^|[/_])(?:eval|val|valid|validation|test)(?:[/_]|$)|__m(?:in|ax)$"
-    r"|per_(?:device|gpu|chip|core)"
+    rf"{_ELSEWHERE.pattern}|__m(?:in|ax)$"
+    r"|per_(?:device|gpu|chip|core)|(?:^|[/_])(?:device|gpu|chip|core)/"
 )
-"""Metrics of other steps than those of training, of one device, and bounds that wandb draws."""
+"""These, metrics of one device, and bounds that wandb draws."""
 
 
 def plain_name(metric: str) -> str:
@@ -114,7 +119,7 @@ def measure_of(metric: str) -> Measure | None:
     name = plain_name(metric)
     if _OTHER.search(name):
         return None
-    if metric in TIME_KEYS:
+    if metric in TIME_KEYS and metric != NO_UNIT:
         return Measure(metric, TIME, TIME_KEYS[metric])
     for kind, form in _FORMS:
         if (found := form.search(name)) is not None:
@@ -163,22 +168,23 @@ def table_points(
     run = columns.get("run_id") or columns.get("run_uuid") or columns.get("run")
     listed = [name for name in names if measure_of(name) is not None]
     for row in rows:
+        of_run = "" if run is None else row.get(run) or ""
         number = number_of(row.get(step))
         at_s = _seconds_at(number_of(row.get(clock)))
         if "value" in columns:
             value = number_of(row[columns["value"]])
             name = tag if metric is None else str(row[metric])
-            if run is not None:  # two runs are not one
-                name = f"{row[run]} - {name}"
-            yield Point(name, number, at_s, math.nan if value is None else value)
+            value = math.nan if value is None else value
+            yield Point(name, number, at_s, value, of_run)
             continue
-        yield Point("", number, at_s, math.nan)  # of its clock
+        yield Point("", number, at_s, math.nan, of_run)  # of its clock
         for name in listed:
             cell = row.get(name)
             if cell is None or not str(cell).strip():  # other metrics have the line
                 continue
             value = number_of(cell)
-            yield Point(name, number, at_s, math.nan if value is None else value)
+            value = math.nan if value is None else value
+            yield Point(name, number, at_s, value, of_run)
 
 
 def _seconds_at(stamp: float | None) -> float | None:
@@ -193,18 +199,27 @@ def step_rows(
     """A row for each step, with ``step``, ``seconds`` and ``loss``; and a note on how they were
     taken, if they were no step times.
 
-    Raises `UserError` if nothing says how long a step took, or if its unit is not clear.
+    Raises `UserError` if nothing says how long a step took, if its unit is not clear, or if there
+    are several runs.
     """
     by_metric: dict[str, list[Point]] = {}
+    runs: dict[str, None] = {}
     for point in points:
         by_metric.setdefault(point.metric, []).append(point)
+        if point.run:
+            runs[point.run] = None
+    if len(runs) > 1:
+        what = f"holds several runs: {some([repr(name) for name in runs], 4)}"
+        raise UserError(what, where=source, remedy="keep one")
     known = map(measure_of, by_metric)
     measures = [measure for measure in known if measure is not None]
     measure = _chosen(measures, source)
+    of_loss = _losses(measures, by_metric, source)
+    losses = {point.step: point.value for point in of_loss}
     note: str | None = None
     if measure is None:
         note = "step times are the times between its lines"
-        times = _between(by_metric, source)
+        times = _between(of_loss, by_metric, source)
     elif measure.kind == TIME:
         unit_s = measure.unit_s or math.nan
         kept = by_metric[measure.metric]
@@ -217,7 +232,6 @@ def step_rows(
             done = _work_of_steps(measure, measures, by_metric, source)
         counted = [point for point in kept if point.step in done]
         times = [(point.step, done[point.step] / point.value) for point in counted]
-    losses = {point.step: point.value for point in _losses(measures, by_metric, source)}
     rows = [
         {"step": step, "seconds": seconds, "loss": losses.get(step)}
         for step, seconds in times
@@ -262,16 +276,27 @@ def _work_of_steps(
 
 
 def _between(
-    by_metric: Mapping[str, Sequence[Point]], source: str
+    of_loss: Sequence[Point], by_metric: Mapping[str, Sequence[Point]], source: str
 ) -> list[tuple[float | None, float]]:
-    """The time from line to line, per step; of the metric that has the most lines."""
-    points = max(by_metric.values(), key=len, default=())
-    found = _rises(points, [point.at_s for point in points])
+    """The time from line to line, per step.
+
+    The lines of the loss, else all lines of a table, else those of the longest metric that is
+    recorded while the program trains.
+    """
+    steady = [by_metric[name] for name in by_metric if not _is_elsewhere(name)]
+    longest = max(steady, key=len, default=())
+    found: list[tuple[float | None, float]] = []
+    for points in (of_loss, by_metric.get("", ()), longest):
+        found = found or _rises(points, [point.at_s for point in points])
     if not found:
         names = some([repr(name) for name in by_metric], 6) or "there is none"
         what = f"no metric says how long a step takes: {names}"
         raise UserError(what, where=source, remedy="log step_time_s")
     return found
+
+
+def _is_elsewhere(metric: str) -> bool:
+    return _ELSEWHERE.search(plain_name(metric)) is not None
 
 
 def _rises(

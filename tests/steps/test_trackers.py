@@ -57,6 +57,8 @@ def test_a_name_says_what_it_holds(name: str, kind: str, unit_s: float | None) -
         "run - step_time_s__MIN",
         "_runtime",
         "checkpoint_time_s",
+        "throughput/device/tokens_per_sec",  # Composer
+        "system/step_time_s",  # mlflow
     ],
 )
 def test_other_names_hold_no_step_time(name: str) -> None:
@@ -130,6 +132,11 @@ def test_tokens_per_second_with_the_tokens_of_a_step(text: str, tmp_path: Path) 
     [
         ("step,tokens/s\n1,4000\n", "add a column tokens_per_step"),
         ("step,step_duration\n1,4\n", "'step_duration' has no unit: s or ms?"),
+        ("_step,step_time\n1,200\n", "rename it to step_time_s or step_time_ms"),
+        (
+            "run_id,key,value,timestamp,step\nA,loss,3,1,1\nB,loss,3,2,1\n",
+            "several runs: 'A', 'B'; keep one",
+        ),
         ("step,a - step_time_s,b - step_time_s\n1,4,4\n", "keep one, of one run"),
         (
             "_step,step_time_s,loss,train/loss\n1,4,2,3\n",
@@ -137,7 +144,7 @@ def test_tokens_per_second_with_the_tokens_of_a_step(text: str, tmp_path: Path) 
         ),
         (
             "run_id,key,value,step\nA,step_time_s,1,1\nB,step_time_s,2,1\n",
-            "several columns hold step times: 'A - step_time_s', 'B - step_time_s'",
+            "several runs: 'A', 'B'; keep one",
         ),
     ],
 )
@@ -168,6 +175,13 @@ def test_without_a_step_time_the_clock_between_lines_counts(tmp_path: Path) -> N
     (series,) = read_runs(str(path))
     assert series.step_time_s.tolist() == [0.2, 0.1]
     assert "step times are the times between its lines" in series.warnings[0]
+
+
+def test_the_loss_is_the_clock_before_metrics_of_the_system(tmp_path: Path) -> None:
+    text = "key,value,timestamp,step\n"
+    text += "".join(f"loss,3,{1.7e9 + 0.5 * at},{at}\n" for at in range(3))
+    text += "".join(f"system/cpu,5,{1.7e9 + 10 * at},{at}\n" for at in range(5))
+    assert seconds(table(tmp_path, text)) == [0.5, 0.5]
 
 
 def events(folder: Path, metrics: dict[str, list[float]], every_s: float = 0.5) -> Path:
@@ -207,6 +221,14 @@ def test_event_files_with_nothing_but_a_loss(tmp_path: Path) -> None:
     (series,) = read_runs(str(events(tmp_path, {"loss": [3.0, 2.0, 1.0]})))
     assert series.step_time_s.tolist() == [0.5, 0.5]
     assert series.step.tolist() == [1, 2]
+
+
+def test_events_of_evaluation_are_no_run(tmp_path: Path) -> None:
+    events(tmp_path / "train", {"step_time_s": [0.2, 0.2]})
+    left_out = events(tmp_path / "validation", {"step_time_s": [0.1, 0.1]})
+    (series,) = read_runs(str(tmp_path))
+    assert np.allclose(series.step_time_s, 0.2)
+    assert f"{left_out}: events of evaluation are left out" in series.warnings
 
 
 def test_an_event_file_that_is_cut_short_holds_what_it_holds(tmp_path: Path) -> None:

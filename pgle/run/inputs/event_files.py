@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pgle.errors import UserError
-from pgle.steps.trackers import Point, measure_of
+from pgle.steps.trackers import EVALUATION, Point, measure_of
 
 SCALARS = "scalars"  # tensorboard's plugin for metrics
 EMPTY = (
@@ -23,6 +23,13 @@ def is_event_file(path: Path) -> bool:
 def holds_events(folder: Path) -> bool:
     """Whether event files lie in a folder."""
     return any(is_event_file(path) for path in folder.iterdir())
+
+
+def is_of_evaluation(folder: Path) -> bool:
+    """Whether a folder has the events of evaluation, as Keras writes ``validation/``."""
+    return (
+        folder.name.lower() in EVALUATION and folder.is_dir() and holds_events(folder)
+    )
 
 
 def event_points(path: Path) -> Iterator[Point]:

@@ -22,7 +22,12 @@ from pgle.files import NO_PIPE, TextLines, write_files
 from pgle.next import Next
 from pgle.run.directory.directory import COMPARED, LOG, STEP_FILES
 from pgle.run.directory.manifest import StageRecord, read_manifest
-from pgle.run.inputs.event_files import event_points, holds_events, is_event_file
+from pgle.run.inputs.event_files import (
+    event_points,
+    holds_events,
+    is_event_file,
+    is_of_evaluation,
+)
 from pgle.run.inputs.traces import is_trace, read_traces
 from pgle.steps.collect import (
     read_console,
@@ -123,6 +128,15 @@ def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
             remedy=each,
         )
     runs = [item for item in children if _is_run(item)]
+    trained = [item for item in runs if not is_of_evaluation(item)]
+    if trained:
+        left_out = tuple(
+            f"{item}: events of evaluation are left out"
+            for item in runs
+            if item not in trained
+        )
+        found = [_read_run(item, pattern) for item in trained]
+        return [replace(run, warnings=(*left_out, *run.warnings)) for run in found]
     if runs:
         return [_read_run(item, pattern) for item in runs]
     if _holds_trace(folder):
