@@ -1,0 +1,71 @@
+"""`rehearse.sh` and its action, on a small repository with a stand-in for pytest."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "pgle" / "starters" / "ci" / "rehearse.sh"
+
+# As after `pip install -e .`: the code of the checkout is importable from everywhere.
+STAND_IN = """#!{python}
+import os, sys
+sys.path.append(os.path.join({checkout!r}, "src"))
+import model
+with open(os.environ["SEEN"], "a") as file:
+    file.write(model.SIDE + "\\n")
+if "--pgle-markdown" in sys.argv:
+    with open(sys.argv[sys.argv.index("--pgle-markdown") + 1], "w") as file:
+        file.write("the report\\n")
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A repository whose package lies in src, with a commit before the change."""
+    folder = tmp_path / "checkout"
+    (folder / "src").mkdir(parents=True)
+    model = folder / "src" / "model.py"
+    identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    git = ("git", "-C", str(folder), *identity)
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    for side in ("base", "change"):
+        model.write_text(f"SIDE = {side!r}\n")
+        subprocess.run([*git, "add", "."], check=True)
+        subprocess.run([*git, "commit", "--quiet", "-m", side], check=True)
+    return folder
+
+
+def rehearse(checkout: Path, base: str) -> subprocess.CompletedProcess[str]:
+    """Run the script in a checkout; the stand-in writes which code it imports."""
+    python = checkout.parent / "python"
+    text = STAND_IN.format(python=sys.executable, checkout=str(checkout))
+    python.write_text(text)
+    python.chmod(0o755)
+    settings = {"BASE": base, "PYTHON": str(python), "SEEN": f"{checkout.parent}/seen"}
+    return subprocess.run(
+        ["sh", str(SCRIPT)],
+        cwd=checkout,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **settings},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_each_side_imports_its_own_code(checkout: Path) -> None:
+    found = rehearse(checkout, "HEAD~1")
+    assert (found.returncode, found.stdout) == (0, "the report\n"), found.stderr
+    assert (checkout.parent / "seen").read_text().split() == ["base", "change"]
+
+
+def test_a_base_that_is_not_fetched_is_named_with_a_remedy(checkout: Path) -> None:
+    found = rehearse(checkout, "origin/main")
+    assert found.returncode == 2
+    assert found.stderr == (
+        "BASE=origin/main is not here: git fetch origin main, or fetch-depth: 0 for actions/checkout\n"
+    )
