@@ -184,19 +184,32 @@ def test_the_loss_is_the_clock_before_metrics_of_the_system(tmp_path: Path) -> N
     assert seconds(table(tmp_path, text)) == [0.5, 0.5]
 
 
-def events(folder: Path, metrics: dict[str, list[float]], every_s: float = 0.5) -> Path:
-    """Event files as tensorboard's own writer makes them."""
+def events(folder: Path, metrics: dict[str, list[float]], vector: str = "") -> Path:
+    """Event files as tensorboard's own writer makes them, a step every 0.5 s.
+
+    `vector`: the tag of a scalar that holds two values.
+    """
     pytest.importorskip("tensorboard")
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.scalar.metadata import create_summary_metadata
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    from tensorboard.util.tensor_util import make_tensor_proto
 
     writer = EventFileWriter(str(folder))
     for tag, values in metrics.items():
         for step, value in enumerate(values):
             summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
-            at = 1_700_000_000 + step * every_s
+            at = 1_700_000_000 + step * 0.5
             writer.add_event(Event(wall_time=at, step=step, summary=summary))
+    if vector:
+        summary = Summary()
+        summary.value.add(
+            tag=vector,
+            tensor=make_tensor_proto([0.2, 0.3]),
+            metadata=create_summary_metadata("", ""),
+        )
+        writer.add_event(Event(wall_time=1_700_000_000, step=0, summary=summary))
     writer.close()
     return folder
 
@@ -210,6 +223,18 @@ def test_event_files_by_metric_folder_and_file(tmp_path: Path) -> None:
         assert np.allclose(series.step_time_s, [0.2, 0.25])
         assert np.allclose(series.loss, [3.0, 2.5])
     assert len(read_runs(str(tmp_path))) == 1
+
+
+def test_a_folder_that_is_named_as_an_event_file(tmp_path: Path) -> None:
+    folder = events(tmp_path / "x.tfevents.dir", {"step_time_s": [0.2, 0.25]})
+    (folder / "y.tfevents.dir").mkdir()
+    assert seconds(folder) == [0.2, 0.25]
+    assert seconds(tmp_path) == [0.2, 0.25]
+
+
+def test_a_vector_is_no_step_time(tmp_path: Path) -> None:
+    folder = events(tmp_path, {"loss": [3.0, 2.0]}, vector="step_time_s")
+    assert seconds(folder) == [0.5]
 
 
 def test_a_folder_of_events_without_metrics_is_one_line(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pgle.errors import UserError
-from pgle.steps.trackers import EVALUATION, Point, measure_of
+from pgle.steps.trackers import EVALUATION, Point, measure_of, number_of
 
 SCALARS = "scalars"  # tensorboard's plugin for metrics
 EMPTY = (
@@ -16,8 +16,9 @@ EMPTY = (
 
 
 def is_event_file(path: Path) -> bool:
-    """Whether a name is that of an event file that may hold metrics."""
-    return ".tfevents." in path.name and not path.name.endswith(EMPTY)
+    """Whether a path is an event file that may hold metrics."""
+    is_named = ".tfevents." in path.name and not path.name.endswith(EMPTY)
+    return is_named and path.is_file()
 
 
 def holds_events(folder: Path) -> bool:
@@ -44,13 +45,23 @@ def event_points(path: Path) -> Iterator[Point]:
         what = "event files are read by tensorboard, which is not installed"
         remedy = "pip install tensorboard, or download the metric as CSV"
         raise UserError(what, where=path, remedy=remedy) from None
+    files = [path] if path.is_file() else sorted(filter(is_event_file, path.iterdir()))
     every = {plugin_event_accumulator.TENSORS: 0}
-    reader = plugin_event_accumulator.EventAccumulator(str(path), size_guidance=every)
-    reader.Reload()
-    for tag in reader.Tags()["tensors"]:
-        if reader.SummaryMetadata(tag).plugin_data.plugin_name != SCALARS:
-            continue
-        is_read = measure_of(tag) is not None
-        for event in reader.Tensors(tag):
-            value = float(make_ndarray(event.tensor_proto)) if is_read else math.nan
-            yield Point(tag, event.step, event.wall_time, value)
+    scalars: set[str] = set()  # only a tag's first event has to say what it is
+    for file in files:
+        reader = plugin_event_accumulator.EventAccumulator(str(file), every)
+        reader.Reload()
+        for tag, about in reader.AllSummaryMetadata().items():
+            if about.plugin_data.plugin_name == SCALARS:
+                scalars.add(tag)
+        for tag in sorted(scalars.intersection(reader.Tags()["tensors"])):
+            is_read = measure_of(tag) is not None
+            for event in reader.Tensors(tag):
+                value = math.nan
+                if is_read:
+                    tensor = make_ndarray(event.tensor_proto)
+                    if tensor.size != 1:  # of layers or devices, say
+                        continue
+                    number = number_of(tensor.item())
+                    value = math.nan if number is None else number
+                yield Point(tag, event.step, event.wall_time, value)
