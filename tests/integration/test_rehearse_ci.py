@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "pgle" / "starters" / "ci" / "rehearse.sh"
+
+ACTION = ROOT / ".github" / "actions" / "rehearse" / "action.yml"
 
 # As after `pip install -e .`: the code of the checkout is importable from everywhere.
 STAND_IN = """#!{python}
@@ -69,3 +72,42 @@ def test_a_base_that_is_not_fetched_is_named_with_a_remedy(checkout: Path) -> No
     assert found.stderr == (
         "BASE=origin/main is not here: git fetch origin main, or fetch-depth: 0 for actions/checkout\n"
     )
+
+
+GH = """#!/bin/sh
+case $1 in
+pr) echo "$FOUND" ;;
+api) echo "$4 $5" && cat "${7#body=@}" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("found", "call"),
+    [
+        ("", "POST repos/o/r/issues/7/comments"),
+        (
+            "https://example.org/o/r/pull/7#issuecomment-42",
+            "PATCH repos/o/r/issues/comments/42",
+        ),
+    ],
+)
+def test_the_action_edits_its_own_comment_only(
+    found: str, call: str, tmp_path: Path
+) -> None:
+    step = yaml.safe_load(ACTION.read_text())["runs"]["steps"][-1]
+    assert "head.repo.full_name == github.repository" in step["if"]
+    (tmp_path / "gh").write_text(GH)
+    (tmp_path / "gh").chmod(0o755)
+    report = tmp_path / "report.md"
+    report.write_text("the report\n")
+    settings = {"FOUND": found, "GH_REPO": "o/r", "NUMBER": "7", "REPORT": str(report)}
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    answer = subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", step["run"]],
+        env={**os.environ, **settings, "PATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout == f"{call}\n<!-- pgle -->\nthe report\n"
