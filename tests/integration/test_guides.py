@@ -116,7 +116,7 @@ def test_a_program_of_a_framework_runs_as_it_is(framework: str, tmp_path: Path) 
 
 
 def test_there_are_guides_and_each_runs_something() -> None:
-    assert len(GUIDES) == 7
+    assert len(GUIDES) == 9
     assert all(
         any(language == "sh" for language, _, _ in BLOCK.findall(guide.read_text()))
         for guide in GUIDES
