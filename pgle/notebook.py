@@ -6,6 +6,7 @@ Only IPython imports this file, when the extension is loaded.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ MARK = "# A cell of a notebook wrote this file, and may write it again (%%pgle).
 """First line of a cell's program, in place of the cell's first line: the numbers of lines agree."""
 PROGRAM = "pgle_cell.py"
 PYTHON = Path(sys.executable)
+INTERPRETER = re.compile(r"python[\d.]*")  # before the program, as in a shell: left out
 
 
 @magics_class
@@ -35,6 +37,8 @@ class PgleMagics(Magics):  # type: ignore[misc]  # IPython has no types
     @line_cell_magic  # type: ignore[untyped-decorator]
     def pgle(self, line: str, cell: str | None = None) -> Answer[Any] | None:
         """Run a command of pgle; the answer is the value of the cell, and shows its page.
+
+        A check that is not met is no error of the cell: `assert answer.ok` makes it one.
 
         As a cell magic the rest of the cell is the program. It is kept in the file that the first
         word after ``--`` names, else in pgle_cell.py; further words are the program's.
@@ -69,19 +73,25 @@ def _answered(words: list[str]) -> Answer[Any] | None:
     if not words:
         return known.folder()
     answers: list[Answer[Any]] = []
-    was = os.environ["PATH"]
-    os.environ["PATH"] = f"{PYTHON.parent}{os.pathsep}{was}"  # `python` is the kernel's
+    was = os.environ.get("PATH")
+    others = os.defpath if was is None else was
+    # `python` is the kernel's
+    os.environ["PATH"] = f"{PYTHON.parent}{os.pathsep}{others}"
     try:
         group.main(words, prog_name="pgle", standalone_mode=False, obj=answers.append)
     finally:
-        os.environ["PATH"] = was
+        if was is None:
+            del os.environ["PATH"]
+        else:
+            os.environ["PATH"] = was
     return answers[0] if answers else None
 
 
 def with_program(words: list[str], cell: str) -> list[str]:
     """A command line with the program of a cell, which is written into its file.
 
-    Raises `UserError` if the command takes no program, or if somebody else wrote the file.
+    Raises `UserError` if the command takes no program, if Python is given options, or if somebody
+    else wrote the file.
     """
     name = words[0] if words else ""
     command = group.get_command(Context(group), name)
@@ -91,6 +101,12 @@ def with_program(words: list[str], cell: str) -> list[str]:
     at = words.index("--") if "--" in words else len(words)
     options = words[:at]
     own = words[at + 1 :]
+    if own and INTERPRETER.fullmatch(Path(own[0]).name):
+        own = own[1:]
+        if not own or not own[0].endswith(".py"):
+            remedy = f"write %%pgle {name} … -- NAME.py"
+            what = "the cell runs with the notebook's Python, without options"
+            raise UserError(what, where=" ".join(words[at + 1 :]), remedy=remedy)
     is_named = own[:1] != [] and own[0].endswith(".py")
     path = Path(own[0] if is_named else PROGRAM)
     if path.exists() and not path.read_text(errors="replace").startswith(MARK):

@@ -112,6 +112,45 @@ def test_python_is_the_kernels(
     assert os.environ["PATH"] == "/nowhere"
 
 
+@pytest.mark.parametrize("python", ["python", "python3"])
+def test_python_before_the_name_of_a_cells_program_is_left_out(
+    python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pgle.notebook import PYTHON, with_program
+
+    monkeypatch.chdir(tmp_path)
+    words = ["rehearse", "--", python, "train.py", "--layers", "4"]
+    made = with_program(words, "pass")
+    assert made == ["rehearse", "--", PYTHON.name, "train.py", "--layers", "4"]
+
+
+def test_options_of_python_are_refused(
+    shell: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert not shell.run_cell("%%pgle rehearse -- python -u x.py\npass").success
+    assert "write %%pgle rehearse … -- NAME.py" in capsys.readouterr().err
+
+
+def test_without_a_path_a_command_runs(
+    shell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PATH")
+    assert shell.run_cell(
+        "%pgle flags explain xla_gpu_enable_while_loop_double_buffering"
+    ).success
+    assert "PATH" not in os.environ
+
+
+def test_a_failed_check_ends_the_cell_that_asserts_it(shell: Any) -> None:
+    for name, seconds in (("a", 0.2), ("b", 0.4)):
+        rows = "".join(f"{step},{seconds}\n" for step in range(40))
+        Path(f"{name}.csv").write_text(f"step,step_time_s\n{rows}")
+    line = "answer = %pgle compare a.csv b.csv --fail-slower 1%"
+    assert shell.run_cell(line).success
+    done = shell.run_cell(f"{line}\nassert answer.ok, answer")
+    assert isinstance(done.error_in_exec, AssertionError)
+
+
 def test_a_file_that_no_cell_wrote_stays(
     shell: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
