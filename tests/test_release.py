@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,16 @@ def test_every_package_of_a_lock_has_a_hash_and_no_address(path: Path) -> None:
     for package in filter(str.strip, packages):
         assert re.match(r"[\w.-]+==\S+", package)
         assert re.search(r"--hash=sha256:[0-9a-f]{64}", package)
+
+
+def test_what_builds_the_package_is_pinned_by_hash() -> None:
+    steps = release()["jobs"]["build"]["steps"]
+    (build,) = [step["run"] for step in steps if "uv build" in step.get("run", "")]
+    assert "--build-constraints .github/release.txt --require-hashes" in build
+    names = set(re.findall(r"^([\w.-]+)==", LOCKS[0].read_text(), re.M))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    for needed in project["build-system"]["requires"]:
+        assert re.split(r"[^\w.-]", needed)[0] in names
 
 
 def test_files_agree_on_the_version() -> None:
