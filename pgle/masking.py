@@ -390,6 +390,11 @@ def _kept_value(name: str, value: str) -> str:
     return _masked(name, value)
 
 
+def is_credential(name: str, value: str) -> bool:
+    """Whether a variable, or a part of its value, looks like a credential."""
+    return _kept_value(name, value) != value
+
+
 def kept_argv(argv: Sequence[str]) -> tuple[str, ...]:
     """A command line with what looks like a credential masked: ``--api-key=***``, ``--token
     ***``.

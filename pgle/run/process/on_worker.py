@@ -19,16 +19,25 @@ from typing import TypeVar
 
 import pgle
 from pgle.errors import UserError
+from pgle.masking import is_credential
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-TRAVELS = ("XLA_", "JAX_", "TF_", "PGLE_", "NCCL_")
-"""What variables begin with that a task has as this machine has them. Others are the worker's own:
-an environment may hold credentials, and Dask does not encrypt by itself.
+TRAVELS = (
+    *("XLA_", "JAX_", "PGLE_", "NCCL_"),
+    *("TF_CPP_", "TF_XLA_", "TF_CUDA_", "TF_CUDNN_", "TF_GPU_"),
+)
+"""What variables begin with that a task has as this machine has them, if they do not look like
+credentials. Others are the worker's own: Dask does not encrypt by itself. TF_ alone is Terraform's
+prefix, too.
 """
-PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
-"""Variables that travel, too, since programs and folders are the same everywhere."""
+ALWAYS = ("XLA_FLAGS", "PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+"""Variables that travel as they are: flags decide the answer, and programs and folders are the same
+everywhere.
+"""
+SWITCHES = ("0", "1")
+"""Values that are no credential, whatever the name: JAX_COMPILER_ENABLE_REMAT_PASS=1."""
 
 
 SAME_VERSIONS = "install the same versions in both environments"
@@ -53,8 +62,7 @@ class Asker:
     @classmethod
     def here(cls) -> Asker:
         """This process."""
-        own = {name: value for name, value in os.environ.items() if _travels(name)}
-        return cls(str(Path.cwd()), own, versions())
+        return cls(str(Path.cwd()), travelling(os.environ), versions())
 
 
 @dataclass(frozen=True)
@@ -131,7 +139,7 @@ def run_task(asker: Asker, function: Callable[[T], R], value: T) -> R:
 def _as(asker: Asker) -> Iterator[None]:
     before = dict(os.environ)
     folder = Path.cwd()
-    for name in [name for name in os.environ if _travels(name)]:
+    for name in travelling(before):
         del os.environ[name]
     os.environ.update(asker.environment)
     os.chdir(asker.folder)
@@ -143,5 +151,14 @@ def _as(asker: Asker) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _travels(name: str) -> bool:
-    return name in PATHS or name.startswith(TRAVELS)
+def travelling(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a task has as the machine that asks for it."""
+    return {name: value for name, value in environ.items() if _travels(name, value)}
+
+
+def _travels(name: str, value: str) -> bool:
+    if name in ALWAYS:
+        return True
+    if not name.startswith(TRAVELS):
+        return False
+    return value in SWITCHES or not is_credential(name, value)
