@@ -272,7 +272,37 @@ def heads_mixed(q: Any, k: Any, v: Any) -> Any:
     return weighted(weights[:, ::-1], v)
 
 
+def stopped_sum(q: Any, k: Any, v: Any) -> Any:
+    powers = jnp.exp(product(q, k) / 8)
+    total = jax.lax.stop_gradient(powers.sum(-1, keepdims=True))
+    return weighted(powers / total, v)
+
+
+def with_half_the_gradient(function: Any) -> Any:
+    derived = jax.custom_jvp(function)
+
+    @derived.defjvp
+    def tangent(primals: Any, tangents: Any) -> Any:
+        value, change = jax.jvp(function, primals, tangents)
+        return value, change / 2
+
+    return derived
+
+
+def own_softmax(q: Any, k: Any, v: Any) -> Any:
+    softmax = with_half_the_gradient(lambda scores: jax.nn.softmax(scores))
+    return weighted(softmax(product(q, k) / 8), v)
+
+
+def own_derivative_of_the_scores(q: Any, k: Any, v: Any) -> Any:
+    scores = with_half_the_gradient(lambda scores: scores * 1)(product(q, k) / 8)
+    return weighted(jax.nn.softmax(scores), v)
+
+
 NEAR_MISSES: list[Attend] = [
+    stopped_sum,
+    own_softmax,
+    own_derivative_of_the_scores,
     other_axis,
     axis_of_the_sum,
     no_softmax,

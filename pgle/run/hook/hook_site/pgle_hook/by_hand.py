@@ -13,6 +13,7 @@ from pgle_hook.rewrite import Replacement, Value, constant_of
 
 HALF = ("bfloat16", "float16")  # types that cuDNN's attention takes
 USUAL = {*HALF, "float32", "float64"}  # types of scores and weights
+CASTS = ("convert_element_type",)
 MASKED = -1e4
 """Scores at or below it have no weight: exp(−10⁴) is 0 in f32, for scores of any usual size."""
 
@@ -107,20 +108,19 @@ def _softmax(value, names):
     # What is equal for all keys, such as their maximum, changes no softmax.
     subtracted = node.ins[1]
     is_one = len(subtracted.shape) > axis and subtracted.shape[axis] == 1
-    if names.index("k") == axis and (is_one or _inserted(subtracted, axis) is not None):
+    kept = _inserted(subtracted, axis, through=(*CASTS, "stop_gradient"))
+    if names.index("k") == axis and (is_one or kept is not None):
         return node.ins[0], names
     return value, names
 
 
-def _inserted(value, axis):
+def _inserted(value, axis, through=CASTS):
     """The value that is repeated along a new axis, before casts; None if there is none."""
     count = len(value.shape)
     others = [each for each in range(count) if each != axis]
     is_inserted = False
     while True:
-        node = value.made_by(
-            "broadcast_in_dim", "reshape", "convert_element_type", "stop_gradient"
-        )
+        node = value.made_by("broadcast_in_dim", "reshape", *through)
         if node is None:
             return value.seen() if is_inserted else None
         operand = node.ins[0]

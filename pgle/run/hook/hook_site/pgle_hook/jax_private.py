@@ -6,8 +6,10 @@ Known to work: jax 0.4.38 to 0.12.
 
 import contextlib
 import importlib
+import inspect
 import logging
 import math
+import os
 import re
 import sys
 import weakref
@@ -656,6 +658,30 @@ def frames_of(eqn):
     if traceback is None:
         return []
     return [(frame.file_name, frame.line_num) for frame in traceback.frames]
+
+
+def is_derivative_of_jax(params):
+    """Whether the derivative of a ``custom_jvp_call`` with these parameters is a function of jax,
+    as that of `jax.nn.softmax`; False if this jax cannot tell.
+    """
+    try:
+        place = _place_of_derivative(params)
+    except Exception:  # a release without these parts
+        return False
+    jax = sys.modules["jax"]
+    # By `defjvps` a program's derivatives become a function of this file, too.
+    is_combined = (
+        jax.custom_derivatives.custom_jvp.defjvps.__code__.co_filename in place
+    )
+    return os.path.dirname(jax.__file__) + os.sep in place and not is_combined
+
+
+def _place_of_derivative(params):
+    if "jvp_jaxpr_fun" in params:
+        return params["jvp_jaxpr_fun"].debug_info.func_src_info
+    nonlocals = lambda function: inspect.getclosurevars(function).nonlocals
+    thunk = nonlocals(params["jvp_jaxpr_thunk"])["fn"]  # before jax 0.5.1
+    return nonlocals(thunk)["jvp"].f.__code__.co_filename
 
 
 def hide_calls(folder):

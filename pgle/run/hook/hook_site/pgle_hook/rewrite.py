@@ -1,8 +1,10 @@
 """A traced function with some of its operations replaced: a graph of it, and what evaluates that.
 
-Jitted functions are part of the graph. So are, for whoever looks at it, functions with a derivative
-of their own; evaluated they stay as they are. Bodies of `jax.checkpoint` and `jax.lax.scan` are
-rewritten, too. An operation that holds nothing to replace is bound as it was traced.
+Jitted functions are part of the graph. So are, for whoever looks at it, jax's own functions with a
+derivative of their own; evaluated they stay as they are. Nobody looks into a program's functions
+with one: it may be another derivative than that of what they compute. Bodies of `jax.checkpoint`
+and `jax.lax.scan` are rewritten, too. An operation that holds nothing to replace is bound as it was
+traced.
 """
 
 import importlib
@@ -107,9 +109,11 @@ def _inlined(eqn):
 
 
 def _look_inside(node):
-    """Connect results of a function with a derivative of its own to what makes them."""
+    """Connect results of jax's functions with a derivative of their own to what makes them."""
     inner = node.params.get("call_jaxpr")
     if node.name != "custom_jvp_call" or not hasattr(inner, "consts"):
+        return
+    if not jax_private.is_derivative_of_jax(node.params):
         return
     made = _build(inner.jaxpr, [*_constants(inner), *node.ins], [])
     for value, same in zip(node.outs, made):
