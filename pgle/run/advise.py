@@ -51,7 +51,7 @@ from pgle.run.variants import Variants, variants_of, with_values
 from pgle.scale.plan import check_names
 from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
 from pgle.schedule.predict import Prediction, gain
-from pgle.schedule.verdict import Judged, Verdict, for_work, judge
+from pgle.schedule.verdict import Judged, Verdict, judge
 
 MOST_SAID = 160  # characters of a failure that the answer quotes
 NOW = "now"  # folder of the program as it is
@@ -81,12 +81,12 @@ class Tried:
         """Of that the memory of values that live within the step; 0: unknown."""
         return self.compiled.memory.get("temp", 0)
 
-    def gain_over(self, base: Tried) -> Controlled:
-        """What it gains over another one, by both compilations."""
-        first = gain(base.prediction, self.prediction)
+    def gain_over(self, base: Tried, work: float = 1.0) -> Controlled:
+        """What it gains over another one, by both compilations, if it does `work` times as much."""
+        first = gain(base.prediction, self.prediction, work)
         if base.control is None or self.control is None:
             return Controlled(first)
-        return Controlled(first, gain(base.control, self.control))
+        return Controlled(first, gain(base.control, self.control, work))
 
 
 @dataclass(frozen=True)
@@ -319,14 +319,13 @@ class _Trials:
         self, tried: Tried, changes: Sequence[Alternative], module: Path
     ) -> Controlled:
         """What a step gains over the program as it is: with other data for each element."""
-        gained = tried.gain_over(self.base)
         if not any(change.kind == Kind.VARIED for change in changes):
-            return gained
+            return tried.gain_over(self.base)
         before = data_elements(self.text)
         after = data_elements(text_of(module))
-        if before == after or not (before and after):
-            return gained
-        return for_work(gained, after / before)
+        if not (before and after):
+            return tried.gain_over(self.base)
+        return tried.gain_over(self.base, after / before)
 
     def _with_values(self, found: Attempt, folder: Path) -> Attempt:
         """The attempt with what it does to the step's values, if it changes them."""

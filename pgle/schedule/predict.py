@@ -231,17 +231,21 @@ class Gain:
     at_ends: tuple[float, ...] = ()
 
 
-def gain(before: Prediction, after: Prediction) -> Gain:
+def gain(before: Prediction, after: Prediction, work: float = 1.0) -> Gain:
     """What `after` gains over `before`: more hidden communication slows the kernels it hides
     behind.
+
+    Args:
+        work: how many times as much `after` does: its times are those of the same work.
     """
     step = max(before.step_us, 1e-9)
-    share = (before.step_us - after.step_us) / step
+    share = (before.step_us - after.step_us / work) / step
     shares = [
-        (a - b) / max(a, 1e-9)
+        (a - b / work) / max(a, 1e-9)
         for a, b in zip(before.steps_us, after.steps_us, strict=True)
     ]
-    idle = (before.timeline.breakdown.idle_us - after.timeline.breakdown.idle_us) / step
+    idle_before = before.timeline.breakdown.idle_us
+    idle = (idle_before - after.timeline.breakdown.idle_us / work) / step
     return Gain(share, min(shares), max(shares), idle, tuple(shares[1:]))
 
 

@@ -57,29 +57,6 @@ def judge(gained: Controlled) -> Judged:
     return Judged(Verdict.BETTER if sign > 0 else Verdict.WORSE)
 
 
-def for_work(gained: Controlled, work: float) -> Controlled:
-    """A change of the step as one of its time for the same work, where it does `work` times as
-    much.
-    """
-    first = _for_work(gained.first, work)
-    other = None if gained.other is None else _for_work(gained.other, work)
-    return Controlled(first, other)
-
-
-def _for_work(gain: Gain, work: float) -> Gain:
-    def each(share: float) -> float:
-        return 1 - (1 - share) / work
-
-    ends = [each(share) for share in gain.at_ends]
-    return Gain(
-        share=each(gain.share),
-        low=each(gain.low),
-        high=each(gain.high),
-        idle_share=gain.idle_share / work,
-        at_ends=tuple(ends),
-    )
-
-
 def _gains(gained: Controlled) -> tuple[Gain, ...]:
     return (gained.first,) if gained.other is None else (gained.first, gained.other)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
 from pgle.schedule.control import Controlled
-from pgle.schedule.predict import Gain, Steps
-from pgle.schedule.verdict import ENDS, Verdict, for_work, judge
+from pgle.schedule.predict import Gain, Prediction, Steps, gain
+from pgle.schedule.verdict import ENDS, Verdict, judge
 
 
 def of(first: float, other: float | None = None, idle: float = 0.0) -> Controlled:
@@ -48,8 +51,25 @@ def test_the_estimate_that_turns_the_sign_is_named() -> None:
     assert len(Steps._fields) == 1 + 2 * len(ENDS)
 
 
+def step(busy_us: float, idle_us: float) -> Prediction:
+    """A step as far as a gain reads it."""
+    step_us = busy_us + idle_us
+    steps_us = (step_us,) * len(Steps._fields)
+    timeline = SimpleNamespace(breakdown=SimpleNamespace(idle_us=idle_us))
+    found = SimpleNamespace(step_us=step_us, steps_us=steps_us, timeline=timeline)
+    return cast(Prediction, found)
+
+
 def test_twice_the_work_in_less_than_twice_the_time_is_a_gain() -> None:
-    longer = of(-0.8, -0.9)
-    assert judge(longer).verdict is Verdict.WORSE
-    found = for_work(longer, 2.0)
-    assert found.shares == pytest.approx((0.1, 0.05))
+    before, after = step(80, 20), step(140, 20)
+    assert judge(Controlled(gain(before, after))).verdict is Verdict.WORSE
+    found = Controlled(gain(before, after, work=2.0))
+    assert found.shares == pytest.approx((0.2,))
+    assert judge(found).verdict is Verdict.BETTER
+
+
+def test_gaps_that_twice_the_work_shares_are_no_gain() -> None:
+    found = gain(step(80, 20), step(160, 20), work=2.0)
+    assert (found.share, found.idle_share) == pytest.approx((0.1, 0.1))
+    why = "only guessed launch gaps change"
+    assert judge(Controlled(found)) == (Verdict.UNSURE, why)
