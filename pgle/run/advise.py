@@ -25,8 +25,8 @@ from pgle.run.alternatives import (
     Kind,
     Written,
     alternatives,
-    data_elements,
     text_of,
+    work_of,
 )
 from pgle.run.capture.captured import ComparedValues, partitioned
 from pgle.run.compiler.compile import (
@@ -321,11 +321,7 @@ class _Trials:
         """What a step gains over the program as it is: with other data for each element."""
         if not any(change.kind == Kind.VARIED for change in changes):
             return tried.gain_over(self.base)
-        before = data_elements(self.text)
-        after = data_elements(text_of(module))
-        if not (before and after):
-            return tried.gain_over(self.base)
-        return tried.gain_over(self.base, after / before)
+        return tried.gain_over(self.base, work_of(self.text, text_of(module)))
 
     def _with_values(self, found: Attempt, folder: Path) -> Attempt:
         """The attempt with what it does to the step's values, if it changes them."""

@@ -253,18 +253,34 @@ def marked_as_donated(text: str, names: Sequence[str]) -> str:
     return text.replace(main, changed)
 
 
-def data_elements(text: str) -> int:
-    """Elements of the arguments of a module that are not among its results: of a step its data."""
+def work_of(before: str, after: str) -> float:
+    """How many times as much data the step of a module takes as that of another one. Data are the
+    arguments that are not among the results, and whose shapes are in one module only: frozen
+    weights have the same in both.
+    """
+    was = _taken_only(before)
+    now = _taken_only(after)
+    old = _elements(was - now)
+    new = _elements(now - was)
+    return new / old if old and new else 1.0
+
+
+def _taken_only(text: str) -> Counter[tuple[int, ...]]:
+    """Shapes of the arguments of a module that are not among its results."""
     returned = _main(text).partition(_RETURNS)[2]
     left = Counter(re.findall(r"tensor<([^>]+)>", returned))
-    total = 0
+    found: Counter[tuple[int, ...]] = Counter()
     for argument in _arguments(text):
         if left[argument.kind]:
             left[argument.kind] -= 1
             continue
         sizes = argument.kind.split("x")[:-1]
-        total += math.prod(map(int, sizes)) if sizes else 0
-    return total
+        found[tuple(map(int, sizes))] += 1
+    return found
+
+
+def _elements(shapes: Counter[tuple[int, ...]]) -> int:
+    return sum(math.prod(shape) * count for shape, count in shapes.items())
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pgle.requests.shared import OnDevices
-from pgle.run.alternatives import data_elements
+from pgle.run.alternatives import work_of
 from pgle.run.trainers import TrainerWords, settings_of
 from pgle.run.variants import with_values
 
@@ -49,9 +49,20 @@ def test_placeholders_have_their_first_value_if_none_is_chosen() -> None:
     assert found == ("train.py", "--batch", "4", "--mesh=1", "32")
 
 
-def test_data_is_what_does_not_come_back() -> None:
-    main = (
-        '  func.func public @main(%arg0: tensor<8x4xf32> loc("w"), '
-        '%arg1: tensor<2x8xf32> loc("batch")) -> (tensor<8x4xf32>, tensor<f32>) {\n'
+def step(*, batch: int, frozen: str = "") -> str:
+    """The entry of a step that returns its weights."""
+    return (
+        f'  func.func public @main(%arg0: tensor<8x4xf32> loc("w"), {frozen}'
+        f'%arg2: tensor<{batch}x8xf32> loc("batch")) -> (tensor<8x4xf32>, tensor<f32>) {{\n'
     )
-    assert data_elements(main) == 16
+
+
+def test_work_is_the_data_that_does_not_come_back() -> None:
+    assert work_of(step(batch=2), step(batch=6)) == 3
+    assert work_of(step(batch=2), step(batch=2)) == 1
+
+
+def test_frozen_weights_are_no_data() -> None:
+    frozen = '%arg1: tensor<64x64xf32> loc("frozen"), '
+    before, after = (step(batch=size, frozen=frozen) for size in (4, 8))
+    assert work_of(before, after) == 2
