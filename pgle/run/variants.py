@@ -8,6 +8,7 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -230,13 +231,15 @@ _REPLACED = (
 )
 """Functions of jax that the hook's alternatives replace."""
 
+_PRECISION_SETTING = "jax_default_matmul_precision"
+
 
 @contextmanager
 def _alternatives(
     record: _Record, switches: Sequence[Mapping[str, str]]
 ) -> Iterator[Any]:
-    """The hook's alternatives in this process; afterwards jax is as it was, without what it had
-    traced.
+    """The hook's alternatives in this process. Afterwards jax is as it was, without what it had
+    traced; what the step keeps of it makes no alternative any more.
     """
     jax = importlib.import_module("jax")
     with _hook_importable():
@@ -247,7 +250,7 @@ def _alternatives(
         for function in functions.split():
             with suppress(AttributeError):
                 usual.append((module, function, getattr(module, function)))
-    precision = jax.config.jax_default_matmul_precision
+    precision = _global_precision(jax)
     made = hook.Alternatives(jax, record, switches)
     try:
         made.watch()
@@ -256,8 +259,16 @@ def _alternatives(
         for module, function, value in usual:
             setattr(module, function, value)
         vars(jax.config).pop("update", None)
-        jax.config.update("jax_default_matmul_precision", precision)
-        jax.clear_caches()
+        if any(switch["kind"] == Kind.PRECISION for switch in switches):
+            jax.config.update(_PRECISION_SETTING, precision)
+        made.use(False)
+
+
+def _global_precision(jax: Any) -> Any:
+    """What `jax.config.update` has set: a `with` block of this thread does not count in another."""
+    with ThreadPoolExecutor(1) as other_thread:
+        found = other_thread.submit(getattr, jax.config, _PRECISION_SETTING)
+        return found.result()
 
 
 @contextmanager

@@ -5,6 +5,7 @@ Known to work: jax 0.4.38 to 0.12.
 """
 
 import contextlib
+import functools
 import importlib
 import inspect
 import logging
@@ -684,6 +685,9 @@ def _place_of_derivative(params):
     return nonlocals(thunk)["jvp"].f.__code__.co_filename
 
 
+@functools.cache
 def hide_calls(folder):
-    """Keep functions of a folder out of the places that operations are said to come from."""
+    """Keep functions of a folder out of the places that operations are said to come from. jax
+    keeps a list of such folders, so each is added once.
+    """
     importlib.import_module("jax._src.source_info_util").register_exclusion(folder)

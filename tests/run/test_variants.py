@@ -1,0 +1,55 @@
+"""Alternatives of a function of this process, and what is left of them afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax._src import source_info_util
+
+from pgle.run.variants import _alternatives, _Record
+
+Scan = Callable[..., Any]
+
+
+def summed(scan: Scan, xs: Any) -> Any:
+    return scan(lambda total, x: (total + x, x), 0.0, xs)
+
+
+def text(scan: Scan) -> str:
+    """What jax traces of a sum, anew."""
+    return str(jax.make_jaxpr(lambda xs: summed(scan, xs))(jnp.ones(8)))
+
+
+def test_what_a_step_keeps_of_jax_makes_no_alternative_afterwards() -> None:
+    record = _Record()
+    with _alternatives(record, []):
+        text(jax.lax.scan)
+    (site,) = record.sites
+    switch = {"kind": "unroll", "where": site.where, "value": "4"}
+    with _alternatives(_Record(), [switch]):
+        kept = jax.lax.scan
+        assert "unroll=4" in text(kept)
+    assert "unroll=4" not in text(kept)
+
+
+@pytest.mark.parametrize("kind", ["precision", "remat"])
+def test_a_precision_of_a_block_is_not_that_of_the_process_afterwards(
+    kind: str,
+) -> None:
+    switch = {"kind": kind, "where": "", "value": "tensorfloat32"}
+    before = jax.config.jax_default_matmul_precision
+    with jax.default_matmul_precision("float32"), _alternatives(_Record(), [switch]):
+        pass
+    assert jax.config.jax_default_matmul_precision == before
+
+
+def test_folders_that_jax_hides_do_not_add_up() -> None:
+    counts = []
+    for _ in range(2):
+        with _alternatives(_Record(), []):
+            counts.append(len(source_info_util._exclude_paths))
+    assert counts[0] == counts[1]
