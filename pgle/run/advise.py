@@ -7,7 +7,7 @@ What both compilations find shorter is then combined, best first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -327,15 +327,28 @@ class _Trials:
         """The attempt with what it does to the step's values, if it changes them."""
         if not any(change.changes_values for change in found.changes):
             return found
-        alone = [item.values for item in self.attempts if item.values is not None]
-        if len(found.changes) > 1 and alone:  # its parts were compared
-            worst = max(alone, key=lambda item: item.difference)
+        if len(found.changes) > 1:
+            parts = self._values_of_parts(found.changes)
+            worst = max(
+                parts,
+                key=lambda item: (bool(item.why), item.difference),
+                default=None,
+            )
             return replace(found, values=worst)
         values = self.variants.compared(found.changes, folder)
         found = replace(found, values=values)
         if not values.differs:
             return found
         return replace(found, verdict=Verdict.DIFFERS, why=differing(values))
+
+    def _values_of_parts(
+        self, changes: Sequence[Alternative]
+    ) -> Iterator[ComparedValues]:
+        """What each change alone does to the step's values."""
+        for item in self.attempts:
+            is_part = len(item.changes) == 1 and item.changes[0] in changes
+            if is_part and item.values is not None:
+                yield item.values
 
     def _compiled(self, module: Path, name: str, *, must_check: bool = True) -> Tried:
         """A module's step, by the user's flags and with the other kernels for products."""

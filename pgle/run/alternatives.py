@@ -67,8 +67,8 @@ class Kind(StrEnum):
     VARIED = "varied"  # a placeholder of the command
 
 
-CHANGES_VALUES = frozenset((Kind.ATTENTION, Kind.PRECISION))
-"""Kinds that round otherwise. The others compute the same values."""
+CHANGES_VALUES = frozenset((Kind.ATTENTION, Kind.PRECISION, Kind.VARIED))
+"""Kinds that round otherwise, or of which nobody knows. The others compute the same values."""
 
 OF_COMMAND = frozenset((Kind.WORDS, Kind.VARIED))
 """Kinds that change words of the command; the hook does nothing for them."""
@@ -109,7 +109,7 @@ class Alternative:
 
     @property
     def changes_values(self) -> bool:
-        """Whether results are rounded otherwise."""
+        """Whether results may be others."""
         return self.rounds or self.kind in CHANGES_VALUES
 
 

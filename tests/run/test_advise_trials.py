@@ -1,0 +1,51 @@
+"""How `pgle advise` judges what it tried, without a compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from pgle.run.advise import Attempt, _Trials
+from pgle.run.alternatives import BY_HAND, Alternative, Kind
+from pgle.run.capture.captured import ComparedValues
+from pgle.schedule.verdict import Verdict
+
+FOLDER = Path("values")
+BY_HAND_CALL = Alternative(Kind.ATTENTION, "a.py:1", "cudnn", "", made_at=BY_HAND)
+PRECISION = Alternative(Kind.PRECISION, "", "tensorfloat32", "")
+BATCH = Alternative(Kind.VARIED, "batch", "batch=8", "batch=8")
+NEAR = ComparedValues(difference=1e-4, tolerance=1e-3)
+UNKNOWN = ComparedValues(why="its small size takes 1e+12 operations")
+
+
+def better(change: Alternative, values: ComparedValues | None = None) -> Attempt:
+    return Attempt((change,), Verdict.BETTER, "", values=values)
+
+
+def trials(attempts: Sequence[Attempt] = (), **fields: Any) -> _Trials:
+    given = dict.fromkeys(("asked", "known", "request", "variants", "compiler"))
+    found = {**given, **fields, "on_attempt": lambda *_: None}
+    return _Trials(attempts=list(attempts), **cast(Any, found))
+
+
+def together(*parts: Attempt, others: Sequence[Attempt] = ()) -> Attempt:
+    """The combination of some attempts, with what is known of its values."""
+    changes = tuple(part.changes[0] for part in parts)
+    found = Attempt(changes, Verdict.BETTER, "")
+    return trials([*parts, *others])._with_values(found, FOLDER)
+
+
+def test_a_combination_is_compared_if_all_of_its_parts_are() -> None:
+    far = ComparedValues(difference=0.9, tolerance=1e-2)
+    other = Alternative(Kind.ATTENTION, "b.py:2", "cudnn", "")
+    differs = Attempt((other,), Verdict.DIFFERS, "", values=far)
+    precise = better(PRECISION, NEAR)
+    both = together(better(BY_HAND_CALL, NEAR), precise, others=[differs])
+    assert (both.values, both.are_values_compared) == (NEAR, True)
+    unknown = together(better(BY_HAND_CALL, UNKNOWN), precise)
+    assert (unknown.values, unknown.are_values_compared) == (UNKNOWN, False)
+
+
+def test_values_of_another_command_are_not_compared() -> None:
+    assert not better(BATCH).are_values_compared
