@@ -38,6 +38,7 @@ from pgle.run.compiler.compile import (
 )
 from pgle.run.directory.directory import RunDirectory, claim
 from pgle.run.inputs.next_command import UNKNOWN
+from pgle.run.rehearse import memory_warning
 from pgle.run.rehearse_program import (
     RehearseRequest,
     Understood,
@@ -238,7 +239,8 @@ class _Trials:
         done = sum(len(item.changes) == 1 for item in self.attempts) + self.unchanged
         base = self.base
         proves = measure(self.known) if self.known.is_program else None
-        warnings = (*self.known.doubts, *request.warnings)
+        memory = memory_warning(base.compiled, request.allocator_bytes, request.target)
+        warnings = filter(None, (*self.known.doubts, *request.warnings, memory))
         account = account_of_schedule(
             base.compiled.scheduled, base.prediction, request.hardware
         )
@@ -254,7 +256,7 @@ class _Trials:
             left_out=self.variants.left_out,
             measure=proves,
             account=account,
-            warnings=warnings,
+            warnings=tuple(warnings),
         )
 
     def _possible(self, program: Written) -> list[Alternative]:
@@ -380,6 +382,9 @@ class _Trials:
         if tried.prediction.lower_bound:
             return Judged(Verdict.UNSURE, tried.prediction.lower_bound_why)
         found = judge(gained)
+        if found.verdict is Verdict.BETTER and have and need > have:
+            why = f"neither fits: it needs {gib(need)} of {gib(have)}"
+            return Judged(Verdict.UNSURE, why)
         if found.verdict is Verdict.WORSE:
             why = longer_by(self.base.prediction, tried.prediction)
             return Judged(found.verdict, why)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
-from pgle.run.advise import Attempt, _Trials
+import pytest
+
+from pgle.run.advise import Attempt, Tried, _Trials
 from pgle.run.alternatives import BY_HAND, Alternative, Kind
 from pgle.run.capture.captured import ComparedValues
+from pgle.schedule.control import Controlled
+from pgle.schedule.predict import Gain
 from pgle.schedule.verdict import Verdict
 
 FOLDER = Path("values")
@@ -49,3 +54,19 @@ def test_a_combination_is_compared_if_all_of_its_parts_are() -> None:
 
 def test_values_of_another_command_are_not_compared() -> None:
     assert not better(BATCH).are_values_compared
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [(8, 9, Verdict.BETTER), (8, 39, Verdict.WORSE), (40, 39, Verdict.UNSURE)],
+)
+def test_a_step_that_does_not_fit_is_never_better(
+    before: int, after: int, verdict: Verdict
+) -> None:
+    request = SimpleNamespace(allocator_bytes=10)
+    judging = trials(request=request)
+    judging.base = cast(Tried, SimpleNamespace(memory_bytes=before))
+    prediction = SimpleNamespace(lower_bound=False)
+    tried = SimpleNamespace(memory_bytes=after, prediction=prediction)
+    shorter = Controlled(Gain(0.1, 0.1, 0.1, 0.0))
+    assert judging._judged(cast(Tried, tried), shorter).verdict is verdict
