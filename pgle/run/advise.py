@@ -56,6 +56,7 @@ from pgle.schedule.verdict import Judged, Verdict, judge
 
 MOST_SAID = 160  # characters of a failure that the answer quotes
 NOW = "now"  # folder of the program as it is
+SAME_CALL = ComparedValues(why="the same call with a kernel that the CPU lacks")
 
 
 @dataclass(frozen=True)
@@ -337,6 +338,8 @@ class _Trials:
                 default=None,
             )
             return replace(found, values=worst)
+        if found.changes[0].is_same_call:
+            return replace(found, values=SAME_CALL)
         values = self.variants.compared(found.changes, folder)
         found = replace(found, values=values)
         if not values.differs:

@@ -112,6 +112,12 @@ class Alternative:
         """Whether results may be others."""
         return self.rounds or self.kind in CHANGES_VALUES
 
+    @property
+    def is_same_call(self) -> bool:
+        """Whether it is a call of the program with another kernel, which the CPU lacks."""
+        is_by_hand = BY_HAND in (self.where, self.made_at)
+        return self.kind == Kind.ATTENTION and not is_by_hand
+
 
 @dataclass(frozen=True)
 class Written:

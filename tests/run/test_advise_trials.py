@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from pgle.run.advise import Attempt, Tried, _Trials
+from pgle.run.advise import SAME_CALL, Attempt, Tried, _Trials
 from pgle.run.alternatives import BY_HAND, Alternative, Kind
 from pgle.run.capture.captured import ComparedValues
 from pgle.schedule.control import Controlled
@@ -70,3 +70,11 @@ def test_a_step_that_does_not_fit_is_never_better(
     tried = SimpleNamespace(memory_bytes=after, prediction=prediction)
     shorter = Controlled(Gain(0.1, 0.1, 0.1, 0.0))
     assert judging._judged(cast(Tried, tried), shorter).verdict is verdict
+
+
+def test_a_call_with_another_kernel_is_not_compared_with_itself() -> None:
+    call = Alternative(Kind.ATTENTION, "a.py:1", "cudnn", "")
+    nothing_runs = trials(variants=None)
+    found = nothing_runs._with_values(better(call), FOLDER)
+    assert found.values == SAME_CALL
+    assert not found.are_values_compared
