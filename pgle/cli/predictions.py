@@ -109,7 +109,7 @@ def advise_command(
     unroll of jax.lax.scan; the precision of f32 products; donation of the state; words of MaxText
     and Levanter; and with --vary values of your own. An alternative is better if two compilations,
     with different kernels for products, both make the step half a per cent shorter. What rounds
-    otherwise is compared on the CPU first. Ctrl-C ends the trials and shows what is known.
+    otherwise is compared on the CPU if it can be. Ctrl-C ends the trials and shows what is known.
 
     A RUN directory is its program. A MODULE shows no calls: only precision and donation are tried.
 

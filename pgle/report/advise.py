@@ -107,12 +107,16 @@ def headline(found: Advised) -> tuple[str, Tone]:
     least = figures.share(LEAST_GAIN)
     stopped = "Stopped. " if found.interrupted else ""
     if best is not None:
-        shorter = figures.share(best.least)
-        return f"{stopped}{best.name} shortens the step by {shorter} or more", "good"
+        shorter = _saving(best)
+        return f"{stopped}{best.name} shortens the step by about {shorter}", "good"
     if found.interrupted:
         return f"Stopped: nothing that was tried is surely {least} shorter", ""
-    if not found.unchanged and all(item.tried is None for item in found.attempts):
+    if not (found.attempts or found.unchanged or found.left):
         return "Nothing to gain: found no alternative to try", ""
+    has_failed = [item.tried is None for item in found.attempts]
+    if has_failed and all(has_failed) and not found.unchanged:
+        failed = many(len(has_failed), "alternative")
+        return f"No answer: {failed} tried, all failed", ""
     return f"Nothing to gain: no alternative is surely {least} shorter", ""
 
 

@@ -1,0 +1,49 @@
+"""The answer of `pgle advise` in one line."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pgle.report.advise import headline
+from pgle.run.advise import Advised, Attempt
+from pgle.run.alternatives import Alternative, Kind
+from pgle.schedule.control import Controlled
+from pgle.schedule.predict import Gain
+from pgle.schedule.verdict import Verdict
+
+UNROLL = Alternative(Kind.UNROLL, "a.py:1", "2", "")
+
+
+def advised(*attempts: Attempt, **fields: Any) -> Advised:
+    best = next((item for item in attempts if item.verdict is Verdict.BETTER), None)
+    usual = {"unchanged": 0, "left": 0, "interrupted": False, "best": best}
+    found = {**usual, "attempts": attempts, **fields}
+    return cast(Advised, SimpleNamespace(**found))
+
+
+def test_a_gain_has_its_range() -> None:
+    gained = Controlled(Gain(0.1, 0.02, 0.2, 0.0))
+    found = advised(Attempt((UNROLL,), Verdict.BETTER, "", gained=gained))
+    words, _ = headline(found)
+    assert words == "unroll 2 shortens the step by about 10.0 % (2.0 … 20.0 %)"
+
+
+FAILED = Attempt((UNROLL,), Verdict.UNSURE, "it fails: head of 512")
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (advised(), "Nothing to gain: found no alternative to try"),
+        (advised(FAILED, FAILED), "No answer: 2 alternatives tried, all failed"),
+        (
+            advised(FAILED, unchanged=1),
+            "Nothing to gain: no alternative is surely 0.5 % shorter",
+        ),
+    ],
+)
+def test_nothing_to_try_is_not_that_all_failed(found: Advised, words: str) -> None:
+    assert headline(found) == (words, "")
