@@ -159,7 +159,7 @@ def advise(
     on_phase: OnPhase = lambda phase: None,
     on_attempt: OnAttempt = lambda name, done, of: None,
 ) -> Advised:
-    """Try a program's alternatives. Ctrl-C ends the trials, not the answer."""
+    """Try a program's alternatives. Ctrl-C or SIGTERM ends the trials, not the answer."""
     with prepared(_as_program(asked)) as (known, request):
         variants = variants_of(asked, known, request)
         if asked.function is not None:  # traced as its variants are
@@ -231,12 +231,7 @@ class _Trials:
         )
         every = self._possible(is_written_as)
         wanted = every[: self.asked.budget]
-        interrupted = False
-        try:
-            self._try_each(wanted)
-            self._combine()
-        except KeyboardInterrupt:
-            interrupted = True
+        interrupted = self._is_ended(wanted)
         done = sum(len(item.changes) == 1 for item in self.attempts) + self.unchanged
         base = self.base
         proves = measure(self.known) if self.known.is_program else None
@@ -259,6 +254,15 @@ class _Trials:
             account=account,
             warnings=tuple(warnings),
         )
+
+    def _is_ended(self, wanted: Sequence[Alternative]) -> bool:
+        """Try alternatives; whether Ctrl-C or a signal such as SIGTERM has ended that."""
+        try:
+            self._try_each(wanted)
+            self._combine()
+        except (KeyboardInterrupt, SystemExit):
+            return True
+        return False
 
     def _possible(self, program: Written) -> list[Alternative]:
         """The alternatives that can be made of what was given."""

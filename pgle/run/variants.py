@@ -176,8 +176,9 @@ class StepVariants:
     request: RehearseRequest
     kinds: frozenset[Kind] = frozenset(Kind) - OF_COMMAND - {Kind.DONATION}
     left_out: str = (
-        "donation is an argument of jax.jit, and the step is jitted already; a function that is "
-        "wrapped by jax.checkpoint before the call keeps its policy"
+        "donation is an argument of jax.jit, and the step is jitted already; functions of jax that "
+        "the program holds from before the call are not seen: from jax import grad, jax.grad(f), "
+        "jax.checkpoint(f) with its policy"
     )
 
     def sites(self) -> Sequence[CallSite]:
@@ -305,8 +306,7 @@ class ModuleVariants:
             if change.kind == Kind.DONATION:
                 text = marked_as_donated(text, change.value.split(","))
             else:
-                precision = "DEFAULT" if change.value == "bfloat16" else "HIGH"
-                text = _PRECISION.sub(f"precision = [{precision}, {precision}]", text)
+                text = _PRECISION.sub("precision = [HIGH, HIGH]", text)
         folder.mkdir(parents=True)
         module = folder / self.request.module.name
         write_files({module: text})

@@ -78,3 +78,15 @@ def test_a_call_with_another_kernel_is_not_compared_with_itself() -> None:
     found = nothing_runs._with_values(better(call), FOLDER)
     assert found.values == SAME_CALL
     assert not found.are_values_compared
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), SystemExit(143)])
+def test_a_signal_ends_the_trials_and_keeps_what_is_known(end: BaseException) -> None:
+    def made(*_: Any) -> None:
+        raise end
+
+    known = better(PRECISION, NEAR)
+    ended = trials([known], variants=SimpleNamespace(made=made))
+    ended.out = FOLDER
+    assert ended._is_ended([BY_HAND_CALL])
+    assert ended.attempts == [known]
