@@ -153,10 +153,7 @@ def pgle_rehearse(request: pytest.FixtureRequest) -> Callable[..., RehearsedStep
         test = config.stash.setdefault(_USED, {}).setdefault(path, request.node.nodeid)
         if path in own or test != request.node.nodeid:
             shown = _shown(path, config)
-            pytest.fail(
-                f"pgle: two steps have one baseline; give name=…: {shown} is of {test}",
-                pytrace=False,
-            )
+            pytest.fail(_shared(str(shown), test), pytrace=False)
         own.add(path)
         found = _rehearsed(step, args, options)
         compared = _compared(request.node.nodeid, found.snapshot, path)
@@ -258,6 +255,10 @@ def _message(compared: Compared, path: Path) -> str:
     return "\n".join(lines)
 
 
+def _shared(path: str, test: str) -> str:
+    return f"pgle: two steps have one baseline; give name=…: {path} is of {test}"
+
+
 class _Report:
     """What the tests compared. Workers of pytest-xdist only send it, with their reports."""
 
@@ -267,12 +268,18 @@ class _Report:
         self.file = Path(file).resolve() if file else None
         self.seen: dict[str, Compared] = {}  # by baseline: each phase reports it again
 
+    @pytest.hookimpl(tryfirst=True)  # before pytest counts failures
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Collect the steps of a test."""
+        """Collect the steps of a test; fail it if another worker's test has the same baseline."""
         for name, value in report.user_properties:
             if name == _PROPERTY:
                 compared = Compared.from_property(cast("dict[str, Any]", value))
-                self.seen[compared.path] = compared
+                first = self.seen.get(compared.path, compared)
+                if first.test != compared.test:
+                    report.outcome = "failed"
+                    report.longrepr = _shared(compared.path, first.test)
+                else:
+                    self.seen[compared.path] = compared
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Say which steps have no baseline, or that they were written."""

@@ -121,14 +121,17 @@ def test_a_changed_step_is_a_table_for_the_reviewer(
     assert "| step | 1.00 ms | 1.10 ms | +10.0% |" in text
 
 
+ON_WORKERS = """
+import pgle
+from tests.test_pytest_plugin import Compiler
+pgle.rehearse = Compiler(step_us=1100.0)
+"""
+
+
 def test_workers_of_xdist_report_what_changed(
     pytester: pytest.Pytester, compiler: Compiler
 ) -> None:
-    pytester.makeconftest(
-        "import pgle\n"
-        "from tests.test_pytest_plugin import Compiler\n"
-        "pgle.rehearse = Compiler(step_us=1100.0)\n"
-    )
+    pytester.makeconftest(ON_WORKERS)
     written = run_tests(pytester, "--pgle", "--pgle-update", "-n", "1")
     written.stdout.fnmatch_lines(["pgle: 1 baselines written"])
     kept = Path(
@@ -208,6 +211,24 @@ def test_a_second_step_of_a_test_needs_a_name(
     found.stdout.fnmatch_lines(
         ["pgle: two steps have one baseline; give name=…: pgle_baselines/test_twice-*"]
     )
+
+
+def test_tests_of_two_workers_do_not_share_a_baseline(
+    pytester: pytest.Pytester, compiler: Compiler
+) -> None:
+    pytester.makeconftest(ON_WORKERS)
+    pytester.makepyfile(
+        test_ids="""
+        import pytest
+
+        @pytest.mark.parametrize("name", ["a b", "a-b"])
+        def test_step(pgle_rehearse, name):
+            pgle_rehearse([name])
+        """
+    )
+    found = run_tests(pytester, "--pgle", "-n", "2", "test_ids.py")
+    assert found.ret == pytest.ExitCode.TESTS_FAILED
+    found.stdout.fnmatch_lines(["*pgle: two steps have one baseline; give name=…: *"])
 
 
 def test_an_assertion_of_the_test_decides_too(
