@@ -332,8 +332,6 @@ class Stages:
         self._since = time.monotonic()
         begun = f"{self._head()}{why}".rstrip()
         if self._simulated:
-            if not text.quiet:
-                text.console().print("Simulated: this run uses no GPU", soft_wrap=True)
             self._running.enter_context(live(begun))
         else:
             text.say(begun)

@@ -28,3 +28,10 @@ def test_a_stage_that_fails_keeps_the_warnings(
     with pytest.raises(KeyError), stages:
         raise KeyError
     assert "warning: 4 devices (assumed)" in capsys.readouterr().err
+
+
+def test_a_simulated_run_says_so_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with Stages(simulated=True) as stages:
+        for name in ("profile", "convert"):
+            stages.announce(f"{name}: ")
+    assert capsys.readouterr().out.splitlines() == ["Simulated: this run uses no GPU"]
