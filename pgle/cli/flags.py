@@ -139,7 +139,7 @@ def of_scripts(
     """Check the XLA flags that SCRIPTS name, each for itself: unknown, removed and misspelt ones,
     bad values. Exit code 1 on errors. It is the hook `pgle-flags` of pre-commit.
 
-    Lines of comments are left out, and values that a variable fills in.
+    Comments are left out, flags of TPUs, and values that a variable fills in.
 
     \b
     pgle flags lint-scripts jobs/*.sbatch --jaxlib 0.10.2

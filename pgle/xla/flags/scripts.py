@@ -16,13 +16,17 @@ from pgle.xla.flags.text import Flag, FlagFinding, FlagList
 _FLAG = re.compile(
     r"""(?<![\w-])--(xla_\w+)(?:=("[^"\n]*"|'[^'\n]*'|[^\s"'\\;),]*))?"""
 )
-_COMMENT = re.compile(r"\s*(#|//)")
-_FILLED_IN = re.compile(r"[${}%<>]")
-"""In a value that a shell, Python or a template fills in."""
+_COMMENT = re.compile(r"\A\s*//.*|(?:^|\s+)#.*")
+_FILLED_IN = re.compile(r"[${}%<>`@+]|\A\Z")
+"""In a value that a shell, Python or a template fills in; an empty one is put together."""
+_NOT_OF_XLA = ("LIBTPU_INIT_ARGS", "add_argument(")
+"""In lines whose flags are those of libtpu, which no jaxlib knows, or a program's own options."""
 
 OF_NAMES = ("unknown", "removed", "too-new", "uncertain")
 OF_VALUES = ("bad-value", "needs-value")
 """Codes of findings that hold for a flag whatever others there are: about its name, its value."""
+_NAMES_FLAGS = (".py",)
+"""Files that name flags without values: in docstrings, and to add a value later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +68,25 @@ class ScriptsLint:
 
 
 def flags_in_script(text: str) -> tuple[ScriptFlag, ...]:
-    """The flags in the order of a text, without those in lines of comments."""
+    """The flags in the order of a text, without those in comments, those of TPUs, and beginnings of
+    names (``--xla_gpu_*``).
+    """
     found = []
     for number, line in enumerate(text.splitlines(), start=1):
-        if _COMMENT.match(line):
+        if any(word in line for word in _NOT_OF_XLA):
             continue
-        for match in _FLAG.finditer(line):
-            value = match[2]
+        for match in _FLAG.finditer(_without_comment(line)):
+            name, value = match[1], match[2]
+            if name.endswith("_") or name.startswith("xla_tpu_"):
+                continue
             if value is not None:
                 value = value.strip("\"'")
-            found.append(ScriptFlag(number, Flag(match[1], value)))
+            found.append(ScriptFlag(number, Flag(name, value)))
     return tuple(found)
+
+
+def _without_comment(line: str) -> str:
+    return _COMMENT.sub("", line, count=1)
 
 
 def findings_in(
@@ -85,11 +97,20 @@ def findings_in(
 ) -> Iterator[ScriptFinding]:
     """What a release says of each flag, at its place; `verdicts` as of `lint`."""
     for item in flags:
-        codes = OF_NAMES if _is_filled_in(item.flag) else (*OF_NAMES, *OF_VALUES)
+        codes = _judged(path, item.flag)
         found = lint(FlagList((item.flag,)), jaxlib, verdicts)
         for finding in found.findings:
             if finding.code in codes:
                 yield ScriptFinding(path, item.line, finding)
+
+
+def _judged(path: str, flag: Flag) -> Sequence[str]:
+    """The codes of findings that hold for a flag in a file."""
+    if _is_filled_in(flag):
+        return OF_NAMES
+    if flag.value is None and path.endswith(_NAMES_FLAGS):
+        return OF_NAMES
+    return (*OF_NAMES, *OF_VALUES)
 
 
 def _is_filled_in(flag: Flag) -> bool:
