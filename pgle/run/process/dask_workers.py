@@ -95,17 +95,12 @@ def connected(where: str, seen: Seen) -> Iterator[DaskWorkers]:
         raise UserError(
             "needs Dask", where=place, remedy="pip install 'distributed>=2024.1'"
         ) from None
-    address = where.replace(DASK, "tcp://", 1)
+    address = _address(where)
     with _quiet():
         try:
             client = Client(address, timeout=CONNECT_S, set_as_default=False)
-        except (OSError, ValueError, TimeoutError):
-            remedy = (
-                "start it (dask scheduler), or name the host and port that it prints"
-            )
-            raise UserError(
-                "no Dask scheduler answers", where=place, remedy=remedy
-            ) from None
+        except (OSError, ValueError, TimeoutError, RuntimeError, TypeError) as error:
+            raise _no_scheduler(place, error) from None
         try:
             _check(client, place, seen)
             yield DaskWorkers(client, place)
@@ -122,6 +117,29 @@ def connected(where: str, seen: Seen) -> Iterator[DaskWorkers]:
         finally:
             with suppress(Exception):  # the cluster may be gone
                 client.close(timeout=CONNECT_S)
+
+
+def _address(where: str) -> str:
+    """The scheduler's address as Dask names it: with TLS if its configuration asks for that."""
+    import dask
+
+    encrypted = dask.config.get("distributed.comm.require-encryption", None)
+    return where.replace(DASK, "tls://" if encrypted else "tcp://", 1)
+
+
+def _no_scheduler(place: str, error: Exception) -> UserError:
+    """The error if no connection was made. Dask raises `RuntimeError` if it must encrypt and cannot,
+    and `TypeError` if it has no certificates.
+    """
+    if isinstance(error, RuntimeError | TypeError):
+        reason = next(iter(str(error).splitlines()), "")
+        return UserError(
+            f"Dask's configuration allows no connection ({reason})",
+            where=place,
+            remedy="see distributed.comm.require-encryption and distributed.comm.tls",
+        )
+    remedy = "start it (dask scheduler), or name the host and port that it prints"
+    return UserError("no Dask scheduler answers", where=place, remedy=remedy)
 
 
 def _lost(place: str) -> UserError:

@@ -136,6 +136,19 @@ def test_no_scheduler_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
 
+def test_a_cluster_that_must_encrypt_without_certificates_is_one_line() -> None:
+    import dask
+
+    line = r"^--executor dask://127.0.0.1:9: Dask's configuration allows no connection \(TLS"
+    settings = {"distributed.comm.require-encryption": True}
+    with (
+        dask.config.set(settings),
+        pytest.raises(UserError, match=line),
+        workers("dask://127.0.0.1:9", 1),
+    ):
+        pass
+
+
 def test_a_place_that_is_none_is_refused() -> None:
     line = r"^executor: 'ray://head' is no place for work; give processes, or dask://HOST:PORT"
     with pytest.raises(UserError, match=line):
