@@ -121,15 +121,15 @@ def connected(where: str, seen: Seen) -> Iterator[DaskWorkers]:
 
 def _address(where: str) -> str:
     """The scheduler's address as Dask names it: with TLS if its configuration asks for that."""
-    import dask
+    from distributed import Security
 
-    encrypted = dask.config.get("distributed.comm.require-encryption", None)
-    return where.replace(DASK, "tls://" if encrypted else "tcp://", 1)
+    scheme = "tls://" if Security().require_encryption else "tcp://"
+    return where.replace(DASK, scheme, 1)
 
 
 def _no_scheduler(place: str, error: Exception) -> UserError:
-    """The error if no connection was made. Dask raises `RuntimeError` if it must encrypt and cannot,
-    and `TypeError` if it has no certificates.
+    """The error if no connection was made. Dask raises `RuntimeError` if it must encrypt and
+    cannot, and `TypeError` if it has no certificates.
     """
     if isinstance(error, RuntimeError | TypeError):
         reason = next(iter(str(error).splitlines()), "")
