@@ -69,17 +69,17 @@ class Program:
 def test_the_same_program_has_no_difference_at_a_small_size() -> None:
     found = Program().compared()
     assert (found.difference, found.why) == (0.0, "")
-    assert found.sizes == "32 → 1, 24 → 16"
+    assert found.sizes == "32 → 8, 24 → 16"
     assert (found.seen, found.results) == (2, 2)
 
 
 def test_results_that_are_zero_prove_nothing() -> None:
     program = Program()
-    program.step = lambda ws, x: (0 * ws, 0 * x.sum())  # type: ignore[method-assign]
+    program.step = lambda ws, x: (ws, 0 * ws[0], 0 * x.sum())  # type: ignore[method-assign]
     assert "zero" in program.compared().why
 
 
-def test_a_vocabulary_of_one_word_becomes_two() -> None:
+def test_a_vocabulary_keeps_eight_words() -> None:
     def step(table: Any, x: Any) -> Any:
         def loss(table: Any) -> Any:
             chances = jax.nn.log_softmax(jnp.dot(x, table.T))
@@ -90,7 +90,7 @@ def test_a_vocabulary_of_one_word_becomes_two() -> None:
     program = Program()
     program.step = step  # type: ignore[method-assign]
     program.shapes = ((512, WIDTH), (BATCH, WIDTH))
-    assert program.compared().sizes == "512 → 2, 32 → 2, 24 → 16"
+    assert program.compared().sizes == "512 → 8, 32 → 8, 24 → 16"
 
 
 def test_another_scale_is_no_rounding() -> None:
@@ -112,3 +112,55 @@ def test_products_that_stay_exact_do_not_differ() -> None:
 def test_a_step_that_fails_is_not_compared() -> None:
     program = Program(precision="no such precision")
     assert "Precision" in program.compared().why
+
+
+def attention(x: Any, scale: float) -> Any:
+    scores = scale * (x @ x.swapaxes(-1, -2))
+    length = x.shape[-2]
+    shown = jnp.where(jnp.tril(jnp.ones((length, length), bool)), scores, -1e9)
+    return jax.nn.softmax(shown) @ x
+
+
+@pytest.mark.parametrize("tokens", [(2048,), (BATCH, 2048)])
+def test_another_scale_of_attention_to_words_differs(tokens: Any) -> None:
+    program = Program(3.0)
+
+    def step(table: Any, x: Any) -> Any:
+        scale = program.factor if program.is_on else 1.0
+        words = x.astype(jnp.int32) % table.shape[0]
+        loss = lambda table: jnp.square(attention(table[words], scale)).mean()
+        return table, jax.value_and_grad(loss)(table)
+
+    program.step = step  # type: ignore[method-assign]
+    program.shapes = ((512, WIDTH), tokens)
+    assert program.compared().differs
+
+
+def test_layers_and_a_batch_of_activations_become_one() -> None:
+    program = Program()
+    program.step = lambda ws, x: (x @ ws[0]).sum()  # type: ignore[method-assign]
+    program.shapes = ((12, WIDTH, WIDTH), (BATCH, 2048, WIDTH))
+    assert program.compared().sizes == "2048 → 16, 32 → 1, 24 → 16, 12 → 1"
+
+
+def test_the_unit_is_of_what_is_computed() -> None:
+    program = Program()
+    program.step = jax.checkpoint(  # type: ignore[method-assign]
+        lambda ws, x: (x.astype(jnp.bfloat16) @ ws[0].astype(jnp.bfloat16)).sum()
+    )
+    assert program.compared().unit == 2**-8
+
+
+def test_gradients_in_a_loop_are_compared_by_what_they_change() -> None:
+    program = Program(3.0)
+
+    def step(ws: Any, xs: Any) -> Any:
+        factor = program.factor if program.is_on else 1.0
+        loss = lambda ws, x: factor * jnp.square(x @ ws[0]).mean()
+        add = lambda total, x: (total + jax.grad(loss)(ws, x), None)
+        total, _ = jax.lax.scan(add, jnp.zeros_like(ws), xs)
+        return ws - 1e-4 * total
+
+    program.step = step  # type: ignore[method-assign]
+    program.shapes = ((LAYERS, WIDTH, WIDTH), (4, BATCH, WIDTH))
+    assert program.compared().differs

@@ -15,11 +15,14 @@ MOST_OPERATIONS = 1e11  # of one execution: about 3 CPU seconds
 MOST_TRIED = 8  # sizes that are made small, the largest first
 LEAST_SIZE = 8  # a smaller one stays
 SMALL = 16  # what becomes of a size
-FEW = (1, 2)
-"""What becomes of a size that only counts arrays along their first axis: a batch, layers, a
-vocabulary. The second is tried if the first compares nothing: of one word every loss is zero.
+ALONE = 1
+"""What becomes of a size that only counts arrays of two and more axes: layers, a batch of
+activations.
 """
-WORDS = 2  # random integers are smaller: tokens, classes
+WORDS = 8
+"""What becomes of another size of first axes only: a vocabulary, a length. Of one word or place
+neither a mask nor a scale has an effect. Random integers are smaller: tokens, classes.
+"""
 TOLERANCE = 4.0
 """Roundings that may add up. Both programs round as many values, at other places."""
 
@@ -107,20 +110,12 @@ class Values:
     def _compared(self, function, args, options):
         tree = self._jax.tree_util
         leaves, structure = tree.tree_flatten((args, options))
-        found = {}
-        for few in FEW:
-            step = _Step(self._jax, function, leaves, structure)
-            found = self._at_size(step, few)
-            if found.get("why") != SAYS_NOTHING:
-                break
-        return found
-
-    def _at_size(self, step, few):
-        """Compare with arguments of which at most `few` are counted along a first axis."""
+        step = _Step(self._jax, function, leaves, structure)
         with SetAside(), _Unsharded(self._jax):
             try:
                 self._use(False)
-                step.shrink(few)
+                step.shrink()
+                step.types = self._types(step)
                 values = step.values()
                 before, nudged = self._with_noise(step, values)
                 if not _are_finite(before):  # it takes roots, as of second moments
@@ -145,19 +140,24 @@ class Values:
 
     def _unit(self, step):
         """Unit roundoff of the least precise type that the step or an alternative uses."""
-        types = {str(leaf.dtype) for leaf in step.arrays()} | {self._precision}
+        types = step.types | {self._precision}
         bits = min(_SIGNIFICANT.get(name, 24) for name in types)
         return 2.0**-bits
 
+    def _types(self, step):
+        """Types of all values that the step computes, arguments and results among them."""
+        closed = self._jax.make_jaxpr(lambda arrays: step.call(arrays))(step.arrays())
+        given = {str(array.dtype) for array in step.arrays()}
+        return given | _types_in(closed.jaxpr)
+
     def _results(self, step, precision, *inputs):
         """Losses and gradients, and results of the step, as arrays, of each of some arguments."""
-        for sees in (True, False):
-            try:
-                run = self._compiled(step, precision, inputs[0], sees)
-                return [self._jax.device_get(run(values)) for values in inputs]
-            except self._jax.errors.UnexpectedTracerError:  # gradients within a loop
-                continue
-        raise ValueError("its values leave the function")
+        run_with = lambda run: [self._jax.device_get(run(values)) for values in inputs]
+        try:
+            return run_with(self._compiled(step, precision, inputs[0], sees=True))
+        except (self._jax.errors.UnexpectedTracerError, TypeError):
+            # Gradients within a loop are no values of the step.
+            return run_with(self._compiled(step, precision, inputs[0], sees=False))
 
     def _compiled(self, step, precision, values, sees):
         jax = self._jax
@@ -167,6 +167,8 @@ class Values:
             results = step.call(arrays)
             seen = self._seen or []
             self._seen = None
+            if not seen:
+                results = _changes(jax, _floats(jax, results), arrays)
             return _floats(jax, seen), _floats(jax, results)
 
         if precision:
@@ -218,6 +220,7 @@ class _Step:
             place for place, leaf in enumerate(leaves) if hasattr(leaf, "dtype")
         ]
         self._sizes = {}
+        self.types = set()  # of the values that it computes, by their names
 
     def arrays(self):
         """The arguments that are arrays, as shapes of the small size."""
@@ -236,15 +239,15 @@ class _Step:
         args, options = self._jax.tree_util.tree_unflatten(self._structure, leaves)
         return self._function(*args, **options)
 
-    def shrink(self, few):
+    def shrink(self):
         """Make each size small with which the function still traces."""
-        axes = {}
+        places = {}  # axis, and the number of axes
         for array in self.arrays():
             for axis, size in enumerate(array.shape):
-                axes.setdefault(size, set()).add(axis)
-        wanted = sorted((size for size in axes if size >= LEAST_SIZE), reverse=True)
+                places.setdefault(size, set()).add((axis, len(array.shape)))
+        wanted = sorted((size for size in places if size >= LEAST_SIZE), reverse=True)
         for size in wanted[:MOST_TRIED]:
-            self._sizes[size] = few if axes[size] == {0} else min(SMALL, size)
+            self._sizes[size] = min(_small(places[size]), size)
             try:
                 self._jax.eval_shape(lambda arrays: self.call(arrays), self.arrays())
             except Exception:  # of the function, which does not take this size
@@ -282,6 +285,20 @@ class _Step:
         return jax.numpy.ones(shape, dtype)
 
 
+def _types_in(jaxpr):
+    """Names of the types of all values that a traced function and those in it make."""
+    found = set()
+    for eqn in jaxpr.eqns:
+        found.update(str(getattr(var.aval, "dtype", "")) for var in eqn.outvars)
+        for given in eqn.params.values():
+            several = given if isinstance(given, (tuple, list)) else (given,)
+            for inner in several:
+                inner = getattr(inner, "jaxpr", inner)  # of a closed one
+                if hasattr(inner, "eqns"):
+                    found |= _types_in(inner)
+    return found
+
+
 def _changed(values, change):
     """Arguments with the floating-point ones changed."""
     found = []
@@ -290,6 +307,13 @@ def _changed(values, change):
             value = change(value).astype(value.dtype)
         found.append(value)
     return found
+
+
+def _small(places):
+    """What becomes of a size, by the axes that have it and the number of axes there."""
+    if any(axis > 0 for axis, _ in places):
+        return SMALL
+    return ALONE if all(count > 2 for _, count in places) else WORDS
 
 
 class _Unsharded:
@@ -314,6 +338,23 @@ def _floats(jax, values):
         for leaf in map(jax.numpy.asarray, leaves)
         if jax.numpy.issubdtype(leaf.dtype, jax.numpy.floating)
     ]
+
+
+def _changes(jax, results, arguments):
+    """Results, less the argument with the same shape and type, of several the one at the same
+    place: next to a parameter its change by a gradient is too small to see.
+    """
+    left = {}
+    for argument in arguments:
+        left.setdefault((argument.shape, argument.dtype), []).append(argument)
+    found = []
+    for result in results:
+        alike = left.get((result.shape, result.dtype))
+        if result.shape and alike:
+            before = alike.pop(0).astype(jax.numpy.float32)
+            result = result.astype(jax.numpy.float32) - before
+        found.append(result)
+    return found
 
 
 def _are_finite(parts):
