@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +17,7 @@ SCRIPT = ROOT / "pgle" / "starters" / "ci" / "rehearse.sh"
 ACTION = ROOT / ".github" / "actions" / "rehearse" / "action.yml"
 
 # As after `pip install -e .`: the code of the checkout is importable from everywhere.
-STAND_IN = """#!{python}
-import os, sys
+STAND_IN = """import os, sys
 sys.path.append(os.path.join({checkout!r}, "src"))
 import model
 with open(os.environ["SEEN"], "a") as file:
@@ -47,8 +47,10 @@ def checkout(tmp_path: Path) -> Path:
 def rehearse(checkout: Path, base: str) -> subprocess.CompletedProcess[str]:
     """Run the script in a checkout; the stand-in writes which code it imports."""
     python = checkout.parent / "python"
-    text = STAND_IN.format(python=sys.executable, checkout=str(checkout))
-    python.write_text(text)
+    script = checkout.parent / "stand_in.py"
+    script.write_text(STAND_IN.format(checkout=str(checkout)))
+    words = shlex.join([sys.executable, str(script)])
+    python.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
     python.chmod(0o755)
     settings = {"BASE": base, "PYTHON": str(python), "SEEN": f"{checkout.parent}/seen"}
     return subprocess.run(
