@@ -45,9 +45,7 @@ _LAST = (
     "(?:(?<![A-Za-z0-9])(?i:pass|pw|pin|pat|creds?|sid|otp|jwt|sig|sas)"
     r"|(?<=[a-z])(?:Pass|Pw|Pin))\d?(?![\w-])"
 )
-_SESSION = (
-    r"(?<![A-Za-z0-9])(?i:session(?:[_-]?id)?|sig|sas|otp|pin|pat|jwt|access[_-]code)"
-)
+_SESSION = r"(?<![A-Za-z0-9])(?i:session(?:[_-]?id)?|sig|sas|otp|pin|pat(?!h)|jwt|access[_-]code)"
 """Names of credentials and of harmless things alike: the value decides."""
 _OPAQUE = (
     r"(?=[\w+/=~!$%^&*-]{0,200}\d)(?=[\w+/=~!$%^&*-]{0,200}[A-Za-z])"

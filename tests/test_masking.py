@@ -281,3 +281,9 @@ def test_a_path_is_no_personal_access_token() -> None:
     for word in ("--config_path=/a/b.x", "--sigma=0.5x", "--pinned=hosts"):
         assert kept_argv([word]) == (word,)
     assert kept_argv(["--x_pat=/a/b.x"]) == ("--x_pat=***",)
+
+
+@pytest.mark.parametrize("name", ["LD_LIBRARY_PATH", "NCCL_SHARP_PATH"])
+def test_a_path_is_no_credential(name: str) -> None:
+    value = "/opt/nccl/lib64/a1b2c3d4e5"
+    assert kept_text(f"{name}={value}") == f"{name}={value}"
