@@ -67,10 +67,9 @@ class RehearsedStep:
     @cached_property
     def order(self) -> tuple[str, ...]:
         """The collectives that a rank starts in a step, in their order."""
-        from pgle.schedule.launch_order import launch_order
+        from pgle.account.snapshot import started
 
-        found = launch_order(self.answer.result.now.module)
-        return tuple(str(found.collectives[start]) for start in found.starts)
+        return tuple(started(self.answer.result.now.module))
 
 
 @dataclass(frozen=True)

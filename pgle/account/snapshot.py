@@ -68,13 +68,17 @@ def collectives_of(module: Module) -> dict[str, CollectiveFacts]:
     return {name: CollectiveFacts(counts[name], sizes[name]) for name in sorted(counts)}
 
 
-def order_of(module: Module) -> str:
-    """A digest of the order in which a rank starts collectives; names of the program do not
+def started(module: Module) -> list[str]:
+    """The collectives that a rank starts in a step, in their order; names of the program do not
     matter.
     """
     order = launch_order(module)
-    started = [str(order.collectives[start]) for start in order.starts]
-    return hashlib.sha256("\n".join(started).encode()).hexdigest()[:16]
+    return [str(order.collectives[start]) for start in order.starts]
+
+
+def order_of(module: Module) -> str:
+    """A digest of the order in which a rank starts collectives."""
+    return hashlib.sha256("\n".join(started(module)).encode()).hexdigest()[:16]
 
 
 def to_text(snapshot: Snapshot) -> str:

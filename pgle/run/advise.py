@@ -221,6 +221,7 @@ class _Trials:
         self.out = request.out / "alternatives"
         claim(self.out)
         self.base = self._compiled(request.module, NOW, must_check=False)
+        self.program = request.module.read_bytes()
         self.text = text_of(request.module)
         is_written_as = Written(
             self.variants.sites(),
@@ -306,7 +307,7 @@ class _Trials:
             if any(change.where == BY_HAND for change in changes):
                 return None  # no attention is written by hand
             program = module.read_bytes()
-            if program == self.request.module.read_bytes():
+            if program == self.program:
                 return None
             if program in self.programs:
                 return _as(self.programs[program], changes)

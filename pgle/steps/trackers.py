@@ -172,9 +172,8 @@ def table_points(
         number = number_of(row.get(step))
         at_s = _seconds_at(number_of(row.get(clock)))
         if "value" in columns:
-            value = number_of(row[columns["value"]])
             name = tag if metric is None else str(row[metric])
-            value = math.nan if value is None else value
+            value = _number_or_nan(row[columns["value"]])
             yield Point(name, number, at_s, value, of_run)
             continue
         yield Point("", number, at_s, math.nan, of_run)  # of its clock
@@ -182,9 +181,7 @@ def table_points(
             cell = row.get(name)
             if cell is None or not str(cell).strip():  # other metrics have the line
                 continue
-            value = number_of(cell)
-            value = math.nan if value is None else value
-            yield Point(name, number, at_s, value, of_run)
+            yield Point(name, number, at_s, _number_or_nan(cell), of_run)
 
 
 def _seconds_at(stamp: float | None) -> float | None:
@@ -310,6 +307,11 @@ def _rises(
         if steps > 0 and rise > 0:
             found.append((after.step, rise / steps))
     return found
+
+
+def _number_or_nan(value: Any) -> float:
+    number = number_of(value)
+    return math.nan if number is None else number
 
 
 def number_of(value: Any) -> float | None:

@@ -94,9 +94,8 @@ class AttentionWork:
     depth: float  # head size
     causal: bool
     back: bool  # the backward pass
-    window: float | None = (
-        None  # keys that a query sees of a sliding window; None: of all
-    )
+    # keys that a query sees of a sliding window; None: of all
+    window: float | None = None
     is_f8: bool = False
 
     @property
@@ -109,10 +108,7 @@ class AttentionWork:
     def executed(self) -> float:
         """The same with what whole tiles of queries compute beyond."""
         tiles = ceil(self.queries / TILE)
-        seen = self.keys
-        if self.window is not None:
-            seen = min(self.keys, self.window + TILE)
-        return self._operations(tiles * TILE, seen)
+        return self._operations(tiles * TILE, self.inner_length)
 
     @property
     def blocks(self) -> float:
