@@ -16,6 +16,8 @@ from pgle.steps.compare import Verdict
 
 LEAST_WORTH = 0.01
 """Of the step. "Nothing to gain" is said where no opportunity of any kind is above this."""
+LARGE = 0.05
+"""Of the step. From here on a saving that was left is a warning."""
 
 
 class Basis(StrEnum):
@@ -84,6 +86,7 @@ class OpportunityKind(StrEnum):
     SLOW_COLLECTIVES = "slow collectives"
     SLOW_LINK = "a slow link"
     CONTENDING_COPIES = "copies that slow kernels"
+    OUTSIDE_COPIES = "copies outside of the program"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,16 @@ class StepBounds:
 
 
 @dataclass(frozen=True, slots=True)
+class UnreadWork:
+    """Work of a trace that an edit may shorten; without the program's HLO nobody can price it."""
+
+    what: str  # ``scatters``; ``compute`` if the names of its instructions say no more
+    us: float  # in a step
+    is_named: bool  # the names of its instructions say what to edit
+    where: tuple[Place, ...] = ()  # the costliest first
+
+
+@dataclass(frozen=True, slots=True)
 class TimedSteps:
     """What the timed steps of a run directory say; it stands above every prediction."""
 
@@ -161,6 +174,7 @@ class Account:
     bounds: StepBounds
     opportunities: tuple[Opportunity, ...]  # the largest expected saving first
     timed: TimedSteps | None = None  # of its run directory; None: nothing was compared
+    unread: UnreadWork | None = None  # None: the program's HLO was read
 
     def share(self, us: float) -> float:
         """Microseconds as a share of the step; 0 of an empty step."""
@@ -182,6 +196,20 @@ class Account:
         if most is None or self.share(most.most_us) < LEAST_WORTH:
             return None
         return most
+
+    @property
+    def needs_module(self) -> bool:
+        """Whether unread work may hide more than the largest lever saves.
+
+        Work of which names say what to edit counts as a whole. Other compute counts if no lever
+        is large.
+        """
+        if self.unread is None or self.share(self.unread.us) < LARGE:
+            return False
+        lever_us = 0.0 if self.lever is None else self.lever.rank_us
+        if self.unread.is_named:
+            return self.unread.us > lever_us
+        return self.share(lever_us) < LARGE
 
     @property
     def bound_by(self) -> StepPart:

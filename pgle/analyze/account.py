@@ -31,9 +31,11 @@ from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.findings import StepFinding
 from pgle.analyze.rules import RULES
+from pgle.analyze.unread import find_unread
 from pgle.analyze.window import RowGroup
 from pgle.errors import in_words
 from pgle.next import Next
+from pgle.xla.targets import Hardware
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class FoundAs:
     kind: OpportunityKind
     part: StepPart  # that its saving is drawn from
     is_bound: bool = False  # what it loses is only the most that it could save
+    needs_gpu: bool = False  # so it is, if the GPU is unknown
 
 
 FINDINGS: Mapping[str, FoundAs] = {
@@ -54,7 +57,9 @@ FINDINGS: Mapping[str, FoundAs] = {
     "other-modules": FoundAs(OpportunityKind.OTHER_MODULES, StepPart.COMPUTE),
     "scatter-add": FoundAs(OpportunityKind.SCATTER, StepPart.COMPUTE, is_bound=True),
     "slow-matmul": FoundAs(OpportunityKind.SLOW_PRODUCTS, StepPart.COMPUTE),
-    "off-tensor-cores": FoundAs(OpportunityKind.PRECISION, StepPart.COMPUTE),
+    "off-tensor-cores": FoundAs(
+        OpportunityKind.PRECISION, StepPart.COMPUTE, needs_gpu=True
+    ),
     "input-bound": FoundAs(OpportunityKind.INPUT, StepPart.IDLE),
     "idle": FoundAs(OpportunityKind.HOST, StepPart.IDLE),
     "launch-gaps": FoundAs(OpportunityKind.LAUNCH_GAPS, StepPart.IDLE, is_bound=True),
@@ -62,6 +67,7 @@ FINDINGS: Mapping[str, FoundAs] = {
         OpportunityKind.SLOW_COLLECTIVES, StepPart.COMMUNICATION, is_bound=True
     ),
     "exposed-copies": FoundAs(OpportunityKind.COPIES, StepPart.COPIES),
+    "outside-copies": FoundAs(OpportunityKind.OUTSIDE_COPIES, StepPart.OTHER),
     "needless-rematerialisation": FoundAs(OpportunityKind.REMAT, StepPart.COMPUTE),
     "stale-profile": FoundAs(
         OpportunityKind.STALE_PROFILE, StepPart.COMMUNICATION, is_bound=True
@@ -99,12 +105,14 @@ def account_of_trace(
     facts = _step_costs(step, basis)
     levers = () if facts is None else tried_by(advise, find_levers(facts))
     read = {item.kind for item in levers}
-    others = tuple(
-        item for item in _of_findings(findings, basis) if item.kind not in read
-    )
+    of_findings = _of_findings(findings, basis, step.hardware)
+    others = tuple(item for item in of_findings if item.kind not in read)
     found = {item.kind for item in others}
     idle = _between_steps(step, basis) if OpportunityKind.INPUT not in found else ()
     schedule = () if is_searched else _of_schedule(step, basis, search)
+    unread = None
+    if step.module is None:
+        unread = find_unread(step.compute, step.step_us)
     base = StepBase.ALONE if step.measures_alone else StepBase.TRACED
     return Account(
         module=step.costs.program.key.name,
@@ -117,6 +125,7 @@ def account_of_trace(
         bounds=_bounds(step),
         opportunities=in_order((*levers, *others, *idle, *schedule)),
         timed=timed,
+        unread=unread,
     )
 
 
@@ -133,19 +142,21 @@ def _bounds(step: MeasuredStep) -> StepBounds:
 
 
 def _of_findings(
-    findings: Iterable[StepFinding], basis: Basis
+    findings: Iterable[StepFinding], basis: Basis, hardware: Hardware | None
 ) -> Iterator[Opportunity]:
+    """Findings that save time. Without the GPU's peaks, the gain of a type is only bounded."""
     for finding in findings:
         found = FINDINGS.get(finding.id)
         if found is None or finding.unclaimed or finding.lost_us <= 0:
             continue
+        is_bound = found.is_bound or (found.needs_gpu and hardware is None)
         where = (
             Place(row.name.removeprefix("before "), row.us, row.note, row.op_name)
             for row in finding.evidence
         )
         yield Opportunity(
             kind=found.kind,
-            expected_us=None if found.is_bound else finding.lost_us,
+            expected_us=None if is_bound else finding.lost_us,
             least_us=0.0,
             most_us=finding.lost_us,
             part=found.part,

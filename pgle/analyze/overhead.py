@@ -10,6 +10,7 @@ import numpy as np
 
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.findings import ROWS, EvidenceRow, Observation
+from pgle.analyze.other_work import TO_TELL, OtherKind
 from pgle.analyze.window import RowGroup
 from pgle.errors import in_words, many
 from pgle.next import REHEARSE
@@ -120,6 +121,21 @@ def copies(step: MeasuredStep) -> Observation:
         "keep what the step needs on the device and donate its arguments (donate_argnums); "
         f"what must be copied wants pinned memory and a stream of its own: '{REHEARSE}' "
         "shows what a program's own offloading costs",
+    )
+
+
+def outside_copies(step: MeasuredStep) -> Observation | None:
+    """Copies that no instruction makes, while nothing else runs."""
+    us = step.parts.of(RowGroup.OTHER).get(OtherKind.COPIES, 0.0)
+    if not us:
+        return None
+    return Observation(
+        us,
+        f"copies outside of XLA's instructions, while nothing else runs: "
+        f"{step.percent(us)} of the step",
+        (EvidenceRow(OtherKind.COPIES, us, TO_TELL[OtherKind.COPIES]),),
+        "copy the next batch while the step runs (device_put before the step's result is "
+        "read), keep data on the device, and read results less often",
     )
 
 

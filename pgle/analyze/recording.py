@@ -20,9 +20,10 @@ MUCH_OTHER = 0.05  # of the step; with more work of no instruction, XLA's share 
 
 
 def other_work(step: MeasuredStep) -> Observation | None:
-    """Work that belongs to no instruction, while nothing else runs."""
-    found = step.parts.of(RowGroup.OTHER)
-    us = step.breakdown.other_us
+    """Kernels and graphs that belong to no instruction, while nothing else runs."""
+    found = dict(step.parts.of(RowGroup.OTHER))
+    found.pop(OtherKind.COPIES, None)  # what they are is known
+    us = sum(found.values())
     if not found:
         return None
     rows = (

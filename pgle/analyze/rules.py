@@ -15,6 +15,7 @@ from pgle.analyze.overhead import (
     input_bound,
     launch_gaps,
     other_modules,
+    outside_copies,
 )
 from pgle.analyze.recording import (
     MUCH_OTHER,
@@ -278,6 +279,19 @@ _RULES = (
         source="openxla/xla#45983",
     ),
     Rule(
+        id="outside-copies",
+        find=outside_copies,
+        title="copies outside of the program",
+        todo="Hide or avoid copies outside of the program",
+        limit=0.01,
+        condition=(
+            "copies of no instruction, while nothing else runs, for at least {limit} of the "
+            "step"
+        ),
+        source=_OWN,
+        holds_if_simulated=False,
+    ),
+    Rule(
         id="contending-copies",
         find=contending_copies,
         title="copies that slow what they overlap",
@@ -321,8 +335,8 @@ _RULES = (
         todo="Record so that all work has an instruction",
         limit=MUCH_OTHER,
         condition=(
-            "work of no instruction, while nothing else runs, for at least {limit} of the "
-            "step"
+            "work of no instruction but copies, while nothing else runs, for at least "
+            "{limit} of the step"
         ),
         source=_OWN,
         holds_if_simulated=False,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgle.account.value import (
+    LARGE,
     LEAST_WORTH,
     Account,
     Basis,
@@ -44,7 +45,6 @@ from pgle.report.page.value import (
 )
 from pgle.report.text import joined
 
-LARGE = 0.05  # of the step; from here on a saving that was left is a warning
 PLACES = 5  # rows of each in its section
 SpanOf = Callable[[str], "tuple[float, float] | None"]
 """Where an instruction lies in the timeline, in µs; None if it does not."""
@@ -55,7 +55,12 @@ def nowhere(name: str) -> None:
 
 
 def headline(account: Account) -> tuple[str, Tone]:
-    """Name the largest lever in a line; if there is none, say what bounds the step."""
+    """Name the largest lever in a line; if there is none, say what bounds the step.
+
+    What only the program's HLO can price comes first if it may be larger.
+    """
+    if account.needs_module:
+        return f"Give the program's HLO: {_unread(account)}", "warn"
     lever = account.lever
     if lever is not None:
         share = account.share(lever.rank_us)
@@ -72,6 +77,15 @@ def headline(account: Account) -> tuple[str, Tone]:
     bound = f"{figures.share(account.share(account.parts[account.bound_by]))} of it is"
     words = f"Nothing to gain above {limit} of the step: {bound} {account.bound_by}"
     return words, "good"
+
+
+def _unread(account: Account) -> str:
+    """Say how much of the step only the program's HLO can price; empty: nothing large."""
+    unread = account.unread
+    if unread is None or account.share(unread.us) < LARGE:
+        return ""
+    share = figures.share(account.share(unread.us))
+    return f"{share} of the step is {unread.what}, and only HLO prices an edit"
 
 
 def saving_of(account: Account, item: Opportunity) -> Saving:
@@ -164,13 +178,22 @@ def _command(item: Opportunity) -> str:
 
 
 def note(account: Account) -> str:
-    """Say which step the savings are counted against, and what they save together."""
+    """Say which step the savings are counted against, what they save together, and what no
+    headline says of unread work.
+    """
+    said = [_base(account)]
+    if not account.needs_module:
+        said.append(_unread(account))
+    return " ".join(map(sentence, filter(None, said)))
+
+
+def _base(account: Account) -> str:
     if not listed(account):
         return ""
     base = f"Savings are shares of the step {account.base}"
     if account.together_us <= 0:
-        return f"{base}."
-    return f"{base}; together {figures.share(account.share(account.together_us))}."
+        return base
+    return f"{base}; together {figures.share(account.share(account.together_us))}"
 
 
 def timed_note(account: Account, *, is_base: bool) -> str:

@@ -22,7 +22,7 @@ from pgle.analyze.layers import Layers, folded, short_source
 from pgle.analyze.rules import RULES
 from pgle.analyze.window import RowGroup, StepBreakdown
 from pgle.errors import cut, many, printable
-from pgle.next import Commands, to_way
+from pgle.next import Commands, Sentence, to_way
 from pgle.report import account, text
 from pgle.report.layers import LEAST, SCOPE_WIDTH
 from pgle.report.page import figures
@@ -161,11 +161,11 @@ def headline(found: Analysis) -> tuple[str, Tone]:
         modules = many(len(step.runs_of_others()) + 1, "module")
         share = f"{figures.share(step.main_share)} of the GPU's compute"
         return f"No module is the step: the largest of {modules} takes {share}", "warn"
-    if any(finding.id == "other-work" for finding in found.findings):
-        share = f"{figures.share(step.breakdown.other_us / step.step_us)} of the step"
-        most = next(iter(step.parts.of(RowGroup.OTHER)))
-        why = f"{share} has no instruction, most: {most}"
-        return f"Cannot tell XLA's share: {why}", "warn"
+    for finding in found.findings:
+        if finding.id == "other-work":
+            share = f"{figures.share(finding.reached)} of the step"
+            why = f"{share} has no instruction, most: {finding.evidence[0].name}"
+            return f"Cannot tell XLA's share: {why}", "warn"
     return account.headline(found.account)
 
 
@@ -173,6 +173,9 @@ def way_on(found: Analysis) -> Commands:
     """Return the next command, or the end in words."""
     if found.next:
         return found.next
+    if found.account.needs_module and found.with_hlo is not None:
+        dump = "run the program once with --xla_dump_to=hlo in XLA_FLAGS, then "
+        return (Sentence.todo(dump, found.with_hlo),)
     known = known_of(found.timed, is_searched=found.is_searched, account=found.account)
     command = found.search or found.convert
     commands = dict.fromkeys(set(Move) - ENDS, command)
@@ -418,6 +421,7 @@ def document(found: Analysis) -> dict[str, object]:
     """``pgle.analyze/1`` without its name: first the facts of the step as a whole."""
     after = {
         "account": account.document(found.account),
+        "unread": found.account.unread,
         "against": _against(found.against),
         "next": "\n".join(map(str, way_on(found))),
         "warnings": found.warnings,

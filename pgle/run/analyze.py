@@ -377,6 +377,7 @@ class Analysis:
     advise: Next | None = None  # the command that tries edits of the program
     is_searched: bool = False  # the search was done, and found nothing better
     convert: Next | None = None  # the command that makes a profile of the trace
+    with_hlo: Next | None = None  # the command with a dump in `hlo`; None: HLO is known
     timed: TimedSteps | None = None  # of the run directory that was given
     is_base: bool = False  # the step is its baseline's
 
@@ -426,17 +427,20 @@ def analyze(
     convert = _conversion(step, side) if run is None else None
     timed = None if run is None else timed_steps(run)
     search = None if run is None else tune(run)
+    about = tuple(dict.fromkeys(warnings))
+    advise = None if run is None else Next.of("advise", run.path)
     return Analysis(
         step=step,
         findings=find_findings(step),
         next=next_,
-        warnings=tuple(dict.fromkeys(warnings)),
+        warnings=about,
         against=against,
         before=before,
         search=search,
-        advise=None if run is None else Next.of("advise", run.path),
+        advise=advise,
         is_searched=run is not None and search is None,
         convert=convert,
+        with_hlo=_with_hlo(step, side),
         timed=timed,
         is_base=_is_base(side),
     )
@@ -473,8 +477,6 @@ def _next(
     Args:
         run: the run directory of the inputs; None: they have none.
     """
-    target = [f"--target={side.target}"] if side.target else []
-    words = [*side.inputs, *(f"--hlo={path}" for path in side.hlo), *target]
     if run is not None and step.measures_alone:
         # its collectives ran alone: the performance run shows what stays exposed
         perf = run.stage("perf")
@@ -492,8 +494,21 @@ def _next(
                 continue
             found = dump_near(path if path.is_dir() else path.parent, modules)
             if found:
-                return (Next.of("analyze", *words, f"--hlo={found}"),)
+                return (Next.of("analyze", *_words(side), f"--hlo={found}"),)
     return ()
+
+
+def _with_hlo(step: MeasuredStep, side: StepInput) -> Next | None:
+    """The same command with a dump of the program; None if its HLO is known."""
+    if step.module is not None:
+        return None
+    return Next.of("analyze", *_words(side), "--hlo=hlo")
+
+
+def _words(side: StepInput) -> list[AnyPath | str]:
+    """The words of a command that give these inputs."""
+    target = [f"--target={side.target}"] if side.target else []
+    return [*side.inputs, *(f"--hlo={path}" for path in side.hlo), *target]
 
 
 def _conversion(step: MeasuredStep, side: StepInput) -> Next | None:

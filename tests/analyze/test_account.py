@@ -1,7 +1,13 @@
 """A measured step as an account: findings become opportunities, each in one place."""
 
-from pgle.analyze.account import FINDINGS, OF_RECORDING, OF_SCHEDULE
-from pgle.analyze.rules import RULES
+from dataclasses import replace
+
+from pgle.account.value import OpportunityKind
+from pgle.analyze.account import FINDINGS, OF_RECORDING, OF_SCHEDULE, account_of_trace
+from pgle.analyze.rules import RULES, find_findings
+from pgle.report.account import headline, note
+from pgle.trace.table import ActivityKind
+from tests.analyze.conftest import SIDE, Run, repeated
 
 
 def test_every_finding_is_an_opportunity_or_of_the_schedule_or_of_the_recording() -> (
@@ -10,3 +16,67 @@ def test_every_finding_is_an_opportunity_or_of_the_schedule_or_of_the_recording(
     groups = (set(FINDINGS), set(OF_SCHEDULE), set(OF_RECORDING))
     assert set.union(*groups) == set(RULES)
     assert sum(map(len, groups)) == len(RULES)
+
+
+def test_without_hlo_a_named_scatter_leads_before_a_smaller_sure_saving(
+    measured,
+) -> None:
+    step = measured(
+        repeated(
+            Run("loop_add_fusion", 0, 300),
+            Run("input_scatter_fusion", 300, 400),
+            every=1000,
+        )
+    )
+    found = account_of_trace(step, find_findings(step))
+    assert found.lever is not None and found.lever.kind is OpportunityKind.INPUT
+    assert found.needs_module
+    words = headline(found)[0]
+    assert words == (
+        "Give the program's HLO: 40.0 % of the step is scatters, and only HLO prices an edit"
+    )
+
+
+def test_without_hlo_a_large_pause_leads_before_compute_that_no_name_points_to(
+    measured,
+) -> None:
+    step = measured(repeated(Run("loop_add_fusion", 0, 700), every=1000))
+    found = account_of_trace(step, find_findings(step))
+    assert not found.needs_module
+    assert headline(found)[0].startswith(
+        "Keep the GPU busy between steps: saves 30.0 %"
+    )
+    assert "70.0 % of the step is compute" in note(found)
+
+
+def test_without_hlo_compute_leads_before_a_small_pause(measured) -> None:
+    step = measured(repeated(Run("loop_add_fusion", 0, 970), every=1000))
+    found = account_of_trace(step, find_findings(step))
+    assert "97.0 % of the step is compute" in headline(found)[0]
+
+
+def test_without_hlo_copies_lead_if_they_save_most(measured) -> None:
+    step = measured(
+        repeated(
+            Run("loop_add_fusion", 0, 700),
+            Run("copy-start.1", 700, 250, SIDE, ActivityKind.MEMCPY),
+            every=1000,
+        )
+    )
+    found = account_of_trace(step, find_findings(step))
+    assert headline(found)[0].startswith("Hide or avoid exposed copies: saves 25.0 %")
+
+
+def test_softmax_kernels_are_named_with_what_they_may_be(measured) -> None:
+    step = measured(repeated(Run("triton_softmax.3.0", 0, 600), every=1000))
+    unread = account_of_trace(step, find_findings(step)).unread
+    assert unread is not None and unread.what.startswith("softmax kernels (attention")
+
+
+def test_the_gain_of_a_type_is_only_bounded_if_the_gpu_is_unknown(measured) -> None:
+    trace = repeated(Run("cublas-gemm.1", 0, 900), every=1000)
+    kernels = {("jit_step", "cublas-gemm.1"): frozenset({"ampere_sgemm_128x64_tn"})}
+    step = measured(replace(trace, kernels=kernels))
+    found = account_of_trace(step, find_findings(step)).opportunities
+    precision = next(item for item in found if item.kind is OpportunityKind.PRECISION)
+    assert precision.expected_us is None

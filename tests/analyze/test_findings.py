@@ -334,6 +334,19 @@ def in_graphs() -> Trace:
     return replace(trace, other=graphs)
 
 
+def copying_between() -> Trace:
+    """In each step a copy of no instruction runs for 2 ms."""
+    trace = in_graphs()
+    return replace(
+        trace,
+        other=replace(
+            trace.other,
+            kind=np.full(len(trace.other), ActivityKind.MEMCPY, np.uint8),
+            reason=np.full(len(trace.other), LeftOutReason.NO_RANGE, np.uint8),
+        ),
+    )
+
+
 FAULTS = {
     "synchronous-collective": lambda: steps_of(
         usual().run("all-reduce.9", expected_us("all-reduce.9"))
@@ -370,6 +383,7 @@ FAULTS = {
     ),
     "stale-profile": lambda: steps_of(usual()),
     "other-work": in_graphs,
+    "outside-copies": copying_between,
     "untimed-records": without_stamps,
     "recompilation": recompiling,
     "window": warming_up,
