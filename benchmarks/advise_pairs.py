@@ -29,7 +29,8 @@ from pgle.report import text
 from pgle.report.page import figures
 from pgle.requests.predictions import Rehearse
 from pgle.run.capture.captured import partitioned
-from pgle.run.compiler.compile import compiler_with_cache, session_with
+from pgle.run.compiler.compile import compiler_with_cache
+from pgle.run.compiler.session import session_with
 from pgle.run.rehearse_program import RehearseRequest, prepared
 from pgle.schedule.control import other_choice
 

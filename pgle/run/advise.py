@@ -34,8 +34,8 @@ from pgle.run.compiler.compile import (
     CompileResult,
     OnPhase,
     compiler_with_cache,
-    session_with,
 )
+from pgle.run.compiler.session import session_with
 from pgle.run.directory.directory import RunDirectory, claim
 from pgle.run.inputs.next_command import UNKNOWN
 from pgle.run.rehearse import memory_warning

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pgle.errors import UserError, many
-from pgle.run.compiler.compile import CompileResult, Session
+from pgle.run.compiler.compile import CompileResult
+from pgle.run.compiler.session import Session
 from pgle.schedule.control import Controlled, other_choice
 from pgle.schedule.predict import Prediction, gain
 from pgle.xla.hlo.module import Instruction, Module

@@ -27,7 +27,8 @@ from pgle.next import Next
 from pgle.requests.predictions import Rehearse
 from pgle.run.ask.jaxlib import installed
 from pgle.run.compare import timed_steps
-from pgle.run.compiler.compile import CompileResult, OnPhase, Session, open_session
+from pgle.run.compiler.compile import CompileResult, OnPhase
+from pgle.run.compiler.session import Session, open_session
 from pgle.run.confirm import confirm_compiled
 from pgle.run.control import FOLDER as CONTROL
 from pgle.run.control import (

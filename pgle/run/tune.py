@@ -47,13 +47,8 @@ from pgle.files import AnyPath, check_absent, read_bytes, sha256, write_files
 from pgle.requests.kinds import PROCESSES
 from pgle.run.ask.jaxlib import installed
 from pgle.run.compare import timed_steps
-from pgle.run.compiler.compile import (
-    SCHEDULER_FLAGS,
-    CompileResult,
-    OnPhase,
-    Session,
-    open_session,
-)
+from pgle.run.compiler.compile import SCHEDULER_FLAGS, CompileResult, OnPhase
+from pgle.run.compiler.session import Session, open_session
 from pgle.run.compiler.worker import UNSCHEDULED, is_full
 from pgle.run.confirm import confirm_compiled
 from pgle.run.control import fp8_choice_warning

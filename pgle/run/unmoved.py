@@ -6,7 +6,8 @@ import shutil
 from collections.abc import Collection, Sequence
 
 from pgle.errors import UserError
-from pgle.run.compiler.compile import CompileResult, Session
+from pgle.run.compiler.compile import CompileResult
+from pgle.run.compiler.session import Session
 from pgle.run.rehearse_program import MODEL_OPTIONS
 from pgle.xla.flags.catalogue import LHS, PROFILE_PATH, inert_flags
 from pgle.xla.flags.text import COMMAND_BUFFER, FlagList, typed_flag

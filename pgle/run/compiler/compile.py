@@ -4,23 +4,15 @@ schedule.
 A `Compiler` compiles one request: in XLA's own process (`worker.py`), or by taking what was kept
 (`cache.py`). Code generation is left out: the scheduled module, the schedule that the
 latency-hiding scheduler believed in and the memory report are written before.
-
-A `Session` makes many schedules of one module. XLA's passes before scheduling take most of the time
-and see neither the profile nor the scheduler's flags. So the module is kept as it was before
-scheduling, and only the passes from there on run again, which is ten times faster. That leans on
-names of XLA's passes: it is done only where one whole compilation by this jaxlib had the same
-result.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -30,18 +22,16 @@ import msgspec
 
 from pgle.costs.profile.lookup import LookupTable
 from pgle.errors import UserError
-from pgle.files import check_file, sha256, write_files
+from pgle.files import check_file
 from pgle.run.compiler import worker
 from pgle.run.compiler.cache import Cache, Compiled, key_of
 from pgle.run.compiler.worker import UNSCHEDULED, CompilerProcess
 from pgle.run.directory.directory import claim
-from pgle.schedule.predict import Prediction, predict
 from pgle.xla.flags.catalogue import PROFILE_PATH, catalogue, release
 from pgle.xla.flags.text import format_flags, typed_flag
 from pgle.xla.hlo.dumps import fingerprint_of, read_module
 from pgle.xla.hlo.module import MAX_HLO_BYTES, Module
 from pgle.xla.hlo.schedule_dump import LhsSchedule, Statistics, read_schedule_dump
-from pgle.xla.targets import Hardware
 from pgle.xla.vendors import NVIDIA
 
 T = TypeVar("T")
@@ -467,297 +457,9 @@ def devices_in(topology: str) -> int:
     return count
 
 
-MEMORY_TIES = 0.01
-"""Part by which the memory of two schedules that are otherwise the same may differ; measured:
-0.003.
-"""
-TIME_TIES = 0.001  # the same of the times that the scheduler believes, and of the step as predicted
-
-_GRAPHS = "--xla_gpu_enable_command_buffer="
-# Observed with jaxlib 0.4.38: after scheduling, a pass wraps most of the step into a call, whose
-# instructions the final HLO then shows no costs of. The schedule itself is the same with and
-# without; later releases leave the HLO alone.
-
-
-@contextmanager
-def open_session(
-    base: CompileRequest,
-    hardware: Hardware,
-    *,
-    python: str,
-    cached: bool,
-    checked: bool = False,
-    on_phase: OnPhase = lambda phase: None,
-) -> Iterator[Session]:
-    """A session with a compiler of its own, and the user's cache if `cached`. If `checked`, the
-    scheduling passes alone are compared with a whole compilation of this module with these flags
-    though this jaxlib's are trusted already.
-    """
-    with compiler_with_cache(python, cached=cached, on_phase=on_phase) as compiler:
-        yield session_with(compiler, base, hardware, checked=checked)
-
-
 def compiler_with_cache(
     python: str, *, cached: bool, on_phase: OnPhase = lambda phase: None
 ) -> Compiler:
     """A compiler, with the user's cache if `cached`."""
     cache = Cache.of_user() if cached else None
     return Compiler(python, cache=cache, on_phase=on_phase)
-
-
-def session_with(
-    compiler: Compiler, base: CompileRequest, hardware: Hardware, *, checked: bool
-) -> Session:
-    """A session with a compiler; `checked` as of `open_session`."""
-    trusted = None
-    if compiler.cache is not None and not checked:
-        trusted = compiler.cache.trusted(compiler.python, base.vendor)
-    return Session(compiler, base, hardware, trusted)
-
-
-def in_background(work: Callable[[], T]) -> Future[T]:
-    """What a function returns that runs in parallel; a process that ends does not wait for it."""
-    found: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            found.set_result(work())
-        except BaseException as error:
-            found.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return found
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A module compiled with given flags and no profile. The object exists before its schedule is
-    ready.
-    """
-
-    flags: tuple[str, ...]  # all of them
-    # by all passes, or up to scheduling where the rest alone is trusted
-    whole: Future[CompileResult]
-    # the module before scheduling; None where only whole compilations are trusted
-    unscheduled: Path | None = None
-    devices: int = 0  # that it is compiled for
-    # its schedule: by the scheduling passes alone where they make of it what all passes make; None:
-    # still to be made
-    first: Future[CompileResult] | None = None
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the scheduling passes alone may be trusted; waits until that is known."""
-        return self.unscheduled is not None and (
-            self.first is None or self.first.result() is not self.whole.result()
-        )
-
-
-@dataclass(eq=False)
-class Session:
-    """Schedules of one module; `schedule` may be called from several threads."""
-
-    compiler: Compiler  # that compiles
-    # what all schedules share: module, target and topology; its folder is for all of them
-    base: CompileRequest
-    hardware: Hardware  # that predictions are for
-    # a file that says that this jaxlib's scheduling passes alone gave the same; written once they
-    # did
-    trusted: Path | None = None
-
-    def __post_init__(self) -> None:
-        self._is_trusted = self.trusted is not None and self.trusted.exists()
-        self._lock = threading.Lock()
-        self._prepared: dict[
-            tuple[str, ...], Future[Prepared]
-        ] = {}  # by the flags that passes before scheduling read
-        self._programs: dict[Path, str] = {}
-        self._predicted: dict[Path, Prediction] = {}
-
-    def schedule(
-        self, name: str, flags: Sequence[str], profile: Path | None = None
-    ) -> CompileResult:
-        """One schedule, in a folder of that name. The first with LHS shows whether the scheduling
-        passes alone can make later ones.
-        """
-        wanted = self._request(name, flags, profile)
-        prepared = self._prepared_for(wanted)
-        if (
-            prepared.first is not None
-            and profile is None
-            and wanted.flags == prepared.flags
-        ):
-            return prepared.first.result()
-        with suppress(
-            UserError
-        ):  # whatever it is, a whole compilation has the last word
-            if prepared.unscheduled is not None:
-                found = self._alone(wanted, prepared, prepared.unscheduled)
-                if prepared.agrees:
-                    return found
-        shutil.rmtree(wanted.dump_dir, ignore_errors=True)
-        return self.compiler.compile(wanted)
-
-    def without_profile(self, name: str, flags: Sequence[str]) -> Future[CompileResult]:
-        """The module compiled without a profile, or only up to scheduling (`UNSCHEDULED`).
-
-        The arguments are those of `schedule`. If it is compiled whole, instructions that cost the
-        same may be in another order than in `schedule`. When this returns, `schedule` can start.
-        """
-        return self._prepared_for(self._request(name, flags)).whole
-
-    def _request(
-        self, name: str, flags: Sequence[str], profile: Path | None = None
-    ) -> CompileRequest:
-        """A request of this session, by which no step is wrapped into command buffers."""
-        kept = (*(flag for flag in flags if not flag.startswith(_GRAPHS)), _GRAPHS)
-        return replace(
-            self.base, dump_dir=self.base.dump_dir / name, flags=kept, profile=profile
-        )
-
-    def predicted(self, made: CompileResult) -> Prediction:
-        """A schedule's step with estimated costs; predicted once."""
-        if made.after_optimizations not in self._predicted:
-            self._predicted[made.after_optimizations] = predict(
-                made.scheduled, None, self.hardware
-            )
-        return self._predicted[made.after_optimizations]
-
-    def distrust(self) -> None:
-        """Make later sessions check this jaxlib's scheduling passes again, because a whole
-        compilation gave another schedule.
-        """
-        if self.trusted is not None:
-            self.trusted.unlink(missing_ok=True)
-
-    def program(self, compiled: CompileResult) -> str:
-        """An identity of the program before scheduling, of a result of `without_profile`; empty if
-        unknown.
-        """
-        module = compiled.after_optimizations.with_name(UNSCHEDULED)
-        if module not in self._programs:
-            self._programs[module] = (
-                sha256(module.read_bytes()) if module.exists() else compiled.fingerprint
-            )
-        return self._programs[module]
-
-    def _prepared_for(self, wanted: CompileRequest) -> Prepared:
-        early = tuple(
-            flag
-            for flag in wanted.flags
-            if flag.partition("=")[0] not in SCHEDULER_FLAGS
-        )
-        with self._lock:
-            if early not in self._prepared:  # other flags are compiled at the same time
-                folder = self.base.dump_dir / f"all-passes{len(self._prepared) or ''}"
-                self._prepared[early] = in_background(
-                    lambda: self._prepare(wanted, folder)
-                )
-        return self._prepared[early].result()
-
-    def _prepare(self, wanted: CompileRequest, folder: Path) -> Prepared:
-        """Compile with all passes, and see whether those from scheduling on are enough from now
-        on.
-        """
-        request = replace(wanted, dump_dir=folder, profile=None)
-        is_limited = any(flag.startswith(ONLY) for flag in wanted.flags)
-        if self._is_trusted and not is_limited:
-            with suppress(
-                UserError
-            ):  # as may be of a module that is not scheduled: then it is compiled whole
-                found = self.compiler.compile(
-                    replace(request, passes="before scheduling")
-                )
-                whole = in_background(lambda: found)
-                return Prepared(
-                    wanted.flags, whole, found.after_optimizations, found.num_devices
-                )
-            shutil.rmtree(folder, ignore_errors=True)
-        unscheduled: Future[int] = Future()
-        whole = in_background(lambda: self.compiler.compile(request, unscheduled))
-        either: tuple[Future[Any], ...] = (unscheduled, whole)
-        wait(either, return_when=FIRST_COMPLETED)
-        if unscheduled.done():
-            devices = unscheduled.result()
-        else:
-            devices = (
-                whole.result().num_devices if (folder / UNSCHEDULED).exists() else 0
-            )
-        if not devices or is_limited:
-            whole.result()
-            return Prepared(wanted.flags, whole, first=whole)
-        unscheduled_at = folder / UNSCHEDULED
-        prepared = Prepared(wanted.flags, whole, unscheduled_at, devices)
-        again = replace(
-            wanted,
-            dump_dir=folder / "check" if wanted.profile else wanted.dump_dir,
-            profile=None,
-        )
-        return replace(
-            prepared,
-            first=in_background(lambda: self._first(again, prepared, unscheduled_at)),
-        )
-
-    def _first(
-        self, wanted: CompileRequest, prepared: Prepared, unscheduled: Path
-    ) -> CompileResult:
-        """What the scheduling passes alone make of a module, or the whole compilation where that
-        made another one.
-        """
-        reading = in_background(lambda: self.predicted(prepared.whole.result()).step_us)
-        with suppress(UserError):
-            again = self._alone(wanted, prepared, unscheduled)
-            step_us = reading.result()
-            near = abs(self.predicted(again).step_us - step_us) <= TIME_TIES * step_us
-            if near and same_schedule(
-                prepared.whole.result(), again
-            ):  # what LHS takes for equal may not be
-                self._is_trusted = True
-                if self.trusted is not None:
-                    write_files({self.trusted: ""}, force=True)
-                return again
-        shutil.rmtree(wanted.dump_dir, ignore_errors=True)
-        return prepared.whole.result()
-
-    def _alone(
-        self, wanted: CompileRequest, prepared: Prepared, unscheduled: Path
-    ) -> CompileResult:
-        """What the scheduling passes alone make of a module, where the compilation of all of it
-        succeeds.
-
-        Args:
-            unscheduled: the module as it was before scheduling.
-        """
-        topology = wanted.topology or f"1x1x{prepared.devices}"
-        alone = replace(
-            wanted,
-            module=unscheduled,
-            topology=topology,
-            passes="from scheduling on",
-        )
-        found = self.compiler.compile(alone)
-        compiled = prepared.whole.result()
-        fingerprint = compiled.fingerprint or found.fingerprint
-        return replace(found, fingerprint=fingerprint, num_devices=compiled.num_devices)
-
-
-def same_schedule(one: CompileResult, other: CompileResult) -> bool:
-    """Whether XLA made equal schedules: the scheduler believed the same length and exposed time of
-    every computation, and the memory is the same. Instructions that cost nothing may be in another
-    order.
-    """
-    memory = [made.memory_bytes or 0 for made in (one, other)]
-    ours, theirs = one.believed, other.believed
-    if not ours or ours.keys() != theirs.keys():
-        return False
-    if abs(memory[0] - memory[1]) > MEMORY_TIES * max(memory):
-        return False
-    return all(_are_near(item, theirs[name]) for name, item in ours.items())
-
-
-def _are_near(one: Statistics, other: Statistics) -> bool:
-    """Whether the scheduler believed the same length and exposed time, but for rounding."""
-    most = TIME_TIES * max(one.total_cycles, 1.0)
-    length_differs = abs(one.total_cycles - other.total_cycles) > most
-    exposed = abs(one.total_wasted_cycles - other.total_wasted_cycles)
-    return not length_differs and exposed <= most

@@ -13,12 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from pgle.run.compiler import worker
-from pgle.run.compiler.compile import (
-    SCHEDULING_PASSES,
-    Compiler,
-    CompileRequest,
-    Session,
-)
+from pgle.run.compiler.compile import SCHEDULING_PASSES, Compiler, CompileRequest
+from pgle.run.compiler.session import Session
 from pgle.run.compiler.worker import (
     DUMP_BEFORE_SCHEDULING,
     UNSCHEDULED,

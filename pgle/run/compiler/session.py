@@ -1,0 +1,336 @@
+"""Schedules of one module, of which only the scheduling is done again.
+
+`Session.schedule` makes one schedule. `trust.py` says, as a table of states, when the scheduling
+passes alone may make it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from pgle.errors import UserError
+from pgle.files import sha256
+from pgle.run.compiler.compile import (
+    ONLY,
+    SCHEDULER_FLAGS,
+    Compiler,
+    CompileRequest,
+    CompileResult,
+    OnPhase,
+    compiler_with_cache,
+)
+from pgle.run.compiler.trust import Event, State, Trust
+from pgle.run.compiler.worker import UNSCHEDULED
+from pgle.schedule.predict import Prediction, predict
+from pgle.xla.hlo.schedule_dump import Statistics
+from pgle.xla.targets import Hardware
+
+T = TypeVar("T")
+
+MEMORY_TIES = 0.01
+"""Part by which the memory of two schedules that are otherwise the same may differ; measured:
+0.003.
+"""
+TIME_TIES = 0.001
+"""The same of the times that the scheduler believes, and of the step as predicted."""
+
+_GRAPHS = "--xla_gpu_enable_command_buffer="
+# Observed with jaxlib 0.4.38: after scheduling, a pass wraps most of the step into a call, whose
+# instructions the final HLO then shows no costs of. The schedule itself is the same with and
+# without; later releases leave the HLO alone.
+
+
+@contextmanager
+def open_session(
+    base: CompileRequest,
+    hardware: Hardware,
+    *,
+    python: str,
+    cached: bool,
+    checked: bool = False,
+    on_phase: OnPhase = lambda phase: None,
+) -> Iterator[Session]:
+    """A session with a compiler of its own, and the user's cache if `cached`.
+
+    Args:
+        checked: check the scheduling passes although earlier sessions trust this jaxlib's.
+    """
+    with compiler_with_cache(python, cached=cached, on_phase=on_phase) as compiler:
+        yield session_with(compiler, base, hardware, checked=checked)
+
+
+def session_with(
+    compiler: Compiler, base: CompileRequest, hardware: Hardware, *, checked: bool
+) -> Session:
+    """A session with a compiler; `checked` as of `open_session`."""
+    trusted = None
+    if compiler.cache is not None and not checked:
+        trusted = compiler.cache.trusted(compiler.python, base.vendor)
+    return Session(compiler, base, hardware, trusted)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A program as it was before scheduling, from which schedules are made."""
+
+    module: Path
+    devices: int  # that it is compiled for
+    # by all passes, or by the passes before scheduling if the program is `TRUSTED`
+    compiled: Future[CompileResult]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The last state of a program, and the schedule by which it was found."""
+
+    state: State  # `TRUSTED`, `EQUAL` or `WHOLE`
+    # without a profile: made by the scheduling passes alone if `EQUAL`, by all passes if `WHOLE`;
+    # None if `TRUSTED`, since nothing was scheduled yet
+    schedule: CompileResult | None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A program of the session. It exists as soon as the first schedules can be made."""
+
+    flags: tuple[str, ...]  # all of the schedule that `checked` holds
+    compiled: Future[CompileResult]  # without a profile
+    kept: Kept | None  # None if only all passes together can make a schedule
+    checked: Future[Checked]  # not ready while the program is `CHECKING`
+
+    @property
+    def state(self) -> State:
+        """The state now."""
+        return self.checked.result().state if self.checked.done() else State.CHECKING
+
+
+@dataclass(eq=False)
+class Session:
+    """Schedules of one module; `schedule` may be called from several threads.
+
+    Flags that only the scheduler reads share a program. Each other set of flags makes a program of
+    its own, which goes through the states of `trust.py`: `_prepare` takes it from its first state
+    to one that can make schedules, `_check` from `CHECKING` to its last state.
+    """
+
+    compiler: Compiler  # that compiles
+    # what all schedules share: module, target and topology; its folder is for all of them
+    base: CompileRequest
+    hardware: Hardware  # that predictions are for
+    trusted: Path | None = None  # the file of `Trust`; None: trust this session alone
+
+    def __post_init__(self) -> None:
+        self._trust = Trust(self.trusted)
+        self._lock = threading.Lock()
+        # by the flags that passes before scheduling read
+        self._prepared: dict[tuple[str, ...], Future[Prepared]] = {}
+        self._programs: dict[Path, str] = {}
+        self._predicted: dict[Path, Prediction] = {}
+
+    def schedule(
+        self, name: str, flags: Sequence[str], profile: Path | None = None
+    ) -> CompileResult:
+        """One schedule, in a folder of that name."""
+        wanted = self._request(name, flags, profile)
+        program = self._program(wanted)
+        if profile is None and wanted.flags == program.flags:
+            first = program.checked.result().schedule
+            if first is not None:
+                return first
+        with suppress(UserError):  # all passes together then show whose fault it is
+            if program.kept is not None and program.state is not State.WHOLE:
+                found = self._alone(wanted, program.kept)
+                if program.checked.result().state is not State.WHOLE:
+                    return found
+        shutil.rmtree(wanted.dump_dir, ignore_errors=True)
+        return self.compiler.compile(wanted)
+
+    def without_profile(self, name: str, flags: Sequence[str]) -> Future[CompileResult]:
+        """The module compiled without a profile, or only up to scheduling (`UNSCHEDULED`).
+
+        The arguments are those of `schedule`. If it is compiled whole, instructions that cost the
+        same may be in another order than in `schedule`. When this returns, `schedule` can start.
+        """
+        return self._program(self._request(name, flags)).compiled
+
+    def predicted(self, made: CompileResult) -> Prediction:
+        """A schedule's step with estimated costs; predicted once."""
+        if made.after_optimizations not in self._predicted:
+            self._predicted[made.after_optimizations] = predict(
+                made.scheduled, None, self.hardware
+            )
+        return self._predicted[made.after_optimizations]
+
+    def distrust(self) -> None:
+        """Make later sessions check this jaxlib's scheduling passes again, because a whole
+        compilation gave another schedule.
+        """
+        self._trust.lose()
+
+    def program(self, compiled: CompileResult) -> str:
+        """An identity of the program before scheduling, of a result of `without_profile`; empty if
+        unknown.
+        """
+        module = compiled.after_optimizations.with_name(UNSCHEDULED)
+        if module not in self._programs:
+            is_kept = module.exists()
+            identity = sha256(module.read_bytes()) if is_kept else compiled.fingerprint
+            self._programs[module] = identity
+        return self._programs[module]
+
+    def _request(
+        self, name: str, flags: Sequence[str], profile: Path | None = None
+    ) -> CompileRequest:
+        """A request of this session, by which no step is wrapped into command buffers."""
+        kept = (*(flag for flag in flags if not flag.startswith(_GRAPHS)), _GRAPHS)
+        return replace(
+            self.base, dump_dir=self.base.dump_dir / name, flags=kept, profile=profile
+        )
+
+    def _program(self, wanted: CompileRequest) -> Prepared:
+        """The program that a request is a schedule of; prepared by the first that asks for it."""
+        early = tuple(
+            flag
+            for flag in wanted.flags
+            if flag.partition("=")[0] not in SCHEDULER_FLAGS
+        )
+        with self._lock:
+            if early not in self._prepared:  # other flags are compiled at the same time
+                folder = self.base.dump_dir / f"all-passes{len(self._prepared) or ''}"
+                self._prepared[early] = _in_background(
+                    lambda: self._prepare(wanted, folder)
+                )
+        return self._prepared[early].result()
+
+    def _prepare(self, wanted: CompileRequest, folder: Path) -> Prepared:
+        """Take a program from its first state to one that can make schedules."""
+        request = replace(wanted, dump_dir=folder, profile=None)
+        is_limited = any(flag.startswith(ONLY) for flag in wanted.flags)
+        state = State.first(is_trusted=self._trust.holds, is_limited=is_limited)
+        if state is State.TRUSTED:
+            try:
+                return self._up_to_scheduling(request)
+            except UserError:  # as of a module that is not scheduled
+                shutil.rmtree(folder, ignore_errors=True)
+                state = state.after(Event.REFUSED)
+        devices: Future[int] = Future()
+        compiled = _in_background(lambda: self._by_all_passes(request, devices))
+        can_check = devices.result() > 0 and not is_limited
+        state = state.after(Event.KEPT if can_check else Event.NOT_KEPT)
+        if state is State.WHOLE:
+            checked = _finished(Checked(state, compiled.result()))
+            return Prepared(wanted.flags, compiled, None, checked)
+        kept = Kept(folder / UNSCHEDULED, devices.result(), compiled)
+        has_profile = wanted.profile is not None
+        again = folder / "check" if has_profile else wanted.dump_dir
+        plain = replace(wanted, dump_dir=again, profile=None)
+        checked = _in_background(lambda: self._check(plain, kept))
+        return Prepared(wanted.flags, compiled, kept, checked)
+
+    def _up_to_scheduling(self, request: CompileRequest) -> Prepared:
+        """A `TRUSTED` program, compiled by the passes before scheduling."""
+        found = self.compiler.compile(replace(request, passes="before scheduling"))
+        compiled = _finished(found)
+        kept = Kept(found.after_optimizations, found.num_devices, compiled)
+        checked = _finished(Checked(State.TRUSTED, None))
+        return Prepared(request.flags, compiled, kept, checked)
+
+    def _by_all_passes(
+        self, request: CompileRequest, devices: Future[int]
+    ) -> CompileResult:
+        """A program compiled by all passes.
+
+        Args:
+            devices: gets the devices that the program is for, as soon as the program before
+                scheduling is kept; 0 if it is not.
+        """
+        count = 0
+        try:
+            found = self.compiler.compile(request, devices)
+            if (request.dump_dir / UNSCHEDULED).exists():
+                count = found.num_devices  # a compilation from the cache
+            return found
+        finally:
+            if not devices.done():
+                devices.set_result(count)
+
+    def _check(self, plain: CompileRequest, kept: Kept) -> Checked:
+        """Take a program from `CHECKING` to its last state, by a schedule without a profile."""
+        predicting = _in_background(lambda: self.predicted(kept.compiled.result()))
+        with suppress(UserError):
+            alone = self._alone(plain, kept)
+            step_us = predicting.result().step_us
+            difference_us = abs(self.predicted(alone).step_us - step_us)
+            is_near = (
+                difference_us <= TIME_TIES * step_us
+            )  # LHS may take both for equal
+            if is_near and same_schedule(kept.compiled.result(), alone):
+                self._trust.gain()
+                return Checked(State.CHECKING.after(Event.SAME), alone)
+        shutil.rmtree(plain.dump_dir, ignore_errors=True)
+        return Checked(State.CHECKING.after(Event.OTHER), kept.compiled.result())
+
+    def _alone(self, wanted: CompileRequest, kept: Kept) -> CompileResult:
+        """A schedule made by the scheduling passes alone. Raise the error of the program's own
+        compilation if that fails.
+        """
+        alone = replace(
+            wanted,
+            module=kept.module,
+            topology=wanted.topology or f"1x1x{kept.devices}",
+            passes="from scheduling on",
+        )
+        found = self.compiler.compile(alone)
+        compiled = kept.compiled.result()
+        fingerprint = compiled.fingerprint or found.fingerprint
+        return replace(found, fingerprint=fingerprint, num_devices=compiled.num_devices)
+
+
+def _in_background(work: Callable[[], T]) -> Future[T]:
+    """What a function returns that runs in parallel; a process that ends does not wait for it."""
+    found: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(work())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return found
+
+
+def _finished(value: T) -> Future[T]:
+    """A future that is ready."""
+    found: Future[T] = Future()
+    found.set_result(value)
+    return found
+
+
+def same_schedule(one: CompileResult, other: CompileResult) -> bool:
+    """Whether XLA made equal schedules: the scheduler believed the same length and exposed time of
+    every computation, and the memory is the same. Instructions that cost nothing may be in another
+    order.
+    """
+    memory = [made.memory_bytes or 0 for made in (one, other)]
+    ours, theirs = one.believed, other.believed
+    if not ours or ours.keys() != theirs.keys():
+        return False
+    if abs(memory[0] - memory[1]) > MEMORY_TIES * max(memory):
+        return False
+    return all(_are_near(item, theirs[name]) for name, item in ours.items())
+
+
+def _are_near(one: Statistics, other: Statistics) -> bool:
+    """Whether the scheduler believed the same length and exposed time, but for rounding."""
+    most = TIME_TIES * max(one.total_cycles, 1.0)
+    length_differs = abs(one.total_cycles - other.total_cycles) > most
+    exposed = abs(one.total_wasted_cycles - other.total_wasted_cycles)
+    return not length_differs and exposed <= most
