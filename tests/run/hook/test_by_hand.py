@@ -189,6 +189,56 @@ def test_a_mask_of_the_data_is_passed_on() -> None:
     assert apart(*both(attend, fused, *args)) < 4 * 2**-8
 
 
+@pytest.mark.parametrize("features", [4, 20])
+def test_values_may_have_other_features_than_keys(features: int) -> None:
+    q, k, v = operands()
+    v = jnp.resize(v, (B, S, N, features))
+    count, fused = replaced(usual, q, k, v)
+    assert count == 1
+    before, after = both(usual, fused, q, k, v)
+    assert before.shape == after.shape
+    assert apart(before, after) < 4 * 2**-8
+
+
+def with_a_constant(wrap: Callable[[Any], Any]) -> Attend:
+    """Attention with a mask that is made within a function, and is not causal."""
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        seen = jnp.asarray(np.arange(S) % 3 > 0)
+        return weighted(jax.nn.softmax(masked(product(q, k) / 8, seen)), v)
+
+    return wrap(attend)
+
+
+def looped(attend: Attend) -> Attend:
+    layer = lambda q, k, v: jax.lax.scan(
+        lambda x, _: (attend(x, k, v), None), q, None, length=2
+    )
+    return lambda q, k, v: layer(q, k, v)[0]
+
+
+@pytest.mark.parametrize("wrap", [jax.checkpoint, looped])
+def test_a_mask_made_of_constants_within_a_function_is_passed_on(
+    wrap: Callable[[Any], Any],
+) -> None:
+    args = operands()
+    attend = with_a_constant(wrap)
+    count, fused = replaced(attend, *args)
+    assert count == 1
+    differentiate = partial(jax.grad, argnums=0)
+    losses = (partial(loss_of, attend), partial(loss_of, fused))
+    before, after = both(*map(differentiate, losses), *args)
+    assert apart(before, after) < 8 * 2**-8
+
+
+def test_text_next_to_the_loss_stays_as_it_is() -> None:
+    rewrite = importlib.import_module("pgle_hook.rewrite")
+    aside = {"text": "name", "rate": 0.5, "none": None}
+    rewriter = rewrite.Rewriter(jax, lambda graph: {})
+    rewritten = rewriter(lambda x: (jnp.square(x), aside))
+    assert jax.grad(rewritten, has_aux=True)(3.0) == (6, aside)
+
+
 # What is no attention.
 
 

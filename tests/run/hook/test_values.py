@@ -151,6 +151,38 @@ def test_the_unit_is_of_what_is_computed() -> None:
     assert program.compared().unit == 2**-8
 
 
+@pytest.mark.parametrize(("dtype", "bits"), [("float8_e4m3fn", 4), ("float8_e5m2", 3)])
+def test_eight_bits_hold_as_many_digits_as_their_type_has(
+    dtype: str, bits: int
+) -> None:
+    program = Program()
+    program.step = lambda ws, x: (  # type: ignore[method-assign]
+        x.astype(dtype).astype(jnp.float32) @ ws[0]
+    ).sum()
+    assert program.compared().unit in (2**-bits, 0.0)
+
+
+def test_a_length_without_a_batch_keeps_several_words() -> None:
+    program = Program(3.0)
+
+    def step(w: Any, x: Any) -> Any:
+        scale = program.factor if program.is_on else 1.0
+
+        def loss(w: Any) -> Any:
+            scores = scale * jnp.einsum("qnd,knd->nqk", x @ w, x)
+            return jnp.square(
+                jnp.einsum("nqk,knd->qnd", jax.nn.softmax(scores), x)
+            ).mean()
+
+        return w, jax.value_and_grad(loss)(w)
+
+    program.step = step  # type: ignore[method-assign]
+    program.shapes = ((WIDTH, WIDTH), (2048, 4, WIDTH))
+    found = program.compared()
+    assert found.sizes == "2048 → 8, 24 → 16"
+    assert found.differs
+
+
 def test_gradients_in_a_loop_are_compared_by_what_they_change() -> None:
     program = Program(3.0)
 

@@ -19,6 +19,7 @@ BY_HAND = "by hand"
 
 _OURS = os.path.dirname(os.path.abspath(__file__))
 _POSITION_OF_UNROLL = 5  # among the arguments of `jax.lax.scan`
+_AFTER_UNROLL = ("_split_transpose",)
 _PRECISION = "jax_default_matmul_precision"
 
 
@@ -48,9 +49,8 @@ class Alternatives:
         """Put the watching functions in place of those of jax."""
         jax = self._jax
         guarded(lambda: jax_private.hide_calls(_OURS))
-        checkpoint = self._checkpoint(jax.checkpoint)
-        jax.checkpoint = jax.remat = checkpoint
-        after_import("jax.ad_checkpoint", lambda module: _set(module, checkpoint))
+        self._watch_checkpoints(jax)
+        after_import("jax.ad_checkpoint", self._watch_checkpoints)
         jax.lax.scan = self._scan(jax.lax.scan)
         if hasattr(jax.nn, "dot_product_attention"):
             self._attend = jax.nn.dot_product_attention
@@ -89,8 +89,8 @@ class Alternatives:
 
     def _rewriting(self, usual):
         @functools.wraps(usual)
-        def differentiate(function, *args, **options):
-            return usual(self._fused(function), *args, **options)
+        def differentiate(fun, *args, **options):
+            return usual(self._fused(fun), *args, **options)
 
         return differentiate
 
@@ -131,6 +131,13 @@ class Alternatives:
         if not SetAside.is_on():
             guarded(lambda: self._record.site(site))
 
+    def _watch_checkpoints(self, module):
+        """Replace the functions of a module that has them; an older one has in some releases."""
+        for name in ("checkpoint", "remat"):
+            usual = getattr(module, name, None)
+            if usual is not None:
+                setattr(module, name, self._checkpoint(usual))
+
     def _checkpoint(self, usual):
         policies = self._jax.checkpoint_policies
 
@@ -151,8 +158,8 @@ class Alternatives:
             length = guarded(lambda: self._length_of(args, options)) or 0
             value = self._value("unroll", str(unroll), length)
             if value:
-                args = args[:_POSITION_OF_UNROLL]
-                options["unroll"] = int(value)
+                args, more = args[:_POSITION_OF_UNROLL], args[_POSITION_OF_UNROLL + 1 :]
+                options.update(zip(_AFTER_UNROLL, more), unroll=int(value))
             return usual(*args, **options)
 
         return scan
@@ -177,9 +184,10 @@ class Alternatives:
 
         @functools.wraps(usual)
         def jit(*args, **options):
-            if not args:  # a decorator with settings
+            if not args and "fun" not in options:  # a decorator with settings
                 return lambda given: jit(given, **options)
-            is_meant = getattr(args[0], "__name__", "") == function
+            given = args[0] if args else options["fun"]
+            is_meant = getattr(given, "__name__", "") == function
             if is_meant and not any(name.startswith("donate") for name in options):
                 options["donate_argnames"] = tuple(names.split(","))
             return usual(*args, **options)
@@ -213,10 +221,6 @@ class Alternatives:
             return None
         self._note(kind, where, now or "", length)
         return self._values.get((kind, where)) if self._is_on else None
-
-
-def _set(module, checkpoint):
-    module.checkpoint = module.remat = checkpoint
 
 
 def _unroll_of(args, options):

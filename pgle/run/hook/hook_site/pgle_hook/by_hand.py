@@ -242,10 +242,11 @@ def replacement(jax, found, attend):
         for (value, names), (length, features) in zip(found.sides, orders):
             order = (batch, length, heads, features)
             taken.append(_arranged(jax, read(value), names, order))
+        taken, width = _alike(jax, taken)
         order = (batch, heads, "q", "k")
         lengths = (taken[0].shape[1], taken[1].shape[1])
         options = _masking(jax, found.masks, read, order, lengths)
-        made = attend(*taken, scale=found.scale, **options)
+        made = attend(*taken, scale=found.scale, **options)[..., :width]
         left = [name for name in (batch, "q", heads, "e") if name is not None]
         made = made.reshape([made.shape[at] for at in _there(batch, heads)])
         free = ("e", "q") if found.place else ("q", "e")
@@ -260,7 +261,33 @@ def replacement(jax, found, attend):
 def described(jax, found):
     """What the fused call takes besides its operands, as it is written."""
     masks = [_masked(jax, mask) for mask in found.masks]
-    return ", ".join([*dict.fromkeys(masks), "scale=%g" % found.scale])
+    words = [*dict.fromkeys(masks), "scale=%g" % found.scale]
+    keys, values = (_features(side) for side in found.sides[1:])
+    if keys != values:
+        wide = max(keys, values)
+        words.append(
+            "heads padded with zeros to %d, the result cut to %d" % (wide, values)
+        )
+    return ", ".join(words)
+
+
+def _features(side):
+    """How many features a side of a product has."""
+    value, names = side
+    return value.shape[next(at for at, name in enumerate(names) if name in ("d", "e"))]
+
+
+def _alike(jax, taken):
+    """Queries, keys and values with as many features, as jax's function wants them: zeros change
+    no product. And how many the values have of their own.
+    """
+    width = taken[2].shape[-1]
+    most = max(each.shape[-1] for each in taken)
+    padded = [
+        jax.numpy.pad(each, [(0, 0)] * 3 + [(0, most - each.shape[-1])])
+        for each in taken
+    ]
+    return padded, width
 
 
 def _masked(jax, mask):

@@ -653,6 +653,12 @@ def as_traced(eqn):
         yield
 
 
+def without_constants(jaxpr):
+    """A traced function that takes its constants as its first arguments."""
+    partial_eval = importlib.import_module("jax._src.interpreters.partial_eval")
+    return partial_eval.convert_constvars_jaxpr(jaxpr)
+
+
 def frames_of(eqn):
     """Files and lines of the calls that made a traced operation, the innermost first."""
     traceback = eqn.source_info.traceback

@@ -146,6 +146,26 @@ def _size(value):
     return size
 
 
+class _Arrays:
+    """The leaves of arguments or results that jax follows. Others, such as text, stay."""
+
+    def __init__(self, leaves):
+        self._leaves = leaves
+        self._places = [at for at, leaf in enumerate(leaves) if hasattr(leaf, "dtype")]
+
+    @property
+    def arrays(self):
+        """They alone."""
+        return [self._leaves[at] for at in self._places]
+
+    def filled(self, arrays):
+        """All leaves, with others in their places."""
+        leaves = list(self._leaves)
+        for place, array in zip(self._places, arrays):
+            leaves[place] = array
+        return leaves
+
+
 def _inner_of(node):
     """The function within an operation that is rewritten; None if there is none."""
     return node.params.get("jaxpr") if node.name in REBUILT else None
@@ -193,21 +213,18 @@ class Rewriter:
 
         def rewritten(*args, **options):
             leaves, structure = jax.tree_util.tree_flatten((args, options))
-            places = [at for at, leaf in enumerate(leaves) if hasattr(leaf, "dtype")]
-            trees = []
+            taken = _Arrays(leaves)
+            results = []
 
             def flat(*arrays):
-                filled = list(leaves)
-                for place, array in zip(places, arrays):
-                    filled[place] = array
-                args, options = jax.tree_util.tree_unflatten(structure, filled)
+                args, options = structure.unflatten(taken.filled(arrays))
                 found, tree = jax.tree_util.tree_flatten(function(*args, **options))
-                trees.append(tree)
-                return found
+                results[:] = [tree, _Arrays(found)]
+                return results[1].arrays
 
-            arrays = [leaves[at] for at in places]
-            made = self.evaluate(jax.make_jaxpr(flat)(*arrays), arrays)
-            return jax.tree_util.tree_unflatten(trees[-1], made)
+            made = self.evaluate(jax.make_jaxpr(flat)(*taken.arrays), taken.arrays)
+            tree, found = results
+            return tree.unflatten(found.filled(made))
 
         return rewritten
 
@@ -268,10 +285,11 @@ class Rewriter:
         )(*shapes)
         if self.replaced == before:
             return _bind(node, taken)
-        if not is_closed and rewritten.consts:
-            raise ValueError("a rewritten checkpoint holds constants")
-        new = rewritten if is_closed else rewritten.jaxpr
-        return _bind(node, taken, dict(node.params, jaxpr=new))
+        if is_closed:
+            return _bind(node, taken, dict(node.params, jaxpr=rewritten))
+        # The function of a checkpoint holds no constants, so it is given them.
+        new = jax_private.without_constants(rewritten.jaxpr)
+        return _bind(node, [*rewritten.consts, *taken], dict(node.params, jaxpr=new))
 
 
 def _shape(jax, aval):

@@ -16,8 +16,8 @@ MOST_TRIED = 8  # sizes that are made small, the largest first
 LEAST_SIZE = 8  # a smaller one stays
 SMALL = 16  # what becomes of a size
 ALONE = 1
-"""What becomes of a size that only counts arrays of two and more axes: layers, a batch of
-activations.
+"""What becomes of a size that only counts arrays of two and more axes, among all values that the
+step computes: layers, a batch of activations.
 """
 WORDS = 8
 """What becomes of another size of first axes only: a vocabulary, a length. Of one word or place
@@ -32,7 +32,7 @@ SAYS_NOTHING = "rounding changes its results too much, or they are zero"
 ROUNDED_TO = {"tensorfloat32": (8, 10)}
 """Bits of exponent and mantissa that a precision of products keeps of f32."""
 
-_SIGNIFICANT = {"bfloat16": 8, "float16": 11, "tensorfloat32": 11, "float32": 24}
+MOST_SIGNIFICANT = 24  # bits of f32, the leading one among them
 
 
 class Values:
@@ -114,8 +114,8 @@ class Values:
         with SetAside(), _Unsharded(self._jax):
             try:
                 self._use(False)
+                step.look()
                 step.shrink()
-                step.types = self._types(step)
                 values = step.values()
                 before, nudged = self._with_noise(step, values)
                 if not _are_finite(before):  # it takes roots, as of second moments
@@ -140,15 +140,10 @@ class Values:
 
     def _unit(self, step):
         """Unit roundoff of the least precise type that the step or an alternative uses."""
-        types = step.types | {self._precision}
-        bits = min(_SIGNIFICANT.get(name, 24) for name in types)
-        return 2.0**-bits
-
-    def _types(self, step):
-        """Types of all values that the step computes, arguments and results among them."""
-        closed = self._jax.make_jaxpr(lambda arrays: step.call(arrays))(step.arrays())
-        given = {str(array.dtype) for array in step.arrays()}
-        return given | _types_in(closed.jaxpr)
+        bits = {_significant(self._jax, one.dtype) for one in step.made}
+        if self._precision:
+            bits.add(ROUNDED_TO[self._precision][1] + 1)
+        return 2.0 ** -min(MOST_SIGNIFICANT, *bits)
 
     def _results(self, step, precision, *inputs):
         """Losses and gradients, and results of the step, as arrays, of each of some arguments."""
@@ -220,7 +215,7 @@ class _Step:
             place for place, leaf in enumerate(leaves) if hasattr(leaf, "dtype")
         ]
         self._sizes = {}
-        self.types = set()  # of the values that it computes, by their names
+        self.made = []  # kinds of values that it computes, arguments and results among them
 
     def arrays(self):
         """The arguments that are arrays, as shapes of the small size."""
@@ -239,15 +234,22 @@ class _Step:
         args, options = self._jax.tree_util.tree_unflatten(self._structure, leaves)
         return self._function(*args, **options)
 
+    def look(self):
+        """Trace the function as it is, and keep the shapes and types of what it computes."""
+        closed = self._jax.make_jaxpr(lambda arrays: self.call(arrays))(self.arrays())
+        self.made = [*self.arrays(), *_arrays_in(closed.jaxpr)]
+
     def shrink(self):
         """Make each size small with which the function still traces."""
-        places = {}  # axis, and the number of axes
-        for array in self.arrays():
-            for axis, size in enumerate(array.shape):
-                places.setdefault(size, set()).add((axis, len(array.shape)))
+        places = _places(self.arrays())
+        inner = {
+            size
+            for size, found in _places(self.made).items()
+            if any(axis > 0 for axis, _ in found)
+        }
         wanted = sorted((size for size in places if size >= LEAST_SIZE), reverse=True)
         for size in wanted[:MOST_TRIED]:
-            self._sizes[size] = min(_small(places[size]), size)
+            self._sizes[size] = min(_small(places[size], size in inner), size)
             try:
                 self._jax.eval_shape(lambda arrays: self.call(arrays), self.arrays())
             except Exception:  # of the function, which does not take this size
@@ -285,18 +287,34 @@ class _Step:
         return jax.numpy.ones(shape, dtype)
 
 
-def _types_in(jaxpr):
-    """Names of the types of all values that a traced function and those in it make."""
-    found = set()
+def _arrays_in(jaxpr):
+    """All arrays that a traced function and those in it make, as shapes with types."""
+    found = []
     for eqn in jaxpr.eqns:
-        found.update(str(getattr(var.aval, "dtype", "")) for var in eqn.outvars)
+        found += [var.aval for var in eqn.outvars if hasattr(var.aval, "dtype")]
         for given in eqn.params.values():
             several = given if isinstance(given, (tuple, list)) else (given,)
             for inner in several:
                 inner = getattr(inner, "jaxpr", inner)  # of a closed one
                 if hasattr(inner, "eqns"):
-                    found |= _types_in(inner)
+                    found += _arrays_in(inner)
     return found
+
+
+def _significant(jax, dtype):
+    """Bits of a type's numbers, the leading one among them; `MOST_SIGNIFICANT` of integers."""
+    if not jax.numpy.issubdtype(dtype, jax.numpy.floating):
+        return MOST_SIGNIFICANT
+    return jax.numpy.finfo(dtype).nmant + 1
+
+
+def _places(arrays):
+    """Where each size is: pairs of an axis and how many there are."""
+    places = {}
+    for array in arrays:
+        for axis, size in enumerate(array.shape):
+            places.setdefault(size, set()).add((axis, len(array.shape)))
+    return places
 
 
 def _changed(values, change):
@@ -309,11 +327,14 @@ def _changed(values, change):
     return found
 
 
-def _small(places):
-    """What becomes of a size, by the axes that have it and the number of axes there."""
+def _small(places, is_inner):
+    """What becomes of a size, by the axes of arguments that have it and the number of axes there;
+    `is_inner`: whether the step computes a value of which it is not the first, as scores.
+    """
     if any(axis > 0 for axis, _ in places):
         return SMALL
-    return ALONE if all(count > 2 for _, count in places) else WORDS
+    is_count = all(count > 2 for _, count in places) and not is_inner
+    return ALONE if is_count else WORDS
 
 
 class _Unsharded:
