@@ -151,6 +151,8 @@ def _run_part(part: Part, request: Request, work: Path, limit_s: float) -> Outco
     words = (
         "--part",
         part.name,
+        "--runner",
+        str(os.getpid()),
         "--out",
         str(request.out.resolve()),
         "--work",
@@ -205,11 +207,12 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-def run_here(part: Part, out: Path, work: Path, machine: Machine) -> None:
-    """Run a part in this process.
+def run_here(part: Part, runner: int, out: Path, work: Path, machine: Machine) -> None:
+    """Run a part in this process, which ends with its runner.
 
     Args:
         part: what to run.
+        runner: process that started this one; it may be gone already.
         out: folder of the archives.
         work: folder for what is not kept.
         machine: where it runs.
@@ -218,7 +221,7 @@ def run_here(part: Part, out: Path, work: Path, machine: Machine) -> None:
 
     from benchmarks.gpu.bench import Bench
 
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with, args=(runner,), daemon=True).start()
     header = Header(
         part.name, machine.simulated, machine.target, machine.chip, _versions()
     )
@@ -230,9 +233,9 @@ def run_here(part: Part, out: Path, work: Path, machine: Machine) -> None:
     results.write(complete=True)
 
 
-def _end_with_parent(parent: int) -> None:
+def _end_with(runner: int) -> None:
     """End this process and its group when the runner is gone."""
-    while os.getppid() == parent:
+    while os.getppid() == runner:
         time.sleep(0.5)
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
@@ -300,11 +303,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", default="h100", help="the GPU to simulate")
     parser.add_argument("--chip", help=argparse.SUPPRESS)
     parser.add_argument("--part", choices=names, help=argparse.SUPPRESS)
+    parser.add_argument("--runner", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.part:
         run_here(
-            names[given.part], given.out, given.work, Machine(given.target, given.chip)
+            names[given.part],
+            given.runner,
+            out=given.out,
+            work=given.work,
+            machine=Machine(given.target, given.chip),
         )
         return 0
     unknown = sorted(set(given.parts.split(",")) - set(names))

@@ -305,3 +305,13 @@ def test_a_kill_leaves_what_was_measured(tmp_path: Path, number: int) -> None:
     archive = read_archive(out / "quick.zip")
     assert archive.complete
     assert [row.name for row in archive.rows] == ["one"]
+
+
+@pytest.mark.usefixtures("with_parts")
+def test_a_part_whose_runner_is_gone_before_it_begins_ends(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    words = ("--part", "slow", "--runner", "1", "--target", "h100", "--chip", "")
+    folders = ("--out", str(tmp_path / "out"), "--work", str(tmp_path))
+    command = (sys.executable, str(tmp_path / "start.py"), *words, *folders)
+    done = subprocess.run(command, start_new_session=True, check=False)
+    assert done.returncode == -signal.SIGKILL

@@ -20,12 +20,15 @@ distributed = pytest.importorskip("distributed")
 
 
 @pytest.fixture(scope="module")
-def where(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a cluster of two workers, each with two threads."""
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a cluster of two workers, each with two threads. A worker that was killed
+    comes back, however long that takes: Dask gives it up after 15 s.
+    """
     import dask
 
     settings = {
         "distributed.scheduler.allowed-failures": 1,
+        "distributed.deploy.lost-worker-timeout": "1 hour",
         "temporary-directory": str(tmp_path_factory.mktemp("dask")),
     }
     with (
@@ -35,9 +38,17 @@ def where(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             threads_per_worker=2,
             dashboard_address=":0",
             silence_logs="CRITICAL",
-        ) as cluster,
+        ) as made,
     ):
-        yield cluster.scheduler_address.replace("tcp://", "dask://")
+        yield made.scheduler_address
+
+
+@pytest.fixture
+def where(cluster: str) -> str:
+    """That cluster as pgle names it, with both workers: an earlier test may have killed them."""
+    with distributed.Client(cluster, set_as_default=False) as client:
+        client.wait_for_workers(2)
+    return cluster.replace("tcp://", "dask://")
 
 
 def test_results_have_the_places_of_their_values(where: str) -> None:
