@@ -21,6 +21,7 @@ from pgle.account.step_costs import StepCosts
 from pgle.account.value import (
     Account,
     Basis,
+    ContentionLoss,
     Opportunity,
     OpportunityKind,
     StepBase,
@@ -104,6 +105,20 @@ def account_of_schedule(
         bounds=bounds,
         opportunities=in_order((*within(tried, limit_us), *levers, *untried)),
         timed=timed,
+        contention=contention_of(prediction),
+    )
+
+
+def contention_of(prediction: Prediction) -> ContentionLoss | None:
+    """What a predicted step loses to contention; None if nothing."""
+    if not prediction.contended_us:
+        return None
+    found = prediction.contention
+    return ContentionLoss(
+        us=prediction.contended_us,
+        product=found.likely.product,
+        other=found.likely.other,
+        launches=found.samples,
     )
 
 

@@ -137,6 +137,16 @@ class StepBounds:
 
 
 @dataclass(frozen=True, slots=True)
+class ContentionLoss:
+    """What a step loses because collectives slow the kernels that run at the same time."""
+
+    us: float  # of compute in a step
+    product: float  # how many times as long matrix products take
+    other: float  # and other kernels
+    launches: int  # that these factors were measured on; 0: assumed, of other jobs
+
+
+@dataclass(frozen=True, slots=True)
 class UnreadWork:
     """Work of a trace that an edit may shorten; without the program's HLO nobody can price it."""
 
@@ -175,6 +185,9 @@ class Account:
     opportunities: tuple[Opportunity, ...]  # the largest expected saving first
     timed: TimedSteps | None = None  # of its run directory; None: nothing was compared
     unread: UnreadWork | None = None  # None: the program's HLO was read
+    contention: ContentionLoss | None = (
+        None  # None: no kernel runs next to a collective
+    )
 
     def share(self, us: float) -> float:
         """Microseconds as a share of the step; 0 of an empty step."""

@@ -11,6 +11,7 @@ from pgle.account.value import (
     LEAST_WORTH,
     Account,
     Basis,
+    ContentionLoss,
     Opportunity,
     OpportunityKind,
     Place,
@@ -45,6 +46,7 @@ from pgle.report.page.value import (
 )
 from pgle.report.text import joined
 
+LEAST_SHOWN = 0.005  # of the step: less is not worth a line
 PLACES = 5  # rows of each in its section
 SpanOf = Callable[[str], "tuple[float, float] | None"]
 """Where an instruction lies in the timeline, in µs; None if it does not."""
@@ -231,8 +233,27 @@ def bound_rows(account: Account) -> Iterator[tuple[str, float, float]]:
         ("without exposed copies", bounds.without_copies_us),
     )
     for name, us in named:
-        if account.share(account.step_us - us) >= LEAST_WORTH / 2:
+        if account.share(account.step_us - us) >= LEAST_SHOWN:
             yield name, us, account.share(us)
+
+
+def contention_note(account: Account) -> str:
+    """What contention adds to the step; empty if that is not worth a line."""
+    found = account.contention
+    if found is None or account.share(found.us) < LEAST_SHOWN:
+        return ""
+    return contention_words(account)
+
+
+def contention_words(account: Account) -> str:
+    """What contention adds to the step, and where its factors come from; empty if nothing."""
+    found = account.contention
+    if found is None:
+        return ""
+    source = f"by {found.launches} launches" if found.launches else "assumed"
+    adds = f"{figures.time(found.us)} ({figures.share(account.share(found.us))})"
+    slower = f"matmuls take {found.product:.2f}×, others {found.other:.2f}×"
+    return f"contention adds {adds}: next to collectives {slower} ({source})"
 
 
 def section(account: Account) -> Section:
@@ -306,6 +327,7 @@ class AccountDocument:
     bounds: StepBounds
     timed: TimedSteps | None
     together: float
+    contention: ContentionLoss | None
     opportunities: tuple[ListedOpportunity, ...]
 
 
@@ -322,6 +344,7 @@ def document(account: Account) -> dict[str, Any]:
         bounds=account.bounds,
         timed=account.timed,
         together=account.share(account.together_us),
+        contention=account.contention,
         opportunities=tuple(items),
     )
     return joined(found)

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from pgle.schedule.predict import Prediction, Uncertain
     from pgle.schedule.simulate import Breakdown, Exposure
 
-LEAST_SHOWN = 0.005  # of the step: less is not worth a line
 # of the step: costs that data decides and that may add more than this are measured first
 MUCH_DOUBT = 0.2
 _TARGET_FROM: Mapping[TargetFrom, str] = {
@@ -76,10 +75,10 @@ def predict_page(found: Predicted) -> Page:
     parts = (
         *sections([schedule], grouped, (schedule.label, schedule.label)),
         account.section(found.account),
-        _limits(prediction),
+        _limits(found),
     )
     notes = (
-        *_predict_notes(prediction, grouped),
+        *_predict_notes(found, grouped),
         why,
         account.note(found.account),
         account.timed_note(found.account, is_base=found.stage != "perf"),
@@ -109,24 +108,24 @@ def _predict_identity(found: Predicted) -> tuple[str, ...]:
     )
 
 
-def _predict_notes(
-    prediction: Prediction, grouped: Sequence[ExposedGroup]
-) -> Iterator[str]:
+def _predict_notes(found: Predicted, grouped: Sequence[ExposedGroup]) -> Iterator[str]:
     """What stays exposed and why, contention, waits, and the widest range."""
+    prediction = found.prediction
     step_us = prediction.step_us
     yield from exposed_notes(grouped, max(step_us, 1e-9))
-    if prediction.contended_us >= LEAST_SHOWN * step_us:
-        yield _contended(prediction)
-    if prediction.skew_us and prediction.skew_us >= LEAST_SHOWN * step_us:
+    yield account.contention_note(found.account)
+    if prediction.skew_us and prediction.skew_us >= account.LEAST_SHOWN * step_us:
         yield f"{figures.time(prediction.skew_us)} are waits for the slowest rank"
     yield from map(_uncertain_line, prediction.uncertain[:1])
 
 
-def _limits(prediction: Prediction) -> Section:
+def _limits(found: Predicted) -> Section:
     """What may change the answer: contention, costs that data decides, effects without a model."""
+    prediction = found.prediction
+    contended = account.contention_words(found.account)
     uncertain = map(_uncertain_line, prediction.uncertain)
     not_modelled = (f"Not modelled: {line}." for line in prediction.not_modelled)
-    lines = (_contended(prediction), *uncertain, *not_modelled)
+    lines = (contended, *uncertain, *not_modelled)
     return Section("limits", "What is not known", tuple(map(Prose, lines)))
 
 
@@ -171,22 +170,6 @@ def _step_table(found: Predicted) -> Table:
     return table(" | time (time) | share (share)", rows)
 
 
-def _contended(prediction: Prediction) -> str:
-    """What contention adds to the step, and where its factors come from; empty if nothing."""
-    if not prediction.contended_us:
-        return ""
-    contention = prediction.contention
-    product, other = contention.likely
-    source = "assumed"
-    if contention.samples:
-        source = f"measured on {contention.samples} launches"
-    return (
-        f"contention adds {figures.time(prediction.contended_us)}: while a collective "
-        f"runs, matrix products take {product:.2f}× as long, "
-        f"other kernels {other:.2f}× ({source})"
-    )
-
-
 def _uncertain_line(item: Uncertain) -> str:
     """An instruction whose time data decides, with its range and why."""
     times = f"{item.count} × " if item.count > 1 else ""
@@ -207,7 +190,7 @@ def _extreme_us(item: Uncertain) -> float | None:
 
 
 def _predict_advice(found: Predicted) -> tuple[str, Next | Sentence]:
-    """What a better order could save, and what follows: a command, or the end in words."""
+    """What data decides, and what follows: a command, or the end in words."""
     prediction = found.prediction
     asked = found.asked
     if not prediction.step_us:
@@ -220,9 +203,7 @@ def _predict_advice(found: Predicted) -> tuple[str, Next | Sentence]:
         words = f"Data decides up to {figures.share(doubt, 0)} more, most of it {item}."
         unmeasured = Sentence.todo(f"measure {item}: profile the program")
         return words, _measure(asked, run) or unmeasured
-    best_us = found.account.bounds.best_order_us
-    saves = figures.share(max(1 - best_us / prediction.step_us, 0.0))
-    return f"Another order saves at most {saves}.", _follow(found, run)
+    return "", _follow(found, run)
 
 
 def _run_around(hlo: AnyPath) -> RunDirectory | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pgle.account.tried import pays
+from pgle.account.value import OpportunityKind
 from pgle.account.way import Move, known_of
 from pgle.errors import shown, some
 from pgle.next import Next, Sentence, quoted, to_way
@@ -103,8 +104,11 @@ def _rehearse_notes(result: Rehearsal, picture: Path | None) -> Iterator[str]:
     request = result.request
     yield f"{LHS_WORDS}."
     yield control.note(result)
-    if result.good:
+    lever = result.account.lever
+    is_said = lever is not None and lever.kind is OpportunityKind.PROFILE
+    if result.good and not is_said:
         yield profile_words(result)
+    yield account.contention_note(result.account)
     yield account.note(result.account)
     yield account.timed_note(result.account, is_base=True)
     yield from setting_notes(request)

@@ -181,23 +181,18 @@ def headline(found: Tuning) -> tuple[str, Tone]:
         return f"No better flags. {words}", tone
     flags = found.tuned.trial.flags
     longer = any(is_slower(effects_of(name, value)) for name, value in flags.items())
-    words = f"Try these flags: predicted {_gain_words(found, found.proof)}"
+    words = f"Try these flags: predicted {_gain_words(found.proof)}"
     if longer:
         words += "; others measured longer steps"
     return words, "good" if found.proof.used and not longer else "warn"
 
 
-def _gain_words(found: Tuning, proof: Proven) -> str:
-    """What the flags save, what they and the profile save together, and whether that is proven."""
+def _gain_words(proof: Proven) -> str:
+    """What the flags save on top of the profile, and whether that is proven."""
     saved = proof.saved
     words = f"{figures.share(saved.share)} shorter on average"
     if saved.low < saved.high:
         words += f" ({figures.shares((saved.low, saved.high))})"
-    neither_us = found.baseline.trial.step_us
-    both_us = found.tuned.trial.step_us
-    if neither_us and both_us:
-        together = figures.share(1 - both_us / neither_us)
-        words += f"; they and the profile by {together}"
     return words if proof.used else f"{words}, not proven"
 
 

@@ -112,15 +112,15 @@ SCREENS: list[tuple[list[str], int, str]] = [
     (["diff", BF16, BIG], 22, "Sum of costs"),
     (
         ["rehearse", *COMPILED, "-o", "rehearsal"],
-        25,
+        24,
         "! Measure a profile and use it: saves 6.5 %",
     ),
     (
         ["tune", *COMPILED, "--budget", "1", "-o", "tuned"],
-        23,
+        22,
         "! Try these flags: predicted ",
     ),
-    (["predict", *DUMP[1:]], 26, "A step takes "),
+    (["predict", *DUMP[1:]], 24, "A step takes "),
 ]
 """Command, lines at most, and how its verdict begins."""
 

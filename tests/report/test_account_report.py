@@ -5,10 +5,17 @@ from dataclasses import replace
 import pytest
 from accounts import account, opportunity
 
-from pgle.account.value import OpportunityKind, Place, StepBase
+from pgle.account.value import ContentionLoss, OpportunityKind, Place, StepBase
 from pgle.account.way import Known, Search
 from pgle.next import to_way
-from pgle.report.account import actions, document, end_words, headline, note
+from pgle.report.account import (
+    actions,
+    contention_note,
+    document,
+    end_words,
+    headline,
+    note,
+)
 
 FLAGS = OpportunityKind.FLAGS
 ATTENTION = opportunity(
@@ -115,3 +122,22 @@ def test_what_is_no_edit_of_the_program_is_to_do() -> None:
 
 def test_nothing_left_is_done() -> None:
     assert to_way([end_words(Known(account=account()))]).end == "Done"
+
+
+LOSS = ContentionLoss(us=35.0, product=1.85, other=1.35, launches=54)
+
+
+def test_contention_is_one_line_with_its_factors_and_what_they_rest_on() -> None:
+    found = replace(account(), contention=LOSS)
+    assert contention_note(found) == (
+        "contention adds 35 µs (3.5 %): next to collectives matmuls take 1.85×, "
+        "others 1.35× (by 54 launches)"
+    )
+    assert document(found)["contention"]["us"] == 35.0
+    assumed = replace(found, contention=replace(LOSS, launches=0))
+    assert contention_note(assumed).endswith("(assumed)")
+
+
+def test_contention_below_half_a_per_cent_is_no_line() -> None:
+    found = replace(account(), contention=replace(LOSS, us=4.0))
+    assert contention_note(found) == ""
