@@ -44,7 +44,9 @@ from pgle.steps.trackers import (
     TIME_KEYS,
     UNITS,
     Point,
+    check_one_run,
     number_of,
+    run_of,
     step_rows,
     table_points,
 )
@@ -164,6 +166,7 @@ def _plain_dict(text: str) -> _Row | None:
 def _series(source: str, format: str, rows: _Rows) -> Series:
     steps: list[Step] = []
     malformed: list[Malformed] = []
+    runs: dict[str, None] = {}
     simulated = False
     for number, line, row in rows:
         check_count(source, len(steps) + len(malformed))
@@ -171,12 +174,14 @@ def _series(source: str, format: str, rows: _Rows) -> Series:
             malformed.append(Malformed(number, line[:80], row))
             continue
         simulated = simulated or _truth(row.get("simulated"))
+        runs[run_of(row)] = None
         next_number = steps[-1].step + 1 if steps else 0
         found = _step(row, next_number)
         if isinstance(found, Step):
             steps.append(found)
         else:
             malformed.append(Malformed(number, line[:80], found))
+    check_one_run(runs, source)
     return make_series(
         source, format, steps, malformed=tuple(malformed), simulated=simulated
     )

@@ -13,8 +13,9 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from pgle.errors import UserError, some
 
@@ -46,6 +47,7 @@ TIME_KEYS: Mapping[str, float] = {
 STEP_KEYS = ("step", "global_step", "iteration", "iter")
 NO_UNIT = "step_time"  # seconds in a file of ours; a tracker's may be in any unit
 EXPORTED_STEPS = {"_step", "Step"}  # a column of wandb and of TensorBoard
+RUN_KEYS = ("run_id", "run_uuid", "run")
 CLOCKS = ("timestamp", "wall_time", "runtime")  # of a table, the surest first
 MOST_SECONDS = 1e11  # since the epoch; a larger time stamp is in milliseconds
 
@@ -53,11 +55,17 @@ MOST_SECONDS = 1e11  # since the epoch; a larger time stamp is in milliseconds
 class Point(NamedTuple):
     """A value of a metric."""
 
-    metric: str
+    metric: str  # empty: a line of a table, for its clock
     step: float | None  # None: not said
     at_s: float | None  # when it was recorded, in seconds since some moment
     value: float
     run: str = ""  # of a table that names it
+    line: float | None = None  # values of one step share it if there is no step
+
+    @property
+    def place(self) -> tuple[float | None, float | None]:
+        """Equal for the values of one step."""
+        return self.step, self.line if self.step is None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,7 @@ WORK = "work"  # tokens per second
 AMOUNT = "amount"  # tokens of a step
 TOTAL = "total"  # tokens since the start
 LOSS = "loss"
+STEP_KINDS = (TIME, RATE, WORK)  # from which a step time follows
 
 _UNIT = rf"(?P<unit>{'|'.join(UNITS)})"
 _STEP = r"(?:steps?|iterations?|iters?|its?|batch(?:es)?)"
@@ -94,15 +103,20 @@ _FORMS = [(kind, re.compile(rf"(?:^|[/_]){wording}$")) for kind, wording in _WOR
 """How the name of a metric ends, by what it holds."""
 _FORMS.append((LOSS, re.compile(r"(?:^|/)(?:train_)?loss$")))  # not a part: `aux_loss`
 EVALUATION = ("eval", "evaluation", "val", "valid", "validation", "test")
-_ELSEWHERE = re.compile(rf"(?:^|[/_])(?:{'|'.join(EVALUATION)})(?:[/_]|$)|^system/")
-"""Metrics that are recorded at other moments than training steps."""
+_NO_STEPS = "|".join((*EVALUATION, "epoch"))
+_ELSEWHERE = re.compile(rf"(?:^|[/_])(?:{_NO_STEPS})(?:[/_]|$)|^system/")
+"""Metrics that are recorded at other moments than training steps: Keras' ``epoch_loss``, say."""
 _OTHER = re.compile(
     rf"{_ELSEWHERE.pattern}|__m(?:in|ax)$"
     r"|per_(?:device|gpu|chip|core)|(?:^|[/_])(?:device|gpu|chip|core)/"
+    r"|(?:^|/)train_(?:steps|samples|tokens)_per_second$"
 )
-"""These, metrics of one device, and bounds that wandb draws."""
+"""These, metrics of one device, bounds that wandb draws, and means since the start of a run:
+``speed_metrics`` of transformers' trainer_utils.py.
+"""
 
 
+@lru_cache(maxsize=1024)  # rows of a file have the same names
 def plain_name(metric: str) -> str:
     """The name of a metric in small letters, without the run that wandb puts before it."""
     name = metric.rpartition(" - ")[2].lower()
@@ -134,7 +148,7 @@ def _chosen(measures: Sequence[Measure], source: str) -> Measure | None:
 
     Raises `UserError` if there are several, or if the only one does not say its unit.
     """
-    for kind in (TIME, RATE, WORK):
+    for kind in STEP_KINDS:
         fit = [item for item in measures if item.kind == kind and item.unit_s]
         if len(fit) > 1:
             names = some([repr(item.metric) for item in fit], 4)
@@ -165,29 +179,69 @@ def table_points(
     step = next((columns[key] for key in STEP_KEYS if key in columns), "")
     clock = next((columns[key] for key in CLOCKS if key in columns), "")
     metric = columns.get("key") or columns.get("metric")
-    run = columns.get("run_id") or columns.get("run_uuid") or columns.get("run")
     listed = [name for name in names if measure_of(name) is not None]
-    for row in rows:
-        of_run = "" if run is None else row.get(run) or ""
+    others = [name for name in names if not _is_of_lines(name, (step, clock))]
+    training = [name for name in others if not _is_elsewhere(name)]
+    for line, row in enumerate(rows):
+        of_run = run_of(row)
         number = number_of(row.get(step))
         at_s = _seconds_at(number_of(row.get(clock)))
         if "value" in columns:
             name = tag if metric is None else str(row[metric])
             value = _number_or_nan(row[columns["value"]])
-            yield Point(name, number, at_s, value, of_run)
+            yield Point(name, number, at_s, value, run=of_run, line=at_s)
             continue
-        yield Point("", number, at_s, math.nan, of_run)  # of its clock
+        if not others or any(_is_filled(row, name) for name in training):
+            yield Point("", number, at_s, math.nan, run=of_run, line=line)
         for name in listed:
-            cell = row.get(name)
-            if cell is None or not str(cell).strip():  # other metrics have the line
-                continue
-            yield Point(name, number, at_s, _number_or_nan(cell), of_run)
+            if _is_filled(row, name):  # else other metrics have the line
+                value = _number_or_nan(row[name])
+                yield Point(name, number, at_s, value, run=of_run, line=line)
+
+
+def run_of(row: Mapping[str, Any]) -> str:
+    """The run that a row names; empty if it names none."""
+    for name, value in row.items():
+        if value and isinstance(name, str) and short_name(name) in RUN_KEYS:
+            return str(value)
+    return ""
+
+
+def check_one_run(runs: Iterable[str], source: str) -> None:
+    """Raise `UserError` if rows name several runs."""
+    named = dict.fromkeys(filter(None, runs))
+    if len(named) > 1:
+        what = f"holds several runs: {some([repr(name) for name in named], 4)}"
+        raise UserError(what, where=source, remedy="keep one")
+
+
+def _is_of_lines(name: str, columns: Sequence[str]) -> bool:
+    """Whether a column says where or when a line is: one of `columns`, of wandb's own or a run."""
+    return name in columns or name.startswith("_") or short_name(name) in RUN_KEYS
+
+
+def _is_filled(row: Mapping[str, Any], name: str) -> bool:
+    cell = row.get(name)
+    return cell is not None and bool(str(cell).strip())
 
 
 def _seconds_at(stamp: float | None) -> float | None:
     if stamp is None or stamp < MOST_SECONDS:
         return stamp
     return stamp / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Metrics:
+    """The metrics of one run."""
+
+    points: Mapping[str, Sequence[Point]]  # by metric
+    measures: Sequence[Measure]
+    source: str
+
+
+_Times: TypeAlias = Sequence[tuple[Point, float]]
+"""The seconds of a step, each with a point of that step."""
 
 
 def step_rows(
@@ -199,113 +253,132 @@ def step_rows(
     Raises `UserError` if nothing says how long a step took, if its unit is not clear, or if there
     are several runs.
     """
-    by_metric: dict[str, list[Point]] = {}
-    runs: dict[str, None] = {}
-    for point in points:
-        by_metric.setdefault(point.metric, []).append(point)
-        if point.run:
-            runs[point.run] = None
-    if len(runs) > 1:
-        what = f"holds several runs: {some([repr(name) for name in runs], 4)}"
-        raise UserError(what, where=source, remedy="keep one")
-    known = map(measure_of, by_metric)
-    measures = [measure for measure in known if measure is not None]
-    measure = _chosen(measures, source)
-    of_loss = _losses(measures, by_metric, source)
-    losses = {point.step: point.value for point in of_loss}
-    note: str | None = None
+    metrics = _metrics(points, source)
+    of_loss = _losses(metrics)
+    losses = {point.place: point.value for point in of_loss}
+    measure = _chosen(metrics.measures, source)
     if measure is None:
-        note = "step times are the times between its lines"
-        times = _between(of_loss, by_metric, source)
+        times = _between(of_loss, metrics)
+        note: str | None = "step times are the times between its lines"
     elif measure.kind == TIME:
-        unit_s = measure.unit_s or math.nan
-        kept = by_metric[measure.metric]
-        times = [(point.step, point.value * unit_s) for point in kept]
+        times = _measured(measure, metrics)
+        note = None
     else:
+        times = _of_rate(measure, metrics)
         note = f"step times are from '{measure.metric}'"
-        kept = [point for point in by_metric[measure.metric] if point.value]
-        done = dict.fromkeys([point.step for point in kept], 1.0)
-        if measure.kind == WORK:
-            done = _work_of_steps(measure, measures, by_metric, source)
-        counted = [point for point in kept if point.step in done]
-        times = [(point.step, done[point.step] / point.value) for point in counted]
     rows = [
-        {"step": step, "seconds": seconds, "loss": losses.get(step)}
-        for step, seconds in times
+        {"step": point.step, "seconds": seconds, "loss": losses.get(point.place)}
+        for point, seconds in times
     ]
     return rows, note
 
 
-def _losses(
-    measures: Sequence[Measure], by_metric: Mapping[str, Sequence[Point]], source: str
-) -> Sequence[Point]:
+def _metrics(points: Iterable[Point], source: str) -> _Metrics:
+    """The metrics of the one run, without those of the whole run: a rate or a time that is
+    recorded once, while others are recorded more often.
+    """
+    by_metric: dict[str, list[Point]] = {}
+    runs: dict[str, None] = {}
+    for point in points:
+        by_metric.setdefault(point.metric, []).append(point)
+        runs[point.run] = None
+    check_one_run(runs, source)
+    lengths = [len(of) for name, of in by_metric.items() if name]
+    is_longer = max(lengths, default=0) > 1
+    measures = []
+    for name, of_metric in by_metric.items():
+        measure = measure_of(name)
+        is_of_run = is_longer and len(of_metric) == 1
+        if measure is not None and not (is_of_run and measure.kind in STEP_KINDS):
+            measures.append(measure)
+    return _Metrics(by_metric, measures, source)
+
+
+def _measured(measure: Measure, metrics: _Metrics) -> _Times:
+    """Step times as a metric holds them."""
+    unit_s = measure.unit_s or math.nan
+    return [(point, point.value * unit_s) for point in metrics.points[measure.metric]]
+
+
+def _of_rate(measure: Measure, metrics: _Metrics) -> _Times:
+    """Step times from steps per second, or from tokens per second and the tokens of each step."""
+    kept = [point for point in metrics.points[measure.metric] if point.value]
+    if measure.kind == RATE:
+        return [(point, 1 / point.value) for point in kept]
+    work = {point.place: done for point, done in _work_of_steps(measure, metrics)}
+    return [
+        (point, work[point.place] / point.value)
+        for point in kept
+        if point.place in work
+    ]
+
+
+def _losses(metrics: _Metrics) -> Sequence[Point]:
     """The points of the loss; none if there is none.
 
     A single value beside a longer one is the mean of a run, as transformers logs ``train_loss``.
     Raises `UserError` if several losses are left.
     """
-    found = [item.metric for item in measures if item.kind == LOSS]
-    longer = [name for name in found if len(by_metric[name]) > 1]
+    found = [item.metric for item in metrics.measures if item.kind == LOSS]
+    longer = [name for name in found if len(metrics.points[name]) > 1]
     kept = longer or found
     if len(kept) > 1:
         names = some([repr(name) for name in kept], 4)
         what = f"several columns hold the loss: {names}"
-        raise UserError(what, where=source, remedy="keep one, of one run")
-    return by_metric[kept[0]] if kept else ()
+        raise UserError(what, where=metrics.source, remedy="keep one, of one run")
+    return metrics.points[kept[0]] if kept else ()
 
 
 def _work_of_steps(
-    measure: Measure,
-    measures: Sequence[Measure],
-    by_metric: Mapping[str, Sequence[Point]],
-    source: str,
-) -> dict[float | None, float]:
-    """How much of what a rate counts each step does."""
-    for item in measures:
-        points = by_metric[item.metric]
-        if item.work == measure.work and item.kind == AMOUNT:
-            return {point.step: point.value for point in points}
-        if item.work == measure.work and item.kind == TOTAL:
-            return dict(_rises(points, [point.value for point in points]))
+    measure: Measure, metrics: _Metrics
+) -> Sequence[tuple[Point, float]]:
+    """How much of what a rate counts each step does, each with a point of that step."""
+    found: Sequence[tuple[Point, float]] = ()
+    for item in metrics.measures:
+        points = metrics.points[item.metric]
+        if found or item.work != measure.work:
+            continue
+        if item.kind == AMOUNT:
+            found = [(point, point.value) for point in points]
+        if item.kind == TOTAL:
+            found = _rises(points, [point.value for point in points])
+    if found:
+        return found
     what = f"'{measure.metric}' does not say how long a step takes"
     remedy = f"add a column {measure.work}s_per_step"
-    raise UserError(what, where=source, remedy=remedy)
+    raise UserError(what, where=metrics.source, remedy=remedy)
 
 
-def _between(
-    of_loss: Sequence[Point], by_metric: Mapping[str, Sequence[Point]], source: str
-) -> list[tuple[float | None, float]]:
+def _between(of_loss: Sequence[Point], metrics: _Metrics) -> _Times:
     """The time from line to line, per step.
 
     The lines of the loss, else all lines of a table, else those of the longest metric that is
     recorded while the program trains.
     """
+    by_metric = metrics.points
     steady = [by_metric[name] for name in by_metric if not _is_elsewhere(name)]
     longest = max(steady, key=len, default=())
-    found: list[tuple[float | None, float]] = []
     for points in (of_loss, by_metric.get("", ()), longest):
-        found = found or _rises(points, [point.at_s for point in points])
-    if not found:
-        names = some([repr(name) for name in by_metric], 6) or "there is none"
-        what = f"no metric says how long a step takes: {names}"
-        raise UserError(what, where=source, remedy="log step_time_s")
-    return found
+        found = _rises(points, [point.at_s for point in points])
+        if found:
+            return found
+    names = some([repr(name) for name in by_metric if name], 6) or "there is none"
+    what = f"no metric says how long a step takes: {names}"
+    raise UserError(what, where=metrics.source, remedy="log step_time_s")
 
 
 def _is_elsewhere(metric: str) -> bool:
     return _ELSEWHERE.search(plain_name(metric)) is not None
 
 
-def _rises(
-    points: Sequence[Point], values: Sequence[float | None]
-) -> list[tuple[float | None, float]]:
-    """By how much something rises per step, from point to point; each with the later step."""
-    found: list[tuple[float | None, float]] = []
+def _rises(points: Sequence[Point], values: Sequence[float | None]) -> _Times:
+    """By how much something rises per step, from point to point; each with the later point."""
+    found = []
     for (before, low), (after, high) in pairwise(zip(points, values, strict=True)):
         steps = (after.step or 0) - (before.step or 0)
         rise = (high or 0) - (low or 0)
         if steps > 0 and rise > 0:
-            found.append((after.step, rise / steps))
+            found.append((after, rise / steps))
     return found
 
 

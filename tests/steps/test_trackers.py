@@ -59,6 +59,9 @@ def test_a_name_says_what_it_holds(name: str, kind: str, unit_s: float | None) -
         "checkpoint_time_s",
         "throughput/device/tokens_per_sec",  # Composer
         "system/step_time_s",  # mlflow
+        "epoch_steps_per_second",  # Keras: the mean of an epoch
+        "train/train_steps_per_second",  # transformers: since the start of the run
+        "train_tokens_per_second",
     ],
 )
 def test_other_names_hold_no_step_time(name: str) -> None:
@@ -146,6 +149,22 @@ def test_tokens_per_second_with_the_tokens_of_a_step(text: str, tmp_path: Path) 
             "run_id,key,value,step\nA,step_time_s,1,1\nB,step_time_s,2,1\n",
             "several runs: 'A', 'B'; keep one",
         ),
+        (
+            "run_id,step,step_time_s\nA,0,0.1\nB,0,0.2\n",  # as pgle writes them
+            "several runs: 'A', 'B'; keep one",
+        ),
+        (
+            "_timestamp,loss\n1700000000,3\n1700000010,2\n",  # how many steps apart?
+            "no metric says how long a step takes: 'loss'; log step_time_s",
+        ),
+        (
+            "tokens/s,total_tokens\n1000,1000\n1000,2000\n",
+            "add a column tokens_per_step",
+        ),
+        (
+            "_step,_timestamp,epoch/loss\n0,1.7e9,3\n1,1700000010,2\n",  # wandb for Keras
+            "no column with step times",
+        ),
     ],
 )
 def test_what_is_not_clear_is_an_error_with_its_remedy(
@@ -154,6 +173,39 @@ def test_what_is_not_clear_is_an_error_with_its_remedy(
     with pytest.raises(UserError) as error:
         seconds(table(tmp_path, text))
     assert message in str(error.value)
+
+
+def test_a_rate_that_is_recorded_once_is_of_the_whole_run(tmp_path: Path) -> None:
+    text = "key,value,timestamp,step\n"
+    text += "loss,3,1700000000000,0\nloss,2,1700000002000,10\n"
+    text += "throughput/steps_per_second,9,1700000003000,10\n"
+    assert seconds(table(tmp_path, text)) == [0.2]
+
+
+def test_lines_without_a_step_keep_their_own_values(tmp_path: Path) -> None:
+    text = "tokens/s,tokens_per_step,loss\n4000,1000,3\n4000,2000,2\n"
+    (series,) = read_runs(str(table(tmp_path, text)))
+    assert series.step.tolist() == [0, 1]
+    assert series.step_time_s.tolist() == [0.25, 0.5]
+    assert series.loss.tolist() == [3, 2]
+
+
+def test_metrics_without_a_step_belong_together_by_their_time(tmp_path: Path) -> None:
+    text = "key,value,timestamp\n"
+    text += "step_time_ms,200,1700000000000\nloss,3,1700000000000\n"
+    text += "step_time_ms,210,1700000001000\nloss,2,1700000001000\n"
+    (series,) = read_runs(str(table(tmp_path, text)))
+    assert series.step_time_s.tolist() == [0.2, 0.21]
+    assert series.loss.tolist() == [3, 2]
+
+
+def test_json_lines_of_several_runs_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "steps.jsonl"
+    path.write_text(
+        '{"run_id": "A", "step_time_s": 1}\n{"run_id": "B", "step_time_s": 2}\n'
+    )
+    with pytest.raises(UserError, match="holds several runs: 'A', 'B'; keep one"):
+        read_runs(str(path))
 
 
 def test_a_clear_metric_wins_over_one_without_unit(tmp_path: Path) -> None:
@@ -246,6 +298,14 @@ def test_event_files_with_nothing_but_a_loss(tmp_path: Path) -> None:
     (series,) = read_runs(str(events(tmp_path, {"loss": [3.0, 2.0, 1.0]})))
     assert series.step_time_s.tolist() == [0.5, 0.5]
     assert series.step.tolist() == [1, 2]
+
+
+def test_epochs_of_keras_are_no_steps(tmp_path: Path) -> None:
+    metrics = {"epoch_loss": [3.0, 2.0], "epoch_learning_rate": [1.0, 1.0]}
+    with pytest.raises(UserError, match="how long a step takes: 'epoch_l"):
+        read_runs(str(events(tmp_path / "epochs", metrics)))
+    batches = {**metrics, "batch_steps_per_second": [4.0, 5.0]}
+    assert seconds(events(tmp_path / "batches", batches)) == [0.25, 0.2]
 
 
 def test_events_of_evaluation_are_no_run(tmp_path: Path) -> None:
