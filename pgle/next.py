@@ -234,7 +234,7 @@ def to_way(commands: Iterable[Next | Sentence | None]) -> Way:
 # to fill in.
 ADVISE = Next.of("advise", "--", "COMMAND")
 AUTO = Next.of("auto")
-COMPLETE = Next.of("complete", *("PROFILE", "--hlo", "DUMP"), "-o", "OUT.pbtxt")
+COMPLETE = Next.of("complete", "PROFILE", "--hlo", "DUMP")
 CONFIRM = Next.of("confirm", "LOG")
 CONVERT = Next.of("convert", "TRACE", "--hlo", "DUMP")
 CONVERT_ALL = Next.of("convert", "TRACE", "-o", "DIR/")

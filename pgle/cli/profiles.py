@@ -60,7 +60,7 @@ def complete_command(**options: Any) -> Answer[Any]:
     scaled by what was measured. The sidecar marks what was filled.
 
     \b
-    pgle complete profile.pbtxt --hlo dump/ --target h100 -o complete.pbtxt
+    pgle complete profile.pbtxt --hlo dump/ --target h100
     """
     from pgle.report import conversions as report
     from pgle.report.next_steps import after_conversion
@@ -85,7 +85,7 @@ def carry_command(**options: Any) -> Answer[Any]:
     Instructions without a counterpart are left without a cost and listed.
 
     \b
-    pgle carry profile.pbtxt --from old_dump/ --to new_dump/ -o carried.pbtxt
+    pgle carry profile.pbtxt --from old_dump/ --to new_dump/
     """
     from pgle.report import conversions as report
     from pgle.report.next_steps import after_conversion

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from attrs import field, frozen
 
@@ -170,7 +171,12 @@ class Complete(Forced):
     hlo: tuple[AnyPath, ...] = field(
         kw_only=True, converter=some_paths, metadata=hlo("dumps of its program.")
     )
-    output: AnyPath = field(kw_only=True, converter=path, metadata=written())
+    output: AnyPath = field(
+        default=Path("complete.pbtxt"),
+        kw_only=True,
+        converter=path,
+        metadata=written("Profile to write: .pbtxt or .pb.  [default: complete.pbtxt]"),
+    )
     target: str = field(
         default="",
         kw_only=True,
@@ -216,7 +222,12 @@ class Carry(Forced):
             kind=FILE,
         ),
     )
-    output: AnyPath = field(kw_only=True, converter=path, metadata=written())
+    output: AnyPath = field(
+        default=Path("carried.pbtxt"),
+        kw_only=True,
+        converter=path,
+        metadata=written("Profile to write: .pbtxt or .pb.  [default: carried.pbtxt]"),
+    )
     target: str = field(
         default="",
         kw_only=True,

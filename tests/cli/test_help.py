@@ -90,6 +90,12 @@ def test_a_command_has_examples_that_it_takes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LEAVES)
+def test_nobody_must_say_where_results_go(name: str) -> None:
+    output = options(LEAVES[name]).get("output")
+    assert output is None or not output.required
+
+
+@pytest.mark.parametrize("name", LEAVES)
 def test_every_option_is_explained(name: str) -> None:
     assert not [
         option for option, param in options(LEAVES[name]).items() if not param.help

@@ -101,3 +101,31 @@ def test_a_trace_that_is_not_there_is_named(
     monkeypatch.chdir(tmp_path)
     assert run(["convert", "nothere.sqlite"]) == 2
     assert "no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "made"),
+    [
+        (["complete", "--hlo", "HLO"], "complete.pbtxt"),
+        (["carry", "--from", "HLO", "--to", "HLO"], "carried.pbtxt"),
+    ],
+)
+def test_a_profile_that_is_filled_or_carried_goes_here_and_over_no_other(
+    words: list[str],
+    made: str,
+    tmp_path: Path,
+    testdata: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("half.pbtxt").write_text(
+        'costs { name: "input_reduce_fusion.1" cost_us: 9 }\n'
+    )
+    dump = str(testdata / "pax_fsdp4/proc0/dump")
+    command, *rest = [dump if word == "HLO" else word for word in words]
+    assert run([command, "half.pbtxt", *rest]) == 0
+    first = Path(made).read_bytes()
+    assert run([command, "half.pbtxt", *rest]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert Path(made).read_bytes() == first
