@@ -115,7 +115,24 @@ def keys_first(q: Any, k: Any, v: Any) -> Any:
     return jnp.einsum("bknd,bnkq->bqnd", v, weights.astype(v.dtype))
 
 
+def divided_last(q: Any, k: Any, v: Any) -> Any:
+    scores = masked(product(q, k) / 8)
+    powers = jnp.exp(scores - scores.max(-1, keepdims=True))
+    total = powers.sum(-1, keepdims=True)
+    return weighted(powers, v) / total.transpose(0, 2, 1, 3).astype(v.dtype)
+
+
+def heads_in_one_axis_with_the_batch(q: Any, k: Any, v: Any) -> Any:
+    q, k, v = (x.transpose(0, 2, 1, 3).reshape(B * N, S, D) for x in (q, k, v))
+    scores = jnp.einsum("hqd,hkd->hqk", q, k).astype(jnp.float32)
+    weights = jax.nn.softmax(masked(scores / 8)).astype(v.dtype)
+    made = jnp.einsum("hqk,hkd->hqd", weights, v)
+    return made.reshape(B, N, S, D).transpose(0, 2, 1, 3)
+
+
 SPELLINGS: list[Attend] = [
+    divided_last,
+    heads_in_one_axis_with_the_batch,
     usual,
     divided,
     unshifted,
@@ -162,6 +179,60 @@ def test_heads_before_positions_with_dot_general_are_replaced() -> None:
     count, fused = replaced(attend, *args)
     assert count == 1
     assert apart(*both(attend, fused, *args)) < 4 * 2**-8
+
+
+def grouped(q: Any, k: Any, v: Any) -> Any:
+    queries = jnp.concatenate([q, 2 * q], axis=2).reshape(B, S, N, 2, D)
+    scores = jnp.einsum("btkgd,bskd->bkgts", queries, k)
+    weights = jax.nn.softmax(masked(scores / 8).astype(jnp.float32))
+    made = jnp.einsum("bkgts,bskd->btkgd", weights.astype(v.dtype), v)
+    return made.reshape(B, S, 2 * N, D)
+
+
+def grouped_with_the_heads_of_the_softmax_in_one_axis(q: Any, k: Any, v: Any) -> Any:
+    queries = jnp.concatenate([q, 2 * q], axis=2).reshape(B, S, N, 2, D)
+    scores = masked(jnp.einsum("btkgd,bskd->bkgts", queries, k))
+    scores = scores.reshape(B, 2 * N, S, S)
+    powers = jnp.exp(scores - scores.max(-1, keepdims=True))
+    total = powers.sum(-1, keepdims=True).transpose(0, 2, 1, 3)
+    powers = powers.reshape(B, N, 2, S, S)
+    made = jnp.einsum("bkgts,bskd->btkgd", powers, v)
+    return made.reshape(B, S, 2 * N, D) / total
+
+
+def one_head_of_keys(q: Any, k: Any, v: Any) -> Any:
+    scores = jnp.einsum("btnd,bsd->bnts", q, k[:, :, 0]).astype(jnp.float32)
+    weights = jax.nn.softmax(masked(scores / 8))
+    return jnp.einsum("bnts,bsd->btnd", weights.astype(v.dtype), v[:, :, 0])
+
+
+def grouped_with_a_mask_of_each_head(q: Any, k: Any, v: Any) -> Any:
+    reach = jnp.arange(1, 1 + N)[:, None, None, None] * jnp.ones((1, 2, 1, 1))
+    places = jnp.arange(S)
+    apart = places[:, None] - places[None]
+    queries = jnp.concatenate([q, 2 * q], axis=2).reshape(B, S, N, 2, D)
+    scores = jnp.einsum("btkgd,bskd->bkgts", queries, k).astype(jnp.float32) / 8
+    weights = jax.nn.softmax(masked(scores, (apart >= 0) & (apart < reach)))
+    made = jnp.einsum("bkgts,bskd->btkgd", weights.astype(v.dtype), v)
+    return made.reshape(B, S, 2 * N, D)
+
+
+GROUPED: list[Attend] = [
+    grouped,
+    grouped_with_the_heads_of_the_softmax_in_one_axis,
+    one_head_of_keys,
+    grouped_with_a_mask_of_each_head,
+]
+
+
+@pytest.mark.parametrize("attend", GROUPED, ids=lambda attend: attend.__name__)
+def test_queries_may_have_more_heads_than_keys(attend: Attend) -> None:
+    args = operands()
+    loss = lambda *args: attend(*args).astype(jnp.float32).var()
+    count, fused = replaced(loss, *args)
+    assert count == 1
+    before, after = both(jax.grad(loss), jax.grad(fused), *args)
+    assert apart(before, after) < 8 * 2**-8
 
 
 def test_layers_in_a_scan_under_checkpoint_are_replaced() -> None:
@@ -328,6 +399,22 @@ def stopped_sum(q: Any, k: Any, v: Any) -> Any:
     return weighted(powers / total, v)
 
 
+def divided_by_another_sum(q: Any, k: Any, v: Any) -> Any:
+    powers = jnp.exp(product(q, k) / 8)
+    total = powers.sum(-2, keepdims=True).transpose(0, 3, 1, 2)
+    return weighted(powers, v) / total
+
+
+def divided_by_features(q: Any, k: Any, v: Any) -> Any:
+    powers = jnp.exp(product(q, k) / 8)
+    return weighted(powers, v) / powers.sum(-1)[:, :, :D].sum(1)[:, None, None, :]
+
+
+def keys_shared_by_heads_that_have_their_own_values(q: Any, k: Any, v: Any) -> Any:
+    scores = jnp.einsum("btnd,bsd->bnts", q, k[:, :, 0]).astype(jnp.float32)
+    return weighted(jax.nn.softmax(masked(scores / 8)), v)
+
+
 def with_half_the_gradient(function: Any) -> Any:
     derived = jax.custom_jvp(function)
 
@@ -350,6 +437,9 @@ def own_derivative_of_the_scores(q: Any, k: Any, v: Any) -> Any:
 
 
 NEAR_MISSES: list[Attend] = [
+    divided_by_another_sum,
+    divided_by_features,
+    keys_shared_by_heads_that_have_their_own_values,
     stopped_sum,
     own_softmax,
     own_derivative_of_the_scores,
@@ -380,6 +470,20 @@ def test_a_near_miss_is_left_alone(attend: Attend) -> None:
 
 def test_arrays_in_f32_are_left_alone() -> None:
     assert replaced(usual, *operands(dtype=jnp.float32))[0] == 0
+
+
+def test_an_object_of_the_program_with_a_dtype_is_no_array() -> None:
+    class Settings:
+        dtype = "bfloat16"
+        scale = 0.5
+
+    def attend(x: Any, settings: Settings) -> Any:
+        return usual(x * settings.scale, x, x)
+
+    rewrite = importlib.import_module("pgle_hook.rewrite")
+    rewritten = rewrite.Rewriter(jax, lambda graph: {})(attend)
+    x = operands()[0]
+    assert (rewritten(x, Settings()) == attend(x, Settings())).all()
 
 
 def test_other_functions_keep_their_own_derivative() -> None:

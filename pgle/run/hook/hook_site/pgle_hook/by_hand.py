@@ -1,19 +1,24 @@
 """Attention written by hand, found before it is differentiated: a product, a scale, a mask, a
-softmax, a product.
+softmax, a product. The sum of the softmax may also divide what the second product makes.
 
-Axes are named by what they count: ``q`` queries, ``k`` keys, ``d`` and ``e`` features of both
-products, and numbers for what both products have in common (batch, heads). A value with the names
+Axes are named by what they count: ``q`` queries, ``g`` query heads of a key head, ``k`` keys, ``d``
+and ``e`` features of both products, and numbers for what both products have in common (batch,
+heads). The name of an axis is a tuple of these, for a reshape joins and splits them: ``(1, "g")``
+are all heads. An axis of one element counts nothing, and its name is empty. A value with the names
 of its axes is a side. Whatever is not known to be part of attention ends the search: nothing is
 replaced then.
 """
 
 import importlib
+import itertools
+import math
 
 from pgle_hook.rewrite import Replacement, Value, constant_of
 
 HALF = ("bfloat16", "float16")  # types that cuDNN's attention takes
 USUAL = {*HALF, "float32", "float64"}  # types of scores and weights
-CASTS = ("convert_element_type",)
+KEYS = ("k",)
+MOST_COMMON = 2  # axes that both products have in common: batch and heads
 MASKED = -1e4
 """Scores at or below it have no weight: exp(−10⁴) is 0 in f32, for scores of any usual size."""
 
@@ -21,121 +26,232 @@ MASKED = -1e4
 class Attention:
     """Attention that a graph holds."""
 
-    def __init__(self, node, place):
-        self.node = node  # the second product
-        self.place = place  # of the weights among its operands
+    def __init__(self, node):
+        self.node = node  # that makes its results
+        self.names = ()  # of the axes of these
+        self.sizes = {}  # of what axes count
         self.sides = ()  # queries, keys, values
         self.scale = 1.0
         self.masks = []  # sides of truth values, and whether true hides
 
+    def common(self):
+        """What the axes count that both products have in common."""
+        return [each for each in self.sizes if isinstance(each, int)]
+
+    def count(self, name):
+        """How many elements an axis of a name has."""
+        return math.prod(self.sizes.get(each, 1) for each in name)
+
 
 def find(jax, node):
-    """The attention whose second product is this node; None if it is none."""
-    if node.name != "dot_general":
+    """The attention whose results this node makes; None if it makes none."""
+    product, path = node, []
+    if node.name == "div":
+        product, path = _unreshaped(node.ins[0])
+    if product is None or product.name != "dot_general":
         return None
-    found = (_found(jax, Attention(node, place)) for place in (0, 1))
+    found = (_found(jax, node, product, path, place) for place in (0, 1))
     return next(filter(None, found), None)
 
 
-def _found(jax, found):
-    """The same if the weights are the operand at its place."""
-    node = found.node
-    count = len(node.params["dimension_numbers"][1][0])
-    weights = _side(node, found.place, range(count), "k", "q")
-    values = _side(node, 1 - found.place, range(count), "k", "e")
-    if weights is None or values is None or count > 2:
+def _unreshaped(value):
+    """The product that a value is a cast or another shape of, and the nodes from it to there."""
+    path = []
+    while True:
+        node = value.made_by("convert_element_type", "transpose", "reshape")
+        if node is None:
+            return value.made_by("dot_general"), path[::-1]
+        path.append(node)
+        value = node.ins[0]
+
+
+def _found(jax, node, product, path, place):
+    """The same if the weights are the operand of the second product at a place."""
+    found = Attention(node)
+    weights, values = _second(found, product, place)
+    if weights is None or values is None:
         return None
-    scores = _softmax(*_through(*weights))
-    product = None if scores is None else _scores(jax, found, scores)
-    if product is None:
+    names = _free_of(product, place, weights[1], values[1])
+    for step in path:
+        names = None if names is None else _forward(found, step, names)
+    if names is None:
         return None
-    node, names = product
-    sides = [_side(node, at, names, "d", names[count + at]) for at in (0, 1)]
-    if None in sides or {names[count], names[count + 1]} != {"q", "k"}:
+    found.names = names
+    total = None if node is product else (node.ins[1], names)
+    scores = _softmax(found, *_through(found, *weights), total)
+    first = None if scores is None else _scores(jax, found, scores)
+    operands = None if first is None else _first(found, *first)
+    if operands is None:
         return None
-    queries, keys = sorted(sides, key=lambda side: "q" not in side[1])
-    found.sides = [_narrow(*side) for side in (queries, keys, values)]
+    found.sides = [_narrow(found, *side) for side in (*operands, values)]
     types = {str(value.dtype) for value, _ in found.sides}
     return found if len(types) == 1 and types <= set(HALF) else None
 
 
-def _side(node, place, batch_names, contracted_name, free_name):
-    """An operand of a product; None if it has not one contracted and one free axis."""
-    contracted, batch = (each[place] for each in node.params["dimension_numbers"])
-    operand = node.ins[place]
-    if len(contracted) != 1 or len(operand.shape) != len(batch) + 2:
+def _second(found, product, place):
+    """Weights and values, the operands of the second product, as sides; None if they are none."""
+    weights, values = (product.ins[at] for at in (place, 1 - place))
+    batch = product.params["dimension_numbers"][1]
+    common = [(number,) for number in range(len(batch[0]))]
+    free = _free(product, place)
+    long = [axis for axis in free if weights.shape[axis] > 1]
+    features = [axis for axis in _free(product, 1 - place) if values.shape[axis] > 1]
+    if len(long) > 2 or len(features) > 1:
+        return None, None
+    # With one mask for all heads, both axes could be queries; there are more of them than of heads.
+    queries = max(long, key=lambda axis: (weights.shape[axis], axis), default=None)
+    named = [("g",)] * len(free)
+    if queries is not None:
+        named[free.index(queries)] = ("q",)
+    of_values = [("e",)] * len(_free(product, 1 - place))
+    sides = (
+        _side(found, product, place, [common, KEYS, named]),
+        _side(found, product, 1 - place, [common, KEYS, of_values]),
+    )
+    return sides if len(found.common()) <= MOST_COMMON else (None, None)
+
+
+def _free(product, place):
+    """The axes of an operand of a product that its result has and the other operand has not."""
+    contracted, batch = (each[place] for each in product.params["dimension_numbers"])
+    count = len(product.ins[place].shape)
+    return [axis for axis in range(count) if axis not in (*contracted, *batch)]
+
+
+def _side(found, product, place, given):
+    """An operand of a product; None if it has not one contracted axis.
+
+    Args:
+        given: names of its axes: of those that are in common, contracted and free.
+    """
+    common, contracted_name, free_names = given
+    contracted, batch = (each[place] for each in product.params["dimension_numbers"])
+    operand = product.ins[place]
+    if len(contracted) != 1:
         return None
-    names = [free_name] * len(operand.shape)
-    for axis, name in zip(batch, batch_names):
-        names[axis] = name
+    names = dict(zip(_free(product, place), free_names))
+    names.update(zip(batch, common))
     names[contracted[0]] = contracted_name
-    return operand, tuple(names)
+    ordered = [names[axis] for axis in range(len(operand.shape))]
+    named = _without_ones(ordered, operand.shape)
+    for name, size in zip(named, operand.shape):
+        if len(name) == 1:
+            found.sizes[name[0]] = size
+    return operand, named
 
 
-def _through(value, names):
-    """Follow a value back through casts and transposes."""
+def _without_ones(names, shape):
+    kept = []
+    for name, size in zip(names, shape):
+        kept.append(name if size > 1 else ())
+    return tuple(kept)
+
+
+def _parts(names):
+    """All that axes of some names count, in order."""
+    return list(itertools.chain.from_iterable(names))
+
+
+def _free_of(product, place, weights, values):
+    """The names of the axes of the second product's result."""
+    sides = {place: weights, 1 - place: values}
+    batch = product.params["dimension_numbers"][1][0]
+    names = [sides[0][axis] for axis in batch]
+    for at in (0, 1):
+        names += [sides[at][axis] for axis in _free(product, at)]
+    return tuple(names)
+
+
+def _reshaped(found, names, shape):
+    """The names of axes in another shape; None if what an axis counts is split."""
+    left = _parts(names)
+    made = []
+    for size in shape:
+        name = ()
+        while left and found.count(name) < size:
+            name += (left.pop(0),)
+        if found.count(name) != size:
+            return None
+        made.append(name)
+    return None if left else tuple(made)
+
+
+def _forward(found, node, names):
+    """The names of the axes of what a cast, a transpose or a reshape makes."""
+    if node.name == "transpose":
+        return tuple(names[source] for source in node.params["permutation"])
+    if node.name == "reshape":
+        return _reshaped(found, names, node.outs[0].shape)
+    return names
+
+
+def _back(found, node, names):
+    """The names of the axes of what a cast, a transpose, a reshape or a broadcast is made of."""
+    operand = node.ins[0]
+    if node.name == "transpose":
+        before = list(names)
+        for axis, source in enumerate(node.params["permutation"]):
+            before[source] = names[axis]
+        return tuple(before)
+    if node.name == "reshape":
+        return _reshaped(found, names, operand.shape)
+    if node.name == "broadcast_in_dim":
+        kept = [names[int(axis)] for axis in node.params["broadcast_dimensions"]]
+        return _without_ones(kept, operand.shape)
+    return names
+
+
+def _through(found, value, names, *others):
+    """Follow a value back through casts, transposes and reshapes, and operations of other names."""
     while True:
-        node = value.made_by("convert_element_type", "transpose")
-        if (
-            node is None
-            or not {str(one.dtype) for one in (value, node.ins[0])} <= USUAL
-        ):
+        node = value.made_by("convert_element_type", "transpose", "reshape", *others)
+        before = None
+        if node is not None and {str(value.dtype), str(node.ins[0].dtype)} <= USUAL:
+            before = _back(found, node, names)
+        if before is None:
             return value.seen(), names
-        if node.name == "transpose":
-            before = list(names)
-            for axis, source in enumerate(node.params["permutation"]):
-                before[source] = names[axis]
-            names = tuple(before)
-        value = node.ins[0]
+        value, names = node.ins[0], before
 
 
-def _softmax(value, names):
-    """What a softmax over ``k`` is taken of; None if it is none."""
-    axis = names.index("k")
-    node = value.made_by("div")
-    summed = _inserted(node.ins[1], axis) if node is not None else None
-    total = summed.made_by("reduce_sum") if summed is not None else None
-    if total is None or tuple(map(int, total.params["axes"])) != (axis,):
+def _softmax(found, value, names, total):
+    """What a softmax over the keys is taken of; None if it is none.
+
+    Args:
+        total: what the second product's result is divided by, as a side; None: the weights are
+            divided.
+    """
+    if total is None:
+        node = value.made_by("div")
+        if node is None:
+            return None
+        total = (node.ins[1], names)
+        value, names = _through(found, node.ins[0], names)
+    power = value.made_by("exp")
+    if power is None or KEYS not in names or not _is_sum(found, total, (value, names)):
         return None
-    powers = _through(node.ins[0], names)
-    power = powers[0].made_by("exp")
-    if power is None or powers[1] != names or _through(total.ins[0], names) != powers:
-        return None
-    value, names = _through(power.ins[0], names)
+    value, names = _through(found, power.ins[0], names)
     node = value.made_by("sub")
-    if node is None:
-        return value, names
     # What is equal for all keys, such as their maximum, changes no softmax.
-    subtracted = node.ins[1]
-    is_one = len(subtracted.shape) > axis and subtracted.shape[axis] == 1
-    kept = _inserted(subtracted, axis, through=(*CASTS, "stop_gradient"))
-    if names.index("k") == axis and (is_one or kept is not None):
+    if node is not None and _is_alike(found, node.ins[1], names):
         return node.ins[0], names
     return value, names
 
 
-def _inserted(value, axis, through=CASTS):
-    """The value that is repeated along a new axis, before casts; None if there is none."""
-    count = len(value.shape)
-    others = [each for each in range(count) if each != axis]
-    is_inserted = False
-    while True:
-        node = value.made_by("broadcast_in_dim", "reshape", *through)
-        if node is None:
-            return value.seen() if is_inserted else None
-        operand = node.ins[0]
-        if node.name in ("broadcast_in_dim", "reshape") and not is_inserted:
-            kept = [value.shape[each] for each in others]
-            dimensions = node.params.get("broadcast_dimensions", others)
-            is_inserted = len(operand.shape) == count - 1
-            expected = others if is_inserted else list(range(count))
-            if list(map(int, dimensions)) != expected:
-                return None
-            if is_inserted and list(operand.shape) != kept:
-                return None
-        elif node.name in ("broadcast_in_dim", "reshape"):
-            return None
-        value = operand
+def _is_sum(found, total, powers):
+    """Whether a side is the sum of another one over its keys, repeated."""
+    value, names = _through(found, *total, "broadcast_in_dim")
+    node = value.made_by("reduce_sum")
+    axes = () if node is None else tuple(map(int, node.params["axes"]))
+    if len(axes) != 1:
+        return False
+    names = (*names[: axes[0]], KEYS, *names[axes[0] :])
+    return _through(found, node.ins[0], names) == powers
+
+
+def _is_alike(found, value, names):
+    """Whether a value is the same for all keys."""
+    _, names = _through(found, value, names, "broadcast_in_dim", "stop_gradient")
+    return all("k" not in name for name in names)
 
 
 def _scores(jax, found, side):
@@ -143,14 +259,12 @@ def _scores(jax, found, side):
     axes; None if they are made of anything else.
     """
     while side is not None:
-        value, names = _through(*side)
+        value, names = _through(found, *side)
         node = value.made_by("mul", "div", "select_n", "add", "dot_general")
         if node is None:
             return None
         if node.name == "dot_general":
-            count = len(node.params["dimension_numbers"][1][0])
-            is_alike = all(isinstance(name, int) for name in names[:count])
-            return (node, names) if is_alike and len(names) == count + 2 else None
+            return node, names
         if node.name == "select_n":
             following = _selected(jax, found, node, names)
         elif node.name == "add":
@@ -159,6 +273,27 @@ def _scores(jax, found, side):
             following = _scaled(jax, found, node)
         side = None if following is None else (following, names)
     return None
+
+
+def _first(found, product, names):
+    """Queries and keys, the operands of the first product, as sides; None if they are none.
+
+    Args:
+        names: of the axes of its result.
+    """
+    count = len(product.params["dimension_numbers"][1][0])
+    middle = count + len(_free(product, 0))
+    free = (names[count:middle], names[middle:])
+    common = names[:count]
+    sides = [
+        _side(found, product, at, [names[:count], ("d",), free[at]]) for at in (0, 1)
+    ]
+    if None in sides:
+        return None
+    queries, keys = sorted(sides, key=lambda side: KEYS in side[1])
+    common = {*found.common(), "d"}
+    is_whole = {*_parts(keys[1])} == {*common, "k"}
+    return (queries, keys) if is_whole and common <= {*_parts(queries[1])} else None
 
 
 def _scaled(jax, found, node):
@@ -178,7 +313,7 @@ def _selected(jax, found, node, names):
     for place in (1, 2):
         number = _number(jax, node.ins[place])
         if number is not None and number * found.scale <= MASKED:
-            found.masks.append((*_unspread(node.ins[0], names), place == 2))
+            found.masks.append((*_unspread(found, node.ins[0], names), place == 2))
             return node.ins[3 - place]
     return None
 
@@ -187,7 +322,7 @@ def _added(jax, found, node, names):
     """Scores plus a constant: zero where a mask holds, and a large negative number elsewhere."""
     np = importlib.import_module("numpy")
     for place in (0, 1):
-        value, names_there = _unspread(node.ins[place], names)
+        value, names_there = _unspread(found, node.ins[place], names)
         constant = constant_of(jax, value)
         if constant is None:
             continue
@@ -200,13 +335,13 @@ def _added(jax, found, node, names):
     return None
 
 
-def _unspread(value, names):
+def _unspread(found, value, names):
     """A mask before it is repeated."""
     while True:
         node = value.made_by("broadcast_in_dim")
         if node is None or not node.ins[0].shape:
             return value, names if value.shape else ()
-        names = tuple(names[int(axis)] for axis in node.params["broadcast_dimensions"])
+        names = _back(found, node, names)
         value = node.ins[0]
 
 
@@ -219,39 +354,44 @@ def _number(jax, value):
     return float(constant) if is_one else None
 
 
-def _narrow(value, names):
+def _narrow(found, value, names):
     """An operand before it was widened to f32."""
-    node = value.made_by("convert_element_type")
-    if node is not None and str(node.ins[0].dtype) in HALF:
-        return node.ins[0], names
+    side = (value, names)
+    while str(value.dtype) not in HALF:
+        node = value.made_by("convert_element_type", "transpose", "reshape")
+        names = None if node is None else _back(found, node, names)
+        if names is None:
+            return side
+        value = node.ins[0]
     return value, names
 
 
 def replacement(jax, found, attend):
-    """The fused call that computes attention in place of its second product.
+    """The fused call that computes attention in place of what makes its results.
 
     Args:
         attend: `jax.nn.dot_product_attention` with an implementation.
     """
-    common = [name for name in found.sides[0][1] if isinstance(name, int)]
-    batch, heads = (*common, None, None)[:2]
+    counted = _parts(found.sides[0][1])
+    common = tuple(each for each in counted if isinstance(each, int))
+    batch = common[:1]
+    heads = common[1:]
 
     def make(read):
-        orders = (("q", "d"), ("k", "d"), ("k", "e"))
-        taken = []
-        for (value, names), (length, features) in zip(found.sides, orders):
-            order = (batch, length, heads, features)
-            taken.append(_arranged(jax, read(value), names, order))
-        taken, width = _alike(jax, taken)
-        order = (batch, heads, "q", "k")
-        lengths = (taken[0].shape[1], taken[1].shape[1])
-        options = _masking(jax, found.masks, read, order, lengths)
-        made = attend(*taken, scale=found.scale, **options)[..., :width]
-        left = [name for name in (batch, "q", heads, "e") if name is not None]
-        made = made.reshape([made.shape[at] for at in _there(batch, heads)])
-        free = ("e", "q") if found.place else ("q", "e")
-        order = [left.index(name) for name in (*sorted(common), *free)]
-        result = jax.numpy.transpose(made, order)
+        orders = (
+            (batch, ("q",), (*heads, "g"), ("d",)),
+            (batch, KEYS, heads, ("d",)),
+            (batch, KEYS, heads, ("e",)),
+        )
+        taken = [
+            _arranged(jax, found, read(value), names, order)
+            for (value, names), order in zip(found.sides, orders)
+        ]
+        order = (batch, (*heads, "g"), ("q",), KEYS)
+        options = _masking(jax, found, read, order)
+        alike, width = _alike(jax, taken)
+        made = attend(*alike, scale=found.scale, **options)[..., :width]
+        result = _result(jax, found, made, (*batch, "q", *heads, "g", "e"))
         return [result.astype(found.node.outs[0].dtype)]
 
     values = [one[0] for one in (*found.sides, *found.masks)]
@@ -262,19 +402,13 @@ def described(jax, found):
     """What the fused call takes besides its operands, as it is written."""
     masks = [_masked(jax, mask) for mask in found.masks]
     words = [*dict.fromkeys(masks), "scale=%g" % found.scale]
-    keys, values = (_features(side) for side in found.sides[1:])
+    keys, values = map(found.count, (("d",), ("e",)))
     if keys != values:
         wide = max(keys, values)
         words.append(
             "heads padded with zeros to %d, the result cut to %d" % (wide, values)
         )
     return ", ".join(words)
-
-
-def _features(side):
-    """How many features a side of a product has."""
-    value, names = side
-    return value.shape[next(at for at, name in enumerate(names) if name in ("d", "e"))]
 
 
 def _alike(jax, taken):
@@ -294,27 +428,43 @@ def _masked(jax, mask):
     return "is_causal=True" if is_causal(jax, *mask) else "mask=…"
 
 
-def _there(batch, heads):
-    """Axes of the fused call's result that are those of the program."""
-    names = (batch, "q", heads, "e")
-    return [at for at, name in enumerate(names) if name is not None]
+def _result(jax, found, made, order):
+    """What the fused call makes, with the axes of the program."""
+    there = [each for each in order if each in found.sizes]
+    made = made.reshape([found.sizes[each] for each in there])
+    order = [there.index(each) for each in _parts(found.names)]
+    made = jax.numpy.transpose(made, order)
+    return made.reshape(found.node.outs[0].shape)
 
 
-def _arranged(jax, array, names, order):
-    """An array with its axes in an order; a name that it lacks gets an axis of one."""
-    there = [name for name in order if name in names and name is not None]
-    array = jax.numpy.transpose(array, [names.index(name) for name in there])
-    missing = [at for at, name in enumerate(order) if name not in there]
-    return jax.numpy.expand_dims(array, missing)
+def _arranged(jax, found, array, names, order):
+    """An array with axes of the names in an order. An axis is of one element if it counts nothing
+    that the array has; else what it lacks of it is repeated.
+    """
+    there = _parts(names)
+    wanted = [each for each in _parts(order) if each in found.sizes]
+    kept = [there.index(each) for each in wanted if each in there]
+    lacking = [at for at, each in enumerate(wanted) if each not in there]
+    array = array.reshape([found.sizes[each] for each in there])
+    array = jax.numpy.expand_dims(jax.numpy.transpose(array, kept), lacking)
+    repeated = []
+    shape = []
+    for name in order:
+        known = [found.sizes[each] for each in name if each in found.sizes]
+        is_there = not set(name).isdisjoint(there)
+        repeated += known if is_there else [1] * len(known)
+        shape.append(math.prod(known) if is_there else 1)
+    return jax.numpy.broadcast_to(array, repeated).reshape(shape)
 
 
-def _masking(jax, masks, read, order, lengths):
+def _masking(jax, found, read, order):
     """Masks, as arguments of jax's function. cuDNN wants them for each query and each key."""
-    if len(masks) == 1 and is_causal(jax, *masks[0]):
+    if len(found.masks) == 1 and is_causal(jax, *found.masks[0]):
         return {"is_causal": True}
+    lengths = [found.count(name) for name in order[2:]]
     options = {}
-    for value, names, hides in masks:
-        shown = _arranged(jax, read(value) != hides, names, order)
+    for value, names, hides in found.masks:
+        shown = _arranged(jax, found, read(value) != hides, names, order)
         shown = jax.numpy.broadcast_to(shown, (*shown.shape[:2], *lengths))
         options["mask"] = shown & options.get("mask", True)
     return options
@@ -324,13 +474,14 @@ def is_causal(jax, value, names, hides):
     """Whether a mask shows each query the keys up to its own place, and no other."""
     np = importlib.import_module("numpy")
     constant = constant_of(jax, value)
-    if constant is None or not {"q", "k"} <= set(names):
+    if constant is None or not {("q",), KEYS} <= set(names):
         return False
     array = np.asarray(constant) != hides
-    sizes = [size for size, name in zip(array.shape, names) if name in ("q", "k")]
+    named = zip(array.shape, names)
+    sizes = [size for size, name in named if name in (("q",), KEYS)]
     if array.size != sizes[0] * sizes[1]:
         return False
     array = array.reshape(sizes)
-    if names.index("k") < names.index("q"):
+    if names.index(KEYS) < names.index(("q",)):
         array = array.T
     return bool(np.array_equal(array, np.tri(len(array), dtype=bool)))

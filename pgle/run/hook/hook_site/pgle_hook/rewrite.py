@@ -146,12 +146,19 @@ def _size(value):
     return size
 
 
+def _is_array(leaf):
+    """Whether jax can follow a leaf. An object of the program may have a ``dtype``, too."""
+    jax = importlib.import_module("jax")
+    numpy = importlib.import_module("numpy")
+    return isinstance(leaf, (jax.Array, numpy.ndarray, numpy.generic))
+
+
 class _Arrays:
     """The leaves of arguments or results that jax follows. Others, such as text, stay."""
 
     def __init__(self, leaves):
         self._leaves = leaves
-        self._places = [at for at, leaf in enumerate(leaves) if hasattr(leaf, "dtype")]
+        self._places = [at for at, leaf in enumerate(leaves) if _is_array(leaf)]
 
     @property
     def arrays(self):
