@@ -33,9 +33,11 @@ from pgle.errors import cut, printable
 from pgle.next import Next, Sentence, to_type
 from pgle.report.layers import SCOPE_WIDTH
 from pgle.report.page import figures
+from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
     Advice,
     Cell,
+    Column,
     Part,
     Prose,
     Saving,
@@ -270,7 +272,9 @@ def _parts(account: Account) -> Iterator[Part]:
         yield Prose(_sentences(item, instead.get(item.kind)))
         rows = (_place(place) for place in item.where[:PLACES])
         finds = [place.instruction for place in item.where[:PLACES]]
-        yield table("in a step | time (time) | where", rows, finds=finds)
+        yield table(
+            ("in a step", Column("time", Unit.TIME), "where"), rows, finds=finds
+        )
     yield Prose(note(account), tone="soft")
 
 

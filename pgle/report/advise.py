@@ -11,10 +11,12 @@ from pgle.errors import many
 from pgle.next import Commands, Sentence, to_way
 from pgle.report import account, charts, text
 from pgle.report.page import figures
+from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
     Advice,
     Cell,
     Chart,
+    Column,
     Page,
     Prose,
     Saving,
@@ -39,11 +41,11 @@ NOT_COMPARED = "values not compared"
 AS_IT_IS = "as it is"
 _HEADS = (
     "alternative",
-    "step (time)",
-    "change (change)",
-    "control (change)",
-    "exposed (time)",
-    "memory (size)",
+    Column("step", Unit.TIME),
+    Column("change", Unit.CHANGE),
+    Column("control", Unit.CHANGE),
+    Column("exposed", Unit.TIME),
+    Column("memory", Unit.SIZE),
     "verdict",
 )
 _TONES: dict[Verdict, Tone] = {
@@ -280,7 +282,7 @@ def _range(item: Attempt) -> tuple[float, float] | None:
 def _edits(found: Advised) -> Table:
     single = (item for item in found.ranked if len(item.changes) == 1)
     rows = (_edit(item) for item in single)
-    return table("alternative | where | what to write | verdict", rows)
+    return table(("alternative", "where", "what to write", "verdict"), rows)
 
 
 def _edit(item: Attempt) -> tuple[Value, ...]:

@@ -26,7 +26,8 @@ from pgle.next import Commands, Sentence, to_way
 from pgle.report import account, text
 from pgle.report.layers import LEAST, SCOPE_WIDTH
 from pgle.report.page import figures
-from pgle.report.page.value import Advice, Cell, Page, Table, Tone, Value, table
+from pgle.report.page.figures import Unit
+from pgle.report.page.value import Advice, Cell, Column, Page, Table, Tone, Value, table
 from pgle.report.step_differences import (
     difference_notes,
     difference_sections,
@@ -189,7 +190,15 @@ def breakdown_table(step: MeasuredStep, *, bars: bool) -> Table:
         if us or name == "exposed communication":
             rows.append(_part_row(name, us, step.step_us, bars=bars))
             rows += _rows_within(name, step)
-    return table("part of the step | time (time) | share (share) | ", rows)
+    return table(
+        (
+            "part of the step",
+            Column("time", Unit.TIME),
+            Column("share", Unit.SHARE),
+            "",
+        ),
+        rows,
+    )
 
 
 def _part_row(name: str, us: float, step_us: float, *, bars: bool) -> tuple[Value, ...]:

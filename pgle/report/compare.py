@@ -13,8 +13,19 @@ from typing import Any
 from pgle.errors import UserError, one_line, printable
 from pgle.next import Commands, to_way
 from pgle.report.page import figures
+from pgle.report.page.figures import Unit
 from pgle.report.page.plain import markdown
-from pgle.report.page.value import Cell, Page, Prose, Section, Table, Tone, Value, table
+from pgle.report.page.value import (
+    Cell,
+    Column,
+    Page,
+    Prose,
+    Section,
+    Table,
+    Tone,
+    Value,
+    table,
+)
 from pgle.report.text import joined
 from pgle.steps.compare import (
     Comparison,
@@ -144,9 +155,9 @@ def sides_table(found: Comparison) -> Table:
         for side in (found.base, found.new)
     ]
     rows.append(["change", change, ""])
-    heads = ["", "step (time)", "± (share)"]
+    heads: list[str | Column] = ["", Column("step", Unit.TIME), Column("±", Unit.SHARE)]
     if found.loss is not None and not math.isnan(found.loss.base):
-        heads.append("loss (rate)")
+        heads.append(Column("loss", Unit.RATE))
         losses = _loss_cells(found.loss)
         rows = [[*row, value] for row, value in zip(rows, losses, strict=True)]
     return table(heads, rows)

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 from pgle.errors import cut, many, shown, some
 from pgle.next import Commands, to_way
+from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
     Cell,
+    Column,
     Page,
     Part,
     Prose,
@@ -128,7 +130,14 @@ def name_of(item: ModuleVerdict) -> str:
 
 
 def _module_rows(items: Sequence[ModuleVerdict]) -> Table:
-    heads = "module | verdict | XLA found (count) | XLA missed (count) | line | proof"
+    heads = (
+        "module",
+        "verdict",
+        Column("XLA found", Unit.COUNT),
+        Column("XLA missed", Unit.COUNT),
+        "line",
+        "proof",
+    )
     return table(heads, map(_module_row, items))
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pgle.report.page import figures
-from pgle.report.page.value import Prose, Table, Value, table
+from pgle.report.page.figures import Unit
+from pgle.report.page.value import Column, Prose, Table, Value, table
 from pgle.run.control import Schedules
 from pgle.run.rehearse import Rehearsal
 from pgle.schedule.predict import Gain
@@ -66,7 +67,12 @@ def section(result: Rehearsal) -> tuple[Prose | Table, ...]:
         "takes other kernels. If both change the step in one direction, the smaller change "
         "counts."
     )
-    heads = "compiled with | no profile (time) | the profile (time) | change (change)"
+    heads = (
+        "compiled with",
+        Column("no profile", Unit.TIME),
+        Column("the profile", Unit.TIME),
+        Column("change", Unit.CHANGE),
+    )
     return table(heads, rows), Prose(why, tone="soft")
 
 

@@ -12,7 +12,8 @@ from pgle.costs.profile.value import Cost, CostKind, Origin, most_skewed
 from pgle.errors import many, printable
 from pgle.next import Commands, to_way
 from pgle.report.page import figures
-from pgle.report.page.value import Page, Section, Table, Value, table
+from pgle.report.page.figures import Unit
+from pgle.report.page.value import Column, Page, Section, Table, Value, table
 from pgle.report.profiles import conversion_section, skew_line
 
 if TYPE_CHECKING:
@@ -121,12 +122,12 @@ def _programs_table(programs: Iterable[ProgramCosts]) -> Table:
     heads = (
         "module",
         "executions",
-        "devices (count)",
-        "span (time)",
-        "compute costs (count)",
-        "compute (time)",
-        "collective costs (count)",
-        "collectives (time)",
+        Column("devices", Unit.COUNT),
+        Column("span", Unit.TIME),
+        Column("compute costs", Unit.COUNT),
+        Column("compute", Unit.TIME),
+        Column("collective costs", Unit.COUNT),
+        Column("collectives", Unit.TIME),
     )
     return table(heads, map(_program_row, programs), shown=MOST_MODULES)
 
@@ -321,7 +322,7 @@ _BY = {
 """By `By`, whose file imports the estimates, which `convert` does without."""
 # share of the time from which on a carried profile is as good as `pgle verify` asks for
 MOSTLY = 0.95
-_SUMS = "costs (count) | sum (time)"
+_SUMS = (Column("costs", Unit.COUNT), Column("sum", Unit.TIME))
 
 
 def _sums(label: tuple[str, ...], costs: Iterable[Cost]) -> Iterator[tuple[Value, ...]]:
@@ -375,7 +376,7 @@ def _origins_table(completions: Sequence[Completion]) -> Table:
             target = f" for {item.target}" if origin is Origin.ESTIMATED else ""
             of_origin = (cost for cost in item.filled if cost.origin is origin)
             rows += _sums((printable(item.module), f"{how}{target}"), of_origin)
-    return table(f"module | filled | {_SUMS}", rows)
+    return table(("module", "filled", *_SUMS), rows)
 
 
 def _filled_table(filled: Iterable[Cost]) -> Table:
@@ -383,7 +384,7 @@ def _filled_table(filled: Iterable[Cost]) -> Table:
         (printable(cost.name), printable(cost.opcode), cost.cost_us, cost.origin.value)
         for cost in filled
     )
-    return table("instruction | what | cost (time) | origin", rows)
+    return table(("instruction", "what", Column("cost", Unit.TIME), "origin"), rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,11 +475,11 @@ def _matches_table(carried: Carried) -> Table:
     for by, how in _BY.items():
         costs = (match.cost for match in carried.matches if match.by == by)
         rows += _sums((how,), costs)
-    return table(f"matched by | {_SUMS}", rows)
+    return table(("matched by", *_SUMS), rows)
 
 
 def _names(head: str, names: Iterable[str]) -> Table:
-    return table(head, ((printable(name),) for name in names))
+    return table((head,), ((printable(name),) for name in names))
 
 
 @dataclass(frozen=True, slots=True)

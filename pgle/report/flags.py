@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 from pgle.errors import many
 from pgle.next import Commands, Next, quoted, to_way
 from pgle.report import text
-from pgle.report.page.value import Cell, Page, Prose, Section, Table, Tone, Value, table
+from pgle.report.page.figures import Unit
+from pgle.report.page.value import (
+    Cell,
+    Column,
+    Page,
+    Prose,
+    Section,
+    Table,
+    Tone,
+    Value,
+    table,
+)
 from pgle.xla.flags.catalogue import (
     Effect,
     KnownSetting,
@@ -56,7 +67,7 @@ def list_page(settings: Sequence[KnownSetting], jaxlib: str, pattern: str) -> Pa
         title="pgle flags list",
         identity=(f"jaxlib {jaxlib}", holds),
         verdict=many(len(settings), "setting"),
-        table=table("setting | meaning", rows, shown=LISTED),
+        table=table(("setting", "meaning"), rows, shown=LISTED),
         way=to_way([Next.of("flags", "explain", named)]),
     )
 
@@ -86,7 +97,7 @@ def setting_page(setting: KnownSetting) -> Page:
         title=f"{setting.name} · pgle flags explain",
         identity=(setting.name, setting.kind, reader),
         verdict=setting.meaning,
-        table=table(" | ", _facts(setting), shown=99),
+        table=table(("", ""), _facts(setting), shown=99),
         sections=sections,
         way=to_way([_next(setting)]),
     )
@@ -145,7 +156,7 @@ def _decides(setting: KnownSetting) -> str:
 
 
 def _record(effects: Sequence[Effect]) -> Table:
-    heads = "change | program | GPUs | more flags (count) | source"
+    heads = ("change", "program", "GPUs", Column("more flags", Unit.COUNT), "source")
     return table(heads, map(_effect, effects), shown=REPORTS)
 
 
@@ -172,7 +183,7 @@ def _value_to_try(setting: KnownSetting) -> str:
 
 def lint_page(result: Lint, following: Commands = ()) -> Page:
     """The problems of some flags, worst first, with remedies."""
-    findings = table("level | finding | what to do", map(_found, result.findings))
+    findings = table(("level", "finding", "what to do"), map(_found, result.findings))
     return Page(
         title="pgle flags lint",
         identity=(many(result.flags, "flag"), _release(result)),
@@ -193,7 +204,7 @@ def scripts_page(result: ScriptsLint) -> Page:
         identity=(given, _release(result)),
         verdict=_verdict(findings),
         tone=_tone(findings),
-        table=table("where | level | finding | what to do", rows),
+        table=table(("where", "level", "finding", "what to do"), rows),
         way=to_way((_explanation(findings),)),
     )
 
@@ -252,6 +263,6 @@ def presets_page(rows: Sequence[tuple[str, str]]) -> Page:
         title="pgle flags preset",
         identity=(many(len(rows), "preset"),),
         verdict="Named sets of settings",
-        table=table("preset | for", rows, shown=99),
+        table=table(("preset", "for"), rows, shown=99),
         way=to_way([Next.of("flags", "preset", "recommended")]),
     )

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pgle.errors import many, printable
 from pgle.next import Commands, to_way
 from pgle.report.page import figures
-from pgle.report.page.value import Page, Table, table
+from pgle.report.page.figures import Unit
+from pgle.report.page.value import Column, Page, Table, table
 from pgle.steps.estimate import Entry, Trend
 
 NEWEST = 5  # entries of a history on the first screen
@@ -51,7 +52,15 @@ def _entries(trend: Trend) -> Table:
         )
         for entry in reversed(trend.entries)
     )
-    heads = "time | commit | step (time) | against now (change) | ± (share) | steps (count) | note"
+    heads = (
+        "time",
+        "commit",
+        Column("step", Unit.TIME),
+        Column("against now", Unit.CHANGE),
+        Column("±", Unit.SHARE),
+        Column("steps", Unit.COUNT),
+        "note",
+    )
     return table(heads, rows, shown=NEWEST)
 
 

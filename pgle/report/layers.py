@@ -15,7 +15,8 @@ from pgle.analyze.layers import (
 )
 from pgle.errors import cut
 from pgle.report.page import figures
-from pgle.report.page.value import Part, Prose, Value, table
+from pgle.report.page.figures import Unit
+from pgle.report.page.value import Column, Part, Prose, Value, table
 from pgle.xla.vendors import maker_of
 
 ROWS = 200  # of a table; `pgle analyze --json` has all
@@ -31,24 +32,35 @@ _PHASES = (
 )
 
 
+_LAYER = (
+    "layer",
+    Column("GPU time", Unit.TIME),
+    Column("of the step", Unit.SHARE),
+    Column("forward", Unit.SHARE),
+    Column("backward", Unit.SHARE),
+    Column("recomputed", Unit.SHARE),
+    Column("update", Unit.SHARE),
+    Column("exposed", Unit.SHARE),
+    Column("of roofline", Unit.SHARE),
+)
+_LINE = (
+    "source line",
+    Column("GPU time", Unit.TIME),
+    Column("of the step", Unit.SHARE),
+    Column("instructions", Unit.COUNT),
+    Column("of roofline", Unit.SHARE),
+)
+
+
 def layer_parts(layers: Layers, step: MeasuredStep) -> Iterator[Part]:
     """By layer and source line, and how much of the GPU's peak is used."""
     for line in products_lines(step):
         yield Prose(line)
-    heads = (
-        "layer | GPU time (time) | of the step (share) | forward (share) "
-        "| backward (share) | recomputed (share) | update (share) | exposed (share) "
-        "| of roofline (share)"
-    )
     groups = folded(layers.scopes, SCOPES)
     rows = (_scope_row(name, group, step.step_us) for name, group in groups)
-    yield table(heads, rows, shown=SCOPES)
-    heads = (
-        "source line | GPU time (time) | of the step (share) | instructions (count) "
-        "| of roofline (share)"
-    )
+    yield table(_LAYER, rows, shown=SCOPES)
     lines = (_line_row(item, step.step_us) for item in layers.lines)
-    yield table(heads, lines, most=ROWS)
+    yield table(_LINE, lines, most=ROWS)
 
 
 def _line_row(item: Layer, step_us: float) -> tuple[Value, ...]:

@@ -14,8 +14,10 @@ from pgle.next import Next, Sentence, to_way
 from pgle.report import account, text
 from pgle.report.next_steps import GIVE_IT
 from pgle.report.page import figures
+from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
     Cell,
+    Column,
     Page,
     Prose,
     Section,
@@ -167,7 +169,7 @@ def _step_table(found: Predicted) -> Table:
             tone: Tone = "exposed" if name.startswith("exposed") else ""
             rows.append((name, Cell(us, tone), us / step_us))
     rows += account.bound_rows(found.account)
-    return table(" | time (time) | share (share)", rows)
+    return table(("", Column("time", Unit.TIME), Column("share", Unit.SHARE)), rows)
 
 
 def _uncertain_line(item: Uncertain) -> str:

@@ -27,7 +27,8 @@ from pgle.costs.profile.value import (
 from pgle.errors import many, printable, shown, some
 from pgle.next import Commands, to_way
 from pgle.report.page import figures
-from pgle.report.page.value import Page, Prose, Section, Table, Value, table
+from pgle.report.page.figures import Unit
+from pgle.report.page.value import Column, Page, Prose, Section, Table, Value, table
 
 MIN_SKEW = 0.01  # share of the time from which on the wait for the slowest rank is worth a line
 ROWS, CHANGES = 10, 12  # costs and changes on the first screen
@@ -198,11 +199,11 @@ def _module_words(module: Mapping[str, Any]) -> str:
 def _instructions(summary: Summary) -> Table:
     heads = (
         "instruction",
-        "cost (time)",
-        "share (share)",
+        Column("cost", Unit.TIME),
+        Column("share", Unit.SHARE),
         "kind",
-        "samples (count)",
-        "spread (share)",
+        Column("samples", Unit.COUNT),
+        Column("spread", Unit.SHARE),
         "origin",
     )
     has_origins = summary.described and any(
@@ -287,7 +288,7 @@ def _faults_section(groups: Sequence[_FaultGroup]) -> Section:
     rows: list[tuple[Value, ...]] = []
     for group in groups:
         rows += group.rows()
-    listed = table("name | costs | it has | what XLA does", rows)
+    listed = table(("name", "costs", "it has", "what XLA does"), rows)
     return Section("findings", "Names that XLA takes otherwise", (listed,))
 
 
@@ -403,7 +404,15 @@ _NOTED = (CostChange.ADDED, CostChange.REMOVED, CostChange.NOISE)
 def diff_page(old: str, new: str, diff: ProfileDiff, following: Commands = ()) -> Page:
     """Show the largest changes in time first; a section has the sums by kind."""
     changed = _changed(diff)
-    heads = "instruction | kind | old (time) | new (time) | change (change-time) | (change) | note"
+    heads = (
+        "instruction",
+        "kind",
+        Column("old", Unit.TIME),
+        Column("new", Unit.TIME),
+        Column("change", Unit.CHANGE_TIME),
+        Column("", Unit.CHANGE),
+        "note",
+    )
     largest = table(heads, map(_difference, changed), shown=CHANGES)
     kinds = Section("kinds", "By kind", (_kinds_table(diff),))
     is_noise = all(item.change is CostChange.NOISE for item in changed)
@@ -440,9 +449,13 @@ def _change_counts(diff: ProfileDiff) -> str:
 
 
 def _kinds_table(diff: ProfileDiff) -> Table:
-    names = "old names (count) | new names (count)"
-    times = "old (time) | new (time) | change (change)"
-    heads = f"kind | {names} | {times}"
+    names = (Column("old names", Unit.COUNT), Column("new names", Unit.COUNT))
+    times = (
+        Column("old", Unit.TIME),
+        Column("new", Unit.TIME),
+        Column("change", Unit.CHANGE),
+    )
+    heads = ("kind", *names, *times)
     return table(heads, map(_kind_row, diff.totals))
 
 

@@ -16,8 +16,10 @@ from pgle.errors import shown, some
 from pgle.next import Next, Sentence, quoted, to_way
 from pgle.report import account, control, text
 from pgle.report.page import figures
+from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
     Advice,
+    Column,
     Page,
     Prose,
     Section,
@@ -248,7 +250,11 @@ def _use(result: Rehearsal) -> tuple[Prose | Table, ...]:
         took: Value = "cached" if side.compiled.kept else side.compiled.compile_s * 1e6
         believed_us = side.believed_exposed_us
         rows.append((label, "" if believed_us is None else believed_us, took))
-    heads = "schedule | LHS expects exposed (time) | compile time (time)"
+    heads = (
+        "schedule",
+        Column("LHS expects exposed", Unit.TIME),
+        Column("compile time", Unit.TIME),
+    )
     guesses = f"{LHS_WORDS}. Without a profile its costs are guesses."
     not_modelled = result.profiled.prediction.not_modelled
     limits = (Prose(f"Not modelled: {line}.", tone="soft") for line in not_modelled)

@@ -12,7 +12,8 @@ from pgle.releases.changes import FlagChange, ProgramChanges, settled
 from pgle.releases.facts import CollectiveUse, ProgramFacts
 from pgle.report import text
 from pgle.report.page import figures
-from pgle.report.page.value import Page, Prose, Section, Table, Tone, table
+from pgle.report.page.figures import Unit
+from pgle.report.page.value import Column, Page, Prose, Section, Table, Tone, table
 from pgle.run.control import Schedules
 from pgle.run.releases import Release, ReleasesResult, Upgrade
 from pgle.schedule.control import ROUNDED, Controlled
@@ -275,7 +276,12 @@ def _flag_line(flag: FlagChange, found: Upgrade) -> str:
 
 def _kernels(found: ReleasesResult) -> tuple[Table | Prose, ...]:
     parts: list[Table | Prose] = []
-    heads = "kind | before (count) | after (count) | control"
+    heads = (
+        "kind",
+        Column("before", Unit.COUNT),
+        Column("after", Unit.COUNT),
+        "control",
+    )
     for item in found.upgrades:
         rows = [
             (name, before, after, _control_pair(item.control, name))
@@ -302,7 +308,7 @@ def _defaults(found: ReleasesResult) -> tuple[Table, ...]:
         for flag in others:
             release = item.after.by.release
             rows.append((release, f"--{flag.name}", flag.before, flag.after))
-    return (table("jaxlib | flag | before | after", rows),)
+    return (table(("jaxlib", "flag", "before", "after"), rows),)
 
 
 def _files(found: ReleasesResult) -> Table:
@@ -314,7 +320,7 @@ def _files(found: ReleasesResult) -> Table:
         )
         for item in found.releases
     ]
-    return table("jaxlib | interpreter | HLO", rows)
+    return table(("jaxlib", "interpreter", "HLO"), rows)
 
 
 def _following(found: ReleasesResult) -> Next:

@@ -354,7 +354,7 @@ def _stages(manifest: Manifest) -> Section:
         started = record.started[:19].replace("T", " ")
         row = (record.stage, str(record.rank), started)
         rows.append((*row, _ended(record), record.mode))
-    heads = "stage | rank | started (UTC) |  | mode"
+    heads = ("stage", "rank", "started (UTC)", "", "mode")
     return Section("stages", "Stages", (table(heads, rows),))
 
 

@@ -19,6 +19,7 @@ from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
     Cell,
     Chart,
+    Column,
     Page,
     Prose,
     Section,
@@ -236,16 +237,16 @@ def _table(found: Scaling) -> Table:
         rows = sorted(rows, key=lambda item: -(item.efficiency or 0.0))
     refuses = any(item.row.fits is False for item in rows)
     unit, steps = _step_column(rows)
-    heads = [
-        "GPUs (count)",
+    heads: list[str | Column] = [
+        Column("GPUs", Unit.COUNT),
         *names,
         f"step ({unit})",
-        "efficiency (share)",
-        "exposed (share)",
+        Column("efficiency", Unit.SHARE),
+        Column("exposed", Unit.SHARE),
         "most of it",
-        "memory (size)",
+        Column("memory", Unit.SIZE),
         "fits",
-        "TFLOP/s (rate)",
+        Column("TFLOP/s", Unit.RATE),
     ]
     cells = (
         _row(item, names, step, refuses) for item, step in zip(rows, steps, strict=True)
@@ -477,7 +478,7 @@ def _sections(found: Scaling) -> Iterator[Section]:
     yield LIMITS
 
 
-SIZE = "GPUs (count) | variant"
+SIZE = (Column("GPUs", Unit.COUNT), "variant")
 """The heads of the columns that name a row in every section."""
 LIMITS = Section(
     "limits",
@@ -503,8 +504,12 @@ def _size_of(row: ScaleRow) -> tuple[int, str]:
 def _ratio_section(rows: Sequence[Judged]) -> Section:
     """Every step against the first row."""
     heads = (
-        f"{SIZE} | step / first (factor) | flat (factor) | efficiency (share) "
-        "| from … to | costs"
+        *SIZE,
+        Column("step / first", Unit.FACTOR),
+        Column("flat", Unit.FACTOR),
+        Column("efficiency", Unit.SHARE),
+        "from … to",
+        "costs",
     )
     cells: list[tuple[Value, ...]] = []
     for item in rows:
@@ -521,8 +526,14 @@ def _ratio_section(rows: Sequence[Judged]) -> Section:
 def _collective_section(rows: Sequence[Judged]) -> Section:
     """The collectives of every row by kind and links."""
     heads = (
-        f"{SIZE} | collective | links | group (count) | a step (count) "
-        "| time (time) | exposed (time) | of the step (share)"
+        *SIZE,
+        "collective",
+        "links",
+        Column("group", Unit.COUNT),
+        Column("a step", Unit.COUNT),
+        Column("time", Unit.TIME),
+        Column("exposed", Unit.TIME),
+        Column("of the step", Unit.SHARE),
     )
     cells: list[tuple[Value, ...]] = []
     for item in rows:
@@ -542,8 +553,11 @@ def _network_links(item: Exposed) -> str:
 
 def _memory_section(rows: Sequence[Judged]) -> Section:
     heads = (
-        f"{SIZE} | arguments (size) | temporaries (size) | in all (size) "
-        "| jax's allocator has (size)"
+        *SIZE,
+        Column("arguments", Unit.SIZE),
+        Column("temporaries", Unit.SIZE),
+        Column("in all", Unit.SIZE),
+        Column("jax's allocator has", Unit.SIZE),
     )
     cells: list[tuple[Value, ...]] = []
     for item in rows:
@@ -557,7 +571,7 @@ def _memory_section(rows: Sequence[Judged]) -> Section:
 def _refused_section(found: Scaling) -> Section:
     refused = (item.row for item in found.answer.rows if item.row.failure)
     cells = ((*_size_of(row), printable(row.failure)) for row in refused)
-    content = table(f"{SIZE} | why", cells)
+    content = table((*SIZE, "why"), cells)
     return Section("refused", "Sizes without a step", (content,))
 
 

@@ -12,7 +12,8 @@ from pgle.errors import many
 from pgle.masking import kept_argv
 from pgle.next import Next
 from pgle.report import account
-from pgle.report.page.value import Cell, Section, Value, table
+from pgle.report.page.figures import Unit
+from pgle.report.page.value import Cell, Column, Section, Value, table
 from pgle.report.scale_control import named
 from pgle.requests.predictions import Advise
 from pgle.requests.shared import Network
@@ -78,7 +79,13 @@ def section(found: Scaling, rows: Sequence[Judged]) -> Section:
             words, tone = account.headline(known)
             step = (item.row.devices, named(item.row), known.step_us, known.base)
             levers.append((*step, Cell(words, tone)))
-    head = "GPUs (count) | variant | step (time) | which step | largest lever"
+    head = (
+        Column("GPUs", Unit.COUNT),
+        "variant",
+        Column("step", Unit.TIME),
+        "which step",
+        "largest lever",
+    )
     known = _judged(found)
     whole = () if known is None else account.section(known).parts
     parts = (table(head, levers), *whole)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pgle.errors import many, printable
 from pgle.report.control import STAGE
 from pgle.report.page import figures
-from pgle.report.page.value import Prose, Table, Value, table
+from pgle.report.page.figures import Unit
+from pgle.report.page.value import Column, Prose, Table, Value, table
 from pgle.run.scale import Scaling
 from pgle.scale.answer import Judged, RowControl, ScaleAnswer, ScaleRow
 from pgle.scale.control import ScaleControl
@@ -100,8 +101,14 @@ def section(found: Scaling) -> tuple[Prose | Table, ...]:
     pairs = zip(found.answer.rows, control.other.rows, strict=True)
     rows = [_row(one, two) for one, two in pairs if not one.row.failure]
     heads = (
-        "GPUs (count) | variant | step (time) | control (time) | efficiency (share) "
-        "| control's (share) | exposed (time) | control's (time)"
+        Column("GPUs", Unit.COUNT),
+        "variant",
+        Column("step", Unit.TIME),
+        Column("control", Unit.TIME),
+        Column("efficiency", Unit.SHARE),
+        Column("control's", Unit.SHARE),
+        Column("exposed", Unit.TIME),
+        Column("control's", Unit.TIME),
     )
     why = (
         "Without a GPU XLA cannot time kernels of matrix products. "

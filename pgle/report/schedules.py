@@ -13,8 +13,10 @@ from pgle.account.value import Account
 from pgle.files import write_files
 from pgle.report import account
 from pgle.report.page import figures, html, value
+from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
     Cell,
+    Column,
     Page,
     Prose,
     Section,
@@ -104,7 +106,11 @@ def span_us(schedule: Schedule) -> tuple[float, float] | None:
 def steps_table(schedules: Sequence[Schedule], known: Account) -> Table:
     """A row per schedule, compared with the first, then the bounds of the step."""
     heads = (
-        "schedule | step (time) | change (change) | exposed (time) | peak memory (size)"
+        "schedule",
+        Column("step", Unit.TIME),
+        Column("change", Unit.CHANGE),
+        Column("exposed", Unit.TIME),
+        Column("peak memory", Unit.SIZE),
     )
     first_us = schedules[0].timeline.breakdown.step_us or 1.0
     rows: list[tuple[Value, ...]] = []
@@ -174,23 +180,27 @@ def _parts(schedules: Sequence[Schedule]) -> Table:
         copied = copies if found.copy_us else ""
         parts = (compute, Cell(exposed, "exposed"), copied, idle)
         rows.append((item.label, found.step_us, *parts, found.overlap, item.costs_are))
-    parts_heads = " | ".join(f"{name} (time)" for name in PARTS.values())
-    heads = f"schedule | step (time) | {parts_heads} | communication hidden (share)"
-    return table(f"{heads} | costs", rows)
+    times = [Column(name, Unit.TIME) for name in PARTS.values()]
+    heads: list[str | Column] = ["schedule", Column("step", Unit.TIME), *times]
+    heads += [Column("communication hidden", Unit.SHARE), "costs"]
+    return table(heads, rows)
+
+
+_TIMES = (Column("executions", Unit.COUNT), Column("time", Unit.TIME))
 
 
 def _groups(found: Sequence[ExposedGroup], labels: tuple[str, str]) -> Table:
     is_one = labels[0] == labels[1]
-    exposed = [f"exposed: {label} (time)" for label in labels]
+    exposed = [Column(f"exposed: {label}", Unit.TIME) for label in labels]
     if is_one:
-        exposed = ["exposed (time)"]
+        exposed = [Column("exposed", Unit.TIME)]
     rows: list[tuple[Value, ...]] = []
     for group in found:
         sides = [Cell(group.before_us, "exposed"), Cell(group.after_us, "exposed")]
         if is_one:
             sides = sides[1:]
         rows.append((group.kind, group.count, group.time_us, *sides, group.why))
-    heads = ["kind", "executions (count)", "time (time)", *exposed, "why"]
+    heads: list[str | Column] = ["kind", *_TIMES, *exposed, "why"]
     return table(heads, rows, finds=[group.name for group in found])
 
 
@@ -206,18 +216,17 @@ def _collectives(schedules: Sequence[Schedule]) -> Table:
     for side in sides:
         for name, item in side.items():
             most_us[name] = max(most_us.get(name, item.exposed_us), item.exposed_us)
-    exposed = ["exposed (time)"]
+    exposed = [Column("exposed", Unit.TIME)]
     if len(schedules) > 1:
-        exposed = [f"exposed: {item.label} (time)" for item in schedules]
+        exposed = [Column(f"exposed: {item.label}", Unit.TIME) for item in schedules]
     rows: list[tuple[Value, ...]] = []
     for name in sorted(most_us, key=lambda name: -most_us[name]):
         found = [side.get(name) for side in sides]
         rows.append(_collective_row(name, found, _reason(name, schedules)))
-    heads = [
+    heads: list[str | Column] = [
         "instruction",
         "kind",
-        "executions (count)",
-        "time (time)",
+        *_TIMES,
         *exposed,
         "why it is exposed",
         "cost",

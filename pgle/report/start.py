@@ -46,13 +46,13 @@ def folder_page(found: FolderContents) -> Page:
     way = to_way(chain.from_iterable(sight.commands for sight in found.sights))
     others = way.next[1 : 1 + COMMANDS - len(listed)]
     notes = [f"also: {line}" for line in others]
-    files = table("kind | path", chain.from_iterable(map(_path_rows, found.sights)))
+    files = table(("kind", "path"), chain.from_iterable(map(_path_rows, found.sights)))
     section = Section("files", "All that was found", (files,))
     return Page(
         title="pgle",
         identity=("all commands: pgle --help",),
         verdict=printable(verdict),
-        table=table("here | newest", map(_newest_row, listed)),
+        table=table(("here", "newest"), map(_newest_row, listed)),
         notes=(*notes, note),
         sections=(section,),
         way=replace(way, next=way.next[:COMMANDS]),
@@ -64,7 +64,7 @@ def _empty_folder(note: str) -> Page:
         title="pgle",
         identity=("No trace, profile, dump or run of pgle in this folder.",),
         verdict="pgle gives XLA's scheduler measured costs, and proves that they help.",
-        table=table("type | to learn", START),
+        table=table(("type", "to learn"), START),
         notes=(note,),
         way=Way((START[0][0], "pgle --help")),
     )
@@ -92,7 +92,7 @@ def starters_page(starters: Mapping[str, Starter]) -> Page:
         title="pgle init",
         identity=(),
         verdict=f"{many(len(starters), 'starter')} to write",
-        table=table("name | what | files", rows),
+        table=table(("name", "what", "files"), rows),
         way=to_way([Next.of("init", "NAME")]),
     )
 
@@ -139,9 +139,9 @@ def doctor_page(diagnosis: Diagnosis) -> Page:
     measures = not diagnosis.keeps_from_profiling
     able, tone = _ABLE[measures, not diagnosis.keeps_from_rehearsing]
     passed = many(len(diagnosis.checks) - len(marked), "check")
-    every = table("check |  | found", map(_check_row, diagnosis.checks))
+    every = table(("check", "", "found"), map(_check_row, diagnosis.checks))
     first = table(
-        "check |  | found | what to do", map(_problem_row, marked), shown=FIRST
+        ("check", "", "found", "what to do"), map(_problem_row, marked), shown=FIRST
     )
     return Page(
         title="pgle doctor",
@@ -224,7 +224,9 @@ def proof_page(proof: Chain) -> Page:
         identity=("a small program", where, str(proof.run)),
         verdict=verdict,
         tone=tone,
-        table=table("link |  | evidence | proves that", map(_link_row, proof.links)),
+        table=table(
+            ("link", "", "evidence", "proves that"), map(_link_row, proof.links)
+        ),
         notes=(note,),
         way=to_way([command]),
     )

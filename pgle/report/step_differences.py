@@ -16,13 +16,28 @@ from pgle.analyze.layers import short_source
 from pgle.errors import many, printable
 from pgle.report.layers import ROWS
 from pgle.report.page import figures
-from pgle.report.page.value import Cell, Prose, Section, Table, Tone, Value, table
+from pgle.report.page.figures import Unit
+from pgle.report.page.value import (
+    Cell,
+    Column,
+    Prose,
+    Section,
+    Table,
+    Tone,
+    Value,
+    table,
+)
 from pgle.report.timeline import parts_of
 
 FIRST = 5  # changes on the first screen
 NOTE = 40  # characters of a note on the first screen
 LATE = 0.005  # of the step; a smaller change of the waits for other ranks is no note
-TIMES = "before (time) | after (time) | change (change-time) | of the step (change)"
+TIMES = (
+    Column("before", Unit.TIME),
+    Column("after", Unit.TIME),
+    Column("change", Unit.CHANGE_TIME),
+    Column("of the step", Unit.CHANGE),
+)
 
 
 def verdict_of_change(found: Differences) -> tuple[str, Tone]:
@@ -59,7 +74,7 @@ def first_changes(found: Differences) -> Table:
     other_us = found.delta_us - sum(change.delta_us for change in first)
     rows.append(_rest_row("all other changes", other_us, found))
     rows.append(_step_row(found))
-    return table(f"change | what | {TIMES}", rows)
+    return table(("change", "what", *TIMES), rows)
 
 
 def _rest_row(name: str, us: float, found: Differences) -> tuple[Value, ...]:
@@ -126,7 +141,7 @@ def _all_changes(found: Differences) -> Table:
     rows = [_change_row(change) for change in found.changes]
     rows.append(_rest_row("smaller changes together", found.other_us, found))
     names = [*(change.name for change in found.changes), ""]
-    return table(f"change | what | {TIMES}", rows[:ROWS], finds=names[:ROWS])
+    return table(("change", "what", *TIMES), rows[:ROWS], finds=names[:ROWS])
 
 
 def _both_parts(found: Differences) -> Table:
@@ -139,4 +154,4 @@ def _both_parts(found: Differences) -> Table:
         change_us = two_us - one_us
         cells = (one_us or None, two_us or None, change_us, change_us / whole_us)
         rows.append((name, *cells))
-    return table(f"part | {TIMES}", rows)
+    return table(("part", *TIMES), rows)

@@ -14,7 +14,17 @@ from pgle.errors import cut, printable
 from pgle.report import account
 from pgle.report.layers import LEAST, ROWS, layer_parts, short_scope
 from pgle.report.page import figures
-from pgle.report.page.value import Cell, Part, Prose, Section, Table, Value, table
+from pgle.report.page.figures import Unit
+from pgle.report.page.value import (
+    Cell,
+    Column,
+    Part,
+    Prose,
+    Section,
+    Table,
+    Value,
+    table,
+)
 from pgle.report.timeline import OTHER_WORK, PARTS, parts_of
 from pgle.schedule.placements import ExposedGroup
 
@@ -76,7 +86,7 @@ def _findings(found: Sequence[StepFinding]) -> Iterator[Part]:
         yield Prose(words.strip())
         names = [row.name for row in finding.evidence]
         rows = map(_evidence_row, finding.evidence)
-        yield table("in a step | time (time) | why", rows, finds=names)
+        yield table(("in a step", Column("time", Unit.TIME), "why"), rows, finds=names)
         yield Prose(f"→ {_sentence(finding.remedy)}")
 
 
@@ -98,7 +108,9 @@ def _parts(step: MeasuredStep) -> Iterator[Part]:
         for name, us in step.idle_us.items()
         if us >= LEAST * step.step_us
     ]
-    yield table("idle | time (time) | of the step (share)", causes)
+    yield table(
+        ("idle", Column("time", Unit.TIME), Column("of the step", Unit.SHARE)), causes
+    )
     kinds = (
         "launch gaps: up to 20 µs; waits for the host: up to 1 ms; long waits: longer"
     )
@@ -120,12 +132,19 @@ def _rank_parts(step: MeasuredStep) -> Table:
         times = dict(parts_of(parts))
         cells = (times.get(name) or None for name in names)
         rows.append((label, parts.step_us, *cells))
-    return table(["rank", "step (time)", *(f"{name} (time)" for name in names)], rows)
+    heads = [Column(name, Unit.TIME) for name in ("step", *names)]
+    return table(("rank", *heads), rows)
 
 
 def _steps(step: MeasuredStep) -> Iterator[Part]:
     """Every step of the window, and what was left out."""
-    heads = "execution | runs (time) | pause after it (time) | step (time) | "
+    heads = (
+        "execution",
+        Column("runs", Unit.TIME),
+        Column("pause after it", Unit.TIME),
+        Column("step", Unit.TIME),
+        "",
+    )
     yield table(heads, map(_span_row, step.parts.steps), most=ROWS)
     if step.parts.steps and step.parts.steps[-1].pause_us is None:
         last = "The last step is without the pause after it, which the trace does not show."
@@ -146,8 +165,13 @@ def _layers(step: MeasuredStep) -> Iterator[Part]:
 
 def _instructions(step: MeasuredStep) -> Table:
     """Each instruction with all its executions in a step, the costliest first."""
-    times = "times (rate) | each (time) | in a step (time) | of the step (share)"
-    heads = f"instruction | {times} | opcode | shape"
+    times = (
+        Column("times", Unit.RATE),
+        Column("each", Unit.TIME),
+        Column("in a step", Unit.TIME),
+        Column("of the step", Unit.SHARE),
+    )
+    heads = ("instruction", *times, "opcode", "shape")
     rows = (_instruction_row(item, step.step_us) for item in step.compute)
     return table(heads, rows, finds=True, most=ROWS)
 
@@ -198,9 +222,23 @@ def _collectives(step: MeasuredStep) -> Iterator[Part]:
         (group_label(one), one.after_us, one.after_us / step.step_us, one.why)
         for one in exposed_groups(step)
     ]
-    yield table("exposed | time (time) | of the step (share) | why", groups)
-    times = "each (time) | exposed (time) | waits (time) | expected (time)"
-    heads = f"collective | times (rate) | {times} | bus GB/s (rate) | of (rate) | "
+    yield table(
+        (
+            "exposed",
+            Column("time", Unit.TIME),
+            Column("of the step", Unit.SHARE),
+            "why",
+        ),
+        groups,
+    )
+    times = (
+        Column("each", Unit.TIME),
+        Column("exposed", Unit.TIME),
+        Column("waits", Unit.TIME),
+        Column("expected", Unit.TIME),
+    )
+    bus = (Column("bus GB/s", Unit.RATE), Column("of", Unit.RATE))
+    heads = ("collective", Column("times", Unit.RATE), *times, *bus, "")
     rows = map(_collective_row, step.collectives[:ROWS])
     yield table(heads, rows, finds=True)
     yield Prose(
@@ -237,7 +275,12 @@ def _overlap(step: MeasuredStep) -> Iterator[Part]:
         for item in step.exposed_collectives[:ROWS]
         if item.transfer_exposed_us >= LEAST * step.step_us
     ]
-    heads = "collective | exposed (time) | could hide (time) | why"
+    heads = (
+        "collective",
+        Column("exposed", Unit.TIME),
+        Column("could hide", Unit.TIME),
+        "why",
+    )
     yield table(heads, rows, finds=True)
     if (use := overlap.profile) is not None:
         covered = f"{figures.share(use.covered)} of the measured time"
@@ -273,7 +316,10 @@ def _memory(memory: Memory | None) -> Iterator[Part]:
         ("results", plan.outputs_bytes, ""),
         ("temporary", plan.temporary_bytes, ""),
     )
-    yield table("at the peak | size (size) | ", (*kinds, *map(_live, memory.live)))
+    yield table(
+        ("at the peak", Column("size", Unit.SIZE), ""),
+        (*kinds, *map(_live, memory.live)),
+    )
 
 
 def _of_limit(memory: Memory) -> str:

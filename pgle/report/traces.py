@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pgle.errors import many, printable
 from pgle.next import Next, to_way
 from pgle.report.page import figures
-from pgle.report.page.value import Page, Prose, Section, Table, Value, table
+from pgle.report.page.figures import Unit
+from pgle.report.page.value import Column, Page, Prose, Section, Table, Value, table
 from pgle.trace.summary import (
     DeviceSummary,
     ExecutionSummary,
@@ -77,7 +78,14 @@ def _left_executions(summary: TraceSummary) -> Iterator[str]:
 
 
 def _modules(summary: TraceSummary) -> Table:
-    heads = "module | steady | devices (count) | median span (time) | time (time) | share (share)"
+    heads = (
+        "module",
+        "steady",
+        Column("devices", Unit.COUNT),
+        Column("median span", Unit.TIME),
+        Column("time", Unit.TIME),
+        Column("share", Unit.SHARE),
+    )
     return table(heads, map(_module_row, summary.modules), shown=MODULES)
 
 
@@ -97,7 +105,13 @@ def _module_row(item: ModuleSummary) -> tuple[Value, ...]:
 
 
 def _instructions(summary: TraceSummary) -> Table:
-    heads = "instruction | kind | launches (count) | time (time) | share (share)"
+    heads = (
+        "instruction",
+        "kind",
+        Column("launches", Unit.COUNT),
+        Column("time", Unit.TIME),
+        Column("share", Unit.SHARE),
+    )
     return table(heads, map(_instruction_row, summary.instructions))
 
 
@@ -107,8 +121,12 @@ def _instruction_row(item: InstructionSummary) -> tuple[Value, ...]:
 
 
 def _devices(summary: TraceSummary) -> Table:
-    counts = "JAX id (count) | streams (count) | activities (count)"
-    heads = f"device | {counts} | busy (time) | span (time)"
+    counts = (
+        Column("JAX id", Unit.COUNT),
+        Column("streams", Unit.COUNT),
+        Column("activities", Unit.COUNT),
+    )
+    heads = ("device", *counts, Column("busy", Unit.TIME), Column("span", Unit.TIME))
     return table(heads, map(_device_row, summary.devices))
 
 
@@ -129,7 +147,9 @@ def _lost(summary: TraceSummary) -> Table:
     for item in summary.trace.unresolved:
         why = summary.meanings.get(item.reason) or item.reason
         rows.append((item.count, item.duration_ns / 1e3, why))
-    return table("activities (count) | time (time) | why", rows)
+    return table(
+        (Column("activities", Unit.COUNT), Column("time", Unit.TIME), "why"), rows
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,11 @@ from pgle.next import Commands, Next, Sentence, quoted, to_way
 from pgle.report import account, text
 from pgle.report.control import STAGE
 from pgle.report.page import figures
+from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
     Advice,
     Cell,
+    Column,
     Page,
     Prose,
     Section,
@@ -225,14 +227,14 @@ def _table(found: Tuning) -> Table:
     return table(_heads(found)[:-1], rows)
 
 
-def _heads(found: Tuning) -> list[str]:
-    mean = f"mean of {len(found.pgle.trial.worlds_us)} variations (change)"
+def _heads(found: Tuning) -> list[str | Column]:
+    mean = f"mean of {len(found.pgle.trial.worlds_us)} variations"
     return [
         "setting",
-        "step (time)",
-        mean,
-        "exposed (time)",
-        "peak memory (size)",
+        Column("step", Unit.TIME),
+        Column(mean, Unit.CHANGE),
+        Column("exposed", Unit.TIME),
+        Column("peak memory", Unit.SIZE),
         "shorter in",
     ]
 

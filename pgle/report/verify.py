@@ -21,7 +21,9 @@ from pgle.costs.profile.value import (
 from pgle.errors import many, shown, some
 from pgle.next import COMPLETE, Commands, Sentence, to_way
 from pgle.report.page import figures
+from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
+    Column,
     Page,
     Part,
     Prose,
@@ -181,7 +183,7 @@ def _sections(
         yield _gaps_section(module)
     unused = sorted(coverage.unused, key=lambda cost: (-cost.cost_us, cost.full_name))
     rows = ((shown(_short(cost.full_name)), cost.cost_us) for cost in unused)
-    costs = table("name | cost (time)", rows)
+    costs = table(("name", Column("cost", Unit.TIME)), rows)
     yield Section("unused", "Costs that no module uses", (costs,))
     yield Section("hints", "What to do", tuple(Prose(str(hint)) for hint in hints))
     yield conversion_section(coverage.inherited)
@@ -197,7 +199,12 @@ def _gaps_section(module: ModuleCoverage) -> Section:
 
 def _covered(module: ModuleCoverage, coverage: Coverage) -> Iterator[Part]:
     yield table(
-        " | covered (count) | of (count) | share (share)",
+        (
+            "",
+            Column("covered", Unit.COUNT),
+            Column("of", Unit.COUNT),
+            Column("share", Unit.SHARE),
+        ),
         (
             _share_row("instructions", module.count),
             _share_row("collectives", module.collectives),
@@ -205,7 +212,12 @@ def _covered(module: ModuleCoverage, coverage: Coverage) -> Iterator[Part]:
     )
     costs = Share(module.time.covered, module.step_us)
     yield table(
-        " | covered (time) | of (time) | (share)",
+        (
+            "",
+            Column("covered", Unit.TIME),
+            Column("of", Unit.TIME),
+            Column("", Unit.SHARE),
+        ),
         (
             _share_row("sum of costs", costs),
             _share_row("as XLA plans it, gaps at what XLA assumes", module.time),
@@ -238,8 +250,13 @@ def _gaps(module: ModuleCoverage, most: int) -> Table:
     """List collectives first, then the heaviest gaps."""
     gaps = sorted(module.gaps, key=lambda gap: gap.kind != CostKind.COLLECTIVE)
     rows = (_gap_row(gap, module) for gap in gaps)
-    times = "takes, estimated (time) | XLA assumes (time) | weight (share)"
-    return table(f"instruction without a cost | {times} | hint", rows, shown=most)
+    times = (
+        Column("takes, estimated", Unit.TIME),
+        Column("XLA assumes", Unit.TIME),
+        Column("weight", Unit.SHARE),
+    )
+    heads = ("instruction without a cost", *times, "hint")
+    return table(heads, rows, shown=most)
 
 
 def _gap_row(gap: Gap, module: ModuleCoverage) -> tuple[Value, ...]:

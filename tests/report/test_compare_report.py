@@ -15,6 +15,7 @@ from pgle.report.compare import (
     summary,
 )
 from pgle.report.page.html import render
+from pgle.report.page.value import Table
 from pgle.steps.compare import Comparison, LimitCheck, Limits, Outcome, compare, gate
 from pgle.steps.estimate import Assumptions, LaunchSpread
 from pgle.steps.series import Mark, Side, Step, make_series, steady
@@ -38,11 +39,11 @@ def slower(label: str = "new") -> Comparison:
 
 
 def cells(found: Comparison) -> list[list[object]]:
-    return [[cell.value for cell in row] for row in sides_table(found).cells()]
+    return [[cell.value for cell in row] for row in sides_table(found).drawn().rows]
 
 
 def test_a_row_for_each_side_and_one_for_the_change() -> None:
-    assert sides_table(slower()).heads() == ["", "step (ms)", "±", "loss"]
+    assert sides_table(slower()).drawn().heads == ("", "step (ms)", "±", "loss")
     assert cells(slower()) == [
         ["base", "200.4", "0.1 %", "2"],
         ["new", "210.4", "0.1 %", "2"],
@@ -52,6 +53,13 @@ def test_a_row_for_each_side_and_one_for_the_change() -> None:
 
 def test_an_undecided_change_is_marked_with_a_tilde() -> None:
     assert str(cells(compare(side("a", 0.2), side("b", 0.2)))[2][1]).startswith("~")
+
+
+def test_the_name_of_a_run_is_not_read_as_a_unit() -> None:
+    (about, *_) = comparison_page(slower("run (time)"), ()).sections
+    (table,) = about.parts
+    assert isinstance(table, Table)
+    assert table.drawn().heads == ("", "base", "run (time)")
 
 
 @pytest.mark.parametrize(

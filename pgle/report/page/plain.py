@@ -130,15 +130,15 @@ def _mark(tone: str) -> str:
 
 
 def _table(screen: text.Screen, content: Table, everything: bool) -> None:
-    cells = content.cells()
-    heads = list(map(printable, content.heads()))
-    first = cells if everything else cells[: content.shown]
-    right = {at for at, is_number in enumerate(content.right()) if is_number}
+    drawn = content.drawn()
+    heads = list(map(printable, drawn.heads))
+    first = drawn.rows if everything else drawn.rows[: content.shown]
+    right = {at for at, is_right in enumerate(drawn.right) if is_right}
     rows = [list(map(_styled, row)) for row in first]
     screen.print(
         text.grid(heads, rows, right=right, whole={0, *right}, header=any(heads))
     )
-    if left := len(cells) + content.more - len(first):
+    if left := len(drawn.rows) + content.more - len(first):
         option = "--json" if everything else "--all"
         screen.print(f"… and {left:,} more ({option} lists them)", style="dim")
 
@@ -240,7 +240,7 @@ def _blocks(page: Page) -> Iterator[str]:
 def _about(page: Page) -> Iterator[Section]:
     """Where the figures come from, as a section."""
     if page.about:
-        content = table("name | value", page.about)
+        content = table(("name", "value"), page.about)
         yield Section("about", "Where this comes from", (content,))
 
 
@@ -267,9 +267,10 @@ def _block(part: Part) -> str:
 
 
 def _rows(content: Table) -> str:
-    rule = "|".join(map(_rule, content.right()))
-    rows = [_indented(_row(_texts(row)), row) for row in content.cells()]
-    return "\n".join([_row(content.heads()), f"|{rule}|", *rows])
+    drawn = content.drawn()
+    rule = "|".join(map(_rule, drawn.right))
+    rows = [_indented(_row(_texts(row)), row) for row in drawn.rows]
+    return "\n".join([_row(drawn.heads), f"|{rule}|", *rows])
 
 
 def _texts(row: Sequence[Cell]) -> list[str]:
@@ -283,8 +284,8 @@ def _indented(line: str, row: Sequence[Cell]) -> str:
     return line.replace("| ", "| &nbsp;&nbsp;", 1)
 
 
-def _rule(is_number: bool) -> str:
-    return "---:" if is_number else "---"
+def _rule(is_right: bool) -> str:
+    return "---:" if is_right else "---"
 
 
 def _row(cells: Sequence[str]) -> str:

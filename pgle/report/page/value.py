@@ -9,7 +9,6 @@ next command. ``pgle.report/2`` is the JSON of a page: what `pgle report --json`
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -27,7 +26,6 @@ Tone: TypeAlias = Literal[
     "", "good", "bad", "warn", "soft", "exposed", "hidden", "head"
 ]
 MOST_ACTIONS = 3
-_HEAD = re.compile(rf"(.*?) ?\(({'|'.join(unit.value for unit in Unit)})\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +44,40 @@ say.
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its head, and what its values are."""
+    """A column: its head, and what its values are, which decides how they are written.
+
+    If a terminal is too narrow for all columns, the last ones are printed below their row.
+    """
 
     head: str
     unit: Unit = Unit.TEXT
+
+    @property
+    def is_right(self) -> bool:
+        """Whether it holds figures, which are aligned right."""
+        return self.unit is not Unit.TEXT
+
+    def worded(self, values: Sequence[str | float | None]) -> tuple[str, Sequence[str]]:
+        """The head with the unit of the figures, and a text for each value; words stay words."""
+        if not self.is_right:
+            return self.head, list(map(_text, values))
+        unit, texts = column(self.unit, list(map(_number, values)))
+        head = self.head or unit
+        if unit and self.head:
+            head = f"{self.head} ({unit})"
+        for place, value in enumerate(values):
+            if isinstance(value, str):
+                texts[place] = value
+        return head, texts
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A table as texts, for every renderer, without the columns in which no row says anything."""
+
+    heads: tuple[str, ...]  # with the unit of the figures: ``exposed (ms)``
+    right: tuple[bool, ...]  # whether a column is aligned right
+    rows: tuple[tuple[Cell, ...], ...]  # each cell as its text with its tone
 
 
 class Table(msgspec.Struct, frozen=True, tag_field="kind", tag="table"):
@@ -72,64 +100,26 @@ class Table(msgspec.Struct, frozen=True, tag_field="kind", tag="table"):
                 "rows of other lengths than the heads, or no number of rows"
             )
 
-    def heads(self) -> list[str]:
-        """The columns that have something to say, with the unit of their figures: ``exposed
-        (ms)``.
-        """
-        return [head for head, _, _ in self._shown_columns()]
-
-    def cells(self) -> list[list[Cell]]:
-        """All rows under `heads`, each cell as its text with its tone."""
-        return [
-            list(row)
-            for row in zip(
-                *(cells for _, _, cells in self._shown_columns()), strict=True
-            )
-        ]
-
-    def right(self) -> list[bool]:
-        """Whether a column under `heads` holds figures, which are aligned right."""
-        return [is_number for _, is_number, _ in self._shown_columns()]
-
-    def _shown_columns(self) -> list[tuple[str, bool, list[Cell]]]:
-        """Head, whether its cells are figures, and cells of every column in which a row has
-        something.
-        """
-        shown = []
+    def drawn(self) -> Drawn:
+        """The columns that have something to say, as texts."""
+        heads: list[str] = []
+        right: list[bool] = []
+        columns: list[list[Cell]] = []
         for place, found in enumerate(self.columns):
             items = [as_cell(row[place]) for row in self.rows]
-            plain = [item.value for item in items]
-            if self.rows and not any(value or value == 0 for value in plain):
+            values = [item.value for item in items]
+            if self.rows and not any(value or value == 0 for value in values):
                 continue
-            is_number = found.unit is not Unit.TEXT
-            if is_number:
-                head, texts = _figures(found, plain)
-            else:
-                head = found.head
-                texts = [_text(value) for value in plain]
-            tones = [item.tone for item in items]
-            shown.append((head, is_number, list(map(Cell, texts, tones))))
-        return shown
+            head, texts = found.worded(values)
+            heads.append(head)
+            right.append(found.is_right)
+            columns.append(list(map(Cell, texts, (item.tone for item in items))))
+        return Drawn(tuple(heads), tuple(right), tuple(zip(*columns, strict=True)))
 
 
 def as_cell(value: Value) -> Cell:
     """A value as a cell."""
     return value if isinstance(value, Cell) else Cell(value)
-
-
-def _figures(
-    found: Column, values: Sequence[str | float | None]
-) -> tuple[str, list[str]]:
-    """The head with the unit of a column of figures, and its texts; words stay words."""
-    numbers = [_number(value) for value in values]
-    unit, texts = column(found.unit, numbers)
-    head = found.head or unit
-    if unit and found.head:
-        head = f"{found.head} ({unit})"
-    for place, value in enumerate(values):
-        if isinstance(value, str):
-            texts[place] = value
-    return head, texts
 
 
 def _number(value: str | float | None) -> float | None:
@@ -287,7 +277,7 @@ class Page:
 
 
 def table(
-    heads: str | Sequence[str],
+    heads: Sequence[str | Column],
     rows: Iterable[Sequence[Value]],
     *,
     finds: bool | Sequence[str] = False,
@@ -297,19 +287,17 @@ def table(
     """A table of heads and rows.
 
     Args:
-        heads: of the columns, each with the unit of its figures in brackets if it has any:
-            ``each (time)``; as one text between bars: ``name | each (time)``.
+        heads: the columns; a text is the head of a column of words.
         rows: values under them.
         finds: the instructions to whose bars rows lead; True: those in the first cells.
         most: rows that it holds, with the number of those left out; 0: all.
         shown: rows that are not folded away.
     """
-    listed = heads.split(" | ") if isinstance(heads, str) else heads
     every = tuple(map(tuple, rows))
     kept = every[:most] if most else every
     find = [str(row[0]) for row in kept] if finds is True else finds or ()
     return Table(
-        columns=tuple(map(_read_head, listed)),
+        columns=tuple(map(_as_column, heads)),
         rows=kept,
         find=tuple(find),
         shown=shown,
@@ -317,9 +305,8 @@ def table(
     )
 
 
-def _read_head(head: str) -> Column:
-    found = _HEAD.fullmatch(head)
-    return Column(head) if found is None else Column(found[1], Unit(found[2]))
+def _as_column(head: str | Column) -> Column:
+    return Column(head) if isinstance(head, str) else head
 
 
 def _says_something(part: Part) -> bool:

@@ -76,12 +76,12 @@ def lines(
 
 
 def test_a_table_drops_columns_without_values_and_names_units_in_heads() -> None:
-    assert TABLE.heads() == ["", "step (ms)", "exposed (µs)"]
-    assert [[cell.value for cell in row] for row in TABLE.cells()] == [
+    assert TABLE.drawn().heads == ("", "step (ms)", "exposed (µs)")
+    assert [[cell.value for cell in row] for row in TABLE.drawn().rows] == [
         ["default", "6.42", "539"], ["with the profile", "5.88", "–"],
     ]  # fmt: skip
-    assert TABLE.cells()[0][2].tone == "exposed"
-    assert TABLE.right() == [False, True, True]
+    assert TABLE.drawn().rows[0][2].tone == "exposed"
+    assert TABLE.drawn().right == (False, True, True)
 
 
 def test_the_verdict_is_the_second_line_and_the_next_command_the_last(

@@ -15,7 +15,17 @@ from pgle.errors import inert
 from pgle.next import Way
 from pgle.report import text
 from pgle.report.page import html, plain, value
-from pgle.report.page.value import Advice, Page, Prose, Saving, Section, Table, table
+from pgle.report.page.figures import Unit
+from pgle.report.page.value import (
+    Advice,
+    Column,
+    Page,
+    Prose,
+    Saving,
+    Section,
+    Table,
+    table,
+)
 from pgle.xla.protos import hlo_pb2
 
 FORGED = "a\n✓ all is well\n::error::stop\r\nNext: rm -rf .\x1b[2J\u2028b\u202ec\x85d"
@@ -25,7 +35,7 @@ right to left.
 
 
 def cells(name: str) -> Table:
-    return table((name, "time (time)"), ((name, 1.0),))
+    return table((name, Column("time", Unit.TIME)), ((name, 1.0),))
 
 
 HOSTILE = Page(

@@ -11,9 +11,10 @@ import pytest
 from scenes import HALF_EXPOSED, timeline
 
 from pgle.next import Way
+from pgle.report.page.figures import Unit
 from pgle.report.page.html import DARK, LIGHT, render
 from pgle.report.page.plain import markdown
-from pgle.report.page.value import Chart, Page, Prose, Section, table
+from pgle.report.page.value import Chart, Column, Page, Prose, Section, table
 from pgle.report.schedules import Schedule, sections
 from pgle.report.timeline import tiles
 from pgle.schedule.simulate import Breakdown, Stream
@@ -55,7 +56,7 @@ def test_a_row_of_a_table_has_a_cell_for_each_head(
     row: tuple[str | float, ...],
 ) -> None:
     with pytest.raises(ValueError, match="rows of other lengths than the heads"):
-        table("name | time (time)", [("x", 1.0), row])
+        table(("name", Column("time", Unit.TIME)), [("x", 1.0), row])
 
 
 def page(name: str = "ag-start") -> Page:
@@ -148,14 +149,16 @@ def test_sections_read_from_above_to_below_in_two_columns() -> None:
 
 
 def test_rows_that_are_parts_of_another_are_indented() -> None:
-    parts = table(" | time (time)", [("exposed", 5000.0), ("  all-gather", 5000.0)])
+    parts = table(
+        ("", Column("time", Unit.TIME)), [("exposed", 5000.0), ("  all-gather", 5000.0)]
+    )
     page = replace(PLAIN, table=parts)
     assert '<td class="child ">  all-gather</td>' in render(page)
     assert "| &nbsp;&nbsp;all-gather | 5.00 |" in markdown(page)
 
 
 def test_what_is_folded_of_a_long_table_scrolls_inside() -> None:
-    rows = table("name", [(f"row{number}",) for number in range(40)])
+    rows = table(("name",), [(f"row{number}",) for number in range(40)])
     page = replace(PLAIN, sections=(Section("k", "h", (rows,)),))
     rest = render(page).split('class="wide rest"')[1]
     assert "row12" in rest and "row11" not in rest
