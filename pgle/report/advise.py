@@ -61,6 +61,7 @@ def advise_page(found: Advised, picture: Path | None = None) -> Page:
     words, tone = headline(found)
     module = found.base.compiled.scheduled
     shown = "" if picture is None else f"Page: {near(picture)}"
+    worded = map(found.request.target.vendor.worded, _notes(found))
     identity = (
         module.name,
         f"{module.num_devices} × {found.request.target.name}",
@@ -84,7 +85,7 @@ def advise_page(found: Advised, picture: Path | None = None) -> Page:
         verdict=words,
         tone=tone,
         table=_table(found),
-        notes=(*_notes(found), flags_note(found.request), shown),
+        notes=(*worded, flags_note(found.request), shown),
         actions=_actions(found),
         sections=sections,
         way=to_way(commands(found)),

@@ -229,6 +229,7 @@ class _Trials:
             self.text,
             words=self.known.asked.words,
             vary=self.asked.vary,
+            vendor=request.target.vendor,
         )
         every = self._possible(is_written_as)
         wanted = every[: self.asked.budget]
@@ -242,15 +243,16 @@ class _Trials:
             base.compiled.scheduled, base.prediction, request.hardware
         )
         account = told_of_trials(account, self.attempts)
+        left_out = (self.variants.left_out, is_written_as.left_out)
         return Advised(
             request=request,
             base=base,
             attempts=tuple(self.attempts),
             unchanged=self.unchanged,
             left=len(every) - done,
-            left_sites=is_written_as.left_out(),
+            left_sites=is_written_as.left_sites(),
             interrupted=interrupted,
-            left_out=self.variants.left_out,
+            left_out="; ".join(filter(None, left_out)),
             measure=proves,
             account=account,
             warnings=tuple(warnings),

@@ -17,6 +17,7 @@ from pathlib import Path
 from pgle.files import read_bytes
 from pgle.run.capture.captured import CallSite, module_name
 from pgle.run.trainers import settings_of
+from pgle.xla.vendors import NVIDIA, Vendor
 
 MOST_SITES = 3  # call sites of a kind that are tried
 
@@ -129,13 +130,24 @@ class Written:
     words: Sequence[str] = ()  # of its command
     # values of its placeholders, of which it has the first
     vary: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    vendor: Vendor = NVIDIA  # of the GPUs
 
     def of(self, kind: Kind) -> Sequence[CallSite]:
         """The first call sites of a kind."""
         found = {site.where: site for site in self.sites if site.kind == kind}
         return list(found.values())[:MOST_SITES]
 
-    def left_out(self) -> int:
+    @property
+    def left_out(self) -> str:
+        """What is not tried for the vendor's GPUs, and why."""
+        if self.vendor.fused_attention or not any(_unfused(self)):
+            return ""
+        return (
+            f"attention is not tried: jax has no fused kernel of its own for {self.vendor.name}; "
+            "try Pallas (jax.experimental.pallas.ops.gpu.attention) or Transformer Engine"
+        )
+
+    def left_sites(self) -> int:
         """Call sites that are not tried."""
         places = {(site.kind, site.where) for site in self.sites}
         tried = sum(len(self.of(kind)) for kind in Kind)
@@ -156,13 +168,23 @@ def alternatives(program: Written) -> list[Alternative]:
 
 
 def _attentions(program: Written) -> Iterator[Alternative]:
-    edit = 'jax.nn.dot_product_attention(…, implementation="cudnn")'
+    how = program.vendor.fused_attention
+    if not how:
+        return
+    for where in _unfused(program):
+        given = "q, k, v, …" if where == BY_HAND else "…"
+        edit = f'jax.nn.dot_product_attention({given}, implementation="{how}")'
+        yield Alternative(Kind.ATTENTION, where, how, edit)
+
+
+def _unfused(program: Written) -> Iterator[str]:
+    """Where a program may have attention that is no fused kernel."""
+    fused = (program.vendor.fused_attention, BY_HAND)
     for site in program.of(Kind.ATTENTION):
-        if site.now not in ("cudnn", BY_HAND):
-            yield Alternative(Kind.ATTENTION, site.where, "cudnn", edit)
+        if site.now not in fused:
+            yield site.where
     if _WRITTEN_OUT.search(program.text):
-        fused = edit.replace("…", "q, k, v, …")
-        yield Alternative(Kind.ATTENTION, BY_HAND, "cudnn", fused)
+        yield BY_HAND
 
 
 def _remats(program: Written) -> Iterator[Alternative]:
@@ -200,7 +222,7 @@ def _donations(program: Written) -> Iterator[Alternative]:
 
 
 def _words(program: Written) -> Iterator[Alternative]:
-    for setting in settings_of(program.words):
+    for setting in settings_of(program.words, program.vendor):
         yield Alternative(
             Kind.WORDS, setting.name, setting.text, setting.text, setting.rounds
         )

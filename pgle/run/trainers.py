@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pgle.xla.vendors import NVIDIA, Vendor
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -19,6 +21,7 @@ class Setting:
     name: str
     values: tuple[str, ...]
     rounds: bool = False  # whether results are rounded otherwise
+    maker: Vendor | None = None  # of the GPUs that have it; None: all
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ TRAINERS = (
         re.compile(r"\bmaxtext\b", re.IGNORECASE),
         "",
         (
-            Setting("attention", ("cudnn_flash_jax",), rounds=True),
+            Setting("attention", ("cudnn_flash_jax",), rounds=True, maker=NVIDIA),
             Setting("remat_policy", ("minimal", "save_qkv_proj")),
             Setting("scan_layers", ("false",)),
         ),
@@ -44,7 +47,7 @@ TRAINERS = (
         re.compile(r"\blevanter\b"),
         "--",
         (
-            Setting("model.attn_backend", ("nvte",), rounds=True),
+            Setting("model.attn_backend", ("nvte",), rounds=True, maker=NVIDIA),
             Setting("model.gradient_checkpointing", ("false",)),
             Setting("model.scan_layers", ("false",)),
         ),
@@ -80,12 +83,14 @@ class TrainerWords:
         return (*kept, *self.text.split(" "))
 
 
-def settings_of(words: Sequence[str]) -> Iterator[TrainerWords]:
-    """What is tried of the trainer that a command starts."""
+def settings_of(words: Sequence[str], vendor: Vendor) -> Iterator[TrainerWords]:
+    """What is tried on a vendor's GPUs of the trainer that a command starts."""
     for trainer in TRAINERS:
         if not any(trainer.command.search(word) for word in words):
             continue
         for setting in trainer.settings:
+            if setting.maker not in (None, vendor):
+                continue
             for value in setting.values:
                 name = trainer.prefix + setting.name
                 found = TrainerWords(name, value, setting.rounds)

@@ -129,7 +129,7 @@ class ProgramVariants:
         """The command with some changes."""
         varied = dict(_pair(one.value) for one in changes if one.kind == Kind.VARIED)
         words = with_values(self.template, self.vary, self.known.asked, varied)
-        for setting in settings_of(words):
+        for setting in settings_of(words, self.request.target.vendor):
             if any(change.value == setting.text for change in changes):
                 words = setting.within(words)
         return words

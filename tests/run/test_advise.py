@@ -26,6 +26,7 @@ from pgle.run.alternatives import (
 from pgle.run.capture.capture import Devices, capture_modules, compare_values
 from pgle.run.capture.captured import CallSite, choose_module, read_captured
 from pgle.xla.targets import load_target
+from pgle.xla.vendors import AMD, NVIDIA
 
 STEP = Path("jax_ir0001_jit_train_step_compile.mlir")
 MAIN = (
@@ -83,6 +84,16 @@ def test_the_setting_that_a_call_has_is_not_tried() -> None:
         "remat everything_saveable",
         "unroll 2",
     ]
+
+
+def test_jax_has_no_fused_attention_for_amd() -> None:
+    sites = [CallSite("attention", "a.py:1", "xla")]
+    on_amd = Written(sites, STEP, "", vendor=AMD)
+    assert alternatives(on_amd) == []
+    assert "attention is not tried: jax has no fused kernel" in on_amd.left_out
+    assert not Written([], STEP, "", vendor=AMD).left_out
+    (found,) = alternatives(Written(sites, STEP, "", vendor=NVIDIA))
+    assert found.name == "attention cudnn"
 
 
 def captured(folder: Path, program: Path, *changes: Alternative) -> str:

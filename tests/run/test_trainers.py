@@ -6,16 +6,26 @@ from pgle.requests.shared import OnDevices
 from pgle.run.alternatives import work_of
 from pgle.run.trainers import TrainerWords, settings_of
 from pgle.run.variants import with_values
+from pgle.xla.vendors import AMD, NVIDIA
 
 MAXTEXT = ("python", "-m", "maxtext.trainers.pre_train.train", "base.yml")
 
 
 def test_settings_of_maxtext_are_tried_but_those_that_it_has() -> None:
-    found = [one.text for one in settings_of((*MAXTEXT, "scan_layers=false"))]
+    found = [one.text for one in settings_of((*MAXTEXT, "scan_layers=false"), NVIDIA)]
     assert found == [
         "attention=cudnn_flash_jax",
         "remat_policy=minimal",
         "remat_policy=save_qkv_proj",
+    ]
+
+
+def test_attention_of_nvidia_is_not_tried_on_gpus_of_amd() -> None:
+    found = [one.text for one in settings_of(MAXTEXT, AMD)]
+    assert found == [
+        "remat_policy=minimal",
+        "remat_policy=save_qkv_proj",
+        "scan_layers=false",
     ]
 
 
@@ -27,7 +37,7 @@ def test_a_setting_takes_the_place_of_the_one_that_is_there() -> None:
 
 def test_levanter_takes_names_and_values_as_words() -> None:
     words = ("python", "-m", "levanter.main.train_lm")
-    found = next(settings_of(words))
+    found = next(settings_of(words, NVIDIA))
     assert found.within((*words, "--model.attn_backend", "vanilla", "--x", "1")) == (
         *words,
         "--x",
@@ -38,7 +48,9 @@ def test_levanter_takes_names_and_values_as_words() -> None:
 
 
 def test_other_programs_have_no_such_words() -> None:
-    assert list(settings_of(("python", "train.py", "attention=dot_product"))) == []
+    assert (
+        list(settings_of(("python", "train.py", "attention=dot_product"), NVIDIA)) == []
+    )
 
 
 def test_placeholders_have_their_first_value_if_none_is_chosen() -> None:

@@ -18,6 +18,7 @@ from pgle.account.levers import (
 from pgle.account.levers.flow import Flow
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import LEAST_WORTH, Opportunity, in_order
+from pgle.xla.vendors import maker_of
 
 LEVERS: tuple[Callable[[StepCosts, Flow], Opportunity | None], ...] = (
     attention.find,
@@ -49,7 +50,8 @@ def find_levers(step: StepCosts) -> tuple[Opportunity, ...]:
             continue
         found.append(item)
         step = _without(step, item.instructions)
-    return in_order(found)
+    maker = maker_of(step.hardware)
+    return in_order([replace(item, why=maker.worded(item.why)) for item in found])
 
 
 def _worth_us(item: Opportunity) -> float:

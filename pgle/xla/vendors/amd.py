@@ -194,6 +194,8 @@ AMD = Vendor(
     convolutions="MIOpen",
     convolves_by_image=True,  # ROCm/MIOpen `src/solver/gemm.cpp`, `gemm_bwd.cpp`, `gemm_wrw.cpp`
     graphs="HIP graphs",
+    # jax lowers no fused attention for ROCm: `jax/_src/cudnn/fused_attention_stablehlo.py`
+    fused_attention="",
     knows_launches=False,
     trace_names=("amd",),
     words=_WORDS,

@@ -177,6 +177,7 @@ NVIDIA = Vendor(
     convolutions="cuDNN",
     convolves_by_image=False,
     graphs="CUDA graphs",
+    fused_attention="cudnn",
     knows_launches=True,
     trace_names=("nvidia",),
     presence=_PRESENCE,

@@ -111,6 +111,8 @@ class Vendor:
     # whether it may run a product for each image, where it has no better kernel
     convolves_by_image: bool
     graphs: str  # what XLA's command buffers are
+    # the `implementation` of `jax.nn.dot_product_attention` that is one fused kernel; empty: none
+    fused_attention: str
     # whether the host's time to launch a kernel is public
     knows_launches: bool
     trace_names: tuple[str, ...]  # how traces name the vendor, in lower case
