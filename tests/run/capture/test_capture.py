@@ -607,6 +607,33 @@ def test_a_program_sees_the_gpu_that_it_is_captured_for(captured, monkeypatch):
     )
 
 
+FINDS_CUDNN = """
+import jax, jax.numpy as jnp
+def attend(x):
+    try:
+        return jax.nn.dot_product_attention(x, x, x, implementation="cudnn")
+    except RuntimeError as error:
+        assert "cuDNN is not detected" in str(error)
+        return jnp.sin(x)
+train_step = jax.jit(attend)
+x = jnp.ones((2, 128, 4, 64), jnp.bfloat16)
+for _ in range(2): x = train_step(x)
+"""
+
+
+def test_a_program_finds_no_cudnn_on_gpus_of_amd(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(FINDS_CUDNN)
+    found = capture_modules(
+        [sys.executable, str(script)],
+        tmp_path / "captured",
+        target=load_target("mi350x"),
+        devices=Devices(1),
+        quiet_s=60,
+    )
+    assert "stablehlo.sine" in choose_module(found, None).read_text()
+
+
 def test_processes_of_one_job_share_its_devices_and_the_first_is_captured(captured):
     with socket.socket() as free:
         free.bind(("localhost", 0))

@@ -33,6 +33,7 @@ PLATFORM = (
 )
 # the form of a client's; kernels are chosen by the vendor's word in it
 PLATFORM_VERSION = "PJRT C API\n%s"
+CUDA = "cuda"  # the platform whose GPUs have cuDNN
 SETTINGS = ("jax_platforms", "jax_platform_name")
 CHOOSES = (os.path.join("cudnn", ""), os.path.join("pallas", ""), "mesh.py")
 MESHES = os.path.join("jax", "_src", "mesh_utils.py")
@@ -77,7 +78,8 @@ class GpuAnswers:
         guarded(self._stay_on_cpus)
         guarded(self._functions)
         guarded(self._types)
-        jax_private.cudnn_imported(lambda module: guarded(lambda: _cudnn(module)))
+        found = _cudnn if self._about["platform"] == CUDA else _no_cudnn
+        jax_private.cudnn_imported(lambda module: guarded(lambda: found(module)))
 
     def _asks(self, depth=2):
         """Whether the caller is the program, and not jax itself."""
@@ -192,6 +194,15 @@ def _cudnn(module):
                 % (CUDNN // 10000, CUDNN // 100 % 100)
             )
         return found or CUDNN
+
+    module.check_cudnn_version = new_check
+
+
+def _no_cudnn(module):
+    """Have jax's attention find no cuDNN, as on GPUs of other vendors."""
+
+    def new_check():
+        raise RuntimeError("cuDNN is not detected.")  # jax's own words
 
     module.check_cudnn_version = new_check
 
