@@ -50,6 +50,7 @@ _HEADS = (
 )
 _TONES: dict[Verdict, Tone] = {
     Verdict.BETTER: "good",
+    Verdict.FITS: "good",
     Verdict.WORSE: "bad",
     Verdict.UNSURE: "soft",
     Verdict.DIFFERS: "bad",
@@ -109,6 +110,8 @@ def headline(found: Advised) -> tuple[str, Tone]:
     best = found.best
     least = figures.share(LEAST_GAIN)
     stopped = "Stopped. " if found.interrupted else ""
+    if best is not None and best.verdict is Verdict.FITS:
+        return f"{stopped}{best.name} makes the step fit in memory", "good"
     if best is not None:
         shorter = _saving(best)
         return f"{stopped}{best.name} shortens the step by about {shorter}", "good"
@@ -197,7 +200,7 @@ def _notes(found: Advised) -> Iterator[str]:
         if item.why:
             yield f"{item.name}{_at(item)}: {item.why}"
     for item in found.attempts:
-        if item.verdict is Verdict.BETTER and len(item.changes) == 1:
+        if item.helps and len(item.changes) == 1:
             yield from _values_note(item)
     if found.left_out:
         yield found.left_out
@@ -240,6 +243,8 @@ def _stand_in(item: Attempt) -> str:
     """What computed in place of what only a GPU has."""
     if any(change.kind == Kind.ATTENTION for change in item.changes):
         return "where XLA's attention stands in for cuDNN's kernel"
+    if not any(change.kind == Kind.PRECISION for change in item.changes):
+        return "the same computation"
     return "where operands of products are rounded as Tensor Cores round them"
 
 

@@ -52,9 +52,10 @@ from pgle.run.variants import Variants, variants_of, with_values
 from pgle.scale.plan import check_names
 from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
 from pgle.schedule.predict import Prediction, gain
-from pgle.schedule.verdict import Judged, Verdict, judge
+from pgle.schedule.verdict import Judged, Verdict, judge, turned_by_data
 
 MOST_SAID = 160  # characters of a failure that the answer quotes
+SAVED = 0.05  # share of the memory from which on less of it is said
 NOW = "now"  # folder of the program as it is
 SAME_CALL = ComparedValues(why="the same call with a kernel that the CPU lacks")
 
@@ -115,6 +116,11 @@ class Attempt:
         return 0.0 if self.gained is None else min(self.gained.shares)
 
     @property
+    def helps(self) -> bool:
+        """Whether it is worth an edit."""
+        return self.verdict in (Verdict.BETTER, Verdict.FITS)
+
+    @property
     def are_values_compared(self) -> bool:
         """Whether its results are known to be those of the program, but for rounding."""
         if not any(change.changes_values for change in self.changes):
@@ -145,8 +151,10 @@ class Advised:
 
     @property
     def best(self) -> Attempt | None:
-        """The shortest step that both compilations confirm; None: nothing helps."""
-        found = [item for item in self.attempts if item.verdict is Verdict.BETTER]
+        """The shortest step that both compilations confirm, or of those that fit if the program
+        as it is does not; None: nothing helps.
+        """
+        found = [item for item in self.attempts if item.helps]
         return max(found, key=lambda item: item.least, default=None)
 
 
@@ -230,6 +238,7 @@ class _Trials:
             words=self.known.asked.words,
             vary=self.asked.vary,
             vendor=request.target.vendor,
+            is_too_large=self._is_too_large(self.base),
         )
         every = self._possible(is_written_as)
         wanted = every[: self.asked.budget]
@@ -307,7 +316,7 @@ class _Trials:
             module, sites = self.variants.made(changes, self.out / name / "captured")
             changes = tuple(change.at(sites) for change in changes)
             if any(change.where == BY_HAND for change in changes):
-                return None  # no attention is written by hand
+                return None  # nothing is written by hand
             program = module.read_bytes()
             if program == self.program:
                 return None
@@ -320,7 +329,7 @@ class _Trials:
         gained = self._gained(tried, changes, module)
         verdict, why = self._judged(tried, gained)
         found = Attempt(changes, verdict, why, tried, gained)
-        if verdict is Verdict.BETTER:
+        if found.helps:
             found = self._with_values(found, self.out / name / "values")
         self.programs[program] = found
         return found
@@ -387,22 +396,47 @@ class _Trials:
         """The verdict on a compiled alternative, and why."""
         have = self.request.allocator_bytes
         need = tried.memory_bytes
-        if have and need > have >= self.base.memory_bytes:
+        is_base_too_large = self._is_too_large(self.base)
+        if self._is_too_large(tried) and not is_base_too_large:
             return Judged(Verdict.WORSE, f"it needs {gib(need)} of {gib(have)}")
+        if is_base_too_large and need and not self._is_too_large(tried):
+            was = gib(self.base.memory_bytes)
+            return Judged(
+                Verdict.FITS, f"it needs {gib(need)} of {gib(have)}, not {was}"
+            )
         if tried.prediction.lower_bound:
             return Judged(Verdict.UNSURE, tried.prediction.lower_bound_why)
         found = judge(gained)
-        if found.verdict is Verdict.BETTER and have and need > have:
+        if found.verdict is Verdict.BETTER and is_base_too_large:
             why = f"neither fits: it needs {gib(need)} of {gib(have)}"
             return Judged(Verdict.UNSURE, why)
+        if found.verdict is Verdict.BETTER:
+            return found
+        why = found.why
         if found.verdict is Verdict.WORSE:
             why = longer_by(self.base.prediction, tried.prediction)
-            return Judged(found.verdict, why)
-        return found
+        data = turned_by_data(self.base.prediction, tried.prediction)
+        parts = (why, data, saved_memory(self.base, tried))
+        return Judged(found.verdict, "; ".join(filter(None, parts)))
+
+    def _is_too_large(self, tried: Tried) -> bool:
+        """Whether a step needs more memory than the GPU's allocator has."""
+        have = self.request.allocator_bytes
+        return bool(have) and tried.memory_bytes > have
+
+
+def saved_memory(base: Tried, tried: Tried) -> str:
+    """How much less memory a step needs, in a clause; empty if hardly less."""
+    saved = base.memory_bytes - tried.memory_bytes
+    if not tried.memory_bytes or saved < SAVED * base.memory_bytes:
+        return ""
+    return f"it saves {gib(saved)} of memory"
 
 
 OPPORTUNITIES = {
     OpportunityKind.ATTENTION: Kind.ATTENTION,
+    OpportunityKind.SCATTER: Kind.LOOKUP,
+    OpportunityKind.KEEP_LESS: Kind.CHECKPOINT,
     OpportunityKind.REMAT: Kind.REMAT,
     OpportunityKind.PRECISION: Kind.PRECISION,
     OpportunityKind.DONATION: Kind.DONATION,

@@ -31,13 +31,16 @@ POLICIES = (
 
 DEFAULT_POLICY = "nothing_saveable"  # of `jax.checkpoint` without a policy
 
+CHECKPOINTED = ("dots_with_no_batch_dims_saveable", DEFAULT_POLICY)
+"""Policies of a checkpoint that is tried where there is none: one keeps the products."""
+
 UNROLLED = (2, 4)  # iterations of a scan that are tried together
 
 PRECISION = "tensorfloat32"
 """What jax's ``bfloat16`` and ``default`` are on a GPU, too (`jax.lax.Precision`)."""
 
 BY_HAND = "by hand"
-"""In place of a call site: attention that the program writes itself, wherever it does."""
+"""In place of a call site: what the program writes itself, wherever it does."""
 
 _ARGUMENT = re.compile(r"%arg\d+: tensor<([^>]+)>")
 _NAMED = re.compile(r'^(#loc\d*) = loc\("([^"]+)"', re.MULTILINE)
@@ -56,19 +59,65 @@ _WRITTEN_OUT = re.compile(
 """Products in half precision around an exponential: attention may be written by hand."""
 
 
+_LOOKED_UP = re.compile(
+    r'"stablehlo\.scatter"(?:(?!stablehlo\.return).)*stablehlo\.add(?s:.*?)'
+    r"-> tensor<(\d+)x\d+x(?:bf16|f16|f32)>",
+    re.DOTALL,
+)
+"""A scatter that adds rows, and how many rows there are: the gradient of a lookup."""
+
+_LOGITS = re.compile(r"stablehlo\.dot_general .*-> tensor<(?:\d+x)+(\d+)x\w+>")
+"""A product, and its columns: perhaps words."""
+
+LEAST_ROWS = 1024  # as of `pgle_hook/lookups.py`
+LEAST_WORDS = 4096  # as of `pgle_hook/chunks.py`
+
+CHUNKS = 8
+"""Parts of the tokens whose logits exist at once: of 8,192 tokens still 1,024."""
+
+LOOKUPS = {
+    "one_hot": (
+        "lookup = jax.custom_vjp(lambda table, ids: table[ids]); "
+        "lookup.defvjp(lambda table, ids: (table[ids], (table, ids)), "
+        'lambda kept, g: (jnp.einsum("...v,...d->vd", '
+        "jax.nn.one_hot(kept[1], len(kept[0]), dtype=g.dtype), g), None))"
+    ),
+    "sorted": (
+        "lookup = jax.custom_vjp(lambda table, ids: table[ids]); "
+        "lookup.defvjp(lambda table, ids: (table[ids], (table, ids.ravel())), "
+        "lambda kept, g: (jnp.zeros_like(kept[0]).at[jnp.sort(kept[1])].add("
+        "g.reshape(-1, g.shape[-1])[jnp.argsort(kept[1])], indices_are_sorted=True), None))"
+    ),
+}
+"""How the gradient of a lookup is computed, and what the user writes in place of `table[ids]`."""
+
+
+IN_CHUNKS = (
+    f"split = lambda a: a.reshape(len(a), {CHUNKS}, -1, *a.shape[2:]).swapaxes(0, 1); "
+    "losses = jax.lax.map(jax.checkpoint(lambda part: losses_of(*part)), "
+    "(split(x), split(labels)))"
+)
+"""What the user writes in place of `losses_of(x, labels)`, the losses of all tokens."""
+
+
 class Kind(StrEnum):
     """What an alternative changes."""
 
     ATTENTION = "attention"
     REMAT = "remat"
+    CHECKPOINT = "checkpoint"  # of the body of a scan, where there is none
     UNROLL = "unroll"
+    LOOKUP = "lookup"  # of rows, whose gradient is a scatter
+    LOSS = "loss"  # over many words
     PRECISION = "precision"
     DONATION = "donation"
     WORDS = "words"  # of the command of a known trainer
     VARIED = "varied"  # a placeholder of the command
 
 
-CHANGES_VALUES = frozenset((Kind.ATTENTION, Kind.PRECISION, Kind.VARIED))
+CHANGES_VALUES = frozenset(
+    (Kind.ATTENTION, Kind.LOOKUP, Kind.LOSS, Kind.PRECISION, Kind.VARIED)
+)
 """Kinds that round otherwise, or of which nobody knows. The others compute the same values."""
 
 OF_COMMAND = frozenset((Kind.WORDS, Kind.VARIED))
@@ -95,7 +144,9 @@ class Alternative:
 
     def at(self, sites: Sequence[CallSite]) -> Alternative:
         """The same where it was found in a program, if it was made wherever it can be."""
-        found = [site for site in sites if site.now == BY_HAND]
+        found = [
+            site for site in sites if (site.kind, site.now) == (self.kind, BY_HAND)
+        ]
         if self.where != BY_HAND or not found:
             return self
         where = ", ".join(dict.fromkeys(site.where for site in found))
@@ -128,6 +179,7 @@ class Written:
     module: Path
     text: str
     words: Sequence[str] = ()  # of its command
+    is_too_large: bool = False  # for the GPU's memory
     # values of its placeholders, of which it has the first
     vary: Mapping[str, Sequence[str]] = field(default_factory=dict)
     vendor: Vendor = NVIDIA  # of the GPUs
@@ -187,6 +239,19 @@ def _unfused(program: Written) -> Iterator[str]:
         yield BY_HAND
 
 
+def _lookups(program: Written) -> Iterator[Alternative]:
+    rows = map(int, _LOOKED_UP.findall(program.text))
+    if max(rows, default=0) >= LEAST_ROWS:
+        for how, edit in LOOKUPS.items():
+            yield Alternative(Kind.LOOKUP, BY_HAND, how, edit)
+
+
+def _losses(program: Written) -> Iterator[Alternative]:
+    words = map(int, _LOGITS.findall(program.text))
+    if max(words, default=0) >= LEAST_WORDS and "stablehlo.log" in program.text:
+        yield Alternative(Kind.LOSS, BY_HAND, str(CHUNKS), IN_CHUNKS)
+
+
 def _remats(program: Written) -> Iterator[Alternative]:
     for site in program.of(Kind.REMAT):
         for policy in POLICIES:
@@ -194,6 +259,18 @@ def _remats(program: Written) -> Iterator[Alternative]:
                 continue
             edit = f"jax.checkpoint(…, policy=jax.checkpoint_policies.{policy})"
             yield Alternative(Kind.REMAT, site.where, policy, edit)
+
+
+def _checkpoints(program: Written) -> Iterator[Alternative]:
+    if not program.is_too_large or program.of(Kind.REMAT):
+        return
+    for site in program.of(Kind.UNROLL):
+        for policy in CHECKPOINTED:
+            edit = (
+                "jax.lax.scan(jax.checkpoint(…, prevent_cse=False, "
+                f"policy=jax.checkpoint_policies.{policy}), …)"
+            )
+            yield Alternative(Kind.CHECKPOINT, site.where, policy, edit)
 
 
 def _unrolls(program: Written) -> Iterator[Alternative]:
@@ -239,7 +316,10 @@ MAKERS: Sequence[Callable[[Written], Iterator[Alternative]]] = (
     _varied,
     _words,
     _attentions,
+    _losses,
+    _lookups,
     _remats,
+    _checkpoints,
     _unrolls,
     _precisions,
     _donations,

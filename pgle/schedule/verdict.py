@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
+from pgle.errors import in_words
 from pgle.schedule.control import ROUNDED, Controlled
-from pgle.schedule.predict import LEAST_GAIN, Gain
+from pgle.schedule.predict import LEAST_GAIN, Gain, Prediction, Uncertain
 
 
 class Verdict(StrEnum):
     """What trying an alternative has shown."""
 
     BETTER = "better"  # both compilations: shorter by `LEAST_GAIN` or more, and it fits
+    FITS = "fits"  # the GPU's memory holds it, and not the program as it is
     WORSE = "worse"  # both: longer by as much; or it does not fit
     UNSURE = "unsure"  # anything else
     DIFFERS = "differs"  # its results do
@@ -72,3 +75,41 @@ def _turned_by(gained: Controlled, sign: float) -> Iterator[str]:
         for number, share in enumerate(one.at_ends):
             if sign * share < -ROUNDED:
                 yield ENDS[number // 2]
+
+
+def turned_by_data(before: Prediction, after: Prediction) -> str:
+    """Which data would make a step shorter that is estimated to be no shorter; empty if none would.
+
+    Only costs with extreme data count that the change removes, such as those of a scatter whose
+    rows are all the same.
+    """
+    kept = Counter(map(_cost_of, _extremes(after)))
+    removed = []
+    for item in _extremes(before):
+        if kept[_cost_of(item)]:
+            kept[_cost_of(item)] -= 1
+        else:
+            removed.append(item)
+    longer_us = after.step_us - before.step_us
+    now_us = sum(item.cost_us * item.count for item in removed)
+    most_us = sum(item.range.possible_us * item.count for item in removed)
+    if not removed or not 0 <= longer_us < most_us - now_us:
+        return ""
+    first = removed[0]
+    return (
+        f"{first.name} decides: estimated at {in_words(now_us)}, this is shorter above "
+        f"{in_words(now_us + longer_us)} ({in_words(most_us)} if "
+        f"{first.range.extreme_why})"
+    )
+
+
+def _extremes(prediction: Prediction) -> Iterator[Uncertain]:
+    """Costs that data which is not plausible makes much longer."""
+    for item in prediction.uncertain:
+        if item.range.extreme_us is not None:
+            yield item
+
+
+def _cost_of(item: Uncertain) -> tuple[float, ...]:
+    """What tells two costs apart that data decides: not their names, which compilations choose."""
+    return round(item.cost_us, 1), round(item.range.possible_us, 1), item.count

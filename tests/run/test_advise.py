@@ -52,6 +52,18 @@ for _ in range(3):
 """
 
 
+SCATTER = """
+    %1 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] : (tensor<64x8xbf16>, \
+tensor<8xWORDSxbf16>) -> tensor<64xWORDSxbf16> loc(#loc1)
+    %2 = stablehlo.log %1 : tensor<64xWORDSxbf16> loc(#loc2)
+    %3 = "stablehlo.scatter"(%z, %i, %u) <{indices_are_sorted = false}> ({
+    ^bb0(%x: tensor<bf16> loc("a"), %y: tensor<bf16> loc("b")):
+      %4 = stablehlo.add %x, %y : tensor<bf16> loc(#loc3)
+      stablehlo.return %4 : tensor<bf16> loc(#loc4)
+    }) : (tensor<ROWSx8xbf16>, tensor<64x1xi32>, tensor<64x8xbf16>) -> tensor<ROWSx8xbf16> loc(#l)
+"""
+
+
 def test_state_is_what_comes_back_and_is_not_donated() -> None:
     assert state_of(MAIN) == ["params"]
     donated = MAIN.replace(
@@ -94,6 +106,26 @@ def test_jax_has_no_fused_attention_for_amd() -> None:
     assert not Written([], STEP, "", vendor=AMD).left_out
     (found,) = alternatives(Written(sites, STEP, "", vendor=NVIDIA))
     assert found.name == "attention cudnn"
+
+
+def test_a_checkpoint_is_tried_if_the_step_does_not_fit_and_has_none() -> None:
+    scan = CallSite("unroll", "a.py:3", "1", length=8)
+    checkpoint = CallSite("remat", "a.py:2", "")
+    kinds = lambda *sites, large: {
+        item.kind for item in alternatives(Written(sites, STEP, "", is_too_large=large))
+    }
+    assert Kind.CHECKPOINT in kinds(scan, large=True)
+    assert Kind.CHECKPOINT not in kinds(scan, large=False)
+    assert Kind.CHECKPOINT not in kinds(scan, checkpoint, large=True)
+
+
+def test_lookups_and_losses_are_tried_from_some_rows_and_words_on() -> None:
+    def kinds(rows: int, words: int) -> list[Kind]:
+        text = SCATTER.replace("ROWS", str(rows)).replace("WORDS", str(words))
+        return [item.kind for item in alternatives(Written((), STEP, text))]
+
+    assert kinds(1024, 4096) == [Kind.LOSS, Kind.LOOKUP, Kind.LOOKUP]
+    assert kinds(1023, 4095) == []
 
 
 def captured(folder: Path, program: Path, *changes: Alternative) -> str:
@@ -243,3 +275,50 @@ def test_a_module_alone_is_tried_as_far_as_its_text_allows(
     found = json.loads(capfd.readouterr().out)
     assert [item["kind"] for item in found["tried"]] == ["donation"]
     assert "remat" in found["left_out"]
+
+
+LANGUAGE_MODEL = """
+import jax, jax.numpy as jnp
+def loss(table, head, tokens):
+    rows = table[tokens]
+    chances = jax.nn.log_softmax((rows @ head).astype(jnp.float32))
+    return -jnp.take_along_axis(chances, tokens[..., None], -1).mean()
+@jax.jit
+def train_step(table, head, tokens):
+    return jax.value_and_grad(loss, (0, 1))(table, head, tokens)
+table = jnp.ones((4096, 16), jnp.bfloat16)
+for _ in range(3):
+    train_step(table, table.T, jnp.ones((2, 64), jnp.int32))
+"""
+
+
+def test_a_lookup_and_a_loss_are_changed_and_their_values_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "model.py"
+    program.write_text(LANGUAGE_MODEL)
+    monkeypatch.chdir(tmp_path)
+    changes = (
+        Alternative(Kind.LOSS, BY_HAND, "8", "in parts"),
+        Alternative(Kind.LOOKUP, BY_HAND, "one_hot", "by a product"),
+    )
+    before = captured(tmp_path / "before", program)
+    changed = captured(tmp_path / "after", program, *changes)
+    assert "2x64x4096xf32" in before
+    assert "2x64x4096xf32" not in changed
+    sites = read_captured(tmp_path / "after").sites
+    assert [change.at(sites).where for change in changes] == [
+        "model.py:5",
+        "model.py:4",
+    ]
+    values = compare_values(
+        [sys.executable, str(program)],
+        tmp_path / "values",
+        target=load_target("a100"),
+        devices=Devices(1),
+        quiet_s=20,
+        step="train_step",
+        alternatives=[change.switch for change in changes],
+    )
+    assert (values.why, values.seen) == ("", 3)
+    assert 0 < values.difference <= values.tolerance

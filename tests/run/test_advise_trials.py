@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from pgle.run.advise import SAME_CALL, Attempt, Tried, _Trials
+from pgle.run.advise import SAME_CALL, Advised, Attempt, Tried, _Trials
 from pgle.run.alternatives import BY_HAND, Alternative, Kind
 from pgle.run.capture.captured import ComparedValues
 from pgle.schedule.control import Controlled
@@ -58,7 +58,12 @@ def test_values_of_another_command_are_not_compared() -> None:
 
 @pytest.mark.parametrize(
     ("before", "after", "verdict"),
-    [(8, 9, Verdict.BETTER), (8, 39, Verdict.WORSE), (40, 39, Verdict.UNSURE)],
+    [
+        (8, 9, Verdict.BETTER),
+        (8, 39, Verdict.WORSE),
+        (40, 39, Verdict.UNSURE),
+        (40, 9, Verdict.FITS),
+    ],
 )
 def test_a_step_that_does_not_fit_is_never_better(
     before: int, after: int, verdict: Verdict
@@ -70,6 +75,43 @@ def test_a_step_that_does_not_fit_is_never_better(
     tried = SimpleNamespace(memory_bytes=after, prediction=prediction)
     shorter = Controlled(Gain(0.1, 0.1, 0.1, 0.0))
     assert judging._judged(cast(Tried, tried), shorter).verdict is verdict
+
+
+def test_a_longer_step_says_what_memory_it_saves() -> None:
+    request = SimpleNamespace(allocator_bytes=0)
+    judging = trials(request=request)
+    breakdown = SimpleNamespace(
+        compute_us=1.0, exposed_communication_us=0.0, exposed_copy_us=0.0, idle_us=0.0
+    )
+    prediction = SimpleNamespace(
+        lower_bound=False,
+        uncertain=(),
+        step_us=1.0,
+        timeline=SimpleNamespace(breakdown=breakdown),
+    )
+    gib = 1 << 30
+    judging.base = cast(
+        Tried, SimpleNamespace(memory_bytes=8 * gib, prediction=prediction)
+    )
+    tried = cast(Tried, SimpleNamespace(memory_bytes=3 * gib, prediction=prediction))
+    longer = Controlled(Gain(-0.1, -0.1, -0.1, 0.0))
+    found = judging._judged(tried, longer)
+    assert found.verdict is Verdict.WORSE
+    assert found.why == "it saves 5.0 GiB of memory"
+
+
+def test_what_makes_the_step_fit_is_the_best_if_nothing_else_fits() -> None:
+    made = [
+        Attempt((change,), verdict, "", gained=Controlled(Gain(share, share, share, 0)))
+        for change, verdict, share in (
+            (PRECISION, Verdict.UNSURE, 0.3),
+            (BATCH, Verdict.FITS, -0.2),
+            (BY_HAND_CALL, Verdict.FITS, -0.1),
+        )
+    ]
+    found = cast(Any, SimpleNamespace(attempts=made))
+    best = Advised.best.fget(found)  # type: ignore[attr-defined]
+    assert best.changes == (BY_HAND_CALL,)
 
 
 def test_a_call_with_another_kernel_is_not_compared_with_itself() -> None:

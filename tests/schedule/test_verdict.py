@@ -7,9 +7,10 @@ from typing import cast
 
 import pytest
 
+from pgle.costs.estimate.unknown import Range
 from pgle.schedule.control import Controlled
-from pgle.schedule.predict import Gain, Prediction, Steps, gain
-from pgle.schedule.verdict import ENDS, Verdict, judge
+from pgle.schedule.predict import Gain, Prediction, Steps, Uncertain, gain
+from pgle.schedule.verdict import ENDS, Verdict, judge, turned_by_data
 
 
 def of(first: float, other: float | None = None, idle: float = 0.0) -> Controlled:
@@ -73,3 +74,33 @@ def test_gaps_that_twice_the_work_shares_are_no_gain() -> None:
     assert (found.share, found.idle_share) == pytest.approx((0.1, 0.1))
     why = "only guessed launch gaps change"
     assert judge(Controlled(found)) == (Verdict.UNSURE, why)
+
+
+def step_with(step_us: float, *costs: Uncertain) -> Prediction:
+    return cast(Prediction, SimpleNamespace(step_us=step_us, uncertain=costs))
+
+
+def scatter(name: str, cost_us: float, extreme_us: float) -> Uncertain:
+    spread = Range(cost_us, 2 * cost_us, "rows", extreme_us, "all rows are the same")
+    return Uncertain(name, cost_us, spread, 1)
+
+
+def test_a_scatter_that_goes_away_may_make_a_longer_step_shorter() -> None:
+    before = step_with(1000, scatter("scatter.1", 100, 9000), scatter("other", 50, 900))
+    after = step_with(1300, scatter("renamed", 50, 900))
+    found = turned_by_data(before, after)
+    assert found.startswith("scatter.1 decides: estimated at 100 µs, ")
+    assert "shorter above 400 µs (9 ms if all rows are the same)" in found
+
+
+@pytest.mark.parametrize(
+    ("after_us", "extreme_us"), [(900, 9000), (1300, 350), (1300, None)]
+)
+def test_data_does_not_decide_what_it_cannot_turn(
+    after_us: float, extreme_us: float | None
+) -> None:
+    most_us = 9000 if extreme_us is None else extreme_us
+    item = scatter("scatter.1", 100, most_us)
+    left = (item,) if extreme_us is None else ()
+    before = step_with(1000, item)
+    assert turned_by_data(before, step_with(after_us, *left)) == ""

@@ -64,7 +64,7 @@ def test_a_function_to_differentiate_may_be_given_by_name() -> None:
 
 def test_a_scan_takes_all_arguments_by_place() -> None:
     add = lambda total, x: (total + x, x)
-    scan = lambda xs: jax.lax.scan(add, 0.0, xs, None, True, 1, True)
+    scan = lambda xs: jax.lax.scan(*(add, 0.0, xs, None, True, 1, True))
     record = _Record()
     with _alternatives(record, []):
         jax.make_jaxpr(scan)(jnp.ones(8))

@@ -8,14 +8,22 @@ import functools
 import os
 import sys
 
-from pgle_hook import SetAside, after_import, by_hand, guarded, jax_private
+from pgle_hook import (
+    SetAside,
+    after_import,
+    by_hand,
+    chunks,
+    guarded,
+    jax_private,
+    lookups,
+)
 from pgle_hook.by_hand import HALF
 from pgle_hook.records import is_own
 from pgle_hook.rewrite import Rewriter
 from pgle_hook.values import Values
 
 BY_HAND = "by hand"
-"""In place of a call site: attention that the program writes itself, wherever it does."""
+"""In place of a call site: what the program writes itself, wherever it does."""
 
 _OURS = os.path.dirname(os.path.abspath(__file__))
 _POSITION_OF_UNROLL = 5  # among the arguments of `jax.lax.scan`
@@ -38,7 +46,9 @@ class Alternatives:
         self._values = {(item["kind"], item["where"]): item["value"] for item in chosen}
         self._chosen = chosen
         self._is_on = True
+        self._is_made_aside = False  # what the program writes itself was replaced
         self._attend = None  # jax's own function of attention
+        self._usual_checkpoint = jax.checkpoint
 
     def use(self, is_on):
         """Make the alternatives from now on, or none; jax forgets what it has traced."""
@@ -60,8 +70,8 @@ class Alternatives:
                 jax.jit = self._jit(jax.jit, item["where"], item["value"])
             if item["kind"] == "precision":
                 self._set_precision(item["value"])
-            if item["where"] == BY_HAND:
-                self._watch_gradients()
+        if self._in_graphs():
+            self._watch_gradients()
         for item in self._chosen:
             if item["kind"] == "compare":
                 self._compare(item["where"])
@@ -77,52 +87,86 @@ class Alternatives:
 
     def values(self, note, precision=""):
         """What compares values with the alternatives and without, as of `Values`."""
-        made = Values(self._jax, self.use, note, precision)
+        is_made = lambda: not self._in_graphs() or self._is_made_aside
+        made = Values(self._jax, self.use, note, precision, is_made=is_made)
         made.see_gradients()
         return made
 
-    def _watch_gradients(self):
-        """Replace attention that is written by hand in whatever is differentiated."""
-        for name in ("grad", "value_and_grad", "vjp"):
-            usual = self._rewriting(getattr(self._jax, name))
-            setattr(self._jax, name, usual)
+    def _in_graphs(self):
+        """Alternatives of what the program writes itself: pairs of a kind and a setting."""
+        return [
+            (item["kind"], item["value"])
+            for item in self._chosen
+            if item["where"] == BY_HAND
+        ]
 
-    def _rewriting(self, usual):
+    def _watch_gradients(self):
+        """Replace what is written by hand in whatever is differentiated."""
+        for name in ("grad", "value_and_grad"):
+            usual = getattr(self._jax, name)
+            setattr(self._jax, name, self._rewriting(usual, _argnums_of))
+        usual = self._rewriting(self._jax.vjp, lambda args, options: None)
+        self._jax.vjp = usual
+
+    def _rewriting(self, usual, argnums_of):
         @functools.wraps(usual)
         def differentiate(fun, *args, **options):
-            return usual(self._fused(fun), *args, **options)
+            argnums = argnums_of(args, options)
+            return usual(self._rewritten(fun, argnums), *args, **options)
 
         return differentiate
 
-    def _fused(self, function):
-        rewritten = Rewriter(self._jax, self._fusions)(function)
+    def _rewritten(self, function, argnums):
+        rewriter = Rewriter(self._jax, self._replacements)
+        made = rewriter(function, argnums)
 
         @functools.wraps(function)
-        def fused(*args, **options):
-            call = rewritten if self._is_on else function
+        def rewritten(*args, **options):
+            call = made if self._is_on else function
             return call(*args, **options)
 
-        return fused
+        return rewritten
 
-    def _fusions(self, graph):
-        """The fused calls that can be made in a graph, as of `Rewriter`."""
+    def _replacements(self, graph):
+        """What replaces operations of a graph, as of `Rewriter`."""
+        find = {
+            "attention": self._attentions,
+            "lookup": self._lookups,
+            "loss": self._losses,
+        }
         found = {}
-        for node in graph.nodes:
-            attention = by_hand.find(self._jax, node)
-            if attention is not None:
-                self._note_by_hand(node, attention)
-                how = "xla" if SetAside.is_on() else "cudnn"
-                attend = functools.partial(self._attend, implementation=how)
-                found[id(node)] = by_hand.replacement(self._jax, attention, attend)
+        for kind, value in self._in_graphs():
+            for node, replacements, options in find[kind](graph, value):
+                found.update(replacements)
+                self._is_made_aside |= SetAside.is_on()
+                where = guarded(lambda: _place_of(node)) or ""
+                self._note(kind, where, BY_HAND, options=options)
         return found
 
-    def _note_by_hand(self, node, attention):
-        frames = guarded(lambda: jax_private.frames_of(node.eqn)) or []
-        own = (frame for frame in frames if is_own(frame[0]))
-        path, line = next(own, ("", 0))
-        where = "%s:%d" % (_shown(os.path.abspath(path)), line) if path else ""
-        options = guarded(lambda: by_hand.described(self._jax, attention)) or ""
-        self._note("attention", where, BY_HAND, options=options)
+    def _attentions(self, graph, _):
+        how = "xla" if SetAside.is_on() else "cudnn"
+        attend = functools.partial(self._attend, implementation=how)
+        for node in graph.nodes:
+            found = by_hand.find(self._jax, node)
+            if found is not None:
+                made = by_hand.replacement(self._jax, found, attend)
+                options = guarded(lambda: by_hand.described(self._jax, found)) or ""
+                yield node, {id(node): made}, options
+
+    def _lookups(self, graph, how):
+        small = lookups.LEAST_ROWS_SMALL
+        least = small if SetAside.is_on() else lookups.LEAST_ROWS
+        for node in graph.nodes:
+            found = lookups.find(self._jax, node, how, least)
+            if found is not None:
+                yield node, {id(node): found}, ""
+
+    def _losses(self, graph, count):
+        small = chunks.LEAST_WORDS_SMALL
+        least = small if SetAside.is_on() else chunks.LEAST_WORDS
+        found = chunks.find(self._jax, graph, int(count), self._usual_checkpoint, least)
+        for product, replacements in found:
+            yield product, replacements, ""
 
     def _note(self, kind, where, now, length=0, options=""):
         """Note a call site; what pgle itself traces has none."""
@@ -157,6 +201,9 @@ class Alternatives:
             unroll = _unroll_of(args, options)
             length = guarded(lambda: self._length_of(args, options)) or 0
             value = self._value("unroll", str(unroll), length)
+            policy = self._values.get(("checkpoint", self._here()))
+            if policy and self._is_on:
+                args, options = self._checkpointed(args, options, policy)
             if value:
                 args, more = args[:_POSITION_OF_UNROLL], args[_POSITION_OF_UNROLL + 1 :]
                 options.update(zip(_AFTER_UNROLL, more), unroll=int(value))
@@ -214,13 +261,41 @@ class Alternatives:
         leaves = self._jax.tree_util.tree_leaves(xs)
         return int(leaves[0].shape[0])
 
+    def _checkpointed(self, args, options, policy):
+        """Arguments of a scan whose body computes values again for gradients."""
+        keeps = getattr(self._jax.checkpoint_policies, policy)
+        wrap = self._usual_checkpoint
+        if args:
+            body = wrap(args[0], prevent_cse=False, policy=keeps)
+            return (body, *args[1:]), options
+        body = wrap(options["f"], prevent_cse=False, policy=keeps)
+        return args, dict(options, f=body)
+
+    def _here(self):
+        """Where the program calls; None if it cannot be said."""
+        return guarded(lambda: _place_of_call(os.path.dirname(self._jax.__file__)))
+
     def _value(self, kind, now, length=0):
         """The setting to use at this call site in place of `now`; None: as it is."""
-        where = guarded(lambda: _place_of_call(os.path.dirname(self._jax.__file__)))
+        where = self._here()
         if not where:
             return None
         self._note(kind, where, now or "", length)
         return self._values.get((kind, where)) if self._is_on else None
+
+
+def _argnums_of(args, options):
+    """Places of the arguments that `jax.grad` is to differentiate."""
+    given = args[0] if args else options.get("argnums", 0)
+    return (given,) if isinstance(given, int) else tuple(given)
+
+
+def _place_of(node):
+    """The line of the program's own code that makes an operation; empty if none does."""
+    frames = jax_private.frames_of(node.eqn)
+    own = (frame for frame in frames if is_own(frame[0]))
+    path, line = next(own, ("", 0))
+    return "%s:%d" % (_shown(os.path.abspath(path)), line) if path else ""
 
 
 def _unroll_of(args, options):

@@ -19,13 +19,15 @@ REBUILT = ("scan", "checkpoint", "remat2", "remat")
 class Value:
     """A value of a traced function."""
 
-    __slots__ = ("aval", "constant", "inner", "node")
+    __slots__ = ("aval", "constant", "inner", "moves", "node")
 
     def __init__(self, aval, node=None, constant=None):
         self.aval = aval
         self.node = node  # that makes it; None: an argument, a constant
         self.constant = constant  # None: not known
         self.inner = None  # the same in a function with a derivative of its own
+        # whether it depends on what is differentiated
+        self.moves = node is not None and node.moves and _is_number(aval)
 
     @property
     def shape(self):
@@ -53,14 +55,31 @@ class Value:
 class Node:
     """An operation."""
 
-    __slots__ = ("eqn", "ins", "name", "outs", "params")
+    __slots__ = ("eqn", "ins", "moves", "name", "outs", "params")
 
     def __init__(self, eqn, ins):
         self.eqn = eqn
         self.name = eqn.primitive.name
         self.params = eqn.params
         self.ins = ins
+        self.moves = self.name != "stop_gradient" and any(one.moves for one in ins)
         self.outs = [Value(var.aval, self) for var in eqn.outvars]
+
+    def bound(self, taken, **settings):
+        """Its results of other operands, and with other settings."""
+        primitive = self.eqn.primitive
+        given = primitive.get_bind_params({**self.params, **settings})
+        functions = ()
+        if isinstance(given, tuple):  # before jax 0.8
+            functions, given = given
+        with jax_private.as_traced(self.eqn):
+            made = primitive.bind(*functions, *taken, **given)
+        return list(made) if primitive.multiple_results else [made]
+
+
+def _is_number(aval):
+    """Whether a value is of floating-point numbers, which alone can be differentiated."""
+    return "float" in str(getattr(aval, "dtype", ""))
 
 
 class Graph:
@@ -135,7 +154,7 @@ def constant_of(jax, value):
     if any(one is None for one in taken):
         return None
     with SetAside(), jax.ensure_compile_time_eval():
-        value.constant = _bind(node, taken)[0]
+        value.constant = node.bound(taken)[0]
     return value.constant
 
 
@@ -165,6 +184,10 @@ class _Arrays:
         """They alone."""
         return [self._leaves[at] for at in self._places]
 
+    def of(self, marks):
+        """Of marks, one for each leaf, those of the arrays."""
+        return [marks[at] for at in self._places]
+
     def filled(self, arrays):
         """All leaves, with others in their places."""
         leaves = list(self._leaves)
@@ -173,20 +196,21 @@ class _Arrays:
         return leaves
 
 
+def _moving(jax, args, options, argnums):
+    """Whether each leaf of some arguments belongs to one that is differentiated."""
+    count = len(args)
+    places = range(count) if argnums is None else argnums
+    places = {place % count for place in places if count}
+    found = []
+    for place, arg in enumerate(args):
+        found += [place in places for _ in jax.tree_util.tree_leaves(arg)]
+    found += [False for _ in jax.tree_util.tree_leaves(options)]
+    return found
+
+
 def _inner_of(node):
     """The function within an operation that is rewritten; None if there is none."""
     return node.params.get("jaxpr") if node.name in REBUILT else None
-
-
-def _bind(node, taken, params=None):
-    primitive = node.eqn.primitive
-    given = primitive.get_bind_params(params or node.params)
-    functions = ()
-    if isinstance(given, tuple):  # before jax 0.8
-        functions, given = given
-    with jax_private.as_traced(node.eqn):
-        made = primitive.bind(*functions, *taken, **given)
-    return list(made) if primitive.multiple_results else [made]
 
 
 class Replacement:
@@ -214,13 +238,18 @@ class Rewriter:
         self._find = find
         self.replaced = 0  # operations
 
-    def __call__(self, function):
-        """A function that computes the same with operations replaced."""
+    def __call__(self, function, argnums=None):
+        """A function that computes the same with operations replaced.
+
+        Args:
+            argnums: places of the arguments that are differentiated; None: all.
+        """
         jax = self._jax
 
         def rewritten(*args, **options):
             leaves, structure = jax.tree_util.tree_flatten((args, options))
             taken = _Arrays(leaves)
+            moving = _moving(jax, args, options, argnums)
             results = []
 
             def flat(*arrays):
@@ -229,15 +258,20 @@ class Rewriter:
                 results[:] = [tree, _Arrays(found)]
                 return results[1].arrays
 
-            made = self.evaluate(jax.make_jaxpr(flat)(*taken.arrays), taken.arrays)
+            closed = jax.make_jaxpr(flat)(*taken.arrays)
+            made = self.evaluate(closed, taken.arrays, moving=taken.of(moving))
             tree, found = results
             return tree.unflatten(found.filled(made))
 
         return rewritten
 
-    def evaluate(self, closed, args, constants=()):
-        """The results of a traced function; `constants`: what is known of its first arguments."""
+    def evaluate(self, closed, args, constants=(), moving=()):
+        """The results of a traced function; `constants`: what is known of its first arguments;
+        `moving`: whether each depends on what is differentiated.
+        """
         taken = [Value(var.aval) for var in closed.jaxpr.invars]
+        for value, moves in zip(taken, moving):
+            value.moves = moves and _is_number(value.aval)
         for value, constant in zip(taken, constants):
             value.constant = constant
         held = _constants(closed)
@@ -272,31 +306,54 @@ class Rewriter:
                 replacement = None
             needed = node.ins if replacement is None else replacement.needs
             wanted.update(map(id, needed))
-            planned.append((node, replacement))
-        return planned[::-1]
+            planned.append((node, replacement, needed))
+        return _in_order(planned[::-1], given)
 
     def _made(self, node, taken):
         """An operation's results, with those within it replaced."""
         inner = _inner_of(node)
         if inner is None:
-            return _bind(node, taken)
+            return node.bound(taken)
         is_closed = hasattr(inner, "consts")
         core = importlib.import_module("jax.extend.core")
         closed = inner if is_closed else core.ClosedJaxpr(inner, ())
         held = node.ins[: node.params.get("num_consts", 0)]
         constants = [constant_of(self._jax, one) for one in held]
+        moving = [one.moves for one in node.ins]
         shapes = [_shape(self._jax, var.aval) for var in closed.jaxpr.invars]
         before = self.replaced
         rewritten = self._jax.make_jaxpr(
-            lambda *args: self.evaluate(closed, args, constants)
+            lambda *args: self.evaluate(closed, args, constants, moving)
         )(*shapes)
         if self.replaced == before:
-            return _bind(node, taken)
+            return node.bound(taken)
         if is_closed:
-            return _bind(node, taken, dict(node.params, jaxpr=rewritten))
+            return node.bound(taken, jaxpr=rewritten)
         # The function of a checkpoint holds no constants, so it is given them.
         new = jax_private.without_constants(rewritten.jaxpr)
-        return _bind(node, [*rewritten.consts, *taken], dict(node.params, jaxpr=new))
+        return node.bound([*rewritten.consts, *taken], jaxpr=new)
+
+
+def _in_order(planned, given):
+    """Operations after all that they need: some replacements need more than what they replace."""
+    there = set(given)
+    made = set()
+    for node, _, _ in planned:
+        made.update(map(id, node.outs))
+    found = []
+    while planned:
+        later = []
+        for item in planned:
+            node, replacement, needed = item
+            if any(id(one) in made and id(one) not in there for one in needed):
+                later.append(item)
+                continue
+            there.update(map(id, node.outs))
+            found.append((node, replacement))
+        if len(later) == len(planned):
+            raise ValueError("replacements need one another")
+        planned = later
+    return found
 
 
 def _shape(jax, aval):
@@ -330,6 +387,6 @@ def _is_rounded(node):
 def _rounded(jax, node, bits):
     def make(read):
         taken = [jax.lax.reduce_precision(read(value), *bits) for value in node.ins]
-        return _bind(node, taken)
+        return node.bound(taken)
 
     return Replacement(node.ins, make)

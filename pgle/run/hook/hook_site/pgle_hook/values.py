@@ -44,13 +44,15 @@ class Values:
         note: gets the result: ``difference``, ``tolerance``, ``sizes``, ``compared``; or ``why``
             there is none.
         precision: what products are rounded to by an alternative; empty: nothing.
+        is_made: whether the alternatives were made in what was traced aside.
     """
 
-    def __init__(self, jax, use, note, precision=""):
+    def __init__(self, jax, use, note, precision="", is_made=lambda: True):
         self._jax = jax
         self._use = use
         self._note = note
         self._precision = precision
+        self._is_made = is_made
         self._seen = None  # losses and gradients of a trace; None: nobody asks for them
 
     def watch(self, function):
@@ -128,6 +130,8 @@ class Values:
                 return {"why": "%s: %s" % (type(error).__name__, text)}
             finally:
                 self._use(True)
+        if not self._is_made():
+            return {"why": "the change is not found in it at a small size"}
         return self._judged(step, before, nudged, after)
 
     def _with_noise(self, step, values):

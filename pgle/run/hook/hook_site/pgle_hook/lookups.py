@@ -1,0 +1,102 @@
+"""Rows of a table that is differentiated, as words of an embedding: their gradient adds rows by
+index, a scatter. It can be a product with one-hot rows, or add rows in the order of their indices.
+"""
+
+import importlib
+
+from pgle_hook.rewrite import Replacement, constant_of
+
+ONE_HOT = "one_hot"
+SORTED = "sorted"
+LEAST_ROWS = 1024  # of a table; fewer are positions, types or experts
+LEAST_ROWS_SMALL = 2  # the same at a small size
+MOST_ONE_HOT = 1 << 18
+"""Rows of a table. The one-hot rows of 4,096 tokens with as many words take 2 GiB in bf16."""
+
+_KEPT = ("convert_element_type", "sharding_constraint", "copy")
+_MODES = ("PROMISE_IN_BOUNDS", "FILL_OR_DROP")  # no index stands for another row
+
+
+def find(jax, node, how, least_rows=LEAST_ROWS):
+    """What looks up rows in place of this node, with another gradient; None if it is no lookup of
+    rows in an argument that is differentiated.
+
+    Args:
+        how: `ONE_HOT` or `SORTED`.
+    """
+    if node.name != "gather" or not _takes_rows(node):
+        return None
+    table, ids = node.ins
+    rows = table.shape[0]
+    if rows < least_rows or (how == ONE_HOT and rows > MOST_ONE_HOT):
+        return None
+    if not table.moves or not _is_argument(table):
+        return None
+    if constant_of(jax, ids) is not None:
+        return None
+    gradient = _of_one_hot if how == ONE_HOT else _of_sorted
+    lookup = _lookup(jax, node, gradient)
+    return Replacement(node.ins, lambda read: [lookup(read(table), read(ids))])
+
+
+def _takes_rows(node):
+    """Whether it takes whole rows of a table of numbers by their indices."""
+    table, ids = node.ins
+    numbers = node.params["dimension_numbers"]
+    if len(table.shape) != 2 or "float" not in str(table.dtype):
+        return False
+    if ids.shape[-1:] != (1,) or node.outs[0].shape != (
+        *ids.shape[:-1],
+        table.shape[1],
+    ):
+        return False
+    is_plain = (
+        tuple(numbers.start_index_map) == tuple(numbers.collapsed_slice_dims) == (0,)
+    )
+    takes_row = tuple(node.params["slice_sizes"]) == (1, table.shape[1])
+    has_mode = any(mode in str(node.params["mode"]) for mode in _MODES)
+    return is_plain and takes_row and has_mode
+
+
+def _is_argument(value):
+    """Whether a value is an argument, perhaps as another type."""
+    node = value.made_by(*_KEPT)
+    while node is not None:
+        value = node.ins[0]
+        node = value.made_by(*_KEPT)
+    return value.seen().node is None and value.seen().constant is None
+
+
+def _lookup(jax, node, gradient):
+    """The same rows, with another function for their gradient."""
+
+    @jax.custom_vjp
+    def lookup(table, ids):
+        return node.bound([table, ids])[0]
+
+    def forward(table, ids):
+        return lookup(table, ids), (table, ids)
+
+    def backward(kept, given):
+        table, ids = kept
+        np = importlib.import_module("numpy")
+        nothing = np.zeros(ids.shape, jax.dtypes.float0)
+        return gradient(jax, ids[..., 0], given, table), nothing
+
+    lookup.defvjp(forward, backward)
+    return lookup
+
+
+def _of_one_hot(jax, ids, given, table):
+    """A product of one-hot rows with the gradient of what was looked up."""
+    hot = jax.nn.one_hot(ids, table.shape[0], dtype=given.dtype)
+    return jax.numpy.einsum("...v,...d->vd", hot, given).astype(table.dtype)
+
+
+def _of_sorted(jax, ids, given, table):
+    """Rows added in the order of their indices."""
+    ids = ids.reshape(-1)
+    order = jax.numpy.argsort(ids)
+    rows = given.reshape(-1, table.shape[1])[order].astype(table.dtype)
+    zeros = jax.numpy.zeros_like(table)
+    return zeros.at[ids[order]].add(rows, indices_are_sorted=True)

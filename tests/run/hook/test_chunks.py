@@ -1,0 +1,225 @@
+"""Losses over a large vocabulary: which are computed in chunks of tokens, and which must not be."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pgle.run.hook import HOOK_SITE
+
+B, T, D, V = 2, 48, 8, 40
+COUNT = 4  # chunks
+QUICK = "jax_disable_most_optimizations"  # the programs are compiled to run once
+Loss = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sys, "path", [*sys.path, str(HOOK_SITE)])
+    jax.config.update(QUICK, True)
+    yield
+    jax.config.update(QUICK, False)
+
+
+def chunked(loss: Loss) -> Loss:
+    """The loss with what can be computed in chunks."""
+    chunks = importlib.import_module("pgle_hook.chunks")
+    rewrite = importlib.import_module("pgle_hook.rewrite")
+
+    def find(graph: Any) -> dict[int, Any]:
+        found: dict[int, Any] = {}
+        for _, made in chunks.find(jax, graph, COUNT, jax.checkpoint, V):
+            found.update(made)
+        return found
+
+    rewritten: Loss = rewrite.Rewriter(jax, find)(loss)
+    return rewritten
+
+
+def operands(tokens: int = T) -> list[Any]:
+    """Activations, a table and labels."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(B, tokens, D))
+    table = random.normal(size=(D, V))
+    labels = random.integers(0, V, size=(B, tokens))
+    return [jnp.asarray(x, jnp.float32), jnp.asarray(table, jnp.float32), labels]
+
+
+def largest(function: Loss, *args: Any) -> int:
+    """Elements of the largest array that a function makes."""
+    values = importlib.import_module("pgle_hook.values")
+    made = values._arrays_in(jax.make_jaxpr(function)(*args).jaxpr)
+    return max(int(np.prod(one.shape)) for one in made)
+
+
+def taken(logits: Any, labels: Any) -> Any:
+    return jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+
+
+def log_softmax(x: Any, table: Any, labels: Any) -> Any:
+    return -taken(jax.nn.log_softmax(x @ table), labels).mean()
+
+
+def logsumexp(x: Any, table: Any, labels: Any) -> Any:
+    logits = jnp.einsum("btd,dv->btv", x, table)
+    return (jax.nn.logsumexp(logits, -1) - taken(logits, labels)).mean()
+
+
+def one_hot(x: Any, table: Any, labels: Any) -> Any:
+    hot = jax.nn.one_hot(labels, V)
+    return -(hot * jax.nn.log_softmax(x @ table)).sum(-1).mean()
+
+
+def summed_at_once(x: Any, table: Any, labels: Any) -> Any:
+    hot = jax.nn.one_hot(labels, V)
+    return -jnp.sum(hot * jax.nn.log_softmax(x @ table)) / labels.size
+
+
+def as_optax(x: Any, table: Any, labels: Any) -> Any:
+    logits = x @ table
+    logits -= jax.lax.stop_gradient(logits.max(-1, keepdims=True))
+    return (jnp.log(jnp.exp(logits).sum(-1)) - taken(logits, labels)).mean()
+
+
+def by_table_of_words(x: Any, table: Any, labels: Any) -> Any:
+    return log_softmax(x, table.T.T, labels)
+
+
+def capped_and_smoothed(x: Any, table: Any, labels: Any) -> Any:
+    chances = jax.nn.log_softmax(30 * jnp.tanh(x @ table / 30))
+    return -(0.9 * taken(chances, labels) + 0.1 * chances.mean(-1)).mean()
+
+
+def weighted(x: Any, table: Any, labels: Any) -> Any:
+    logits = x @ table
+    total = jax.nn.logsumexp(logits, -1)
+    losses = total - taken(logits, labels) + 1e-4 * total**2
+    return (losses * (labels > 3)).sum() / (labels > 3).sum()
+
+
+def in_rows(x: Any, table: Any, labels: Any) -> Any:
+    return log_softmax(x.reshape(-1, D), table, labels.reshape(-1))
+
+
+def by_counting(x: Any, table: Any, labels: Any) -> Any:
+    chances = jax.nn.log_softmax(x.reshape(-1, D) @ table)
+    return -chances[jnp.arange(labels.size), labels.reshape(-1)].mean()
+
+
+LOSSES = [
+    log_softmax,
+    logsumexp,
+    one_hot,
+    summed_at_once,
+    as_optax,
+    by_table_of_words,
+    capped_and_smoothed,
+    weighted,
+    in_rows,
+    by_counting,
+]
+
+
+ALL = [(loss, T) for loss in LOSSES]
+
+
+@pytest.mark.parametrize(
+    ("loss", "tokens"), [*ALL, (log_softmax, T - 1), (by_counting, T - 1)]
+)
+def test_a_loss_in_chunks_is_equal_and_never_makes_all_logits(
+    loss: Loss, tokens: int
+) -> None:
+    args = operands(tokens)
+    differentiate = partial(jax.value_and_grad, argnums=(0, 1))
+    other = chunked(loss)
+    assert largest(differentiate(loss), *args) >= B * tokens * V
+    assert largest(differentiate(other), *args) <= B * T // COUNT * V
+    both = jax.jit(
+        lambda *args: (differentiate(loss)(*args), differentiate(other)(*args))
+    )
+    before, after = map(jax.tree.leaves, both(*args))
+    for one, two in zip(before, after, strict=True):
+        # sums of f32 in another order
+        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+
+
+def test_a_loss_within_a_checkpoint_is_computed_in_chunks() -> None:
+    args = operands()
+    other = chunked(jax.checkpoint(log_softmax))
+    assert largest(jax.grad(other), *args) < B * T * V
+    before, after = jax.jit(lambda *args: (log_softmax(*args), other(*args)))(*args)
+    np.testing.assert_allclose(after, before, rtol=1e-6)
+
+
+# What needs the logits of all tokens.
+
+
+def returned(x: Any, table: Any, labels: Any) -> Any:
+    logits = x @ table
+    return taken(jax.nn.log_softmax(logits), labels).mean(), logits
+
+
+def used_twice(x: Any, table: Any, labels: Any) -> Any:
+    logits = x @ table
+    loss = (jax.nn.logsumexp(logits, -1) - taken(logits, labels)).mean()
+    return loss + 1e-3 * jnp.square(logits.mean((0, 1))).sum()
+
+
+def over_tokens(x: Any, table: Any, labels: Any) -> Any:
+    return -taken(jax.nn.log_softmax(x @ table, axis=1), labels).mean()
+
+
+def shifted(x: Any, table: Any, labels: Any) -> Any:
+    return -taken(jax.nn.log_softmax((x @ table)[:, :-1]), labels[:, 1:]).mean()
+
+
+def normalised_over_tokens(x: Any, table: Any, labels: Any) -> Any:
+    logits = x @ table
+    return taken(logits / logits.sum(), labels).mean()
+
+
+def second_product(x: Any, table: Any, labels: Any) -> Any:
+    return jnp.square(jax.nn.softmax(x @ table) @ table.T).mean() + labels.sum()
+
+
+def no_table(x: Any, table: Any, labels: Any) -> Any:
+    keys = jnp.broadcast_to(table, (B, D, V))
+    return -taken(jax.nn.log_softmax(x @ keys), labels).mean()
+
+
+def few_words(x: Any, table: Any, labels: Any) -> Any:
+    return log_softmax(x, table[:, :-1], jnp.minimum(labels, V - 2))
+
+
+def of_other_tokens(x: Any, table: Any, labels: Any) -> Any:
+    chances = jax.nn.log_softmax(x.reshape(-1, D) @ table)
+    others = jnp.arange(labels.size)[::-1]
+    return -chances[others, labels.reshape(-1)].mean()
+
+
+NEAR_MISSES = [
+    returned,
+    used_twice,
+    over_tokens,
+    shifted,
+    normalised_over_tokens,
+    second_product,
+    no_table,
+    few_words,
+    of_other_tokens,
+]
+
+
+@pytest.mark.parametrize("loss", NEAR_MISSES, ids=lambda loss: loss.__name__)
+def test_a_near_miss_is_left_alone(loss: Loss) -> None:
+    args = operands()
+    trace = lambda function: str(jax.make_jaxpr(function)(*args))
+    assert "scan" not in trace(chunked(loss))
