@@ -118,9 +118,16 @@ def in_words(us: float) -> str:
     return f"{us / 1e3:.3g} ms" if us < 1e6 else f"{us / 1e6:.3g} s"
 
 
-def in_percent(share: float) -> str:
+def in_percent(share: float, decimals: int = 1) -> str:
     """A share of 0 to 1 as ``28.0 %``."""
-    return f"{share * 100:.1f} %"
+    minus = "−" if share < 0 else ""
+    return f"{minus}{abs(share) * 100:,.{decimals}f} %"
+
+
+def as_change(share: float, decimals: int = 1) -> str:
+    """A share with its sign as ``−7.8 %`` or ``+0.0 %``."""
+    plus = "" if share < 0 else "+"
+    return f"{plus}{in_percent(share, decimals)}"
 
 
 def some(names: Iterable[str], most: int) -> str:

@@ -321,11 +321,12 @@ def _markdown(seen: Sequence[Compared]) -> Iterator[str]:
 def _summary(found: Snapshot) -> str:
     """A step in one line."""
     from pgle.account.snapshot import exposed_us
+    from pgle.errors import in_percent
 
     share = exposed_us(found) / found.step_us if found.step_us else 0.0
     return (
         f"{found.module} on {found.devices} × {found.target}: {found.step_us / 1e3:.2f} ms "
-        f"(estimated), {share:.1%} of it exposed communication"
+        f"(estimated), {in_percent(share)} of it exposed communication"
     )
 
 

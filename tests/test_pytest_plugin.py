@@ -103,7 +103,7 @@ def test_a_changed_step_fails_and_says_what_changed(
     found.stdout.fnmatch_lines(
         [
             "pgle: the step is not as in pgle_baselines/*test_step.json",
-            "  step: 1.00 ms → 1.10 ms  (+10.0%)",
+            "  step: 1.00 ms → 1.10 ms  (+10.0 %)",
             "If that is meant: pytest --pgle --pgle-update",
         ]
     )
@@ -118,7 +118,7 @@ def test_a_changed_step_is_a_table_for_the_reviewer(
     found.assert_outcomes(passed=2)
     text = Path("change.md").read_text("utf-8")
     assert text.startswith("### pgle: 1 of 1 steps changed\n")
-    assert "| step | 1.00 ms | 1.10 ms | +10.0% |" in text
+    assert "| step | 1.00 ms | 1.10 ms | +10.0 % |" in text
 
 
 ON_WORKERS = """
@@ -142,7 +142,7 @@ def test_workers_of_xdist_report_what_changed(
     found.assert_outcomes(passed=2)
     text = Path("change.md").read_text("utf-8")
     assert text.startswith("### pgle: 1 of 1 steps changed\n")
-    assert "| step | 1.00 ms | 1.10 ms | +10.0% |" in text
+    assert "| step | 1.00 ms | 1.10 ms | +10.0 % |" in text
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from pgle.account.value import (
     Basis,
+    ContentionLoss,
     Opportunity,
     OpportunityKind,
     Place,
@@ -17,6 +18,7 @@ from pgle.account.value import (
     StepPart,
 )
 from pgle.account.way import BY_ADVISE
+from pgle.costs.measure.contention import Contention
 from pgle.next import Next
 from pgle.schedule.simulate import Breakdown
 
@@ -52,6 +54,18 @@ def bounds_of(
         best_order_us=best_order_us,
         without_communication_us=parts.step_us - exposed_us - contended_us,
         without_copies_us=parts.step_us - parts.exposed_copy_us,
+    )
+
+
+def loss_by(found: Contention, us: float) -> ContentionLoss | None:
+    """What a step loses to contention, with the factors; None if nothing."""
+    if us <= 0:
+        return None
+    return ContentionLoss(
+        us=us,
+        product=found.likely.product,
+        other=found.likely.other,
+        launches=found.samples,
     )
 
 

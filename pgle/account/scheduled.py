@@ -12,6 +12,7 @@ from pgle.account.levers import find_levers
 from pgle.account.pieces import (
     PlacedCollective,
     bounds_of,
+    loss_by,
     parts_of,
     reach_of_flags_us,
     search_for_flags,
@@ -111,15 +112,7 @@ def account_of_schedule(
 
 def contention_of(prediction: Prediction) -> ContentionLoss | None:
     """What a predicted step loses to contention; None if nothing."""
-    if not prediction.contended_us:
-        return None
-    found = prediction.contention
-    return ContentionLoss(
-        us=prediction.contended_us,
-        product=found.likely.product,
-        other=found.likely.other,
-        launches=found.samples,
-    )
+    return loss_by(prediction.contention, prediction.contended_us)
 
 
 def _in_reach(item: Placement) -> PlacedCollective:

@@ -14,7 +14,7 @@ from math import prod
 import msgspec
 
 from pgle.account.value import LEAST_WORTH, StepPart
-from pgle.errors import UserError
+from pgle.errors import UserError, as_change
 from pgle.schedule.launch_order import launch_order
 from pgle.xla.async_opcodes import is_done
 from pgle.xla.async_pairs import result_shape
@@ -165,4 +165,4 @@ def _mib(count: float) -> str:
 
 
 def _relative(before: float, after: float) -> str:
-    return f"{after / before - 1:+.1%}" if before else "new"
+    return as_change(after / before - 1) if before else "new"

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from pgle.account.levers import find_levers
 from pgle.account.pieces import (
     PlacedCollective,
     bounds_of,
+    loss_by,
     parts_of,
     reach_of_flags_us,
     search_for_flags,
@@ -18,6 +21,7 @@ from pgle.account.step_costs import StepCosts
 from pgle.account.value import (
     Account,
     Basis,
+    ContentionLoss,
     Opportunity,
     OpportunityKind,
     Place,
@@ -25,16 +29,21 @@ from pgle.account.value import (
     StepBounds,
     StepPart,
     TimedSteps,
+    UnreadWork,
     in_order,
 )
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.findings import StepFinding
+from pgle.analyze.layers import MeasuredInstruction
 from pgle.analyze.rules import RULES
 from pgle.analyze.unread import find_unread
 from pgle.analyze.window import RowGroup
+from pgle.costs.measure.contention import lost_us, with_assumed
 from pgle.errors import in_words
 from pgle.next import Next
+from pgle.xla.hlo.module import Module
+from pgle.xla.matrix_products import is_product
 from pgle.xla.targets import Hardware
 
 
@@ -110,10 +119,9 @@ def account_of_trace(
     found = {item.kind for item in others}
     idle = _between_steps(step, basis) if OpportunityKind.INPUT not in found else ()
     schedule = () if is_searched else _of_schedule(step, basis, search)
-    unread = None
-    if step.module is None:
-        unread = find_unread(step.compute, step.step_us)
     base = StepBase.ALONE if step.measures_alone else StepBase.TRACED
+    contention = _contention(step)
+    parts = parts_of(step.breakdown, step.breakdown.other_us)
     return Account(
         module=step.costs.program.key.name,
         base=base,
@@ -121,24 +129,49 @@ def account_of_trace(
         least_us=step.step_us,
         most_us=step.step_us,
         basis=basis,
-        parts=parts_of(step.breakdown, step.breakdown.other_us),
-        bounds=_bounds(step),
+        parts=parts,
+        bounds=_bounds(step, contention),
         opportunities=in_order((*levers, *others, *idle, *schedule)),
         timed=timed,
-        unread=unread,
+        unread=_unread(step),
+        contention=contention,
     )
 
 
-def _bounds(step: MeasuredStep) -> StepBounds:
-    """What the step could come to; contention is known where its schedule is."""
+def _unread(step: MeasuredStep) -> UnreadWork | None:
+    """Work that only HLO prices; None if it was read."""
+    if step.module is not None:
+        return None
+    return find_unread(step.compute, step.step_us)
+
+
+def _bounds(step: MeasuredStep, contention: ContentionLoss | None) -> StepBounds:
+    """What the step could come to; contention is known where its HLO is."""
     overlap = step.overlap
     hideable_us = 0.0 if overlap is None else overlap.hideable_us
-    contended_us = 0.0 if overlap is None else overlap.predicted.contended_us
     return bounds_of(
         step.breakdown,
         best_order_us=step.step_us - hideable_us,
-        contended_us=contended_us,
+        contended_us=0.0 if contention is None else contention.us,
     )
+
+
+def _contention(step: MeasuredStep) -> ContentionLoss | None:
+    """What the recorded kernels lost to collectives; None if nothing, or without HLO."""
+    module, measured = step.module, step.costs.contention
+    if module is None or measured is None or not measured.beside:
+        return None
+    found = with_assumed(measured)
+    shares = measured.beside
+    ran = [item for item in step.compute if item.name in shares]
+    overlapped_us = np.array([item.us * shares[item.name] for item in ran])
+    products = np.array([_multiplies(module, item) for item in ran], bool)
+    us = lost_us(overlapped_us, products, found.likely)
+    return loss_by(found, us)
+
+
+def _multiplies(module: Module, item: MeasuredInstruction) -> bool:
+    return item.instruction is not None and is_product(module, item.instruction)
 
 
 def _of_findings(

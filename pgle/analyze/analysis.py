@@ -315,7 +315,13 @@ def measure_step(
         if module.is_scheduled and hardware is not None and mode != MEASURES_ALONE:
             flags = [flag.word for flag in parse_flags(trace.xla_flags).flags]
             overlap, collectives = find_overlap(
-                module, costs.costs, collectives, hardware, used=used, flags=flags
+                module,
+                costs.costs,
+                collectives,
+                hardware,
+                contention=costs.contention,
+                used=used,
+                flags=flags,
             )
     names = _row_names(trace, naming)
     exposed_us = transfer_exposed_us(windows, naming, arrivals, hidden)

@@ -28,6 +28,7 @@ from pgle.costs.estimate.communication import (
     group_of,
     payload_bytes,
 )
+from pgle.costs.measure.contention import Contention, with_assumed
 from pgle.costs.profile.lookup import LookupTable, Naming, group_of_device
 from pgle.costs.profile.value import Cost, Profile, effective_costs
 from pgle.schedule.placements import Placement, placements
@@ -93,11 +94,17 @@ def find_overlap(
     collectives: Sequence[MeasuredCollective],
     hardware: Hardware,
     *,
+    contention: Contention | None = None,
     used: Profile | None = None,
     flags: Sequence[str] = (),
 ) -> tuple[Overlap, tuple[MeasuredCollective, ...]]:
-    """The schedule that ran, and the collectives with what of them it could hide."""
-    predicted = predict(module, Profile(tuple(costs)), hardware)
+    """The schedule that ran, and the collectives with what of them it could hide.
+
+    Args:
+        contention: that the trace shows; None: no kernel ran next to a collective.
+    """
+    found = None if contention is None else with_assumed(contention)
+    predicted = predict(module, Profile(tuple(costs)), hardware, contention=found)
     names = lhs_names(module)
     placed = placements(module, predicted.timeline, flags)
     judged: dict[str, MeasuredCollective] = {}

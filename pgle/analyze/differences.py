@@ -25,6 +25,7 @@ from pgle.analyze.alike import common_ratio
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.window import RowGroup, StepTime, times_with_pauses
 from pgle.costs.measure.ranks import MatchedBy, match
+from pgle.errors import as_change
 from pgle.schedule.simulate import Breakdown
 from pgle.xla.hlo.module import Instruction, Module
 
@@ -499,7 +500,7 @@ def _compute_row(
         one.part.us for one, two in pairs if _is_compute(one, two) and one is not None
     ]
     whole = sum(ours)
-    note = f"{(ratio - 1) * 100:+.1f} % each".replace("-", "−")
+    note = f"{as_change(ratio - 1)} each"
     name = f"compute, all {len(ours)} instructions"
     return _row(str(RowGroup.COMPUTE), note, whole, whole * ratio, step_us, name=name)
 

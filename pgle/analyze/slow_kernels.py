@@ -15,7 +15,7 @@ from pgle.analyze.findings import (
 from pgle.analyze.layers import MeasuredInstruction, TrainingPhase
 from pgle.costs.estimate.estimate import compute_us
 from pgle.costs.profile.value import has_remat
-from pgle.errors import in_words, many
+from pgle.errors import in_percent, in_words, many
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import Hardware
 
@@ -157,7 +157,7 @@ def rematerialised_for_nothing(step: MeasuredStep) -> Observation | None:
     return Observation(
         us,
         f"{step.percent(us)} of the step computes values again, and the program needs "
-        f"{memory.used_share * 100:.0f} % of the {limit_gib:.3g} GiB that it can have",
+        f"{in_percent(memory.used_share, 0)} of the {limit_gib:.3g} GiB that it can have",
         tuple(rows),
         "keep more: another jax.checkpoint policy, or none",
     )

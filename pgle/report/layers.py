@@ -13,7 +13,7 @@ from pgle.analyze.layers import (
     folded,
     short_source,
 )
-from pgle.errors import cut
+from pgle.errors import cut, in_percent
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Column, Part, Prose, Value, table
@@ -143,4 +143,4 @@ def _type_source(item: Products) -> str:
         return "HLO"
     if named > 0.995:
         return "kernel names"
-    return f"kernel names for {named:.0%}, else the HLO"
+    return f"kernel names for {in_percent(named, 0)}, else the HLO"

@@ -25,7 +25,16 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
-from pgle.errors import LONGEST_LINE, cut, inert, named, one_line, printable, shown
+from pgle.errors import (
+    LONGEST_LINE,
+    cut,
+    in_percent,
+    inert,
+    named,
+    one_line,
+    printable,
+    shown,
+)
 from pgle.next import Next, Sentence
 from pgle.run.process import terminal
 
@@ -499,7 +508,7 @@ class Line:
         """``trial 5 of 20 · best −4.4 % · compiling · 18 s, about 50 s left``."""
         parts: list[str] = []
         if self.total:
-            share = f"{self.done / self.total:.0%}".replace("%", " %")
+            share = in_percent(self.done / self.total, 0)
             counted = f"{self.noun} {self.done} of {self.total}"
             parts.append(counted if self.noun else share)
         if self.best:

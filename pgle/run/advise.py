@@ -464,7 +464,8 @@ def told_of_trials(account: Account, attempts: Sequence[Attempt]) -> Account:
 
 def differing(values: ComparedValues) -> str:
     """How far values are apart, in a clause."""
-    return f"values differ by {values.difference:.2%}, rounding explains {values.tolerance:.2%}"
+    explained = f"rounding explains {in_percent(values.tolerance, 2)}"
+    return f"values differ by {in_percent(values.difference, 2)}, {explained}"
 
 
 def _as(other: Attempt, changes: tuple[Alternative, ...]) -> Attempt:

@@ -32,7 +32,7 @@ from pgle.costs.measure.measured import (
 )
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile
-from pgle.errors import UserError
+from pgle.errors import UserError, in_percent
 from pgle.files import AnyPath, Progress, as_path, read_bytes
 from pgle.next import Next
 from pgle.requests.looks import Analyze, Report
@@ -285,7 +285,8 @@ def _simulated(
     prediction, module = max(found, key=lambda pair: pair[0].step_us)
     trace = repeated(module, prediction.timeline)
     notes = [
-        f"costs {prediction.costs_are}, {prediction.estimated_share:.0%} of the time estimated"
+        f"costs {prediction.costs_are}, "
+        f"{in_percent(prediction.estimated_share, 0)} of the time estimated"
     ]
     if stage is not None:
         notes.append(

@@ -23,7 +23,7 @@ from pgle.costs.profile.coverage import Completion, Coverage, complete_profile, 
 from pgle.costs.profile.files import profile_files, read_profile
 from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Profile
-from pgle.errors import UserError, many
+from pgle.errors import UserError, in_percent, many
 from pgle.files import AnyPath, write_files
 from pgle.requests.profiles import Carry, Complete
 from pgle.run.convert import Written, check_output, write_profiles
@@ -216,8 +216,8 @@ def carried_over(
             left = many(len(carried.left), "instruction")
             note = (
                 "the profile is of another compilation: it has costs for "
-                f"{100 * covered:.0f} % of this module's time. Carried over from "
-                f"{old.module.name} of its run directory: {100 * now:.0f} % ({scaled} "
+                f"{in_percent(covered, 0)} of this module's time. Carried over from "
+                f"{old.module.name} of its run directory: {in_percent(now, 0)} ({scaled} "
                 f"scaled by estimates, {left} without a cost)"
             )
             return replace(carried.profile, warnings=(*given.warnings, note)), note

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from pgle.costs.profile.files import read_profile
-from pgle.errors import UserError, many
+from pgle.errors import UserError, as_change, in_percent, many
 from pgle.masking import kept_text
 from pgle.requests.stages import Stage
 from pgle.run.amd_checks import check_amd_driver, check_amd_gpus
@@ -690,7 +690,7 @@ def links(result: Pipeline) -> tuple[ChainLink, ...]:
     verdict = next((item.verdict for item in result.stages if item.verdict), None)
     compared = result.comparison
     change = (
-        f"{compared.verdict}, {compared.ratio - 1:+.1%}"
+        f"{compared.verdict}, {as_change(compared.ratio - 1)}"
         if compared
         else "; ".join(result.warnings)
     )
@@ -716,7 +716,7 @@ def links(result: Pipeline) -> tuple[ChainLink, ...]:
         "coverage",
         result.covered,
         "XLA will find the costs of this module",
-        f"{time:.1%} of its time",
+        f"{in_percent(time)} of its time",
     )
     use = ChainLink(
         "use",

@@ -19,7 +19,7 @@ from typing import Any, cast
 from attrs import evolve
 
 from pgle.costs.profile.files import read_profile
-from pgle.errors import UserError
+from pgle.errors import UserError, in_percent
 from pgle.files import read_bytes, read_head, sha256
 from pgle.masking import kept_argv
 from pgle.next import Next
@@ -567,8 +567,8 @@ def near_limit(need: int, have: int) -> str:
     if abs(need - have) > NEAR * have:
         return ""
     return (
-        f"{gib(need)} of {gib(have)} are needed, within {NEAR:.0%} of the memory limit: the "
-        "gain may turn, since XLA computes values again to stay below it"
+        f"{gib(need)} of {gib(have)} are needed, within {in_percent(NEAR, 0)} of the memory limit: "
+        "the gain may turn, since XLA computes values again to stay below it"
     )
 
 

@@ -42,7 +42,7 @@ from pgle.costs.profile.coverage import cover, estimate_profile
 from pgle.costs.profile.files import profile_files, read_profile
 from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Profile
-from pgle.errors import UserError, points_into
+from pgle.errors import UserError, as_change, in_percent, points_into
 from pgle.files import AnyPath, check_absent, read_bytes, sha256, write_files
 from pgle.requests.kinds import PROCESSES
 from pgle.run.ask.jaxlib import installed
@@ -864,17 +864,17 @@ def _refusal(proof: Proven) -> str:
     label = proof.scheduled.trial.label
     if proof.in_less is not None and proof.in_less.mean >= 0:
         return (
-            f"{label}: if the job has {LESS:.0%} less memory, the step changes by "
-            f"{proof.in_less.mean:+.1%}"
+            f"{label}: if the job has {in_percent(LESS, 0)} less memory, the step changes by "
+            f"{as_change(proof.in_less.mean)}"
         )
     if proof.control is not None and proof.control.other is not None:
         sides = (proof.control.first, proof.control.other)
-        changes = " or ".join(f"{-side.share:+.1%}" for side in sides)
+        changes = " or ".join(as_change(-side.share) for side in sides)
         if proof.control.answer.share < LEAST_SAVED:
             return f"{label}: it depends on what autotuning picks, the step changes by {changes}"
     won = f"{proof.judged.won} of {proof.judged.of} variations of the costs"
     return (
-        f"{label}: compiled whole, the step changes by {proof.change:+.2%} and is shorter "
+        f"{label}: compiled whole, the step changes by {as_change(proof.change, 2)} and is shorter "
         f"in {won} only"
     )
 
@@ -890,7 +890,7 @@ def _warnings(
         return lines
     before, after = pgle.trial.temp_bytes, proof.scheduled.trial.temp_bytes
     if before and after and after > 1.05 * before:
-        lines.append(f"temporary memory grows by {after / before - 1:.0%}")
+        lines.append(f"temporary memory grows by {in_percent(after / before - 1, 0)}")
     if not proof.agrees:
         lines.append(
             "trials end at the schedule; compiled to the end, the step differs by "

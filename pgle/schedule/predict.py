@@ -34,6 +34,7 @@ from pgle.costs.measure.contention import (
     LaunchGaps,
     contention_of,
     launch_of,
+    lost_us,
 )
 from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Cost, Origin, Profile, effective_costs
@@ -760,8 +761,7 @@ def contended_us(timeline: Timeline, slower: Factors) -> float:
     """How much compute a schedule loses to the collectives that run at the same time.
 
     Returns:
-        Microseconds of a step: in the time that a kernel shares with a collective it gets done a
-        part of its work.
+        Microseconds of a step.
     """
     compute = timeline.stream == Stream.COMPUTE
     overlapped = covered(
@@ -770,7 +770,4 @@ def contended_us(timeline: Timeline, slower: Factors) -> float:
         timeline.end_us[compute],
     )
     is_product = np.array([kind == "matmul" for kind in timeline.kinds], bool)
-    factor = np.where(
-        is_product[timeline.instruction[compute]], slower.product, slower.other
-    )
-    return float((overlapped * (1.0 - 1.0 / factor)).sum())
+    return lost_us(overlapped, is_product[timeline.instruction[compute]], slower)

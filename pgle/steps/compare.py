@@ -14,7 +14,7 @@ from pathlib import PurePath
 import numpy as np
 
 from pgle.checks import SHARE
-from pgle.errors import UserError, many
+from pgle.errors import UserError, as_change, in_percent, many
 from pgle.next import CONFIRM, VERIFY, Next
 from pgle.steps.estimate import FEW_STEPS, Assumptions, Estimate, estimate
 from pgle.steps.series import Side, StepTimes, check_runs
@@ -154,8 +154,8 @@ def _with_means(
         math.expm1(value) for value in (found.difference + apart, found.difference)
     )
     note = (
-        f"the mean of the steady steps changes by {mean * 100:+.1f} %, their median by "
-        f"{median * 100:+.1f} %; "
+        f"the mean of the steady steps changes by {as_change(mean)}, their median by "
+        f"{as_change(median)}; "
         "the interval spans both"
     )
     return found.widened(abs(apart), note)
@@ -165,7 +165,7 @@ def _with_grain(found: Estimate, base: Side, new: Side) -> Estimate:
     """Each median may be off by half of the last digit that was written."""
     grains = [max(run.grain for run in side.runs) for side in (base, new)]
     notes = [
-        f"{side.label}: step times are rounded to {grain * 100:.1f} %, which the interval "
+        f"{side.label}: step times are rounded to {in_percent(grain)}, which the interval "
         "includes; write more digits"
         for side, grain in zip((base, new), grains, strict=True)
         if grain > GRAIN_SHOWN
@@ -235,7 +235,7 @@ def _warnings(base: Side, new: Side, found: Estimate) -> Iterator[str]:
     if abs(new.stall_share - base.stall_share) > STALL_DIFFERENCE:
         shares = (("base", base.stall_share), ("new", new.stall_share))
         some = [
-            f"{share * 100:.1f} % of {name}'s time"
+            f"{in_percent(share)} of {name}'s time"
             for name, share in shares
             if share >= LEAST_STALLS
         ]
@@ -498,7 +498,7 @@ def _step_time(found: Comparison, limits: Limits) -> LimitCheck:
     more = _rounds(found, abs(found.change - bound))
     if math.isfinite(found.ci[1]):  # below this measured slowdown the gate cannot fail
         least = (1 + bound) * found.ci[1] / found.ratio - 1
-        more = f"These runs can show a slowdown from {least * 100:.1f} % on. {more}"
+        more = f"These runs can show a slowdown from {in_percent(least)} on. {more}"
     what = f"a slowdown of {share(bound)} is neither shown nor ruled out"
     what = f"{what} (--fail-undecided)" if limits.fail_undecided else what
     return LimitCheck(name, _undecided(limits), what, text, more)
@@ -561,7 +561,7 @@ def describe(found: Comparison) -> str:
 
 def change(value: float) -> str:
     """A signed share as ``−2.77 %``."""
-    return f"{value * 100:+.2f} %".replace("-", "−")
+    return as_change(value, 2)
 
 
 def share(value: float) -> str:

@@ -17,7 +17,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta
 
-from pgle.errors import UserError
+from pgle.errors import UserError, in_percent
 from pgle.next import HISTORY_ADD
 from pgle.steps.dependence import block_length, blocks
 from pgle.steps.series import (
@@ -604,7 +604,7 @@ def _single(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
     if (drift := _drift(one, two, alpha, by_launches)) is not None:
         half = max(half, drift)
         warnings.append(
-            f"the runs drift apart by {abs(math.expm1(two.trend - one.trend)) * 100:.1f} %; the "
+            f"the runs drift apart by {in_percent(abs(math.expm1(two.trend - one.trend)))}; the "
             "interval spans the "
             "ratio at the start and at the end"
         )
@@ -654,8 +654,8 @@ def _about_launches(spread: LaunchSpread, doubt: str, confidence: float) -> str:
             "one launch per side: the interval holds no difference between launches "
             "(placement, clocks)"
         )
-    half = f"±{spread.half_width(confidence) * 100:.2f} %"
-    known = f"{spread.share * 100:.2f} % standard deviation"
+    half = f"±{in_percent(spread.half_width(confidence), 2)}"
+    known = f"{in_percent(spread.share, 2)} standard deviation"
     if spread is UNKNOWN_PLACE:
         return (
             f"one launch per side: the interval holds {half} between launches ({known} of a "

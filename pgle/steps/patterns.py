@@ -27,6 +27,7 @@ from functools import cache
 
 import numpy as np
 
+from pgle.errors import in_percent
 from pgle.steps.dependence import BLOCK, autocorrelation_time, blocks
 from pgle.trace.columns import MAD_TO_DEVIATION, Flags, Floats
 
@@ -86,13 +87,13 @@ class StepPattern:
             steps: the number of each step.
             what: what a step is called.
         """
-        share = f"{abs(math.expm1(self.change)) * 100:.1f} %"
+        share = in_percent(abs(math.expm1(self.change)))
         more = "longer" if self.change > 0 else "shorter"
         first, last = steps[self.first], steps[self.last]
         if self.kind == PatternKind.GROWTH:
-            whole = abs(math.expm1(self.change * (self.last - self.first))) * 100
+            whole = in_percent(abs(math.expm1(self.change * (self.last - self.first))))
             each = f" ({share} each)" if abs(self.change) >= LEAST_SHOWN else ""
-            return f"steps get {whole:.1f} % {more} from {what} {first} to {last}{each}"
+            return f"steps get {whole} {more} from {what} {first} to {last}{each}"
         if self.kind == PatternKind.LEVEL:
             return f"steps are {share} {more} from {what} {first} on"
         if self.kind == PatternKind.SPAN:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pgle.errors import UserError
+from pgle.errors import UserError, in_percent
 from pgle.steps.patterns import find_patterns
 from pgle.trace.columns import distinct
 from pgle.trace.steady import compute_ns, find_executions
@@ -420,7 +420,7 @@ def _stalls(chosen: _Chosen, warnings: list[str]) -> None:
         share = np.count_nonzero(fast) / np.count_nonzero(chosen.keep)
         chosen.drop("not waited for", fast)
         warnings.append(
-            f"{series.source}: {share * 100:.0f} % of the steps took less than half the median: "
+            f"{series.source}: {in_percent(share, 0)} of the steps took less than half the median: "
             "the loop does not "
             "wait for them; call jax.block_until_ready in it"
         )

@@ -30,7 +30,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pgle.errors import many
+from pgle.errors import in_percent, many
 from pgle.trace.columns import (
     BLOCK_ROWS,
     Flags,
@@ -474,7 +474,7 @@ def _warm_up(
             where = f" on {slow} of {len(here)} devices" if slow < len(here) else ""
             yield (
                 number,
-                f"warm-up: compute {median(here) * 100:.1f} % above the steady median{where}",
+                f"warm-up: compute {in_percent(median(here))} above the steady median{where}",
             )
         elif (longer := median(np.array(span[number]))) > max(LONG_EXCESS, span_noise):
             yield (
@@ -484,7 +484,7 @@ def _warm_up(
         elif (above := _above_next(found, by_device, number)) > 0:
             yield (
                 number,
-                f"warm-up: compute {above * 100:.1f} % above the executions behind it",
+                f"warm-up: compute {in_percent(above)} above the executions behind it",
             )
         else:
             return

@@ -83,16 +83,16 @@ def test_the_order_depends_on_collectives_and_on_no_name() -> None:
     [
         ({}, None),
         ({"step_us": 5040.0}, None),
-        ({"step_us": 5500.0}, ("step", "5.00 ms", "5.50 ms", "+10.0%")),
+        ({"step_us": 5500.0}, ("step", "5.00 ms", "5.50 ms", "+10.0 %")),
         (
             {"parts_us": {"compute": 4800.0, "exposed communication": 400.0}},
-            ("exposed communication", "0.20 ms", "0.40 ms", "+100.0%"),
+            ("exposed communication", "0.20 ms", "0.40 ms", "+100.0 %"),
         ),
-        ({"memory_bytes": 704 << 20}, ("memory", "640.0 MiB", "704.0 MiB", "+10.0%")),
+        ({"memory_bytes": 704 << 20}, ("memory", "640.0 MiB", "704.0 MiB", "+10.0 %")),
         ({"jaxlib": "0.12.0.1"}, ("jaxlib", "0.10.2", "0.12.0.1", "")),
         (
             {"collectives": {}},
-            ("all-gather over 8", "4, 128.0 MiB", "none", "-100.0%"),
+            ("all-gather over 8", "4, 128.0 MiB", "none", "−100.0 %"),
         ),
         (
             {"order": "b"},

@@ -2,12 +2,21 @@
 
 from dataclasses import replace
 
+import pytest
+
+from pgle.account.scheduled import account_of_schedule
 from pgle.account.value import OpportunityKind
 from pgle.analyze.account import FINDINGS, OF_RECORDING, OF_SCHEDULE, account_of_trace
+from pgle.analyze.analysis import measure_step
 from pgle.analyze.rules import RULES, find_findings
+from pgle.costs.measure.measured import aggregate, find_programs
 from pgle.report.account import headline, note
+from pgle.schedule.predict import predict
+from pgle.schedule.record import repeated as timeline_repeated
 from pgle.trace.table import ActivityKind
-from tests.analyze.conftest import SIDE, Run, repeated
+from pgle.xla.hlo.dumps import read_scheduled
+from pgle.xla.targets import TABLE
+from tests.analyze.conftest import ROOT, SIDE, Run, repeated
 
 
 def test_every_finding_is_an_opportunity_or_of_the_schedule_or_of_the_recording() -> (
@@ -80,3 +89,20 @@ def test_the_gain_of_a_type_is_only_bounded_if_the_gpu_is_unknown(measured) -> N
     found = account_of_trace(step, find_findings(step)).opportunities
     precision = next(item for item in found if item.kind is OpportunityKind.PRECISION)
     assert precision.expected_us is None
+
+
+def test_a_schedule_and_its_trace_have_the_same_step_without_communication() -> None:
+    (module,) = read_scheduled(ROOT / "testdata/hlo/jax-0.10.2/async")
+    gpu = TABLE["a100-40gb"]
+    prediction = predict(module, None, gpu, expand_loops=True)
+    scheduled = account_of_schedule(module, prediction, gpu)
+    trace = timeline_repeated(module, prediction.timeline)
+    program = find_programs(trace, [module])[0]
+    step = measure_step(trace, aggregate(trace, [program])[0], gpu)
+    traced = account_of_trace(step, ())
+    assert scheduled.contention is not None and traced.contention is not None
+    # shares of time next to collectives are kept with four digits
+    assert traced.contention.us == pytest.approx(scheduled.contention.us, rel=1e-3)
+    assert traced.bounds.without_communication_us == pytest.approx(
+        scheduled.bounds.without_communication_us, rel=1e-4
+    )

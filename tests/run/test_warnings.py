@@ -60,7 +60,7 @@ def test_a_step_near_the_memory_limit(
     assert (
         line.partition(", within")[0] == f"{need:.1f} GiB of 60.0 GiB are needed" * said
     )
-    assert ("within 3% of the memory limit: the gain may turn" in line) == said
+    assert ("within 3 % of the memory limit: the gain may turn" in line) == said
 
 
 def test_host_memory_is_not_counted_as_the_gpus(tmp_path: Path) -> None:

@@ -378,13 +378,33 @@ def contention_of(profile: Profile, module: str) -> Contention:
             known = msgspec.convert(found, Contention)
         except msgspec.ValidationError:  # of another release
             return ASSUMED
-        assumed = {
-            kind: getattr(ASSUMED, kind)
-            for kind in ("product", "other")
-            if not getattr(known, kind).samples
-        }
-        return replace(known, **assumed)
+        return with_assumed(known)
     return ASSUMED
+
+
+def with_assumed(found: Contention) -> Contention:
+    """Contention as a trace shows it, with `ASSUMED` factors where it shows none."""
+    assumed = {
+        kind: getattr(ASSUMED, kind)
+        for kind in ("product", "other")
+        if not getattr(found, kind).samples
+    }
+    return replace(found, **assumed)
+
+
+def lost_us(
+    overlapped_us: Floats, is_product: npt.NDArray[np.bool_], slower: Factors
+) -> float:
+    """What kernels lose to contention, in microseconds.
+
+    In the time that a kernel shares with a collective it gets done a part of its work.
+
+    Args:
+        overlapped_us: float64[n], the time of each kernel that it shares with collectives.
+        is_product: bool[n], which of them multiply matrices.
+    """
+    factor = np.where(is_product, slower.product, slower.other)
+    return float((overlapped_us * (1.0 - 1.0 / factor)).sum())
 
 
 def as_if_alone(profile: Profile, module: Module) -> Profile:

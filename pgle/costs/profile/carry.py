@@ -25,7 +25,7 @@ from pgle.costs.estimate.products import matmuls
 from pgle.costs.profile.coverage import fill
 from pgle.costs.profile.lookup import LookupRow, LookupTable
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, effective_costs
-from pgle.errors import UserError
+from pgle.errors import UserError, in_percent
 from pgle.files import AnyPath
 from pgle.xla.async_opcodes import is_done
 from pgle.xla.async_pairs import start_of
@@ -116,7 +116,7 @@ def check_source(profile: Profile, module: LookupTable, path: AnyPath) -> None:
     known = known_share(profile, module)
     if known < LEAST_KNOWN:
         raise UserError(
-            f"only {100 * known:.1f} % of its time is of instructions of {module.module.name} in "
+            f"only {in_percent(known)} of its time is of instructions of {module.module.name} in "
             "--from",
             where=path,
             remedy=(

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 
+from pgle.errors import as_change, in_percent
+
 NONE = "–"
 _SMALLEST_US = 0.5  # what rounds to 0 µs is nothing
 _TIMES = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
@@ -58,7 +60,7 @@ def share(value: float | None, decimals: int = 1) -> str:
     """A share of 0 to 1 as ``28.0 %``."""
     if value is None:
         return NONE
-    return f"{_minus(value)}{abs(value) * 100:,.{decimals}f} %"
+    return in_percent(value, decimals)
 
 
 def change(value: float | None, decimals: int = 1) -> str:
@@ -67,7 +69,7 @@ def change(value: float | None, decimals: int = 1) -> str:
         return f"{value + 1:,.0f}×"
     if value is None or round(abs(value) * 100, decimals) == 0:
         return NONE
-    return f"{_sign(value)}{abs(value) * 100:,.{decimals}f} %"
+    return as_change(value, decimals)
 
 
 def count(value: float | None) -> str:

@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import PurePath
 from types import MappingProxyType
 
-from pgle.errors import some
+from pgle.errors import in_percent, some
 from pgle.next import (
     AUTO,
     COMPLETE,
@@ -187,15 +187,17 @@ class ModuleVerdict(KnownCoverage):
         of = "" if self.time_coverage is None else " of the step's time as XLA plans it"
         no_times = "; a log tells no times" if self.time_coverage is None else ""
         asked = (
-            "" if share >= bounds.time else f" (asked for: {bounds.time:.1%}{no_times})"
+            ""
+            if share >= bounds.time
+            else f" (asked for: {in_percent(bounds.time)}{no_times})"
         )
         why = (
             f"the profile has costs for {covered or 'none'} of the {wanted} "
-            f"instructions, {share:.1%}{of}{asked}"
+            f"instructions, {in_percent(share)}{of}{asked}"
         )
         if share >= bounds.time and kept < bounds.collectives:
-            most = f"at most {1 - bounds.collectives:.1%}"
-            why += f"; collectives without a cost weigh {1 - kept:.1%} of the step ({most})"
+            most = f"at most {in_percent(1 - bounds.collectives)}"
+            why += f"; collectives without a cost weigh {in_percent(1 - kept)} of the step ({most})"
         if self.mismatched:
             why += f"; {self.mismatched} got the cost of another opcode or shape of that name"
         enough = bounds.are_met(share, kept)

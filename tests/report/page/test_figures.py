@@ -1,9 +1,16 @@
 """Figures have one unit per column, fixed decimals, one minus and one per cent."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+import pgle
+from pgle.errors import as_change
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
+
+PGLE = Path(pgle.__file__).parent
 
 
 @pytest.mark.parametrize(
@@ -46,3 +53,18 @@ def test_a_cell(unit: Unit, value: float, text: str) -> None:
 def test_a_range_names_its_unit_once() -> None:
     assert figures.between("8.5 %", "15.8 %") == "8.5 … 15.8 %"
     assert figures.between("900 µs", "1.20 ms") == "900 µs … 1.20 ms"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(0.05, "+5.0 %"), (-0.5, "−50.0 %"), (0.0, "+0.0 %"), (12.5, "+1,250.0 %")],
+)
+def test_a_share_with_a_sign_has_one_spelling(value: float, words: str) -> None:
+    assert as_change(value) == words
+
+
+def test_no_other_file_words_shares_by_itself() -> None:
+    # outputs of a GitHub action are for programs, not for readers
+    sources = [path for path in PGLE.rglob("*.py") if path.name != "compare.py"]
+    own = [path.name for path in sources if re.search(r":[+.\d]*%\}", path.read_text())]
+    assert own == []

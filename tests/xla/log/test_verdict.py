@@ -119,7 +119,7 @@ def test_dones_are_no_instructions_and_an_asynchronous_fusion_is_one() -> None:
     assert (main.found, main.missing) == (7, 6)
     assert (main.covered, main.wanted) == (6, 9)
     assert main.why.startswith(
-        "the profile has costs for 6 of the 9 instructions, 66.7% (asked for: 95.0%; a log"
+        "the profile has costs for 6 of the 9 instructions, 66.7 % (asked for: 95.0 %; a log"
     )
 
 
@@ -618,7 +618,7 @@ def test_a_schedule_tells_how_much_of_the_step_the_profile_covers() -> None:
     main = of_lines(*lines, schedule=proof).main
     assert (main.verdict, main.time_coverage) == (ProfileUse.PARTLY_USED, 0.48)
     assert main.why.startswith(
-        "the profile has costs for 8 of the 26 instructions, 48.0% of the step's time as XLA plans it"
+        "the profile has costs for 8 of the 26 instructions, 48.0 % of the step's time as XLA plans it"
     )
     assert (
         of_lines(*lines, schedule=proof, bounds=Bounds(0.4)).main.verdict
@@ -637,7 +637,7 @@ def test_collectives_without_a_cost_make_a_profile_partly_used() -> None:
     main = of_lines(FOUND.format("jit_step"), LHS.format(5), schedule=proof).main
     assert (
         main.verdict,
-        "collectives without a cost weigh 10.0% of the step" in main.why,
+        "collectives without a cost weigh 10.0 % of the step" in main.why,
     ) == (
         ProfileUse.PARTLY_USED,
         True,
