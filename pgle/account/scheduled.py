@@ -9,7 +9,7 @@ from math import isfinite
 import numpy as np
 
 from pgle.account.levers import find_levers
-from pgle.account.pieces import (
+from pgle.account.parts_and_bounds import (
     PlacedCollective,
     bounds_of,
     loss_by,
@@ -139,7 +139,7 @@ def within(tried: Iterable[Opportunity], limit_us: float) -> Iterator[Opportunit
     """
     for item in tried:
         if item.kind is OpportunityKind.PROFILE:
-            most_us = min(item.most_us, max(limit_us, item.rank_us))
+            most_us = min(item.most_us, max(limit_us, item.known_saving_us))
             least_us = min(item.least_us, most_us)
             item = replace(item, most_us=most_us, least_us=least_us)
         yield item

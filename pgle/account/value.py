@@ -122,7 +122,7 @@ class Opportunity:
     tried: str = ""  # what trying it has shown, in words; empty: nobody tried
 
     @property
-    def rank_us(self) -> float:
+    def known_saving_us(self) -> float:
         """What it is ordered by: the expected saving; a bound alone counts for nothing."""
         return 0.0 if self.expected_us is None else self.expected_us
 
@@ -197,7 +197,7 @@ class Account:
     def lever(self) -> Opportunity | None:
         """The largest opportunity that is worth its effort; None: nothing is to gain."""
         for item in self.opportunities:
-            if self.share(item.rank_us) >= LEAST_WORTH:
+            if self.share(item.known_saving_us) >= LEAST_WORTH:
                 return item
         return None
 
@@ -219,7 +219,7 @@ class Account:
         """
         if self.unread is None or self.share(self.unread.us) < LARGE:
             return False
-        lever_us = 0.0 if self.lever is None else self.lever.rank_us
+        lever_us = 0.0 if self.lever is None else self.lever.known_saving_us
         if self.unread.is_named:
             return self.unread.us > lever_us
         return self.share(lever_us) < LARGE
@@ -233,14 +233,14 @@ class Account:
     def together_us(self) -> float:
         """What all opportunities are expected to save together: never more than their parts."""
         return sum(
-            min(sum(item.rank_us for item in group), self.parts.get(part, 0.0))
+            min(sum(item.known_saving_us for item in group), self.parts.get(part, 0.0))
             for part, group in _by_part(chosen(self.opportunities)).items()
         )
 
 
 def in_order(found: Iterable[Opportunity]) -> tuple[Opportunity, ...]:
     """Opportunities by expected saving, then by what they save at most."""
-    return tuple(sorted(found, key=lambda item: (-item.rank_us, -item.most_us)))
+    return tuple(sorted(found, key=lambda item: (-item.known_saving_us, -item.most_us)))
 
 
 def chosen(found: Iterable[Opportunity]) -> tuple[Opportunity, ...]:

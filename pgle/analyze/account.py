@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pgle.account.levers import find_levers
-from pgle.account.pieces import (
+from pgle.account.parts_and_bounds import (
     PlacedCollective,
     bounds_of,
     loss_by,

@@ -6,6 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pgle.account.next_move import (
+    BY_SCHEDULE,
+    OF_PROGRAM,
+    Known,
+    Move,
+    Search,
+    next_move,
+)
 from pgle.account.value import (
     LARGE,
     LEAST_WORTH,
@@ -20,14 +28,6 @@ from pgle.account.value import (
     TimedSteps,
     chosen,
     excluded,
-)
-from pgle.account.way import (
-    BY_SCHEDULE,
-    OF_PROGRAM,
-    Known,
-    Move,
-    Search,
-    next_move,
 )
 from pgle.errors import cut, printable
 from pgle.next import Next, Sentence, to_type
@@ -67,7 +67,7 @@ def headline(account: Account) -> tuple[str, Tone]:
         return f"Give the program's HLO: {_unread(account)}", "warn"
     lever = account.lever
     if lever is not None:
-        share = account.share(lever.rank_us)
+        share = account.share(lever.known_saving_us)
         saves = saving_of(account, lever)
         tone: Tone = "warn" if share >= LARGE else ""
         step = account.base.short
@@ -111,7 +111,7 @@ def listed(
     return tuple(
         (item, _advice(account, item, span_of))
         for item in chosen(account.opportunities)
-        if account.share(max(item.rank_us, _bound_us(item))) >= LEAST_WORTH
+        if account.share(max(item.known_saving_us, _bound_us(item))) >= LEAST_WORTH
     )
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from pgle.account.next_move import ENDS, Move, known_of
 from pgle.account.value import LEAST_WORTH
-from pgle.account.way import ENDS, Move, known_of
 from pgle.analyze.analysis import LiveValue, MeasuredStep, Memory
 from pgle.analyze.collectives import (
     LateRanks,

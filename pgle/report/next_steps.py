@@ -14,7 +14,7 @@ from pgle.run.inputs import next_command
 from pgle.run.inputs.traces import stage_of
 
 if TYPE_CHECKING:
-    from pgle.account.way import Known
+    from pgle.account.next_move import Known
     from pgle.steps.compare import Comparison, LimitCheck
     from pgle.xla.log.verdict import LogVerdict
 
@@ -130,7 +130,7 @@ def after_stages(run: RunDirectory, found: Comparison | None) -> Commands:
     """
     if found is None:
         return (next_command.launch_of(run).line("run", run.path),)
-    from pgle.account.way import Move, known_of, next_move
+    from pgle.account.next_move import Move, known_of, next_move
     from pgle.run.compare import timed_of
     from pgle.run.predict import account_of_run
 
@@ -145,7 +145,7 @@ def after_stages(run: RunDirectory, found: Comparison | None) -> Commands:
 
 def way_of_run(run: RunDirectory, known: Known) -> Commands:
     """Return the next move as a command for this run directory, or its end in words."""
-    from pgle.account.way import Move, next_move
+    from pgle.account.next_move import Move, next_move
     from pgle.report.account import end_words
 
     launch = next_command.launch_of(run)

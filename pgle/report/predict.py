@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pgle.account.way import Known, Move, next_move
+from pgle.account.next_move import Known, Move, next_move
 from pgle.errors import printable, shown
 from pgle.files import AnyPath
 from pgle.next import Next, Sentence, to_way
@@ -137,7 +137,7 @@ def _verdict(found: Predicted) -> str:
     lever = found.account.lever
     if lever is None or found.prediction.lower_bound:
         return words
-    saves = figures.share(found.account.share(lever.rank_us))
+    saves = figures.share(found.account.share(lever.known_saving_us))
     return f"{words}; {lever.title[:1].lower()}{lever.title[1:]}: saves {saves}"
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pgle.account.tried import pays
+from pgle.account.next_move import Move, known_of
+from pgle.account.schedule_gains import pays
 from pgle.account.value import OpportunityKind
-from pgle.account.way import Move, known_of
 from pgle.errors import shown, some
 from pgle.next import Next, Sentence, quoted, to_way
 from pgle.report import account, control, text

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pgle.account.next_move import BY_ADVISE
 from pgle.account.value import Account, OpportunityKind
-from pgle.account.way import BY_ADVISE
 from pgle.errors import many
 from pgle.masking import kept_argv
 from pgle.next import Next

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from pgle.account.way import Known, Move, next_move
+from pgle.account.next_move import Known, Move, next_move
 from pgle.next import Way, WayEnd, to_way
 from pgle.report import account, scale_account
 from pgle.report.page import figures

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pgle.account.next_move import Known, Search
 from pgle.account.value import OpportunityKind
-from pgle.account.way import Known, Search
 from pgle.errors import cut, many, shown
 from pgle.next import Commands, Next, Sentence, quoted, to_way
 from pgle.report import account, text

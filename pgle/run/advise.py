@@ -13,7 +13,7 @@ from pathlib import Path
 
 import attrs
 
-from pgle.account.pieces import parts_of
+from pgle.account.parts_and_bounds import parts_of
 from pgle.account.scheduled import account_of_schedule
 from pgle.account.value import Account, OpportunityKind
 from pgle.errors import UserError, WorkloadError, cut, in_percent, one_line

@@ -12,8 +12,8 @@ from functools import cached_property
 from math import prod
 from pathlib import Path
 
+from pgle.account.schedule_gains import ScheduleGains
 from pgle.account.scheduled import PlannedMemory, account_of_schedule
-from pgle.account.tried import TriedSchedules
 from pgle.account.value import Account, TimedSteps
 from pgle.costs.estimate.known import PARTITIONED_LATER, unmodelled_warnings
 from pgle.costs.estimate.unknown import assumed_warnings
@@ -228,7 +228,7 @@ class Rehearsal:
         """The step by the user's flags, and what would shorten it."""
         now, request = self.now, self.request
         moved = sum(move.moved for move in self.moves)
-        tried = TriedSchedules(
+        tried = ScheduleGains(
             lhs=self.lhs_gained,
             profile=self.gained,
             now_us=now.prediction.step_us,

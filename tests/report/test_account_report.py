@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from accounts import account, opportunity
 
+from pgle.account.next_move import Known, Search
 from pgle.account.value import ContentionLoss, OpportunityKind, Place, StepBase
-from pgle.account.way import Known, Search
 from pgle.next import to_way
 from pgle.report.account import (
     actions,

@@ -18,7 +18,7 @@ NOISE = "within the model's noise"
 
 
 @dataclass(frozen=True)
-class TriedSchedules:
+class ScheduleGains:
     """What the latency-hiding scheduler (LHS) and a profile gain."""
 
     lhs: Controlled | None  # over XLA's own schedule; None where that has LHS too

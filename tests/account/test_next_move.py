@@ -6,14 +6,14 @@ from itertools import product
 import pytest
 from accounts import account, opportunity
 
-from pgle.account.value import OpportunityKind
-from pgle.account.way import (
+from pgle.account.next_move import (
     Known,
     Measured,
     Move,
     Search,
     next_move,
 )
+from pgle.account.value import OpportunityKind
 from pgle.steps.compare import Verdict
 
 NOTHING = account()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from pgle.account.pieces import PlacedCollective, reach_of_flags_us, search_for_flags
+from pgle.account.parts_and_bounds import (
+    PlacedCollective,
+    reach_of_flags_us,
+    search_for_flags,
+)
 from pgle.account.value import Basis
 
 

@@ -1,6 +1,6 @@
 """What compiled schedules have shown, as opportunities."""
 
-from pgle.account.tried import TriedSchedules, is_sure, pays
+from pgle.account.schedule_gains import ScheduleGains, is_sure, pays
 from pgle.account.value import OpportunityKind
 from pgle.schedule.control import Controlled
 from pgle.schedule.predict import Gain
@@ -15,7 +15,7 @@ def tried(
     profile: Controlled, lhs: Controlled | None = None
 ) -> dict[OpportunityKind, float | None]:
     """The expected savings of a step of 1,000 µs, by kind."""
-    schedules = TriedSchedules(
+    schedules = ScheduleGains(
         lhs=lhs,
         profile=profile,
         now_us=1000.0,

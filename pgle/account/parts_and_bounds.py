@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from pgle.account.next_move import BY_ADVISE
 from pgle.account.value import (
     Basis,
     ContentionLoss,
@@ -17,7 +18,6 @@ from pgle.account.value import (
     StepBounds,
     StepPart,
 )
-from pgle.account.way import BY_ADVISE
 from pgle.costs.measure.contention import Contention
 from pgle.next import Next
 from pgle.schedule.simulate import Breakdown
