@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from pgle.xla.hlo.module import BITS, Instruction, Module, Shape
+from pgle.xla.hlo.module import BITS, Computation, Instruction, Module, Shape
 
 _Places: TypeAlias = npt.NDArray[np.int64]
 
@@ -93,28 +94,30 @@ COALESCED = Reads()
 def reads_of(module: Module, instruction: Instruction) -> Mapping[int, Reads]:
     """How each operand is read, by its number; coalesced ones are left out."""
     fused = module.fused(instruction)
-    if fused is not None and instruction.fusion_kind not in ("kLoop", "kInput"):
+    if fused is not None:
+        is_looping = instruction.fusion_kind in ("kLoop", "kInput")
+        return _reads_of_fusion(fused) if is_looping else {}
+    if instruction.opcode not in ("copy", "transpose", "slice"):
         return {}
-    items = (
-        {item.name: item for item in fused.instructions} if fused is not None else {}
+    operand = module.instructions.get(instruction.operands[0])
+    if operand is None or _is_tiled(instruction, operand.shape):
+        return {}
+    parameter = Instruction(
+        "operand", "parameter", operand.shape, "", parameter_number=0
     )
+    walk = _Walk({"operand": parameter})
+    walk.operand(instruction, 0, "operand", _threads(instruction.shape))
+    return walk.found()
+
+
+@lru_cache(maxsize=1024)  # an estimate and its range ask for the same fusion
+def _reads_of_fusion(fused: Computation) -> Mapping[int, Reads]:
+    items = {item.name: item for item in fused.instructions}
     walk = _Walk(items)
-    if fused is None:
-        if instruction.opcode not in ("copy", "transpose", "slice"):
-            return {}
-        operand = module.instructions.get(instruction.operands[0])
-        if operand is None or _is_tiled(instruction, operand.shape):
-            return {}
-        parameter = Instruction(
-            "operand", "parameter", operand.shape, "", parameter_number=0
-        )
-        walk.items = {"operand": parameter}
-        walk.operand(instruction, 0, "operand", _threads(instruction.shape))
-    else:
-        root = items[fused.root]
-        for name in root.operands if root.opcode == "tuple" else (root.name,):
-            walk.start(items[name])
-    return {number: found for number, found in walk.reads.items() if found != COALESCED}
+    root = items[fused.root]
+    for name in root.operands if root.opcode == "tuple" else (root.name,):
+        walk.start(items[name])
+    return walk.found()
 
 
 @dataclass
@@ -124,6 +127,15 @@ class _Walk:
     items: Mapping[str, Instruction]  # of the fused computation
     reads: dict[int, Reads] = field(default_factory=dict)  # by parameter, the worst
     steps: int = 0
+    # places by instruction and their identities: a fusion often uses a value twice
+    followed: dict[tuple[str | int, ...], Sequence[_Places]] = field(
+        default_factory=dict
+    )
+
+    def found(self) -> Mapping[int, Reads]:
+        """By parameter, without those that are coalesced."""
+        worst = self.reads.items()
+        return {number: reads for number, reads in worst if reads != COALESCED}
 
     def start(self, root: Instruction) -> None:
         """Follow one result in the order in which its emitter's threads take elements."""
@@ -158,6 +170,10 @@ class _Walk:
 
     def follow(self, item: Instruction, places: Sequence[_Places]) -> None:
         """Follow elements of an instruction, given by their indices in each dimension."""
+        key = (item.name, *map(id, places))
+        if key in self.followed:
+            return
+        self.followed[key] = places
         self.steps += 1
         if self.steps > _MOST_STEPS or item.opcode in _STOPS:
             return
@@ -180,7 +196,8 @@ class _Walk:
             self.follow(operand, found)
 
 
-def _threads(shape: Shape) -> list[_Places]:
+@lru_cache(maxsize=256)  # results of one shape are followed from the same places
+def _threads(shape: Shape) -> Sequence[_Places]:
     """Indices of the elements that some warps take, in the order of memory."""
     count = prod(shape.dimensions)
     warps = max(count // WARP, 1)
