@@ -1,5 +1,5 @@
-"""What many tests read of testdata is read once in a process: its modules and its measured steps,
-which are frozen.
+"""What many tests read of testdata is read once in a process: its modules, its measured and its
+predicted steps, which are frozen.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import pytest
 
 from pgle.analyze.analysis import MeasuredStep
 from pgle.files import Progress
-from pgle.run import analyze
+from pgle.requests.predictions import Predict
+from pgle.run import analyze, predict
 from pgle.run.analyze import StepInput
+from pgle.run.predict import Predicted
 from pgle.xla.hlo import proto
 from pgle.xla.hlo.module import Module
 
@@ -22,6 +24,7 @@ TESTDATA = Path(__file__).parents[2] / "testdata"
 _read = proto.module_from_bytes
 _module = cache(_read)
 _measure = analyze.measured_step
+_predict = predict.predict_file
 
 
 _steps: dict[tuple[object, ...], MeasuredStep] = {}
@@ -48,10 +51,24 @@ def _step_of(side: StepInput, progress: Progress | None = None) -> MeasuredStep:
     return _steps[what]
 
 
+_predicted: dict[Predict, Predicted] = {}
+"""By what is asked, with the paths as they were typed: answers name them."""
+
+
+def _predicted_of(asked: Predict) -> Predicted:
+    is_ours = Path(str(asked.hlo)).resolve().is_relative_to(TESTDATA)
+    if asked.profile is not None or not is_ours:
+        return _predict(asked)
+    if asked not in _predicted:
+        _predicted[asked] = _predict(asked)
+    return _predicted[asked]
+
+
 @contextmanager
 def testdata_is_read_once() -> Iterator[None]:
     """Within, `pgle` in this process reads so."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(proto, "module_from_bytes", _module_of)
         patch.setattr(analyze, "measured_step", _step_of)
+        patch.setattr(predict, "predict_file", _predicted_of)
         yield

@@ -36,11 +36,15 @@ COMPILED = (
     f"pgle rehearse --target h100 --devices 4 {data('stablehlo/fsdp_mlp_jax_0.10.2.mlir')}",
     f"pgle rehearse --target a100 --devices 4 -- {WORKLOAD} overlap --compile-only",
     f"pgle rehearse --target h100 --devices 4 -- {WORKLOAD} fsdp --compile-only",
-    f"pgle run --target a100 --capture simulated -- {WORKLOAD} overlap --compile-only",
-    f"pgle run --target h100 --capture simulated -- {WORKLOAD} fsdp --compile-only",
     f"pgle tune --target h100 --devices 4 -- {WORKLOAD} fsdp --compile-only",
 )
 """Answers of XLA's compiler."""
+
+REPEATED = (
+    f"pgle run --target a100 --capture simulated -- {WORKLOAD} overlap --compile-only",
+    f"pgle run --target h100 --capture simulated -- {WORKLOAD} fsdp --compile-only",
+)
+"""Starts that are ends of the ways before."""
 
 
 def check(first: str, folder: Path) -> None:
@@ -57,7 +61,10 @@ def test_the_way_from_an_answer_that_was_read_ends(first: str, tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.rehearse
-@pytest.mark.parametrize("first", COMPILED)
+@pytest.mark.parametrize(
+    "first",
+    [*COMPILED, *(pytest.param(one, marks=pytest.mark.minutes) for one in REPEATED)],
+)
 def test_the_way_from_an_answer_of_the_compiler_ends(
     first: str, tmp_path: Path
 ) -> None:

@@ -52,6 +52,20 @@ def test_a_loop_that_moves_the_minor_dimension_takes_a_sector_for_each_element(
     assert reads[0].lines == LINE_BYTES / size
 
 
+def test_a_read_counts_behind_a_value_that_is_used_many_times() -> None:
+    """Twelve doublings of a value: as many ways to it as it has uses, 4,096."""
+    first = shape("f32", (16, 128, 128, 1024))
+    last = shape("f32", (1024, 128, 16, 128))
+    lines = [f"  %c = f32[] constant(1)\n  %v0 = {last} broadcast(%c), dimensions={{}}"]
+    lines += [f"  %v{n} = {last} add(%v{n - 1}, %v{n - 1})" for n in range(1, 13)]
+    lines += [
+        f"  %t = {last} transpose(%p), dimensions={{3,1,0,2}}",
+        f"  ROOT %r = {last} add(%v12, %t)",
+    ]
+    module, instruction = fusion(first, "\n".join(lines), last)
+    assert reads_of(module, instruction)[0].sectors == SECTOR_BYTES / 4
+
+
 @pytest.mark.parametrize(
     ("sizes", "order"),
     [
