@@ -128,7 +128,7 @@ class _Walk:
     reads: dict[int, Reads] = field(default_factory=dict)  # by parameter, the worst
     steps: int = 0
     # places by instruction and their identities: a fusion often uses a value twice
-    followed: dict[tuple[str | int, ...], Sequence[_Places]] = field(
+    followed: dict[tuple[str, tuple[int, ...]], Sequence[_Places]] = field(
         default_factory=dict
     )
 
@@ -170,7 +170,7 @@ class _Walk:
 
     def follow(self, item: Instruction, places: Sequence[_Places]) -> None:
         """Follow elements of an instruction, given by their indices in each dimension."""
-        key = (item.name, *map(id, places))
+        key = item.name, tuple(map(id, places))
         if key in self.followed:
             return
         self.followed[key] = places
