@@ -18,6 +18,7 @@ from schemas import violations
 import pgle
 from pgle.cli.main import run
 from pgle.run.capture.capture import lowered_step
+from pgle.xla.targets import load_target
 
 pytestmark = pytest.mark.usefixtures("plugin_loaded_once")
 
@@ -150,6 +151,7 @@ def test_arrays_stand_for_their_shapes(tmp_path: Path) -> None:
         lambda w, x: x @ w,
         (shape(64, 32, spec=PartitionSpec("data")), jnp.ones((8, 64))),
         tmp_path,
+        load_target("h100"),
     )
     text = path.read_text()
     assert "mhlo.num_partitions = 8" in text
@@ -165,11 +167,40 @@ def test_code_is_that_for_gpus_and_afterwards_for_this_machine_again(
     tmp_path: Path,
 ) -> None:
     bits = jax.jit(lambda key: jax.random.bits(key, (4096,)))  # a loop on CPUs
-    assert (
-        "stablehlo.while"
-        not in lowered_step(bits, (jax.random.key(0),), tmp_path).read_text()
-    )
+    args = (jax.random.key(0),)
+    lowered = lowered_step(bits, args, tmp_path, load_target("h100"))
+    assert "stablehlo.while" not in lowered.read_text()
     assert "stablehlo.while" in bits.lower(jax.random.key(0)).as_text()
+
+
+def _attends(query: Any) -> Any:
+    return jax.nn.dot_product_attention(
+        query, query, query, is_causal=True, implementation="cudnn"
+    )
+
+
+def test_attention_by_cudnn_is_lowered_where_there_is_no_cudnn(tmp_path: Path) -> None:
+    query = jax.ShapeDtypeStruct((2, 64, 4, 64), jnp.bfloat16)
+    lowered = lowered_step(_attends, (query,), tmp_path, load_target("a100"))
+    assert "__cudnn$fmha" in lowered.read_text()
+
+
+def test_attention_by_cudnn_takes_what_the_target_can(tmp_path: Path) -> None:
+    wide = jax.ShapeDtypeStruct((2, 64, 4, 256), jnp.bfloat16)
+    with pytest.raises(pgle.UserError, match="head dim"):
+        lowered_step(_attends, (wide,), tmp_path, load_target("a100"))
+    lowered = lowered_step(_attends, (wide,), tmp_path, load_target("h100"))
+    assert "__cudnn$fmha" in lowered.read_text()
+
+
+def test_a_call_that_needs_devices_leads_to_the_program() -> None:
+    query = jax.ShapeDtypeStruct(
+        (8, 64, 4, 64),
+        jnp.bfloat16,
+        sharding=NamedSharding(MESH, PartitionSpec("data")),
+    )
+    with pytest.raises(pgle.UserError, match="give the words of the program"):
+        pgle.rehearse(jax.jit(_attends), query, target="h100")
 
 
 def _constrained(x: Any) -> Any:

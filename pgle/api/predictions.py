@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pgle.run.releases import ReleasesResult
     from pgle.run.scale import Scaling
     from pgle.run.tune import Tuning
-    from pgle.xla.vendors import Vendor
+    from pgle.xla.targets import Target
 
 AnyRehearse = TypeVar("AnyRehearse", bound=Rehearse | Advise)
 
@@ -56,7 +56,7 @@ def _of_step(
     if not isinstance(step, str | os.PathLike | Sequence):
         asked = request((), **options)
         folder = Path(mkdtemp(prefix="pgle-step-"))
-        module = lowered_step(step, args, folder, _vendor(asked.target))
+        module = lowered_step(step, args, folder, _target(asked.target))
         if asked.shape is not None:
             check_fits(module, asked.shape)
         return evolve(asked, step=(str(module),))
@@ -192,9 +192,9 @@ def scale(request: Scale) -> Answer[Scaling]:
     unfit: Mapping[int, str] = {}
     with TemporaryDirectory(prefix="pgle-steps-") as place, opened(folder, NAME) as out:
         if callable(request.build):
-            vendor = _vendor(request.target)
+            target = _target(request.target)
             files, unfit = lowered_steps(
-                request.build, request.devices, Path(place), vendor
+                request.build, request.devices, Path(place), target
             )
             request = evolve(request, build=tuple(map(str, files)), devices=())
         request = evolve(request, output=out)
@@ -206,9 +206,9 @@ def scale(request: Scale) -> Answer[Scaling]:
     return answer("scale", found, page, document, found.answer.good)
 
 
-def _vendor(target: str | None) -> Vendor:
-    """The vendor of a named GPU; the default's if none is named."""
+def _target(name: str | None) -> Target:
+    """A named GPU; the default if none is named."""
     from pgle.run.rehearse_program import DEFAULT_TARGET
     from pgle.xla.targets import load_target
 
-    return load_target(target or DEFAULT_TARGET).vendor
+    return load_target(name or DEFAULT_TARGET)

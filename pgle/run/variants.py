@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -41,7 +40,7 @@ from pgle.run.capture.captured import (
     module_name,
     read_captured,
 )
-from pgle.run.hook import HOOK_SITE
+from pgle.run.hook import hook_module
 from pgle.run.rehearse_program import OF_XLA, RehearseRequest, Understood
 from pgle.run.trainers import settings_of
 from pgle.scale.plan import SizeTrial, filled
@@ -192,8 +191,8 @@ class StepVariants:
         record = _Record()
         with _alternatives(record, _switches(changes)) as made:
             made.use(True)
-            vendor = self.request.target.vendor
-            module = lowered_step(self.step, self.args, folder, vendor)
+            target = self.request.target
+            module = lowered_step(self.step, self.args, folder, target)
         return module, record.sites
 
     def compared(self, changes: Changes, folder: Path) -> ComparedValues:
@@ -243,8 +242,7 @@ def _alternatives(
     traced; what the step keeps of it makes no alternative any more.
     """
     jax = importlib.import_module("jax")
-    with _hook_importable():
-        hook: Any = importlib.import_module("pgle_hook.alternatives")
+    hook = hook_module("alternatives")
     usual = []
     for name, functions in _REPLACED:
         module = importlib.import_module(name)
@@ -270,15 +268,6 @@ def _global_precision(jax: Any) -> Any:
     with ThreadPoolExecutor(1) as other_thread:
         found = other_thread.submit(getattr, jax.config, _PRECISION_SETTING)
         return found.result()
-
-
-@contextmanager
-def _hook_importable() -> Iterator[None]:
-    sys.path.append(str(HOOK_SITE))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(HOOK_SITE))
 
 
 _PRECISION = re.compile(r"precision = \[(?:HIGHEST|HIGH), (?:HIGHEST|HIGH)\]")

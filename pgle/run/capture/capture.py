@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from math import prod
 from pathlib import Path
 from subprocess import DEVNULL
@@ -45,14 +46,14 @@ from pgle.run.capture.captured import (
 from pgle.run.capture.running import OUTPUT, STDERR, progress, run_program, say
 from pgle.run.compiler.compile import devices_in
 from pgle.run.directory.directory import claim, free
-from pgle.run.hook import with_hook
+from pgle.run.hook import hook_module, with_hook
 from pgle.run.process.flags import OF_CPUS, user_flags
 from pgle.run.process.memory import memory_fraction
 from pgle.run.process.process import ended, last_line, refused_flag
 from pgle.run.process.ranks import LAUNCHERS
 from pgle.xla.flags.text import format_flags
 from pgle.xla.targets import Target
-from pgle.xla.vendors import NVIDIA, Vendor
+from pgle.xla.vendors import NVIDIA
 
 SHOWN = 5  # modules that a message about something else names
 MOST_SAID = 300  # characters of a line of the program's that a message quotes
@@ -439,11 +440,17 @@ _OF_KERNEL = re.compile(r'(?<=")[^"\n]*/ipykernel_\d+/')
 """Where a notebook's cells are files: another folder in every kernel, for the same step."""
 
 
+_NEEDS_DEVICES = (
+    "AbstractMesh cannot be used"  # of jax, of attention by cuDNN among others
+)
+_GIVE_THE_PROGRAM = "give the words of the program, whose process has devices"
+
+
 def lowered_step(
     step: Callable[..., Any],
     args: Sequence[Any],
     folder: Path,
-    vendor: Vendor = NVIDIA,
+    target: Target,
 ) -> Path:
     """The file of a step's module, StableHLO as jax dumps it.
 
@@ -453,7 +460,7 @@ def lowered_step(
         step: jitted by jax, flax or equinox; any other function is jitted.
         args: what it takes: arrays, or `jax.ShapeDtypeStruct` with or without shardings.
         folder: for the file; it exists.
-        vendor: whose GPUs it is lowered for.
+        target: the GPU that it is lowered for.
     """
     import jax
 
@@ -469,12 +476,13 @@ def lowered_step(
     elif not hasattr(step, "trace"):  # of equinox
         given = jax.tree.map(_placed, given)
     try:
-        with _for_gpus(vendor.platform) as made:
+        with _for_gpus(target) as made:
             step.lower(*given)  # type: ignore[attr-defined]
         text = _OF_KERNEL.sub("", made[-1].as_text(debug_info=True))
     except Exception as error:  # of the user's function, and whatever jax says of it
         what = f"cannot be lowered for GPUs: {type(error).__name__}: {one_line(str(error))[:400]}"
-        raise UserError(what, where=name) from error
+        remedy = _GIVE_THE_PROGRAM if _NEEDS_DEVICES in str(error) else ""
+        raise UserError(what, where=name, remedy=remedy) from error
     _check_mesh(name, text)
     path = folder / f"jax_ir0000_{_module_name(text)}_compile.mlir"
     path.write_text(text, encoding="utf-8")
@@ -485,7 +493,7 @@ def lowered_steps(
     build: Callable[[int], Sequence[Any]],
     devices: Sequence[int],
     folder: Path,
-    vendor: Vendor = NVIDIA,
+    target: Target,
 ) -> tuple[list[Path], dict[int, str]]:
     """The modules of a step at several sizes, and of each other size why not; `build` may raise
     ValueError.
@@ -496,7 +504,7 @@ def lowered_steps(
         place.mkdir()
         try:
             step, *args = build(count)
-            path = lowered_step(step, args, place, vendor)
+            path = lowered_step(step, args, place, target)
         except (UserError, ValueError) as error:
             unfit[count] = getattr(
                 error, "what", f"{type(error).__name__}: {one_line(str(error))}"
@@ -542,16 +550,17 @@ def _placed(leaf: Any) -> Any:
 
 
 @contextmanager
-def _for_gpus(platform: str) -> Iterator[list[Any]]:
+def _for_gpus(target: Target) -> Iterator[list[Any]]:
     """Have everything lowered for GPUs, whoever asks jax for it; the list gets what was lowered."""
     import jax
 
     made: list[Any] = []
-    with _LOCK, _without_cuda():
+    platforms = (target.vendor.platform,)
+    with _LOCK, _without_cuda(), _with_cudnn(target):
         usual = jax.stages.Traced.lower
 
         def lower(self: Any, **options: Any) -> Any:
-            made.append(usual(self, **{**options, "lowering_platforms": (platform,)}))
+            made.append(usual(self, **{**options, "lowering_platforms": platforms}))
             return made[-1]
 
         jax.stages.Traced.lower = lower
@@ -578,6 +587,41 @@ def _without_cuda() -> Iterator[None]:
     finally:
         log.disabled = was
         os.environ.pop(_CHECK, None)
+
+
+_CUDNN = "jax._src.cudnn.fused_attention_stablehlo"
+_QUESTIONS = (
+    "check_cudnn_version",
+    "check_compute_capability",
+    "is_cuda_compute_capability_equal",
+)
+"""What jax's attention by cuDNN asks of this machine."""
+
+
+@contextmanager
+def _with_cudnn(target: Target) -> Iterator[None]:
+    """Have jax's attention by cuDNN find a cuDNN and the target, which may not be here."""
+    try:
+        module: Any = import_module(_CUDNN)
+    except ImportError:  # of a jax without it
+        yield
+        return
+    usual = {
+        name: getattr(module, name) for name in _QUESTIONS if hasattr(module, name)
+    }
+    own = _numbers(target.compute_capability)
+    hook_module("for_gpus").assume_cudnn(module)
+    module.check_compute_capability = lambda least: own >= _numbers(least)
+    module.is_cuda_compute_capability_equal = lambda other: own == _numbers(other)
+    try:
+        yield
+    finally:
+        for name, function in usual.items():
+            setattr(module, name, function)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)]
 
 
 def _check_mesh(name: str, text: str) -> None:

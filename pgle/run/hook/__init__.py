@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,15 @@ from pgle.xla.log.messages import AUTO_PGLE
 
 HOOK_SITE = Path(__file__).parent / "hook_site"
 VARIABLE = "PGLE_HOOK"  # holds the configuration of the hook, as JSON
+
+
+def hook_module(name: str) -> Any:
+    """A module of the hook, for use in this process."""
+    sys.path.append(str(HOOK_SITE))
+    try:
+        return import_module(f"pgle_hook.{name}")
+    finally:
+        sys.path.remove(str(HOOK_SITE))
 
 
 def hook_config(

@@ -78,8 +78,10 @@ class GpuAnswers:
         guarded(self._stay_on_cpus)
         guarded(self._functions)
         guarded(self._types)
-        found = _cudnn if self._about["platform"] == CUDA else _no_cudnn
-        jax_private.cudnn_imported(lambda module: guarded(lambda: found(module)))
+        platform = self._about["platform"]
+        jax_private.cudnn_imported(
+            lambda module: guarded(lambda: see_cudnn(module, platform))
+        )
 
     def _asks(self, depth=2):
         """Whether the caller is the program, and not jax itself."""
@@ -179,8 +181,16 @@ def _without_gpus(ask, names):
     return new_ask
 
 
-def _cudnn(module):
-    """Have jax's attention find a cuDNN: the program will not run here, but where its GPUs are."""
+def see_cudnn(module, platform):
+    """Have jax's module of attention find a cuDNN if the GPUs of this platform have one."""
+    if platform == CUDA:
+        _assume_cudnn(module)
+    else:
+        _no_cudnn(module)
+
+
+def _assume_cudnn(module):
+    """Have jax's attention, a module, find a cuDNN: it will not run here, but where its GPUs are."""
     check = module.check_cudnn_version
 
     def new_check():
