@@ -29,10 +29,12 @@ from pgle.report.page.value import (
 from pgle.report.rehearse import flags_note
 from pgle.report.text import live, near, phases
 from pgle.report.timeline import PARTS
-from pgle.run.advise import Advised, Attempt, OnAttempt, Tried
+from pgle.run.advise import Advised, Attempt, OnAttempt
+from pgle.run.alternative_steps import Tried
 from pgle.run.alternatives import OF_COMMAND, Alternative, Kind
 from pgle.run.capture.captured import ComparedValues
 from pgle.run.compiler.compile import OnPhase
+from pgle.schedule.control import Controlled
 from pgle.schedule.predict import LEAST_GAIN
 from pgle.schedule.verdict import Verdict
 
@@ -52,6 +54,7 @@ _TONES: dict[Verdict, Tone] = {
     Verdict.BETTER: "good",
     Verdict.FITS: "good",
     Verdict.WORSE: "bad",
+    Verdict.SAME: "soft",
     Verdict.UNSURE: "soft",
     Verdict.DIFFERS: "bad",
 }
@@ -67,7 +70,7 @@ def advise_page(found: Advised, picture: Path | None = None) -> Page:
         module.name,
         f"{module.num_devices} × {found.request.target.name}",
         f"jaxlib {found.base.compiled.jaxlib}",
-        "predicted from estimated costs",
+        _costs(found),
     )
     sections = (
         Section("steps", "Before and after", (_chart(found),), open=True),
@@ -78,7 +81,7 @@ def advise_page(found: Advised, picture: Path | None = None) -> Page:
     about = (
         ("module", str(found.request.module)),
         ("your flags", " ".join(found.request.flags) or "none"),
-        ("figures", "predicted from estimated costs, no GPU was used"),
+        ("figures", f"{_costs(found)}, no GPU was used"),
     )
     return Page(
         title=f"pgle advise: {module.name}",
@@ -93,6 +96,13 @@ def advise_page(found: Advised, picture: Path | None = None) -> Page:
         warnings=found.warnings,
         about=about,
     )
+
+
+def _costs(found: Advised) -> str:
+    """What the figures are made of, in words."""
+    is_measured = found.base.measured_share is not None
+    kind = "measured and estimated" if is_measured else "estimated"
+    return f"predicted from {kind} costs"
 
 
 METHOD = (
@@ -165,7 +175,19 @@ def _parts_of(tried: Tried) -> dict[str, float]:
 def _table(found: Advised) -> Table:
     """The program as it is, and every alternative."""
     rows = [(AS_IT_IS, *_figures(found.base), ""), *map(_row, found.ranked)]
-    return table(_HEADS, rows)
+    if found.base.measured_share is None:
+        return table(_HEADS, rows)
+    steps = (found.base, *(item.tried for item in found.ranked))
+    shares = map(_measured, steps)
+    measured = [(*row, share) for row, share in zip(rows, shares, strict=True)]
+    return table((*_HEADS, Column("measured", Unit.SHARE)), measured)
+
+
+def _measured(tried: Tried | None) -> Value:
+    """The part of a step whose cost was measured; empty if it was not compiled."""
+    if tried is None or tried.measured_share is None:
+        return ""
+    return tried.measured_share
 
 
 def _figures(
@@ -259,6 +281,9 @@ def _actions(found: Advised) -> tuple[Advice, ...]:
         title = f"Write {change.edit} {_place(change)}"
         saves = None if item is None else _saving(item)
         is_known = item is not None and item.are_values_compared
+        if change.kind == Kind.FLAGS:
+            saves = _saving_by(found.best.judged)
+            is_known = True
         listed.append(Advice(title, saves, "" if is_known else NOT_COMPARED))
     return tuple(listed)
 
@@ -267,14 +292,21 @@ def _place(change: Alternative) -> str:
     """Where an edit is to be made."""
     if change.kind in OF_COMMAND:
         return "in the command"
+    if change.kind == Kind.FLAGS:
+        return "in XLA_FLAGS"
     return f"in {change.where}" if change.where else "where the program begins"
 
 
 def _saving(item: Attempt) -> Saving | None:
     if item.gained is None:
         return None
-    answer = item.gained.answer
-    return Saving(item.least, answer.low, answer.high)
+    return _saving_by(item.gained)
+
+
+def _saving_by(gained: Controlled) -> Saving:
+    """The smaller gain of both compilations, with the range of both."""
+    answer = gained.answer
+    return Saving(min(gained.shares), answer.low, answer.high)
 
 
 def _range(item: Attempt) -> tuple[float, float] | None:
@@ -330,6 +362,7 @@ class StepFigures:
     exposed_us: float | None = None
     temp_bytes: int | None = None
     memory_bytes: int | None = None
+    measured_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,6 +426,7 @@ def _figures_of(tried: Tried | None) -> StepFigures:
         exposed_us=tried.prediction.exposed_us,
         temp_bytes=tried.temp_bytes,
         memory_bytes=tried.memory_bytes,
+        measured_share=tried.measured_share,
     )
 
 

@@ -201,7 +201,7 @@ class Tune(Rehearse, OnExecutor):
 
 
 @frozen(slots=False)
-class Advise(OnDevices, ForCompiler):
+class Advise(Costs, OnExecutor, OnDevices, ForCompiler):
     """A program whose alternatives are tried."""
 
     words: tuple[str, ...] = field(

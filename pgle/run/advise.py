@@ -7,7 +7,8 @@ What both compilations find shorter is then combined, best first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,28 +17,30 @@ import attrs
 from pgle.account.parts_and_bounds import parts_of
 from pgle.account.scheduled import account_of_schedule
 from pgle.account.value import Account, OpportunityKind
-from pgle.errors import UserError, WorkloadError, cut, in_percent, one_line
+from pgle.errors import UserError, in_percent
 from pgle.next import Next
+from pgle.requests.kinds import PROCESSES
 from pgle.requests.predictions import Advise, Rehearse
-from pgle.run.alternatives import (
-    BY_HAND,
-    Alternative,
-    Kind,
-    Written,
-    alternatives,
-    text_of,
-    work_of,
+from pgle.run.alternative_steps import (
+    NOW,
+    Elsewhere,
+    Here,
+    Made,
+    Makers,
+    StepCompiler,
+    StepMaker,
+    Tried,
+    Wanted,
+    digest_of,
+    flags_of,
 )
-from pgle.run.capture.captured import ComparedValues, partitioned
-from pgle.run.compiler.compile import (
-    Compiler,
-    CompileResult,
-    OnPhase,
-    compiler_with_cache,
-)
-from pgle.run.compiler.session import session_with
+from pgle.run.alternatives import Alternative, Kind, Written, alternatives, text_of
+from pgle.run.capture.captured import ComparedValues
+from pgle.run.compiler.compile import Compiler, OnPhase, compiler_with_cache
 from pgle.run.directory.directory import RunDirectory, claim
 from pgle.run.inputs.next_command import UNKNOWN
+from pgle.run.process.on_worker import Seen
+from pgle.run.process.workers import workers
 from pgle.run.rehearse import memory_warning
 from pgle.run.rehearse_program import (
     RehearseRequest,
@@ -48,48 +51,23 @@ from pgle.run.rehearse_program import (
     prepared,
     understood,
 )
-from pgle.run.variants import Variants, variants_of, with_values
+from pgle.run.variants import variants_of, with_values
 from pgle.scale.plan import check_names
-from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
-from pgle.schedule.predict import Prediction, gain
+from pgle.schedule.control import Controlled
+from pgle.schedule.predict import Gain, Prediction
 from pgle.schedule.verdict import Judged, Verdict, judge, turned_by_data
+from pgle.tune.search import (
+    Axis,
+    axes,
+    by_exposure,
+    exposed_by_kind,
+    nothing_to_gain,
+)
+from pgle.xla.flags.text import typed_flag
+from pgle.xla.targets import Target
 
-MOST_SAID = 160  # characters of a failure that the answer quotes
 SAVED = 0.05  # share of the memory from which on less of it is said
-NOW = "now"  # folder of the program as it is
 SAME_CALL = ComparedValues(why="the same call with a kernel that the CPU lacks")
-
-
-@dataclass(frozen=True)
-class Tried:
-    """One step as it was compiled."""
-
-    compiled: CompileResult
-    prediction: Prediction
-    # with the other kernels for products; None: nothing hangs on them
-    control: Prediction | None
-
-    @property
-    def step_us(self) -> float:
-        """By the user's flags."""
-        return self.prediction.step_us
-
-    @property
-    def memory_bytes(self) -> int:
-        """Device memory that it needs; 0: unknown."""
-        return self.compiled.memory_bytes or 0
-
-    @property
-    def temp_bytes(self) -> int:
-        """Of that the memory of values that live within the step; 0: unknown."""
-        return self.compiled.memory.get("temp", 0)
-
-    def gain_over(self, base: Tried, work: float = 1.0) -> Controlled:
-        """What it gains over another one, by both compilations, if it does `work` times as much."""
-        first = gain(base.prediction, self.prediction, work)
-        if base.control is None or self.control is None:
-            return Controlled(first)
-        return Controlled(first, gain(base.control, self.control, work))
 
 
 @dataclass(frozen=True)
@@ -104,6 +82,16 @@ class Attempt:
     same_as: str = ""  # an earlier attempt that makes the same program
     # what it does to the step's values; None: they stay the same, or nobody compared
     values: ComparedValues | None = None
+    module: Path | None = None  # that was compiled; None: it was not
+    work: float = 1.0  # how many times as much data as the program as it is takes
+    added: Controlled | None = (
+        None  # of flags: what they gain over the best without them
+    )
+
+    @property
+    def judged(self) -> Controlled:
+        """What the verdict is on."""
+        return self.added or self.gained or Controlled(Gain(0.0, 0.0, 0.0, 0.0))
 
     @property
     def name(self) -> str:
@@ -154,8 +142,7 @@ class Advised:
         """The shortest step that both compilations confirm, or of those that fit if the program
         as it is does not; None: nothing helps.
         """
-        found = [item for item in self.attempts if item.helps]
-        return max(found, key=lambda item: item.least, default=None)
+        return best_of(self.attempts)
 
 
 OnAttempt = Callable[[str, int, int], None]
@@ -168,6 +155,10 @@ def advise(
     on_attempt: OnAttempt = lambda name, done, of: None,
 ) -> Advised:
     """Try a program's alternatives. Ctrl-C or SIGTERM ends the trials, not the answer."""
+    if asked.function is not None and asked.executor != PROCESSES:
+        remedy = "give the words of the program, or leave out the executor"
+        what = "a function of this process cannot be tried on other machines"
+        raise UserError(what, where="--executor", remedy=remedy)
     with prepared(_as_program(asked)) as (known, request):
         variants = variants_of(asked, known, request)
         if asked.function is not None:  # traced as its variants are
@@ -176,23 +167,40 @@ def advise(
         compiler = compiler_with_cache(
             request.python, cached=request.asked.cached, on_phase=on_phase
         )
-        with compiler:
+        folder = request.out.resolve() / "alternatives"
+        claim(folder)
+        maker = StepMaker(variants, request.absolute(), folder)
+        with compiler, _makers(asked, maker, compiler) as makers:
             trials = _Trials(
                 asked=asked,
                 known=known,
                 request=request,
-                variants=variants,
-                compiler=compiler,
+                maker=maker,
+                makers=makers,
+                compiler=StepCompiler(compiler),
                 on_attempt=on_attempt,
             )
             return trials.run()
+
+
+@contextmanager
+def _makers(asked: Advise, maker: StepMaker, compiler: Compiler) -> Iterator[Makers]:
+    """What makes the steps of alternatives: this process, or other machines."""
+    if asked.executor == PROCESSES:
+        yield Here(StepCompiler(compiler))
+        return
+    request = maker.request
+    read = (request.module, request.profile, Path(request.python))
+    seen = Seen(tuple(path for path in read if path is not None), maker.folder)
+    with workers(asked.executor, asked.budget, seen) as found:
+        yield Elsewhere(found)
 
 
 def _as_program(asked: Advise) -> Rehearse:
     """What was asked for, as `rehearse` takes it: of a run directory its program."""
     options = attrs.asdict(asked, recurse=False)
     words = options.pop("words")
-    for name in ("budget", "function", "vary"):
+    for name in ("budget", "function", "vary", "executor"):
         del options[name]
     if asked.vary:
         check_names(words, asked.vary)
@@ -215,26 +223,24 @@ class _Trials:
     asked: Advise
     known: Understood
     request: RehearseRequest
-    variants: Variants
-    compiler: Compiler
+    maker: StepMaker
+    makers: Makers
+    compiler: StepCompiler  # of this process
     on_attempt: OnAttempt
     attempts: list[Attempt] = field(default_factory=list)
     unchanged: int = 0
-    # by the text of its step's module
-    programs: dict[bytes, Attempt] = field(default_factory=dict)
+    # by the digest of its step's module
+    programs: dict[str, Attempt] = field(default_factory=dict)
 
     def run(self) -> Advised:
-        """Try each alternative, then combinations of the better ones."""
+        """Try each alternative, then combinations of the better ones, then flags."""
         request = self.request
-        self.out = request.out / "alternatives"
-        claim(self.out)
-        self.base = self._compiled(request.module, NOW, must_check=False)
-        self.program = request.module.read_bytes()
-        self.text = text_of(request.module)
+        variants = self.maker.variants
+        carried = self._base()
         is_written_as = Written(
-            self.variants.sites(),
+            variants.sites(),
             request.module,
-            self.text,
+            text_of(request.module),
             words=self.known.asked.words,
             vary=self.asked.vary,
             vendor=request.target.vendor,
@@ -247,12 +253,12 @@ class _Trials:
         base = self.base
         proves = measure(self.known) if self.known.is_program else None
         memory = memory_warning(base.compiled, request.allocator_bytes, request.target)
-        warnings = filter(None, (*self.known.doubts, *request.warnings, memory))
+        said = (*self.known.doubts, *request.warnings, carried, memory)
         account = account_of_schedule(
             base.compiled.scheduled, base.prediction, request.hardware
         )
         account = told_of_trials(account, self.attempts)
-        left_out = (self.variants.left_out, is_written_as.left_out)
+        left_out = (variants.left_out, is_written_as.left_out)
         return Advised(
             request=request,
             base=base,
@@ -264,14 +270,21 @@ class _Trials:
             left_out="; ".join(filter(None, left_out)),
             measure=proves,
             account=account,
-            warnings=tuple(warnings),
+            warnings=tuple(filter(None, said)),
         )
+
+    def _base(self) -> str:
+        """Make the step of the program as it is; what of its profile was carried over, if any."""
+        self.maker, self.base, carried = self.maker.with_base(self.compiler)
+        self.program = digest_of(self.maker.request.module)
+        return carried
 
     def _is_ended(self, wanted: Sequence[Alternative]) -> bool:
         """Try alternatives; whether Ctrl-C or a signal such as SIGTERM has ended that."""
         try:
             self._try_each(wanted)
             self._combine()
+            self._try_flags(self.asked.budget - len(wanted))
         except (KeyboardInterrupt, SystemExit):
             return True
         return False
@@ -279,16 +292,27 @@ class _Trials:
     def _possible(self, program: Written) -> list[Alternative]:
         """The alternatives that can be made of what was given."""
         every = alternatives(program)
-        return [change for change in every if change.kind in self.variants.kinds]
+        kinds = self.maker.variants.kinds
+        return [change for change in every if change.kind in kinds]
 
     def _try_each(self, wanted: Sequence[Alternative]) -> None:
-        for number, change in enumerate(wanted):
-            self.on_attempt(change.name, number, len(wanted))
-            found = self._attempt((change,), f"{number + 1}")
+        tasks = [
+            Wanted(f"{number}", (change,))
+            for number, change in enumerate(wanted, start=1)
+        ]
+        for task, made in zip(tasks, self._made(tasks), strict=True):
+            found = self._attempt(made, task.name)
             if found is None:
                 self.unchanged += 1
             else:
                 self.attempts.append(found)
+
+    def _made(self, wanted: Sequence[Wanted]) -> Iterator[Made]:
+        """The steps that are wanted, in their order."""
+        made = self.makers.made(self.maker, wanted, {self.program, *self.programs})
+        for number, one in enumerate(wanted):
+            self.on_attempt(one.changes[-1].name, number, len(wanted))
+            yield next(made)
 
     def _combine(self) -> None:
         """Add the better alternatives to the best one, one after the other."""
@@ -297,50 +321,73 @@ class _Trials:
         if not better:
             return
         best = better[0]
-        for number, item in enumerate(better[1:]):
+        for number, item in enumerate(better[1:], start=1):
             (change,) = item.changes
             places = {(one.kind, one.where) for one in best.changes}
             if (change.kind, change.where) in places:
                 continue
-            self.on_attempt(f"with {change.name}", number, len(better) - 1)
-            found = self._attempt((*best.changes, change), f"both{number + 1}")
+            name = f"both{number}"
+            (made,) = self._made([Wanted(name, (*best.changes, change))])
+            found = self._attempt(made, name)
             if found is None:
                 continue
             self.attempts.append(found)
             if found.verdict is Verdict.BETTER and _is_shorter(found, best):
                 best = found
 
-    def _attempt(self, changes: tuple[Alternative, ...], name: str) -> Attempt | None:
-        """What became of some changes; None if they change nothing."""
-        try:
-            module, sites = self.variants.made(changes, self.out / name / "captured")
-            changes = tuple(change.at(sites) for change in changes)
-            if any(change.where == BY_HAND for change in changes):
-                return None  # nothing is written by hand
-            program = module.read_bytes()
-            if program == self.program:
-                return None
-            if program in self.programs:
-                return _as(self.programs[program], changes)
-            tried = self._compiled(module, name)
-        except (UserError, WorkloadError) as error:
-            said = cut(one_line(str(error)), MOST_SAID)
-            return Attempt(changes, Verdict.UNSURE, f"it fails: {said}")
-        gained = self._gained(tried, changes, module)
-        verdict, why = self._judged(tried, gained)
-        found = Attempt(changes, verdict, why, tried, gained)
-        if found.helps:
-            found = self._with_values(found, self.out / name / "values")
-        self.programs[program] = found
-        return found
+    def _try_flags(self, most: int) -> None:
+        """Try flags, which `tune` would try first, on the best program."""
+        best = best_of(self.attempts)
+        step = self.base
+        changes: tuple[Alternative, ...] = ()
+        module = self.maker.request.module
+        if best is not None and best.tried is not None and best.module is not None:
+            step, changes, module = best.tried, best.changes, best.module
+        given = [typed_flag(flag).name for flag in self.request.flags]
+        settings = flag_settings(step, given, self.request.target)[:most]
+        tasks = [
+            Wanted(f"flags{number}", (*changes, change), module)
+            for number, change in enumerate(settings, start=1)
+        ]
+        for task, made in zip(tasks, self._made(tasks), strict=True):
+            found = self._attempt(made, task.name, best)
+            if found is not None:
+                self.attempts.append(found)
 
-    def _gained(
-        self, tried: Tried, changes: Sequence[Alternative], module: Path
-    ) -> Controlled:
-        """What a step gains over the program as it is: with other data for each element."""
-        if not any(change.kind == Kind.VARIED for change in changes):
-            return tried.gain_over(self.base)
-        return tried.gain_over(self.base, work_of(self.text, text_of(module)))
+    def _attempt(
+        self, made: Made, name: str, best: Attempt | None = None
+    ) -> Attempt | None:
+        """What became of some changes; None if they change nothing.
+
+        Args:
+            best: what flags were added to; None: the program as it is.
+        """
+        if made.failure:
+            return Attempt(made.changes, Verdict.UNSURE, f"it fails: {made.failure}")
+        if not made.program or made.program == self.program:
+            return None
+        if made.program in self.programs:
+            return _as(self.programs[made.program], made.changes)
+        if made.tried is None:
+            return None
+        work = made.work if best is None else best.work
+        gained = made.tried.gain_over(self.base, work)
+        found = Attempt(made.changes, Verdict.UNSURE, "", made.tried, gained)
+        found = replace(found, module=made.module, work=work)
+        before = self.base
+        by_estimates = made.tried.estimated_gain(before, work)
+        if best is not None and best.tried is not None:
+            before = best.tried
+            found = replace(found, added=made.tried.gain_over(before))
+            by_estimates = made.tried.estimated_gain(before)
+        verdict, why = self._judged(made.tried, found.judged, before, by_estimates)
+        found = replace(found, verdict=verdict, why=why)
+        if best is not None:
+            found = replace(found, values=best.values)
+        elif found.helps:
+            found = self._with_values(found, self.maker.folder / name / "values")
+        self.programs[made.program] = found
+        return found
 
     def _with_values(self, found: Attempt, folder: Path) -> Attempt:
         """The attempt with what it does to the step's values, if it changes them."""
@@ -356,7 +403,7 @@ class _Trials:
             return replace(found, values=worst)
         if found.changes[0].is_same_call:
             return replace(found, values=SAME_CALL)
-        values = self.variants.compared(found.changes, folder)
+        values = self.makers.compared(self.maker, found.changes, folder)
         found = replace(found, values=values)
         if not values.differs:
             return found
@@ -371,52 +418,44 @@ class _Trials:
             if is_part and item.values is not None:
                 yield item.values
 
-    def _compiled(self, module: Path, name: str, *, must_check: bool = True) -> Tried:
-        """A module's step, by the user's flags and with the other kernels for products."""
-        request = self.request
-        base = replace(
-            request.compilation(),
-            module=partitioned(module),
-            dump_dir=self.out / name / "compiled",
-        )
-        session = session_with(self.compiler, base, request.hardware, checked=False)
-        own = request.flags
-        first = session.schedule("first", own)
-        prediction = session.predicted(first)
-        is_needed = hangs_on_choice([prediction])
-        if must_check and self.base.control is None:
-            is_needed = False
-        control = None
-        if is_needed:
-            other = session.schedule("control", (*own, other_choice(own)))
-            control = session.predicted(other)
-        return Tried(first, prediction, control)
+    def _judged(
+        self,
+        tried: Tried,
+        gained: Controlled,
+        before: Tried,
+        by_estimates: Controlled | None = None,
+    ) -> Judged:
+        """The verdict on a compiled alternative, and why.
 
-    def _judged(self, tried: Tried, gained: Controlled) -> Judged:
-        """The verdict on a compiled alternative, and why."""
+        Args:
+            before: what the gain is over.
+            by_estimates: what estimates alone say, which must not be the opposite.
+        """
         have = self.request.allocator_bytes
         need = tried.memory_bytes
-        is_base_too_large = self._is_too_large(self.base)
-        if self._is_too_large(tried) and not is_base_too_large:
+        is_too_large_before = self._is_too_large(before)
+        if self._is_too_large(tried) and not is_too_large_before:
             return Judged(Verdict.WORSE, f"it needs {gib(need)} of {gib(have)}")
-        if is_base_too_large and need and not self._is_too_large(tried):
-            was = gib(self.base.memory_bytes)
+        if is_too_large_before and need and not self._is_too_large(tried):
+            was = gib(before.memory_bytes)
             return Judged(
                 Verdict.FITS, f"it needs {gib(need)} of {gib(have)}, not {was}"
             )
         if tried.prediction.lower_bound:
             return Judged(Verdict.UNSURE, tried.prediction.lower_bound_why)
         found = judge(gained)
-        if found.verdict is Verdict.BETTER and is_base_too_large:
+        if found.verdict is Verdict.BETTER and is_too_large_before:
             why = f"neither fits: it needs {gib(need)} of {gib(have)}"
             return Judged(Verdict.UNSURE, why)
+        if _turns(found.verdict, by_estimates):
+            return Judged(Verdict.UNSURE, "estimates alone do not agree with its sign")
         if found.verdict is Verdict.BETTER:
             return found
         why = found.why
         if found.verdict is Verdict.WORSE:
-            why = longer_by(self.base.prediction, tried.prediction)
-        data = turned_by_data(self.base.prediction, tried.prediction)
-        parts = (why, data, saved_memory(self.base, tried))
+            why = longer_by(before.prediction, tried.prediction)
+        data = turned_by_data(before.prediction, tried.prediction)
+        parts = (why, data, saved_memory(before, tried))
         return Judged(found.verdict, "; ".join(filter(None, parts)))
 
     def _is_too_large(self, tried: Tried) -> bool:
@@ -485,8 +524,55 @@ def _is_shorter(one: Attempt, other: Attempt) -> bool:
     return judge(one.tried.gain_over(other.tried)).verdict is Verdict.BETTER
 
 
-def _rank(item: Attempt) -> tuple[bool, float]:
-    return item.gained is None, -item.least
+def _rank(item: Attempt) -> tuple[bool, bool, float]:
+    """What was not compiled is last; before it flags that do not help on the best program."""
+    is_idle = bool(flags_of(item.changes)) and not item.helps
+    return item.gained is None, is_idle, -item.least
+
+
+def best_of(attempts: Sequence[Attempt]) -> Attempt | None:
+    """The shortest step of those that are worth an edit; None: nothing helps."""
+    found = [item for item in attempts if item.helps]
+    return max(found, key=lambda item: item.least, default=None)
+
+
+MOST_SETTINGS = 3  # settings of flags that are tried
+
+
+def flag_settings(
+    step: Tried, given: Collection[str], target: Target
+) -> list[Alternative]:
+    """Settings of flags that may shorten a step, those that the search of `tune` tries first
+    for each kind of collective, in the order of the exposed time of these kinds.
+
+    Args:
+        given: names of flags that the user has set; they stay.
+    """
+    if step.prediction.lower_bound or nothing_to_gain(step.prediction):
+        return []
+    jaxlib = step.compiled.jaxlib
+    share = step.memory_bytes / target.memory_bytes
+    found = axes(step.compiled.scheduled, jaxlib, given, share)
+    listed = by_exposure(found, exposed_by_kind(step.prediction))
+    first: dict[str, Axis] = {}  # by the kind of collective
+    for axis in listed:
+        first.setdefault(axis.kind, axis)
+    settings = []
+    for axis in list(first.values())[:MOST_SETTINGS]:
+        flags = (f"--{name}={value}" for name, value in axis.settings[0].items())
+        value = " ".join(flags)
+        settings.append(Alternative(Kind.FLAGS, axis.name, value, value))
+    return settings
+
+
+def _turns(verdict: Verdict, by_estimates: Controlled | None) -> bool:
+    """Whether estimates alone give a change of the other sign. Costs that were measured for one
+    program only may be longer or shorter than estimates throughout.
+    """
+    if by_estimates is None or verdict not in (Verdict.BETTER, Verdict.WORSE):
+        return False
+    share = by_estimates.first.share
+    return share <= 0 if verdict is Verdict.BETTER else share >= 0
 
 
 def longer_by(before: Prediction, after: Prediction) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -57,6 +57,12 @@ _WRITTEN_OUT = re.compile(
     r"stablehlo\.exponential(?s:.*)stablehlo\.dot_general "
 )
 """Products in half precision around an exponential: attention may be written by hand."""
+
+_BATCHED = re.compile(
+    r"dot_general .*batching_dims.*\n(?s:.*)"
+    r"stablehlo\.exponential(?s:.*)dot_general .*batching_dims"
+)
+"""Products of each batch and head around an exponential. Those of a loss have no such axes."""
 
 
 _LOOKED_UP = re.compile(
@@ -113,6 +119,7 @@ class Kind(StrEnum):
     DONATION = "donation"
     WORDS = "words"  # of the command of a known trainer
     VARIED = "varied"  # a placeholder of the command
+    FLAGS = "flags"  # of XLA
 
 
 CHANGES_VALUES = frozenset(
@@ -140,6 +147,8 @@ class Alternative:
         """It in a word or two: ``unroll 2``."""
         if self.kind in OF_COMMAND:
             return self.value
+        if self.kind == Kind.FLAGS:
+            return f"flags: {self.where}"
         return f"{self.kind} {self.value}"
 
     def at(self, sites: Sequence[CallSite]) -> Alternative:
@@ -235,7 +244,7 @@ def _unfused(program: Written) -> Iterator[str]:
     for site in program.of(Kind.ATTENTION):
         if site.now not in fused:
             yield site.where
-    if _WRITTEN_OUT.search(program.text):
+    if _may_attend_by_hand(program, fused):
         yield BY_HAND
 
 
@@ -250,6 +259,16 @@ def _losses(program: Written) -> Iterator[Alternative]:
     words = map(int, _LOGITS.findall(program.text))
     if max(words, default=0) >= LEAST_WORDS and "stablehlo.log" in program.text:
         yield Alternative(Kind.LOSS, BY_HAND, str(CHUNKS), IN_CHUNKS)
+
+
+def _may_attend_by_hand(program: Written, fused: Collection[str]) -> bool:
+    """Whether the module may hold attention that is not one of the calls. A call that is not
+    fused looks the same in a module, so nothing is looked for next to one.
+    """
+    kernels = {site.now for site in program.sites if site.kind == Kind.ATTENTION}
+    if not _WRITTEN_OUT.search(program.text) or kernels - {*fused}:
+        return False
+    return not kernels or bool(_BATCHED.search(program.text))
 
 
 def _remats(program: Written) -> Iterator[Alternative]:

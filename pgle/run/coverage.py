@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pgle.costs.estimate.estimate import estimator
+from pgle.costs.measure.contention import as_if_alone
 from pgle.costs.profile.carry import (
     LEAST_KNOWN,
     By,
@@ -222,6 +223,38 @@ def carried_over(
             )
             return replace(carried.profile, warnings=(*given.warnings, note)), note
     return given, ""
+
+
+def measured_for(
+    path: Path, table: LookupTable, hardware: Hardware
+) -> tuple[Profile, str]:
+    """The costs of a profile for a module, as kernels take alone; and what of them had to be
+    carried over to it, empty if nothing.
+
+    Raises:
+        UserError: it has no cost of any instruction of the module.
+    """
+    given, note = carried_over(path, read_profile(path), table, hardware)
+    found = as_if_alone(given, table.module)
+    if not table.costs(found):
+        remedy = (
+            "is it of this program, with these flags? 'pgle verify' shows what matches"
+        )
+        what = "has no cost of any instruction here"
+        raise UserError(what, where=path, remedy=remedy)
+    return found, note
+
+
+@dataclass(frozen=True)
+class MeasuredCosts:
+    """What a profile has measured of a program, for other compilations of it."""
+
+    profile: Profile
+    table: LookupTable  # of the program as it is
+
+    def of(self, other: LookupTable) -> Profile:
+        """Costs under the names of another compilation: of the instructions that both share."""
+        return carry(self.profile, self.table, other).profile
 
 
 @dataclass(frozen=True)

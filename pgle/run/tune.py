@@ -36,10 +36,9 @@ from pgle.account.value import (
     StepPart,
 )
 from pgle.costs.estimate.unknown import assumed_warnings
-from pgle.costs.measure.contention import as_if_alone
 from pgle.costs.profile.carry import under_other_flags
 from pgle.costs.profile.coverage import cover, estimate_profile
-from pgle.costs.profile.files import profile_files, read_profile
+from pgle.costs.profile.files import profile_files
 from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, as_change, in_percent, points_into
@@ -52,7 +51,7 @@ from pgle.run.compiler.session import Session, open_session
 from pgle.run.compiler.worker import UNSCHEDULED, is_full
 from pgle.run.confirm import confirm_compiled
 from pgle.run.control import fp8_choice_warning
-from pgle.run.coverage import carried_over
+from pgle.run.coverage import measured_for
 from pgle.run.directory.directory import (
     STORED,
     TIMELINE,
@@ -375,17 +374,8 @@ class Bench:
         if request.profile is None:
             self._given = estimate_profile(table.module, request.hardware)
         else:
-            given = read_profile(request.profile)
-            given, self.carried = carried_over(
-                request.profile, given, table, request.hardware
-            )
-            self._given = as_if_alone(given, table.module)
-        if not table.costs(self._given):
-            remedy = "is it of this program, with these flags? 'pgle verify' shows what matches"
-            raise UserError(
-                "has no cost of any instruction here",
-                where=request.profile,
-                remedy=remedy,
+            self._given, self.carried = measured_for(
+                request.profile, table, request.hardware
             )
         self.baseline = self.simulated(
             ({}, "no profile"), result, *self._estimated(table)

@@ -38,6 +38,7 @@ from pgle.run.capture.captured import (
     ComparedValues,
     choose_module,
     module_name,
+    partitioned,
     read_captured,
 )
 from pgle.run.hook import hook_module
@@ -96,7 +97,13 @@ class ProgramVariants:
         return read_captured(self.request.module.parent).sites
 
     def made(self, changes: Changes, folder: Path) -> tuple[Path, Sequence[CallSite]]:
-        """Run the program on CPU devices until its step is known."""
+        """Run the program on CPU devices until its step is known. Donation alone is written into
+        the text of the module, if that is what XLA compiles.
+        """
+        module = self.request.module
+        is_donation = all(change.kind == Kind.DONATION for change in changes)
+        if changes and is_donation and partitioned(module) == module:
+            return rewritten(module, changes, folder), ()
         step = module_name(self.request.module)
         found = capture_modules(
             self._words(changes),
@@ -273,6 +280,20 @@ def _global_precision(jax: Any) -> Any:
 _PRECISION = re.compile(r"precision = \[(?:HIGHEST|HIGH), (?:HIGHEST|HIGH)\]")
 
 
+def rewritten(module: Path, changes: Changes, folder: Path) -> Path:
+    """A module, StableHLO as jax dumps it, with some changes of its text, in a new folder."""
+    text = text_of(module)
+    for change in changes:
+        if change.kind == Kind.DONATION:
+            text = marked_as_donated(text, change.value.split(","))
+        else:
+            text = _PRECISION.sub("precision = [HIGH, HIGH]", text)
+    folder.mkdir(parents=True)
+    changed = folder / module.name
+    write_files({changed: text})
+    return changed
+
+
 @dataclass(frozen=True)
 class ModuleVariants:
     """Of a module alone, StableHLO as text: what its text can be changed to."""
@@ -290,16 +311,7 @@ class ModuleVariants:
 
     def made(self, changes: Changes, folder: Path) -> tuple[Path, Sequence[CallSite]]:
         """Change the text of the module."""
-        text = text_of(self.request.module)
-        for change in changes:
-            if change.kind == Kind.DONATION:
-                text = marked_as_donated(text, change.value.split(","))
-            else:
-                text = _PRECISION.sub("precision = [HIGH, HIGH]", text)
-        folder.mkdir(parents=True)
-        module = folder / self.request.module.name
-        write_files({module: text})
-        return module, ()
+        return rewritten(self.request.module, changes, folder), ()
 
     def compared(self, changes: Changes, folder: Path) -> ComparedValues:
         """Nothing: the function is not here."""

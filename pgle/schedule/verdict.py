@@ -18,6 +18,7 @@ class Verdict(StrEnum):
     BETTER = "better"  # both compilations: shorter by `LEAST_GAIN` or more, and it fits
     FITS = "fits"  # the GPU's memory holds it, and not the program as it is
     WORSE = "worse"  # both: longer by as much; or it does not fit
+    SAME = "same step"  # both: no change but for rounding
     UNSURE = "unsure"  # anything else
     DIFFERS = "differs"  # its results do
 
@@ -44,6 +45,8 @@ def judge(gained: Controlled) -> Judged:
     """
     shares = gained.shares
     sign = 1.0 if sum(shares) >= 0 else -1.0
+    if max(map(abs, shares)) < ROUNDED:
+        return Judged(Verdict.SAME)
     toward = [sign * share for share in shares]
     if gained.depends:
         return Judged(Verdict.UNSURE, "it depends on what autotuning picks")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import advised_program
 import pytest
 
 import pgle
+from pgle.api.answer import Answer
 
 distributed = pytest.importorskip("distributed")
 pytestmark = [pytest.mark.rehearse, pytest.mark.minutes]
@@ -54,15 +56,28 @@ def without_seconds(document: Any) -> str:
     return json.dumps(document)
 
 
-def test_a_search_is_the_same(
-    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+Ask = Callable[[str], Answer[Any]]
+"""From an executor to an answer, in the folder of the process."""
+
+
+def both(ask: Ask, where: str, tmp_path: Path, patch: pytest.MonkeyPatch) -> list[str]:
+    """The documents of an answer by processes of this machine and by a cluster."""
     documents = []
     for number, executor in enumerate(("processes", where)):
         folder = tmp_path / str(number)
         folder.mkdir()
-        monkeypatch.chdir(folder)
-        found = pgle.tune(
+        patch.chdir(folder)
+        documents.append(without_seconds(json.loads(ask(executor).to_json())))
+    return [
+        text.replace(str(tmp_path / "1"), str(tmp_path / "0")) for text in documents
+    ]
+
+
+def test_a_search_is_the_same(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(executor: str) -> Answer[Any]:
+        return pgle.tune(
             [*PROGRAM, "--devices", "8"],
             target="h100",
             devices=8,
@@ -71,24 +86,40 @@ def test_a_search_is_the_same(
             executor=executor,
             output="tuned",
         )
-        documents.append(found.to_json())
-    assert documents[0] == documents[1]
+
+    here, there = both(ask, where, tmp_path, monkeypatch)
+    assert here == there
 
 
 def test_sizes_are_the_same(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    documents = []
-    for number, executor in enumerate(("processes", where)):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        monkeypatch.chdir(folder)
-        found = pgle.scale(
+    def ask(executor: str) -> Answer[Any]:
+        return pgle.scale(
             [*PROGRAM, "--devices", "{devices}", "--batch", "{8*devices}"],
             (8, 16),
             cached=False,
             executor=executor,
             output="scaled",
         )
-        documents.append(without_seconds(json.loads(found.to_json())))
-    assert documents[0] == documents[1]
+
+    here, there = both(ask, where, tmp_path, monkeypatch)
+    assert here == there
+
+
+def test_alternatives_are_the_same(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(executor: str) -> Answer[Any]:
+        return pgle.advise(
+            [sys.executable, advised_program.__file__],
+            target="a100",
+            devices=1,
+            budget=2,
+            cached=False,
+            executor=executor,
+            output="advised",
+        )
+
+    here, there = both(ask, where, tmp_path, monkeypatch)
+    assert here == there

@@ -128,6 +128,31 @@ def test_lookups_and_losses_are_tried_from_some_rows_and_words_on() -> None:
     assert kinds(1023, 4095) == []
 
 
+PRODUCT = "stablehlo.dot_general %1, %2, {} : (tensor<8x8xbf16>) -> tensor<8x8xbf16>\n"
+PLAIN = PRODUCT.format("contracting_dims = [1] x [0]")
+OF_HEADS = PRODUCT.format("batching_dims = [0] x [0], contracting_dims = [2] x [2]")
+EXPONENTIAL = "stablehlo.exponential %3 : tensor<8x8xf32>\n"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "product", "is_tried"),
+    [
+        ("", PLAIN, True),
+        ("", OF_HEADS, True),
+        ("cudnn", PLAIN, False),  # the softmax of a loss
+        ("cudnn", OF_HEADS, True),
+        ("xla", OF_HEADS, False),  # the products of the call itself
+    ],
+)
+def test_attention_by_hand_is_tried_where_calls_do_not_explain_the_products(
+    kernel: str, product: str, is_tried: bool
+) -> None:
+    text = product + EXPONENTIAL + product
+    sites = [CallSite("attention", "a.py:1", kernel)] if kernel else []
+    found = alternatives(Written(sites, STEP, text))
+    assert (BY_HAND in [item.where for item in found]) == is_tried
+
+
 def captured(folder: Path, program: Path, *changes: Alternative) -> str:
     """The step's module with some changes, as text."""
     found = capture_modules(

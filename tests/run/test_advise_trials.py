@@ -9,9 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from pgle.run.advise import SAME_CALL, Advised, Attempt, Tried, _Trials
+from pgle.run.advise import SAME_CALL, Advised, Attempt, _Trials
+from pgle.run.alternative_steps import Elsewhere, Made, StepMaker, Tried, Wanted
 from pgle.run.alternatives import BY_HAND, Alternative, Kind
 from pgle.run.capture.captured import ComparedValues
+from pgle.run.variants import ModuleVariants
 from pgle.schedule.control import Controlled
 from pgle.schedule.predict import Gain
 from pgle.schedule.verdict import Verdict
@@ -20,6 +22,7 @@ FOLDER = Path("values")
 BY_HAND_CALL = Alternative(Kind.ATTENTION, "a.py:1", "cudnn", "", made_at=BY_HAND)
 PRECISION = Alternative(Kind.PRECISION, "", "tensorfloat32", "")
 BATCH = Alternative(Kind.VARIED, "batch", "batch=8", "batch=8")
+NO_BOUND = SimpleNamespace(lower_bound=False)
 NEAR = ComparedValues(difference=1e-4, tolerance=1e-3)
 UNKNOWN = ComparedValues(why="its small size takes 1e+12 operations")
 
@@ -29,7 +32,8 @@ def better(change: Alternative, values: ComparedValues | None = None) -> Attempt
 
 
 def trials(attempts: Sequence[Attempt] = (), **fields: Any) -> _Trials:
-    given = dict.fromkeys(("asked", "known", "request", "variants", "compiler"))
+    names = ("asked", "known", "request", "maker", "makers", "compiler")
+    given = dict.fromkeys(names)
     found = {**given, **fields, "on_attempt": lambda *_: None}
     return _Trials(attempts=list(attempts), **cast(Any, found))
 
@@ -70,11 +74,11 @@ def test_a_step_that_does_not_fit_is_never_better(
 ) -> None:
     request = SimpleNamespace(allocator_bytes=10)
     judging = trials(request=request)
-    judging.base = cast(Tried, SimpleNamespace(memory_bytes=before))
+    base = cast(Tried, SimpleNamespace(memory_bytes=before))
     prediction = SimpleNamespace(lower_bound=False)
     tried = SimpleNamespace(memory_bytes=after, prediction=prediction)
     shorter = Controlled(Gain(0.1, 0.1, 0.1, 0.0))
-    assert judging._judged(cast(Tried, tried), shorter).verdict is verdict
+    assert judging._judged(cast(Tried, tried), shorter, base).verdict is verdict
 
 
 def test_a_longer_step_says_what_memory_it_saves() -> None:
@@ -90,12 +94,10 @@ def test_a_longer_step_says_what_memory_it_saves() -> None:
         timeline=SimpleNamespace(breakdown=breakdown),
     )
     gib = 1 << 30
-    judging.base = cast(
-        Tried, SimpleNamespace(memory_bytes=8 * gib, prediction=prediction)
-    )
+    base = cast(Tried, SimpleNamespace(memory_bytes=8 * gib, prediction=prediction))
     tried = cast(Tried, SimpleNamespace(memory_bytes=3 * gib, prediction=prediction))
     longer = Controlled(Gain(-0.1, -0.1, -0.1, 0.0))
-    found = judging._judged(tried, longer)
+    found = judging._judged(tried, longer, base)
     assert found.verdict is Verdict.WORSE
     assert found.why == "it saves 5.0 GiB of memory"
 
@@ -116,7 +118,7 @@ def test_what_makes_the_step_fit_is_the_best_if_nothing_else_fits() -> None:
 
 def test_a_call_with_another_kernel_is_not_compared_with_itself() -> None:
     call = Alternative(Kind.ATTENTION, "a.py:1", "cudnn", "")
-    nothing_runs = trials(variants=None)
+    nothing_runs = trials(makers=None)
     found = nothing_runs._with_values(better(call), FOLDER)
     assert found.values == SAME_CALL
     assert not found.are_values_compared
@@ -128,7 +130,45 @@ def test_a_signal_ends_the_trials_and_keeps_what_is_known(end: BaseException) ->
         raise end
 
     known = better(PRECISION, NEAR)
-    ended = trials([known], variants=SimpleNamespace(made=made))
-    ended.out = FOLDER
+    makers = SimpleNamespace(made=made)
+    ended = trials([known], makers=makers)
+    ended.program = ""
     assert ended._is_ended([BY_HAND_CALL])
     assert ended.attempts == [known]
+
+
+def test_a_step_that_a_lost_worker_began_is_made_again(tmp_path: Path) -> None:
+    module = tmp_path / "jax_ir0001_jit_train_step_compile.mlir"
+    module.write_text('func.func @main(%arg0: tensor<4xf32> loc("w")) -> tensor<4xf32>')
+    request = cast(Any, SimpleNamespace(module=module))
+    maker = StepMaker(ModuleVariants(request), request, tmp_path / "alternatives")
+    donation = Alternative(Kind.DONATION, "train_step", "w", "")
+    first = maker._captured(Wanted("1", (donation,)))
+    assert maker._captured(Wanted("1", (donation,))) == first
+
+
+def test_steps_of_workers_are_judged_in_their_order() -> None:
+    second = Made((PRECISION,), program="2")
+    first = Made((BY_HAND_CALL,), program="1")
+    workers = SimpleNamespace(results=lambda make, values: [(1, second), (0, first)])
+    found = Elsewhere(cast(Any, workers)).made(cast(Any, None), (), ())
+    assert list(found) == [first, second]
+
+
+def test_flags_are_judged_by_what_they_add() -> None:
+    flags = Alternative(Kind.FLAGS, "preset", "--xla_a=true", "")
+    over_base = Controlled(Gain(0.5, 0.5, 0.5, 0.0))
+    added = Controlled(Gain(-0.01, -0.01, -0.01, 0.0))
+    found = Attempt((PRECISION, flags), Verdict.WORSE, "", None, over_base, added=added)
+    assert found.judged == added
+    assert found.least == 0.5
+
+
+def test_estimates_alone_must_not_give_the_other_sign() -> None:
+    shorter = Controlled(Gain(0.1, 0.1, 0.1, 0.0))
+    longer = Controlled(Gain(-0.1, -0.1, -0.1, 0.0))
+    step = cast(Tried, SimpleNamespace(memory_bytes=0, prediction=NO_BOUND))
+    judging = trials(request=SimpleNamespace(allocator_bytes=0))
+    assert judging._judged(step, shorter, step).verdict is Verdict.BETTER
+    assert judging._judged(step, shorter, step, shorter).verdict is Verdict.BETTER
+    assert judging._judged(step, shorter, step, longer).verdict is Verdict.UNSURE

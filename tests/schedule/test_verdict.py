@@ -24,6 +24,7 @@ def of(first: float, other: float | None = None, idle: float = 0.0) -> Controlle
         (0.043, 0.035, Verdict.BETTER),
         (0.006, None, Verdict.BETTER),
         (0.029, 0.004, Verdict.UNSURE),
+        (0.0, 0.0, Verdict.SAME),
         (0.05, -0.05, Verdict.UNSURE),
         (-0.124, -0.11, Verdict.WORSE),
     ],

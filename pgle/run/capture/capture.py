@@ -610,7 +610,7 @@ def _with_cudnn(target: Target) -> Iterator[None]:
         name: getattr(module, name) for name in _QUESTIONS if hasattr(module, name)
     }
     own = _numbers(target.compute_capability)
-    hook_module("for_gpus").assume_cudnn(module)
+    hook_module("for_gpus").see_cudnn(module, target.vendor.platform)
     module.check_compute_capability = lambda least: own >= _numbers(least)
     module.is_cuda_compute_capability_equal = lambda other: own == _numbers(other)
     try:

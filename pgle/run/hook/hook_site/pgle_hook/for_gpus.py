@@ -190,7 +190,7 @@ def see_cudnn(module, platform):
 
 
 def _assume_cudnn(module):
-    """Have jax's attention, a module, find a cuDNN: it will not run here, but where its GPUs are."""
+    """Have jax's attention find a cuDNN: it will not run here, but where its GPUs are."""
     check = module.check_cudnn_version
 
     def new_check():
