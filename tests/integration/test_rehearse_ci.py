@@ -31,9 +31,13 @@ if "--pgle-markdown" in sys.argv:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A repository whose package lies in src, with a commit before the change."""
-    folder = tmp_path / "checkout"
-    (folder / "src").mkdir(parents=True)
-    model = folder / "src" / "model.py"
+    return committed(tmp_path / "checkout", ".")
+
+
+def committed(folder: Path, project: str) -> Path:
+    """A repository with a project in one of its folders, with a commit before the change."""
+    model = folder / project / "src" / "model.py"
+    model.parent.mkdir(parents=True)
     identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
     git = ("git", "-C", str(folder), *identity)
     subprocess.run([*git, "init", "--quiet"], check=True)
@@ -41,7 +45,7 @@ def checkout(tmp_path: Path) -> Path:
         model.write_text(f"SIDE = {side!r}\n")
         subprocess.run([*git, "add", "."], check=True)
         subprocess.run([*git, "commit", "--quiet", "-m", side], check=True)
-    return folder
+    return folder / project
 
 
 def rehearse(checkout: Path, base: str) -> subprocess.CompletedProcess[str]:
@@ -66,6 +70,13 @@ def test_each_side_imports_its_own_code(checkout: Path) -> None:
     found = rehearse(checkout, "HEAD~1")
     assert (found.returncode, found.stdout) == (0, "the report\n"), found.stderr
     assert (checkout.parent / "seen").read_text().split() == ["base", "change"]
+
+
+def test_a_project_in_a_folder_of_its_repository_is_compared(tmp_path: Path) -> None:
+    project = committed(tmp_path, "packages/my model")
+    found = rehearse(project, "HEAD~1")
+    assert (found.returncode, found.stdout) == (0, "the report\n"), found.stderr
+    assert (project.parent / "seen").read_text().split() == ["base", "change"]
 
 
 def test_a_base_that_is_not_fetched_is_named_with_a_remedy(checkout: Path) -> None:

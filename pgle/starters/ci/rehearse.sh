@@ -3,6 +3,7 @@
 #
 #   BASE=origin/main sh rehearse.sh
 #
+# Run it in the folder of the project: the root of the repository, or a folder in it.
 # BASE: the commit to compare with. TESTS: files or folders of tests, with blanks between them; tests where
 # empty. PYTHON: of your program, with pgle and jax's plugin for GPUs. REPORT: the Markdown file to write.
 # A step that changed is in the report and no failure; an assertion of a test that fails is one.
@@ -17,14 +18,16 @@ commit=$(git rev-parse --quiet --verify "$BASE^{commit}") || {
     echo "BASE=$BASE is not here: git fetch origin ${BASE#origin/}, or fetch-depth: 0 for actions/checkout" >&2
     exit 2
 }
+folder=$(git rev-parse --show-prefix)  # empty at the root
 place=$(mktemp -d)
+project=$place/base/$folder
 trap 'git worktree remove --force "$place/base" 2>/dev/null || :; rm -rf "$place"' EXIT
 
 git worktree add --quiet --detach "$place/base" "$commit"
 # Tests of the base may be fewer, or fail: what has no baseline is new in the report.
 # PYTHONPATH: `pip install -e .` and a src layout would import the code of the change.
 # shellcheck disable=SC2086
-(cd "$place/base" && PYTHONPATH="$place/base/src:$place/base${PYTHONPATH:+:$PYTHONPATH}" \
+(cd "$project" && PYTHONPATH="${project%/}/src:${project%/}${PYTHONPATH:+:$PYTHONPATH}" \
     "$python" -m pytest -q --pgle --pgle-update --pgle-baselines "$place/baselines" $tests) >&2 ||
     echo "pgle: not all tests of $BASE passed; a step without a baseline is new" >&2
 
