@@ -262,7 +262,13 @@ def _step_column(rows: Sequence[Judged]) -> tuple[str, list[str]]:
         times += [step_us, *map(_finite, item.interval_us)]
     unit, texts = figures.column(Unit.TIME, times, steps)
     columns = zip(texts[::3], texts[1::3], texts[2::3], strict=True)
-    return unit, [f"{step} ({low}–{high})" for step, low, high in columns]
+    return unit, [f"{step} ({_ends(low, high)})" for step, low, high in columns]
+
+
+def _ends(low: str, high: str) -> str:
+    """A range of steps, which may have no upper end."""
+    is_open = high == figures.NONE != low
+    return f"from {low}" if is_open else f"{low}–{high}"
 
 
 def _finite(time_us: float) -> float | None:
