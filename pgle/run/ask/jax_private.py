@@ -253,7 +253,9 @@ class Plugin:
         address = ctypes.c_void_p.from_address(
             self._api + _FUNCTIONS + 8 * position
         ).value
-        assert address is not None
+        if address is None:
+            what = f"the {self.vendor.toolkit} plugin lacks function {position} of PJRT"
+            raise UserError(what, remedy=install_command(self.vendor))
         return ctypes.CFUNCTYPE(result, _Pointer)(address)
 
 

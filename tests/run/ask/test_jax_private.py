@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 
 import pytest
@@ -10,15 +11,26 @@ from pgle.errors import UserError
 from pgle.files import read_bytes
 from pgle.run.ask import jax_private
 from pgle.run.ask.jax_private import (
+    Plugin,
     SourceProgram,
     hlo_module_bytes,
     module_form,
     program_from_hlo,
     without_fields,
 )
-from pgle.xla.vendors import NVIDIA
+from pgle.xla.vendors import AMD, NVIDIA
 
 HEADER = "HloModule jit_step, entry_computation_layout={(f32[8]{0})->f32[8]{0}}\n\n"
+
+
+def test_a_plugin_without_a_function_is_to_be_replaced() -> None:
+    plugin = Plugin.__new__(Plugin)
+    plugin.vendor = AMD
+    empty = ctypes.create_string_buffer(4096)
+    plugin._api = ctypes.addressof(empty)
+    with pytest.raises(UserError, match="the ROCm plugin lacks function") as error:
+        plugin.topology("", "1x1x8")
+    assert "jax-rocm7-plugin" in error.value.remedy
 
 
 SHARDED = b"\x62\x01s"  # a module with nothing but GSPMD's sharding of its output
