@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,6 +28,7 @@ from pgle.run.stages.auto import AutoResult, Outcome
 from pgle.run.stages.pipeline import STAGES, Pipeline
 from pgle.run.stages.stage import StageResult
 from pgle.steps.compare import Comparison
+from pgle.steps.series import steady_median_s
 from pgle.trace.table import SIMULATED as NO_GPU
 from pgle.xla.flags.presets import MEASURES_ALONE
 from pgle.xla.log.verdict import ModuleVerdict, ProfileUse
@@ -110,18 +110,11 @@ def identity(facts: Mapping[str, str]) -> tuple[str, ...]:
 
 def steps_line(result: StageResult) -> str:
     """``40 steps, 5.92 ms each``; empty if no step was seen."""
-    median_s = _median_s(result)
+    median_s = steady_median_s(result.step_times_s)
     if median_s is None:
         return ""
     steps = many(len(result.step_times_s), "step")
     return f"{steps}, {figures.time(median_s * 1e6)} each"
-
-
-def _median_s(result: StageResult) -> float | None:
-    """The median step in seconds; None if no step was seen."""
-    if not result.step_times_s:
-        return None
-    return statistics.median(result.step_times_s)
 
 
 def _about(result: StageResult) -> Iterator[str]:
@@ -171,7 +164,7 @@ def stage_document(result: StageResult) -> StageDocument:
         failed=result.failed,
         verdict=result.verdict,
         steps=len(result.step_times_s),
-        median_step_s=_median_s(result),
+        median_step_s=steady_median_s(result.step_times_s),
         traces=tuple(traces),
         facts=result.facts,
         warnings=result.warnings,

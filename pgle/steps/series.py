@@ -376,6 +376,15 @@ def steady(series: Series, rules: Rules = Rules()) -> StepTimes:
     )
 
 
+def steady_median_s(times_s: Sequence[float]) -> float | None:
+    """The median of the steady ones of some step times in seconds, as a comparison takes it;
+    None if there is none.
+    """
+    steps = [Step(number, seconds) for number, seconds in enumerate(times_s)]
+    found = steady(make_series("", "steps", steps))
+    return found.median_s if len(found) else None
+
+
 _MARKED = {
     "profiled": Mark.PROFILED,
     "truncated": Mark.TRUNCATED,

@@ -14,6 +14,8 @@ import pytest
 import pgle
 from pgle.cli.main import run
 from pgle.mcp import TOOLS
+from pgle.run.inputs.step_times import read_runs
+from pgle.steps.series import steady_median_s
 
 pytestmark = [pytest.mark.rehearse, pytest.mark.usefixtures("plugin_loaded_once")]
 
@@ -146,7 +148,7 @@ def assert_one_step(*answers: Mapping[str, Any]) -> None:
     """Step, exposed share and gains are equal but for the nanoseconds of a trace: less than is printed."""
     first, *others = (found["account"] for found in answers)
     for other in others:
-        assert other["step_us"] == pytest.approx(first["step_us"], rel=5e-4)
+        assert other["step_us"] == pytest.approx(first["step_us"], rel=1e-4)
         assert exposed(other) == pytest.approx(exposed(first), abs=1e-4)
         assert gains(other) == pytest.approx(gains(first), abs=1e-4)
 
@@ -195,6 +197,16 @@ def test_ten_run_directories_have_one_number_for_each_fact(
     assert change.page.verdict in page.read_text()
 
 
+def test_a_stage_and_the_comparison_have_the_same_median_step(
+    finished: Path, capsys
+) -> None:
+    compared = answer(capsys, "compare", finished)
+    for stage, side in (("baseline", "base"), ("perf", "new")):
+        (run_of_stage,) = read_runs(str(finished / stage))
+        median_s = steady_median_s(run_of_stage.step_time_s.tolist())
+        assert median_s == compared[side]["median_s"]
+
+
 def test_a_profile_that_timed_steps_prove_has_their_gain(
     finished: Path, capsys
 ) -> None:
@@ -226,9 +238,9 @@ def test_ten_programs_have_one_number_for_each_fact(
     assert_one_step(library["analyze"], library["predict"])
     baseline = library["baseline"]["account"]
     step_us = rehearsed["baseline"]["step_us"]
-    assert baseline["step_us"] == pytest.approx(step_us, rel=5e-4)
+    assert baseline["step_us"] == pytest.approx(step_us, rel=1e-4)
     assert tuned["account"]["step_us"] == pytest.approx(
-        library["predict"]["account"]["step_us"], rel=5e-4
+        library["predict"]["account"]["step_us"], rel=1e-4
     )
     printed = answer(capsys, "predict", run_dir)["account"]
     assert printed == library["predict"]["account"]

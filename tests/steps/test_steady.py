@@ -13,6 +13,7 @@ from pgle.steps.series import (
     StepTimes,
     make_series,
     steady,
+    steady_median_s,
     truncation,
 )
 
@@ -111,3 +112,9 @@ def test_a_slow_start_counts_where_the_truncation_reaches_far_beyond_it() -> Non
     times[1:6] *= 1 + 0.2 * np.exp(-np.arange(5) / 2)
     times[0] = 150
     assert left_out(run(times.tolist()))["warm-up"] == [0, 1, 2, 3, 4, 5]
+
+
+def test_the_median_of_a_stage_leaves_out_its_compilation() -> None:
+    times = [30.0, 1.0, 1.02, 1.0, 1.02, 1.0, 1.02]
+    assert steady_median_s(times) == pytest.approx(1.01)
+    assert steady_median_s(()) is None
