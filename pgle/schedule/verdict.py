@@ -84,26 +84,30 @@ def turned_by_data(before: Prediction, after: Prediction) -> str:
     """Which data would make a step shorter that is estimated to be no shorter; empty if none would.
 
     Only costs with extreme data count that the change removes, such as those of a scatter whose
-    rows are all the same.
+    rows are all the same. What such data adds to other costs after the change counts against it.
     """
-    kept = Counter(map(_cost_of, _extremes(after)))
-    removed = []
-    for item in _extremes(before):
-        if kept[_cost_of(item)]:
-            kept[_cost_of(item)] -= 1
-        else:
-            removed.append(item)
+    costs = Counter(map(_cost_of, _extremes(before)))
+    costs.subtract(map(_cost_of, _extremes(after)))
+    removed = [item for item in _extremes(before) if costs[_cost_of(item)] > 0]
     longer_us = after.step_us - before.step_us
-    now_us = sum(item.cost_us * item.count for item in removed)
-    most_us = sum(item.range.possible_us * item.count for item in removed)
-    if not removed or not 0 <= longer_us < most_us - now_us:
+    spared_us = sum((cost.most_us - cost.us) * count for cost, count in costs.items())
+    if not removed or not 0 <= longer_us < spared_us:
         return ""
+    gone = +costs
+    now_us = sum(cost.us * count for cost, count in gone.items())
     first = removed[0]
     return (
         f"{first.name} decides: estimated at {in_words(now_us)}, this is shorter above "
-        f"{in_words(now_us + longer_us)} ({in_words(most_us)} if "
+        f"{in_words(now_us + longer_us)} ({in_words(now_us + spared_us)} if "
         f"{first.range.extreme_why})"
     )
+
+
+class _Cost(NamedTuple):
+    """A cost that data decides: not its name, which compilations choose."""
+
+    us: float  # all executions
+    most_us: float
 
 
 def _extremes(prediction: Prediction) -> Iterator[Uncertain]:
@@ -113,6 +117,6 @@ def _extremes(prediction: Prediction) -> Iterator[Uncertain]:
             yield item
 
 
-def _cost_of(item: Uncertain) -> tuple[float, ...]:
-    """What tells two costs apart that data decides: not their names, which compilations choose."""
-    return round(item.cost_us, 1), round(item.range.possible_us, 1), item.count
+def _cost_of(item: Uncertain) -> _Cost:
+    us = round(item.cost_us * item.count, 1)
+    return _Cost(us, round(item.range.possible_us * item.count, 1))

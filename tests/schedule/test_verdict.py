@@ -105,3 +105,9 @@ def test_data_does_not_decide_what_it_cannot_turn(
     left = (item,) if extreme_us is None else ()
     before = step_with(1000, item)
     assert turned_by_data(before, step_with(after_us, *left)) == ""
+
+
+def test_data_that_lengthens_what_replaces_a_scatter_does_not_decide() -> None:
+    before = step_with(1000, scatter("scatter.1", 100, 9000))
+    after = step_with(1300, scatter("sorted", 150, 9000))
+    assert turned_by_data(before, after) == ""
