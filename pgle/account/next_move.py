@@ -131,10 +131,12 @@ def _is_edit(known: Known) -> bool:
 
 
 def _is_tried_by_advise(known: Known) -> bool:
-    """Whether the largest lever is an edit that can be tried, and nothing was measured."""
+    """Whether the largest lever is an edit that nobody has tried yet, and nothing was measured."""
     lever = None if known.account is None else known.account.lever
     is_first = known.measured is Measured.NOT and known.search is Search.NOT
-    return is_first and lever is not None and lever.kind in BY_ADVISE
+    if lever is None or lever.tried:
+        return False
+    return is_first and lever.kind in BY_ADVISE
 
 
 def _after_gpu(known: Known) -> Move:

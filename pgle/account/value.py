@@ -8,7 +8,7 @@ all savings of a part come to is at most that part (`Account.together_us`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pgle.next import Next
@@ -188,6 +188,15 @@ class Account:
     contention: ContentionLoss | None = (
         None  # None: no kernel runs next to a collective
     )
+
+    def with_trials(self, shown: Mapping[OpportunityKind, str]) -> Account:
+        """The account with what trying the edits of its opportunities has shown, in words."""
+        found = []
+        for item in self.opportunities:
+            if item.kind in shown:
+                item = replace(item, tried=shown[item.kind], command=None)
+            found.append(item)
+        return replace(self, opportunities=tuple(found))
 
     def share(self, us: float) -> float:
         """Microseconds as a share of the step; 0 of an empty step."""

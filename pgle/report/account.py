@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pgle.account.next_move import (
+    BY_ADVISE,
     BY_SCHEDULE,
     OF_PROGRAM,
     Known,
@@ -122,10 +123,13 @@ def _bound_us(item: Opportunity) -> float:
 
 def _advice(account: Account, item: Opportunity, span_of: SpanOf) -> Advice:
     first = item.where[0].instruction if item.where else ""
+    said = f"{item.why}{_most(item)}"
+    if item.tried and item.kind in BY_ADVISE:
+        said = f"{said}; tried: {item.tried}"
     return Advice(
         title=item.title,
         saves=saving_of(account, item),
-        why=printable(f"{item.why}{_most(item)}"),
+        why=printable(said),
         command=_command(item),
         find=first,
         span_us=span_of(first) if first else None,

@@ -39,10 +39,12 @@ from pgle.run.capture.captured import ComparedValues
 from pgle.run.compiler.compile import Compiler, OnPhase, compiler_with_cache
 from pgle.run.directory.directory import RunDirectory, claim
 from pgle.run.inputs.next_command import UNKNOWN
+from pgle.run.kept_trials import Shown, keep_trials
 from pgle.run.process.on_worker import Seen
 from pgle.run.process.workers import workers
 from pgle.run.rehearse import memory_warning
 from pgle.run.rehearse_program import (
+    LHS_ON,
     RehearseRequest,
     Understood,
     gib,
@@ -63,6 +65,7 @@ from pgle.tune.search import (
     exposed_by_kind,
     nothing_to_gain,
 )
+from pgle.xla.flags.catalogue import LHS
 from pgle.xla.flags.text import typed_flag
 from pgle.xla.targets import Target
 
@@ -257,7 +260,8 @@ class _Trials:
         account = account_of_schedule(
             base.compiled.scheduled, base.prediction, request.hardware
         )
-        account = told_of_trials(account, self.attempts)
+        shown = shown_of(self.attempts)
+        keep_trials(request, shown)
         left_out = (variants.left_out, is_written_as.left_out)
         return Advised(
             request=request,
@@ -269,7 +273,7 @@ class _Trials:
             interrupted=interrupted,
             left_out="; ".join(filter(None, left_out)),
             measure=proves,
-            account=account,
+            account=account.with_trials(shown),
             warnings=tuple(filter(None, said)),
         )
 
@@ -483,11 +487,10 @@ OPPORTUNITIES = {
 """What is tried of an opportunity of the account."""
 
 
-def told_of_trials(account: Account, attempts: Sequence[Attempt]) -> Account:
-    """The account, each opportunity with the best that trying its edit has shown."""
-    found = []
-    for item in account.opportunities:
-        kind = OPPORTUNITIES.get(item.kind)
+def shown_of(attempts: Sequence[Attempt]) -> Shown:
+    """The best that trying the edit of each opportunity has shown."""
+    found = {}
+    for opportunity, kind in OPPORTUNITIES.items():
         tried = [
             one
             for one in attempts
@@ -496,9 +499,8 @@ def told_of_trials(account: Account, attempts: Sequence[Attempt]) -> Account:
         if tried:
             best = max(tried, key=lambda one: one.least)
             shown = f"{in_percent(-best.least)}, {best.name}, {best.verdict}"
-            item = replace(item, tried=shown.replace("-", "−"))
-        found.append(item)
-    return replace(account, opportunities=tuple(found))
+            found[opportunity] = shown.replace("-", "−")
+    return found
 
 
 def differing(values: ComparedValues) -> str:
@@ -542,27 +544,33 @@ MOST_SETTINGS = 3  # settings of flags that are tried
 def flag_settings(
     step: Tried, given: Collection[str], target: Target
 ) -> list[Alternative]:
-    """Settings of flags that may shorten a step, those that the search of `tune` tries first
-    for each kind of collective, in the order of the exposed time of these kinds.
+    """Settings of flags that may shorten a step, LHS if it is off, and those that the search of
+    `tune` tries first for each kind of collective, in the order of their exposed time.
 
     Args:
         given: names of flags that the user has set; they stay.
     """
     if step.prediction.lower_bound or nothing_to_gain(step.prediction):
         return []
+    scheduler = ""
+    if step.compiled.lhs is None and LHS not in given:
+        scheduler = LHS_ON  # off by default; other flags act on what it schedules
     jaxlib = step.compiled.jaxlib
     share = step.memory_bytes / target.memory_bytes
-    found = axes(step.compiled.scheduled, jaxlib, given, share)
-    listed = by_exposure(found, exposed_by_kind(step.prediction))
+    every = axes(step.compiled.scheduled, jaxlib, given, share)
+    listed = by_exposure(every, exposed_by_kind(step.prediction))
     first: dict[str, Axis] = {}  # by the kind of collective
     for axis in listed:
         first.setdefault(axis.kind, axis)
-    settings = []
-    for axis in list(first.values())[:MOST_SETTINGS]:
-        flags = (f"--{name}={value}" for name, value in axis.settings[0].items())
-        value = " ".join(flags)
-        settings.append(Alternative(Kind.FLAGS, axis.name, value, value))
-    return settings
+    settings = {"latency-hiding scheduler": [scheduler]} if scheduler else {}
+    for axis in first.values():
+        flags = [f"--{name}={value}" for name, value in axis.settings[0].items()]
+        settings[axis.name] = [scheduler, *flags]
+    found = []
+    for name, flags in list(settings.items())[:MOST_SETTINGS]:
+        value = " ".join(filter(None, flags))
+        found.append(Alternative(Kind.FLAGS, name, value, value))
+    return found
 
 
 def _turns(verdict: Verdict, by_estimates: Controlled | None) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -42,6 +42,7 @@ from pgle.run.control import (
 )
 from pgle.run.coverage import carried_over
 from pgle.run.directory.directory import claim
+from pgle.run.kept_trials import Shown, kept_trials
 from pgle.run.process.memory import MEMORY_FRACTION
 from pgle.run.rehearse_program import (
     LHS_ON,
@@ -202,6 +203,7 @@ class Rehearsal:
     measure: Next | None = None  # the command that measures the program
     advise: Next | None = None  # the command that tries edits of the program
     timed: TimedSteps | None = None  # of the run directory that was given
+    trials: Shown = field(default_factory=dict)  # of an earlier `advise`
 
     @property
     def used(self) -> bool:
@@ -239,7 +241,7 @@ class Rehearsal:
             measure=self.measure,
             timed=self.timed,
         )
-        return account_of_schedule(
+        found = account_of_schedule(
             now.module,
             now.prediction,
             request.hardware,
@@ -250,6 +252,7 @@ class Rehearsal:
             is_searched=self.tune is None,
             timed=self.timed,
         )
+        return found.with_trials(self.trials)
 
     @cached_property
     def schedules(self) -> Schedules:
@@ -295,6 +298,7 @@ def rehearse(asked: Rehearse, on_phase: OnPhase = lambda phase: None) -> Rehears
             tune=tune_line(known),
             measure=measure(known),
             advise=advise_line(known),
+            trials=kept_trials(request),
             timed=None if run is None else timed_steps(run),
         )
 

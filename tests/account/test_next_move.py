@@ -23,6 +23,7 @@ ATTENTION = account(
     opportunity(OpportunityKind.ATTENTION, 0.3),
     opportunity(OpportunityKind.FLAGS, None, most=0.2),
 )
+TRIED = ATTENTION.with_trials({OpportunityKind.ATTENTION: "−70.1 %"})
 LOGITS = account(opportunity(OpportunityKind.LOGITS, 0.3))
 ACCOUNTS = (None, NOTHING, PROFILE, FLAGS, ATTENTION, LOGITS)
 VERDICTS = tuple(Verdict)
@@ -66,6 +67,7 @@ def test_every_way_from_a_first_answer_ends_within_four_moves(found) -> None:
         (Known(account=PROFILE), Move.MEASURE),
         (Known(account=FLAGS), Move.SEARCH),
         (Known(account=ATTENTION), Move.ADVISE),
+        (Known(account=TRIED), Move.EDIT),
         (Known(account=LOGITS), Move.EDIT),
         (Known(Measured.SIMULATED, Verdict.SAME, account=ATTENTION), Move.EDIT),
         (Known(account=NOTHING), Move.END),

@@ -141,3 +141,10 @@ def test_contention_is_one_line_with_its_factors_and_what_they_rest_on() -> None
 def test_contention_below_half_a_per_cent_is_no_line() -> None:
     found = replace(account(), contention=replace(LOSS, us=4.0))
     assert contention_note(found) == ""
+
+
+def test_an_edit_that_was_tried_says_what_that_has_shown() -> None:
+    shown = {OpportunityKind.ATTENTION: "−70.1 %, attention cudnn, better"}
+    edit, search = actions(account(ATTENTION, SEARCH).with_trials(shown))
+    assert edit.why.endswith("tried: −70.1 %, attention cudnn, better")
+    assert "tried" not in search.why

@@ -9,19 +9,43 @@ from typing import Any, cast
 
 import pytest
 
+from pgle.costs.profile.lookup import LookupTable
+from pgle.costs.profile.value import Origin, Profile
 from pgle.run.advise import SAME_CALL, Advised, Attempt, _Trials
 from pgle.run.alternative_steps import Elsewhere, Made, StepMaker, Tried, Wanted
 from pgle.run.alternatives import BY_HAND, Alternative, Kind
 from pgle.run.capture.captured import ComparedValues
+from pgle.run.coverage import MeasuredCosts
 from pgle.run.variants import ModuleVariants
 from pgle.schedule.control import Controlled
 from pgle.schedule.predict import Gain
 from pgle.schedule.verdict import Verdict
+from pgle.xla.hlo.dumps import read_module
 
 FOLDER = Path("values")
 BY_HAND_CALL = Alternative(Kind.ATTENTION, "a.py:1", "cudnn", "", made_at=BY_HAND)
 PRECISION = Alternative(Kind.PRECISION, "", "tensorfloat32", "")
 BATCH = Alternative(Kind.VARIED, "batch", "batch=8", "batch=8")
+MODULE = """HloModule jit_step, is_scheduled=true
+
+%same (a: f32[8]) -> f32[8] {{
+  %a = f32[8]{{0}} parameter(0)
+  ROOT %exp = f32[8]{{0}} exponential(%a)
+}}
+
+%other (b: f32[{size}]) -> f32[{size}] {{
+  %b = f32[{size}]{{0}} parameter(0)
+  ROOT %sine = f32[{size}]{{0}} sine(%b)
+}}
+
+ENTRY %main (x: f32[8], y: f32[{size}]) -> (f32[8], f32[{size}]) {{
+  %x = f32[8]{{0}} parameter(0)
+  %y = f32[{size}]{{0}} parameter(1)
+  %{first} = f32[8]{{0}} fusion(%x), kind=kLoop, calls=%same
+  %{second} = f32[{size}]{{0}} fusion(%y), kind=kLoop, calls=%other
+  ROOT %out = (f32[8]{{0}}, f32[{size}]{{0}}) tuple(%{first}, %{second})
+}}
+"""
 NO_BOUND = SimpleNamespace(lower_bound=False)
 NEAR = ComparedValues(difference=1e-4, tolerance=1e-3)
 UNKNOWN = ComparedValues(why="its small size takes 1e+12 operations")
@@ -172,3 +196,18 @@ def test_estimates_alone_must_not_give_the_other_sign() -> None:
     assert judging._judged(step, shorter, step).verdict is Verdict.BETTER
     assert judging._judged(step, shorter, step, shorter).verdict is Verdict.BETTER
     assert judging._judged(step, shorter, step, longer).verdict is Verdict.UNSURE
+
+
+def test_an_alternative_takes_measured_costs_of_what_it_shares(tmp_path: Path) -> None:
+    now = table(tmp_path / "now.txt", size=16, first="fusion.1", second="fusion.2")
+    new = table(tmp_path / "new.txt", size=64, first="fusion.2", second="fusion.1")
+    rows = (now.rows["fusion.1"], now.rows["fusion.2"])
+    costs = tuple(row.cost(7.0, Origin.MEASURED) for row in rows)
+    found = new.costs(MeasuredCosts(Profile(costs), now).of(new))
+    assert {name: cost.cost_us for name, cost in found.items()} == {"fusion.2": 7.0}
+
+
+def table(path: Path, **words: object) -> LookupTable:
+    """The instructions of `MODULE` with some sizes and names."""
+    path.write_text(MODULE.format(**words))
+    return LookupTable(read_module(path))

@@ -1,0 +1,55 @@
+"""What `advise` has shown is known to `rehearse` of the same program, flags and GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import attrs
+import pytest
+
+from pgle.account.value import OpportunityKind
+from pgle.run.compiler.cache import LIMIT_VARIABLE
+from pgle.run.kept_trials import keep_trials, kept_trials
+from pgle.run.rehearse_program import RehearseRequest
+from pgle.xla.targets import load_target
+
+SHOWN = {OpportunityKind.ATTENTION: "−70.1 %, attention cudnn, better"}
+
+
+@pytest.fixture
+def request_of_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RehearseRequest:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv(LIMIT_VARIABLE, raising=False)
+    module = tmp_path / "step.mlir"
+    module.write_text("module @jit_step {}")
+    return RehearseRequest(module, load_target("a100"), tmp_path / "out", "python")
+
+
+def test_the_same_program_elsewhere_has_what_was_shown(
+    request_of_step: RehearseRequest, tmp_path: Path
+) -> None:
+    keep_trials(request_of_step, SHOWN)
+    copy = tmp_path / "copy.mlir"
+    copy.write_bytes(request_of_step.module.read_bytes())
+    assert kept_trials(replace(request_of_step, module=copy)) == SHOWN
+
+
+def test_another_program_gpu_or_flag_has_nothing(
+    request_of_step: RehearseRequest, tmp_path: Path
+) -> None:
+    keep_trials(request_of_step, SHOWN)
+    edited = tmp_path / "edited.mlir"
+    edited.write_text("module @jit_step { }")
+    others = (
+        replace(request_of_step, module=edited),
+        replace(request_of_step, target=load_target("h100")),
+        replace(request_of_step, flags=("--xla_a=true",)),
+    )
+    assert [kept_trials(other) for other in others] == [{}, {}, {}]
+
+
+def test_nothing_is_kept_without_the_cache(request_of_step: RehearseRequest) -> None:
+    asked = attrs.evolve(request_of_step.asked, cached=False)
+    keep_trials(replace(request_of_step, asked=asked), SHOWN)
+    assert kept_trials(request_of_step) == {}
