@@ -107,7 +107,7 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(report, "print_json", checked)
     yield
     assert not wrong, (
-        "an output for tests/helpers/documents.py, of which scripts/record_schemas.py makes the schemas"
+        "an output is not what its type says, or python scripts/record_schemas.py is to be run"
     )
 
 

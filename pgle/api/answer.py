@@ -76,7 +76,7 @@ def answer(
     command: str,
     result: R,
     page: Page,
-    document: Mapping[str, Any] | DataclassInstance,
+    document: DataclassInstance,
     ok: bool = True,
     version: int = 1,
     exit_code: int = 1,

@@ -36,9 +36,5 @@ def flags_explain(name: str) -> Answer[Any]:
     from pgle.xla.flags.catalogue import find
 
     found = find(name)
-    return answer(
-        "flags",
-        found,
-        report.setting_page(found),
-        {"setting": report.setting_json(found)},
-    )
+    document = report.ExplainDocument(report.setting_document(found))
+    return answer("flags", found, report.setting_page(found), document)

@@ -99,7 +99,7 @@ def rehearse(request: Rehearse) -> Answer[Rehearsal]:
     from pgle.report.schedules import write_page
 
     picture = write_page(report.folder_of(found), report.rehearse_page(found))
-    document = {**report.rehearse_document(found), "picture": picture}
+    document = report.rehearse_document(found, picture)
     page = report.rehearse_page(found, picture)
     code = found.request.exit_code or 1
     return answer("rehearse", found, page, document, found.good, exit_code=code)

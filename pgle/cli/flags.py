@@ -53,10 +53,8 @@ def list_(pattern: str, jaxlib: str | None) -> Answer[Any]:
         for item in catalogue().values()
         if wanted in item.name.lower() or wanted in item.meaning.lower()
     ]
-    document = {
-        "jaxlib": release,
-        "settings": [report.setting_json(item) for item in found],
-    }
+    settings = tuple(map(report.setting_document, found))
+    document = report.ListDocument(release, settings)
     return answer("flags", found, report.list_page(found, release, pattern), document)
 
 
@@ -119,7 +117,7 @@ def lint(
     result = lint_flags(parsed, jaxlib=jaxlib, python=python)
     clean = all(finding.level == "note" for finding in result.findings)
     page = report.lint_page(result, next_steps.after_lint(flags, file, clean=clean))
-    document = text.joined({"ok": result.ok}, result)
+    document = report.LintDocument(result.ok, result)
     return answer("flags", result, page, document, result.ok)
 
 
@@ -145,7 +143,7 @@ def of_scripts(
     pgle flags lint-scripts jobs/*.sbatch --jaxlib 0.10.2
     """
     found = lint_scripts(scripts, jaxlib=jaxlib, python=python)
-    document = text.joined({"ok": found.ok}, found)
+    document = report.ScriptsLintDocument(found.ok, found)
     return answer("flags", found, report.scripts_page(found), document, found.ok)
 
 
@@ -180,11 +178,12 @@ def preset_(
     """
     if not name:
         rows = [(item, purpose) for item, (purpose, _) in presets().items()]
-        return answer("flags", rows, report.presets_page(rows), {"presets": dict(rows)})
+        document = report.PresetsDocument(dict(rows))
+        return answer("flags", rows, report.presets_page(rows), document)
     found = preset(name, jaxlib or installed(python).jaxlib or None, profile=profile)
     if ctx.meta["pgle.as_json"]:
-        exported = {"xla_flags": found.xla_flags, "environment": found.environment}
-        text.print_json("pgle.flags/1", {"preset": text.joined(found, exported)})
+        exported = report.ExportedPreset(found, found.xla_flags, found.environment)
+        text.print_json("pgle.flags/1", text.plain(report.PresetDocument(exported)))
         return None
     text.warn(finding.line() for finding in found.findings)
     lines = [

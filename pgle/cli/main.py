@@ -325,12 +325,13 @@ def run(arguments: list[str]) -> int:
         ):
             from pgle.report import text
 
-            parts = {"what": line, "where": None, "remedy": None}
-            parts = {
-                name: _masked(getattr(error, name, other))
-                for name, other in parts.items()
-            }
-            text.print_json("pgle.error/1", {"error": parts, "exit_code": code})
+            parts = text.ErrorParts(
+                what=_masked(getattr(error, "what", line)) or "",
+                where=_masked(getattr(error, "where", None)),
+                remedy=_masked(getattr(error, "remedy", None)),
+            )
+            document = text.ErrorDocument(parts, code)
+            text.print_json("pgle.error/1", text.plain(document))
         _print_error(printable(line))
         return code
 

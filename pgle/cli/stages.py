@@ -309,7 +309,7 @@ def doctor_command(**options: Any) -> Answer[Any]:
             run_dir or Path("runs/proof"), asked.capture, asked.target, text.say
         )
         page = start.proof_page(proof)
-        document = text.joined({"ok": proof.ok}, proof)
+        document = start.ProofDocument(proof.ok, proof)
         return answer("proof", proof, page, document, proof.ok)
     vendor = load_target(asked.target).vendor
     wanted = None if vendor is NVIDIA else vendor

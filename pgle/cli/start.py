@@ -44,11 +44,11 @@ def init_command(name: str, folder: Path, force: bool) -> Answer[Any]:
     """
     if not name:
         purposes = {name: item.purpose for name, item in STARTERS.items()}
-        return answer(
-            "init", STARTERS, start.starters_page(STARTERS), {"starters": purposes}
-        )
+        page = start.starters_page(STARTERS)
+        return answer("init", STARTERS, page, start.StartersDocument(purposes))
     written = init(name, folder, force=force)
-    document = {"written": written, "folder": folder, "next": STARTERS[name].following}
+    following = STARTERS[name].following
+    document = start.WrittenStarter(tuple(written), folder, following)
     return answer(
         "init", written, start.written_page(written, STARTERS[name], folder), document
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pgle.account.next_move import (
     BY_ADVISE,
@@ -47,7 +46,6 @@ from pgle.report.page.value import (
     Value,
     table,
 )
-from pgle.report.text import joined
 
 LEAST_SHOWN = 0.005  # of the step: less is not worth a line
 PLACES = 5  # rows of each in its section
@@ -339,11 +337,11 @@ class AccountDocument:
     opportunities: tuple[ListedOpportunity, ...]
 
 
-def document(account: Account) -> dict[str, Any]:
-    """The fields of an `AccountDocument`, which every answer on a step has."""
+def document(account: Account) -> AccountDocument:
+    """The account of an answer on a step."""
     items = [_listed_opportunity(account, item) for item in account.opportunities]
     parts = {part.name.lower(): us for part, us in account.parts.items()}
-    found = AccountDocument(
+    return AccountDocument(
         base=account.base,
         step_us=account.step_us,
         interval_us=(account.least_us, account.most_us),
@@ -355,7 +353,6 @@ def document(account: Account) -> dict[str, Any]:
         contention=account.contention,
         opportunities=tuple(items),
     )
-    return joined(found)
 
 
 def _listed_opportunity(account: Account, item: Opportunity) -> ListedOpportunity:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pgle.errors import many
 from pgle.next import Commands, Sentence, to_way
 from pgle.report import account, charts, text
+from pgle.report.account import AccountDocument
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
@@ -366,13 +367,23 @@ class StepFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class TriedChange:
+    """One change of the program."""
+
+    kind: str
+    where: str
+    value: str
+    edit: str
+
+
+@dataclass(frozen=True, slots=True)
 class Alternatives:
     """What was tried; the words of several changes are joined."""
 
     kind: str
     where: str
     edit: str
-    changes: tuple[Mapping[str, object], ...]
+    changes: tuple[TriedChange, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,6 +392,8 @@ class JudgedAttempt:
 
     change: float | None
     values_compared: bool
+    # of the step with the alternative against as it is, at a small size on the CPU; null: it
+    # computes the same, or nobody compared
     values: ComparedValues | None
     range: tuple[float, float] | None
     same_as: str
@@ -389,30 +402,54 @@ class JudgedAttempt:
 
 
 @dataclass(frozen=True, slots=True)
+class TriedAlternatives:
+    """One attempt: what was tried, its step, and what became of it."""
+
+    alternatives: Alternatives = field(metadata=text.FLAT)
+    figures: StepFigures = field(metadata=text.FLAT)
+    judged: JudgedAttempt = field(metadata=text.FLAT)
+
+
+@dataclass(frozen=True, slots=True)
 class AdvisedAttempts:
     """Every attempt, the best of them, and what was not tried."""
 
-    tried: tuple[Mapping[str, object], ...]
-    best: Mapping[str, object] | None
+    tried: tuple[TriedAlternatives, ...]
+    best: TriedAlternatives | None
     unchanged: int
     left: int
     left_sites: int
+    # alternatives that cannot be made of what was given, and why; empty: all can
     left_out: str
     interrupted: bool
     warnings: tuple[str, ...]
 
 
-def document(found: Advised, page: Path) -> dict[str, object]:
-    """``pgle.advise/1`` without its name."""
+@dataclass(frozen=True, slots=True)
+class AdviseDocument:
+    """``pgle.advise/1``: the step as it is, then every attempt."""
+
+    module: str
+    figures: StepFigures = field(metadata=text.FLAT)
+    attempts: AdvisedAttempts = field(metadata=text.FLAT)
+    account: AccountDocument
+    page: Path
+    jaxlib: str
+    next: str
+
+
+def document(found: Advised, page: Path) -> AdviseDocument:
+    """The step, what was tried on it, and the best."""
     compiled = found.base.compiled
-    module = {"module": compiled.scheduled.name}
-    after = {
-        "account": account.document(found.account),
-        "page": page,
-        "jaxlib": compiled.jaxlib,
-        "next": str(commands(found)[0]),
-    }
-    return text.joined(module, _figures_of(found.base), _attempts(found), after)
+    return AdviseDocument(
+        module=compiled.scheduled.name,
+        figures=_figures_of(found.base),
+        attempts=_attempts(found),
+        account=account.document(found.account),
+        page=page,
+        jaxlib=compiled.jaxlib,
+        next=str(commands(found)[0]),
+    )
 
 
 def _figures_of(tried: Tried | None) -> StepFigures:
@@ -443,14 +480,16 @@ def _attempts(found: Advised) -> AdvisedAttempts:
     )
 
 
-def _attempt(item: Attempt) -> Mapping[str, object]:
-    """One attempt: what was tried, its step, and what became of it."""
-    alternatives = _alternatives(item.changes)
-    return text.joined(alternatives, _figures_of(item.tried), _judged(item))
+def _attempt(item: Attempt) -> TriedAlternatives:
+    return TriedAlternatives(
+        alternatives=_alternatives(item.changes),
+        figures=_figures_of(item.tried),
+        judged=_judged(item),
+    )
 
 
 def _alternatives(changes: Sequence[Alternative]) -> Alternatives:
-    listed = [{**change.switch, "edit": change.edit} for change in changes]
+    listed = (TriedChange(edit=item.edit, **item.switch) for item in changes)
     return Alternatives(
         kind=" + ".join(change.kind for change in changes),
         where=" + ".join(change.where for change in changes),

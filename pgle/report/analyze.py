@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from pgle.account.next_move import ENDS, Move, known_of
-from pgle.account.value import LEAST_WORTH
+from pgle.account.value import LEAST_WORTH, UnreadWork
 from pgle.analyze.analysis import LiveValue, MeasuredStep, Memory
 from pgle.analyze.collectives import (
+    CostError,
     LateRanks,
     LinkUse,
     MeasuredCollective,
@@ -18,12 +19,13 @@ from pgle.analyze.collectives import (
 )
 from pgle.analyze.differences import Differences
 from pgle.analyze.findings import EvidenceRow, StepFinding
-from pgle.analyze.layers import Layers, folded, short_source
+from pgle.analyze.layers import Layers, Products, folded, short_source
 from pgle.analyze.rules import RULES
-from pgle.analyze.window import RowGroup, StepBreakdown
+from pgle.analyze.window import RowGroup, StepBreakdown, StepTime
 from pgle.errors import cut, many, printable
 from pgle.next import Commands, Sentence, to_way
 from pgle.report import account, text
+from pgle.report.account import AccountDocument
 from pgle.report.layers import LEAST, SCOPE_WIDTH
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
@@ -416,6 +418,23 @@ class HideableCollective:
 
 
 @dataclass(frozen=True, slots=True)
+class ListedCostError:
+    """One instruction as the profile has it and as it ran."""
+
+    costs: CostError = field(metadata=text.FLAT)
+    error_us: float  # of a step: how much longer it took than the profile says
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileErrorsDocument:
+    """A profile against what ran."""
+
+    rows: tuple[ListedCostError, ...]  # the largest error first
+    covered: float  # share of the measured time whose instructions the profile has
+    off: float  # all errors without their signs, as a share of that time
+
+
+@dataclass(frozen=True, slots=True)
 class OverlapDocument:
     """What the scheduler could hide, and its profile against what ran."""
 
@@ -423,19 +442,93 @@ class OverlapDocument:
     stuck_us: float
     predicted_step_us: float
     collectives: tuple[HideableCollective, ...]
-    profile: Mapping[str, object] | None
+    profile: ProfileErrorsDocument | None
 
 
-def document(found: Analysis) -> dict[str, object]:
-    """``pgle.analyze/1`` without its name: first the facts of the step as a whole."""
-    after = {
-        "account": account.document(found.account),
-        "unread": found.account.unread,
-        "against": _against(found.against),
-        "next": "\n".join(map(str, way_on(found))),
-        "warnings": found.warnings,
-    }
-    return text.joined(_step_facts(found.step), _details(found), after)
+@dataclass(frozen=True, slots=True)
+class ListedStep:
+    """One execution of the main module."""
+
+    parts: StepTime = field(metadata=text.FLAT)
+    step_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class WindowOfRank:
+    """The window of a rank by part: compute, the exposed parts and idle add up to it."""
+
+    device: Device
+    steps: int
+    compute_ns: int
+    exposed_communication_ns: int
+    exposed_copy_ns: int
+    other_ns: int
+    communication_ns: int
+    copy_ns: int
+    idle_ns: int
+    launch_gaps_ns: int
+    waits_ns: int
+    long_waits_ns: int
+    between_steps_ns: int
+    compile_ns: int
+    window_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayersDocument:
+    """The step by parts of the program, and its matrix products."""
+
+    layers: Layers = field(metadata=text.FLAT)
+    products: tuple[Products, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepDetails:
+    """Every step, collective, finding and rank; layers, memory and overlap if HLO says them."""
+
+    step_times: tuple[ListedStep, ...]
+    collectives: tuple[ListedCollective, ...]
+    findings: tuple[ListedFinding, ...]
+    ranks: tuple[WindowOfRank, ...]
+    layers: LayersDocument | None
+    products: tuple[Products, ...]
+    memory: MemoryDocument | None
+    overlap: OverlapDocument | None
+
+
+@dataclass(frozen=True, slots=True)
+class AgainstDocument:
+    """The other step, and how far this one is from it."""
+
+    differences: Differences = field(metadata=text.FLAT)
+    delta_us: float  # by how much the step got longer
+    share: float  # that of the step before
+
+
+@dataclass(frozen=True, slots=True)
+class AnalyzeDocument:
+    """``pgle.analyze/1``: first the facts of the step as a whole."""
+
+    facts: StepFacts = field(metadata=text.FLAT)
+    details: StepDetails = field(metadata=text.FLAT)
+    account: AccountDocument
+    unread: UnreadWork | None
+    against: AgainstDocument | None
+    next: str
+    warnings: tuple[str, ...]
+
+
+def document(found: Analysis) -> AnalyzeDocument:
+    """What the step consists of, what was found in it, and its account."""
+    return AnalyzeDocument(
+        facts=_step_facts(found.step),
+        details=_details(found),
+        account=account.document(found.account),
+        unread=found.account.unread,
+        against=_against(found.against),
+        next="\n".join(map(str, way_on(found))),
+        warnings=found.warnings,
+    )
 
 
 def _step_facts(step: MeasuredStep) -> StepFacts:
@@ -463,22 +556,24 @@ def _late(found: LateRanks, devices: Sequence[Device]) -> LateDocument:
     return LateDocument(found.us, found.steps, tuple(ranks))
 
 
-def _details(found: Analysis) -> dict[str, object]:
-    """Every step, collective, finding and rank; layers, memory and overlap if HLO says them."""
+def _details(found: Analysis) -> StepDetails:
     step = found.step
-    spans = [text.joined(item, {"step_us": item.step_us}) for item in step.parts.steps]
+    spans = tuple(ListedStep(item, item.step_us) for item in step.parts.steps)
     memory = None if step.memory is None else _memory_document(step.memory)
     overlap = None if step.overlap is None else _overlap(step.overlap, step)
-    return {
-        "step_times": spans,
-        "collectives": list(map(_listed_collective, step.collectives)),
-        "findings": list(map(_listed_finding, found.findings)),
-        "ranks": list(_ranks_document(step)),
-        "layers": _layers_document(step),
-        "products": step.products,
-        "memory": memory,
-        "overlap": overlap,
-    }
+    layers = None
+    if step.layers is not None:
+        layers = LayersDocument(step.layers, step.products)
+    return StepDetails(
+        step_times=spans,
+        collectives=tuple(map(_listed_collective, step.collectives)),
+        findings=tuple(map(_listed_finding, found.findings)),
+        ranks=tuple(_windows_of_ranks(step)),
+        layers=layers,
+        products=step.products,
+        memory=memory,
+        overlap=overlap,
+    )
 
 
 def _listed_collective(item: MeasuredCollective) -> ListedCollective:
@@ -515,17 +610,10 @@ def _listed_finding(finding: StepFinding) -> ListedFinding:
     )
 
 
-def _ranks_document(step: MeasuredStep) -> Iterator[dict[str, object]]:
-    """Each rank with its window in nanoseconds, by part."""
+def _windows_of_ranks(step: MeasuredStep) -> Iterator[WindowOfRank]:
     for window in step.windows:
         device = step.trace.devices[window.device]
-        yield {"device": device, "steps": window.steps, **window.parts_ns}
-
-
-def _layers_document(step: MeasuredStep) -> dict[str, object] | None:
-    if step.layers is None:
-        return None
-    return text.joined(step.layers, {"products": step.products})
+        yield WindowOfRank(device, window.steps, **window.parts_ns)
 
 
 def _memory_document(memory: Memory) -> MemoryDocument:
@@ -559,15 +647,12 @@ def _overlap(overlap: Overlap, step: MeasuredStep) -> OverlapDocument:
     )
 
 
-def _errors(found: ProfileErrors) -> dict[str, object]:
-    """A profile against what ran, each row with its error."""
-    rows = [text.joined(row, {"error_us": row.error_us}) for row in found.rows]
-    return text.joined(found, {"rows": rows})
+def _errors(found: ProfileErrors) -> ProfileErrorsDocument:
+    rows = tuple(ListedCostError(row, row.error_us) for row in found.rows)
+    return ProfileErrorsDocument(rows, found.covered, found.off)
 
 
-def _against(found: Differences | None) -> dict[str, object] | None:
-    """The other step, and how far this one is from it."""
+def _against(found: Differences | None) -> AgainstDocument | None:
     if found is None:
         return None
-    change = {"delta_us": found.delta_us, "share": found.share}
-    return text.joined(found, change)
+    return AgainstDocument(found, found.delta_us, found.share)

@@ -6,9 +6,8 @@ import itertools
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from pgle.errors import UserError, one_line, printable
 from pgle.next import Commands, to_way
@@ -26,7 +25,7 @@ from pgle.report.page.value import (
     Value,
     table,
 )
-from pgle.report.text import joined
+from pgle.report.text import FLAT
 from pgle.steps.compare import (
     Comparison,
     LimitCheck,
@@ -369,24 +368,38 @@ class CheckedLimit:
     ok: bool | None
 
 
-def document(found: Comparison, checks: Sequence[LimitCheck]) -> dict[str, Any]:
-    """The fields of ``pgle.compare/1``."""
+@dataclass(frozen=True, slots=True)
+class CompareDocument:
+    """``pgle.compare/1``."""
+
+    statistics: StatisticsDocument = field(metadata=FLAT)
+    base: SideDocument
+    new: SideDocument
+    guards: tuple[LossGuard, ...]  # the loss, if both sides have one
+    ok: bool | None  # None: nothing can be said
+    outcome: Outcome
+    checks: tuple[CheckedLimit, ...]
+    footnotes: tuple[str, ...]
+
+
+def document(found: Comparison, checks: Sequence[LimitCheck]) -> CompareDocument:
+    """The comparison, and how its limits went."""
     outcome = overall(checks)
     is_ok = None if outcome is Outcome.CANNOT_TELL else outcome is Outcome.OK
     limits = [
         CheckedLimit(check.name, check.outcome, check.message, check.ok)
         for check in checks
     ]
-    after = {
-        "base": _side(found.base),
-        "new": _side(found.new),
-        "guards": [_loss_guard(found.loss)] if found.loss else [],
-        "ok": is_ok,
-        "outcome": outcome,
-        "checks": limits,
-        "footnotes": found.warnings,
-    }
-    return joined(_statistics(found), after)
+    return CompareDocument(
+        statistics=_statistics(found),
+        base=_side(found.base),
+        new=_side(found.new),
+        guards=(_loss_guard(found.loss),) if found.loss else (),
+        ok=is_ok,
+        outcome=outcome,
+        checks=tuple(limits),
+        footnotes=found.warnings,
+    )
 
 
 def _statistics(found: Comparison) -> StatisticsDocument:

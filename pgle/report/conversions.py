@@ -490,7 +490,7 @@ class CarryDocument:
     carried: int
     of: int
     by: Mapping[By, int]
-    time_share: float
+    time_share: float  # share of the old module's time that was carried
     left: tuple[str, ...]
     unused: tuple[str, ...]
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pgle.errors import many
 from pgle.next import Commands, Next, quoted, to_way
@@ -27,10 +28,13 @@ from pgle.report.page.value import (
 from pgle.xla.flags.catalogue import (
     Effect,
     KnownSetting,
+    Lint,
     catalogue,
     effects_of,
     known_in,
 )
+from pgle.xla.flags.presets import Preset
+from pgle.xla.flags.scripts import ScriptsLint
 
 if TYPE_CHECKING:
     from pgle.xla.flags.catalogue import Lint
@@ -48,14 +52,78 @@ USERS_OWN = '"${XLA_FLAGS:+ $XLA_FLAGS}"'
 _THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)")
 
 
-def setting_json(setting: KnownSetting) -> dict[str, Any]:
-    """Return a setting, its default and its published effects as JSON types."""
-    found = {
-        "lifetime": setting.lifetime,
-        "default": setting.default(),
-        "record": effects_of(setting.name),
-    }
-    return text.joined(setting, found)
+@dataclass(frozen=True, slots=True)
+class SettingDocument:
+    """A setting, its default in the newest jaxlib, and what others measured."""
+
+    setting: KnownSetting = field(metadata=text.FLAT)
+    lifetime: str
+    default: str | None
+    record: tuple[Effect, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListDocument:
+    """``pgle.flags/1`` of `pgle flags list`."""
+
+    jaxlib: str
+    settings: tuple[SettingDocument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainDocument:
+    """``pgle.flags/1`` of `pgle flags explain`."""
+
+    setting: SettingDocument
+
+
+@dataclass(frozen=True, slots=True)
+class LintDocument:
+    """``pgle.flags/1`` of `pgle flags lint`."""
+
+    ok: bool
+    found: Lint = field(metadata=text.FLAT)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptsLintDocument:
+    """``pgle.flags/1`` of `pgle flags lint-scripts`."""
+
+    ok: bool
+    found: ScriptsLint = field(metadata=text.FLAT)
+
+
+@dataclass(frozen=True, slots=True)
+class PresetsDocument:
+    """``pgle.flags/1`` of `pgle flags preset` without a name: each preset and its purpose."""
+
+    presets: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedPreset:
+    """A preset, and what it sets."""
+
+    preset: Preset = field(metadata=text.FLAT)
+    xla_flags: str
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PresetDocument:
+    """``pgle.flags/1`` of `pgle flags preset`."""
+
+    preset: ExportedPreset
+
+
+def setting_document(setting: KnownSetting) -> SettingDocument:
+    """Return a setting with its default and its published effects."""
+    return SettingDocument(
+        setting=setting,
+        lifetime=setting.lifetime,
+        default=setting.default(),
+        record=effects_of(setting.name),
+    )
 
 
 def list_page(settings: Sequence[KnownSetting], jaxlib: str, pattern: str) -> Page:

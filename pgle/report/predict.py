@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from pgle.errors import printable, shown
 from pgle.files import AnyPath
 from pgle.next import Next, Sentence, to_way
 from pgle.report import account, text
+from pgle.report.account import AccountDocument
 from pgle.report.next_steps import GIVE_IT
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
@@ -287,7 +288,9 @@ class PredictedCollective:
 class PredictedStep:
     """The step with its range, and what it consists of."""
 
-    step_us: float
+    step_us: float  # contention included
+    # range of step_us: contention from none to twice the likely, estimates, data; the second is
+    # null if the step is a lower bound
     interval_us: tuple[float, float]
     contended_us: float
     contention: Mapping[str, Slowdown]
@@ -306,6 +309,8 @@ class UnsureInstruction:
     why: str
     time_us: float
     interval_us: tuple[float, float]
+    # what data that is not plausible makes of one execution, such as rows that are all equal; null
+    # if it makes none
     extreme_us: float | None
 
 
@@ -313,16 +318,30 @@ class UnsureInstruction:
 class PredictedLimits:
     """How far the prediction can be trusted."""
 
+    # true if the program has a loop of unknown length, of which one iteration is counted: the step
+    # takes at least step_us
     lower_bound: bool
-    least_us: float
-    not_modelled: tuple[str, ...]
+    least_us: float  # that peaks and links of the GPU allow at best
+    not_modelled: tuple[str, ...]  # what could change this answer and is in no figure
     costs_are: str
     estimated_share: float
     unsure: tuple[UnsureInstruction, ...]
 
 
-def predict_document(found: Predicted) -> dict[str, object]:
-    """``pgle.predict/1`` without its name."""
+@dataclass(frozen=True, slots=True)
+class PredictDocument:
+    """``pgle.predict/1``."""
+
+    module: PredictedModule = field(metadata=text.FLAT)
+    step: PredictedStep = field(metadata=text.FLAT)
+    limits: PredictedLimits = field(metadata=text.FLAT)
+    account: AccountDocument
+    next: str
+    warnings: tuple[str, ...]
+
+
+def predict_document(found: Predicted) -> PredictDocument:
+    """The step, what it consists of, and its account."""
     prediction = found.prediction
     module = PredictedModule(
         module=found.module.name,
@@ -330,14 +349,14 @@ def predict_document(found: Predicted) -> dict[str, object]:
         target_from=found.target_from,
         devices=found.module.num_devices,
     )
-    step = _predicted_step(prediction)
-    limits = _predicted_limits(prediction)
-    return {
-        **text.joined(module, step, limits),
-        "account": account.document(found.account),
-        "next": text.in_lines(*_predict_advice(found)),
-        "warnings": found.warnings,
-    }
+    return PredictDocument(
+        module=module,
+        step=_predicted_step(prediction),
+        limits=_predicted_limits(prediction),
+        account=account.document(found.account),
+        next=text.in_lines(*_predict_advice(found)),
+        warnings=found.warnings,
+    )
 
 
 def _predicted_step(prediction: Prediction) -> PredictedStep:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from pgle.errors import many, shown
 from pgle.report.page.value import Advice, Page, Tone
@@ -59,27 +60,53 @@ def _notes(found: Ranks) -> Iterator[str]:
     yield from found.notes
 
 
-def ranks_document(found: Ranks) -> dict[str, object]:
-    """``pgle.ranks/1`` without its name."""
-    return {
-        "ok": found.ok,
-        "ranks": list(found.ranks),
-        "collectives": found.collectives,
-        "differences": [_record(item) for item in found.differences],
-        "unknown": list(found.unknown),
-        "stuck": list(found.stuck),
-        "warnings": list(found.notes),
-    }
+@dataclass(frozen=True, slots=True)
+class RankDifferenceDocument:
+    """A place at which ranks differ; a list for each side."""
+
+    module: str
+    effect: str
+    ranks: tuple[tuple[str, ...], ...]
+    communicator: tuple[int, ...]
+    position: int
+    collectives: tuple[str, ...]
+    cause: str
 
 
-def _record(item: RankDifference) -> dict[str, object]:
+@dataclass(frozen=True, slots=True)
+class RanksDocument:
+    """``pgle.ranks/1``."""
+
+    ok: bool
+    ranks: tuple[str, ...]
+    collectives: int
+    differences: tuple[RankDifferenceDocument, ...]
+    unknown: tuple[str, ...]
+    stuck: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def ranks_document(found: Ranks) -> RanksDocument:
+    """Whether the ranks agree, and where they do not."""
+    return RanksDocument(
+        ok=found.ok,
+        ranks=tuple(found.ranks),
+        collectives=found.collectives,
+        differences=tuple(map(_record, found.differences)),
+        unknown=tuple(found.unknown),
+        stuck=tuple(found.stuck),
+        warnings=tuple(found.notes),
+    )
+
+
+def _record(item: RankDifference) -> RankDifferenceDocument:
     place = item.place
-    return {
-        "module": item.module,
-        "effect": place.effect,
-        "ranks": [list(side.ranks) for side in place.sides],
-        "communicator": list(place.communicator),
-        "position": place.position,
-        "collectives": [str(side.collective or "") for side in place.sides],
-        "cause": item.cause,
-    }
+    return RankDifferenceDocument(
+        module=item.module,
+        effect=place.effect,
+        ranks=tuple(tuple(side.ranks) for side in place.sides),
+        communicator=tuple(place.communicator),
+        position=place.position,
+        collectives=tuple(str(side.collective or "") for side in place.sides),
+        cause=item.cause,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from pgle.account.value import OpportunityKind
 from pgle.errors import shown, some
 from pgle.next import Next, Sentence, quoted, to_way
 from pgle.report import account, control, text
+from pgle.report.account import AccountDocument
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
@@ -410,8 +411,33 @@ class RehearsedGain:
     control: control.RehearsalControl | None
 
 
-def rehearse_document(result: Rehearsal) -> dict[str, object]:
-    """``pgle.rehearse/1`` without its name."""
+@dataclass(frozen=True, slots=True)
+class SideOfRehearsal:
+    """A schedule: its prediction, and what the compiler left."""
+
+    prediction: SidePrediction = field(metadata=text.FLAT)
+    compilation: SideCompilation = field(metadata=text.FLAT)
+
+
+@dataclass(frozen=True, slots=True)
+class RehearseDocument:
+    """``pgle.rehearse/1``."""
+
+    head: RehearsedModule = field(metadata=text.FLAT)
+    default: SideOfRehearsal | None
+    baseline: SideOfRehearsal
+    profiled: SideOfRehearsal
+    moves: RehearsedMoves = field(metadata=text.FLAT)
+    gained: RehearsedGain = field(metadata=text.FLAT)
+    account: AccountDocument
+    verdict: str
+    next: str
+    warnings: tuple[str, ...]
+    picture: Path
+
+
+def rehearse_document(result: Rehearsal, picture: Path) -> RehearseDocument:
+    """Both schedules, what the profile moves and gains, and the account."""
     default = None if result.default is None else _side_document(result.default)
     words, _ = headline(result)
     gain = RehearsedGain(
@@ -420,18 +446,19 @@ def rehearse_document(result: Rehearsal) -> dict[str, object]:
         gain=result.gained.answer,
         control=control.document(result),
     )
-    follows = text.in_lines(*advice(result))
-    return {
-        **text.joined(_rehearsed_module(result)),
-        "default": default,
-        "baseline": _side_document(result.baseline),
-        "profiled": _side_document(result.profiled),
-        **text.joined(_rehearsed_moves(result), gain),
-        "account": account.document(result.account),
-        "verdict": words,
-        "next": follows,
-        "warnings": result.warnings,
-    }
+    return RehearseDocument(
+        head=_rehearsed_module(result),
+        default=default,
+        baseline=_side_document(result.baseline),
+        profiled=_side_document(result.profiled),
+        moves=_rehearsed_moves(result),
+        gained=gain,
+        account=account.document(result.account),
+        verdict=words,
+        next=text.in_lines(*advice(result)),
+        warnings=result.warnings,
+        picture=picture,
+    )
 
 
 def _rehearsed_module(result: Rehearsal) -> RehearsedModule:
@@ -460,9 +487,8 @@ def _profile_use(result: Rehearsal) -> ProfileUseDocument:
     )
 
 
-def _side_document(side: CompiledSide) -> dict[str, object]:
-    """A schedule: its prediction, and what the compiler left."""
-    return text.joined(_side_prediction(side.prediction), _side_compilation(side))
+def _side_document(side: CompiledSide) -> SideOfRehearsal:
+    return SideOfRehearsal(_side_prediction(side.prediction), _side_compilation(side))
 
 
 def _side_prediction(prediction: Prediction) -> SidePrediction:

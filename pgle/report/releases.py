@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from pgle.errors import many, shown, some
 from pgle.next import Next, to_way
@@ -394,6 +395,7 @@ class StepGain:
 class UpgradeDocument:
     """What changes from one release to another."""
 
+    releases: Mapping[Literal["from", "to"], str] = field(metadata=text.FLAT)
     exact: ExactChanges
     control: ExactChanges | None
     flags: tuple[FlagChange, ...]
@@ -413,7 +415,7 @@ class ReleasesDocument:
     costs_are: str
     captured_by: str
     releases: tuple[ReleaseDocument, ...]
-    upgrades: tuple[Mapping[str, object], ...]
+    upgrades: tuple[UpgradeDocument, ...]
     verdict: str
     warnings: tuple[str, ...]
 
@@ -465,10 +467,9 @@ def _steps(side: Schedules) -> CompiledSteps:
     )
 
 
-def _upgrade(item: Upgrade) -> Mapping[str, object]:
-    """Return both releases, and what changes from one to the other."""
-    releases = {"from": item.before.by.release, "to": item.after.by.release}
-    changed = UpgradeDocument(
+def _upgrade(item: Upgrade) -> UpgradeDocument:
+    return UpgradeDocument(
+        releases={"from": item.before.by.release, "to": item.after.by.release},
         exact=_exact(item.exact),
         control=None if item.control is None else _exact(item.control),
         flags=item.flags,
@@ -476,7 +477,6 @@ def _upgrade(item: Upgrade) -> Mapping[str, object]:
         step=_step_gain(item.step),
         profiled=_step_gain(item.profiled),
     )
-    return text.joined(releases, changed)
 
 
 def _exact(found: ProgramChanges) -> ExactChanges:

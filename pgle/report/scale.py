@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from math import inf
@@ -14,6 +14,7 @@ from typing import Literal
 
 from pgle.errors import cut, many, printable, some
 from pgle.report import charts, scale_account, scale_advice, scale_control, text
+from pgle.report.account import AccountDocument
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
@@ -738,25 +739,61 @@ class RunDocument:
     wall_s: float
 
 
-def document(found: Scaling, page: Path) -> dict[str, object]:
-    """``pgle.scale/1`` without its name."""
+@dataclass(frozen=True, slots=True)
+class RowOfStep:
+    """What a row with a step has, in addition to its size."""
+
+    step: StepDocument = field(metadata=text.FLAT)
+    parts: PartsDocument = field(metadata=text.FLAT)
+    memory: MemoryDocument = field(metadata=text.FLAT)
+    run: RunDocument = field(metadata=text.FLAT)
+    control: scale_control.RowControlDocument | None
+    account: AccountDocument | None
+
+
+@dataclass(frozen=True, slots=True)
+class RowDocument:
+    """A row: which it is, and its step if it has one."""
+
+    size: SizeDocument = field(metadata=text.FLAT)
+    step: RowOfStep | None = field(metadata=text.FLAT)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleDocument:
+    """``pgle.scale/1``."""
+
+    head: ScaleHead = field(metadata=text.FLAT)
+    rows: tuple[RowDocument, ...]
+    control: scale_control.ScaleControlDocument | None
+    ends: ScaleEnds = field(metadata=text.FLAT)
+    anchor: AnchorDocument | None
+    not_modelled: str
+    resumed: int
+    page: str
+    next: str
+    warnings: tuple[str, ...]
+
+
+def document(found: Scaling, page: Path) -> ScaleDocument:
+    """All rows, and where the program breaks."""
     answer = found.answer
     rows = [_row_document(item, found) for item in answer.rows]
     warnings = _warnings([item.row for item in answer.rows])
     way = scale_advice.next_way(found)
     follows = "".join(way.next) or way.done
-    return {
-        **text.joined(_head_document(found)),
-        "rows": rows,
-        "control": scale_control.document(found),
-        **text.joined(_ends_document(answer)),
-        "anchor": _anchor_document(answer.anchor),
-        "not_modelled": NOT_MODELLED,
-        "resumed": found.resumed,
-        "page": str(page),
-        "next": follows,
-        "warnings": warnings,
-    }
+    return ScaleDocument(
+        head=_head_document(found),
+        rows=tuple(rows),
+        control=scale_control.document(found),
+        ends=_ends_document(answer),
+        anchor=_anchor_document(answer.anchor),
+        not_modelled=NOT_MODELLED,
+        resumed=found.resumed,
+        page=str(page),
+        next=follows,
+        warnings=warnings,
+    )
 
 
 def _head_document(found: Scaling) -> ScaleHead:
@@ -789,8 +826,7 @@ def _anchor_document(anchor: Anchor | None) -> AnchorDocument | None:
     )
 
 
-def _row_document(item: Judged, found: Scaling) -> Mapping[str, object]:
-    """A row: which it is, and its step if it has one."""
+def _row_document(item: Judged, found: Scaling) -> RowDocument:
     row = item.row
     size = SizeDocument(
         devices=row.devices,
@@ -799,13 +835,16 @@ def _row_document(item: Judged, found: Scaling) -> Mapping[str, object]:
         failure=row.failure or None,
     )
     if row.failure:
-        return text.joined(size)
-    return {
-        **text.joined(size, _step_document(item), _parts_document(row)),
-        **text.joined(_memory_document(row), _run_document(row)),
-        "control": scale_control.row_document(item, found),
-        "account": scale_account.document(found, row),
-    }
+        return RowDocument(size, None)
+    step = RowOfStep(
+        step=_step_document(item),
+        parts=_parts_document(row),
+        memory=_memory_document(row),
+        run=_run_document(row),
+        control=scale_control.row_document(item, found),
+        account=scale_account.document(found, row),
+    )
+    return RowDocument(size, step)
 
 
 def _step_document(item: Judged) -> StepDocument:

@@ -12,6 +12,7 @@ from pgle.errors import many
 from pgle.masking import kept_argv
 from pgle.next import Next
 from pgle.report import account
+from pgle.report.account import AccountDocument
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Cell, Column, Section, Value, table
 from pgle.report.scale_control import named
@@ -92,8 +93,8 @@ def section(found: Scaling, rows: Sequence[Judged]) -> Section:
     return Section("opportunities", "What would shorten the step", parts)
 
 
-def document(found: Scaling, row: ScaleRow) -> dict[str, object] | None:
-    """The account of a row as JSON; None if it has none."""
+def document(found: Scaling, row: ScaleRow) -> AccountDocument | None:
+    """The account of a row; None if it has none."""
     known = account_of(found, row)
     return None if known is None else account.document(known)
 

@@ -453,7 +453,7 @@ class RunDocument:
     covered: bool
     used: bool
     skipped: tuple[str, ...]
-    comparison: Mapping[str, object] | None
+    comparison: compare.CompareDocument | None
     ran: tuple[str, ...]
     warnings: tuple[str, ...]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pgle.errors import cut, many, printable
 from pgle.next import Next, Way, WayEnd, to_way, typed
@@ -114,14 +114,48 @@ FIRST, FOUND = 3, 48  # checks on the first screen, and characters of what each 
 TONES: dict[str, Tone] = {"ok": "good", "warn": "warn", "fail": "bad"}
 
 
-def doctor_document(diagnosis: Diagnosis) -> dict[str, Any]:
-    """``pgle.doctor/1`` without its name: what this machine can do, then every check."""
-    can = {
-        "ok": diagnosis.ok,
-        "profiles": not diagnosis.keeps_from_profiling,
-        "rehearses": not diagnosis.keeps_from_rehearsing,
-    }
-    return text.joined(can, diagnosis)
+@dataclass(frozen=True, slots=True)
+class DoctorDocument:
+    """``pgle.doctor/1``: what this machine can do, then every check."""
+
+    ok: bool  # nothing fails; warnings are allowed
+    profiles: bool
+    rehearses: bool
+    diagnosis: Diagnosis = field(metadata=text.FLAT)
+
+
+def doctor_document(diagnosis: Diagnosis) -> DoctorDocument:
+    """What this machine can do, and why."""
+    return DoctorDocument(
+        ok=diagnosis.ok,
+        profiles=not diagnosis.keeps_from_profiling,
+        rehearses=not diagnosis.keeps_from_rehearsing,
+        diagnosis=diagnosis,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProofDocument:
+    """``pgle.proof/1``."""
+
+    ok: bool
+    proof: Chain = field(metadata=text.FLAT)
+
+
+@dataclass(frozen=True, slots=True)
+class StartersDocument:
+    """``pgle.init/1`` without a name: each starter and what it is for."""
+
+    starters: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenStarter:
+    """``pgle.init/1`` of a starter."""
+
+    written: tuple[Path, ...]
+    folder: Path
+    next: str
 
 
 _ABLE: Mapping[tuple[bool, bool], tuple[str, Tone]] = {

@@ -39,6 +39,8 @@ from pgle.next import Next, Sentence
 from pgle.run.process import terminal
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from pgle.files import Progress
     from pgle.run.compiler.compile import CompilerPhase, OnPhase
 
@@ -410,9 +412,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return plain(value.value)
     if is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: plain(getattr(value, field.name)) for field in fields(value)
-        }
+        return _plain_fields(value)
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, PathLike):
@@ -426,17 +426,41 @@ def plain(value: Any) -> Any:
     raise TypeError(f"cannot write {type(value).__name__} as JSON")
 
 
-def joined(*parts: object) -> dict[str, Any]:
-    """The fields of several dataclasses as one JSON object, in their order."""
+FLAT: Mapping[str, bool] = {"flat": True}
+"""Metadata of a field whose own fields take its place in JSON. If it is None, they are absent."""
+
+
+def _plain_fields(value: DataclassInstance) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for part in parts:
-        found |= plain(part)
+    for item in fields(value):
+        inner = getattr(value, item.name)
+        if "flat" not in item.metadata:
+            found[item.name] = plain(inner)
+        elif inner is not None:
+            found |= plain(inner)
     return found
 
 
 def in_lines(*items: object) -> str:
     """Sentences and commands as the lines of one text, without the empty ones."""
     return "\n  ".join(str(item) for item in items if item)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorParts:
+    """What went wrong, where, and what to do."""
+
+    what: str
+    where: str | None = None
+    remedy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorDocument:
+    """``pgle.error/1``."""
+
+    error: ErrorParts
+    exit_code: int
 
 
 def as_json(schema: str, value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pgle.account.next_move import Known, Search
@@ -13,6 +13,7 @@ from pgle.account.value import OpportunityKind
 from pgle.errors import cut, many, shown
 from pgle.next import Commands, Next, Sentence, quoted, to_way
 from pgle.report import account, text
+from pgle.report.account import AccountDocument
 from pgle.report.control import STAGE
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
@@ -533,15 +534,29 @@ class TuneTail:
     warnings: tuple[str, ...]
 
 
-def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
-    """``pgle.tune/1`` without its name."""
+@dataclass(frozen=True, slots=True)
+class TuneDocument:
+    """``pgle.tune/1``."""
+
+    head: TuneHead = field(metadata=text.FLAT)
+    tried: TuneTrials = field(metadata=text.FLAT)
+    account: AccountDocument
+    limits: TuneLimits = field(metadata=text.FLAT)
+    proof: TuneProof = field(metadata=text.FLAT)
+    tail: TuneTail = field(metadata=text.FLAT)
+
+
+def document(found: Tuning, out: Path, page: Path) -> TuneDocument:
+    """What the search has found, and what it proved."""
     follows = text.in_lines(why_next(found), *commands(found, out))
-    tail = TuneTail(page, found.jaxlib, follows, found.warnings)
-    return {
-        **text.joined(_head_document(found), _trials_document(found)),
-        "account": account.document(found.account),
-        **text.joined(_limits_document(found), _proof_document(found.proof), tail),
-    }
+    return TuneDocument(
+        head=_head_document(found),
+        tried=_trials_document(found),
+        account=account.document(found.account),
+        limits=_limits_document(found),
+        proof=_proof_document(found.proof),
+        tail=TuneTail(page, found.jaxlib, follows, found.warnings),
+    )
 
 
 def _head_document(found: Tuning) -> TuneHead:

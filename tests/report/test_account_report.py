@@ -16,6 +16,7 @@ from pgle.report.account import (
     headline,
     note,
 )
+from pgle.report.text import plain
 
 FLAGS = OpportunityKind.FLAGS
 ATTENTION = opportunity(
@@ -79,7 +80,7 @@ def test_a_headline_names_a_step_that_is_not_the_one_of_today() -> None:
 
 
 def test_the_document_has_the_numbers_of_the_screen() -> None:
-    (found,) = document(account(ATTENTION))["opportunities"]
+    (found,) = plain(document(account(ATTENTION)))["opportunities"]
     assert (found["expected"], found["least"], found["most"]) == (0.31, 0.22, 0.38)
 
 
@@ -133,7 +134,7 @@ def test_contention_is_one_line_with_its_factors_and_what_they_rest_on() -> None
         "contention adds 35 µs (3.5 %): next to collectives matmuls take 1.85×, "
         "others 1.35× (by 54 launches)"
     )
-    assert document(found)["contention"]["us"] == 35.0
+    assert plain(document(found))["contention"]["us"] == 35.0
     assumed = replace(found, contention=replace(LOSS, launches=0))
     assert contention_note(assumed).endswith("(assumed)")
 

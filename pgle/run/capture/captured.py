@@ -191,7 +191,7 @@ class ComparedValues:
     tolerance: float = 0.0  # the most that rounding explains
     unit: float = 0.0  # unit roundoff of the least precise type
     seen: int = 0  # losses and gradients that were compared
-    results: int = 0  # other results
+    results: int = 0  # results of the step that were compared
     noisy: int = 0  # others, which rounding the arguments changes too much
     sizes: str = ""  # that were made small: ``2048 → 16``
     why: str = ""  # why nothing was compared; empty: it was
