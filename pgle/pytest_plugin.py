@@ -282,13 +282,15 @@ class _Report:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Say which steps have no baseline, or that they were written."""
+        from pgle.errors import many
+
         count = len(self.seen)
         without = sum(item.is_new for item in self.seen.values())
         if self.is_update and count:
-            terminalreporter.write_line(f"pgle: {count} baselines written")
+            terminalreporter.write_line(f"pgle: {many(count, 'baseline')} written")
         elif without:
             terminalreporter.write_line(
-                f"pgle: {without} of {count} steps have no baseline: "
+                f"pgle: without a baseline: {without} of {many(count, 'step')}; "
                 "pytest --pgle --pgle-update writes them"
             )
 
@@ -301,8 +303,10 @@ class _Report:
 
 def _markdown(seen: Sequence[Compared]) -> Iterator[str]:
     """A table for each step, the ones that changed first; figures are estimates."""
+    from pgle.errors import many
+
     changed = sum(bool(item.changes) for item in seen)
-    yield f"### pgle: {changed} of {len(seen)} steps changed"
+    yield f"### pgle: {changed} of {many(len(seen), 'step')} changed"
     for item in sorted(seen, key=lambda item: not item.changes):
         new = " (new)" if item.is_new else ""
         yield ""

@@ -89,7 +89,9 @@ def test_a_step_without_a_baseline_passes_and_is_named(
 ) -> None:
     found = run_tests(pytester, "--pgle")
     found.assert_outcomes(passed=2)
-    found.stdout.fnmatch_lines(["pgle: 1 of 1 steps have no baseline: *--pgle-update*"])
+    found.stdout.fnmatch_lines(
+        ["pgle: without a baseline: 1 of 1 step; *--pgle-update*"]
+    )
 
 
 def test_a_changed_step_fails_and_says_what_changed(
@@ -117,7 +119,7 @@ def test_a_changed_step_is_a_table_for_the_reviewer(
     found = run_tests(pytester, "--pgle", "--pgle-markdown", "change.md")
     found.assert_outcomes(passed=2)
     text = Path("change.md").read_text("utf-8")
-    assert text.startswith("### pgle: 1 of 1 steps changed\n")
+    assert text.startswith("### pgle: 1 of 1 step changed\n")
     assert "| step | 1.00 ms | 1.10 ms | +10.0 % |" in text
 
 
@@ -133,7 +135,7 @@ def test_workers_of_xdist_report_what_changed(
 ) -> None:
     pytester.makeconftest(ON_WORKERS)
     written = run_tests(pytester, "--pgle", "--pgle-update", "-n", "1")
-    written.stdout.fnmatch_lines(["pgle: 1 baselines written"])
+    written.stdout.fnmatch_lines(["pgle: 1 baseline written"])
     kept = Path(
         "pgle_baselines/test_workers_of_xdist_report_what_changed-test_step.json"
     )
@@ -141,7 +143,7 @@ def test_workers_of_xdist_report_what_changed(
     found = run_tests(pytester, "--pgle", "--pgle-markdown", "change.md", "-n", "1")
     found.assert_outcomes(passed=2)
     text = Path("change.md").read_text("utf-8")
-    assert text.startswith("### pgle: 1 of 1 steps changed\n")
+    assert text.startswith("### pgle: 1 of 1 step changed\n")
     assert "| step | 1.00 ms | 1.10 ms | +10.0 % |" in text
 
 

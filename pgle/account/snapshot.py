@@ -14,7 +14,7 @@ from math import prod
 import msgspec
 
 from pgle.account.value import LEAST_WORTH, StepPart
-from pgle.errors import UserError, as_change
+from pgle.errors import UserError, as_change, many
 from pgle.schedule.launch_order import launch_order
 from pgle.xla.async_opcodes import is_done
 from pgle.xla.async_pairs import result_shape
@@ -24,6 +24,8 @@ from pgle.xla.owners import loops
 
 SCHEMA = "pgle.snapshot/1"
 MIB = 1 << 20
+LEAST_MIB = 0.1  # smaller sizes are in bytes
+LEAST_TIMES = 10.0  # from here on a ratio says more than a share
 
 
 class CollectiveFacts(msgspec.Struct, frozen=True):
@@ -149,20 +151,24 @@ def _of_program(before: Snapshot, after: Snapshot) -> Iterator[Change]:
     was = before.memory_bytes or 0
     now = after.memory_bytes or 0
     if abs(now - was) > LEAST_WORTH * was:
-        yield Change("memory", _mib(was), _mib(now), _relative(was, now))
+        yield Change("memory", _size(was), _size(now), _relative(was, now))
 
 
 def _words(facts: CollectiveFacts) -> str:
-    return f"{facts.count}, {_mib(facts.bytes)}" if facts.count else "none"
+    return f"{facts.count}, {_size(facts.bytes)}" if facts.count else "none"
 
 
 def _ms(us: float) -> str:
     return f"{us / 1e3:.2f} ms"
 
 
-def _mib(count: float) -> str:
-    return f"{count / MIB:,.1f} MiB"
+def _size(count: int) -> str:
+    mib = count / MIB
+    return f"{mib:,.1f} MiB" if mib >= LEAST_MIB else many(count, "byte")
 
 
 def _relative(before: float, after: float) -> str:
-    return as_change(after / before - 1) if before else "new"
+    if not before:
+        return "new"
+    ratio = after / before
+    return as_change(ratio - 1) if ratio < LEAST_TIMES else f"{ratio:,.0f} ×"

@@ -490,13 +490,16 @@ def _next(
         return () if left is None else (left,)
     if step.module is None:  # its dump may be in or next to its traces
         modules = {step.costs.program.key.name: step.costs.program.fingerprints}
-        for path in side.inputs:
-            if not isinstance(path, Path):
-                continue
-            found = dump_near(path if path.is_dir() else path.parent, modules)
+        paths = [path for path in side.inputs if isinstance(path, Path)]
+        for folder in dict.fromkeys(map(_folder_of, paths)):  # of thousands of ranks
+            found = dump_near(folder, modules)
             if found:
                 return (Next.of("analyze", *_words(side), f"--hlo={found}"),)
     return ()
+
+
+def _folder_of(path: Path) -> Path:
+    return path if path.is_dir() else path.parent
 
 
 def _with_hlo(step: MeasuredStep, side: StepInput) -> Next | None:

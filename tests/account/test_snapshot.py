@@ -95,6 +95,14 @@ def test_the_order_depends_on_collectives_and_on_no_name() -> None:
             ("all-gather over 8", "4, 128.0 MiB", "none", "−100.0 %"),
         ),
         (
+            {"collectives": {"all-gather over 8": CollectiveFacts(4, 4)}},
+            ("all-gather over 8", "4, 128.0 MiB", "4, 4 bytes", "−100.0 %"),
+        ),
+        (
+            {"collectives": {"all-gather over 8": CollectiveFacts(4, 128 << 30)}},
+            ("all-gather over 8", "4, 128.0 MiB", "4, 131,072.0 MiB", "1,024 ×"),
+        ),
+        (
             {"order": "b"},
             (
                 "order of collectives",

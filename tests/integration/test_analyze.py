@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
+from pgle.run import analyze
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import StageRecord, extend_manifest
 from pgle.xla.protos import xplane_pb2
@@ -48,6 +49,15 @@ def test_a_finding_says_its_rule_and_its_source(
         {"id", "share", "evidence", "remedy", "rule", "source"} <= finding.keys()
         for finding in findings
     )
+
+
+def test_a_folder_of_many_ranks_is_searched_once_for_a_dump(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[Path] = []
+    monkeypatch.setattr(analyze, "dump_near", lambda folder, _: searched.append(folder))
+    assert run(["analyze", *RANKS]) == 0
+    assert searched == [PAX]
 
 
 @pytest.mark.parametrize("inputs", [[*RANKS, *HLO], RANKS])
