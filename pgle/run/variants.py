@@ -7,8 +7,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import DEVNULL
@@ -230,17 +229,6 @@ class _Record:
         self.found = msgspec.convert(found, ComparedValues)
 
 
-_REPLACED = (
-    ("jax", "checkpoint remat jit grad value_and_grad vjp"),
-    ("jax.ad_checkpoint", "checkpoint remat"),
-    ("jax.lax", "scan with_sharding_constraint"),
-    ("jax.nn", "dot_product_attention"),
-)
-"""Functions of jax that the hook's alternatives replace."""
-
-_PRECISION_SETTING = "jax_default_matmul_precision"
-
-
 @contextmanager
 def _alternatives(
     record: _Record, switches: Sequence[Mapping[str, str]]
@@ -249,32 +237,13 @@ def _alternatives(
     traced; what the step keeps of it makes no alternative any more.
     """
     jax = importlib.import_module("jax")
-    hook = hook_module("alternatives")
-    usual = []
-    for name, functions in _REPLACED:
-        module = importlib.import_module(name)
-        for function in functions.split():
-            with suppress(AttributeError):
-                usual.append((module, function, getattr(module, function)))
-    precision = _global_precision(jax)
-    made = hook.Alternatives(jax, record, switches)
+    importlib.import_module("jax.ad_checkpoint")  # the hook replaces its functions, too
+    made = hook_module("alternatives").Alternatives(jax, record, switches)
     try:
         made.watch()
         yield made
     finally:
-        for module, function, value in usual:
-            setattr(module, function, value)
-        vars(jax.config).pop("update", None)
-        if any(switch["kind"] == Kind.PRECISION for switch in switches):
-            jax.config.update(_PRECISION_SETTING, precision)
-        made.use(False)
-
-
-def _global_precision(jax: Any) -> Any:
-    """What `jax.config.update` has set: a `with` block of this thread does not count in another."""
-    with ThreadPoolExecutor(1) as other_thread:
-        found = other_thread.submit(getattr, jax.config, _PRECISION_SETTING)
-        return found.result()
+        made.undo()
 
 
 _PRECISION = re.compile(r"precision = \[(?:HIGHEST|HIGH), (?:HIGHEST|HIGH)\]")

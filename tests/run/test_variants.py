@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax import ad_checkpoint
 from jax._src import source_info_util
 
 from pgle.run.variants import _alternatives, _Record
@@ -53,3 +54,18 @@ def test_folders_that_jax_hides_do_not_add_up() -> None:
         with _alternatives(_Record(), []):
             counts.append(len(source_info_util._exclude_paths))
     assert counts[0] == counts[1]
+
+
+def test_jax_is_as_it_was_after_alternatives_of_every_kind() -> None:
+    owners = (jax, jax.lax, jax.nn, ad_checkpoint, jax.config)
+    before = [dict(vars(owner)) for owner in owners]
+    kinds = ("unroll", "remat", "attention", "donation", "precision", "compare")
+    by_hand = {"kind": "attention", "where": "by hand", "value": "cudnn"}
+    switches = [{"kind": kind, "where": "f", "value": "highest"} for kind in kinds]
+    with _alternatives(_Record(), [*switches, by_hand]) as made:
+        made.values(lambda found: None)
+        changed = [
+            vars(owner) != old for owner, old in zip(owners, before, strict=True)
+        ]
+    assert sum(changed) >= 4
+    assert [dict(vars(owner)) for owner in owners] == before

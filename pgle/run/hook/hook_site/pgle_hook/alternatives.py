@@ -7,6 +7,7 @@ arguments on as they are if no alternative of its call site is asked for.
 import functools
 import os
 import sys
+import threading
 
 from pgle_hook import (
     SetAside,
@@ -49,6 +50,12 @@ class Alternatives:
         self._is_made_aside = False  # what the program writes itself was replaced
         self._attend = None  # jax's own function of attention
         self._usual_checkpoint = jax.checkpoint
+        self._replaced = Replaced()
+
+    def undo(self):
+        """Leave jax as it was, without what it has traced."""
+        self._replaced.undo()
+        self.use(False)
 
     def use(self, is_on):
         """Make the alternatives from now on, or none; jax forgets what it has traced."""
@@ -61,13 +68,14 @@ class Alternatives:
         guarded(lambda: jax_private.hide_calls(_OURS))
         self._watch_checkpoints(jax)
         after_import("jax.ad_checkpoint", self._watch_checkpoints)
-        jax.lax.scan = self._scan(jax.lax.scan)
+        replace = self._replaced.replace
+        replace(jax.lax, "scan", self._scan(jax.lax.scan))
         if hasattr(jax.nn, "dot_product_attention"):
             self._attend = jax.nn.dot_product_attention
-            jax.nn.dot_product_attention = self._attention(self._attend)
+            replace(jax.nn, "dot_product_attention", self._attention(self._attend))
         for item in self._chosen:
             if item["kind"] == "donation":
-                jax.jit = self._jit(jax.jit, item["where"], item["value"])
+                replace(jax, "jit", self._jit(jax.jit, item["where"], item["value"]))
             if item["kind"] == "precision":
                 self._set_precision(item["value"])
         if self._in_graphs():
@@ -89,7 +97,7 @@ class Alternatives:
         """What compares values with the alternatives and without, as of `Values`."""
         is_made = lambda: not self._in_graphs() or self._is_made_aside
         made = Values(self._jax, self.use, note, precision, is_made=is_made)
-        made.see_gradients()
+        made.see_gradients(self._replaced.replace)
         return made
 
     def _in_graphs(self):
@@ -104,9 +112,9 @@ class Alternatives:
         """Replace what is written by hand in whatever is differentiated."""
         for name in ("grad", "value_and_grad"):
             usual = getattr(self._jax, name)
-            setattr(self._jax, name, self._rewriting(usual, _argnums_of))
+            self._replaced.replace(self._jax, name, self._rewriting(usual, _argnums_of))
         usual = self._rewriting(self._jax.vjp, lambda args, options: None)
-        self._jax.vjp = usual
+        self._replaced.replace(self._jax, "vjp", usual)
 
     def _rewriting(self, usual, argnums_of):
         @functools.wraps(usual)
@@ -180,7 +188,7 @@ class Alternatives:
         for name in ("checkpoint", "remat"):
             usual = getattr(module, name, None)
             if usual is not None:
-                setattr(module, name, self._checkpoint(usual))
+                self._replaced.replace(module, name, self._checkpoint(usual))
 
     def _checkpoint(self, usual):
         policies = self._jax.checkpoint_policies
@@ -245,12 +253,14 @@ class Alternatives:
         """Set the default precision of products, and keep it when the program sets another."""
         config = self._jax.config
         usual = config.update
+        before = _global_precision(config)
 
         def update(name, given):
             usual(name, value if name == _PRECISION else given)
 
         usual(_PRECISION, value)
-        config.update = update
+        self._replaced.later(lambda: usual(_PRECISION, before))
+        self._replaced.replace(config, "update", update)
 
     def _length_of(self, args, options):
         """Iterations of a scan."""
@@ -282,6 +292,40 @@ class Alternatives:
             return None
         self._note(kind, where, now or "", length)
         return self._values.get((kind, where)) if self._is_on else None
+
+
+class Replaced:
+    """Functions of jax that were replaced, and how to put them back."""
+
+    def __init__(self):
+        self._undo = []
+
+    def replace(self, owner, name, value):
+        """Set an attribute of a module or an object."""
+        if name in vars(owner):
+            usual = vars(owner)[name]
+            self.later(lambda: setattr(owner, name, usual))
+        else:  # a class, or a function of a module, has it
+            self.later(lambda: delattr(owner, name))
+        setattr(owner, name, value)
+
+    def later(self, back):
+        """Call a function when all is put back."""
+        self._undo.append(back)
+
+    def undo(self):
+        """Put everything back, the last first."""
+        while self._undo:
+            self._undo.pop()()
+
+
+def _global_precision(config):
+    """The precision that is set for all threads: a `with` block counts in its own alone."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(getattr(config, _PRECISION)))
+    thread.start()
+    thread.join()
+    return found[0]
 
 
 def _argnums_of(args, options):

@@ -82,10 +82,14 @@ class Values:
 
         return comparing
 
-    def see_gradients(self):
-        """Note what functions of jax that differentiate return, for as long as somebody asks."""
+    def see_gradients(self, replace=setattr):
+        """Note what functions of jax that differentiate return, for as long as somebody asks.
+
+        Args:
+            replace: sets an attribute of a module.
+        """
         for name in ("grad", "value_and_grad"):
-            setattr(self._jax, name, self._seeing(getattr(self._jax, name)))
+            replace(self._jax, name, self._seeing(getattr(self._jax, name)))
 
     def _seeing(self, usual):
         @functools.wraps(usual)
