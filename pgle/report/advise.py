@@ -319,13 +319,17 @@ def _range(item: Attempt) -> tuple[float, float] | None:
 
 
 def _edits(found: Advised) -> Table:
-    single = (item for item in found.ranked if len(item.changes) == 1)
+    single = (
+        item
+        for item in found.ranked
+        if len(item.changes) == 1 or item.changes[-1].kind == Kind.FLAGS
+    )
     rows = (_edit(item) for item in single)
     return table(("alternative", "where", "what to write", "verdict"), rows)
 
 
 def _edit(item: Attempt) -> tuple[Value, ...]:
-    (change,) = item.changes
+    change = item.changes[-1]
     return change.name, change.where, change.edit, item.verdict
 
 

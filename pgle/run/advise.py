@@ -252,7 +252,6 @@ class _Trials:
         every = self._possible(is_written_as)
         wanted = every[: self.asked.budget]
         interrupted = self._is_ended(wanted)
-        done = sum(len(item.changes) == 1 for item in self.attempts) + self.unchanged
         base = self.base
         proves = measure(self.known) if self.known.is_program else None
         memory = memory_warning(base.compiled, request.allocator_bytes, request.target)
@@ -268,7 +267,7 @@ class _Trials:
             base=base,
             attempts=tuple(self.attempts),
             unchanged=self.unchanged,
-            left=len(every) - done,
+            left=len(every) - self._tried_alone(),
             left_sites=is_written_as.left_sites(),
             interrupted=interrupted,
             left_out="; ".join(filter(None, left_out)),
@@ -282,6 +281,11 @@ class _Trials:
         self.maker, self.base, carried = self.maker.with_base(self.compiler)
         self.program = digest_of(self.maker.request.module)
         return carried
+
+    def _tried_alone(self) -> int:
+        """How many alternatives of the program were tried, each alone; flags are none of them."""
+        alone = [item for item in self.attempts if len(item.changes) == 1]
+        return self.unchanged + sum(not flags_of(item.changes) for item in alone)
 
     def _is_ended(self, wanted: Sequence[Alternative]) -> bool:
         """Try alternatives; whether Ctrl-C or a signal such as SIGTERM has ended that."""

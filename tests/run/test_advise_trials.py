@@ -11,17 +11,30 @@ import pytest
 
 from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Origin, Profile
-from pgle.run.advise import SAME_CALL, Advised, Attempt, _Trials
+from pgle.run.advise import (
+    MOST_SETTINGS,
+    SAME_CALL,
+    Advised,
+    Attempt,
+    _Trials,
+    flag_settings,
+)
 from pgle.run.alternative_steps import Elsewhere, Made, StepMaker, Tried, Wanted
 from pgle.run.alternatives import BY_HAND, Alternative, Kind
 from pgle.run.capture.captured import ComparedValues
 from pgle.run.coverage import MeasuredCosts
+from pgle.run.rehearse_program import LHS_ON
 from pgle.run.variants import ModuleVariants
 from pgle.schedule.control import Controlled
-from pgle.schedule.predict import Gain
+from pgle.schedule.predict import Gain, predict
 from pgle.schedule.verdict import Verdict
+from pgle.xla.flags.catalogue import LHS
 from pgle.xla.hlo.dumps import read_module
+from pgle.xla.targets import load_target
 
+STEP = (
+    "hlo/jax-0.10.2/off/module_0001.jit_step.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
+)
 FOLDER = Path("values")
 BY_HAND_CALL = Alternative(Kind.ATTENTION, "a.py:1", "cudnn", "", made_at=BY_HAND)
 PRECISION = Alternative(Kind.PRECISION, "", "tensorfloat32", "")
@@ -186,6 +199,26 @@ def test_flags_are_judged_by_what_they_add() -> None:
     found = Attempt((PRECISION, flags), Verdict.WORSE, "", None, over_base, added=added)
     assert found.judged == added
     assert found.least == 0.5
+
+
+def test_flags_are_none_of_the_alternatives_that_were_tried() -> None:
+    flags = Alternative(Kind.FLAGS, "preset", "--xla_a=true", "")
+    made = [better(PRECISION), Attempt((flags,), Verdict.WORSE, "")]
+    assert trials(made)._tried_alone() == 1
+
+
+def test_flags_begin_with_the_scheduler_if_it_is_off(testdata: Path) -> None:
+    module = read_module(testdata / STEP)
+    prediction = predict(module, None, "a100")
+    compiled = SimpleNamespace(lhs=None, jaxlib="0.10.2", scheduled=module)
+    step = SimpleNamespace(prediction=prediction, compiled=compiled, memory_bytes=0)
+    target = load_target("a100")
+    found = flag_settings(cast(Tried, step), (), target)
+    assert found[0].value == LHS_ON
+    assert all(item.value.startswith(LHS_ON) for item in found)
+    assert len({item.value for item in found}) == len(found) == MOST_SETTINGS
+    found = flag_settings(cast(Tried, step), (LHS,), target)
+    assert not any(LHS in item.value for item in found)
 
 
 def test_estimates_alone_must_not_give_the_other_sign() -> None:
