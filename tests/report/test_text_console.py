@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from pgle.errors import call_it
 from pgle.next import Next
-from pgle.report.text import console, grid, in_lines, joined, near
+from pgle.report.text import FLAT, console, grid, in_lines, near, plain
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,16 @@ class Tail:
     steps_us: tuple[float, ...]
 
 
+@dataclass(frozen=True)
+class Whole:
+    head: Head = field(metadata=FLAT)
+    more: Head | None = field(metadata=FLAT)
+    tail: Tail = field(metadata=FLAT)
+
+
 def test_the_parts_of_a_document_are_one_object_in_their_order() -> None:
-    parts = (Head("jit_step"), Tail((1.0, 2.0)))
-    assert list(joined(*parts).items()) == [("name", "jit_step"), ("steps_us", [1, 2])]
+    found = plain(Whole(Head("jit_step"), None, Tail((1.0, 2.0))))
+    assert list(found.items()) == [("name", "jit_step"), ("steps_us", [1, 2])]
 
 
 def test_what_follows_is_a_line_each_without_the_empty_ones() -> None:
