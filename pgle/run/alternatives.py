@@ -16,7 +16,8 @@ from pathlib import Path
 
 from pgle.files import read_bytes
 from pgle.run.capture.captured import CallSite, module_name
-from pgle.run.trainers import settings_of
+from pgle.run.libraries import edit_of, masked
+from pgle.run.trainers import decided_by, settings_of
 from pgle.xla.vendors import NVIDIA, Vendor
 
 MOST_SITES = 3  # call sites of a kind that are tried
@@ -159,7 +160,10 @@ class Alternative:
         if self.where != BY_HAND or not found:
             return self
         where = ", ".join(dict.fromkeys(site.where for site in found))
-        edit = self.edit.replace("…", found[0].options)
+        first = found[0]
+        options = f"{masked(first.mask, 'mask=…')}, {first.options}"
+        usual = self.edit.replace(", …", options)
+        edit = edit_of(first, self.value, usual)
         return replace(self, where=where, edit=edit, made_at=BY_HAND)
 
     @property
@@ -194,9 +198,13 @@ class Written:
     vendor: Vendor = NVIDIA  # of the GPUs
 
     def of(self, kind: Kind) -> Sequence[CallSite]:
-        """The first call sites of a kind."""
-        found = {site.where: site for site in self.sites if site.kind == kind}
-        return list(found.values())[:MOST_SITES]
+        """The first call sites of a kind; none of a kind that words of the command decide."""
+        return list(self._places(kind).values())[:MOST_SITES]
+
+    def _places(self, kind: Kind) -> Mapping[str, CallSite]:
+        if kind in decided_by(self.words):
+            return {}
+        return {site.where: site for site in self.sites if site.kind == kind}
 
     @property
     def left_out(self) -> str:
@@ -210,9 +218,7 @@ class Written:
 
     def left_sites(self) -> int:
         """Call sites that are not tried."""
-        places = {(site.kind, site.where) for site in self.sites}
-        tried = sum(len(self.of(kind)) for kind in Kind)
-        return len(places) - tried
+        return sum(len(self._places(kind)) - len(self.of(kind)) for kind in Kind)
 
 
 def text_of(module: Path) -> str:
@@ -232,9 +238,12 @@ def _attentions(program: Written) -> Iterator[Alternative]:
     how = program.vendor.fused_attention
     if not how:
         return
+    sites = {site.where: site for site in program.of(Kind.ATTENTION)}
     for where in _unfused(program):
         given = "q, k, v, …" if where == BY_HAND else "…"
         edit = f'jax.nn.dot_product_attention({given}, implementation="{how}")'
+        if where in sites:
+            edit = edit_of(sites[where], how, edit)
         yield Alternative(Kind.ATTENTION, where, how, edit)
 
 
@@ -265,6 +274,8 @@ def _may_attend_by_hand(program: Written, fused: Collection[str]) -> bool:
     """Whether the module may hold attention that is not one of the calls. A call that is not
     fused looks the same in a module, so nothing is looked for next to one.
     """
+    if Kind.ATTENTION in decided_by(program.words):
+        return False
     kernels = {site.now for site in program.sites if site.kind == Kind.ATTENTION}
     if not _WRITTEN_OUT.search(program.text) or kernels - {*fused}:
         return False
@@ -276,7 +287,8 @@ def _remats(program: Written) -> Iterator[Alternative]:
         for policy in POLICIES:
             if policy == (site.now or DEFAULT_POLICY):
                 continue
-            edit = f"jax.checkpoint(…, policy=jax.checkpoint_policies.{policy})"
+            usual = f"jax.checkpoint(…, policy=jax.checkpoint_policies.{policy})"
+            edit = edit_of(site, policy, usual)
             yield Alternative(Kind.REMAT, site.where, policy, edit)
 
 
@@ -296,7 +308,8 @@ def _unrolls(program: Written) -> Iterator[Alternative]:
     for site in program.of(Kind.UNROLL):
         for count in UNROLLED:
             if site.now == "1" and site.length >= count:
-                edit = f"jax.lax.scan(…, unroll={count})"
+                usual = f"jax.lax.scan(…, unroll={count})"
+                edit = edit_of(site, str(count), usual)
                 yield Alternative(Kind.UNROLL, site.where, str(count), edit)
 
 

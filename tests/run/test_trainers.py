@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pgle.requests.shared import OnDevices
-from pgle.run.alternatives import work_of
-from pgle.run.trainers import TrainerWords, settings_of
+from pgle.run.alternatives import Kind, Written, alternatives, work_of
+from pgle.run.capture.captured import CallSite
+from pgle.run.trainers import TrainerWords, decided_by, settings_of
 from pgle.run.variants import with_values
 from pgle.xla.vendors import AMD, NVIDIA
 
@@ -16,6 +19,7 @@ def test_settings_of_maxtext_are_tried_but_those_that_it_has() -> None:
     assert found == [
         "attention=cudnn_flash_jax",
         "remat_policy=minimal",
+        "remat_policy=minimal_with_context",
         "remat_policy=save_qkv_proj",
     ]
 
@@ -24,9 +28,39 @@ def test_attention_of_nvidia_is_not_tried_on_gpus_of_amd() -> None:
     found = [one.text for one in settings_of(MAXTEXT, AMD)]
     assert found == [
         "remat_policy=minimal",
+        "remat_policy=minimal_with_context",
         "remat_policy=save_qkv_proj",
         "scan_layers=false",
     ]
+
+
+def test_a_setting_that_the_command_has_anywhere_is_not_tried() -> None:
+    words = (*MAXTEXT, "remat_policy=minimal", "steps=3")
+    found = [one.text for one in settings_of(words, NVIDIA)]
+    assert "remat_policy=minimal" not in found
+    assert "remat_policy=minimal_with_context" in found
+
+
+def test_a_trainer_is_known_by_its_program_not_by_a_folder_of_its_output() -> None:
+    words = ("python", "train.py", "--out", "gs://maxtext/run")
+    assert not [*settings_of(words, NVIDIA), *decided_by(words)]
+
+
+def test_what_words_decide_is_not_tried_where_the_trainer_calls_jax() -> None:
+    sites = (
+        CallSite("remat", "maxtext/nnx_decoders.py:9"),
+        CallSite("unroll", "maxtext/nnx_scan.py:5", "1", length=4),
+    )
+    text = (
+        "x = stablehlo.dot_general : tensor<2x2xbf16>\n"
+        "stablehlo.exponential stablehlo.dot_general "
+    )
+    written = Written(sites, Path("jit_step.mlir"), text, words=MAXTEXT)
+    assert {item.kind for item in alternatives(written)} == {Kind.WORDS}
+    assert written.left_sites() == 0
+    other = Written(sites, Path("jit_step.mlir"), text, words=("python", "train.py"))
+    kinds = {item.kind for item in alternatives(other)}
+    assert kinds == {Kind.ATTENTION, Kind.REMAT, Kind.UNROLL}
 
 
 def test_a_setting_takes_the_place_of_the_one_that_is_there() -> None:

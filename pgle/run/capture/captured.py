@@ -180,6 +180,8 @@ class CallSite:
     now: str = ""  # its setting: implementation, policy, unrolled iterations
     length: int = 0  # iterations of a scan
     options: str = ""  # of the fused call in place of attention by hand
+    mask: str = ""  # of attention: ``causal``, the program's ``own``, or none
+    library: str = ""  # file of an installed library that calls: ``flax/core/lift.py``
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pgle_hook import (
     lookups,
 )
 from pgle_hook.by_hand import HALF
-from pgle_hook.records import is_own
+from pgle_hook.records import INSTALLED, is_own
 from pgle_hook.rewrite import Rewriter
 from pgle_hook.values import Values
 
@@ -27,6 +27,7 @@ BY_HAND = "by hand"
 """In place of a call site: what the program writes itself, wherever it does."""
 
 _OURS = os.path.dirname(os.path.abspath(__file__))
+_POSITION_OF_MASK = 3  # among those of its attention, after the queries
 _POSITION_OF_UNROLL = 5  # among the arguments of `jax.lax.scan`
 _AFTER_UNROLL = ("_split_transpose",)
 _PRECISION = "jax_default_matmul_precision"
@@ -43,6 +44,7 @@ class Alternatives:
 
     def __init__(self, jax, record, chosen):
         self._jax = jax
+        self._folder = os.path.dirname(jax.__file__)
         self._record = record
         self._values = {(item["kind"], item["where"]): item["value"] for item in chosen}
         self._chosen = chosen
@@ -144,11 +146,11 @@ class Alternatives:
         }
         found = {}
         for kind, value in self._in_graphs():
-            for node, replacements, options in find[kind](graph, value):
+            for node, replacements, about in find[kind](graph, value):
                 found.update(replacements)
                 self._is_made_aside |= SetAside.is_on()
-                where = guarded(lambda: _place_of(node)) or ""
-                self._note(kind, where, BY_HAND, options=options)
+                place = guarded(lambda: self._place_of(node)) or ("", "")
+                self._note(kind, place, BY_HAND, about)
         return found
 
     def _attentions(self, graph, _):
@@ -158,8 +160,8 @@ class Alternatives:
             found = by_hand.find(self._jax, node)
             if found is not None:
                 made = by_hand.replacement(self._jax, found, attend)
-                options = guarded(lambda: by_hand.described(self._jax, found)) or ""
-                yield node, {id(node): made}, options
+                about = guarded(lambda: by_hand.described(self._jax, found)) or {}
+                yield node, {id(node): made}, about
 
     def _lookups(self, graph, how):
         small = lookups.LEAST_ROWS_SMALL
@@ -167,19 +169,19 @@ class Alternatives:
         for node in graph.nodes:
             found = lookups.find(self._jax, node, how, least)
             if found is not None:
-                yield node, {id(node): found}, ""
+                yield node, {id(node): found}, {}
 
     def _losses(self, graph, count):
         small = chunks.LEAST_WORDS_SMALL
         least = small if SetAside.is_on() else chunks.LEAST_WORDS
         found = chunks.find(self._jax, graph, int(count), self._usual_checkpoint, least)
         for product, replacements in found:
-            yield product, replacements, ""
+            yield product, replacements, {}
 
-    def _note(self, kind, where, now, length=0, options=""):
+    def _note(self, kind, place, now, about):
         """Note a call site; what pgle itself traces has none."""
-        site = {"kind": kind, "where": where, "now": now, "length": length}
-        site["options"] = options
+        where, library = place
+        site = {"kind": kind, "where": where, "now": now, "library": library, **about}
         if not SetAside.is_on():
             guarded(lambda: self._record.site(site))
 
@@ -208,8 +210,8 @@ class Alternatives:
         def scan(*args, **options):
             unroll = _unroll_of(args, options)
             length = guarded(lambda: self._length_of(args, options)) or 0
-            value = self._value("unroll", str(unroll), length)
-            policy = self._values.get(("checkpoint", self._here()))
+            value = self._value("unroll", str(unroll), {"length": length})
+            policy = self._values.get(("checkpoint", self._here()[0]))
             if policy and self._is_on:
                 args, options = self._checkpointed(args, options, policy)
             if value:
@@ -225,7 +227,8 @@ class Alternatives:
             if str(getattr(query, "dtype", "")) not in HALF:
                 return usual(query, *args, **options)
             now = options.get("implementation") or "xla"
-            value = self._value("attention", now)
+            masked = guarded(lambda: _mask_of(args, options)) or ""
+            value = self._value("attention", now, {"mask": masked})
             if value:
                 options["implementation"] = value
             if SetAside.is_on():  # cuDNN does not exist on CPUs
@@ -282,15 +285,19 @@ class Alternatives:
         return args, dict(options, f=body)
 
     def _here(self):
-        """Where the program calls; None if it cannot be said."""
-        return guarded(lambda: _place_of_call(os.path.dirname(self._jax.__file__)))
+        """Where the program calls, as of `_place`; empty if it cannot be said."""
+        return guarded(lambda: _place(_calls(), self._folder)) or ("", "")
 
-    def _value(self, kind, now, length=0):
+    def _place_of(self, node):
+        """Where the program makes an operation, as of `_place`."""
+        return _place(jax_private.frames_of(node.eqn), self._folder)
+
+    def _value(self, kind, now, about=None):
         """The setting to use at this call site in place of `now`; None: as it is."""
-        where = self._here()
+        where, library = self._here()
         if not where:
             return None
-        self._note(kind, where, now or "", length)
+        self._note(kind, (where, library), now or "", about or {})
         return self._values.get((kind, where)) if self._is_on else None
 
 
@@ -334,14 +341,6 @@ def _argnums_of(args, options):
     return (given,) if isinstance(given, int) else tuple(given)
 
 
-def _place_of(node):
-    """The line of the program's own code that makes an operation; empty if none does."""
-    frames = jax_private.frames_of(node.eqn)
-    own = (frame for frame in frames if is_own(frame[0]))
-    path, line = next(own, ("", 0))
-    return "%s:%d" % (_shown(os.path.abspath(path)), line) if path else ""
-
-
 def _unroll_of(args, options):
     if len(args) > _POSITION_OF_UNROLL:
         return args[_POSITION_OF_UNROLL]
@@ -356,21 +355,45 @@ def _name_in(policies, policy):
     return next(names, "own")
 
 
-def _place_of_call(jax_folder):
-    """Where the program calls: ``train.py:41``; in an installed library if no code is its own."""
+def _mask_of(args, options):
+    """How a call of jax's attention is masked, as `by_hand.described` has it."""
+    if options.get("is_causal"):
+        return "causal"
+    mask = args[_POSITION_OF_MASK] if len(args) > _POSITION_OF_MASK else None
+    return "" if options.get("mask", mask) is None else "own"
+
+
+def _calls():
+    """Files and lines of the calls that lead here, the innermost first."""
     frame = sys._getframe(1)
-    installed = ""
     while frame is not None:
-        path = os.path.abspath(frame.f_code.co_filename)
-        if not path.startswith((_OURS, jax_folder + os.sep)):
-            if is_own(frame.f_code.co_filename):
-                return "%s:%d" % (_shown(path), frame.f_lineno)
-            is_file = os.path.exists(path)
-            is_python = os.sep + "functools.py" in path or "contextlib" in path
-            if is_file and not is_python:
-                installed = installed or "%s:%d" % (path, frame.f_lineno)
+        yield frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
-    return installed
+
+
+def _place(calls, jax_folder):
+    """Where the program calls: ``train.py:41``; in an installed library if no code is its own. And
+    the file of the library that calls for it: ``flax/nnx/nn/attention.py``, or nothing.
+    """
+    installed = library = ""
+    for file, line in calls:
+        path = os.path.abspath(file)
+        if path.startswith((_OURS, jax_folder + os.sep)):
+            continue
+        if is_own(file):
+            return "%s:%d" % (_shown(path), line), library
+        is_python = os.sep + "functools.py" in path or "contextlib" in path
+        if not installed and os.path.exists(path) and not is_python:
+            installed = "%s:%d" % (path, line)
+            library = _in_library(path)
+    return installed, library
+
+
+def _in_library(path):
+    """A path from the folder that packages are installed in."""
+    parts = path.split(os.sep)
+    found = [at for at, part in enumerate(parts) if part in INSTALLED]
+    return "/".join(parts[found[-1] + 1 :]) if found else ""
 
 
 def _shown(path):

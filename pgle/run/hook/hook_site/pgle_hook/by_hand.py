@@ -399,16 +399,18 @@ def replacement(jax, found, attend):
 
 
 def described(jax, found):
-    """What the fused call takes besides its operands, as it is written."""
-    masks = [_masked(jax, mask) for mask in found.masks]
-    words = [*dict.fromkeys(masks), "scale=%g" % found.scale]
+    """What the fused call takes besides its operands, as it is written, and its mask."""
+    mask = "own" if found.masks else ""
+    if len(found.masks) == 1 and is_causal(jax, *found.masks[0]):
+        mask = "causal"
+    words = ["scale=%g" % found.scale]
     keys, values = map(found.count, (("d",), ("e",)))
     if keys != values:
         wide = max(keys, values)
         words.append(
             "heads padded with zeros to %d, the result cut to %d" % (wide, values)
         )
-    return ", ".join(words)
+    return {"options": ", ".join(words), "mask": mask}
 
 
 def _alike(jax, taken):
@@ -422,10 +424,6 @@ def _alike(jax, taken):
         for each in taken
     ]
     return padded, width
-
-
-def _masked(jax, mask):
-    return "is_causal=True" if is_causal(jax, *mask) else "mask=…"
 
 
 def _result(jax, found, made, order):

@@ -1,0 +1,57 @@
+"""What is written at a call of jax that an installed library makes."""
+
+from __future__ import annotations
+
+import pytest
+
+from pgle.run.alternatives import BY_HAND, Alternative, Kind
+from pgle.run.capture.captured import CallSite
+from pgle.run.libraries import edit_of
+
+FUSED = 'jax.nn.dot_product_attention(q, k, v, {}implementation="cudnn")'
+FLAX = "flax/nnx/nn/attention.py"
+
+
+@pytest.mark.parametrize(
+    ("mask", "takes", "given"),
+    [
+        ("", "", ""),
+        ("causal", "", "is_causal=True, "),
+        ("own", ", mask=None", "mask=mask if mask is None else mask.astype(bool), "),
+    ],
+)
+def test_flax_takes_attention_as_an_argument(mask: str, takes: str, given: str) -> None:
+    site = CallSite("attention", "train.py:9", "xla", mask=mask, library=FLAX)
+    function = f"lambda q, k, v{takes}, **_: {FUSED.format(given)}"
+    expected = f"MultiHeadAttention(…, attention_fn={function})"
+    assert edit_of(site, "cudnn", "usual") == expected
+
+
+def test_policies_and_loops_are_arguments_of_the_library_that_calls_jax() -> None:
+    def written(kind: str, library: str, value: str) -> str:
+        return edit_of(CallSite(kind, "a.py:1", library=library), value, "usual")
+
+    policy = "policy=jax.checkpoint_policies.dots_saveable"
+    assert written("remat", "flax/core/lift.py", "dots_saveable") == (
+        f"nn.remat(…, {policy})"
+    )
+    assert written("unroll", "flax/nnx/transforms/iteration.py", "2") == (
+        "nnx.scan(…, unroll=2)"
+    )
+    assert written("unroll", "", "2") == "usual"
+
+
+def test_attention_by_hand_in_a_library_is_edited_where_the_library_is_called() -> None:
+    made = Alternative(
+        Kind.ATTENTION,
+        BY_HAND,
+        "cudnn",
+        'jax.nn.dot_product_attention(q, k, v, …, implementation="cudnn")',
+    )
+    site = CallSite("attention", "a.py:1", BY_HAND, options="scale=0.5", mask="causal")
+    assert made.at([site]).edit == (
+        "jax.nn.dot_product_attention(q, k, v, is_causal=True, scale=0.5, "
+        'implementation="cudnn")'
+    )
+    library = CallSite("attention", "a.py:1", BY_HAND, library=FLAX)
+    assert "attention_fn=" in made.at([library]).edit
