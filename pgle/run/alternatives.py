@@ -67,14 +67,16 @@ _BATCHED = re.compile(
 
 
 _LOOKED_UP = re.compile(
-    r'"stablehlo\.scatter"(?:(?!stablehlo\.return).)*stablehlo\.add(?s:.*?)'
-    r"-> tensor<(\d+)x\d+x(?:bf16|f16|f32)>",
-    re.DOTALL,
+    r'"stablehlo\.scatter"(?:(?!stablehlo\.return)[\s\S])*?stablehlo\.add'
+    r"(?:(?!stablehlo\.return)[\s\S])*?stablehlo\.return[^\n]*\n"
+    r"[^\n]*-> tensor<(\d+)x\d+x(?:bf16|f16|f32)>"
 )
 """A scatter that adds rows, and how many rows there are: the gradient of a lookup."""
 
 _LOGITS = re.compile(r"stablehlo\.dot_general .*-> tensor<(?:\d+x)+(\d+)x\w+>")
 """A product, and its columns: perhaps words."""
+
+_LOG = "stablehlo.log "  # of a sum of exponentials
 
 LEAST_ROWS = 1024  # as of `pgle_hook/lookups.py`
 LEAST_WORDS = 4096  # as of `pgle_hook/chunks.py`
@@ -266,7 +268,7 @@ def _lookups(program: Written) -> Iterator[Alternative]:
 
 def _losses(program: Written) -> Iterator[Alternative]:
     words = map(int, _LOGITS.findall(program.text))
-    if max(words, default=0) >= LEAST_WORDS and "stablehlo.log" in program.text:
+    if max(words, default=0) >= LEAST_WORDS and _LOG in program.text:
         yield Alternative(Kind.LOSS, BY_HAND, str(CHUNKS), IN_CHUNKS)
 
 
