@@ -57,6 +57,16 @@ def bounds_of(
     )
 
 
+def best_order_us(step_us: float, hideable_us: float, ceiling_us: float) -> float:
+    """The shortest step that any order of the instructions makes.
+
+    Args:
+        hideable_us: what independent compute could hide, of all exposed collectives.
+        ceiling_us: what no schedule of these instructions undercuts (`schedule.bounds`).
+    """
+    return min(max(ceiling_us, step_us - hideable_us), step_us)
+
+
 def loss_by(found: Contention, us: float) -> ContentionLoss | None:
     """What a step loses to contention, with the factors; None if nothing."""
     if us <= 0:

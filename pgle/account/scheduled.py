@@ -11,6 +11,7 @@ import numpy as np
 from pgle.account.levers import find_levers
 from pgle.account.parts_and_bounds import (
     PlacedCollective,
+    best_order_us,
     bounds_of,
     loss_by,
     parts_of,
@@ -80,9 +81,14 @@ def account_of_schedule(
     """
     parts = prediction.timeline.breakdown
     placed = placements(module, prediction.timeline)
+    best_us = best_order_us(
+        prediction.step_us,
+        hideable_us=sum(item.hideable_us for item in placed.values()),
+        ceiling_us=prediction.ceiling_us,
+    )
     bounds = bounds_of(
         parts,
-        best_order_us=_best_order_us(placed.values(), prediction),
+        best_order_us=best_us,
         contended_us=prediction.contended_us,
     )
     least_us, most_us = prediction.interval_us
@@ -123,12 +129,6 @@ def _in_reach(item: Placement) -> PlacedCollective:
         is_stuck=item.is_stuck,
         arrays=item.arrays,
     )
-
-
-def _best_order_us(placed: Iterable[Placement], prediction: Prediction) -> float:
-    """The shortest step that any order of the instructions makes."""
-    hideable_us = sum(item.hideable_us for item in placed)
-    return max(prediction.ceiling_us, prediction.step_us - hideable_us)
 
 
 def within(tried: Iterable[Opportunity], limit_us: float) -> Iterator[Opportunity]:

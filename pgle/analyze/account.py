@@ -10,6 +10,7 @@ import numpy as np
 from pgle.account.levers import find_levers
 from pgle.account.parts_and_bounds import (
     PlacedCollective,
+    best_order_us,
     bounds_of,
     loss_by,
     parts_of,
@@ -147,11 +148,16 @@ def _unread(step: MeasuredStep) -> UnreadWork | None:
 
 def _bounds(step: MeasuredStep, contention: ContentionLoss | None) -> StepBounds:
     """What the step could come to; contention is known where its HLO is."""
-    overlap = step.overlap
-    hideable_us = 0.0 if overlap is None else overlap.hideable_us
+    best_us = step.step_us
+    if step.overlap is not None:
+        best_us = best_order_us(
+            step.step_us,
+            hideable_us=step.overlap.hideable_us,
+            ceiling_us=step.overlap.predicted.ceiling_us,
+        )
     return bounds_of(
         step.breakdown,
-        best_order_us=step.step_us - hideable_us,
+        best_order_us=best_us,
         contended_us=0.0 if contention is None else contention.us,
     )
 

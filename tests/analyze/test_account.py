@@ -91,7 +91,7 @@ def test_the_gain_of_a_type_is_only_bounded_if_the_gpu_is_unknown(measured) -> N
     assert precision.expected_us is None
 
 
-def test_a_schedule_and_its_trace_have_the_same_step_without_communication() -> None:
+def test_a_schedule_and_its_trace_have_the_same_bounds() -> None:
     (module,) = read_scheduled(ROOT / "testdata/hlo/jax-0.10.2/async")
     gpu = TABLE["a100-40gb"]
     prediction = predict(module, None, gpu, expand_loops=True)
@@ -105,4 +105,7 @@ def test_a_schedule_and_its_trace_have_the_same_step_without_communication() -> 
     assert traced.contention.us == pytest.approx(scheduled.contention.us, rel=1e-3)
     assert traced.bounds.without_communication_us == pytest.approx(
         scheduled.bounds.without_communication_us, rel=1e-4
+    )
+    assert traced.bounds.best_order_us == pytest.approx(
+        scheduled.bounds.best_order_us, rel=1e-4
     )
