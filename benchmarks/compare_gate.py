@@ -23,8 +23,9 @@ from itertools import product
 import numpy as np
 from compare_power import Scenario, sides, warm_up
 
-from pgle.steps.compare import Limits, Outcome, Verdict, compare, gate
+from pgle.steps.compare import Limits, Outcome, compare, gate
 from pgle.steps.estimate import SAME_PLACE, UNKNOWN_PLACE, Assumptions, LaunchSpread
+from pgle.steps.verdict import Verdict
 
 SLOWDOWNS = (0.0, 0.01, 0.02, 0.03, 0.05)
 LAUNCHES = (0.002, 0.003, 0.01, 0.02)

@@ -23,7 +23,7 @@ from itertools import islice
 import numpy as np
 from scipy.signal import lfilter
 
-from pgle.steps.compare import Verdict, compare
+from pgle.steps.compare import compare
 from pgle.steps.dependence import block_length
 from pgle.steps.estimate import (
     Assumptions,
@@ -34,6 +34,7 @@ from pgle.steps.estimate import (
     measured_spread,
 )
 from pgle.steps.series import Floats, Side, Step, StepTimes, make_series, steady
+from pgle.steps.verdict import Verdict
 
 NOISE = 0.01
 """Standard deviation of a step time about its level."""

@@ -14,8 +14,8 @@ import pytest
 import pgle
 from pgle.errors import UserError, one_line
 from pgle.next import BLANKS, VERIFY, Next, Sentence, to_type, to_way, typed
-from pgle.run.compare import read_history
 from pgle.run.directory.directory import RunDirectory
+from pgle.run.history import read_history
 from pgle.run.inputs.step_times import read_runs
 from pgle.run.inputs.traces import convert_command
 from pgle.trace.nsys.tables import REPORT_MAGIC, _check_sqlite

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pgle.account.value import Account, Basis, OpportunityKind, TimedSteps
-from pgle.steps.compare import Verdict
+from pgle.steps.verdict import Verdict
 
 BY_SCHEDULE = frozenset(
     (

@@ -12,7 +12,7 @@ from pgle.account.value import Opportunity, OpportunityKind, StepPart, TimedStep
 from pgle.next import Next
 from pgle.schedule.control import Controlled
 from pgle.schedule.predict import LEAST_GAIN
-from pgle.steps.compare import Verdict
+from pgle.steps.verdict import Verdict
 
 NOISE = "within the model's noise"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,12 +33,14 @@ from pgle.account.value import (
     in_order,
 )
 from pgle.next import Next
-from pgle.schedule.control import Controlled
 from pgle.schedule.placements import Placement, placements
 from pgle.schedule.predict import Prediction
 from pgle.schedule.simulate import Stream, Timeline
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import Hardware
+
+if TYPE_CHECKING:
+    from pgle.schedule.control import Controlled
 
 BASES: Mapping[str, Basis] = {
     "measured": Basis.MEASURED,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pgle.next import Next
-from pgle.steps.compare import Verdict
+from pgle.steps.verdict import Verdict
 
 LEAST_WORTH = 0.01
 """Of the step. "Nothing to gain" is said where no opportunity of any kind is above this."""

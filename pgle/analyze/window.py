@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.analyze.other_work import OtherKind, kinds_of
-from pgle.schedule.simulate import Breakdown, Stream
+from pgle.schedule.simulate import StepBreakdown, Stream
 from pgle.steps.patterns import StepPattern, find_patterns
 from pgle.trace.columns import distinct, median, noise_of
 from pgle.trace.intervals import (
@@ -616,15 +616,6 @@ def mean_us(windows: Sequence[DeviceWindow], part: str) -> float:
     """A part of `DeviceWindow.parts_ns` in a mean step of all devices, in µs."""
     steps = sum(window.steps for window in windows)
     return sum(window.steps * window.mean_us(part) for window in windows) / steps
-
-
-@dataclass(frozen=True, slots=True)
-class StepBreakdown(Breakdown):
-    """Where the time of a measured step goes; what is idle in a prediction is here idle or other
-    work.
-    """
-
-    other_us: float  # work of no instruction, while nothing else runs
 
 
 def mean_breakdown(windows: Sequence[DeviceWindow]) -> StepBreakdown:

@@ -18,7 +18,7 @@ def folder(path: StrPath = ".") -> Answer[Any]:
         path: the folder.
     """
     from pgle.report.start import folder_page
-    from pgle.run.inputs.next_command import contents_of
+    from pgle.run.inputs.folder import contents_of
 
     found = contents_of(Path(path))
     return Answer(found, folder_page(found), {}, True)

@@ -92,8 +92,8 @@ def add(**options: Any) -> Answer[Any]:
     """
     from pgle.report import history as report
     from pgle.report.next_steps import after_entry
-    from pgle.run.ask.machine import git_commit
-    from pgle.run.compare import add_entry, hardware_name, read_history
+    from pgle.run.ask.machine import git_commit, hardware_name
+    from pgle.run.history import add_entry, read_history
     from pgle.run.inputs.step_times import read_side
     from pgle.steps.estimate import Entry, make_trends
     from pgle.steps.series import Rules, check_runs

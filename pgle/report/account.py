@@ -31,7 +31,6 @@ from pgle.account.value import (
 )
 from pgle.errors import cut, printable
 from pgle.next import Next, Sentence, to_type
-from pgle.report.layers import SCOPE_WIDTH
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
@@ -46,6 +45,7 @@ from pgle.report.page.value import (
     Value,
     table,
 )
+from pgle.report.text import SCOPE_WIDTH
 
 LEAST_SHOWN = 0.005  # of the step: less is not worth a line
 PLACES = 5  # rows of each in its section

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from pgle.account.next_move import ENDS, Move, known_of
 from pgle.account.value import LEAST_WORTH, UnreadWork
-from pgle.analyze.analysis import LiveValue, MeasuredStep, Memory
+from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import (
     CostError,
     LateRanks,
@@ -20,13 +20,14 @@ from pgle.analyze.collectives import (
 from pgle.analyze.differences import Differences
 from pgle.analyze.findings import EvidenceRow, StepFinding
 from pgle.analyze.layers import Layers, Products, folded, short_source
+from pgle.analyze.memory import LiveValue, Memory
 from pgle.analyze.rules import RULES
-from pgle.analyze.window import RowGroup, StepBreakdown, StepTime
+from pgle.analyze.window import RowGroup, StepTime
 from pgle.errors import cut, many, printable
 from pgle.next import Commands, Sentence, to_way
 from pgle.report import account, text
 from pgle.report.account import AccountDocument
-from pgle.report.layers import LEAST, SCOPE_WIDTH
+from pgle.report.layers import LEAST
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Advice, Cell, Column, Page, Table, Tone, Value, table
@@ -37,9 +38,10 @@ from pgle.report.step_differences import (
     verdict_of_change,
 )
 from pgle.report.step_sections import exposed_groups, group_label, step_sections
-from pgle.report.text import bar
+from pgle.report.text import SCOPE_WIDTH, bar
 from pgle.report.timeline import OTHER_WORK, most_exposed, parts_of
 from pgle.run.analyze import Analysis
+from pgle.schedule.simulate import StepBreakdown
 from pgle.trace.table import Device
 
 LEAST_HEAVY = 0.01  # of the step; a lighter layer is not named

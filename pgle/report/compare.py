@@ -31,11 +31,11 @@ from pgle.steps.compare import (
     LimitCheck,
     LossChange,
     Outcome,
-    Verdict,
     overall,
 )
 from pgle.steps.estimate import SAME_PLACE, UNKNOWN_PLACE, LaunchSpread
 from pgle.steps.series import LeftOut, Malformed, Side, StepTimes
+from pgle.steps.verdict import Verdict
 
 FINE = 0.01  # an interval narrower than this share of the step gets a second decimal
 MOST_RANGES = 4  # ranges of step numbers that a line names

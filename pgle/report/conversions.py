@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pgle.costs.measure.measured import ProgramCosts
     from pgle.costs.profile.carry import By, Carried
     from pgle.costs.profile.coverage import Completion
-    from pgle.run.convert import Conversion, Written
+    from pgle.run.convert import Conversion
+    from pgle.run.written import Written
     from pgle.trace.table import Unresolved
 
 MOST_MODULES = 6  # on the first screen

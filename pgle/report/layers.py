@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.layers import (
     Layer,
     Layers,
@@ -17,11 +17,14 @@ from pgle.errors import cut, in_percent
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Column, Part, Prose, Value, table
+from pgle.report.text import SCOPE_WIDTH
 from pgle.xla.vendors import maker_of
+
+if TYPE_CHECKING:
+    from pgle.analyze.analysis import MeasuredStep
 
 ROWS = 200  # of a table; `pgle analyze --json` has all
 SCOPES = 16  # rows of the table of layers
-SCOPE_WIDTH = 32  # characters of a layer's name
 LEAST = 0.0005  # of the step; smaller shares have no figure
 
 _PHASES = (

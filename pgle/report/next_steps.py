@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from pgle.files import AnyPath
 from pgle.next import Commands, Next, Sentence
-from pgle.run.directory.directory import RunDirectory
+from pgle.run.directory.directory import RunDirectory, stage_of
 from pgle.run.inputs import next_command
-from pgle.run.inputs.traces import stage_of
 
 if TYPE_CHECKING:
     from pgle.account.next_move import Known
@@ -58,12 +57,14 @@ def after_summary(
         modules: its modules, their fingerprints by name; a dump of them is looked for in its folder
             and in its run.
     """
+    from pgle.run.inputs.folder import dump_near
+
     run = _run_of_profile(profile)
     dump = None
     if run is not None:
         dump = run.dump_to_cover
     elif isinstance(profile, Path) and modules:
-        dump = next_command.dump_near(profile.parent, modules)
+        dump = dump_near(profile.parent, modules)
     return (NO_DUMP,) if dump is None else after_conversion(profile, [Path(dump)])
 
 

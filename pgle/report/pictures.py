@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pgle.account.value import LEAST_WORTH
-from pgle.analyze.analysis import MeasuredStep, Memory
+from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.differences import Differences, StepChange
 from pgle.analyze.layers import MeasuredInstruction
+from pgle.analyze.memory import Memory
 from pgle.analyze.window import StepParts
 from pgle.errors import cut, printable
 from pgle.report import charts

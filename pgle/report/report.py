@@ -17,6 +17,7 @@ from pgle.report import compare
 from pgle.report.account import SpanOf, nowhere
 from pgle.report.analyze import BETWEEN, analyze_page
 from pgle.report.chrome_trace import chrome_trace, packed_chrome_trace
+from pgle.report.measured_timeline import measured_panels
 from pgle.report.next_steps import after_stages
 from pgle.report.page import figures, value
 from pgle.report.page.html import render
@@ -33,11 +34,10 @@ from pgle.report.page.value import (
 )
 from pgle.report.pictures import sides_chart, with_pictures
 from pgle.report.text import near
-from pgle.report.timeline import Panel, measured_panels, panel_of, tiles, timeline
+from pgle.report.timeline import Panel, panel_of, tiles, timeline
 from pgle.run.analyze import Analysis, RunFacts, StepInput, gather
-from pgle.run.directory.directory import STORED
+from pgle.run.directory.directory import STORED, is_run_dir
 from pgle.run.directory.manifest import Gpu, Manifest, StageRecord
-from pgle.run.inputs.traces import is_run_dir
 from pgle.trace.table import Trace
 
 # where `rehearse` and `tune` leave the page of their folder

@@ -13,7 +13,8 @@ from pgle.next import Next, Way, WayEnd, to_way, typed
 from pgle.report import text
 from pgle.report.page.value import Cell, Page, Section, Tone, Value, table
 from pgle.report.text import near
-from pgle.run.inputs.next_command import UNKNOWN, FolderContents, Sight
+from pgle.run.inputs.folder import FolderContents, Sight
+from pgle.run.inputs.next_command import UNKNOWN
 
 if TYPE_CHECKING:
     # NumPy, which `pgle` alone does without

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from pgle.account.value import Account
-from pgle.analyze.analysis import LiveValue, MeasuredStep, Memory
+from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective, Overlap
 from pgle.analyze.findings import EvidenceRow, StepFinding
 from pgle.analyze.layers import MeasuredInstruction, short_source
+from pgle.analyze.memory import LiveValue, Memory
 from pgle.analyze.window import StepTime, mean_breakdown
 from pgle.errors import cut, printable
 from pgle.report import account

@@ -49,6 +49,7 @@ SHORT, LABEL, SENTENCE = 14, 24, 20
 """Characters of a cell that stays on one line, and of a row's name that does if that was asked for;
 the least width of a column of sentences.
 """
+SCOPE_WIDTH = 32  # characters of a layer's name
 _TIED = "\ue000"  # is the blank of "12.3 ms" until it is printed, so that no line ends there
 _UNIT = re.compile(r"(?<=\d) (?=(?:[µmn]?s|[KMGT]i?B)\b)")
 _COMMAND = re.compile(r"\s*(?:[^:'\"]*: )?(?:\S*/|\S+ -m )?(?:pgle|export|eval|git) ")

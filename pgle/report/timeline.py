@@ -16,22 +16,22 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pgle.analyze.analysis import MeasuredStep
-from pgle.analyze.other_work import OtherKind, kinds_of
-from pgle.analyze.window import DeviceWindow, StepBreakdown, mean_breakdown
 from pgle.errors import printable
 from pgle.masking import kept_text
 from pgle.report.page import figures, value
 from pgle.report.page.value import Bar, Tile
 from pgle.schedule.placements import ExposedGroup
-from pgle.schedule.simulate import ORIGINS, Breakdown, Loop, Stream, Timeline
+from pgle.schedule.simulate import (
+    ORIGINS,
+    Breakdown,
+    Loop,
+    StepBreakdown,
+    Stream,
+    Timeline,
+)
 from pgle.trace.intervals import EMPTY, Intervals, covered, union, without
 from pgle.xla.async_pairs import followers
-from pgle.xla.collectives import is_sync
 from pgle.xla.hlo.module import Module
-from pgle.xla.instruction_kinds import kind_of
-from pgle.xla.targets import Hardware
-from pgle.xla.vendors import NVIDIA, maker_of
 
 Color: TypeAlias = Literal["compute", "exposed", "copy", "other", "idle"]
 PARTS: Mapping[Color, str] = {
@@ -347,7 +347,7 @@ def chosen(lane: Lane, rows: npt.NDArray[np.intp]) -> Lane:
 
 def _predicted_labels(timeline: Timeline, module: Module | None) -> Iterator[BarLabel]:
     """A label for each instruction of a timeline, in the order of its names."""
-    waits = _followers(module, timeline.names)
+    waits = followers_of(module, timeline.names)
     rows = _first_rows(timeline)
     for code, name in enumerate(timeline.names):
         stream = Stream.COMPUTE
@@ -359,15 +359,15 @@ def _predicted_labels(timeline: Timeline, module: Module | None) -> Iterator[Bar
             origin = ORIGINS[int(timeline.origin[row])]
             sync = bool(timeline.sync[row])
         label = BarLabel(
-            style=_style_of(stream, timeline.kinds[code]),
+            style=style_of(stream, timeline.kinds[code]),
             sync=sync,
             name=name,
             kind=timeline.kinds[code],
-            lhs_name=_other_name(timeline.lhs_names[code], name),
+            lhs_name=other_name(timeline.lhs_names[code], name),
             cost=origin.value,
             follower=waits.get(name, ""),
         )
-        yield _described(label, module)
+        yield described(label, module)
 
 
 def _first_rows(timeline: Timeline) -> npt.NDArray[np.int64]:
@@ -378,23 +378,24 @@ def _first_rows(timeline: Timeline) -> npt.NDArray[np.int64]:
     return first
 
 
-def _followers(module: Module | None, names: Iterable[str]) -> Mapping[str, str]:
+def followers_of(module: Module | None, names: Iterable[str]) -> Mapping[str, str]:
     """By name of a collective's start, the first instruction after its done."""
     return {} if module is None else followers(module, frozenset(names))
 
 
-def _style_of(stream: Stream, kind: str) -> Style:
+def style_of(stream: Stream, kind: str) -> Style:
+    """How the bar of an instruction looks."""
     if stream is Stream.COMPUTE and kind == "matmul":
         return Style.MATMUL
     return _STYLE_OF[stream]
 
 
-def _other_name(lhs_name: str, name: str) -> str:
+def other_name(lhs_name: str, name: str) -> str:
     """The name when LHS ran; empty if it is the same."""
     return "" if lhs_name == name else lhs_name
 
 
-def _described(label: BarLabel, module: Module | None) -> BarLabel:
+def described(label: BarLabel, module: Module | None) -> BarLabel:
     """A label with the shape, the framework's name and the source that the module has for it."""
     known = None if module is None else module.instructions.get(label.name)
     if known is None:
@@ -464,237 +465,6 @@ def _mark(share: float) -> str:
     if share > 0.5:
         return "^"
     return "'" if share > 0.05 else " "
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """What the panels of a measured step share."""
-
-    step: MeasuredStep
-    names: tuple[BarLabel, ...]  # of instructions, then of every `OtherKind`
-    # int32[instructions, streams], index into `names`
-    numbers: npt.NDArray[np.int32]
-    late_us: Mapping[int, float]  # by device, as of `_late_us`
-    share: float  # of the steady steps of a device that are drawn
-    note: str  # what the times are
-
-    def steps(self, window: DeviceWindow) -> int:
-        """How many steps of a device are drawn."""
-        return max(int(len(window.spans) * self.share), 1)
-
-
-def measured_panels(
-    step: MeasuredStep, label: str = ""
-) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
-    """The devices that ran a step, in order, and the rows that are not drawn, a line each.
-
-    Devices of one process share a clock if the trace shows that they do. Otherwise each begins
-    at 0.
-
-    Args:
-        label: put before the names of the ranks: ``before``.
-    """
-    drawing = _drawing(step)
-    panels: list[Panel] = []
-    for window in step.windows:
-        panel = _panel(drawing, window)
-        name = f"{label}: {panel.label}" if label else panel.label
-        panels.append(replace(panel, label=name, opened=len(panels) < MOST_OPEN))
-    most = max(len(window.spans) for window in step.windows)
-    drawn = max(len(panel.spans) for panel in panels)
-    if drawn >= most:
-        return tuple(panels), ()
-    steps = f"the timeline shows the first {drawn} of {most} steady steps"
-    return tuple(panels), (f"{steps}: a page holds no more bars",)
-
-
-def _drawing(step: MeasuredStep) -> Drawing:
-    names, numbers = _entries(step)
-    bars = sum(len(window.rows) + len(window.other) for window in step.windows)
-    note = "measured on CPU devices" if step.trace.on_host else "measured"
-    if step.trace.simulated:
-        note = "simulated, no GPU ran this"
-    return Drawing(
-        step=step,
-        names=(*names, *map(_other_label, OtherKind)),
-        numbers=numbers,
-        late_us=_late_us(step),
-        share=min(MOST_BARS / bars, 1.0),
-        note=note,
-    )
-
-
-def _late_us(step: MeasuredStep) -> dict[int, float]:
-    """By how much each device begins after the first one of its process.
-
-    Collectives hold the devices of a job within a step of each other: if they are further apart,
-    the clocks are.
-    """
-    begins: dict[str, dict[int, int]] = {}
-    for window in step.windows:
-        process = step.trace.devices[window.device].process
-        begins.setdefault(process, {})[window.device] = window.begin_ns
-    late: dict[int, float] = {}
-    for of_process in begins.values():
-        first = min(of_process.values())
-        is_one_clock = max(of_process.values()) - first < step.step_us * 1e3
-        for device, begin in of_process.items():
-            late[device] = (begin - first) / 1e3 if is_one_clock else 0.0
-    return late
-
-
-def _contents(hardware: Hardware | None) -> dict[Stream, str]:
-    """What streams hold, in the words of the GPU's vendor."""
-    vendor = NVIDIA if hardware is None else maker_of(hardware)
-    return {
-        Stream.COMPUTE: "compute",
-        Stream.COMMUNICATION: vendor.library.name,
-        Stream.COPY: "copies",
-    }
-
-
-def _panel(drawing: Drawing, window: DeviceWindow) -> Panel:
-    """The steps of one device that are drawn."""
-    steps = drawing.steps(window)
-    end_ns = window.length
-    if steps < len(window.spans):
-        end_ns = float(window.spans.end[steps - 1])
-    shift_us = drawing.late_us[window.device]
-    first_other = len(drawing.names) - len(OtherKind)
-    lanes = _stream_lanes(drawing, window, end_ns)
-    lanes += _other_lanes(window, end_ns, shift_us, first_other)
-    return Panel(
-        label=drawing.step.rank_name(window.device),
-        note=drawing.note,
-        parts=mean_breakdown([window]),
-        length_us=end_ns / 1e3 + shift_us,
-        names=drawing.names,
-        lanes=tuple(lanes),
-        spans=tuple(_step_spans(window, steps, shift_us)),
-        unit=f"step (mean of {window.steps})",
-    )
-
-
-def _step_spans(window: DeviceWindow, steps: int, shift_us: float) -> Iterator[Span]:
-    starts = window.spans.start[:steps].tolist()
-    ends = window.spans.end[:steps].tolist()
-    for number, (first, last) in enumerate(zip(starts, ends, strict=True), start=1):
-        yield Span(f"step {number}", first / 1e3 + shift_us, last / 1e3 + shift_us)
-
-
-def _stream_lanes(drawing: Drawing, window: DeviceWindow, end_ns: float) -> list[Lane]:
-    """The instructions that a device ran until a time, by stream. Streams with most compute come
-    first.
-    """
-    trace = drawing.step.trace
-    rows = np.flatnonzero(window.start < end_ns)
-    of_trace = window.rows[rows]
-    roles = window.stream[rows]
-    shift_us = drawing.late_us[window.device]
-    start_us = window.start[rows] / 1e3 + shift_us
-    stop_us = np.minimum(window.end[rows], end_ns) / 1e3 + shift_us
-    every = Lane(
-        label="",
-        start_us=start_us,
-        duration_us=stop_us - start_us,
-        named=drawing.numbers[trace.instruction[of_trace], roles],
-        count=np.ones(len(rows), np.int64),
-    )
-    streams = trace.stream[of_trace]
-    of_stream = {
-        stream: np.flatnonzero(streams == stream)
-        for stream in np.unique(streams).tolist()
-    }
-    compute = {
-        stream: int((roles[mine] == Stream.COMPUTE).sum())
-        for stream, mine in of_stream.items()
-    }
-    contents = _contents(drawing.step.hardware)
-    lanes: list[Lane] = []
-    for stream in sorted(of_stream, key=lambda stream: (-compute[stream], stream)):
-        mine = of_stream[stream]
-        most = Stream(int(np.bincount(roles[mine], minlength=len(Stream)).argmax()))
-        label = f"{contents[most]} (stream {stream})"
-        lanes += disjoint(replace(chosen(every, mine), label=label))
-    return lanes
-
-
-def _other_label(kind: OtherKind) -> BarLabel:
-    """The label of work that no instruction owns."""
-    return BarLabel(
-        style=Style.OTHER,
-        sync=False,
-        name=str(kind),
-        kind=OTHER_WORK,
-        cost="measured",
-    )
-
-
-def _other_lanes(
-    window: DeviceWindow, end_ns: float, shift_us: float, first: int
-) -> list[Lane]:
-    """Work of a device that no instruction owns, until a time. Bars of one kind that touch become
-    one bar.
-
-    Args:
-        first: index of the first `OtherKind` among the panel's names.
-    """
-    lanes: list[Lane] = []
-    kinds = list(OtherKind)
-    for kind, rows in kinds_of(window.other):
-        begin = window.other.start_ns[rows]
-        busy = union(begin, np.minimum(begin + window.other.duration_ns[rows], end_ns))
-        count = len(busy)
-        if not count:
-            continue
-        bars = Lane(
-            label=str(kind),
-            start_us=busy.start / 1e3 + shift_us,
-            duration_us=busy.lengths / 1e3,
-            named=np.full(count, first + kinds.index(kind), np.int32),
-            count=np.ones(count, np.int64),
-        )
-        lanes.append(bars)
-    return lanes
-
-
-def _entries(step: MeasuredStep) -> tuple[tuple[BarLabel, ...], npt.NDArray[np.int32]]:
-    """An entry for each instruction on each kind of stream that runs it; int32[instructions,
-    streams], its number.
-    """
-    trace = step.trace
-    numbers = np.full((len(trace.instructions), len(Stream)), -1, dtype=np.int32)
-    for window in step.windows:
-        numbers[trace.instruction[window.rows], window.stream] = 0
-    seen = np.argwhere(numbers == 0)
-    numbers[tuple(seen.T)] = np.arange(len(seen))
-    lhs_names = {cost.traced: cost.name for cost in step.costs.costs}
-    waits = _followers(step.module, trace.instructions)
-    found: list[BarLabel] = []
-    for instruction, role in seen.tolist():
-        name = trace.instructions[instruction]
-        label = _measured_label(step, name, Stream(role))
-        lhs_name = _other_name(lhs_names.get(name, name), name)
-        found.append(label._replace(lhs_name=lhs_name, follower=waits.get(name, "")))
-    return tuple(found), numbers
-
-
-def _measured_label(step: MeasuredStep, name: str, stream: Stream) -> BarLabel:
-    """The label of an instruction on a kind of stream; its module adds shape, names and source."""
-    module = step.module
-    kind = stream.name.lower()
-    sync = False
-    if module is not None and (known := module.instructions.get(name)) is not None:
-        kind = kind_of(module, known) or kind
-        sync = stream is Stream.COMMUNICATION and is_sync(module, known)
-    label = BarLabel(
-        style=_style_of(stream, kind),
-        sync=sync,
-        name=name,
-        kind=kind,
-        cost="simulated" if step.trace.simulated else "measured",
-    )
-    return _described(label, module)
 
 
 def timeline(panels: Sequence[Panel], first_us: float = 0.0) -> value.TimelineData:

@@ -14,14 +14,10 @@ from typing import TypeVar
 
 from pgle.account.value import Account, TimedSteps
 from pgle.analyze.account import account_of_trace
-from pgle.analyze.analysis import (
-    MeasuredStep,
-    Memory,
-    find_memory,
-    measure_step,
-)
+from pgle.analyze.analysis import MeasuredStep, measure_step
 from pgle.analyze.differences import Differences, find_differences
 from pgle.analyze.findings import StepFinding
+from pgle.analyze.memory import Memory, find_memory
 from pgle.analyze.rules import find_findings
 from pgle.analyze.versions import Version, find_versions
 from pgle.costs.measure.measured import (
@@ -36,18 +32,22 @@ from pgle.errors import UserError, in_percent
 from pgle.files import AnyPath, Progress, as_path, read_bytes
 from pgle.next import Next
 from pgle.requests.looks import Analyze, Report
-from pgle.run.compare import CompareRequest, run_compare, timed_steps
-from pgle.run.directory.directory import COMPARED, RunDirectory, StageFolder, free
-from pgle.run.directory.manifest import Manifest, read_manifest
-from pgle.run.inputs.next_command import dump_near, launch_of, stage_left, tune
-from pgle.run.inputs.traces import (
+from pgle.run.compare import CompareRequest, run_compare
+from pgle.run.directory.directory import (
+    COMPARED,
+    RunDirectory,
+    StageFolder,
+    free,
     is_run_dir,
-    is_trace,
-    read_traces,
     recorded_by,
     stage_of,
 )
+from pgle.run.directory.manifest import Manifest, read_manifest
+from pgle.run.inputs.folder import dump_near
+from pgle.run.inputs.next_command import launch_of, stage_left, tune
+from pgle.run.inputs.traces import is_trace, read_traces
 from pgle.run.target import FROM_WORDS, GpuFound, gpu_of
+from pgle.run.timed import timed_steps
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.record import repeated
 from pgle.steps.compare import Comparison, LimitCheck
@@ -426,7 +426,7 @@ def analyze(
     run = next((stage.run for stage in recorded), None)
     next_ = _next(step, side, run) if other is None else _next_of(side, other)
     convert = _conversion(step, side) if run is None else None
-    timed = None if run is None else timed_steps(run)
+    timed = timed_steps(run)
     search = None if run is None else tune(run)
     about = tuple(dict.fromkeys(warnings))
     advise = None if run is None else Next.of("advise", run.path)

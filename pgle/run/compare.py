@@ -1,48 +1,29 @@
-"""`pgle compare` as a function: paths or commands in, the comparison and its checks out; and the
-file of a history.
-
-With ``--abba`` it runs both sides in ABBA order, so that drift (clocks, neighbours, storage) falls
-on both alike. A history is a file of JSON lines to keep in a repository.
-"""
+"""`pgle compare` as a function: paths or commands in, the comparison and its checks out."""
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
-import re
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
-
-import msgspec
 
 from pgle.account.value import Basis, TimedSteps
-from pgle.errors import UserError, WorkloadError
-from pgle.files import TextLines, check_file, read_bytes, sha256, write_files
-from pgle.masking import kept_argv
-from pgle.next import Next
+from pgle.errors import UserError
 from pgle.requests.steps import CompareRuns, Comparing
-from pgle.run.ask.machine import all_gpus
-from pgle.run.directory.directory import COMPARED, PROGRAM_FILES, RunDirectory, free
+from pgle.run.directory.directory import COMPARED, RunDirectory
 from pgle.run.directory.manifest import StageRecord, extend_manifest, now, read_manifest
-from pgle.run.inputs.next_command import COMPARE, is_compared, stage_left
-from pgle.run.inputs.step_times import read_runs, read_side
-from pgle.run.process.process import last_line, launch, named_files
+from pgle.run.directory.rounds import PLAN, RUN, finished_sides
+from pgle.run.history import read_history
+from pgle.run.inputs.next_command import COMPARE, is_compared
+from pgle.run.inputs.step_times import read_side
 from pgle.steps.compare import Comparison, LimitCheck, Limits, compare, gate, stage_path
 from pgle.steps.estimate import (
     Assumptions,
-    Entry,
     given_spread,
     make_trends,
     measured_spread,
 )
 from pgle.steps.series import Rules, Side, check_runs
-from pgle.xla.flags.text import kept_flags
 
 
 @dataclass(frozen=True)
@@ -148,19 +129,6 @@ def judged(
     return found, gate(found, request.limits)
 
 
-def timed_steps(run: RunDirectory) -> TimedSteps | None:
-    """What the timed steps of a run directory say; None unless all its stages are there and their
-    step times were compared.
-    """
-    if stage_left(run) is not None:
-        return None
-    try:
-        found, _ = run_compare(CompareRequest((str(run.path),)))
-    except UserError:  # the comparison itself says why
-        return None
-    return timed_of(found)
-
-
 def timed_of(found: Comparison) -> TimedSteps:
     """A comparison of baseline and performance run, as an account has it."""
     low, high = found.ci
@@ -207,11 +175,11 @@ def _paths(
     """The paths of both sides and whether they come in pairs."""
     words = request.words
     if request.rounds:
-        return *_run_abba(request, tell), True
+        return *_run(request, tell), True
     if len(words) == 1 and not request.base and not request.new:
         folder = Path(words[0])
         if (folder / PLAN).is_file():
-            return *_sides(folder), True
+            return *finished_sides(folder), True
         if all((folder / stage).is_dir() for stage in COMPARED):
             return [str(folder / COMPARED[0])], [str(folder / COMPARED[1])], False
     if len(words) not in (0, 2):
@@ -229,6 +197,23 @@ def _paths(
     return base, new, False
 
 
+def _run(
+    request: CompareRequest, tell: Callable[[str], None]
+) -> tuple[list[str], list[str]]:
+    """Run both sides first."""
+    # a comparison that only reads starts no program and loads nothing that does
+    from pgle.run.rounds import Rounds, run_rounds
+
+    asked = Rounds(
+        request.words,
+        request.rounds,
+        profile=request.profile,
+        folder=request.run_dir,
+        pattern=request.pattern,
+    )
+    return run_rounds(asked, tell)
+
+
 def _labels(base: list[str], new: list[str]) -> tuple[str, str]:
     """Short names of the sides: the last part of the path in which they differ."""
     for one, two in zip(
@@ -238,259 +223,3 @@ def _labels(base: list[str], new: list[str]) -> tuple[str, str]:
             letters = [RUN.fullmatch(name) for name in (one, two)]
             return ("A", "B") if all(letters) else (one, two)
     return "base", "new"
-
-
-PLAN = "abba.json"
-OWN = ("", "")  # a run's folder itself has step times; else the folders of its stages
-RUN = re.compile(r"\d\d+-([AB])(?:\.\d+)?")  # folder of a run
-
-
-class _Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is run, as `PLAN` in its folder keeps it."""
-
-    schema: Literal["pgle.abba/1"] = "pgle.abba/1"
-    base: tuple[str, ...] = ()  # command A, masked
-    new: tuple[str, ...] = ()  # command B
-    inside: tuple[
-        str, str
-    ]  # where in a run's folder step times lie, for A and B; empty: in the folder itself
-    # SHA-256 of the files that decide what runs, by the word that names them, and XLA's flags
-    inputs: dict[str, str] = {}
-    finished: tuple[
-        str, ...
-    ]  # folders of the runs so far, in order; run 2 i and run 2 i + 1 are a pair
-
-    def __post_init__(self) -> None:
-        runs = [match for match in map(RUN.fullmatch, self.finished) if match]
-        letters = [match[1] for match in runs]
-        is_known = len(runs) == len(self.finished) and self.inside in (OWN, COMPARED)
-        is_paired = all(
-            {first, second} == {"A", "B"}
-            for first, second in zip(letters[::2], letters[1::2], strict=False)
-        )
-        if not is_known or not is_paired:
-            raise ValueError("no plan of pgle")
-
-
-def _run_abba(
-    request: CompareRequest, tell: Callable[[str], None]
-) -> tuple[list[str], list[str]]:
-    """Run what has not been run yet, in rounds of ABBA and BAAB; the folders with the step times of
-    A and B, in pairs.
-
-    ``{run}`` in a command is the run's folder, as is PGLE_RUN_DIR in its environment. What it
-    prints is kept in ``output.log`` there. The same request continues where it stopped. Step times
-    that cannot be read end all, so that no hours go by for runs that cannot be compared.
-    """
-    commands, inside = _commands(request)
-    base, new = map(kept_argv, commands)
-    plan = _Plan(
-        base=base, new=new, inside=inside, inputs=_inputs(commands), finished=()
-    )
-    letters = "".join(("ABBA", "BAAB")[turn % 2] for turn in range(request.rounds))
-    with RunDirectory(request.run_dir).held():
-        finished = _finished(request.run_dir, plan)[: len(letters)]
-        for number, letter in enumerate(letters[len(finished) :], len(finished) + 1):
-            folder = free(
-                request.run_dir / f"{number:02d}-{letter}", "."
-            )  # a run that failed may have left one
-            tell(f"run {number} of {len(letters)} ({letter}): {folder}")
-            _run(commands[letter == "B"], folder, f"run {number} ({letter})")
-            read_runs(str(folder / inside[letter == "B"]), pattern=request.pattern)
-            finished.append(folder.name)
-            plan = msgspec.structs.replace(plan, finished=tuple(finished))
-            text = json.dumps(msgspec.to_builtins(plan), indent=2) + "\n"
-            write_files({request.run_dir / PLAN: text}, force=True)
-        return _sides(request.run_dir)
-
-
-def _commands(
-    request: CompareRequest,
-) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], tuple[str, str]]:
-    """The two commands of ``A… --vs B…``; with a profile one, without (A) and with it (B); and
-    `_Plan.inside`.
-
-    That runs by `pgle perf`, which sets the flags and confirms the use.
-    """
-    words, profile = request.words, request.profile
-    if profile is None:
-        where = [place for place, word in enumerate(words) if word == "--vs"]
-        if len(where) != 1 or where[0] in (0, len(words) - 1):
-            remedy = (
-                "pgle compare --abba 3 -- COMMAND_A --vs COMMAND_B, or --profile PROFILE "
-                "-- COMMAND"
-            )
-            raise UserError("needs two commands", where="--abba", remedy=remedy)
-        return (words[: where[0]], words[where[0] + 1 :]), OWN
-    if not words:
-        raise UserError(
-            "needs a command",
-            where="--abba",
-            remedy="pgle compare --abba 3 --profile P -- COMMAND",
-        )
-    if not profile.is_file():
-        raise UserError(
-            "no such file", where=profile, remedy="make it with pgle convert"
-        )
-    perf = (sys.executable, "-m", "pgle", "perf", "--run-dir", "{run}")
-    base = (*perf, "--baseline", "--", *words)
-    new = (*perf, "--profile", str(profile.resolve()), "--", *words)
-    return (base, new), COMPARED
-
-
-def _inputs(commands: Iterable[Sequence[str]]) -> dict[str, str]:
-    """What `_Plan.inputs` keeps of the commands and of XLA_FLAGS."""
-    words = sorted(chain.from_iterable(map(named_files, commands)))
-    found = {
-        word: sha256(read_bytes(Path(word)))
-        for word in words
-        if word.endswith((*PROGRAM_FILES, ".pbtxt", ".pb"))
-    }
-    return {**found, "XLA_FLAGS": kept_flags(os.environ.get("XLA_FLAGS", ""))}
-
-
-def _sides(folder: Path) -> tuple[list[str], list[str]]:
-    """The folders with step times of a finished or unfinished ABBA folder: A's and B's, whole pairs
-    only.
-    """
-    plan = _load(folder)
-    names, inside = plan.finished, plan.inside
-    pairs = [
-        sorted(names[i : i + 2], key=lambda name: name.split("-")[1])
-        for i in range(0, len(names) - 1, 2)
-    ]
-    found = tuple(
-        [str(folder / pair[side] / inside[side]) for pair in pairs] for side in (0, 1)
-    )
-    if not found[0]:
-        raise UserError(
-            "holds no finished pair of runs",
-            where=folder,
-            remedy="run pgle compare --abba again",
-        )
-    return found[0], found[1]
-
-
-def _load(folder: Path) -> _Plan:
-    try:
-        return msgspec.convert(json.loads(read_bytes(folder / PLAN)), _Plan)
-    except (ValueError, RecursionError):
-        remedy = "choose another --run-dir"
-        raise UserError(
-            "is not a plan of pgle compare --abba", where=folder / PLAN, remedy=remedy
-        ) from None
-
-
-def _finished(folder: Path, plan: _Plan) -> list[str]:
-    """The runs that a folder holds of this plan."""
-    if not (folder / PLAN).exists():
-        return []
-    kept = _load(folder)
-    remedy = "choose another --run-dir"
-    if (kept.base, kept.new) != (plan.base, plan.new):
-        raise UserError("holds runs of other commands", where=folder, remedy=remedy)
-    before = kept.inputs
-    names = {**plan.inputs, **before} if before else {}
-    changed = [name for name in names if before.get(name) != plan.inputs.get(name)]
-    if changed:
-        what = f"holds runs of another state of the program: {changed[0]} has changed since"
-        raise UserError(what, where=folder, remedy=remedy)
-    return list(kept.finished)
-
-
-def _run(command: Sequence[str], folder: Path, name: str) -> None:
-    """Run a command; raises `WorkloadError` with its exit code if it failed: finished runs are
-    kept.
-    """
-    words = [word.replace("{run}", str(folder)) for word in command]
-    folder.mkdir(parents=True)
-    log = folder / "output.log"
-    code = launch(
-        words,
-        {**os.environ, "PGLE_RUN_DIR": str(folder)},
-        log,
-        is_shown=False,
-        has_stdin=False,
-    )
-    if code:
-        reason = f": {last[:200]}" if (last := last_line(log)) else ""
-        what = f"{name} ended with code {code}{reason}; see {log}"
-        raise WorkloadError(
-            code, f"{what}; mend it, then the same command continues with this run"
-        )
-
-
-_OTHER = "choose another --file"
-
-
-def add_entry(path: Path, entry: Entry) -> None:
-    """Append an entry; a missing file is made. Another kind of file is left as it is."""
-    is_new = not path.exists()
-    line = (
-        json.dumps(asdict(entry), ensure_ascii=False).encode(errors="backslashreplace")
-        + b"\n"
-    )
-    if not is_new and not path.is_file():
-        raise UserError("is not a file", where=path, remedy=_OTHER)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b", buffering=0) as file:
-            with suppress(OSError):  # some file systems cannot lock
-                fcntl.flock(file, fcntl.LOCK_EX)
-            size = os.fstat(file.fileno()).st_size
-            if size:
-                read_history(path)  # refuses any other file
-                file.seek(-1, os.SEEK_END)
-                line = line if file.read(1) == b"\n" else b"\n" + line
-            try:
-                if file.write(line) < len(line):
-                    raise OSError("the disk is full")
-            except OSError:
-                file.truncate(size)
-                raise
-    except OSError as error:
-        with suppress(OSError):
-            if is_new and path.stat().st_size == 0:
-                path.unlink()
-        raise UserError(
-            f"cannot be written ({error.strerror or error})", where=path, remedy=_OTHER
-        ) from None
-
-
-def read_history(path: Path) -> tuple[list[Entry], list[str]]:
-    """The entries in the order kept, and a line for each that cannot be read."""
-    words = ("add", "RUN", "--file", path, "--name", "NAME")
-    add_to = Next.of("history", *words)
-    if not path.exists():
-        raise UserError("no such history", where=path, remedy=add_to)
-    if not path.is_file():
-        raise UserError("is not a file", where=path, remedy=_OTHER)
-    check_file(path)
-    entries: list[Entry] = []
-    warnings: list[str] = []
-    for number, line in enumerate(
-        TextLines(path, f"a history is JSON lines; {_OTHER}"), 1
-    ):
-        if not line.strip():
-            continue
-        try:
-            entries.append(msgspec.convert(json.loads(line), Entry, strict=False))
-        except (ValueError, RecursionError) as error:
-            reason = "nested too deep" if isinstance(error, RecursionError) else error
-            warnings.append(f"{path}: entry {number} could not be read ({reason})")
-    if warnings and not entries:
-        raise UserError("is not a history of pgle", where=path, remedy=_OTHER)
-    if not entries:
-        raise UserError("holds no entry", where=path, remedy=add_to)
-    return entries, warnings
-
-
-def hardware_name() -> str:
-    """The GPUs of this host as a name for files and keys, such as ``8x-nvidia-h100-80gb-hbm3``;
-    ``no-gpu``.
-    """
-    gpus = all_gpus()
-    if not gpus:
-        return "no-gpu"
-    slug = re.sub(r"[\W_]", "-", gpus[0].name.lower()).strip("-")
-    return f"{len(gpus)}x-{slug}"

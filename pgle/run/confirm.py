@@ -26,9 +26,8 @@ from pgle.files import (
     read_head,
 )
 from pgle.next import Next
-from pgle.run.directory.directory import RankFiles, RunDirectory
-from pgle.run.hook import read_facts
-from pgle.run.inputs.traces import stage_of
+from pgle.run.directory.directory import RankFiles, RunDirectory, stage_of
+from pgle.run.directory.facts import read_facts
 from pgle.trace.nsys import SQLITE_MAGIC
 from pgle.xla.hlo.dumps import read_modules
 from pgle.xla.hlo.module import Module

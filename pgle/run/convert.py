@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,14 +17,13 @@ from pgle.costs.measure.samples import parse_statistic
 from pgle.costs.profile.files import (
     SUFFIXES,
     check_suffix,
-    profile_files,
-    sidecar_path,
 )
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
-from pgle.files import AnyPath, Progress, check_absent, sha256, write_files
+from pgle.files import AnyPath, Progress
 from pgle.requests.profiles import Convert
 from pgle.run.inputs.traces import read_traces, run_dirs
+from pgle.run.written import Written, check_output, write_profiles
 from pgle.trace.table import ModuleKey
 from pgle.xla.hlo.dumps import read_dumps
 
@@ -158,55 +157,3 @@ def _profile(
                 profile, renamed, hardware, lhs_module=found.program.lhs_module
             ).profile
     return profile
-
-
-RECORDINGS = (".xplane.pb", ".hlo.pb", ".schedule.pb")
-"""Names that end like a profile's, but that readers take for a recording of a profiler or of
-XLA.
-"""
-
-
-@dataclass(frozen=True)
-class Written:
-    """A profile that was written."""
-
-    path: str
-    sha256: str
-    names: int
-
-
-def check_output(path: AnyPath, *, force: bool, inputs: Iterable[AnyPath]) -> None:
-    """Raise `UserError` where a profile and its sidecar could not be written, before any long
-    work.
-    """
-    check_suffix(path)
-    if path.name.endswith(RECORDINGS):
-        raise UserError(
-            "is the name of a recording, not of a profile",
-            where=path,
-            remedy="choose another name",
-        )
-    given = tuple(inputs)
-    for file in (path, sidecar_path(path)):
-        check_absent(file, force=force, inputs=given)
-
-
-def write_profiles(
-    profiles: Mapping[AnyPath, Profile], *, force: bool, inputs: Iterable[AnyPath]
-) -> tuple[Written, ...]:
-    """Write profiles and their sidecars, all or none."""
-    files: dict[AnyPath, bytes | str] = {}
-    written = []
-    for path, profile in profiles.items():
-        made = profile_files(path, profile)
-        files |= made
-        data = made[path]
-        written.append(
-            Written(
-                str(path),
-                sha256(data if isinstance(data, bytes) else data.encode()),
-                len(profile),
-            )
-        )
-    write_files(files, force=force, inputs=inputs)
-    return tuple(written)

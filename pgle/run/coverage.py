@@ -27,9 +27,9 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, in_percent, many
 from pgle.files import AnyPath, write_files
 from pgle.requests.profiles import Carry, Complete
-from pgle.run.convert import Written, check_output, write_profiles
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.target import gpu_of, same_gpu_of
+from pgle.run.written import Written, check_output, write_profiles
 from pgle.xla.hlo.dumps import Dumps, no_match, read_dumps, read_module, read_modules
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.schedule_dump import find_schedule_dumps

@@ -13,7 +13,7 @@ from attrs import evolve
 
 from pgle.account.scheduled import PlannedMemory, account_of_schedule
 from pgle.account.value import Account, StepBase
-from pgle.analyze.analysis import find_memory
+from pgle.analyze.memory import find_memory
 from pgle.costs.estimate.known import unmodelled_warnings
 from pgle.costs.estimate.unknown import assumed_warnings
 from pgle.costs.profile.files import read_profile
@@ -21,9 +21,9 @@ from pgle.costs.profile.value import effective_costs
 from pgle.errors import UserError
 from pgle.files import AnyPath, as_path, read_bytes
 from pgle.requests.predictions import Predict
-from pgle.run.compare import timed_steps
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.target import TargetFrom, gpu_of
+from pgle.run.timed import timed_steps
 from pgle.schedule.predict import Prediction, predict
 from pgle.xla.hlo.dumps import no_match, read_scheduled
 from pgle.xla.hlo.module import MAX_HLO_BYTES, Module
@@ -58,7 +58,7 @@ class Predicted:
             self.hardware,
             memory=_planned(self.module, self.hardware),
             base=StepBase.SCHEDULED,
-            timed=None if self.run is None else timed_steps(self.run),
+            timed=timed_steps(self.run),
         )
 
 

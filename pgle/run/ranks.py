@@ -20,9 +20,8 @@ from pgle.run.confirm import (
     logs_in,
     rank_labels,
 )
-from pgle.run.directory.directory import RankFiles, RunDirectory, StageFolder
-from pgle.run.hook import read_facts
-from pgle.run.inputs.traces import stage_of
+from pgle.run.directory.directory import RankFiles, RunDirectory, StageFolder, stage_of
+from pgle.run.directory.facts import read_facts
 from pgle.schedule.launch_order import launch_order
 from pgle.schedule.launches import (
     Difference,

@@ -26,7 +26,6 @@ from pgle.files import write_files
 from pgle.next import Next
 from pgle.requests.predictions import Rehearse
 from pgle.run.ask.jaxlib import installed
-from pgle.run.compare import timed_steps
 from pgle.run.compiler.compile import CompileResult, OnPhase
 from pgle.run.compiler.session import Session, open_session
 from pgle.run.confirm import confirm_compiled
@@ -55,6 +54,7 @@ from pgle.run.rehearse_program import (
     prepared,
     tune_line,
 )
+from pgle.run.timed import timed_steps
 from pgle.run.unmoved import unmoved_warnings
 from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
 from pgle.schedule.placements import Move, compare_placements, placements
@@ -299,7 +299,7 @@ def rehearse(asked: Rehearse, on_phase: OnPhase = lambda phase: None) -> Rehears
             measure=measure(known),
             advise=advise_line(known),
             trials=kept_trials(request),
-            timed=None if run is None else timed_steps(run),
+            timed=timed_steps(run),
         )
 
 

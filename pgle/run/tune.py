@@ -45,7 +45,6 @@ from pgle.errors import UserError, as_change, in_percent, points_into
 from pgle.files import AnyPath, check_absent, read_bytes, sha256, write_files
 from pgle.requests.kinds import PROCESSES
 from pgle.run.ask.jaxlib import installed
-from pgle.run.compare import timed_steps
 from pgle.run.compiler.compile import SCHEDULER_FLAGS, CompileResult, OnPhase
 from pgle.run.compiler.session import Session, open_session
 from pgle.run.compiler.worker import UNSCHEDULED, is_full
@@ -63,6 +62,7 @@ from pgle.run.inputs.next_command import ProgramLaunch
 from pgle.run.process.on_worker import SAME_VERSIONS, Seen, keep, release
 from pgle.run.process.workers import Workers, workers
 from pgle.run.rehearse_program import RehearseRequest, asked_of_search, near_limit
+from pgle.run.timed import timed_steps
 from pgle.run.unmoved import unmoved_warnings
 from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
 from pgle.schedule.predict import Gain, Prediction, predict
@@ -210,7 +210,7 @@ class Tuning:
             memory=memory,
             is_searched=True,
             base=StepBase.PROFILED,
-            timed=None if self.launch.run is None else timed_steps(self.launch.run),
+            timed=timed_steps(self.launch.run),
         )
 
     def _of_flags(self, proof: Proven) -> Opportunity:

@@ -100,6 +100,15 @@ class Breakdown:
 
 
 @dataclass(frozen=True, slots=True)
+class StepBreakdown(Breakdown):
+    """Where the time of a measured step goes; what is idle in a prediction is here idle or other
+    work.
+    """
+
+    other_us: float  # work of no instruction, while nothing else runs
+
+
+@dataclass(frozen=True, slots=True)
 class Exposure:
     """One collective or copy over the step."""
 

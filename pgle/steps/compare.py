@@ -18,6 +18,7 @@ from pgle.errors import UserError, as_change, in_percent, many
 from pgle.next import CONFIRM, VERIFY, Next
 from pgle.steps.estimate import FEW_STEPS, Assumptions, Estimate, estimate
 from pgle.steps.series import Side, StepTimes, check_runs
+from pgle.steps.verdict import Verdict
 
 DEFAULTS = Assumptions()
 # standard errors from which means of steady steps tell another change than medians
@@ -33,15 +34,6 @@ LEAST_STALLS = 0.0005  # a smaller share would be 0.0 % in it
 
 UNLIKE = {"hardware": "other GPUs", "module": "another program"}
 """What both sides of a comparison must have in common, by its name in `Series.about`."""
-
-
-class Verdict(StrEnum):
-    """The answer on NEW."""
-
-    FASTER = "faster"
-    SLOWER = "slower"
-    SAME = "same"  # the interval is within the margin of equality
-    UNDECIDED = "undecided"  # neither a difference nor equality is shown
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pgle.account.next_move import (
     next_move,
 )
 from pgle.account.value import OpportunityKind
-from pgle.steps.compare import Verdict
+from pgle.steps.verdict import Verdict
 
 NOTHING = account()
 PROFILE = account(opportunity(OpportunityKind.PROFILE, 0.02))

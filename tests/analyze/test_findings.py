@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from pgle.analyze import analysis
-from pgle.analyze.analysis import Memory
 from pgle.analyze.collectives import MeasuredCollective
+from pgle.analyze.memory import Memory
 from pgle.analyze.rules import RULES, find_findings
 from pgle.analyze.window import RowGroup
 from pgle.costs.estimate.communication import collective_us

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pgle.analyze.analysis import JAX_SHARE, find_memory
+from pgle.analyze.memory import JAX_SHARE, find_memory
 from pgle.files import as_path, read_bytes
 from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.proto import BufferPlan, buffers_from_bytes

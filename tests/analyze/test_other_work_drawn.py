@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from pgle.analyze.analysis import MeasuredStep
-from pgle.report.timeline import Style, measured_panels, text_timeline
+from pgle.report.measured_timeline import measured_panels
+from pgle.report.timeline import Style, text_timeline
 from tests.analyze.test_findings import MODULE, in_graphs, steps_of, usual
 
 GRAPH_US = 2000.0  # of each step that `in_graphs` makes

@@ -12,6 +12,36 @@ import pytest
 
 PROFILE = "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"
 
+MOST = {
+    "run": 40,
+    "doctor": 40,
+    "tune": 42,
+    "show": 70,
+    "diff": 70,
+    "flags": 62,
+    "confirm": 85,
+    "verify": 103,
+    "convert": 100,
+    "compare": 87,
+    "predict": 130,
+}
+"""Files of pgle that a command loads at most."""
+
+OF_PROGRAMS = {
+    "pgle.run.process.process", "pgle.run.ask.machine", "pgle.run.ask.jaxlib",
+}  # fmt: skip
+"""What starts programs, or asks for those that are installed."""
+
+OF_RUNS = {"pgle.run.compare", "pgle.steps.compare", "pgle.steps.collect"}
+"""What reads and compares step times."""
+
+OF_TRACES = {
+    "pgle.analyze.analysis",
+    "pgle.costs.measure.measured",
+    "pgle.trace.steady",
+}
+"""What takes a measured step apart."""
+
 OF_HLO = {
     "pgle.xla.hlo.proto", "pgle.costs.profile.coverage", "pgle.costs.estimate.estimate", "pgle.schedule.predict",
     "pgle.xla.flags.catalogue",
@@ -32,18 +62,19 @@ OF_HLO = {
             ["flags", "explain", "xla_gpu_enable_latency_hiding_scheduler"],
             {"numpy", "google.protobuf"},
         ),
-        (["confirm", "maxtext_pgle/llama2_7b_pgle_run.log"], {"numpy"}),
+        (["confirm", "maxtext_pgle/llama2_7b_pgle_run.log"], {"numpy", *OF_PROGRAMS}),
         (
             ["verify", PROFILE, "--hlo", "hlo/jax-0.12.0.1/async"],
-            {"scipy"},
+            {"scipy", *OF_PROGRAMS, *OF_RUNS, *OF_TRACES},
         ),  # numpy: it estimates what lacks a cost
+        (["predict", "pax_fsdp4/proc0/dump"], {*OF_PROGRAMS, *OF_RUNS, *OF_TRACES}),
         (
             ["convert", "nsys_synthetic/synthetic_cases.sqlite", "-o", "OUT"],
-            {"scipy", "numpy.ma", "google.protobuf", *OF_HLO},
+            {"scipy", "numpy.ma", "google.protobuf", *OF_HLO, *OF_PROGRAMS},
         ),
         (
             ["compare", "pax_fsdp4/proc0.sqlite", "pax_fsdp4/proc3.sqlite"],
-            {"google.protobuf", "scipy.stats"},
+            {"google.protobuf", "scipy.stats", "pgle.run.rounds", *OF_PROGRAMS},
         ),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
@@ -63,4 +94,7 @@ def test_commands_import_only_what_they_need(
         check=True,
     )
     assert done.stdout, done.stderr
-    assert not set(done.stderr.split()) & (unneeded | {"jax", "matplotlib", "etils"})
+    loaded = set(done.stderr.split())
+    assert not loaded & (unneeded | {"jax", "matplotlib", "etils"})
+    ours = [name for name in loaded if name.partition(".")[0] == "pgle"]
+    assert len(ours) <= MOST[arguments[0]]

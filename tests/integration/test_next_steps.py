@@ -40,7 +40,7 @@ from pgle.run.rehearse_program import (
 )
 from pgle.run.stages.stage import StageRequest
 from pgle.schedule.predict import Gain
-from pgle.steps.compare import Verdict
+from pgle.steps.verdict import Verdict
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ("python", "train.py", "--name", "two words")

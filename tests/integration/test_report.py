@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
+from pgle.report.measured_timeline import measured_panels
 from pgle.report.page.value import Table, read_page
-from pgle.report.timeline import Style, measured_panels
+from pgle.report.timeline import Style
 from pgle.run import analyze
 from pgle.run.analyze import StepInput
 from pgle.trace.intervals import join, without

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import pgle
-from pgle.analyze.analysis import LiveValue, Memory
 from pgle.analyze.differences import (
     ChangeKind,
     Differences,
@@ -17,6 +16,7 @@ from pgle.analyze.differences import (
     StepVerdict,
 )
 from pgle.analyze.layers import MeasuredInstruction, Work
+from pgle.analyze.memory import LiveValue, Memory
 from pgle.analyze.window import StepParts, StepTime
 from pgle.report import charts, pictures
 from pgle.report.page.value import Chart

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.compare import add_entry, read_history
+from pgle.run.history import add_entry, read_history
 from pgle.steps.estimate import Entry
 
 WRITERS, EACH = 8, 12
@@ -70,7 +70,7 @@ def test_nothing_of_eight_writers_is_lost_or_torn(tmp_path: Path) -> None:
     forked = multiprocessing.get_context(
         "forkserver"
     )  # from a process without threads, which imports once for all
-    forked.set_forkserver_preload([__name__, "numpy", "pgle.run.compare"])
+    forked.set_forkserver_preload([__name__, "numpy", "pgle.run.history"])
     writers = [
         forked.Process(target=write, args=(path, writer)) for writer in range(WRITERS)
     ]
@@ -141,7 +141,7 @@ def test_a_full_disk_leaves_no_empty_file(tmp_path: Path) -> None:
     """
     script = (
         "import resource, signal, sys; from pathlib import Path; from pgle.errors import UserError; "
-        "from pgle.run.compare import add_entry; from tests_entry import entry; "
+        "from pgle.run.history import add_entry; from tests_entry import entry; "
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
         "try: add_entry(Path(sys.argv[1]), entry)\n"
         "except UserError as error: print(error)"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pgle.steps.compare import Comparison, Verdict, compare
+from pgle.steps.compare import Comparison, compare
 from pgle.steps.series import Side, Step, make_series, steady
+from pgle.steps.verdict import Verdict
 
 
 def side(level: float, modelled_us: tuple[float, ...], seed: int) -> Side:

@@ -5,6 +5,7 @@ can fake.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -183,3 +184,14 @@ def _git(*words: str) -> str:
         env=without_locks,
     )
     return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def hardware_name() -> str:
+    """The GPUs of this host as a name for files and keys, such as ``8x-nvidia-h100-80gb-hbm3``;
+    ``no-gpu``.
+    """
+    gpus = all_gpus()
+    if not gpus:
+        return "no-gpu"
+    slug = re.sub(r"[\W_]", "-", gpus[0].name.lower()).strip("-")
+    return f"{len(gpus)}x-{slug}"

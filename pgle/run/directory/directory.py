@@ -1,16 +1,16 @@
 """The run directory of an experiment: the one place that knows the path of each file in it; the
 folder of an answer.
 
-RUN/manifest.json                 what was run, with what, and what came of it;
-``manifest.rank0003.json`` of rank 3 RUN/captured/                     StableHLO of a program that
-ran on CPU devices, for the simulated GPU RUN/profile.pbtxt                 the cost profile, with
-its sidecar ``profile.pbtxt.json`` RUN/profiles/profile-HASH.pbtxt   the same, under the name that
-XLA is given RUN/STAGE/                        profile, baseline, perf, auto or auto-nsys; an older
-run is STAGE.1 …
+RUN/manifest.json         what was run, with what, and what came of it;
+                          ``manifest.rank0003.json`` of rank 3
+RUN/captured/             StableHLO of a program that ran on CPU devices, for the simulated GPU
+RUN/profile.pbtxt         the cost profile, with its sidecar ``profile.pbtxt.json``
+RUN/profiles/profile-HASH.pbtxt   the same, under the name that XLA is given
+RUN/STAGE/                profile, baseline, perf, auto or auto-nsys; an older run is STAGE.1 …
     output.log facts.json steps.jsonl hlo/    of rank 0; ``output.rank0003.log`` … of rank 3
-    ir/                           StableHLO of every function that rank 0 compiled
-    trace/rank0003…               a folder of the JAX profiler or a report of nsys
-    .hook.seen .traced            notes of the hook inside the program
+    ir/                   StableHLO of every function that rank 0 compiled
+    trace/rank0003…       a folder of the JAX profiler or a report of nsys
+    .hook.seen .traced    notes of the hook inside the program
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from pgle.errors import UserError, points_into
-from pgle.files import is_bare, read_head
+from pgle.files import AnyPath, is_bare, read_head
 from pgle.next import Next
 
 StageName: TypeAlias = Literal["profile", "baseline", "perf", "auto", "auto-nsys"]
@@ -572,3 +572,32 @@ def _held(out: Path) -> Iterator[None]:
         yield
     finally:
         os.close(folder)
+
+
+def is_run_dir(path: AnyPath) -> bool:
+    """Whether a path is a run directory of `pgle profile`."""
+    return isinstance(path, Path) and RunDirectory(path).is_recorded
+
+
+def stage_of(path: AnyPath) -> StageFolder | None:
+    """The stage that RUN/STAGE names; of a run directory its profile stage."""
+    if is_run_dir(path):
+        return RunDirectory(Path(path)).stage("profile")
+    name = path.name
+    if (
+        isinstance(path, Path)
+        and is_run_dir(path.parent)
+        and name in get_args(StageName)
+    ):
+        return RunDirectory(path.parent).stage(name)  # type: ignore[arg-type]
+    return None
+
+
+def recorded_by(path: AnyPath) -> StageFolder | None:
+    """The stage of a run directory that a path names or lies in, such as ``RUN/profile/trace``;
+    None without.
+    """
+    folders = [path, *path.parents] if isinstance(path, Path) else []
+    return next(
+        (stage for folder in folders if (stage := stage_of(folder)) is not None), None
+    )

@@ -1,4 +1,4 @@
-"""What to type next: by the files in a run directory, and by what else is in a folder.
+"""What to type next, by the files in a run directory.
 
 Each command can be typed unchanged: it has the program's own words and the options of the earlier
 stages.
@@ -7,27 +7,23 @@ stages.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from pgle.errors import UserError
-from pgle.files import open_bytes, read_kept
+from pgle.files import read_kept
 from pgle.masking import kept_argv
 from pgle.next import Next
 from pgle.requests.option import declared
 from pgle.requests.shared import Captured, OnDevices
 from pgle.requests.stages import InMode, Windowed
-from pgle.run.directory.directory import COMPARED, MANIFEST, STORED, RunDirectory, free
+from pgle.run.directory.directory import COMPARED, STORED, RunDirectory, free
 from pgle.run.directory.manifest import Manifest, read_manifest
 from pgle.run.process.flags import user_flags
-from pgle.trace.nsys import SQLITE_MAGIC
 from pgle.xla.flags.text import Flag, format_flags, parse_flags
-from pgle.xla.hlo.dumps import fingerprint_of
 
 COMPARE = "compare"  # stage of the manifest: the step times were compared
 ON_GPU = "jax"  # the profiler that every GPU has; without a GPU it is refused
@@ -214,7 +210,7 @@ def is_compared(manifest: Manifest) -> bool:
 
 def _written_before(path: Path, other: Path) -> bool:
     """Whether a file was last written before another; one that is not there is not."""
-    return 0 < _time(path) < _time(other)
+    return 0 < time_written(path) < time_written(other)
 
 
 def _asked(run: RunDirectory) -> dict[str, Any]:
@@ -249,256 +245,8 @@ def _manifest(run: RunDirectory) -> Manifest:
         return Manifest()
 
 
-DEPTH = 4  # folders below the first; a profiler's log directory nests its xplanes three deep
-MOST = 5000  # entries that are looked at: an answer at once, also in a home directory
-HEAD_BYTES = 1 << 15  # of a file whose name does not tell
-
-PROGRAM = "JAX program"
-# dumps of the CPU compiler, and of programs as XLA first saw them
-UNSCHEDULED = "HLO not of a GPU yet"
-DUMP = "HLO dump"
-
-
-@dataclass(frozen=True, slots=True)
-class FileKind:
-    """One kind of files that pgle reads or makes."""
-
-    name: str  # what they are, in words
-    files: str  # pattern of the names
-    heads: tuple[
-        bytes, ...
-    ] = ()  # one of them is in the first `HEAD_BYTES`; none: the name is enough
-    whole: bool = False  # the folder is one thing, whatever else is in it
-    sidecar: bool = False  # the head may be that of the file's sidecar instead
-    at_top: bool = False  # in folders below they are parts of something else
-    words: tuple[
-        str, ...
-    ] = ()  # of the command, without the path; none: `_commands` knows
-
-
-_KINDS = (
-    FileKind("run directory", re.escape(MANIFEST), (b"pgle.manifest/",), whole=True),
-    FileKind(
-        "rehearsal or search",
-        re.escape(STORED),
-        (b"pgle.report/",),
-        whole=True,
-        words=("report",),
-    ),
-    FileKind(  # a binary profile is known by its sidecar
-        "cost profile",
-        r"(?!.*\.(xplane|hlo)\.pb$).*\.(pbtxt|pb)",
-        (b"costs", b'"modules"'),
-        sidecar=True,
-        words=("show",),
-    ),
-    FileKind("nsys report", r".*\.nsys-rep"),
-    FileKind("nsys report", r".*\.sqlite", (SQLITE_MAGIC,)),
-    FileKind("JAX profiler trace", r".*\.xplane\.pb"),
-    FileKind(
-        UNSCHEDULED,
-        r".*\.(before|cpu_after)_optimizations\..*",
-        words=("rehearse",),
-    ),
-    FileKind(
-        DUMP, r".*(_optimizations\.txt|\.hlo\.pb)(\.xz|\.gz)?", words=("predict",)
-    ),
-    FileKind("StableHLO module", r".*\.mlir", words=("rehearse",)),
-    FileKind(
-        "console log",
-        r".*\.(log|out)",
-        (b"step", b"PGLE", b"hlo"),
-        words=("confirm",),
-    ),
-    FileKind(
-        PROGRAM,
-        r".*\.py",
-        (b"import jax", b"from jax"),
-        at_top=True,
-        words=("rehearse", "--devices", "8", "--", "python"),
-    ),
-)
-"""Kinds that say most come first; of a file the first that fits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """Files of one kind."""
-
-    kind: str  # what they are, in words
-    paths: tuple[
-        Path, ...
-    ]  # where, newest first; started programs before imported ones
-    commands: tuple[Next, ...]  # what to type for the newest
-
-
-@dataclass(frozen=True, slots=True)
-class FolderContents:
-    """What a folder holds, the kinds that say most first."""
-
-    folder: Path  # that was looked at
-    sights: tuple[Sight, ...]  # one of each kind that is there
-    complete: bool  # False where the folder holds more than was looked at
-
-
-def contents_of(folder: Path) -> FolderContents:
-    """Look at the names in a folder, and if a name does not tell, at the first bytes of the
-    file.
-    """
-    found: dict[str, dict[Path, None]] = {kind.name: {} for kind in _KINDS}
-    entries = list(islice(_entries(folder), MOST))
-    seen = len(entries)
-    for path, name in entries:
-        if name:
-            found[name][path] = None
-    found[UNSCHEDULED] = {
-        path: None for path in found[UNSCHEDULED] if path not in found[DUMP]
-    }
-    paths = {
-        name: sorted(group, key=lambda path: (-_time(path), path))
-        for name, group in found.items()
-        if group
-    }
-    paths.get(PROGRAM, []).sort(key=lambda path: not _has(path, b"__main__"))
-    words = {kind.name: kind.words for kind in _KINDS}
-    sights = (
-        Sight(
-            name,
-            tuple(group),
-            _commands(name, words[name], group[0], paths.get(DUMP, ())),
-        )
-        for name, group in paths.items()
-    )
-    return FolderContents(folder, tuple(sights), seen < MOST)
-
-
-def _commands(
-    kind: str, words: Sequence[str], path: Path, dumps: Sequence[Path]
-) -> tuple[Next, ...]:
-    """What to type for a path of a kind; a trace is read with the HLO dump of the folder, if there
-    is only one.
-    """
-    if words:
-        return (Next.of(*words, path),)
-    if kind == "run directory":
-        return (following(RunDirectory(path)),)
-    hlo = ("--hlo", dumps[0]) if len(dumps) == 1 else ()
-    analyze = Next.of("analyze", path, *hlo)
-    return analyze, Next.of("convert", path, "-o", "profile.pbtxt", *hlo)
-
-
-def dump_near(folder: Path, modules: Mapping[str, Collection[str]]) -> Path | None:
-    """The folder below this one with the HLO dump of one of these modules, given by name with known
-    fingerprints.
-
-    Of several folders with a module of that name it is the first with its fingerprint. If all have
-    the same, it is not asked, since other modes change it. None if absent, or if no folder is known
-    to be the right one.
-    """
-    dumps = dict.fromkeys(
-        path for path, kind in islice(_entries(folder), MOST) if kind == DUMP
-    )
-    named = {
-        path: [
-            file
-            for file in path.iterdir()
-            if any(f".{name}." in file.name for name in modules)
-        ]
-        for path in dumps
-    }
-    found = [path for path, files in named.items() if files]
-    wanted = set(chain.from_iterable(modules.values()))
-    if len(found) < 2 or not wanted:
-        return next(iter(found), None)
-    prints = {path: set(map(_fingerprint, named[path])) for path in found}
-    known = [path for path in found if wanted & prints[path]]
-    is_one = all(
-        here == prints[found[0]] for here in prints.values()
-    )  # ranks of one job
-    return next(iter(known or (found if is_one else ())), None)
-
-
-def _fingerprint(dump: Path) -> str:
-    """That of a final module; empty where it has none or cannot be read."""
-    try:
-        return fingerprint_of(dump) if "after_optimizations" in dump.name else ""
-    except UserError:
-        return ""
-
-
-def _whole_kind(folder: Path, files: Sequence[str]) -> FileKind | None:
-    """The kind that a folder is as a whole, by the names of its files; None: it is none."""
-    for kind in _KINDS:
-        if kind.whole and any(_is_of(kind, folder / name) for name in files):
-            return kind
-    return None
-
-
-def _entries(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Each folder and file with the thing it tells of and its kind, empty where it tells of none.
-
-    Links to folders are followed, after the other folders; none is entered twice, so that no loop
-    is endless.
-    """
-    entered: set[str] = set()
-    for here, folders, files in os.walk(folder, followlinks=True):
-        place = Path(here)
-        known = os.path.realpath(here)
-        if known in entered:
-            folders.clear()
-            continue
-        entered.add(known)
-        yield place, ""
-        whole = _whole_kind(place, files)
-        if whole is not None:
-            folders.clear()
-            yield place, whole.name
-            continue
-        depth = len(place.relative_to(folder).parts)
-        deeper = depth < DEPTH and "pyvenv.cfg" not in files
-        folders[:] = [name for name in folders if deeper and name[0] != "."]
-        folders.sort(key=lambda name: ((place / name).is_symlink(), name))
-        here_kinds = [
-            kind for kind in _KINDS if not kind.whole and not (kind.at_top and depth)
-        ]
-        for path in (place / name for name in sorted(files)):
-            kind = next((kind.name for kind in here_kinds if _is_of(kind, path)), "")
-            is_export = (
-                path.suffix == ".sqlite" and path.with_suffix(".nsys-rep").exists()
-            )
-            yield _thing(path, kind), "" if is_export else kind
-
-
-def _is_of(kind: FileKind, path: Path) -> bool:
-    if not re.fullmatch(kind.files, path.name):
-        return False
-    if not kind.heads or _has(path, *kind.heads):
-        return True
-    return kind.sidecar and _has(path.with_name(f"{path.name}.json"), *kind.heads)
-
-
-def _thing(path: Path, kind: str) -> Path:
-    """What a file is a part of: of a dump, or of LOGDIR/plugins/profile/TIME/HOST.xplane.pb."""
-    if kind in (DUMP, UNSCHEDULED):
-        return path.parent
-    return (
-        path.parents[3]
-        if path.parts[-4:-2] == ("plugins", "profile") and len(path.parts) > 4
-        else path
-    )
-
-
-def _has(path: Path, *words: bytes) -> bool:
-    """Whether a file has one of the words in its first bytes."""
-    try:
-        with open_bytes(path) as file:
-            head = file.read(HEAD_BYTES)
-    except UserError:
-        return False
-    return any(word in head for word in words)
-
-
-def _time(path: Path) -> float:
+def time_written(path: Path) -> float:
+    """When a file was last written, in seconds since 1970; 0 if it is not there."""
     try:
         return path.stat().st_mtime
     except OSError:

@@ -8,15 +8,13 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from pgle.errors import UserError, some
 from pgle.files import AnyPath, Progress, read_head
 from pgle.next import Next
 from pgle.requests.kinds import PROCESSES
-from pgle.run.directory.directory import RunDirectory, StageFolder, StageName
-from pgle.run.process.on_worker import Seen
-from pgle.run.process.workers import workers
+from pgle.run.directory.directory import RunDirectory, is_run_dir
 from pgle.trace.nsys import REPORT_MAGIC, SQLITE_MAGIC
 from pgle.trace.unread import (
     UNREAD_TABLES,
@@ -60,14 +58,25 @@ def read_traces(
     elif where == PROCESSES and not _is_long(files):
         read = _counted(enumerate(map(_read, files)), len(files), progress)
     else:
-        there = tuple(file for file in files if isinstance(file, Path))
-        with workers(where, len(files), Seen(read=there)) as readers:
-            read = _counted(readers.results(_read, files), len(files), progress)
+        read = _read_by_workers(files, where, progress)
     trace = without_repeats(combine(read))
     if len(files) == len(given):
         return trace
     repeated = f"{len(given) - len(files)} of {len(given)} inputs given twice; each is read once"
     return replace(trace, warnings=(repeated, *trace.warnings))
+
+
+def _read_by_workers(
+    files: Sequence[AnyPath], where: str, progress: Progress | None
+) -> list[Trace]:
+    """The traces in the order of their files."""
+    # what starts processes is loaded only to start some
+    from pgle.run.process.on_worker import Seen
+    from pgle.run.process.workers import workers
+
+    there = tuple(file for file in files if isinstance(file, Path))
+    with workers(where, len(files), Seen(read=there)) as readers:
+        return _counted(readers.results(_read, files), len(files), progress)
 
 
 def _files_of(path: AnyPath) -> list[AnyPath]:
@@ -255,11 +264,6 @@ def seconds_between(one: str, other: str) -> float | None:
         return None
 
 
-def is_run_dir(path: AnyPath) -> bool:
-    """Whether a path is a run directory of `pgle profile`."""
-    return isinstance(path, Path) and RunDirectory(path).is_recorded
-
-
 def run_dirs(paths: Sequence[AnyPath]) -> list[RunDirectory]:
     """The run directories among several paths."""
     return [
@@ -267,30 +271,6 @@ def run_dirs(paths: Sequence[AnyPath]) -> list[RunDirectory]:
         for path in paths
         if isinstance(path, Path) and is_run_dir(path)
     ]
-
-
-def stage_of(path: AnyPath) -> StageFolder | None:
-    """The stage that RUN/STAGE names; of a run directory its profile stage."""
-    if is_run_dir(path):
-        return RunDirectory(Path(path)).stage("profile")
-    name = path.name
-    if (
-        isinstance(path, Path)
-        and is_run_dir(path.parent)
-        and name in get_args(StageName)
-    ):
-        return RunDirectory(path.parent).stage(name)  # type: ignore[arg-type]
-    return None
-
-
-def recorded_by(path: AnyPath) -> StageFolder | None:
-    """The stage of a run directory that a path names or lies in, such as ``RUN/profile/trace``;
-    None without.
-    """
-    folders = [path, *path.parents] if isinstance(path, Path) else []
-    return next(
-        (stage for folder in folders if (stage := stage_of(folder)) is not None), None
-    )
 
 
 def is_trace(path: AnyPath) -> bool:

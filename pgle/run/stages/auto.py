@@ -21,7 +21,7 @@ from pgle.next import Next
 from pgle.requests.stages import Auto
 from pgle.run.ask.jaxlib import installed
 from pgle.run.confirm import ConfirmRequest, confirm
-from pgle.run.hook import read_facts
+from pgle.run.directory.facts import read_facts
 from pgle.run.process.compilers import interpreter
 from pgle.run.stages.pipeline import has_driver, run_stage
 from pgle.run.stages.real import RealBackEnd, checked_window, lines_about

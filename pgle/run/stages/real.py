@@ -23,8 +23,9 @@ from pgle.run.ask.jaxlib import installed
 from pgle.run.ask.nsys import DOWNLOAD, find_importer, find_nsys
 from pgle.run.compiler.worker import mask_configs
 from pgle.run.directory.directory import STEP_FILES, RankFiles
+from pgle.run.directory.facts import read_facts, read_sources
 from pgle.run.directory.manifest import StageRecord, imported_files, waiting
-from pgle.run.hook import hook_config, read_facts, read_sources, with_hook
+from pgle.run.hook import hook_config, with_hook
 from pgle.run.inputs.step_times import (
     STEP_WORDS,
     StepLines,

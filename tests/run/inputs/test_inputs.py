@@ -8,7 +8,7 @@ import pytest
 from pgle import files
 from pgle.errors import UserError
 from pgle.next import Next
-from pgle.run.inputs.next_command import contents_of, dump_near
+from pgle.run.inputs.folder import contents_of, dump_near
 from pgle.run.inputs.traces import read_traces
 
 RUNS = ("2026_01_01_00_00_00", "2026_01_02_00_00_00")

@@ -6,9 +6,9 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.requests.stages import ProfileStage
-from pgle.run.compare import _inputs
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.process.process import program_of
+from pgle.run.rounds import _inputs
 from pgle.run.stages.pipeline import choose_back_end, content_addressed
 from pgle.run.stages.stage import StageRequest
 

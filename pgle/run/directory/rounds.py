@@ -1,0 +1,78 @@
+"""The folder of runs in ABBA order: its plan, and where the step times of both sides are."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from pgle.errors import UserError
+from pgle.files import read_bytes
+from pgle.run.directory.directory import COMPARED
+
+PLAN = "abba.json"
+OWN = ("", "")  # a run's folder itself has step times; else the folders of its stages
+RUN = re.compile(r"\d\d+-([AB])(?:\.\d+)?")  # folder of a run
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is run, as `PLAN` in its folder keeps it."""
+
+    schema: Literal["pgle.abba/1"] = "pgle.abba/1"
+    base: tuple[str, ...] = ()  # command A, masked
+    new: tuple[str, ...] = ()  # command B
+    inside: tuple[
+        str, str
+    ]  # where in a run's folder step times lie, for A and B; empty: in the folder itself
+    # SHA-256 of the files that decide what runs, by the word that names them, and XLA's flags
+    inputs: dict[str, str] = {}
+    finished: tuple[
+        str, ...
+    ]  # folders of the runs so far, in order; run 2 i and run 2 i + 1 are a pair
+
+    def __post_init__(self) -> None:
+        runs = [match for match in map(RUN.fullmatch, self.finished) if match]
+        letters = [match[1] for match in runs]
+        is_known = len(runs) == len(self.finished) and self.inside in (OWN, COMPARED)
+        is_paired = all(
+            {first, second} == {"A", "B"}
+            for first, second in zip(letters[::2], letters[1::2], strict=False)
+        )
+        if not is_known or not is_paired:
+            raise ValueError("no plan of pgle")
+
+
+def finished_sides(folder: Path) -> tuple[list[str], list[str]]:
+    """The folders with step times of a finished or unfinished ABBA folder: A's and B's, whole pairs
+    only.
+    """
+    plan = read_plan(folder)
+    names, inside = plan.finished, plan.inside
+    pairs = [
+        sorted(names[i : i + 2], key=lambda name: name.split("-")[1])
+        for i in range(0, len(names) - 1, 2)
+    ]
+    found = tuple(
+        [str(folder / pair[side] / inside[side]) for pair in pairs] for side in (0, 1)
+    )
+    if not found[0]:
+        raise UserError(
+            "holds no finished pair of runs",
+            where=folder,
+            remedy="run pgle compare --abba again",
+        )
+    return found[0], found[1]
+
+
+def read_plan(folder: Path) -> Plan:
+    """The plan that a folder holds."""
+    try:
+        return msgspec.convert(json.loads(read_bytes(folder / PLAN)), Plan)
+    except (ValueError, RecursionError):
+        remedy = "choose another --run-dir"
+        raise UserError(
+            "is not a plan of pgle compare --abba", where=folder / PLAN, remedy=remedy
+        ) from None
