@@ -93,6 +93,10 @@ OF_RECORDING = frozenset(("other-work", "untimed-records", "window"))
 """Findings that save nothing: they are about the recording."""
 
 
+BY_LEVER = frozenset((OpportunityKind.REMAT,))
+"""What a lever prices from HLO, with what its edit costs; without HLO the finding stands alone."""
+
+
 def account_of_trace(
     step: MeasuredStep,
     findings: Iterable[StepFinding],
@@ -115,6 +119,8 @@ def account_of_trace(
     facts = _step_costs(step, basis)
     levers = () if facts is None else tried_by(advise, find_levers(facts))
     read = {item.kind for item in levers}
+    if facts is not None:
+        read |= BY_LEVER
     of_findings = _of_findings(findings, basis, step.hardware)
     others = tuple(item for item in of_findings if item.kind not in read)
     found = {item.kind for item in others}

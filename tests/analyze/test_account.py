@@ -8,6 +8,7 @@ from pgle.account.scheduled import account_of_schedule
 from pgle.account.value import OpportunityKind
 from pgle.analyze.account import FINDINGS, OF_RECORDING, OF_SCHEDULE, account_of_trace
 from pgle.analyze.analysis import measure_step
+from pgle.analyze.findings import StepFinding
 from pgle.analyze.rules import RULES, find_findings
 from pgle.costs.measure.measured import aggregate, find_programs
 from pgle.report.account import headline, note
@@ -109,3 +110,26 @@ def test_a_schedule_and_its_trace_have_the_same_bounds() -> None:
     assert traced.bounds.best_order_us == pytest.approx(
         scheduled.bounds.best_order_us, rel=1e-4
     )
+
+
+def test_what_a_lever_prices_from_hlo_is_no_finding_in_the_account() -> None:
+    (module,) = read_scheduled(ROOT / "testdata/hlo/jax-0.10.2/async")
+    gpu = TABLE["a100-40gb"]
+    prediction = predict(module, None, gpu, expand_loops=True)
+    trace = timeline_repeated(module, prediction.timeline)
+    program = find_programs(trace, [module])[0]
+    step = measure_step(trace, aggregate(trace, [program])[0], gpu)
+    again = StepFinding(
+        id="needless-rematerialisation",
+        title="",
+        todo="Recompute less",
+        share=0.1,
+        reached=0.1,
+        lost_us=0.1 * step.step_us,
+        number="",
+        evidence=(),
+        remedy="",
+        unclaimed="",
+    )
+    kinds = {item.kind for item in account_of_trace(step, [again]).opportunities}
+    assert OpportunityKind.REMAT not in kinds
