@@ -69,3 +69,9 @@ def test_the_way_from_an_answer_of_the_compiler_ends(
     first: str, tmp_path: Path
 ) -> None:
     check(first, tmp_path)
+
+
+def test_a_module_whose_only_gain_is_open_asks_for_its_program(tmp_path: Path) -> None:
+    found = walk(f"pgle predict {data('hlo/jax-0.10.2/async')}", tmp_path)
+    assert found.end == "done"
+    assert "is open; to try it, give pgle the program" in found.last
