@@ -537,9 +537,18 @@ def _rank(item: Attempt) -> tuple[bool, bool, float]:
 
 
 def best_of(attempts: Sequence[Attempt]) -> Attempt | None:
-    """The shortest step of those that are worth an edit; None: nothing helps."""
+    """The shortest step of those that are worth an edit; None: nothing helps. Of settings of
+    flags an earlier one counts unless a later one is surely shorter.
+    """
     found = [item for item in attempts if item.helps]
-    return max(found, key=lambda item: item.least, default=None)
+    edits = [item for item in found if not flags_of(item.changes)]
+    best = max(edits, key=lambda item: item.least, default=None)
+    for item in found:
+        if not flags_of(item.changes):
+            continue
+        if best is None or not flags_of(best.changes) or _is_shorter(item, best):
+            best = item
+    return best
 
 
 MOST_SETTINGS = 3  # settings of flags that are tried

@@ -17,6 +17,7 @@ from pgle.run.advise import (
     Advised,
     Attempt,
     _Trials,
+    best_of,
     flag_settings,
 )
 from pgle.run.alternative_steps import Elsewhere, Made, StepMaker, Tried, Wanted
@@ -26,7 +27,7 @@ from pgle.run.coverage import MeasuredCosts
 from pgle.run.rehearse_program import LHS_ON
 from pgle.run.variants import ModuleVariants
 from pgle.schedule.control import Controlled
-from pgle.schedule.predict import Gain, predict
+from pgle.schedule.predict import Gain, Steps, predict
 from pgle.schedule.verdict import Verdict
 from pgle.xla.flags.catalogue import LHS
 from pgle.xla.hlo.dumps import read_module
@@ -199,6 +200,24 @@ def test_flags_are_judged_by_what_they_add() -> None:
     found = Attempt((PRECISION, flags), Verdict.WORSE, "", None, over_base, added=added)
     assert found.judged == added
     assert found.least == 0.5
+
+
+def test_a_setting_of_more_flags_must_be_surely_shorter() -> None:
+    edit = better(PRECISION)
+    first = with_flags(100.0)
+    assert best_of([edit, first, with_flags(99.9)]) is first
+    shorter = with_flags(90.0)
+    assert best_of([edit, first, shorter]) is shorter
+
+
+def with_flags(step_us: float) -> Attempt:
+    """A setting of flags that helps, with its step."""
+    flags = Alternative(Kind.FLAGS, "preset", "--xla_a=true", "")
+    timeline = SimpleNamespace(breakdown=SimpleNamespace(idle_us=0.0))
+    steps_us = (step_us,) * len(Steps._fields)
+    prediction = SimpleNamespace(step_us=step_us, steps_us=steps_us, timeline=timeline)
+    tried = Tried(cast(Any, None), cast(Any, prediction), None)
+    return Attempt((PRECISION, flags), Verdict.BETTER, "", tried)
 
 
 def test_flags_are_none_of_the_alternatives_that_were_tried() -> None:
