@@ -34,7 +34,14 @@ from pgle.run.alternative_steps import (
     digest_of,
     flags_of,
 )
-from pgle.run.alternatives import Alternative, Kind, Written, alternatives, text_of
+from pgle.run.alternatives import (
+    OF_COMMAND,
+    Alternative,
+    Kind,
+    Written,
+    alternatives,
+    text_of,
+)
 from pgle.run.capture.captured import ComparedValues
 from pgle.run.compiler.compile import Compiler, OnPhase, compiler_with_cache
 from pgle.run.directory.directory import RunDirectory, claim
@@ -53,7 +60,7 @@ from pgle.run.rehearse_program import (
     prepared,
     understood,
 )
-from pgle.run.variants import variants_of, with_values
+from pgle.run.variants import ProgramVariants, Variants, variants_of, with_values
 from pgle.scale.plan import check_names
 from pgle.schedule.control import Controlled
 from pgle.schedule.predict import Gain, Prediction
@@ -253,7 +260,7 @@ class _Trials:
         wanted = every[: self.asked.budget]
         interrupted = self._is_ended(wanted)
         base = self.base
-        proves = measure(self.known) if self.known.is_program else None
+        proves = proof(self.known, variants, best_of(self.attempts))
         memory = memory_warning(base.compiled, request.allocator_bytes, request.target)
         said = (*self.known.doubts, *request.warnings, carried, memory)
         account = account_of_schedule(
@@ -534,6 +541,20 @@ def _rank(item: Attempt) -> tuple[bool, bool, float]:
     """What was not compiled is last; before it flags that do not help on the best program."""
     is_idle = bool(flags_of(item.changes)) and not item.helps
     return item.gained is None, is_idle, -item.least
+
+
+def proof(known: Understood, variants: Variants, best: Attempt | None) -> Next | None:
+    """The command that measures a program, with the words that the best attempt changes; None: it
+    is no program.
+    """
+    if not known.is_program:
+        return None
+    changes = () if best is None else best.changes
+    in_words = any(change.kind in OF_COMMAND for change in changes)
+    if in_words and isinstance(variants, ProgramVariants):
+        asked = attrs.evolve(known.asked, step=variants.words(changes))
+        known = replace(known, asked=asked)
+    return measure(known)
 
 
 def best_of(attempts: Sequence[Attempt]) -> Attempt | None:

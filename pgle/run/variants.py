@@ -105,7 +105,7 @@ class ProgramVariants:
             return rewritten(module, changes, folder), ()
         step = module_name(self.request.module)
         found = capture_modules(
-            self._words(changes),
+            self.words(changes),
             folder,
             choose=step,
             until_step=True,
@@ -123,14 +123,14 @@ class ProgramVariants:
         if any(change.kind in OF_COMMAND for change in changes):
             return ComparedValues(why="words of its command make another program")
         return compare_values(
-            self._words(changes),
+            self.words(changes),
             folder,
             step=function_name(self.request.module),
             alternatives=_switches(changes),
             **self._how(),
         )
 
-    def _words(self, changes: Changes) -> Sequence[str]:
+    def words(self, changes: Changes) -> Sequence[str]:
         """The command with some changes."""
         varied = dict(_pair(one.value) for one in changes if one.kind == Kind.VARIED)
         words = with_values(self.template, self.vary, self.known.asked, varied)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+from pgle.requests.predictions import Rehearse
 from pgle.requests.shared import OnDevices
-from pgle.run.alternatives import Kind, Written, alternatives, work_of
+from pgle.run.advise import Attempt, proof
+from pgle.run.alternatives import Alternative, Kind, Written, alternatives, work_of
 from pgle.run.capture.captured import CallSite
+from pgle.run.rehearse_program import RehearseRequest, Understood
 from pgle.run.trainers import TrainerWords, decided_by, settings_of
-from pgle.run.variants import with_values
+from pgle.run.variants import ProgramVariants, with_values
+from pgle.schedule.verdict import Verdict
+from pgle.xla.targets import load_target
 from pgle.xla.vendors import AMD, NVIDIA
 
 MAXTEXT = ("python", "-m", "maxtext.trainers.pre_train.train", "base.yml")
@@ -112,3 +119,15 @@ def test_frozen_weights_are_no_data() -> None:
     frozen = '%arg1: tensor<64x64xf32> loc("frozen"), '
     before, after = (step(batch=size, frozen=frozen) for size in (4, 8))
     assert work_of(before, after) == 2
+
+
+def test_the_run_that_proves_the_best_words_has_them() -> None:
+    words = (*MAXTEXT, "attention=dot_product")
+    known = Understood(Rehearse(words, devices=8))
+    request = cast(RehearseRequest, SimpleNamespace(target=load_target("h100")))
+    variants = ProgramVariants(known, request, words, {})
+    text = "attention=cudnn_flash_jax"
+    change = Alternative(Kind.WORDS, "attention", text, text)
+    best = Attempt((change,), Verdict.BETTER, "")
+    shown = str(proof(known, variants, best))
+    assert shown.endswith(" ".join((*MAXTEXT, text)))
