@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pgle.errors import UserError, some
 from pgle.files import AnyPath, content_digest, open_bytes
@@ -21,7 +20,7 @@ from pgle.run.confirm import (
     rank_labels,
 )
 from pgle.run.directory.directory import RankFiles, RunDirectory, StageFolder, stage_of
-from pgle.run.directory.facts import read_facts
+from pgle.run.directory.facts import HookFacts, read_facts
 from pgle.schedule.launch_order import launch_order
 from pgle.schedule.launches import (
     Difference,
@@ -44,7 +43,7 @@ class Rank:
 
     dumps: list[AnyPath] = field(default_factory=list)
     logs: list[AnyPath] = field(default_factory=list)
-    facts: Mapping[str, Any] = field(default_factory=dict)  # of the hook
+    facts: HookFacts = field(default_factory=HookFacts)  # of the hook
     # by module and number of its compilation
     orders: dict[tuple[str, int], Launches] = field(default_factory=dict)
     # what may explain a difference, the weightiest first

@@ -6,13 +6,64 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from pgle.files import read_kept
 from pgle.run.directory.directory import RANK_FILES, RankFiles
 
 
-def read_facts(files: RankFiles) -> dict[str, Any]:
+class WindowFacts(TypedDict, total=False):
+    """What was traced; or why nothing was."""
+
+    steps: list[int]  # the first and the last
+    seconds: float
+    executions: int  # of the heaviest module
+    none: str  # why nothing was traced
+    remedy: str
+
+
+class AutoPgleFacts(TypedDict, total=False):
+    """What AutoPGLE's messages said."""
+
+    recompiled: dict[str, int]  # bytes of costs by module
+    loaded: list[str]  # modules from the cache, as AutoPGLE had left them
+    missed: list[str]  # modules that the cache did not have so
+    hits: list[str]  # modules from the cache
+    found_optimised: int  # how many an earlier run had optimised
+    ahead_of_time: int  # functions that the program compiled by `lower().compile()`
+
+
+class HookFacts(TypedDict, total=False):
+    """What one process of a program did, and with what."""
+
+    pid: int
+    host: str
+    executable: str
+    versions: dict[str, str]  # of packages, by name
+    xla_flags: str
+    platform: str  # of jax's devices
+    device_kind: str
+    local_devices: int
+    devices: int  # of all processes
+    process_index: int
+    process_count: int
+    compilations: int
+    compile_s: float
+    compiled_at: list[float]  # seconds since the epoch; the first ones
+    steps: int  # that were marked
+    step_source: str
+    steps_file: str
+    module: str  # the heaviest
+    window: WindowFacts
+    window_opened: float  # seconds since the epoch
+    window_closed: float
+    own_traces: list[str]  # folders of the program's own profiler
+    auto_pgle: AutoPgleFacts
+    ranks_differ: str  # the first difference of two ranks, in a line
+    finished: bool  # the program ended by itself
+
+
+def read_facts(files: RankFiles) -> HookFacts:
     """What the hook found out; of several processes, from the one with most steps, then most
     compilation.
     """
@@ -26,7 +77,8 @@ def read_facts(files: RankFiles) -> dict[str, Any]:
         key=lambda item: (item.get("steps", 0), item.get("compile_s", 0.0)),
         default={},
     )
-    return {name: value for name, value in most.items() if name != "sources"}
+    found = {name: value for name, value in most.items() if name != "sources"}
+    return cast(HookFacts, found)
 
 
 def read_sources(files: RankFiles, *, is_alone: bool) -> dict[str, str]:

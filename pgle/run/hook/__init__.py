@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from pgle.run.ask.jaxlib import PLUGIN_PACKAGES
 from pgle.run.directory.directory import RANK_FILES, RANK_LABEL, StageFolder
@@ -28,6 +28,21 @@ def hook_module(name: str) -> Any:
         sys.path.remove(str(HOOK_SITE))
 
 
+class HookConfig(TypedDict):
+    """The configuration of the hook, in one variable of the program's environment."""
+
+    folder: str
+    names: dict[str, str]  # of files, with a place for the rank
+    label: str
+    rank: int
+    launchers: list[tuple[str, str]]  # variables of rank and size
+    packages: tuple[str, ...]
+    capture: str
+    window: str
+    flags: tuple[str, ...]
+    auto_pgle: dict[str, str] | None
+
+
 def hook_config(
     folder: StageFolder,
     rank: Rank,
@@ -36,7 +51,7 @@ def hook_config(
     window: str,
     flags: tuple[str, ...],
     auto_pgle: bool,
-) -> dict[str, Any]:
+) -> HookConfig:
     """The configuration of the hook.
 
     Args:
@@ -66,7 +81,9 @@ def hook_config(
     }
 
 
-def with_hook(values: Mapping[str, str], config: Mapping[str, Any]) -> dict[str, str]:
+def with_hook(
+    values: Mapping[str, str], config: Mapping[str, object]
+) -> dict[str, str]:
     """An environment in which Python programs start with the hook."""
     path = values.get("PYTHONPATH")
     return {

@@ -21,6 +21,7 @@ from pgle.errors import UserError
 from pgle.files import NO_PIPE, TextLines, write_files
 from pgle.next import Next
 from pgle.run.directory.directory import COMPARED, LOG, STEP_FILES
+from pgle.run.directory.facts import HookFacts
 from pgle.run.directory.manifest import StageRecord, read_manifest
 from pgle.run.inputs.event_files import (
     event_points,
@@ -306,7 +307,7 @@ class StepLines:
 
 
 def console_records(
-    log: Iterable[str], lines: Sequence[StepLine], facts: Mapping[str, Any]
+    log: Iterable[str], lines: Sequence[StepLine], facts: HookFacts
 ) -> list[dict[str, Any]]:
     """Records for a steps file: the times that the program printed in its log, else those between
     its step lines.
@@ -360,9 +361,7 @@ def _between(lines: Sequence[StepLine]) -> list[tuple[int, float]]:
     return [(step, seconds) for step, seconds in found if seconds > 0]
 
 
-def _marks(
-    span: tuple[float, float] | None, facts: Mapping[str, Any]
-) -> dict[str, bool]:
+def _marks(span: tuple[float, float] | None, facts: HookFacts) -> dict[str, bool]:
     if span is None:
         return {}
     begin, end = span

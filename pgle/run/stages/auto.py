@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pgle.errors import UserError
 from pgle.masking import kept_argv
@@ -21,7 +21,7 @@ from pgle.next import Next
 from pgle.requests.stages import Auto
 from pgle.run.ask.jaxlib import installed
 from pgle.run.confirm import ConfirmRequest, confirm
-from pgle.run.directory.facts import read_facts
+from pgle.run.directory.facts import HookFacts, read_facts
 from pgle.run.process.compilers import interpreter
 from pgle.run.stages.pipeline import has_driver, run_stage
 from pgle.run.stages.real import RealBackEnd, checked_window, lines_about
@@ -145,7 +145,7 @@ def _check_release(command: Sequence[str]) -> None:
         )
 
 
-def _outcome(runs: int, log: Path, facts: Mapping[str, Any]) -> tuple[Outcome, str]:
+def _outcome(runs: int, log: Path, facts: HookFacts) -> tuple[Outcome, str]:
     """What AutoPGLE did: from its messages inside the program, else from their absence."""
     seen = facts.get("auto_pgle", {})
     recompiled = {

@@ -23,7 +23,7 @@ from pgle.run.ask.jaxlib import installed
 from pgle.run.ask.nsys import DOWNLOAD, find_importer, find_nsys
 from pgle.run.compiler.worker import mask_configs
 from pgle.run.directory.directory import STEP_FILES, RankFiles
-from pgle.run.directory.facts import read_facts, read_sources
+from pgle.run.directory.facts import HookFacts, read_facts, read_sources
 from pgle.run.directory.manifest import StageRecord, imported_files, waiting
 from pgle.run.hook import hook_config, with_hook
 from pgle.run.inputs.step_times import (
@@ -505,7 +505,7 @@ def trouble(log: Path) -> list[str]:
     return troubles
 
 
-def keep_steps(files: RankFiles, lines: StepLines, facts: Mapping[str, Any]) -> None:
+def keep_steps(files: RankFiles, lines: StepLines, facts: HookFacts) -> None:
     """Leave one steps file of this rank: the program's own, or one made from the step lines it
     printed.
 
@@ -541,9 +541,7 @@ def step_times(files: RankFiles) -> tuple[float, ...]:
         return ()
 
 
-def keep_own_trace(
-    files: RankFiles, facts: Mapping[str, Any], started: float
-) -> Path | None:
+def keep_own_trace(files: RankFiles, facts: HookFacts, started: float) -> Path | None:
     """If our trace is missing, link the newest that the program made itself; None if it has none.
 
     Traces of this host are preferred. Files from before `started` (seconds since the epoch) in the
@@ -564,7 +562,7 @@ def keep_own_trace(
     return newest
 
 
-def why_no_trace(capture: str, files: RankFiles, facts: Mapping[str, Any]) -> str:
+def why_no_trace(capture: str, files: RankFiles, facts: HookFacts) -> str:
     """Why a profiler left nothing that can be read, with what to do: one line."""
     why, remedy = _why_no_window(capture, files, facts)
     messages: list[str] = []
@@ -580,9 +578,7 @@ def why_no_trace(capture: str, files: RankFiles, facts: Mapping[str, Any]) -> st
     return f"no trace: {why}{quoted}; {remedy}"
 
 
-def _why_no_window(
-    capture: str, files: RankFiles, facts: Mapping[str, Any]
-) -> tuple[str, str]:
+def _why_no_window(capture: str, files: RankFiles, facts: HookFacts) -> tuple[str, str]:
     if not facts:
         return why_no_facts(files), "profile a program that compiles with jax"
     if not facts.get("finished"):
@@ -638,7 +634,7 @@ def why_no_facts(files: RankFiles) -> str:
     )
 
 
-def few_executions(facts: Mapping[str, Any]) -> list[str]:
+def few_executions(facts: HookFacts) -> list[str]:
     """A warning if the program ended soon after the trace had begun."""
     count = facts.get("window", {}).get("executions", FEW_EXECUTIONS)
     if count >= FEW_EXECUTIONS:
@@ -651,7 +647,7 @@ def few_executions(facts: Mapping[str, Any]) -> list[str]:
 
 
 def reported(
-    verdict: ModuleVerdict | None, facts: Mapping[str, Any], record: StageRecord
+    verdict: ModuleVerdict | None, facts: HookFacts, record: StageRecord
 ) -> dict[str, str]:
     """Facts for the report."""
     found = {"module": verdict.module if verdict else "", "flags": record.xla_flags}

@@ -32,6 +32,7 @@ from pgle.run.capture.captured import (
 )
 from pgle.run.compiler.compile import CompileRequest, compile_once
 from pgle.run.directory.directory import CAPTURE, set_aside
+from pgle.run.directory.facts import HookFacts
 from pgle.run.directory.manifest import (
     MODELLED,
     StageRecord,
@@ -190,7 +191,7 @@ class SimulatedBackEnd:
             for step, time in enumerate(times)
         )
         write_steps(files.steps, marks)
-        facts_of_log = {"finished": True, "versions": {"jax": compiled.jaxlib}}
+        facts_of_log = HookFacts(finished=True, versions={"jax": compiled.jaxlib})
         verdict = confirm_stage(request, files, facts_of_log)
         facts = {  # for the report
             "module": compiled.module_name,

@@ -22,6 +22,7 @@ from pgle.run.directory.directory import (
     StageFolder,
     StageName,
 )
+from pgle.run.directory.facts import HookFacts
 from pgle.run.directory.manifest import (
     StageRecord,
     extend_manifest,
@@ -164,7 +165,7 @@ def begin_record(
 
 
 def confirm_stage(
-    request: StageRequest, files: RankFiles, facts: Mapping[str, Any]
+    request: StageRequest, files: RankFiles, facts: HookFacts
 ) -> ModuleVerdict | None:
     """What the log and the schedule dump of this rank prove about the profile of a perf stage.
 
