@@ -299,7 +299,8 @@ def _place(change: Alternative) -> str:
 
 
 def _saving(item: Attempt) -> Saving | None:
-    if item.gained is None:
+    """What it saves of the step; None if it was not compiled, or only fits."""
+    if item.gained is None or item.least <= 0:
         return None
     return _saving_by(item.gained)
 

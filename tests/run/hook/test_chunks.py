@@ -181,7 +181,13 @@ def of_other_tokens(x: Any, table: Any, labels: Any) -> Any:
     return -chances[others, labels.reshape(-1)].mean()
 
 
+def split(x: Any, table: Any, labels: Any) -> Any:
+    first, second = jnp.split(x @ table, 2, axis=-1)
+    return jnp.square(first * second).mean() + labels.sum()
+
+
 NEAR_MISSES = [
+    split,
     returned,
     used_twice,
     over_tokens,

@@ -183,6 +183,19 @@ def test_a_length_without_a_batch_keeps_several_words() -> None:
     assert found.differs
 
 
+def test_large_constants_are_not_made_to_look_at_a_step() -> None:
+    program = Program()
+
+    def step(ws: Any, x: Any) -> Any:
+        length = x.shape[0]
+        shown = jnp.broadcast_to((jnp.arange(length) > 2)[:, None], (length, length))
+        return ws + jnp.where(shown, x[:, 0], 0).sum(), x.sum()
+
+    program.step = step  # type: ignore[method-assign]
+    program.shapes = ((LAYERS, WIDTH, WIDTH), (1 << 20, WIDTH))
+    assert program.compared().why == ""
+
+
 def test_gradients_in_a_loop_are_compared_by_what_they_change() -> None:
     program = Program(3.0)
 

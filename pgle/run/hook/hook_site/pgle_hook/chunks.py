@@ -165,7 +165,7 @@ class _Loss:
             return self._elementwise(node)
         if node.name in REDUCTIONS:
             return self._reduction(node)
-        plan = getattr(self, "_" + node.name, None)
+        plan = getattr(self, "_of_" + node.name, None)
         if plan is None:
             raise _UnfitError
         return plan(node)
@@ -215,7 +215,7 @@ class _Loss:
         add = self._jax.numpy.sum
         return lambda taken, length: [add(taken[0], axis=inner, dtype=taken[0].dtype)]
 
-    def _broadcast_in_dim(self, node):
+    def _of_broadcast_in_dim(self, node):
         value = node.ins[0]
         shape = tuple(node.params["shape"])
         places = list(map(int, node.params["broadcast_dimensions"]))
@@ -230,7 +230,7 @@ class _Loss:
             taken, shape=self._with_length(shape, length)
         )
 
-    def _reshape(self, node):
+    def _of_reshape(self, node):
         sizes = tuple(node.params["new_sizes"])
         upto = self._axis + 1
         self._must(self._is_led(sizes) and node.ins[0].shape[:upto] == sizes[:upto])
@@ -239,25 +239,25 @@ class _Loss:
             taken, new_sizes=self._with_length(sizes, length)
         )
 
-    def _squeeze(self, node):
+    def _of_squeeze(self, node):
         self._must(min(map(int, node.params["dimensions"])) > self._axis)
         self._take(node.ins[0], is_led=True)
         return lambda taken, length: node.bound(taken)
 
-    def _concatenate(self, node):
+    def _of_concatenate(self, node):
         self._must(int(node.params["dimension"]) > self._axis)
         for value in node.ins:
             self._take(value, is_led=True)
         return lambda taken, length: node.bound(taken)
 
-    def _iota(self, node):
+    def _of_iota(self, node):
         shape = tuple(node.params["shape"])
         self._must(self._is_led(shape) and int(node.params["dimension"]) != self._axis)
         return lambda taken, length: node.bound(
             taken, shape=self._with_length(shape, length)
         )
 
-    def _gather(self, node):
+    def _of_gather(self, node):
         """The logit of a label: indices of the same tokens."""
         numbers = node.params["dimension_numbers"]
         tokens = list(range(self._axis + 1))

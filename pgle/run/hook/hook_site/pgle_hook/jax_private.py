@@ -653,6 +653,15 @@ def as_traced(eqn):
         yield
 
 
+def traced_only():
+    """Within it, jax evaluates no constants of what it traces, in `ensure_compile_time_eval`, too.
+    They may be large, such as a mask of all scores.
+    """
+    config = importlib.import_module("jax._src.config")
+    fold = getattr(config, "eager_constant_folding", None)
+    return contextlib.nullcontext() if fold is None else fold(False)
+
+
 def without_constants(jaxpr):
     """A traced function that takes its constants as its first arguments."""
     partial_eval = importlib.import_module("jax._src.interpreters.partial_eval")

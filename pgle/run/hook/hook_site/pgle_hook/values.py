@@ -9,7 +9,7 @@ import functools
 import importlib
 import math
 
-from pgle_hook import SetAside, guarded
+from pgle_hook import SetAside, guarded, jax_private
 
 MOST_OPERATIONS = 1e11  # of one execution: about 3 CPU seconds
 MOST_TRIED = 8  # sizes that are made small, the largest first
@@ -120,8 +120,9 @@ class Values:
         with SetAside(), _Unsharded(self._jax):
             try:
                 self._use(False)
-                step.look()
-                step.shrink()
+                with jax_private.traced_only():
+                    step.look()
+                    step.shrink()
                 values = step.values()
                 before, nudged = self._with_noise(step, values)
                 if not _are_finite(before):  # it takes roots, as of second moments
