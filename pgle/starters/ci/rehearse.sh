@@ -25,15 +25,16 @@ trap 'git worktree remove --force "$place/base" 2>/dev/null || :; rm -rf "$place
 
 git worktree add --quiet --detach "$place/base" "$commit"
 # Tests of the base may be fewer, or fail: what has no baseline is new in the report.
+# `=`: pytest takes a path of its own for one of the tests, and without an ini file names them from another folder.
 # PYTHONPATH: `pip install -e .` and a src layout would import the code of the change.
 # shellcheck disable=SC2086
 (cd "$project" && PYTHONPATH="${project%/}/src:${project%/}${PYTHONPATH:+:$PYTHONPATH}" \
-    "$python" -m pytest -q --pgle --pgle-update --pgle-baselines "$place/baselines" $tests) >&2 ||
+    "$python" -m pytest -q --pgle --pgle-update --pgle-baselines="$place/baselines" $tests) >&2 ||
     echo "pgle: not all tests of $BASE passed; a step without a baseline is new" >&2
 
 status=0
 # shellcheck disable=SC2086
-"$python" -m pytest -q --pgle --pgle-baselines "$place/baselines" --pgle-markdown "$report" $tests >&2 || status=$?
+"$python" -m pytest -q --pgle --pgle-baselines="$place/baselines" --pgle-markdown="$report" $tests >&2 || status=$?
 if [ -s "$report" ]; then
     cat "$report"
     [ -z "${GITHUB_STEP_SUMMARY:-}" ] || cat "$report" >>"$GITHUB_STEP_SUMMARY"
