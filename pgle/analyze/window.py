@@ -52,7 +52,7 @@ Codes = npt.NDArray[np.int64]
 
 
 class RowGroup(StrEnum):
-    """What a row is of."""
+    """What takes the time of a row: a kind of work, a wait or a gap."""
 
     COMPUTE = "compute"  # an instruction of the main module
     TRANSFER = "communication"  # a collective, exposed, without the wait
@@ -437,7 +437,7 @@ class DeviceWindow:
 
     @cached_property
     def spans(self) -> Intervals:
-        """The steps."""
+        """From begin to end of each step, in ns from the start of the window."""
         return union(self.begins, self.finishes)
 
     def busy(self, stream: Stream) -> Intervals:

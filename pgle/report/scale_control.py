@@ -132,7 +132,7 @@ def _row(one: Judged, two: Judged) -> tuple[Value, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ScaleControlDocument:
-    """The verdict of the second compilation."""
+    """What the second compilation says of the answer, and whether the answer depends on it."""
 
     depends: bool
     scales_to: int | None
@@ -142,7 +142,7 @@ class ScaleControlDocument:
 
 @dataclass(frozen=True, slots=True)
 class RowControlDocument:
-    """A row by the second compilation."""
+    """What the second compilation says of a row."""
 
     flag: str
     same_program: bool

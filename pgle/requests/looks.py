@@ -89,7 +89,7 @@ class OfTracedRun(Request):
 
 @frozen(slots=False)
 class Scheduled(Request):
-    """How the step was scheduled."""
+    """The profile that the scheduler was given."""
 
     profile: AnyPath | None = field(
         default=None,

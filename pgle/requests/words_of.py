@@ -39,7 +39,7 @@ def releases(text: str) -> tuple[str, ...]:
 
 
 def varied(text: str) -> tuple[str, list[str]]:
-    """``NAME=A,B``."""
+    """Return the name and the values of ``NAME=A,B``."""
     name, equals, values = text.partition("=")
     if not (equals and values and re.fullmatch(r"[A-Za-z_]\w*", name)):
         where, remedy = f"--vary {text}", "say --vary mesh=fsdp8,fsdp4tp2"

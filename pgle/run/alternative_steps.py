@@ -250,7 +250,7 @@ class Makers(Protocol):
 
 @dataclass(frozen=True)
 class Here:
-    """This process makes them, one after the other."""
+    """Make alternatives in this process, one after the other."""
 
     compiler: StepCompiler
 

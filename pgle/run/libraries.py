@@ -26,7 +26,7 @@ class LibraryCall:
     own_mask: str = "mask=mask"  # the library's mask as that of the fused call
 
     def written(self, site: CallSite, value: str) -> str:
-        """The edit of a call site."""
+        """Return the edit of a call, as text to write into the program."""
         given = masked(site.mask, self.own_mask)
         takes = ", mask=None" if site.mask == "own" else ""
         fused = _FUSED.format(operands=self.operands, mask=given)

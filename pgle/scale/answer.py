@@ -321,7 +321,7 @@ class Anchor:
 
 @dataclass(frozen=True)
 class Judged:
-    """A row against the first."""
+    """A size, compared with the first row."""
 
     row: ScaleRow
     step_us: float = 0.0  # moved by the anchor, if there is one
@@ -336,7 +336,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class ScaleAnswer:
-    """All rows, judged."""
+    """Every size, compared with the smallest one that has a step."""
 
     rows: tuple[Judged, ...]
     first: (

@@ -172,7 +172,7 @@ class _Facts:
         )
 
     def has(self, setting: KnownSetting, jaxlib: str) -> bool:
-        """Whether the program has what the setting is about."""
+        """Whether the program has the collectives or loops that the setting changes."""
         among = self.looped if setting.where == "loop" else self.kinds
         if setting.about and setting.about not in among:
             return False

@@ -335,8 +335,8 @@ class Contention:
         return self.at(1)
 
     def at(self, times: float) -> Factors:
-        """The factors at so many times the likely slowdown: 0 is no contention, 2 the end of its
-        range.
+        """Return the factors if the slowdown is `times` the likely one. 0 means no contention, 2
+        the end of its range.
         """
         return Factors(
             1 + times * (self.product.likely - 1), 1 + times * (self.other.likely - 1)

@@ -247,7 +247,9 @@ class CapturedProgram:
 
     @property
     def by_zeros(self) -> bool:
-        """Whether zeros for results may be why it failed; not if it failed with ones, too."""
+        """Whether the program may have failed because its results were zeros. False if it fails
+        with ones, too.
+        """
         kind = getattr(builtins, self.error.partition(":")[0], Exception)
         may = bool(self.uncomputed and self.error) and not self.ones
         return may and not issubclass(kind, NEVER_OF_ZEROS)

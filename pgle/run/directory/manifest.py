@@ -142,7 +142,7 @@ class StageRecord:
 
     @property
     def is_done(self) -> bool:
-        """Whether it ended well and did its work."""
+        """Whether the stage ended with code 0 and wrote its result."""
         return self.exit_code == 0 and not self.failed
 
     def why_changed(self, last: StageRecord) -> str:

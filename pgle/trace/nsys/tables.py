@@ -118,8 +118,8 @@ class Tables:
             )
 
     def columns(self, table: str) -> frozenset[str]:
-        """Its column names; empty where there is no such table. A view, which may never end, is a
-        `UserError`.
+        """Return the column names of a table; empty if there is none. A view, whose rows may never
+        end, is a `UserError`.
         """
         if table in self._views:
             remedy = "export the report again with `nsys export --type sqlite`"

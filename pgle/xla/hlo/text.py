@@ -192,7 +192,9 @@ how it is read.
 
 
 def groups_in(text: str) -> Groups:
-    """As `groups_from_text`; raises `UserError` if they make no sense."""
+    """Return the replica groups of a text, as `groups_from_text`. Malformed ones are a
+    `UserError`.
+    """
     try:
         return groups_from_text(text)
     except ValueError as error:

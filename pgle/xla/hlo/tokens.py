@@ -363,7 +363,7 @@ class _Reader:
         return text
 
     def group(self) -> str:
-        """The next token, of a bracket all up to the one that closes it."""
+        """Take the next token. If it opens a bracket, take all up to the closing one."""
         parts = [self.take()]
         expected = [_OPEN[parts[0]]] if parts[0] in _OPEN else []
         while expected:
