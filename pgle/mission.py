@@ -6,14 +6,15 @@ used, and compares step times:
 
     profile  run the program, traced          → StageFolder: traces, and the HLO that XLA compiled
     convert  measure every instruction        → Path of a Profile: instruction name → cost in µs
+    baseline run the program without profile  → StageFolder: step times, and the HLO
     verify   look costs up as XLA will do     → Fit: the Coverage, and the profile to use
     perf     run the program with the profile → StageFolder: step times, XLA's log
     confirm  read what the log proves         → KeptVerdict: whether XLA used the profile
     compare  steps without and with it        → Compared: the Comparison, or why there is none
 
-A baseline, the program without the profile, runs before verify. Steps hand over files of a run
-directory, so an interrupted run continues. A `Keeper` skips what is done and records the rest:
-`Experiment` in run/stages/pipeline.py.
+`pgle run` prints a line for each but confirm: the line of perf says what that found. Steps hand
+over files of a run directory, so an interrupted run continues. A `Keeper` skips what is done and
+records the rest: `Experiment` in run/stages/pipeline.py.
 """
 
 from __future__ import annotations
@@ -59,27 +60,29 @@ class Compared:
 
 
 def fulfil(
-    program: StageRequest, baseline: StageRequest, limits: Limits, keeper: Keeper
+    profile_stage: StageRequest,
+    baseline_stage: StageRequest,
+    limits: Limits,
+    keeper: Keeper,
 ) -> tuple[Fit, KeptVerdict, Compared]:
-    """Run the mission for a program. Its baseline may lack the flags that the run judges."""
-    traced = profile(program, keeper)
+    """Run the mission for a program. The baseline stage may lack the flags that the run judges."""
+    traced = profile(profile_stage, keeper)
     costs = convert(traced, keeper)
-    before = keeper.launch(baseline)
+    before = keeper.launch(baseline_stage)
     keeper.announce("verify")
-    compiled = (
-        before if baseline.flags == program.flags else traced
-    )  # by the flags of perf
-    fit = verify(costs, compiled, program.bounds)
+    has_flags_of_perf = baseline_stage.flags == profile_stage.flags
+    compiled = before if has_flags_of_perf else traced
+    fit = verify(costs, compiled, profile_stage.bounds)
     keeper.on_result(fit.coverage)
-    after = perf(program, fit.profile, keeper)
+    after = perf(profile_stage, fit.profile, keeper)
     verdict = confirm(after)
     keeper.announce("compare")
     return fit, verdict, compare(before, after, limits)
 
 
-def profile(program: StageRequest, keeper: Keeper) -> StageFolder:
+def profile(profile_stage: StageRequest, keeper: Keeper) -> StageFolder:
     """Run the program, and trace a window of its steps."""
-    return keeper.launch(program)
+    return keeper.launch(profile_stage)
 
 
 def convert(traced: StageFolder, keeper: Keeper) -> Path:
@@ -89,13 +92,14 @@ def convert(traced: StageFolder, keeper: Keeper) -> Path:
 
 
 def verify(costs: Path, compiled: StageFolder, bounds: Bounds) -> Fit:
-    """Find the instructions that have a cost; carry the costs over if they are too few."""
+    """Find the instructions that have a cost. If they are too few, write a carried profile."""
     return find_fit(costs, compiled.rank().hlo, bounds)
 
 
-def perf(program: StageRequest, costs: Path, keeper: Keeper) -> StageFolder:
+def perf(profile_stage: StageRequest, costs: Path, keeper: Keeper) -> StageFolder:
     """Run the program again; XLA schedules it by the profile."""
-    return keeper.launch(replace(program, stage="perf", mode="perf", profile=costs))
+    stage = replace(profile_stage, stage="perf", mode="perf", profile=costs)
+    return keeper.launch(stage)
 
 
 def confirm(performed: StageFolder) -> KeptVerdict:

@@ -187,7 +187,7 @@ def _uncertain_line(item: Uncertain) -> str:
 
 
 def _extreme_us(item: Uncertain) -> float | None:
-    """The time of all executions with implausible data; None if that is not longer."""
+    """The time of all executions with implausible data; None if no such data is known."""
     extreme = item.range.extreme_us
     return None if extreme is None else extreme * item.count
 
@@ -302,15 +302,15 @@ class PredictedStep:
 
 @dataclass(frozen=True, slots=True)
 class UnsureInstruction:
-    """An instruction whose time data decides; times of all its executions."""
+    """An instruction whose time depends on the data. Times are sums over its executions."""
 
     name: str
     executions: int
     why: str
     time_us: float
     interval_us: tuple[float, float]
-    # what data that is not plausible makes of one execution, such as rows that are all equal; null
-    # if it makes none
+    # all its executions with data that is not plausible, such as rows that are all equal; null if
+    # no such data is known
     extreme_us: float | None
 
 

@@ -195,7 +195,7 @@ class Experiment:
     kept, and the next pass continues there.
     """
 
-    profiled: StageRequest  # its profile stage; the others differ in mode and profile
+    profile_stage: StageRequest  # the other stages differ in mode and profile
     back_end: BackEnd  # what runs the stages
     # gets the name of each stage before it starts, also of the skipped ones
     announce: Callable[[str], None]
@@ -226,35 +226,41 @@ class Experiment:
                 remedy="start it once, with the launcher inside: pgle run -- srun COMMAND; "
                 "or stage by stage, as the files of 'pgle init slurm' and 'pgle init k8s' do",
             )
-        self.back_end.check(self.profiled)
+        self.back_end.check(self.profile_stage)
         with self._run.held():
             settle(self._run)
             return self._stages()
 
     @property
     def _run(self) -> RunDirectory:
-        return self.profiled.run
+        return self.profile_stage.run
 
     def _stages(self) -> Pipeline:
-        for name in (self.profiled.stage, *COMPARED):
+        for name in (self.profile_stage.stage, *COMPARED):
             self._run.stage(name).check(again=self._is_recorded(name) or self.force)
         if self.judged:
             lines = (FOUND_BY_SEARCH, *self.judged, "")
             write_files({self._run.judged_flags: "\n".join(lines)}, force=True)
         limits = Limits(fail_slower=self.fail_slower)
-        fit, verdict, compared = fulfil(self.profiled, self._baseline(), limits, self)
+        fit, verdict, compared = fulfil(
+            self.profile_stage, self._baseline(), limits, self
+        )
         return self._result(fit, verdict, compared)
 
     def _baseline(self) -> StageRequest:
-        flags = tuple(flag for flag in self.profiled.flags if flag not in self.judged)
-        return replace(self.profiled, stage="baseline", mode="baseline", flags=flags)
+        flags = tuple(
+            flag for flag in self.profile_stage.flags if flag not in self.judged
+        )
+        return replace(
+            self.profile_stage, stage="baseline", mode="baseline", flags=flags
+        )
 
     def _result(self, fit: Fit, verdict: KeptVerdict, compared: Compared) -> Pipeline:
-        bounds = self.profiled.bounds
+        bounds = self.profile_stage.bounds
         manifest = read_manifest(self._run.path)
         records = [manifest.last(name) for name in COMPARED]
         perf = records[-1]
-        names = (fit.note,) if fit.note else self._other_names(fit.coverage)
+        names = (fit.note,) if fit.note else self._other_mode_warning(fit.coverage)
         problems = (compared.problem,) if compared.problem else ()
         facts: dict[str, Any] = {}
         if perf is not None:
@@ -277,11 +283,11 @@ class Experiment:
             exposed_us=_predicted_exposed_us(records),
         )
 
-    def _other_names(self, coverage: Coverage) -> tuple[str, ...]:
+    def _other_mode_warning(self, coverage: Coverage) -> tuple[str, ...]:
         """A warning if the profile fits the module of the profile run, but not the one that will
         use it.
         """
-        stage = self.profiled
+        stage = self.profile_stage
         if coverage.is_ok(stage.bounds):
             return ()
         of_profile_run = verify(self._run.profile, [stage.folder.rank().hlo])
@@ -316,7 +322,10 @@ class Experiment:
     def convert(self, request: Convert) -> Path:
         """Convert the traces of the profile stage if due; return the path of the profile."""
         run = self._run
-        sources = (*self.profiled.folder.trace_files(), *self.profiled.folder.dumps())
+        sources = (
+            *self.profile_stage.folder.trace_files(),
+            *self.profile_stage.folder.dumps(),
+        )
         inputs = tuple(record_file(path, run.path) for path in sources)
         planned = StageRecord("convert", inputs=inputs)
         if not self._is_due(planned):
