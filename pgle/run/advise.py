@@ -199,9 +199,7 @@ def _makers(asked: Advise, maker: StepMaker, compiler: Compiler) -> Iterator[Mak
     if asked.executor == PROCESSES:
         yield Here(StepCompiler(compiler))
         return
-    request = maker.request
-    read = (request.module, request.profile, Path(request.python))
-    seen = Seen(tuple(path for path in read if path is not None), maker.folder)
+    seen = Seen(maker.request.files_read, maker.folder)
     with workers(asked.executor, asked.budget, seen) as found:
         yield Elsewhere(found)
 

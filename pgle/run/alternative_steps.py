@@ -4,7 +4,6 @@ cluster.
 
 from __future__ import annotations
 
-import pickle
 import shutil
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,8 +18,8 @@ from pgle.run.capture.captured import ComparedValues, partitioned
 from pgle.run.compiler.compile import Compiler, CompileResult, compiler_with_cache
 from pgle.run.compiler.session import Session, session_with
 from pgle.run.coverage import MeasuredCosts, measured_for
-from pgle.run.process.on_worker import SAME_VERSIONS, keep, release
-from pgle.run.process.workers import Workers
+from pgle.run.process.on_worker import check_jaxlib, kept_for
+from pgle.run.process.workers import Workers, in_order
 from pgle.run.rehearse_program import RehearseRequest
 from pgle.run.variants import Variants
 from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
@@ -283,13 +282,7 @@ class Elsewhere:
     ) -> Iterator[Made]:
         """As of `Makers`."""
         make = partial(made_elsewhere, maker, frozenset(known))
-        waiting: dict[int, Made] = {}
-        place = 0
-        for done, found in self.workers.results(make, wanted):
-            waiting[done] = found
-            while place in waiting:
-                yield waiting.pop(place)
-                place += 1
+        return in_order(self.workers.results(make, wanted))
 
     def compared(
         self, maker: StepMaker, changes: Sequence[Alternative], folder: Path
@@ -300,19 +293,13 @@ class Elsewhere:
         return found
 
 
-_compilers: dict[
-    bytes, Compiler
-] = {}  # of this process, if it is a worker; one at most
-
-
 def made_elsewhere(maker: StepMaker, known: frozenset[str], wanted: Wanted) -> Made:
     """`StepMaker.made` in a worker, whose compiler is kept for the next step of the program."""
-    found = maker.made(wanted, known, StepCompiler(_compiler_kept(maker.request)))
+    compiler = kept_for(maker.request, _compiler_of)
+    found = maker.made(wanted, known, StepCompiler(compiler))
     jaxlib = "" if maker.base is None else maker.base.compiled.jaxlib
-    if found.tried is not None and found.tried.compiled.jaxlib != jaxlib:
-        own = found.tried.compiled.jaxlib
-        what = f"{maker.request.python} compiles with jaxlib {own} on a worker, {jaxlib} here"
-        raise UserError(what, where="--executor", remedy=SAME_VERSIONS)
+    if found.tried is not None:
+        check_jaxlib(maker.request.python, found.tried.compiled.jaxlib, jaxlib)
     return found
 
 
@@ -324,15 +311,5 @@ def compared_elsewhere(
     return maker.variants.compared(changes, folder)
 
 
-def _compiler_kept(request: RehearseRequest) -> Compiler:
-    """A compiler that ends when the worker has no more steps of the request."""
-    key = pickle.dumps(request)
-    if key not in _compilers:
-        release()
-        compiler = compiler_with_cache(
-            request.python, cached=request.asked.cached, on_phase=lambda phase: None
-        )
-        _compilers[key] = compiler
-        keep(compiler.close)
-        keep(_compilers.clear)
-    return _compilers[key]
+def _compiler_of(request: RehearseRequest) -> Compiler:
+    return compiler_with_cache(request.python, cached=request.asked.cached)

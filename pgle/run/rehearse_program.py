@@ -143,6 +143,12 @@ class RehearseRequest:
         profile = None if self.profile is None else self.profile.resolve()
         return replace(self, module=self.module.resolve(), profile=profile)
 
+    @property
+    def files_read(self) -> tuple[Path, ...]:
+        """What each machine that compiles it must have: module, profile and interpreter."""
+        read = (self.module, self.profile, Path(self.python))
+        return tuple(path for path in read if path is not None)
+
     def compilation(self) -> CompileRequest:
         """What all its compilations share, with LHS on unless the flags say otherwise."""
         return CompileRequest(

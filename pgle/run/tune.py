@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -59,8 +58,8 @@ from pgle.run.directory.directory import (
     emptied,
 )
 from pgle.run.inputs.next_command import ProgramLaunch
-from pgle.run.process.on_worker import SAME_VERSIONS, Seen, keep, release
-from pgle.run.process.workers import Workers, workers
+from pgle.run.process.on_worker import Seen, check_jaxlib, kept_for
+from pgle.run.process.workers import Workers, in_order, workers
 from pgle.run.rehearse_program import RehearseRequest, asked_of_search, near_limit
 from pgle.run.timed import timed_steps
 from pgle.run.unmoved import unmoved_warnings
@@ -628,9 +627,7 @@ def _makers(request: RehearseRequest, where: str) -> Iterator[TrialMakers | None
         yield None
         return
     there = request.absolute()
-    read = (there.module, there.profile, Path(there.python))
-    seen = Seen(tuple(path for path in read if path is not None))
-    with workers(where, AT_ONCE, seen) as found:
+    with workers(where, AT_ONCE, Seen(there.files_read)) as found:
         yield TrialMakers(found, there)
 
 
@@ -644,38 +641,28 @@ class TrialMakers:
     def trials(self, bench: Bench, settings: Sequence[Setting]) -> list[MadeTrial]:
         """The trials, in the order of the settings."""
         make = partial(trial_elsewhere, self.request, bench.jaxlib)
-        made = dict(self.workers.results(make, settings))
-        return [made[place] for place in range(len(settings))]
-
-
-_benches: dict[bytes, Bench] = {}  # of this process, if it is a worker; one at most
+        return list(in_order(self.workers.results(make, settings)))
 
 
 def trial_elsewhere(
     request: RehearseRequest, jaxlib: str, setting: Setting
 ) -> MadeTrial:
     """`Bench.trial` in a worker, on a bench that is kept for the next trial of the request."""
-    key = pickle.dumps(request)
-    if key not in _benches:
-        release()
-        _benches[key] = _bench_kept(request)
-    bench = _benches[key]
-    if bench.jaxlib != jaxlib:
-        what = f"{request.python} compiles with jaxlib {bench.jaxlib} on a worker, {jaxlib} here"
-        raise UserError(what, where="--executor", remedy=SAME_VERSIONS)
+    bench = kept_for(request, _temporary_bench)
+    check_jaxlib(request.python, bench.jaxlib, jaxlib)
     made = bench.trial(setting)
     failure = made.trial.failure.replace(str(bench.request.out), str(request.out))
     return replace(made, trial=replace(made.trial, failure=failure))
 
 
-def _bench_kept(request: RehearseRequest) -> Bench:
-    """A bench in a temporary folder, until the worker has no more trials of the request."""
-    opened = ExitStack()
-    out = opened.enter_context(TemporaryDirectory(prefix="pgle-trials-"))
-    bench = opened.enter_context(open_bench(replace(request, out=Path(out))))
-    keep(opened.close)
-    keep(_benches.clear)
-    return bench
+@contextmanager
+def _temporary_bench(request: RehearseRequest) -> Iterator[Bench]:
+    """A bench in a temporary folder."""
+    with (
+        TemporaryDirectory(prefix="pgle-trials-") as out,
+        open_bench(replace(request, out=Path(out))) as bench,
+    ):
+        yield bench
 
 
 class _Search:

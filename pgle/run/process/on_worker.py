@@ -7,15 +7,16 @@ task at a time, so that a task may change both.
 from __future__ import annotations
 
 import os
+import pickle
 import platform
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pgle
 from pgle.errors import UserError
@@ -102,26 +103,43 @@ def difference(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
 _ONE_TASK = threading.Lock()
 
 
-_kept: list[Callable[[], None]] = []
+_kept: dict[bytes, Any] = {}  # what tasks share, by its request; one at most
+_open = ExitStack()  # closes it
 
 
-def keep(end: Callable[[], None]) -> None:
-    """Have a function called when this process, a worker, gets no more tasks of a kind: it ends
-    what a task has left for the next one.
+def kept_for(request: T, opened: Callable[[T], AbstractContextManager[R]]) -> R:
+    """Return what all tasks of a request share in this process, a worker.
+
+    The first task opens it. It is closed before that of another request is opened, and when no
+    more tasks come.
+
+    Args:
+        request: can be pickled.
+        opened: can be imported.
     """
-    _kept.append(end)
+    key = pickle.dumps((opened, request))
+    if key not in _kept:
+        _release()
+        _kept[key] = _open.enter_context(opened(request))
+    return _kept[key]  # type: ignore[no-any-return]
 
 
-def release() -> None:
-    """End what tasks have left in this process."""
-    while _kept:
-        _kept.pop()()
+def _release() -> None:
+    _kept.clear()
+    _open.close()
 
 
 def end_work() -> None:
     """End what tasks have kept in this process."""
     with _ONE_TASK:
-        release()
+        _release()
+
+
+def check_jaxlib(python: str, own: str, asked: str) -> None:
+    """Refuse a worker whose interpreter compiles with another jaxlib than the asking process."""
+    if own != asked:
+        what = f"{python} compiles with jaxlib {own} on a worker, {asked} here"
+        raise UserError(what, where="--executor", remedy=SAME_VERSIONS)
 
 
 def run_task(asker: Asker, function: Callable[[T], R], value: T) -> R:

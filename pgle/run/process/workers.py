@@ -6,7 +6,7 @@ results are the same wherever they are made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
@@ -47,6 +47,19 @@ class _Processes:
         }
         for done in as_completed(list(places)):
             yield places.pop(done), done.result()
+
+
+def in_order(results: Iterable[tuple[int, R]]) -> Iterator[R]:
+    """`Workers.results` in the order of their values, each as soon as it and those before it
+    exist.
+    """
+    waiting: dict[int, R] = {}
+    place = 0
+    for done, result in results:
+        waiting[done] = result
+        while place in waiting:
+            yield waiting.pop(place)
+            place += 1
 
 
 @contextmanager
