@@ -43,7 +43,7 @@ from pgle.run.alternatives import (
     text_of,
 )
 from pgle.run.capture.captured import ComparedValues
-from pgle.run.compiler.compile import Compiler, OnPhase, compiler_with_cache
+from pgle.run.compiler.compile import OnPhase, compiler_with_cache
 from pgle.run.directory.directory import RunDirectory, claim
 from pgle.run.inputs.next_command import UNKNOWN
 from pgle.run.kept_trials import Shown, keep_trials
@@ -180,24 +180,27 @@ def advise(
         folder = request.out.resolve() / "alternatives"
         claim(folder)
         maker = StepMaker(variants, request.absolute(), folder)
-        with compiler, _makers(asked, maker, compiler) as makers:
+        steps = StepCompiler(compiler)
+        with compiler, _makers(asked, maker, steps) as makers:
             trials = _Trials(
                 asked=asked,
                 known=known,
                 request=request,
                 maker=maker,
                 makers=makers,
-                compiler=StepCompiler(compiler),
+                compiler=steps,
                 on_attempt=on_attempt,
             )
             return trials.run()
 
 
 @contextmanager
-def _makers(asked: Advise, maker: StepMaker, compiler: Compiler) -> Iterator[Makers]:
+def _makers(
+    asked: Advise, maker: StepMaker, compiler: StepCompiler
+) -> Iterator[Makers]:
     """What makes the steps of alternatives: this process, or other machines."""
     if asked.executor == PROCESSES:
-        yield Here(StepCompiler(compiler))
+        yield Here(compiler)
         return
     seen = Seen(maker.request.files_read, maker.folder)
     with workers(asked.executor, asked.budget, seen) as found:
