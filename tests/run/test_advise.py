@@ -24,7 +24,12 @@ from pgle.run.alternatives import (
     state_of,
 )
 from pgle.run.capture.capture import Devices, capture_modules, compare_values
-from pgle.run.capture.captured import CallSite, choose_module, read_captured
+from pgle.run.capture.captured import (
+    CallSite,
+    ComparedValues,
+    choose_module,
+    read_captured,
+)
 from pgle.xla.targets import load_target
 from pgle.xla.vendors import AMD, NVIDIA
 
@@ -166,6 +171,19 @@ def captured(folder: Path, program: Path, *changes: Alternative) -> str:
     return choose_module(found, "jit_train_step").read_text()
 
 
+def values_of(folder: Path, program: Path, *changes: Alternative) -> ComparedValues:
+    """What some changes do to the values of the step."""
+    return compare_values(
+        [sys.executable, str(program)],
+        folder,
+        target=load_target("a100"),
+        devices=Devices(1),
+        quiet_s=20,
+        step="train_step",
+        alternatives=[change.switch for change in changes],
+    )
+
+
 def test_alternatives_change_the_step_and_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,15 +263,7 @@ def test_attention_written_by_hand_is_fused_and_its_values_are_compared(
     (site,) = read_captured(tmp_path / "after").sites
     assert (site.where, site.now) == ("by_hand.py:7", "by hand")
     assert change.at([site]).edit == "attend(q, k, v, mask=…, scale=0.25)"
-    values = compare_values(
-        [sys.executable, str(program)],
-        tmp_path / "values",
-        target=load_target("a100"),
-        devices=Devices(1),
-        quiet_s=20,
-        step="train_step",
-        alternatives=[change.switch],
-    )
+    values = values_of(tmp_path / "values", program, change)
     assert (values.why, values.seen, values.results) == ("", 1, 1)
     assert 0 < values.difference <= values.tolerance
     assert values.sizes.startswith("4 → 1") or not values.sizes
@@ -335,14 +345,6 @@ def test_a_lookup_and_a_loss_are_changed_and_their_values_compared(
         "model.py:5",
         "model.py:4",
     ]
-    values = compare_values(
-        [sys.executable, str(program)],
-        tmp_path / "values",
-        target=load_target("a100"),
-        devices=Devices(1),
-        quiet_s=20,
-        step="train_step",
-        alternatives=[change.switch for change in changes],
-    )
+    values = values_of(tmp_path / "values", program, *changes)
     assert (values.why, values.seen) == ("", 3)
     assert 0 < values.difference <= values.tolerance

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,21 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pgle.run.hook import HOOK_SITE
+pytestmark = pytest.mark.usefixtures("hook_here")
 
 B, S, N, D = 2, 12, 3, 8
 Attend = Callable[[Any, Any, Any], Any]
 ATTEND = partial(jax.nn.dot_product_attention, implementation="xla")
-QUICK = "jax_disable_most_optimizations"  # the programs are compiled to run once
 CAUSAL = np.tri(S, dtype=bool)
-
-
-@pytest.fixture(autouse=True)
-def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(sys, "path", [*sys.path, str(HOOK_SITE)])
-    jax.config.update(QUICK, True)
-    yield
-    jax.config.update(QUICK, False)
 
 
 def replaced(function: Callable[..., Any], *args: Any) -> tuple[int, Any]:

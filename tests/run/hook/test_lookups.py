@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,19 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pgle.run.hook import HOOK_SITE
+pytestmark = pytest.mark.usefixtures("hook_here")
 
 ROWS, WIDTH, TOKENS = 20, 6, (3, 7)
-QUICK = "jax_disable_most_optimizations"  # the programs are compiled to run once
 Loss = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(sys, "path", [*sys.path, str(HOOK_SITE)])
-    jax.config.update(QUICK, True)
-    yield
-    jax.config.update(QUICK, False)
 
 
 def changed(loss: Loss, how: str, argnums: Any = None) -> tuple[Loss, list[Any]]:

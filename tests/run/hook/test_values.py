@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -12,20 +10,16 @@ import jax.numpy as jnp
 import pytest
 
 from pgle.run.capture.captured import ComparedValues
-from pgle.run.hook import HOOK_SITE
 
-QUICK = "jax_disable_most_optimizations"  # the programs are compiled to run once
+pytestmark = pytest.mark.usefixtures("hook_here")
+
 LAYERS, BATCH, WIDTH = 3, 32, 24
 
 
 @pytest.fixture(autouse=True)
-def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(sys, "path", [*sys.path, str(HOOK_SITE)])
+def own_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("grad", "value_and_grad"):
         monkeypatch.setattr(jax, name, getattr(jax, name))
-    jax.config.update(QUICK, True)
-    yield
-    jax.config.update(QUICK, False)
 
 
 def arguments(shapes: Any, dtype: Any) -> list[Any]:
