@@ -94,7 +94,7 @@ OF_RECORDING = frozenset(("other-work", "untimed-records", "window"))
 
 
 BY_LEVER = frozenset((OpportunityKind.REMAT,))
-"""What a lever prices from HLO, with what its edit costs; without HLO the finding stands alone."""
+"""What a lever prices from HLO, with the cost of its edit. Without HLO the finding counts."""
 
 
 def account_of_trace(
@@ -153,7 +153,7 @@ def _unread(step: MeasuredStep) -> UnreadWork | None:
 
 
 def _bounds(step: MeasuredStep, contention: ContentionLoss | None) -> StepBounds:
-    """What the step could come to; contention is known where its HLO is."""
+    """What the step could take at best. Contention is known only if its HLO is."""
     best_us = step.step_us
     if step.overlap is not None:
         best_us = best_order_us(

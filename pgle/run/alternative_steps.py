@@ -1,5 +1,5 @@
-"""The step of one alternative: captured, compiled twice, priced. Made here, or by the workers of a
-cluster.
+"""The step of one alternative is captured, compiled twice and priced. This process does that, or
+the workers of a cluster.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Made:
-    """What became of it."""
+    """What making an alternative has led to."""
 
     changes: tuple[Alternative, ...]  # at the places where they were found
     module: Path | None = None  # None: nothing was captured
@@ -148,8 +148,11 @@ class StepMaker:
         return self._controlled(session, name, own, first)
 
     def with_base(self, compiler: StepCompiler) -> tuple[StepMaker, Tried, str]:
-        """The same with the step of the program as it is and the costs of its profile; that step;
-        and what of the profile was carried over, empty if nothing.
+        """Make the step of the program as it is.
+
+        Returns:
+            A maker with that step and the costs of its profile, the step, and what of the profile
+            was carried over (empty if nothing).
         """
         request = self.request
         session = compiler.session(self, request.module, NOW)

@@ -274,8 +274,9 @@ def step_rows(
 
 
 def _metrics(points: Iterable[Point], source: str) -> _Metrics:
-    """The metrics of the one run, without those of the whole run: a rate or a time that is
-    recorded once, while others are recorded more often.
+    """The metrics of the one run, without those that are means of the whole run.
+
+    Such a metric is a rate or a time that is recorded once, while others are recorded more often.
     """
     by_metric: dict[str, list[Point]] = {}
     runs: dict[str, None] = {}

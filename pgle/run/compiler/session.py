@@ -116,8 +116,8 @@ class Session:
     """Schedules of one module; `schedule` may be called from several threads.
 
     Flags that only the scheduler reads share a program. Each other set of flags makes a program of
-    its own, which goes through the states of `trust.py`: `_prepare` takes it from its first state
-    to one that can make schedules, `_check` from `CHECKING` to its last state.
+    its own, which goes through the states of `trust.py`. `_prepare` takes it from its first state
+    to one that can make schedules, and `_check` from `CHECKING` to its last state.
     """
 
     compiler: Compiler  # that compiles

@@ -85,6 +85,6 @@ class Trust:
             write_files({self._path: ""}, force=True)
 
     def lose(self) -> None:
-        """Make later sessions check again; this one goes on as it is."""
+        """Make later sessions check again. This session does not change."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
