@@ -101,7 +101,7 @@ def run(program: Program, out: Path, budget: int) -> dict[str, Any]:
     return {
         "program": program.name, "jaxlib": found.jaxlib, "verdict": found.verdict,
         "baseline_us": found.baseline.trial.step_us, "pgle_us": pgle.step_us, "tuned_us": tuned.step_us,
-        "ceiling_us": found.pgle.prediction.ceiling_us, "mean": held.mean, "won": held.won, "of": held.of,
+        "ceiling_us": found.pgle.prediction.shortest_us, "mean": held.mean, "won": held.won, "of": held.of,
         "fresh": [_fresh(found, seed, spread) for seed, spread in FRESH] if found.proof else [],
         "whole": found.proof.change if found.proof else None, "used": found.proof.used if found.proof else None,
         "refused": found.refused, "flags": dict(tuned.flags), "temp_bytes": tuned.temp_bytes,

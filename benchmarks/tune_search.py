@@ -124,9 +124,9 @@ def compare(
                 return known[key]
 
             found = bench.axes()
-            ceiling = pgle.prediction.ceiling_us
+            shortest_us = pgle.prediction.shortest_us
             ours = search(
-                pgle.trial, ceiling, found, lambda settings: [attempt(flags) for flags, _ in settings],
+                pgle.trial, shortest_us, found, lambda settings: [attempt(flags) for flags, _ in settings],
                 budget=budget,
             )  # fmt: skip
             runs = {"pgle tune": [gains(ours, pgle.trial, budget)]}

@@ -57,14 +57,14 @@ def bounds_of(
     )
 
 
-def best_order_us(step_us: float, hideable_us: float, ceiling_us: float) -> float:
+def best_order_us(step_us: float, hideable_us: float, shortest_us: float) -> float:
     """The shortest step that any order of the instructions makes.
 
     Args:
         hideable_us: what independent compute could hide, of all exposed collectives.
-        ceiling_us: what no schedule of these instructions undercuts (`schedule.bounds`).
+        shortest_us: what no schedule of these instructions undercuts (`schedule.bounds`).
     """
-    return min(max(ceiling_us, step_us - hideable_us), step_us)
+    return min(max(shortest_us, step_us - hideable_us), step_us)
 
 
 def loss_by(found: Contention, us: float) -> ContentionLoss | None:

@@ -87,7 +87,7 @@ def account_of_schedule(
     best_us = best_order_us(
         prediction.step_us,
         hideable_us=sum(item.hideable_us for item in placed.values()),
-        ceiling_us=prediction.ceiling_us,
+        shortest_us=prediction.shortest_us,
     )
     bounds = bounds_of(
         parts,

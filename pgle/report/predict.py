@@ -368,7 +368,7 @@ def _predicted_step(prediction: Prediction) -> PredictedStep:
         contended_us=prediction.contended_us,
         contention={"product": contention.product, "other": contention.other},
         skew_us=prediction.skew_us,
-        ceiling_us=prediction.ceiling_us,
+        ceiling_us=prediction.shortest_us,
         breakdown=prediction.timeline.breakdown,
         collectives=tuple(map(_predicted_collective, exposures)),
     )

@@ -307,9 +307,9 @@ def folder_of(result: Rehearsal) -> Path:
     return result.baseline.compiled.after_optimizations.parent.parent
 
 
-def ceiling_us(result: Rehearsal) -> float:
+def shortest_us(result: Rehearsal) -> float:
     """The lowest bound that any of the schedules gives."""
-    return min(side.prediction.ceiling_us for _, side in _sides(result))
+    return min(side.prediction.shortest_us for _, side in _sides(result))
 
 
 @dataclass(frozen=True, slots=True)
@@ -528,7 +528,7 @@ def _rehearsed_moves(result: Rehearsal) -> RehearsedMoves:
         side = moved if move.moved else stayed
         side.append(MoveDocument(move.name, before, after))
     return RehearsedMoves(
-        ceiling_us=ceiling_us(result),
+        ceiling_us=shortest_us(result),
         groups=groups(result.moves),
         moved=tuple(moved),
         stayed=tuple(stayed),

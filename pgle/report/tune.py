@@ -566,7 +566,7 @@ def _head_document(found: Tuning) -> TuneHead:
         baseline=found.baseline.trial.step_us,
         pgle=pgle.trial.step_us,
         tuned=tuned.step_us,
-        ceiling=pgle.prediction.ceiling_us,
+        ceiling=pgle.prediction.shortest_us,
     )
     return TuneHead(
         verdict=found.verdict,

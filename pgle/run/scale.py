@@ -701,7 +701,7 @@ def _priced(
         exposed_us=parts.exposed_communication_us,
         copy_us=parts.exposed_copy_us,
         idle_us=parts.idle_us,
-        ceiling_us=prediction.ceiling_us,
+        ceiling_us=prediction.shortest_us,
         by_collective=exposed,
         operations=operations,
         costs_are=costs_are,

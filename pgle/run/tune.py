@@ -681,8 +681,8 @@ class _Search:
     def run(self, budget: int) -> Proven | None:
         """Search, then prove the best; where the proof does not stand, the next best."""
         bench, pgle = self.bench, self.bench.pgle.trial
-        ceiling_us = bench.pgle.prediction.ceiling_us
-        search(pgle, ceiling_us, bench.axes(), self.attempt, budget=budget)
+        shortest_us = bench.pgle.prediction.shortest_us
+        search(pgle, shortest_us, bench.axes(), self.attempt, budget=budget)
         left = [trial for trial in self.trials if self._is_better(trial)]
         for _ in range(PROOFS):
             trial = best(pgle, left)

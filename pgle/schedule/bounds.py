@@ -58,7 +58,7 @@ def latency_decides(
     return ""
 
 
-def ceiling(
+def shortest_step_us(
     module: Module,
     program: Program,
     launch: LaunchGaps = DEFAULT,

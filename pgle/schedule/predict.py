@@ -41,9 +41,9 @@ from pgle.costs.profile.value import Cost, Origin, Profile, effective_costs
 from pgle.errors import UserError, many
 from pgle.next import VERIFY
 from pgle.schedule.bounds import (
-    ceiling,
     gpu_least_us,
     latency_decides,
+    shortest_step_us,
     too_short,
 )
 from pgle.schedule.simulate import (
@@ -141,7 +141,7 @@ class Prediction:
     """A scheduled module on a model of the device."""
 
     timeline: Timeline  # one step
-    ceiling_us: float  # lower bound of any schedule of the same instructions
+    shortest_us: float  # lower bound of any schedule of the same instructions
     program: (
         Program  # what the runtime does, each op with the cost that the timeline takes
     )
@@ -350,12 +350,12 @@ def predict(
     )
     data = map(likely_us, by_data)
     network = map(likely_us, _on_networks(module, likely, hardware))
-    ceiling_us = ceiling(
+    shortest_us = shortest_step_us(
         module, likely, launch, timeline.breakdown, slower=min(factors)
     )
     return Prediction(
         timeline=timeline,
-        ceiling_us=ceiling_us,
+        shortest_us=shortest_us,
         program=likely,
         costs_are=_costs_are(share),
         estimated_share=share,

@@ -327,7 +327,9 @@ def by_exposure(found: Iterable[Axis], exposed: Mapping[str, float]) -> list[Axi
 # less than half a per cent is not worth a re-profile: it is what a job's own noise hides
 LEAST_SAVED = 0.005
 WON_SHARE = 0.9
-NEAR_CEILING = 0.01  # within so much of the ceiling there is nothing left to look for
+NEAR_SHORTEST = (
+    0.01  # within so much of the shortest step there is nothing left to look for
+)
 PROGRESS = 0.001
 SAME = 2  # compilations, in budgets, after which the search ends though most changed nothing
 
@@ -438,11 +440,11 @@ def best(current: Trial, trials: Sequence[Trial]) -> Trial:
 
 
 def nothing_to_gain(pgle: Prediction) -> bool:
-    """Whether nothing can be gained: at the ceiling, or next to nothing is exposed."""
+    """Whether nothing can be gained: at the shortest step, or next to nothing is exposed."""
     step = max(pgle.step_us, 1e-9)
     breakdown = pgle.timeline.breakdown
     exposed = (breakdown.exposed_communication_us + breakdown.exposed_copy_us) / step
-    return exposed < LEAST_SAVED or 1 - pgle.ceiling_us / step < NEAR_CEILING
+    return exposed < LEAST_SAVED or 1 - pgle.shortest_us / step < NEAR_SHORTEST
 
 
 Setting = tuple[Flags, str]
@@ -451,7 +453,7 @@ Setting = tuple[Flags, str]
 
 def search(
     pgle: Trial,
-    ceiling_us: float,
+    shortest_us: float,
     found: Sequence[Axis],
     attempt: Callable[[Sequence[Setting]], Sequence[Trial]],
     *,
@@ -461,7 +463,7 @@ def search(
 
     Args:
         pgle: the user's own flags with the profile.
-        ceiling_us: of its program.
+        shortest_us: lower bound of the step of any schedule of its program.
         found: the axes.
         attempt: compiles and simulates, at once where there are several.
         budget: trials at most; flags that leave the program and its scheduling as they were are
@@ -523,7 +525,7 @@ def search(
                         on_top(axis, [{axis.number: str(value)}], current), axis.number
                     )
                     break
-            if left() <= 0 or _is_at_ceiling(current, ceiling_us):
+            if left() <= 0 or _is_at_shortest(current, shortest_us):
                 return trials
         if current.mean_us > before.mean_us * (1 - PROGRESS):
             break
@@ -543,13 +545,13 @@ def without_one(accepted: Trial) -> dict[str, Setting]:
     }
 
 
-def _is_at_ceiling(trial: Trial, ceiling_us: float) -> bool:
-    """Whether nothing is left to hide. A step below the ceiling is of another program, whose
-    ceiling is not known.
+def _is_at_shortest(trial: Trial, shortest_us: float) -> bool:
+    """Whether nothing is left to hide. A shorter step than the shortest is of another
+    program, whose shortest is not known.
     """
     step_us = trial.step_us or 0.0
     return (
-        ceiling_us <= step_us <= ceiling_us * (1 + NEAR_CEILING)
+        shortest_us <= step_us <= shortest_us * (1 + NEAR_SHORTEST)
         or trial.exposed_us < LEAST_SAVED * step_us
     )
 

@@ -27,7 +27,7 @@ def tuning(
 ) -> Any:
     trial = Trial(flags, "a", after[0], worlds_us=after)
     judged = judge(after, BEFORE)
-    prediction = SimpleNamespace(step_us=100.0, ceiling_us=90.0)
+    prediction = SimpleNamespace(step_us=100.0, shortest_us=90.0)
     return SimpleNamespace(
         verdict="better", proof=SimpleNamespace(judged=judged, saved=gain_of(judged), used=used),
         pgle=SimpleNamespace(prediction=prediction),

@@ -165,7 +165,7 @@ def test_a_gain_with_assumed_contention_has_its_range() -> None:
 @pytest.mark.parametrize("order", ["start done gemm", "start gemm done"])
 def test_perfect_overlap_saves_no_more_than_what_is_exposed(order: str) -> None:
     found = predict(step(order), COSTS, "h100")
-    assert found.ceiling_us >= found.step_us - found.exposed_us - 1e-6
+    assert found.shortest_us >= found.step_us - found.exposed_us - 1e-6
 
 
 def test_perfect_overlap_has_the_contention_of_the_kernels_that_it_slows_least() -> (
@@ -174,7 +174,7 @@ def test_perfect_overlap_has_the_contention_of_the_kernels_that_it_slows_least()
     found = predict(
         step("start done gemm"), measured(0.0), "h100"
     )  # 400 µs exposed; a product takes twice as long
-    assert found.step_us - found.ceiling_us == pytest.approx(400 / 2)
+    assert found.step_us - found.shortest_us == pytest.approx(400 / 2)
 
 
 def test_a_step_without_collectives_has_nothing_to_save() -> None:
@@ -188,7 +188,7 @@ def test_a_step_without_collectives_has_nothing_to_save() -> None:
     found = predict(
         module, Profile(tuple(Cost(f"k{n}", 2.0) for n in range(20))), "h100"
     )
-    assert found.ceiling_us == pytest.approx(found.step_us)
+    assert found.shortest_us == pytest.approx(found.step_us)
 
 
 def test_a_gain_of_idle_time_is_known() -> None:

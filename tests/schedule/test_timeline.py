@@ -1,4 +1,4 @@
-"""What is read off a timeline: the identity of its parts, the ceiling."""
+"""What is read off a timeline: the identity of its parts, the shortest step."""
 
 import pytest
 from hypothesis import given
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pgle.costs.measure.contention import LaunchGaps
 from pgle.costs.profile.value import Cost
-from pgle.schedule.bounds import ceiling
+from pgle.schedule.bounds import shortest_step_us
 from pgle.schedule.predict import read_program
 from pgle.schedule.simulate import Timeline, breakdown, run_program
 from pgle.trace.intervals import union
@@ -136,15 +136,17 @@ def test_folding_loops_changes_no_sum(
 
 
 @given(schedules())
-def test_no_schedule_beats_the_ceiling(
+def test_no_schedule_beats_the_shortest_step(
     case: tuple[Module, dict[str, Cost], LaunchGaps],
 ) -> None:
     module, costs, launch = case
-    bound = ceiling(module, read_program(module, costs, TABLE["h100-sxm"]), launch)
+    bound = shortest_step_us(
+        module, read_program(module, costs, TABLE["h100-sxm"]), launch
+    )
     assert bound <= run(case).step_us + 1e-6
 
 
-def test_the_ceiling_of_independent_work_is_the_busier_stream() -> None:
+def test_the_shortest_step_of_independent_work_is_the_busier_stream() -> None:
     names = (
         ("s", "all-gather-start", ()),
         ("d", "all-gather-done", ("s",)),
@@ -161,7 +163,7 @@ def test_the_ceiling_of_independent_work_is_the_busier_stream() -> None:
     costs = {
         name: Cost(name, cost) for name, cost in (("s", 9.0), ("a", 4.0), ("b", 3.0))
     }
-    bound = ceiling(
+    bound = shortest_step_us(
         module,
         read_program(module, costs, TABLE["h100-sxm"]),
         LaunchGaps(0.0, 0.0, 0.0),
@@ -169,7 +171,7 @@ def test_the_ceiling_of_independent_work_is_the_busier_stream() -> None:
     assert bound == 9.0
 
 
-def test_of_branches_the_ceiling_takes_the_longest() -> None:
+def test_of_branches_the_shortest_step_takes_the_longest() -> None:
     fork = Instruction("c", "conditional", ARRAY, "e", called=("p", "q"))
     bodies = {
         name: Computation(
@@ -182,7 +184,7 @@ def test_of_branches_the_ceiling_takes_the_longest() -> None:
     )
     costs = {name: Cost(name, cost) for name, cost in (("px", 2.0), ("qx", 6.0))}
     assert (
-        ceiling(
+        shortest_step_us(
             module,
             read_program(module, costs, TABLE["h100-sxm"]),
             LaunchGaps(0.0, 0.0, 0.0),
@@ -191,7 +193,7 @@ def test_of_branches_the_ceiling_takes_the_longest() -> None:
     )
 
 
-def test_the_ceiling_knows_that_a_gather_comes_before_its_use() -> None:
+def test_the_shortest_step_knows_that_a_gather_comes_before_its_use() -> None:
     names = (
         ("s", "all-gather-start", ()),
         ("d", "all-gather-done", ("s",)),
@@ -204,7 +206,7 @@ def test_the_ceiling_knows_that_a_gather_comes_before_its_use() -> None:
     module = Module(
         "m", 1, "", "e", {"e": Computation("e", entry, "a")}, True, num_partitions=2
     )
-    bound = ceiling(
+    bound = shortest_step_us(
         module,
         read_program(
             module, {"s": Cost("s", 9.0), "a": Cost("a", 4.0)}, TABLE["h100-sxm"]

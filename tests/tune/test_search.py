@@ -110,9 +110,9 @@ def test_no_setting_is_tried_twice_and_the_budget_holds() -> None:
     assert len(seen) == len(set(seen)) == 5
 
 
-@pytest.mark.parametrize(("ceiling_us", "goes_on"), [(1299.0, False), (2000.0, True)])
-def test_the_search_ends_at_the_ceiling_and_not_below_it(
-    ceiling_us: float, goes_on: bool
+@pytest.mark.parametrize(("shortest_us", "goes_on"), [(1299.0, False), (2000.0, True)])
+def test_the_search_ends_at_the_shortest_step_and_not_below_it(
+    shortest_us: float, goes_on: bool
 ) -> None:
     seen: list[Flags] = []
 
@@ -123,7 +123,7 @@ def test_the_search_ends_at_the_ceiling_and_not_below_it(
         ]  # each takes 1300 µs as costs stand
 
     two = [Axis(name, "", ({name: "on"},)) for name in "ab"]
-    search(PGLE, ceiling_us, two, attempt, budget=20)
+    search(PGLE, shortest_us, two, attempt, budget=20)
     assert any("b" in flags for flags in seen) == goes_on
 
 
@@ -190,7 +190,7 @@ def test_a_lower_bound_is_never_accepted() -> None:
     assert not holds_up(after, replace(PGLE, lower_bound=True))
 
 
-def test_a_step_at_its_ceiling_has_nothing_to_gain() -> None:
+def test_a_shortest_step_has_nothing_to_gain() -> None:
     assert nothing_to_gain(step(0.0))
     assert not nothing_to_gain(step(300.0))
 
