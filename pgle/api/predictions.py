@@ -130,11 +130,11 @@ def tune(request: Tune) -> Answer[Tuning]:
     """Find the XLA flags that, with the profile, make a step fastest, as `pgle tune`."""
     from pgle.report import tune as report
     from pgle.report.schedules import write_page
-    from pgle.run.rehearse_program import launch, prepared
+    from pgle.run.rehearse_program import launch_of_program, prepared
     from pgle.run.tune import NAME, tune
 
     budget = request.budget
-    with prepared(request, question=NAME) as (known, given):
+    with prepared(request, question=NAME) as (command, given):
         with report.searching(budget) as (on_trial, on_phase):
             found = tune(
                 given,
@@ -143,7 +143,7 @@ def tune(request: Tune) -> Answer[Tuning]:
                 on_trial=on_trial,
                 on_phase=on_phase,
             )
-        found = replace(found, launch=launch(known))
+        found = replace(found, launch=launch_of_program(command))
         out = given.out
         path = write_page(out, report.tune_page(found, out), force=True)
     page = report.tune_page(found, out, path)

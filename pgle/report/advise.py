@@ -283,7 +283,7 @@ def _actions(found: Advised) -> tuple[Advice, ...]:
         saves = None if item is None else _saving(item)
         is_known = item is not None and item.are_values_compared
         if change.kind == Kind.FLAGS:
-            saves = _saving_by(found.best.judged)
+            saves = _saving_by(found.best.deciding_gain)
             is_known = True
         listed.append(Advice(title, saves, "" if is_known else NOT_COMPARED))
     return tuple(listed)

@@ -248,7 +248,9 @@ def _use(result: Rehearsal) -> tuple[Prose | Table, ...]:
     """Whether XLA took the profile, with its line, and what LHS expected."""
     rows: list[tuple[Value, ...]] = []
     for label, side in _sides(result):
-        took: Value = "cached" if side.compiled.kept else side.compiled.compile_s * 1e6
+        took: Value = (
+            "cached" if side.compiled.is_cached else side.compiled.compile_s * 1e6
+        )
         believed_us = side.believed_exposed_us
         rows.append((label, "" if believed_us is None else believed_us, took))
     heads = (
@@ -511,7 +513,7 @@ def _side_compilation(side: CompiledSide) -> SideCompilation:
         believed=compiled.believed,
         fingerprint=compiled.fingerprint,
         compile_s=compiled.compile_s,
-        kept=compiled.kept,
+        kept=compiled.is_cached,
         schedule=compiled.schedule,
         log=compiled.log,
         memory_bytes=compiled.memory,

@@ -55,8 +55,8 @@ from pgle.run.rehearse_program import (
     RehearseRequest,
     Understood,
     gib,
-    launch,
-    measure,
+    launch_of_program,
+    measure_line,
     prepared,
     understood,
 )
@@ -99,8 +99,8 @@ class Attempt:
     )
 
     @property
-    def judged(self) -> Controlled:
-        """What the verdict is on."""
+    def deciding_gain(self) -> Controlled:
+        """What the verdict is on: of flags what they add; else what is gained over the program."""
         return self.added or self.gained or Controlled(Gain(0.0, 0.0, 0.0, 0.0))
 
     @property
@@ -169,10 +169,10 @@ def advise(
         remedy = "give the words of the program, or leave out the executor"
         what = "a function of this process cannot be tried on other machines"
         raise UserError(what, where="--executor", remedy=remedy)
-    with prepared(_as_program(asked)) as (known, request):
-        variants = variants_of(asked, known, request)
+    with prepared(_as_program(asked)) as (command, request):
+        variants = variants_of(asked, command, request)
         if asked.function is not None:  # traced as its variants are
-            module, _ = variants.made((), request.out / NOW)
+            module, _ = variants.make_module((), request.out / NOW)
             request = replace(request, module=module)
         compiler = compiler_with_cache(
             request.python, cached=request.asked.cached, on_phase=on_phase
@@ -184,7 +184,7 @@ def advise(
         with compiler, _makers(asked, maker, steps) as makers:
             trials = _Trials(
                 asked=asked,
-                known=known,
+                command=command,
                 request=request,
                 maker=maker,
                 makers=makers,
@@ -219,12 +219,12 @@ def _as_program(asked: Advise) -> Rehearse:
     given = Rehearse(words, **options)
     if len(words) != 1 or not RunDirectory(Path(words[0])).is_recorded:
         return given
-    known = understood(given)
-    program = launch(known).words
+    command = understood(given)
+    program = launch_of_program(command).words
     if program == UNKNOWN:
         remedy = "give the program: -- python train.py"
         raise UserError("does not say its program", where=words[0], remedy=remedy)
-    return attrs.evolve(known.asked, step=program)
+    return attrs.evolve(command.asked, step=program)
 
 
 @dataclass(eq=False)
@@ -232,7 +232,7 @@ class _Trials:
     """The trials of one program."""
 
     asked: Advise
-    known: Understood
+    command: Understood
     request: RehearseRequest
     maker: StepMaker
     makers: Makers
@@ -242,28 +242,31 @@ class _Trials:
     unchanged: int = 0
     # by the digest of its step's module
     programs: dict[str, Attempt] = field(default_factory=dict)
+    # the step of the program as it is, and the digest of its module; `_make_base` sets both
+    base: Tried = field(init=False)
+    program: str = field(init=False)
 
     def run(self) -> Advised:
         """Try each alternative, then combinations of the better ones, then flags."""
         request = self.request
         variants = self.maker.variants
-        carried = self._base()
+        carried = self._make_base()
         is_written_as = Written(
             variants.sites(),
             request.module,
             text_of(request.module),
-            words=self.known.asked.words,
+            words=self.command.asked.words,
             vary=self.asked.vary,
             vendor=request.target.vendor,
             is_too_large=self._is_too_large(self.base),
         )
         every = self._possible(is_written_as)
         wanted = every[: self.asked.budget]
-        interrupted = self._is_ended(wanted)
+        interrupted = self._try_all(wanted)
         base = self.base
-        proves = proof(self.known, variants, best_of(self.attempts))
+        proves = proof(self.command, variants, best_of(self.attempts))
         memory = memory_warning(base.compiled, request.allocator_bytes, request.target)
-        said = (*self.known.doubts, *request.warnings, carried, memory)
+        said = (*self.command.doubts, *request.warnings, carried, memory)
         account = account_of_schedule(
             base.compiled.scheduled, base.prediction, request.hardware
         )
@@ -284,8 +287,10 @@ class _Trials:
             warnings=tuple(filter(None, said)),
         )
 
-    def _base(self) -> str:
-        """Make the step of the program as it is; what of its profile was carried over, if any."""
+    def _make_base(self) -> str:
+        """Make the step of the program as it is, `base`. Return a note on what of its profile was
+        carried over; empty if nothing was.
+        """
         self.maker, self.base, carried = self.maker.with_base(self.compiler)
         self.program = digest_of(self.maker.request.module)
         return carried
@@ -295,8 +300,10 @@ class _Trials:
         alone = [item for item in self.attempts if len(item.changes) == 1]
         return self.unchanged + sum(not flags_of(item.changes) for item in alone)
 
-    def _is_ended(self, wanted: Sequence[Alternative]) -> bool:
-        """Try alternatives; whether Ctrl-C or a signal such as SIGTERM has ended that."""
+    def _try_all(self, wanted: Sequence[Alternative]) -> bool:
+        """Try alternatives, combinations and flags. Return whether Ctrl-C or a signal such as
+        SIGTERM has ended that early.
+        """
         try:
             self._try_each(wanted)
             self._combine()
@@ -325,7 +332,7 @@ class _Trials:
 
     def _made(self, wanted: Sequence[Wanted]) -> Iterator[Made]:
         """The steps that are wanted, in their order."""
-        made = self.makers.made(self.maker, wanted, {self.program, *self.programs})
+        made = self.makers.make_all(self.maker, wanted, {self.program, *self.programs})
         for number, one in enumerate(wanted):
             self.on_attempt(one.changes[-1].name, number, len(wanted))
             yield next(made)
@@ -396,7 +403,9 @@ class _Trials:
             before = best.tried
             found = replace(found, added=made.tried.gain_over(before))
             by_estimates = made.tried.estimated_gain(before)
-        verdict, why = self._judged(made.tried, found.judged, before, by_estimates)
+        verdict, why = self._judged(
+            made.tried, found.deciding_gain, before, by_estimates
+        )
         found = replace(found, verdict=verdict, why=why)
         if best is not None:
             found = replace(found, values=best.values)
@@ -544,18 +553,18 @@ def _rank(item: Attempt) -> tuple[bool, bool, float]:
     return item.gained is None, is_idle, -item.least
 
 
-def proof(known: Understood, variants: Variants, best: Attempt | None) -> Next | None:
+def proof(command: Understood, variants: Variants, best: Attempt | None) -> Next | None:
     """The command that measures a program, with the words that the best attempt changes; None: it
     is no program.
     """
-    if not known.is_program:
+    if not command.is_program:
         return None
     changes = () if best is None else best.changes
     in_words = any(change.kind in OF_COMMAND for change in changes)
     if in_words and isinstance(variants, ProgramVariants):
-        asked = attrs.evolve(known.asked, step=variants.words(changes))
-        known = replace(known, asked=asked)
-    return measure(known)
+        asked = attrs.evolve(command.asked, step=variants.words(changes))
+        command = replace(command, asked=asked)
+    return measure_line(command)
 
 
 def best_of(attempts: Sequence[Attempt]) -> Attempt | None:

@@ -108,7 +108,7 @@ class StepMaker:
     base: Tried | None = None  # the program as it is; None: that is still to be made
     costs: MeasuredCosts | None = None  # None: all costs are estimates
 
-    def made(
+    def make_step(
         self, wanted: Wanted, known: Collection[str], compiler: StepCompiler
     ) -> Made:
         """Capture and compile one; a program of which the digest is known is not compiled."""
@@ -129,7 +129,7 @@ class StepMaker:
             return Made(wanted.changes, wanted.module, digest)
         place = self.folder / wanted.name
         shutil.rmtree(place, ignore_errors=True)  # of a worker that was lost
-        module, sites = self.variants.made(wanted.changes, place / "captured")
+        module, sites = self.variants.make_module(wanted.changes, place / "captured")
         changes = tuple(change.at(sites) for change in wanted.changes)
         if any(change.where == BY_HAND for change in changes):
             return Made(changes)
@@ -237,7 +237,7 @@ class StepCompiler:
 class Makers(Protocol):
     """What makes many steps."""
 
-    def made(
+    def make_all(
         self, maker: StepMaker, wanted: Sequence[Wanted], known: Collection[str]
     ) -> Iterator[Made]:
         """The steps in their order, each as soon as it and those before are there."""
@@ -256,13 +256,13 @@ class Here:
 
     compiler: StepCompiler
 
-    def made(
+    def make_all(
         self, maker: StepMaker, wanted: Sequence[Wanted], known: Collection[str]
     ) -> Iterator[Made]:
         """As of `Makers`; a program is compiled once."""
         seen = set(known)
         for one in wanted:
-            found = maker.made(one, seen, self.compiler)
+            found = maker.make_step(one, seen, self.compiler)
             if found.tried is not None:
                 seen.add(found.program)
             yield found
@@ -280,7 +280,7 @@ class Elsewhere:
 
     workers: Workers
 
-    def made(
+    def make_all(
         self, maker: StepMaker, wanted: Sequence[Wanted], known: Collection[str]
     ) -> Iterator[Made]:
         """As of `Makers`."""
@@ -297,9 +297,9 @@ class Elsewhere:
 
 
 def made_elsewhere(maker: StepMaker, known: frozenset[str], wanted: Wanted) -> Made:
-    """`StepMaker.made` in a worker, whose compiler is kept for the next step of the program."""
+    """`StepMaker.make_step` in a worker, which keeps its compiler for the program's next step."""
     compiler = kept_for(maker.request, _compiler_of)
-    found = maker.made(wanted, known, StepCompiler(compiler))
+    found = maker.make_step(wanted, known, StepCompiler(compiler))
     jaxlib = "" if maker.base is None else maker.base.compiled.jaxlib
     if found.tried is not None:
         check_jaxlib(maker.request.python, found.tried.compiled.jaxlib, jaxlib)

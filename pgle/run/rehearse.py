@@ -48,8 +48,8 @@ from pgle.run.rehearse_program import (
     RehearseRequest,
     advise_line,
     gib,
-    launch,
-    measure,
+    launch_of_program,
+    measure_line,
     near_limit,
     prepared,
     tune_line,
@@ -287,17 +287,17 @@ class Rehearsal:
 
 def rehearse(asked: Rehearse, on_phase: OnPhase = lambda phase: None) -> Rehearsal:
     """Capture the modules if the words start a program, then rehearse."""
-    with prepared(asked) as (known, request):
+    with prepared(asked) as (command, request):
         is_inside = request.module.is_relative_to(request.out)
         request = replace(
             request, out=request.out / "rehearsal" if is_inside else request.out
         )
-        run = launch(known).run
+        run = launch_of_program(command).run
         return replace(
             rehearsed(request, on_phase),
-            tune=tune_line(known),
-            measure=measure(known),
-            advise=advise_line(known),
+            tune=tune_line(command),
+            measure=measure_line(command),
+            advise=advise_line(command),
             trials=kept_trials(request),
             timed=timed_steps(run),
         )
@@ -336,7 +336,7 @@ def rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
         if (
             guess is None
             and whole.result().schedule is not None
-            and not whole.result().kept
+            and not whole.result().is_cached
         ):
             guess = _estimated(request.out, whole.result(), hardware)
         estimates = None if guess is None else guess.read_bytes()

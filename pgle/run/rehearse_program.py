@@ -285,7 +285,7 @@ def _ran(stage: StageRecord) -> CapturedProgram:
     )
 
 
-def launch(command: Understood) -> ProgramLaunch:
+def launch_of_program(command: Understood) -> ProgramLaunch:
     """How pgle runs the program of a command line: as in its run directory, else as it was
     named.
     """
@@ -300,11 +300,11 @@ def launch(command: Understood) -> ProgramLaunch:
     return ProgramLaunch(words, tuple(options)).with_flags(asked.flags)
 
 
-def measure(command: Understood) -> Next:
+def measure_line(command: Understood) -> Next:
     """The command line that measures the program of a rehearsal: the next stage of its run
     directory, else all.
     """
-    how = launch(command)
+    how = launch_of_program(command)
     profile = command.asked.profile
     if how.run is not None:
         there = how.run.path.with_name(f"{how.run.path.name}-flags")

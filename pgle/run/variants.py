@@ -65,7 +65,9 @@ class Variants(Protocol):
         """The calls of the program that have alternatives."""
         ...
 
-    def made(self, changes: Changes, folder: Path) -> tuple[Path, Sequence[CallSite]]:
+    def make_module(
+        self, changes: Changes, folder: Path
+    ) -> tuple[Path, Sequence[CallSite]]:
         """The step's module with some changes, in a new folder, and the calls of that program."""
         ...
 
@@ -83,7 +85,7 @@ def function_name(module: Path) -> str:
 class ProgramVariants:
     """Of the program of a command line."""
 
-    known: Understood
+    command: Understood
     request: RehearseRequest
     template: Sequence[str]  # the command, with placeholders
     # their values, of which the program has the first
@@ -95,7 +97,9 @@ class ProgramVariants:
         """As its first capture noted them."""
         return read_captured(self.request.module.parent).sites
 
-    def made(self, changes: Changes, folder: Path) -> tuple[Path, Sequence[CallSite]]:
+    def make_module(
+        self, changes: Changes, folder: Path
+    ) -> tuple[Path, Sequence[CallSite]]:
         """Run the program on CPU devices until its step is known. Donation alone is written into
         the text of the module, if that is what XLA compiles.
         """
@@ -133,14 +137,14 @@ class ProgramVariants:
     def words(self, changes: Changes) -> Sequence[str]:
         """The command with some changes."""
         varied = dict(_pair(one.value) for one in changes if one.kind == Kind.VARIED)
-        words = with_values(self.template, self.vary, self.known.asked, varied)
+        words = with_values(self.template, self.vary, self.command.asked, varied)
         for setting in settings_of(words, self.request.target.vendor):
             if any(change.value == setting.text for change in changes):
                 words = setting.within(words)
         return words
 
     def _how(self) -> dict[str, Any]:
-        asked = self.known.asked
+        asked = self.command.asked
         return {
             "target": self.request.target,
             "devices": devices_for(None, topology=asked.shape),
@@ -189,9 +193,11 @@ class StepVariants:
     def sites(self) -> Sequence[CallSite]:
         """As tracing it once more notes them."""
         folder = self.request.out / "sites"
-        return self.made((), folder)[1]
+        return self.make_module((), folder)[1]
 
-    def made(self, changes: Changes, folder: Path) -> tuple[Path, Sequence[CallSite]]:
+    def make_module(
+        self, changes: Changes, folder: Path
+    ) -> tuple[Path, Sequence[CallSite]]:
         """Trace and lower the function."""
         folder.mkdir(parents=True)
         record = _Record()
@@ -207,7 +213,9 @@ class StepVariants:
         precision = [one.value for one in changes if one.kind == Kind.PRECISION]
         function = getattr(self.step, "__wrapped__", self.step)
         with _alternatives(record, _switches(changes)) as made:
-            made.values(record.compared, *precision).compare(function, self.args, {})
+            made.comparison(record.compared, *precision).compare(
+                function, self.args, {}
+            )
         return record.found
 
 
@@ -278,7 +286,9 @@ class ModuleVariants:
         """None: a module shows no calls."""
         return ()
 
-    def made(self, changes: Changes, folder: Path) -> tuple[Path, Sequence[CallSite]]:
+    def make_module(
+        self, changes: Changes, folder: Path
+    ) -> tuple[Path, Sequence[CallSite]]:
         """Change the text of the module."""
         return rewritten(self.request.module, changes, folder), ()
 
@@ -287,14 +297,16 @@ class ModuleVariants:
         return ComparedValues(why="the function is not here")
 
 
-def variants_of(asked: Advise, known: Understood, request: RehearseRequest) -> Variants:
+def variants_of(
+    asked: Advise, command: Understood, request: RehearseRequest
+) -> Variants:
     """What makes variants of what was asked for."""
     if asked.function is not None:
         step, args = asked.function
         return StepVariants(step, args, request)
-    if known.is_program:
-        template = asked.words if asked.vary else known.asked.words
-        return ProgramVariants(known, request, template, asked.vary)
+    if command.is_program:
+        template = asked.words if asked.vary else command.asked.words
+        return ProgramVariants(command, request, template, asked.vary)
     if request.module.suffix != ".mlir":
         remedy = "give the program: -- python train.py"
         what = "has no alternatives: it is not StableHLO as text"

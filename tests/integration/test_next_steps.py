@@ -33,8 +33,8 @@ from pgle.run.inputs import next_command
 from pgle.run.rehearse_program import (
     Understood,
     advise_line,
-    launch,
-    measure,
+    launch_of_program,
+    measure_line,
     tune_line,
     understood,
 )
@@ -273,14 +273,14 @@ def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
                 found = SimpleNamespace(
                     gained=SimpleNamespace(answer=answer), account=known, is_measured=False,
                     good=True, costs_are="estimated", tune=tune_line(command),
-                    measure=measure(command), advise=advise_line(command),
+                    measure=measure_line(command), advise=advise_line(command),
                     request=SimpleNamespace(no_step="", failed=False),
                     baseline=SimpleNamespace(prediction=sides[0], compiled=SimpleNamespace(after_optimizations=module)),
                     profiled=SimpleNamespace(prediction=sides[1]), moves=(),
                 )  # fmt: skip
                 yield "\n  ".join(map(str, rehearsal.advice(found)))  # type: ignore[arg-type]
         for proof, costs_are in ((True, ""), (None, "estimated"), (None, "measured")):
-            found = SimpleNamespace(proof=proof, launch=launch(command), costs_are=costs_are, verdict="no-room",
+            found = SimpleNamespace(proof=proof, launch=launch_of_program(command), costs_are=costs_are, verdict="no-room",
                                     account=ACCOUNTS[0],
                                     pgle=SimpleNamespace(prediction=sides[0]))  # fmt: skip
             yield from (f"  {line}" for line in tuning.commands(found, Path("tuned")))  # type: ignore[arg-type]

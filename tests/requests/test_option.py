@@ -15,7 +15,12 @@ from pgle.requests.option import declared, option
 from pgle.requests.predictions import Predict, Rehearse, Scale, Tune
 from pgle.requests.shared import Network
 from pgle.requests.stages import Stage
-from pgle.run.rehearse_program import Understood, asked_of_search, measure, tune_line
+from pgle.run.rehearse_program import (
+    Understood,
+    asked_of_search,
+    measure_line,
+    tune_line,
+)
 from pgle.xla.targets import load_target
 
 
@@ -84,7 +89,7 @@ def test_the_program_of_a_rehearsal_is_measured_without_the_options_of_its_compi
     monkeypatch.chdir(str(tmp_path))
     words = ("python", "train.py")
     asked = Understood(Rehearse(words, target="h100", network_gb_s=50))
-    assert "--network" not in str(measure(asked))
+    assert "--network" not in str(measure_line(asked))
     assert "--network 50" in str(tune_line(asked))
 
 

@@ -70,7 +70,7 @@ def better(change: Alternative, values: ComparedValues | None = None) -> Attempt
 
 
 def trials(attempts: Sequence[Attempt] = (), **fields: Any) -> _Trials:
-    names = ("asked", "known", "request", "maker", "makers", "compiler")
+    names = ("asked", "command", "request", "maker", "makers", "compiler")
     given = dict.fromkeys(names)
     found = {**given, **fields, "on_attempt": lambda *_: None}
     return _Trials(attempts=list(attempts), **cast(Any, found))
@@ -168,10 +168,10 @@ def test_a_signal_ends_the_trials_and_keeps_what_is_known(end: BaseException) ->
         raise end
 
     known = better(PRECISION, NEAR)
-    makers = SimpleNamespace(made=made)
+    makers = SimpleNamespace(make_all=made)
     ended = trials([known], makers=makers)
     ended.program = ""
-    assert ended._is_ended([BY_HAND_CALL])
+    assert ended._try_all([BY_HAND_CALL])
     assert ended.attempts == [known]
 
 
@@ -189,7 +189,7 @@ def test_steps_of_workers_are_judged_in_their_order() -> None:
     second = Made((PRECISION,), program="2")
     first = Made((BY_HAND_CALL,), program="1")
     workers = SimpleNamespace(results=lambda make, values: [(1, second), (0, first)])
-    found = Elsewhere(cast(Any, workers)).made(cast(Any, None), (), ())
+    found = Elsewhere(cast(Any, workers)).make_all(cast(Any, None), (), ())
     assert list(found) == [first, second]
 
 
@@ -198,7 +198,7 @@ def test_flags_are_judged_by_what_they_add() -> None:
     over_base = Controlled(Gain(0.5, 0.5, 0.5, 0.0))
     added = Controlled(Gain(-0.01, -0.01, -0.01, 0.0))
     found = Attempt((PRECISION, flags), Verdict.WORSE, "", None, over_base, added=added)
-    assert found.judged == added
+    assert found.deciding_gain == added
     assert found.least == 0.5
 
 

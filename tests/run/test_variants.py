@@ -63,7 +63,7 @@ def test_jax_is_as_it_was_after_alternatives_of_every_kind() -> None:
     by_hand = {"kind": "attention", "where": "by hand", "value": "cudnn"}
     switches = [{"kind": kind, "where": "f", "value": "highest"} for kind in kinds]
     with _alternatives(_Record(), [*switches, by_hand]) as made:
-        made.values(lambda found: None)
+        made.comparison(lambda found: None)
         changed = [
             vars(owner) != old for owner, old in zip(owners, before, strict=True)
         ]

@@ -106,7 +106,7 @@ class ProgramOutput:
 
     def __init__(self, log: Path, *, names_log: bool = True) -> None:
         self._log = log
-        self._is_named = not names_log
+        self._must_name_log = names_log
         self._bytes = 0
         self._hidden: deque[bytes] = deque(maxlen=terminal.LAST_LINES)
         self._lock = threading.Lock()
@@ -161,8 +161,8 @@ class ProgramOutput:
                     terminal.pass_on(STDERR, line)
             else:
                 self._hidden.append(line)
-        if self._hidden and not (self._is_named or terminal.is_quiet):
-            self._is_named = True
+        if self._hidden and self._must_name_log and not terminal.is_quiet:
+            self._must_name_log = False
             say(f"what the program prints is in {self._log} (-s shows it)")
 
 

@@ -81,7 +81,7 @@ class CompileResult:
     memory: Mapping[str, int]
     jaxlib: str  # version of the jaxlib that compiled
     # it was compiled before, and comes from the cache; the seconds are of that time
-    kept: bool = False
+    is_cached: bool = False
 
     @property
     def memory_bytes(self) -> int | None:
@@ -185,7 +185,7 @@ class Compiler:
         names = {"@FOLDER@": str(folder)}
         if request.profile is not None:
             names["@PROFILE@"] = str(request.profile.resolve())
-        if (found := self._kept(self.cache, key, request, names)) is not None:
+        if (found := self._cached(self.cache, key, request, names)) is not None:
             return found
         for laid in folder.iterdir():  # of a damaged entry
             laid.unlink()
@@ -197,7 +197,7 @@ class Compiler:
             self.cache.store(key, folder, names, answer)
         return _result(request, folder, answer)
 
-    def _kept(
+    def _cached(
         self, cache: Cache, key: str, request: CompileRequest, names: Mapping[str, str]
     ) -> CompileResult | None:
         """A compilation from the cache; None if it is not there, or damaged."""
@@ -212,7 +212,7 @@ class Compiler:
             return None
         self.on_phase(CompilerPhase(request, "kept from before", answer.module_name))
         try:
-            found = replace(_result(request, folder, answer), kept=True)
+            found = replace(_result(request, folder, answer), is_cached=True)
             if request.passes != "before scheduling":
                 _ = (
                     found.scheduled,

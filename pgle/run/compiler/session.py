@@ -77,7 +77,7 @@ def session_with(
 
 
 @dataclass(frozen=True)
-class Kept:
+class Unscheduled:
     """A program as it was before scheduling, from which schedules are made."""
 
     module: Path
@@ -98,11 +98,13 @@ class Checked:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A program of the session. It exists as soon as the first schedules can be made."""
+    """A program and flags that are ready to be scheduled; `checked` may still be running."""
 
     flags: tuple[str, ...]  # all of the schedule that `checked` holds
     compiled: Future[CompileResult]  # without a profile
-    kept: Kept | None  # None if only all passes together can make a schedule
+    unscheduled: (
+        Unscheduled | None
+    )  # None if only all passes together can make a schedule
     checked: Future[Checked]  # not ready while the program is `CHECKING`
 
     @property
@@ -145,8 +147,8 @@ class Session:
             if first is not None:
                 return first
         with suppress(UserError):  # all passes together then show whose fault it is
-            if program.kept is not None and program.state is not State.WHOLE:
-                found = self._alone(wanted, program.kept)
+            if program.unscheduled is not None and program.state is not State.WHOLE:
+                found = self._alone(wanted, program.unscheduled)
                 if program.checked.result().state is not State.WHOLE:
                     return found
         shutil.rmtree(wanted.dump_dir, ignore_errors=True)
@@ -189,9 +191,9 @@ class Session:
         self, name: str, flags: Sequence[str], profile: Path | None = None
     ) -> CompileRequest:
         """A request of this session, by which no step is wrapped into command buffers."""
-        kept = (*(flag for flag in flags if not flag.startswith(_GRAPHS)), _GRAPHS)
+        own = (*(flag for flag in flags if not flag.startswith(_GRAPHS)), _GRAPHS)
         return replace(
-            self.base, dump_dir=self.base.dump_dir / name, flags=kept, profile=profile
+            self.base, dump_dir=self.base.dump_dir / name, flags=own, profile=profile
         )
 
     def _program(self, wanted: CompileRequest) -> Prepared:
@@ -227,20 +229,22 @@ class Session:
         if state is State.WHOLE:
             checked = _finished(Checked(state, compiled.result()))
             return Prepared(wanted.flags, compiled, None, checked)
-        kept = Kept(folder / UNSCHEDULED, devices.result(), compiled)
+        unscheduled = Unscheduled(folder / UNSCHEDULED, devices.result(), compiled)
         has_profile = wanted.profile is not None
         again = folder / "check" if has_profile else wanted.dump_dir
         plain = replace(wanted, dump_dir=again, profile=None)
-        checked = _in_background(lambda: self._check(plain, kept))
-        return Prepared(wanted.flags, compiled, kept, checked)
+        checked = _in_background(lambda: self._check(plain, unscheduled))
+        return Prepared(wanted.flags, compiled, unscheduled, checked)
 
     def _up_to_scheduling(self, request: CompileRequest) -> Prepared:
         """A `TRUSTED` program, compiled by the passes before scheduling."""
         found = self.compiler.compile(replace(request, passes="before scheduling"))
         compiled = _finished(found)
-        kept = Kept(found.after_optimizations, found.num_devices, compiled)
+        unscheduled = Unscheduled(
+            found.after_optimizations, found.num_devices, compiled
+        )
         checked = _finished(Checked(State.TRUSTED, None))
-        return Prepared(request.flags, compiled, kept, checked)
+        return Prepared(request.flags, compiled, unscheduled, checked)
 
     def _by_all_passes(
         self, request: CompileRequest, devices: Future[int]
@@ -261,34 +265,36 @@ class Session:
             if not devices.done():
                 devices.set_result(count)
 
-    def _check(self, plain: CompileRequest, kept: Kept) -> Checked:
+    def _check(self, plain: CompileRequest, unscheduled: Unscheduled) -> Checked:
         """Take a program from `CHECKING` to its last state, by a schedule without a profile."""
-        predicting = _in_background(lambda: self.predicted(kept.compiled.result()))
+        predicting = _in_background(
+            lambda: self.predicted(unscheduled.compiled.result())
+        )
         with suppress(UserError):
-            alone = self._alone(plain, kept)
+            alone = self._alone(plain, unscheduled)
             step_us = predicting.result().step_us
             difference_us = abs(self.predicted(alone).step_us - step_us)
             is_near = (
                 difference_us <= TIME_TIES * step_us
             )  # LHS may take both for equal
-            if is_near and same_schedule(kept.compiled.result(), alone):
+            if is_near and same_schedule(unscheduled.compiled.result(), alone):
                 self._trust.gain()
                 return Checked(State.CHECKING.after(Event.SAME), alone)
         shutil.rmtree(plain.dump_dir, ignore_errors=True)
-        return Checked(State.CHECKING.after(Event.OTHER), kept.compiled.result())
+        return Checked(State.CHECKING.after(Event.OTHER), unscheduled.compiled.result())
 
-    def _alone(self, wanted: CompileRequest, kept: Kept) -> CompileResult:
+    def _alone(self, wanted: CompileRequest, unscheduled: Unscheduled) -> CompileResult:
         """A schedule made by the scheduling passes alone. Raise the error of the program's own
         compilation if that fails.
         """
         alone = replace(
             wanted,
-            module=kept.module,
-            topology=wanted.topology or f"1x1x{kept.devices}",
+            module=unscheduled.module,
+            topology=wanted.topology or f"1x1x{unscheduled.devices}",
             passes="from scheduling on",
         )
         found = self.compiler.compile(alone)
-        compiled = kept.compiled.result()
+        compiled = unscheduled.compiled.result()
         fingerprint = compiled.fingerprint or found.fingerprint
         return replace(found, fingerprint=fingerprint, num_devices=compiled.num_devices)
 

@@ -193,7 +193,7 @@ class Pretended(Compiler):
 
 def is_kept(compiler: Compiler, module: Path, folder: Path) -> bool:
     folder.mkdir()
-    return compiler.compile(CompileRequest(module, ("target",), folder)).kept
+    return compiler.compile(CompileRequest(module, ("target",), folder)).is_cached
 
 
 def test_what_was_compiled_while_the_module_was_edited_is_not_kept(

@@ -46,7 +46,9 @@ class Alternatives:
         self._jax = jax
         self._folder = os.path.dirname(jax.__file__)
         self._record = record
-        self._values = {(item["kind"], item["where"]): item["value"] for item in chosen}
+        self._settings = {
+            (item["kind"], item["where"]): item["value"] for item in chosen
+        }
         self._chosen = chosen
         self._is_on = True
         self._is_made_aside = False  # what the program writes itself was replaced
@@ -87,15 +89,15 @@ class Alternatives:
                 self._compare(item["where"])
 
     def _compare(self, function):
-        precision = self._values.get(("precision", ""), "")
+        precision = self._settings.get(("precision", ""), "")
 
         def note(found):
             self._record.compared(found)
             os._exit(0)  # nothing else is wanted of this process
 
-        self.values(note, precision).watch(function)
+        self.comparison(note, precision).watch(function)
 
-    def values(self, note, precision=""):
+    def comparison(self, note, precision=""):
         """What compares values with the alternatives and without, as of `Values`."""
         is_made = lambda: not self._in_graphs() or self._is_made_aside
         made = Values(self._jax, self.use, note, precision, is_made=is_made)
@@ -198,7 +200,7 @@ class Alternatives:
         @functools.wraps(usual)
         def checkpoint(*args, **options):
             now = guarded(lambda: _name_in(policies, options.get("policy")))
-            value = self._value("remat", now)
+            value = self._setting("remat", now)
             if value:
                 options["policy"] = getattr(policies, value)
             return usual(*args, **options)
@@ -210,8 +212,8 @@ class Alternatives:
         def scan(*args, **options):
             unroll = _unroll_of(args, options)
             length = guarded(lambda: self._length_of(args, options)) or 0
-            value = self._value("unroll", str(unroll), {"length": length})
-            policy = self._values.get(("checkpoint", self._here()[0]))
+            value = self._setting("unroll", str(unroll), {"length": length})
+            policy = self._settings.get(("checkpoint", self._here()[0]))
             if policy and self._is_on:
                 args, options = self._checkpointed(args, options, policy)
             if value:
@@ -228,7 +230,7 @@ class Alternatives:
                 return usual(query, *args, **options)
             now = options.get("implementation") or "xla"
             masked = guarded(lambda: _mask_of(args, options)) or ""
-            value = self._value("attention", now, {"mask": masked})
+            value = self._setting("attention", now, {"mask": masked})
             if value:
                 options["implementation"] = value
             if SetAside.is_on():  # cuDNN does not exist on CPUs
@@ -292,13 +294,13 @@ class Alternatives:
         """Where the program makes an operation, as of `_place`."""
         return _place(jax_private.frames_of(node.eqn), self._folder)
 
-    def _value(self, kind, now, about=None):
+    def _setting(self, kind, now, about=None):
         """The setting to use at this call site in place of `now`; None: as it is."""
         where, library = self._here()
         if not where:
             return None
         self._note(kind, (where, library), now or "", about or {})
-        return self._values.get((kind, where)) if self._is_on else None
+        return self._settings.get((kind, where)) if self._is_on else None
 
 
 class Replaced:
