@@ -29,7 +29,7 @@ from pgle.report.page.value import (
 )
 from pgle.report.rehearse import flags_note
 from pgle.report.text import live, near, phases
-from pgle.report.timeline import PARTS
+from pgle.report.timeline import PARTS, colored_parts
 from pgle.run.advise import Advised, Attempt, OnAttempt
 from pgle.run.alternative_steps import Tried
 from pgle.run.alternatives import OF_COMMAND, Alternative, Kind
@@ -154,23 +154,12 @@ def _chart(found: Advised) -> Chart:
     plot.key(PARTS.items())
     said = []
     for place, (name, tried) in enumerate(steps):
-        plot.stack(place, _parts_of(tried))
+        plot.stack(place, dict(colored_parts(tried.prediction.timeline.breakdown)))
         shown = figures.time(tried.step_us)
         plot.text("name", (place + 0.5, tried.step_us), shown, dy=-4)
         plot.caption(place - 1, f"{place}: {name}")
         said.append(f"{name} {shown}")
     return charts.drawn([plot], "; ".join(said))
-
-
-def _parts_of(tried: Tried) -> dict[str, float]:
-    """The parts of a step in microseconds, by their colour."""
-    parts = tried.prediction.timeline.breakdown
-    return {
-        "compute": parts.compute_us,
-        "exposed": parts.exposed_communication_us,
-        "copy": parts.exposed_copy_us,
-        "idle": parts.idle_us,
-    }
 
 
 def _table(found: Advised) -> Table:

@@ -28,15 +28,15 @@ from pgle.report.page.value import (
 from pgle.xla.flags.catalogue import (
     Effect,
     KnownSetting,
-    Lint,
     catalogue,
     effects_of,
     known_in,
 )
-from pgle.xla.flags.presets import Preset
-from pgle.xla.flags.scripts import ScriptsLint
 
 if TYPE_CHECKING:
+    from pgle.xla.flags.catalogue import Lint
+    from pgle.xla.flags.presets import Preset
+    from pgle.xla.flags.scripts import ScriptsLint
     from pgle.xla.flags.text import FlagFinding
 
 LEVELS: dict[str, Tone] = {"error": "bad", "warning": "warn", "note": "soft"}
