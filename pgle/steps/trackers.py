@@ -116,13 +116,13 @@ _OTHER = re.compile(
 """
 
 
-@lru_cache(maxsize=1024)  # rows of a file have the same names
 def plain_name(metric: str) -> str:
     """The name of a metric in small letters, without the run that wandb puts before it."""
     name = metric.rpartition(" - ")[2].lower()
     return re.sub(r"[\s().:-]+", "_", name).strip("_")
 
 
+@lru_cache(maxsize=1024)  # rows of a file have the same names
 def short_name(metric: str) -> str:
     """The last part of that name: ``loss`` of ``train/loss``."""
     return plain_name(metric).rpartition("/")[2].strip("_")
