@@ -5,8 +5,8 @@ changes.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -78,8 +78,11 @@ UNREAD_SHARE = 0.001  # of the step; less than that is not worth a line
 def memory_warning(
     compiled: CompileResult, allocator_bytes: int, target: Target
 ) -> str:
-    """Whether memory (of the job's allocator; 0: unknown) is so short that XLA schedules for memory
-    and not for speed.
+    """The warning that memory is too short, so that XLA schedules for memory and not for speed, or
+    so near its limit that a small change may turn XLA's choices; empty if neither.
+
+    Args:
+        allocator_bytes: of the job's allocator; 0: unknown.
     """
     found = SCHEDULER_MEMORY.search(compiled.log.read_text(errors="replace"))
     used, limit = (int(found[1]), int(found[2])) if found else (0, 0)
@@ -286,7 +289,10 @@ class Rehearsal:
 
 
 def rehearse(asked: Rehearse, on_phase: OnPhase = lambda phase: None) -> Rehearsal:
-    """Capture the modules if the words start a program, then rehearse."""
+    """Compile the step without and with a profile, and compare the predictions.
+
+    If the words start a program, run it first to capture its modules.
+    """
     with prepared(asked) as (command, request):
         is_inside = request.module.is_relative_to(request.out)
         request = replace(
@@ -307,77 +313,159 @@ def rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
     """Compile with and without the profile, and as XLA would by itself; simulate all with one cost
     table; compare.
     """
-    hardware = request.hardware
-    own = request.flags
-    base = request.compilation()
-    flags = base.flags
     with (
-        ThreadPoolExecutor(
-            4
-        ) as pool,  # outside the session, whose end ends what still compiles
+        # outside the session, whose end ends what still compiles
+        ThreadPoolExecutor(4) as pool,
         open_session(
-            base,
-            hardware,
+            request.compilation(),
+            request.hardware,
             python=request.python,
             cached=request.asked.cached,
             checked=True,
             on_phase=on_phase,
         ) as session,
     ):
-        # The other schedules are made while the module is compiled whole, and while it is tried
-        # whether its scheduling passes alone make the same of it.
-        whole = session.without_profile("baseline", flags)
-        plain = (
-            pool.submit(session.schedule, "default", own)
-            if _has_default(request)
-            else None
-        )
-        guess = request.profile
-        if (
-            guess is None
-            and whole.result().schedule is not None
-            and not whole.result().is_cached
-        ):
-            guess = _estimated(request.out, whole.result(), hardware)
-        estimates = None if guess is None else guess.read_bytes()
-        ahead = (
-            None
-            if guess is None
-            else pool.submit(session.schedule, "profiled", flags, guess)
-        )
-        first = session.schedule("baseline", flags)
-        profile, costs = _profile_for(first, request, request.out)
+        made = _Compilations(request, session, pool).run()
+    return _compared(request, made)
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """What the compilations of a rehearsal made; sides as of `Rehearsal`."""
+
+    default: CompiledSide | None
+    baseline: CompiledSide
+    profiled: CompiledSide
+    profile: Path  # that was given to XLA
+    given: Profile  # as it is read
+    costs: Profile | None  # that price the schedules; None: estimates
+    control: Control | None
+    unmoved: Sequence[str]  # warnings
+
+
+@dataclass(frozen=True)
+class _Ahead:
+    """A schedule with a profile of estimates, made before it is known whether these are right."""
+
+    profile: bytes  # the file that it was made with
+    schedule: Future[CompileResult]
+
+
+@dataclass(frozen=True)
+class _Compilations:
+    """The compilations of a rehearsal. What does not need another one's result runs in parallel."""
+
+    request: RehearseRequest
+    session: Session
+    pool: ThreadPoolExecutor
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """With LHS on, unless the user's say otherwise."""
+        return self.session.base.flags
+
+    def run(self) -> _Compiled:
+        """Make all schedules, in this order; ``begin`` starts one and does not wait for it.
+
+        The other schedules are made while the module is compiled whole, and while it is tried
+        whether its scheduling passes alone make the same of it.
+        """
+        whole = self.session.without_profile("baseline", self.flags)
+        default_begun = self._begin_default()
+        ahead = self._begin_with_guess(whole)
+        first = self.session.schedule("baseline", self.flags)
+        profile, costs = _profile_for(first, self.request, self.request.out)
         given = read_profile(profile) if costs is None else costs
-
-        def side(
-            made: CompileResult, contention: Contention | None = None
-        ) -> CompiledSide:
-            prediction = _priced(session, made, costs, contention)
-            return CompiledSide(made, made.scheduled, prediction)
-
-        baseline = side(first)
-        measured = baseline.prediction.contention
-        # A schedule dump of LHS shows that XLA runs it unasked; then this is the baseline again.
-        default = (
-            None
-            if plain is None or plain.result().lhs is not None
-            else side(plain.result(), measured)
+        baseline = self._side(first, costs)
+        contention = baseline.prediction.contention
+        default = self._default(default_begun, costs, contention)
+        unmoved = self.pool.submit(
+            unmoved_warnings, self.session, self.request.flags, first
         )
-        flag = other_choice(flags)
-        idle = pool.submit(unmoved_warnings, session, own, first)
-        checking = None
-        if hangs_on_choice([baseline.prediction]):
-            checking = pool.submit(
-                _controlled, session, request, flag, default is not None
-            )
-        second = None if ahead is None else ahead.result()
-        if second is None or profile.read_bytes() != estimates:
-            shutil.rmtree(request.out / "profiled", ignore_errors=True)
-            second = session.schedule("profiled", flags, profile)
-        profiled = side(second, measured)
-        found = None if checking is None else checking.result()
-        unmoved = idle.result()
-    verdict = confirm_compiled(second.log, second.lhs, given)
+        control_begun = self._begin_control(baseline, has_default=default is not None)
+        second = self._profiled(ahead, profile)
+        profiled = self._side(second, costs, contention)
+        found = None if control_begun is None else control_begun.result()
+        return _Compiled(
+            default=default,
+            baseline=baseline,
+            profiled=profiled,
+            profile=profile,
+            given=given,
+            costs=costs,
+            control=found,
+            unmoved=unmoved.result(),
+        )
+
+    def _begin_default(self) -> Future[CompileResult] | None:
+        """The schedule by the user's flags alone; None if it is surely the baseline."""
+        if not _has_default(self.request):
+            return None
+        return self.pool.submit(self.session.schedule, "default", self.request.flags)
+
+    def _begin_with_guess(self, whole: Future[CompileResult]) -> _Ahead | None:
+        """The schedule with the profile before the baseline's is known: with the user's profile, or
+        with estimates of the program before scheduling. None if these cannot be made yet.
+        """
+        profile = self.request.profile
+        if profile is None:
+            compiled = whole.result()
+            if compiled.schedule is None or compiled.is_cached:
+                return None
+            profile = _estimated(self.request.out, compiled, self.request.hardware)
+        content = profile.read_bytes()
+        begun = self.pool.submit(self.session.schedule, "profiled", self.flags, profile)
+        return _Ahead(content, begun)
+
+    def _default(
+        self,
+        begun: Future[CompileResult] | None,
+        costs: Profile | None,
+        contention: Contention,
+    ) -> CompiledSide | None:
+        """The side of the user's flags alone. A schedule dump of LHS shows that XLA runs it
+        unasked; then this is the baseline again, and there is none.
+        """
+        if begun is None or begun.result().lhs is not None:
+            return None
+        return self._side(begun.result(), costs, contention)
+
+    def _begin_control(
+        self, baseline: CompiledSide, *, has_default: bool
+    ) -> Future[Control] | None:
+        """The second compilation; None if no verdict hangs on the kernels for products."""
+        if not hangs_on_choice([baseline.prediction]):
+            return None
+        flag = other_choice(self.flags)
+        return self.pool.submit(
+            _controlled, self.session, self.request, flag, has_default
+        )
+
+    def _profiled(self, ahead: _Ahead | None, profile: Path) -> CompileResult:
+        """The schedule with the profile: the one that was made ahead, if its profile was right."""
+        if ahead is not None:
+            made = ahead.schedule.result()
+            if profile.read_bytes() == ahead.profile:
+                return made
+        shutil.rmtree(self.request.out / "profiled", ignore_errors=True)
+        return self.session.schedule("profiled", self.flags, profile)
+
+    def _side(
+        self,
+        made: CompileResult,
+        costs: Profile | None,
+        contention: Contention | None = None,
+    ) -> CompiledSide:
+        prediction = _priced(self.session, made, costs, contention)
+        return CompiledSide(made, made.scheduled, prediction)
+
+
+def _compared(request: RehearseRequest, made: _Compiled) -> Rehearsal:
+    """Compare the schedules: what XLA used, what moved, and what makes the answer unsure."""
+    baseline = made.baseline
+    profiled = made.profiled
+    own = request.flags
+    verdict = confirm_compiled(profiled.compiled.log, profiled.compiled.lhs, made.given)
     moves = compare_placements(
         placements(baseline.module, baseline.prediction.timeline, own),
         placements(profiled.module, profiled.prediction.timeline, own),
@@ -385,36 +473,39 @@ def rehearsed(request: RehearseRequest, on_phase: OnPhase) -> Rehearsal:
     costs_are = (
         "estimated" if request.profile is None else baseline.prediction.costs_are
     )
-    is_same = baseline.compiled.fingerprint == profiled.compiled.fingerprint
-    simulated = (
-        *baseline.prediction.timeline.warnings,
-        *profiled.prediction.timeline.warnings,
-    )
-    warnings = (
-        *request.warnings,
-        *given.warnings,
-        *_compilation_warnings(request, baseline, costs),
-        *unmoved,
-        _belief_warning(request, baseline),
-        _unread_warning(baseline.prediction, moves),
-        "" if found is None else found.failure,
-        "" if is_same else OTHERS_DIFFER,
-        *simulated,
-    )
     result = Rehearsal(
         request=request,
-        default=default,
+        default=made.default,
         baseline=baseline,
         profiled=profiled,
         verdict=verdict,
         moves=moves,
         costs_are=costs_are,
-        profile=profile,
-        control=found,
-        warnings=tuple(dict.fromkeys(filter(None, warnings))),
+        profile=made.profile,
+        control=made.control,
+        warnings=tuple(dict.fromkeys(filter(None, _warnings(request, made, moves)))),
     )
-    doubt = fp8_warning(result.schedules, found)
+    doubt = fp8_warning(result.schedules, made.control)
     return replace(result, warnings=(*result.warnings, doubt)) if doubt else result
+
+
+def _warnings(
+    request: RehearseRequest, made: _Compiled, moves: Iterable[Move]
+) -> Iterator[str]:
+    """What makes the answer unsure; some are empty."""
+    baseline = made.baseline
+    profiled = made.profiled
+    yield from request.warnings
+    yield from made.given.warnings
+    yield from _compilation_warnings(request, baseline, made.costs)
+    yield from made.unmoved
+    yield _belief_warning(request, baseline)
+    yield _unread_warning(baseline.prediction, moves)
+    yield "" if made.control is None else made.control.failure
+    is_same = baseline.compiled.fingerprint == profiled.compiled.fingerprint
+    yield "" if is_same else OTHERS_DIFFER
+    yield from baseline.prediction.timeline.warnings
+    yield from profiled.prediction.timeline.warnings
 
 
 def _compilation_warnings(
