@@ -186,37 +186,49 @@ def _release(text: str | None) -> tuple[int, ...] | None:
 
 
 def _by_rank(request: ConfirmRequest) -> dict[str, ConfirmRequest]:
-    """The questions for each rank that left a log in a run directory; for one log alone, under no
-    name.
-    """
-    schedule = request.schedule
-    if schedule is not None and not isinstance(schedule, LhsSchedule):
-        if not schedule.exists():
-            raise UserError(
-                "no such file or directory", where=schedule, remedy="check the path"
-            )
-        stages = [
-            folder
-            for folder in ("profile", "baseline", "perf")
-            if (schedule / folder / "hlo").is_dir()
-        ]
-        if (
-            len(stages) > 1
-        ):  # each has a schedule of the same module, and only one of them is the log's
-            what = f"holds the stages {', '.join(stages)}"
-            raise UserError(
-                what, where=schedule, remedy=f"name the log's own: {schedule}/perf"
-            )
+    """The questions for each rank that left a log, by its label; one log alone has no label."""
+    _check_schedule(request.schedule)
     logs = _logs_of(request)
     if len(logs) > 1:
         return _by_file(request, logs)
     if str(request.log) == STDIN or not request.log.is_dir():
-        stage = stage_of(request.log.parent)
-        ranks = () if stage is None else stage.ranks_with_log().values()
-        own = next((files for files in ranks if files.log == request.log), None)
-        return {"": request if own is None else _of_rank(own, request)}
+        return {"": _of_file(request)}
     if logs:
         return {"": replace(request, log=logs[0])}
+    return _by_rank_of_stage(request)
+
+
+def _check_schedule(schedule: AnyPath | LhsSchedule | None) -> None:
+    """Raise `UserError` if a path has no schedule dump, or those of several stages."""
+    if schedule is None or isinstance(schedule, LhsSchedule):
+        return
+    if not schedule.exists():
+        raise UserError(
+            "no such file or directory", where=schedule, remedy="check the path"
+        )
+    stages = [
+        folder
+        for folder in ("profile", "baseline", "perf")
+        if (schedule / folder / "hlo").is_dir()
+    ]
+    if len(stages) > 1:
+        # each has a schedule of the same module, and only one of them is the log's
+        what = f"holds the stages {', '.join(stages)}"
+        raise UserError(
+            what, where=schedule, remedy=f"name the log's own: {schedule}/perf"
+        )
+
+
+def _of_file(request: ConfirmRequest) -> ConfirmRequest:
+    """The question for one log; if a stage has it, with what else its rank left there."""
+    stage = stage_of(request.log.parent)
+    ranks = () if stage is None else stage.ranks_with_log().values()
+    own = next((files for files in ranks if files.log == request.log), None)
+    return request if own is None else _of_rank(own, request)
+
+
+def _by_rank_of_stage(request: ConfirmRequest) -> dict[str, ConfirmRequest]:
+    """The questions for each rank of a stage, or of the perf stage of a run directory."""
     run = RunDirectory(Path(request.log))
     stage = None if run.is_recorded else stage_of(request.log)
     stage = stage or run.stage("perf")

@@ -34,7 +34,7 @@ from pgle.xla.flags.shared import shared_settings
 from pgle.xla.flags.text import parse_flags
 from pgle.xla.hlo.dumps import is_hlo, read_modules
 from pgle.xla.hlo.module import Module
-from pgle.xla.log.read import LineKind, collect, read_events
+from pgle.xla.log.read import LineKind, RankLog, collect, read_events
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Rank:
     # by module and number of its compilation
     orders: dict[tuple[str, int], Launches] = field(default_factory=dict)
     # what may explain a difference, the weightiest first
-    known: dict[str, str] = field(default_factory=dict)
+    causes: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ def compare_ranks(paths: Sequence[AnyPath]) -> Ranks:
     if logged:
         placed = {rank: [place] for place, rank in enumerate(logged)}
         for place in differences(logged, placed):
-            known = next(filter(None, (side.collective for side in place.sides)))
-            cause = f"{known.label} in NCCL's log"
+            collective = next(filter(None, (side.collective for side in place.sides)))
+            cause = f"{collective.label} in NCCL's log"
             found.append(RankDifference("NCCL", place, cause))
     sizes = [len(order.starts) for order in (*compared, *logged.values())]
     return Ranks(
@@ -210,7 +210,7 @@ def _read_dumps(rank: Rank, path: AnyPath) -> None:
         if order.starts:
             number = sum(name == module.name for name, _ in rank.orders)
             rank.orders[module.name, number] = order
-            rank.known.update(_beside(module))
+            rank.causes.update(_beside(module))
 
 
 def _beside(module: Module) -> dict[str, str]:
@@ -235,39 +235,53 @@ def _beside(module: Module) -> dict[str, str]:
 def _know_facts(rank: Rank) -> None:
     """Add what the hook noted."""
     versions = rank.facts.get("versions", {})
-    known = {name: text for name, text in versions.items() if name.startswith("jax")}
+    noted = {name: text for name, text in versions.items() if name.startswith("jax")}
     if kind := rank.facts.get("device_kind"):
-        known["GPU"] = kind
+        noted["GPU"] = kind
     flags = parse_flags(str(rank.facts.get("xla_flags", ""))).effective()
-    rank.known = {**known, **rank.known, **shared_settings(flags)}
+    rank.causes = {**noted, **rank.causes, **shared_settings(flags)}
 
 
 def _read_log(ranks: dict[str, Rank], path: AnyPath, label: str) -> list[str]:
-    """Note what a log says of the profile; where it says that ranks wait or have ended.
+    """Note in `ranks` what a log says of a profile and of the compilation cache.
 
     Args:
-        label: of lines that have none. If all have one, the log is of other ranks.
+        label: of lines that have none. If all have one, the log is of other ranks, and `ranks` has
+            them from then on.
+
+    Returns:
+        Where the log says that ranks wait or have ended.
     """
     with open_bytes(path) as stream:
         whole = collect(read_events(stream, rank=label))
-    known = ranks.get(label, Rank())
-    if whole.ranks and label not in whole.ranks and not known.orders:
-        ranks.pop(label, None)
-        ranks.setdefault(next(iter(whole.ranks)), known)
+    if whole.ranks and label not in whole.ranks:
+        _refile(ranks, label, next(iter(whole.ranks)))
     stuck = [f"rank {rank}: {event.text}" for rank, event in whole.ends.items()]
     for name, log in whole.ranks.items():
-        rank = ranks.setdefault(name, Rank())
-        blocks = list(log.last.values())
-        if blocks:
-            took = any(block.took_profile for block in blocks)
-            rank.known["what XLA says of a profile"] = "used" if took else "not used"
-            read = next((block.profile for block in blocks if block.profile), "")
-            rank.known.setdefault("the profile", read)
-        if log.cache_hits:
-            rank.known["the compilation cache"] = "hit"
+        _note_log(ranks.setdefault(name, Rank()), log)
         if event := log.lines.get(LineKind.STUCK):
             stuck.append(f"rank {name}: {event.text}")
     return stuck
+
+
+def _refile(ranks: dict[str, Rank], label: str, named: str) -> None:
+    """Give a rank without dumps the label that its log names."""
+    rank = ranks.get(label, Rank())
+    if not rank.orders:
+        ranks.pop(label, None)
+        ranks.setdefault(named, rank)
+
+
+def _note_log(rank: Rank, log: RankLog) -> None:
+    """Add what the log of a rank says of a profile and of the compilation cache."""
+    blocks = list(log.last.values())
+    if blocks:
+        took = any(block.took_profile for block in blocks)
+        rank.causes["what XLA says of a profile"] = "used" if took else "not used"
+        read = next((block.profile for block in blocks if block.profile), "")
+        rank.causes.setdefault("the profile", read)
+    if log.cache_hits:
+        rank.causes["the compilation cache"] = "hit"
 
 
 def _nccl_lines(ranks: Mapping[str, Rank]) -> Iterator[str]:
@@ -288,7 +302,7 @@ def _compared(
     """The differences of every module that several ranks have, and what was compared."""
     found: list[RankDifference] = []
     compared: list[Launches] = []
-    known = {label: rank.known for label, rank in ranks.items()}
+    causes = {label: rank.causes for label, rank in ranks.items()}
     for key in _modules(ranks):
         orders = {
             label: rank.orders[key]
@@ -298,7 +312,7 @@ def _compared(
         compared += orders.values()
         placed = _placed(ranks, next(iter(orders.values())).devices)
         found += [
-            RankDifference(key[0], place, explained(place, known))
+            RankDifference(key[0], place, explained(place, causes))
             for place in differences(orders, placed)
         ]
     return found, compared
@@ -344,7 +358,7 @@ def _unknown(ranks: Mapping[str, Rank]) -> Iterator[str]:
         yield "no rank has a dump with collectives: the order is unknown"
         (first, one), *others = ranks.items()
         for label, rank in others:
-            if cause := cause_of(one.known, rank.known):
+            if cause := cause_of(one.causes, rank.causes):
                 yield f"ranks {first} and {label} may differ: {cause}"
     else:
         for name, number in _modules(ranks):

@@ -1,21 +1,31 @@
 """A trace and the HLO dumps of its program become costs: per module, per instruction, robust to
 warm-up.
 
+`measure` finds the programs of a trace, and calls `aggregate`:
+
 1. `traced_programs`, `select_programs`: the executables in the trace, joined to their HLO modules;
-the requested ones.
+   the requested ones.
+
+`aggregate`, for all programs together:
+
 2. `name_instructions` (profile/lookup.py): under which name the time of each traced instruction is
-filed.
+   filed.
 3. `align_program`, `renumbered` (ranks.py): execution numbers that mean the same execution on every
-device.
+   device.
 4. `find_executions`, `measured_window` (trace/steady.py): every execution; warm-up and truncated
-ones are left out.
+   ones are left out.
+
+`_program_costs`, for each program:
+
 5. `collect_samples` (samples.py): GPU activities → launches → occurrences of an instruction.
 6. `rank_skew_us` (skew.py): how much longer compute takes on the slowest rank.
 7. `compute_costs`, `collective_costs`, `loop_costs` (samples.py): the statistic over occurrences,
-and over whole loops;
-   collectives without the wait for the last rank.
+   and over whole loops; collectives without the wait for the last rank.
+
+And at the end, called by `pgle.run.convert`:
+
 8. `measured_profile`: the costs of all programs under the names that a profile spells, with where
-they come from.
+   they come from.
 
 A program id is the running number of a module in its process. A rank that compiles one helper
 module more than the others has other ids from then on, and jit compiles again under a new one; kept

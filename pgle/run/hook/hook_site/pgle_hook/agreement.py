@@ -225,7 +225,12 @@ def _crosses(found, processes):
 
 
 def _is_decisive(numbers, number):
-    """Whether ranks have other orders for one number that none has for another."""
+    """Whether ranks published two or more orders under this number that nobody published under
+    another number.
+
+    Args:
+        numbers: digests of orders, by the number of the compilation.
+    """
     elsewhere = set()
     for other, digests in numbers.items():
         if other != number:

@@ -66,26 +66,55 @@ def _unreshaped(value):
 
 
 def _found(jax, node, product, path, place):
-    """The same if the weights are the operand of the second product at a place."""
-    found = Attention(node)
-    weights, values = _second(found, product, place)
-    if weights is None or values is None:
+    """The attention whose weights are one operand of its second product; None if there is none.
+
+    Args:
+        node: that makes the results: the second product, or what divides them by the sum.
+        product: the second product.
+        path: nodes from the second product to what is divided.
+        place: of the weights among the operands, 0 or 1; the other operand are the values.
+    """
+    found = Attention(
+        node
+    )  # each step below adds the sizes, scale and masks that it sees
+    sides = _second(found, product, place)
+    if sides is None:
         return None
-    names = _free_of(product, place, weights[1], values[1])
-    for step in path:
-        names = None if names is None else _forward(found, step, names)
-    if names is None:
+    weights, values = sides
+    found.names = _names_after(found, product, path, place, sides)
+    if found.names is None:
         return None
-    found.names = names
-    total = None if node is product else (node.ins[1], names)
+    total = None if node is product else (node.ins[1], found.names)
     scores = _softmax(found, *_through(found, *weights), total)
-    first = None if scores is None else _scores(jax, found, scores)
-    operands = None if first is None else _first(found, *first)
+    if scores is None:
+        return None
+    first = _scores(jax, found, scores)
+    if first is None:
+        return None
+    operands = _first(found, *first)
     if operands is None:
         return None
     found.sides = [_narrow(found, *side) for side in (*operands, values)]
     types = {str(value.dtype) for value, _ in found.sides}
     return found if len(types) == 1 and types <= set(HALF) else None
+
+
+def _names_after(found, product, path, place, sides):
+    """The names of the axes of what some nodes make of the second product's result; None if one of
+    them splits what an axis counts.
+
+    Args:
+        path: the nodes, in order.
+        place: of the weights among the operands of the product.
+        sides: weights and values.
+    """
+    (_, of_weights), (_, of_values) = sides
+    names = _free_of(product, place, of_weights, of_values)
+    for step in path:
+        names = _forward(found, step, names)
+        if names is None:
+            return None
+    return names
 
 
 def _second(found, product, place):
@@ -97,7 +126,7 @@ def _second(found, product, place):
     long = [axis for axis in free if weights.shape[axis] > 1]
     features = [axis for axis in _free(product, 1 - place) if values.shape[axis] > 1]
     if len(long) > 2 or len(features) > 1:
-        return None, None
+        return None
     # With one mask for all heads, both axes could be queries; there are more of them than of heads.
     queries = max(long, key=lambda axis: (weights.shape[axis], axis), default=None)
     named = [("g",)] * len(free)
@@ -108,7 +137,9 @@ def _second(found, product, place):
         _side(found, product, place, [common, KEYS, named]),
         _side(found, product, 1 - place, [common, KEYS, of_values]),
     )
-    return sides if len(found.common()) <= MOST_COMMON else (None, None)
+    if None in sides or len(found.common()) > MOST_COMMON:
+        return None
+    return sides
 
 
 def _free(product, place):
@@ -438,21 +469,28 @@ def _result(jax, found, made, order):
 def _arranged(jax, found, array, names, order):
     """An array with axes of the names in an order. An axis is of one element if it counts nothing
     that the array has; else what it lacks of it is repeated.
+
+    Args:
+        names: of the axes of the array; each is a tuple of what the axis counts.
+        order: names of the axes that are wanted.
     """
     there = _parts(names)
+    # apart: an axis for each count, in the order that is wanted, of one element if it is lacking
     wanted = [each for each in _parts(order) if each in found.sizes]
     kept = [there.index(each) for each in wanted if each in there]
     lacking = [at for at, each in enumerate(wanted) if each not in there]
-    array = array.reshape([found.sizes[each] for each in there])
-    array = jax.numpy.expand_dims(jax.numpy.transpose(array, kept), lacking)
+    apart = array.reshape([found.sizes[each] for each in there])
+    apart = jax.numpy.expand_dims(jax.numpy.transpose(apart, kept), lacking)
+    # repeated: what is lacking of an axis that is there; then joined to the axes that are wanted
     repeated = []
-    shape = []
+    joined = []
     for name in order:
-        known = [found.sizes[each] for each in name if each in found.sizes]
-        is_there = not set(name).isdisjoint(there)
-        repeated += known if is_there else [1] * len(known)
-        shape.append(math.prod(known) if is_there else 1)
-    return jax.numpy.broadcast_to(array, repeated).reshape(shape)
+        sizes = [found.sizes[each] for each in name if each in found.sizes]
+        if set(name).isdisjoint(there):
+            sizes = [1] * len(sizes)
+        repeated += sizes
+        joined.append(math.prod(sizes))
+    return jax.numpy.broadcast_to(apart, repeated).reshape(joined)
 
 
 def _masking(jax, found, read, order):
