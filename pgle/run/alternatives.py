@@ -358,7 +358,10 @@ MAKERS: Sequence[Callable[[Written], Iterator[Alternative]]] = (
     _precisions,
     _donations,
 )
-"""A row for each kind. A new kind also needs its switch in `pgle_hook/alternatives.py`."""
+"""A row for each kind but `FLAGS`, which `advise.flag_settings` makes once the best step is known.
+
+The hook makes the others, by a switch in `pgle_hook/alternatives.py`; but for `OF_COMMAND`.
+"""
 
 
 def state_of(text: str) -> list[str]:
