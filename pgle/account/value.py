@@ -126,6 +126,11 @@ class Opportunity:
         """What it is ordered by: the expected saving; a bound alone counts for nothing."""
         return 0.0 if self.expected_us is None else self.expected_us
 
+    @property
+    def at_stake_us(self) -> float:
+        """The expected saving; its bound if nobody knows what to expect."""
+        return self.most_us if self.expected_us is None else self.expected_us
+
 
 @dataclass(frozen=True, slots=True)
 class StepBounds:

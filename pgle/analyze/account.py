@@ -159,7 +159,7 @@ def _bounds(step: MeasuredStep, contention: ContentionLoss | None) -> StepBounds
         best_us = best_order_us(
             step.step_us,
             hideable_us=step.overlap.hideable_us,
-            shortest_us=step.overlap.predicted.shortest_us,
+            shortest_us=step.overlap.shortest_us,
         )
     return bounds_of(
         step.breakdown,

@@ -259,7 +259,9 @@ def measure_step(
                 costs.costs,
                 collectives,
                 hardware,
+                breakdown,
                 contention=costs.contention,
+                launch=costs.launch,
                 used=used,
                 flags=flags,
             )

@@ -28,12 +28,13 @@ from pgle.costs.estimate.communication import (
     group_of,
     payload_bytes,
 )
-from pgle.costs.measure.contention import Contention, with_assumed
+from pgle.costs.measure.contention import Contention, LaunchGaps, with_assumed
 from pgle.costs.profile.lookup import LookupTable, Naming, group_of_device
 from pgle.costs.profile.value import Cost, Profile, effective_costs
+from pgle.schedule.bounds import shortest_step_us
 from pgle.schedule.placements import Placement, placements
 from pgle.schedule.predict import Prediction, predict
-from pgle.schedule.simulate import Stream
+from pgle.schedule.simulate import Breakdown, Stream
 from pgle.trace.columns import Floats, distinct, heads, occurrences, usual_values
 from pgle.trace.intervals import covered, union
 from pgle.trace.table import Trace
@@ -83,6 +84,8 @@ class Overlap:
     hideable_us: float  # together, in a step; what a schedule could save at most
     stuck_us: float  # exposed communication that no schedule hides
     predicted: Prediction  # a step of the module with its measured costs
+    # no schedule of these instructions is shorter than this; of the measured step, whose waits stay
+    shortest_us: float
     profile: ProfileErrors | None = (
         None  # of the profile that the scheduler had; None where none is given
     )
@@ -93,18 +96,23 @@ def find_overlap(
     costs: Sequence[Cost],
     collectives: Sequence[MeasuredCollective],
     hardware: Hardware,
+    breakdown: Breakdown,
     *,
     contention: Contention | None = None,
+    launch: LaunchGaps | None = None,
     used: Profile | None = None,
     flags: Sequence[str] = (),
 ) -> tuple[Overlap, tuple[MeasuredCollective, ...]]:
     """The schedule that ran, and the collectives with what of them it could hide.
 
     Args:
+        breakdown: the measured step.
         contention: that the trace shows; None: no kernel ran next to a collective.
+        launch: the gaps of the trace; None: it has too few to say.
     """
     found = None if contention is None else with_assumed(contention)
-    predicted = predict(module, Profile(tuple(costs)), hardware, contention=found)
+    profile = Profile(tuple(costs))
+    predicted = predict(module, profile, hardware, launch=launch, contention=found)
     names = lhs_names(module)
     placed = placements(module, predicted.timeline, flags)
     judged: dict[str, MeasuredCollective] = {}
@@ -114,11 +122,19 @@ def find_overlap(
             place = placed.get(names.get(item.instruction.name, item.instruction.name))
             judged[item.name] = _judged(item, place)
     hideable_us = sum(item.hideable_us or 0.0 for item in judged.values())
+    shortest_us = shortest_step_us(
+        module,
+        predicted.program,
+        predicted.launch,
+        breakdown,
+        slower=min(predicted.contention.likely),
+    )
     overlap = Overlap(
         hideable_us=hideable_us,
         stuck_us=sum(item.transfer_exposed_us for item in judged.values())
         - hideable_us,
         predicted=predicted,
+        shortest_us=shortest_us,
         profile=None if used is None else _profile_errors(module, costs, used),
     )
     return overlap, tuple(judged.get(item.name, item) for item in collectives)

@@ -110,13 +110,8 @@ def listed(
     return tuple(
         (item, _advice(account, item, span_of))
         for item in chosen(account.opportunities)
-        if account.share(max(item.known_saving_us, _bound_us(item))) >= LEAST_WORTH
+        if account.share(item.at_stake_us) >= LEAST_WORTH
     )
-
-
-def _bound_us(item: Opportunity) -> float:
-    """Return what an untried opportunity could save at most; 0 if its saving is known."""
-    return item.most_us if item.expected_us is None else 0.0
 
 
 def _advice(account: Account, item: Opportunity, span_of: SpanOf) -> Advice:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pgle.account.value import Account
 from pgle.errors import many
 from pgle.next import Commands, Sentence, to_way
 from pgle.report import account, charts, text
@@ -35,6 +36,7 @@ from pgle.run.alternative_steps import Tried
 from pgle.run.alternatives import OF_COMMAND, Alternative, Kind
 from pgle.run.capture.captured import ComparedValues
 from pgle.run.compiler.compile import OnPhase
+from pgle.run.untried import Untried
 from pgle.schedule.control import Controlled
 from pgle.schedule.predict import LEAST_GAIN
 from pgle.schedule.verdict import Verdict
@@ -128,13 +130,22 @@ def headline(found: Advised) -> tuple[str, Tone]:
         return f"{stopped}{best.name} shortens the step by about {shorter}", "good"
     if found.interrupted:
         return f"Stopped: nothing that was tried is surely {least} shorter", ""
-    if not (found.attempts or found.unchanged or found.left):
-        return "Nothing to gain: found no alternative to try", ""
     has_failed = [item.tried is None for item in found.attempts]
     if has_failed and all(has_failed) and not found.unchanged:
         failed = many(len(has_failed), "alternative")
         return f"No answer: {failed} tried, all failed", ""
+    if found.untried is not None:
+        left = _untried(found.account, found.untried)
+        return f"Nothing of what was tried helps. Not tried: {left}", "warn"
+    if not (found.attempts or found.unchanged or found.left):
+        return "Nothing to gain: found no alternative to try", ""
     return f"Nothing to gain: no alternative is surely {least} shorter", ""
+
+
+def _untried(known: Account, left: Untried) -> str:
+    """An opportunity with what it may save, and why nobody tried it."""
+    saves = account.saving_of(known, left.opportunity)
+    return f"{left.opportunity.kind} (saves {saves} of the step): {left.why}"
 
 
 MOST_SHOWN = 6  # alternatives in the picture
@@ -216,6 +227,8 @@ def _notes(found: Advised) -> Iterator[str]:
             yield from _values_note(item)
     if found.left_out:
         yield found.left_out
+    if found.untried is not None and (found.best or found.interrupted):
+        yield f"not tried: {_untried(found.account, found.untried)}"
     if any(item.changes[0].kind is Kind.VARIED for item in found.attempts):
         yield "change: of the time for each element of the step's data"
     if found.unchanged:

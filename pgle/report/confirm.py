@@ -108,11 +108,22 @@ def main_lines(main: ModuleVerdict) -> Iterator[str]:
     yield main.why
     if main.line is not None:
         yield cut(f"line {main.line}: {main.proof}", PROOF)
+    yield from _counted_by_xla(main)
     if lacking := [name for name in main.missing_names if not _DONE.search(name)]:
         yield f"XLA missed: {some(lacking, MAX_NAMES)}"
     if main.remedy:
         label = "note" if main.verdict is ProfileUse.USED else "to do"
         yield f"{label}: {main.remedy}"
+
+
+def _counted_by_xla(main: ModuleVerdict) -> Iterator[str]:
+    """Say why the counts of XLA's log are others than those of `use_line`, if they are."""
+    if main.found is None or main.covered is None or main.found == main.covered:
+        return
+    yield (
+        f"XLA's {main.found:,} count asynchronous instructions twice and some that no "
+        f"schedule needs; pgle counts each of the {main.wanted:,} once."
+    )
 
 
 def _ranks_text(ranks: Mapping[str, ProfileUse]) -> str:

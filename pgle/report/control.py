@@ -13,6 +13,8 @@ from pgle.schedule.predict import Gain
 
 STAGE = "scheduled, kernels not compiled"
 """How far a compilation without a device goes."""
+SMALLER = "the smaller change counts"
+"""What the column of a second compilation is for."""
 
 
 def depends_words(result: Rehearsal) -> str:
@@ -34,16 +36,34 @@ def _longer(share: float) -> str:
 
 
 def note(result: Rehearsal) -> str:
-    """How far the compilation went, and the step without and with the profile by the second one."""
+    """How far the compilation went, and what the column of the second one is."""
     found = result.control
     if found is None or found.failure:
         return STAGE
     control = f"control ({found.flag})"
     if found.schedules is None:
         return f"{control}: the same program; {STAGE}"
-    before, after = found.schedules.baseline, found.schedules.profiled
-    times = " → ".join(figures.time(one.step_us) for one in (before, after))
-    return f"{control}: {times}; {STAGE}"
+    return f"{control}: {SMALLER}; {STAGE}"
+
+
+def changes(result: Rehearsal) -> tuple[float | None, ...]:
+    """Change of the step by the second compilation, for XLA's own schedule if there is one, LHS
+    without and LHS with the profile.
+
+    Returns:
+        shares of the first schedule's step; None for the first one, and if there is no second
+        compilation.
+    """
+    sides = 2 if result.default is None else 3
+    found = None if result.control is None else result.control.schedules
+    if found is None:
+        return (None,) * sides
+    steps = [found.baseline.step_us, found.profiled.step_us]
+    if result.default is not None:
+        if found.default is None:
+            return (None,) * sides
+        steps.insert(0, found.default.step_us)
+    return None, *(step_us / steps[0] - 1 for step_us in steps[1:])
 
 
 def section(result: Rehearsal) -> tuple[Prose | Table, ...]:

@@ -179,7 +179,7 @@ def _uncertain_line(item: Uncertain) -> str:
     least = figures.time(item.range.least_us)
     most = figures.time(item.range.most_us)
     cost = f"{times}{figures.time(item.cost_us)} ({figures.between(least, most)})"
-    line = f"data decides {printable(item.name)}: {cost}, {item.range.why}"
+    line = f"not certain: {printable(item.name)}: {cost}, {item.range.why}"
     extreme_us = item.range.extreme_us
     if extreme_us is None or extreme_us <= item.range.most_us:
         return line
@@ -203,7 +203,8 @@ def _predict_advice(found: Predicted) -> tuple[str, Next | Sentence]:
     doubt = prediction.steps_us.most_data / prediction.step_us - 1
     if doubt > MUCH_DOUBT:
         item = shown(prediction.uncertain[0].name)
-        words = f"Data decides up to {figures.share(doubt, 0)} more, most of it {item}."
+        why = prediction.uncertain[0].range.why
+        words = f"Up to {figures.share(doubt, 0)} more, most of it {item}: {why}."
         unmeasured = Sentence.todo(f"measure {item}: profile the program")
         return words, _measure(asked, run) or unmeasured
     return "", _follow(found, run)

@@ -288,8 +288,11 @@ def _schedules(result: Rehearsal) -> list[Schedule]:
             module=side.module,
             reasons=_reasons(result, side),
             memory_bytes=side.compiled.memory_bytes,
+            control=change,
         )
-        for label, side in _sides(result)
+        for (label, side), change in zip(
+            _sides(result), control.changes(result), strict=True
+        )
     ]
 
 

@@ -59,6 +59,9 @@ class Schedule:
     # by name when LHS ran, why a collective is exposed
     reasons: Mapping[str, str] = field(default_factory=dict)
     memory_bytes: int | None = None  # device memory that XLA plans for
+    # change of the step against the first schedule, as a share, if both are compiled with other
+    # kernels for products; None: they were not
+    control: float | None = None
 
     @property
     def panel(self) -> Panel:
@@ -104,11 +107,17 @@ def span_us(schedule: Schedule) -> tuple[float, float] | None:
 
 
 def steps_table(schedules: Sequence[Schedule], known: Account) -> Table:
-    """A row per schedule, compared with the first, then the bounds of the step."""
-    heads = (
+    """A row per schedule, compared with the first, then the bounds of the step.
+
+    A second compilation has a column of its own: the smaller of both changes counts.
+    """
+    has_control = any(item.control is not None for item in schedules)
+    controls = [Column("control", Unit.CHANGE)] if has_control else []
+    heads: tuple[str | Column, ...] = (
         "schedule",
         Column("step", Unit.TIME),
         Column("change", Unit.CHANGE),
+        *controls,
         Column("exposed", Unit.TIME),
         Column("peak memory", Unit.SIZE),
     )
@@ -120,10 +129,14 @@ def steps_table(schedules: Sequence[Schedule], known: Account) -> Table:
         if item is not schedules[0]:
             share = parts.step_us / first_us - 1
             change = Cell(share, "good" if share < 0 else "")
+        changes: list[Value] = [change]
+        if has_control:
+            changes.append("" if item.control is None else item.control)
         exposed = Cell(parts.exposed_communication_us, "exposed")
-        rows.append((item.label, parts.step_us, change, exposed, item.memory_bytes))
+        rows.append((item.label, parts.step_us, *changes, exposed, item.memory_bytes))
+    blank = [""] * (len(heads) - 3)
     for name, us, share in account.bound_rows(known):
-        rows.append((name, us, share - 1, "", ""))
+        rows.append((name, us, share - 1, *blank))
     return table(heads, rows)
 
 

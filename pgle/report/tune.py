@@ -14,7 +14,7 @@ from pgle.errors import cut, many, shown
 from pgle.next import Commands, Next, Sentence, quoted, to_way
 from pgle.report import account, text
 from pgle.report.account import AccountDocument
-from pgle.report.control import STAGE
+from pgle.report.control import SMALLER, STAGE
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
@@ -50,6 +50,7 @@ VARIATIONS = (
     "drawn anew as far as they are uncertain"
 )
 SET_THEM = "set these flags in the job, and compare its step times with today's;"
+CONTROL_AT = 3  # its column, behind the change
 EXPOSED_LINES = 3  # on the first screen, the heading included
 SAME = 1e-4  # a step whose change is at most this share equals the trial's
 # what a shell leaves alone between double quotes
@@ -128,7 +129,7 @@ def _identity(found: Tuning) -> tuple[str, ...]:
 def _notes(
     found: Tuning, sides: Sequence[DrawnSide], picture: Path | None
 ) -> Iterator[str]:
-    yield STAGE
+    yield STAGE if _by_control(found) is None else f"control: {SMALLER}; {STAGE}"
     yield f"{VARIATIONS}."
     yield account.note(found.account)
     yield account.timed_note(found.account, is_base=False)
@@ -221,11 +222,30 @@ def _sides(found: Tuning) -> list[tuple[str, Simulated]]:
 
 
 def _table(found: Tuning) -> Table:
-    """The sides, and perfect overlap."""
+    """The sides, and perfect overlap. The flags that were found have their change by the second
+    compilation, too: the smaller one is the answer.
+    """
     rows = [_row(found, side.trial, name)[:-1] for name, side in _sides(found)]
     for name, us, share in account.bound_rows(found.account):
         rows.append((name, us, share - 1, "", ""))
-    return table(_heads(found)[:-1], rows)
+    heads = _heads(found)[:-1]
+    other = _by_control(found)
+    if other is None:
+        return table(heads, rows)
+    heads.insert(CONTROL_AT, Column("control", Unit.CHANGE))
+    with_control: list[tuple[Value, ...]] = []
+    for place, row in enumerate(rows):
+        change = other if place == len(_sides(found)) - 1 else ""
+        with_control.append((*row[:CONTROL_AT], change, *row[CONTROL_AT:]))
+    return table(heads, with_control)
+
+
+def _by_control(found: Tuning) -> float | None:
+    """The change of the step with the flags by the second compilation; None if there is none."""
+    control = None if found.proof is None else found.proof.control
+    if control is None or control.other is None:
+        return None
+    return -control.other.share
 
 
 def _heads(found: Tuning) -> list[str | Column]:

@@ -16,7 +16,7 @@ import attrs
 
 from pgle.account.parts_and_bounds import parts_of
 from pgle.account.scheduled import account_of_schedule
-from pgle.account.value import Account, OpportunityKind
+from pgle.account.value import Account
 from pgle.errors import UserError, in_percent
 from pgle.next import Next
 from pgle.requests.kinds import PROCESSES
@@ -40,6 +40,7 @@ from pgle.run.alternatives import (
     Kind,
     Written,
     alternatives,
+    no_fused_attention,
     text_of,
 )
 from pgle.run.capture.captured import ComparedValues
@@ -60,6 +61,8 @@ from pgle.run.rehearse_program import (
     prepared,
     understood,
 )
+from pgle.run.trainers import decided_by
+from pgle.run.untried import TRIED_BY, Attempted, Untried, untried_of
 from pgle.run.variants import ProgramVariants, Variants, variants_of, with_values
 from pgle.scale.plan import check_names
 from pgle.schedule.control import Controlled
@@ -140,6 +143,7 @@ class Advised:
     left_out: str  # what cannot be tried of what was given, and why
     measure: Next | None  # the command that measures the program; None: it is none
     account: Account  # of the step as it is
+    untried: Untried | None = None  # the largest opportunity that nobody tried
     warnings: tuple[str, ...] = ()
 
     @property
@@ -273,19 +277,43 @@ class _Trials:
         shown = shown_of(self.attempts)
         keep_trials(request, shown)
         left_out = (variants.left_out, is_written_as.left_out)
+        untried = untried_of(account, self._attempted(every, wanted))
+        left = len(every) - self._tried_alone()
         return Advised(
             request=request,
             base=base,
             attempts=tuple(self.attempts),
             unchanged=self.unchanged,
-            left=len(every) - self._tried_alone(),
+            left=left,
             left_sites=is_written_as.left_sites(),
             interrupted=interrupted,
             left_out="; ".join(filter(None, left_out)),
             measure=proves,
             account=account.with_trials(shown),
+            untried=untried,
             warnings=tuple(filter(None, said)),
         )
+
+    def _attempted(
+        self, every: Sequence[Alternative], wanted: Sequence[Alternative]
+    ) -> Attempted:
+        """Which kinds were tried. Flags are, unless nothing of the budget was left. Words of a
+        trainer's command try what they decide.
+        """
+        variants = self.maker.variants
+        left_out = frozenset(Kind) - variants.kinds
+        impossible = dict.fromkeys(left_out, "it cannot be tried of what was given")
+        if why := no_fused_attention(self.request.target.vendor):
+            impossible[Kind.ATTENTION] = why
+        tried = {change.kind for change in wanted}
+        if len(wanted) < self.asked.budget:
+            tried.add(Kind.FLAGS)
+        possible = {Kind.FLAGS, *(change.kind for change in every)}
+        decided = decided_by(self.command.asked.words)
+        for kinds in (possible, tried):
+            if Kind.WORDS in kinds:
+                kinds.update(kind for kind in Kind if kind in decided)
+        return Attempted(possible, tried, impossible)
 
     def _make_base(self) -> str:
         """Make the step of the program as it is, `base`. Return a note on what of its profile was
@@ -497,21 +525,10 @@ def saved_memory(base: Tried, tried: Tried) -> str:
     return f"it saves {gib(saved)} of memory"
 
 
-OPPORTUNITIES = {
-    OpportunityKind.ATTENTION: Kind.ATTENTION,
-    OpportunityKind.SCATTER: Kind.LOOKUP,
-    OpportunityKind.KEEP_LESS: Kind.CHECKPOINT,
-    OpportunityKind.REMAT: Kind.REMAT,
-    OpportunityKind.PRECISION: Kind.PRECISION,
-    OpportunityKind.DONATION: Kind.DONATION,
-}
-"""What is tried of an opportunity of the account."""
-
-
 def shown_of(attempts: Sequence[Attempt]) -> Shown:
     """The best that trying the edit of each opportunity has shown."""
     found = {}
-    for opportunity, kind in OPPORTUNITIES.items():
+    for opportunity, kind in TRIED_BY.items():
         tried = [
             one
             for one in attempts

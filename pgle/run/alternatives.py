@@ -214,13 +214,20 @@ class Written:
         if self.vendor.fused_attention or not any(_unfused(self)):
             return ""
         return (
-            f"attention is not tried: jax has no fused kernel of its own for {self.vendor.name}; "
+            f"attention is not tried: {no_fused_attention(self.vendor)}; "
             "try Pallas (jax.experimental.pallas.ops.gpu.attention) or Transformer Engine"
         )
 
     def left_sites(self) -> int:
         """Call sites that are not tried."""
         return sum(len(self._places(kind)) - len(self.of(kind)) for kind in Kind)
+
+
+def no_fused_attention(vendor: Vendor) -> str:
+    """Why attention is not tried for the vendor's GPUs; empty if it is."""
+    if vendor.fused_attention:
+        return ""
+    return f"jax has no fused kernel of its own for {vendor.name}"
 
 
 def text_of(module: Path) -> str:

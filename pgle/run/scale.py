@@ -747,7 +747,9 @@ def _covered_share(prediction: Prediction) -> float:
 
 
 def _doubt(prediction: Prediction) -> Iterator[str]:
-    """What makes a range wide, where data decides more than `MUCH_DOUBT` of the step."""
+    """What makes a range wide if costs that are not certain may add more than `MUCH_DOUBT` to the
+    step.
+    """
     if prediction.steps_us.most_data > (1 + MUCH_DOUBT) * prediction.step_us:
         why = prediction.uncertain[0].range.why
-        yield f"ranges are wide because data decides a cost ({why}); measure it, and give --profile"
+        yield f"ranges are wide: {why}; measure it, and give --profile"

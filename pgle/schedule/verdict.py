@@ -30,7 +30,7 @@ class Judged(NamedTuple):
     why: str = ""  # one clause; empty: the figures say all
 
 
-ENDS = ("contention", "what data decides", "the network")
+ENDS = ("contention", "an uncertain cost", "the network")
 """What nobody measured, in the order of the ends in `Steps`: two ends each."""
 
 

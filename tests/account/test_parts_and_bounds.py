@@ -46,3 +46,11 @@ def test_no_search_is_proposed_where_flags_reach_nothing() -> None:
 def test_a_search_saves_no_more_than_what_is_exposed() -> None:
     (found,) = search_for_flags(70.0, 50.0, Basis.ESTIMATED, None)
     assert found.most_us == 50.0
+
+
+def test_a_sum_in_whole_nanoseconds_is_the_same_reach() -> None:
+    exact, traced = (
+        search_for_flags(us, 72.9816, Basis.ESTIMATED, None)
+        for us in (72.9815999999, 72.981)
+    )
+    assert exact[0].why == traced[0].why

@@ -10,6 +10,7 @@ from pgle.analyze.account import FINDINGS, OF_RECORDING, OF_SCHEDULE, account_of
 from pgle.analyze.analysis import measure_step
 from pgle.analyze.findings import StepFinding
 from pgle.analyze.rules import RULES, find_findings
+from pgle.costs.measure.contention import LaunchGaps
 from pgle.costs.measure.measured import aggregate, find_programs
 from pgle.report.account import headline, note
 from pgle.schedule.predict import predict
@@ -92,10 +93,12 @@ def test_the_gain_of_a_type_is_only_bounded_if_the_gpu_is_unknown(measured) -> N
     assert precision.expected_us is None
 
 
-def test_a_schedule_and_its_trace_have_the_same_bounds() -> None:
+@pytest.mark.parametrize("begin_us", [0.0, 50.0])
+def test_a_schedule_and_its_trace_have_the_same_bounds(begin_us: float) -> None:
     (module,) = read_scheduled(ROOT / "testdata/hlo/jax-0.10.2/async")
     gpu = TABLE["a100-40gb"]
-    prediction = predict(module, None, gpu, expand_loops=True)
+    launch = LaunchGaps(begin_us=begin_us)  # a wait that no order of launches hides
+    prediction = predict(module, None, gpu, launch=launch, expand_loops=True)
     scheduled = account_of_schedule(module, prediction, gpu)
     trace = timeline_repeated(module, prediction.timeline)
     program = find_programs(trace, [module])[0]

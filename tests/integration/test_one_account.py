@@ -23,6 +23,11 @@ WORDS = [sys.executable, "-m", "pgle.workloads", "overlap", "--compile-only"]
 SIMULATED = ["--capture", "simulated", "--target", "a100"]
 FACTORS = (1.0, 0.5, 0.9, 0.97, 0.99, 0.999, 1.001, 1.01, 1.03, 1.5)
 """The steps of ten run directories with the profile, over those of the first."""
+CARRIED = 2e-4
+"""Of the step. `rehearse` and `tune` compile again, and XLA names some instructions otherwise. These
+take the measured cost of one instruction of the same shape, without its time on the slowest rank. In
+the program `loop` three equal kernels measured 2.801, 2.804 and 2.8045 µs (on the slowest rank up to
+2.813), and get 2.801. With others that is 1.2e-4 of its step."""
 
 PROGRAM = """
 import sys
@@ -238,10 +243,9 @@ def test_ten_programs_have_one_number_for_each_fact(
     assert_one_step(library["analyze"], library["predict"])
     baseline = library["baseline"]["account"]
     step_us = rehearsed["baseline"]["step_us"]
-    # rehearse prices a new compilation; of ten programs the loop differs most, by 1.2e-4
-    assert baseline["step_us"] == pytest.approx(step_us, rel=2e-4)
+    assert baseline["step_us"] == pytest.approx(step_us, rel=CARRIED)
     assert tuned["account"]["step_us"] == pytest.approx(
-        library["predict"]["account"]["step_us"], rel=1e-4
+        library["predict"]["account"]["step_us"], rel=CARRIED
     )
     printed = answer(capsys, "predict", run_dir)["account"]
     assert printed == library["predict"]["account"]

@@ -6,10 +6,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from accounts import account, opportunity
 
+from pgle.account.value import OpportunityKind
 from pgle.report.advise import headline
 from pgle.run.advise import Advised, Attempt
 from pgle.run.alternatives import Alternative, Kind
+from pgle.run.untried import Untried
 from pgle.schedule.control import Controlled
 from pgle.schedule.predict import Gain
 from pgle.schedule.verdict import Verdict
@@ -19,7 +22,13 @@ UNROLL = Alternative(Kind.UNROLL, "a.py:1", "2", "")
 
 def advised(*attempts: Attempt, **fields: Any) -> Advised:
     best = next((item for item in attempts if item.verdict is Verdict.BETTER), None)
-    usual = {"unchanged": 0, "left": 0, "interrupted": False, "best": best}
+    usual = {
+        "unchanged": 0,
+        "left": 0,
+        "interrupted": False,
+        "best": best,
+        "untried": None,
+    }
     found = {**usual, "attempts": attempts, **fields}
     return cast(Advised, SimpleNamespace(**found))
 
@@ -47,3 +56,17 @@ FAILED = Attempt((UNROLL,), Verdict.UNSURE, "it fails: head of 512")
 )
 def test_nothing_to_try_is_not_that_all_failed(found: Advised, words: str) -> None:
     assert headline(found) == (words, "")
+
+
+def test_without_a_gain_the_largest_untried_opportunity_is_named_with_the_reason() -> (
+    None
+):
+    fuse = opportunity(OpportunityKind.ATTENTION, None, most=0.4)
+    left = Untried(fuse, "jax has no fused kernel of its own for AMD")
+    found = advised(unchanged=1, untried=left, account=account(fuse))
+    words, tone = headline(found)
+    assert (words, tone) == (
+        "Nothing of what was tried helps. Not tried: attention that is not fused "
+        "(saves at most 40.0 % of the step): jax has no fused kernel of its own for AMD",
+        "warn",
+    )

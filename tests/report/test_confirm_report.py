@@ -28,3 +28,14 @@ def test_a_profile_with_a_gap_that_may_be_is_used() -> None:
         "jit_step: profile used (35 of 36 instructions)",
     )
     assert any(line.startswith("note: ") for line in page.notes)
+
+
+@pytest.mark.parametrize(("found", "lines"), [(89, 1), (86, 0)])
+def test_a_count_that_differs_from_that_of_xla_is_explained(
+    found: int, lines: int
+) -> None:
+    main = ModuleVerdict(
+        "jit_step", ProfileUse.USED, "so", found=found, covered=86, wanted=86
+    )
+    said = [line for line in main_lines(main) if line.startswith("XLA's 89 count")]
+    assert len(said) == lines

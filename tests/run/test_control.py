@@ -3,6 +3,9 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from pgle.report.control import changes
 from pgle.run.control import CUBLAS_FP8, Control, Schedules, fp8_products, fp8_warning
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
@@ -53,3 +56,20 @@ def test_equal_products_need_no_word() -> None:
     assert (
         fp8_warning(schedules(9.0, 2), Control("--flag=false", schedules(9.0, 2))) == ""
     )
+
+
+def test_the_change_by_the_second_compilation_is_against_its_own_first_schedule() -> (
+    None
+):
+    made: Any = SimpleNamespace
+    control = Schedules(
+        None,
+        baseline=made(step_us=90.0),
+        profiled=made(step_us=80.0),
+        default=made(step_us=100.0),
+    )
+    found: Any = made(default=object(), control=made(schedules=control))
+    assert changes(found) == (None, pytest.approx(-0.1), pytest.approx(-0.2))
+    without: Any = made(default=None, control=made(schedules=control))
+    assert changes(without) == (None, pytest.approx(80 / 90 - 1))
+    assert changes(made(default=None, control=None)) == (None, None)

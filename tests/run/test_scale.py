@@ -7,6 +7,8 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from pgle.run.scale import (
     ROW,
     KeptRows,
     _about,
+    _doubt,
     _of_files,
     make_row,
 )
@@ -149,3 +152,15 @@ def test_hlo_text_of_which_only_shardings_say_for_how_many_it_is(
         "  ROOT n = f32[64]{0} negate(p)\n}\n"
     )
     assert [trial.devices for trial in _of_files(Scale((str(path),)))] == [16]
+
+
+def test_a_wide_range_says_what_nobody_measured() -> None:
+    why = "no measurement of RCCL between hosts is public"
+    made: Any = SimpleNamespace
+    found = made(
+        step_us=100.0,
+        steps_us=made(most_data=200.0),
+        uncertain=[made(range=made(why=why))],
+    )
+    (line,) = _doubt(found)
+    assert line == f"ranges are wide: {why}; measure it, and give --profile"

@@ -1,0 +1,53 @@
+"""The largest opportunity that `pgle advise` did not try, and why not."""
+
+import pytest
+from accounts import account, opportunity
+
+from pgle.account.value import OpportunityKind
+from pgle.run.alternatives import Kind
+from pgle.run.untried import (
+    NO_ALTERNATIVE,
+    NOT_FOUND,
+    OVER_BUDGET,
+    Attempted,
+    untried_of,
+)
+
+NO_KERNEL = "no kernel"
+
+
+@pytest.mark.parametrize(
+    ("kind", "attempted", "why"),
+    [
+        (OpportunityKind.ATTENTION, Attempted({Kind.ATTENTION}, {}, {}), OVER_BUDGET),
+        (OpportunityKind.ATTENTION, Attempted({}, {}, {}), NOT_FOUND),
+        (
+            OpportunityKind.ATTENTION,
+            Attempted({}, {}, {Kind.ATTENTION: NO_KERNEL}),
+            NO_KERNEL,
+        ),
+        (OpportunityKind.OPTIMIZER, Attempted({}, {}, {}), NO_ALTERNATIVE),
+        (OpportunityKind.FLAGS, Attempted({Kind.FLAGS}, {}, {}), OVER_BUDGET),
+    ],
+)
+def test_what_was_not_tried_has_its_reason(
+    kind: OpportunityKind, attempted: Attempted, why: str
+) -> None:
+    found = untried_of(account(opportunity(kind, None, most=0.4)), attempted)
+    assert found is not None
+    assert found.why == why
+
+
+def test_a_bound_counts_as_much_as_an_expected_saving() -> None:
+    scatter = opportunity(OpportunityKind.SCATTER, 0.1)
+    fuse = opportunity(OpportunityKind.ATTENTION, None, most=0.4)
+    found = untried_of(account(scatter, fuse), Attempted({}, {}, {}))
+    assert found is not None
+    assert found.opportunity is fuse
+
+
+def test_what_was_tried_or_saves_nothing_is_not_named() -> None:
+    fuse = opportunity(OpportunityKind.ATTENTION, 0.4)
+    small = opportunity(OpportunityKind.OPTIMIZER, 0.005)
+    attempted = Attempted({Kind.ATTENTION}, {Kind.ATTENTION}, {})
+    assert untried_of(account(fuse, small), attempted) is None
