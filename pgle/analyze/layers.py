@@ -254,7 +254,9 @@ class MeasuredInstruction:
 
     @property
     def dtype(self) -> str:
-        """The type it multiplied in."""
+        """The type of its product, by its kernels' names, else by its HLO; ``an unknown type`` if
+        neither says.
+        """
         asked = self.work.dtype if self.work is not None else ""
         return (
             (self.ran.dtype if self.ran is not None else "")

@@ -185,8 +185,8 @@ class Command(click.Command):
         return rest
 
     def invoke(self, ctx: click.Context) -> Any:
-        """As click does, once every file that is to be written can be; then print the answer, and
-        exit with 1 if its check is not met.
+        """Check that every output file can be written, then run the command. Print its answer, and
+        exit with its code if its check is not met (1, unless it has another one).
 
         A notebook takes the answer in place of that (`ctx.obj`).
         """

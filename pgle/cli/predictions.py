@@ -51,8 +51,8 @@ def rehearse_command(
     such dumps. RUN: a run directory, with its module, measured profile, flags and GPU. COMMAND: a
     program. It runs on virtual CPU devices until it has compiled its step. XLA_FLAGS of the
     environment count. --jax A,B: compare what releases of jax make of the step. The exit code is
-    1 if XLA did not use the profile. A program that fails
-    after its step passes its own on.
+    1 if XLA did not use the profile. If the program fails
+    after its step was captured, its own exit code is returned.
 
     \b
     pgle rehearse jax_ir0000_jit_step_compile.mlir --target h100

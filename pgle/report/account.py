@@ -179,8 +179,8 @@ def _command(item: Opportunity) -> str:
 
 
 def note(account: Account) -> str:
-    """Say which step the savings are counted against, what they save together, and what no
-    headline says of unread work.
+    """Say which step the savings are counted against, and what they save together; and, unless a
+    headline says it, how much of the step only HLO can price.
     """
     said = [_base(account)]
     if not account.needs_module:

@@ -83,7 +83,9 @@ def _written(value: float, write: Callable[[float], str]) -> str:
 
 
 def times(low_us: float, high_us: float, *, label: str = "", most: int = 5) -> Axis:
-    """An axis of times in microseconds."""
+    """A linear axis of times. Its ends are in microseconds; its ticks, about `most` of them, are
+    written in the unit that fits.
+    """
     unit = figures.time_unit(max(abs(low_us), abs(high_us)))
     return _in_unit(unit, (low_us, high_us), label, most)
 

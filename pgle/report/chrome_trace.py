@@ -51,7 +51,7 @@ class SceneLane(msgspec.Struct, frozen=True):
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """When each bar begins, from the start of the panel."""
+        """Nanoseconds from the start of the panel to the start of each bar."""
         return tuple(accumulate(self.start))
 
 

@@ -38,7 +38,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Number(Kind):
-    """A number in a range; of a mapping all its values."""
+    """A number within `rule`. If the value is a mapping, each of its values is checked."""
 
     rule: Rule
 

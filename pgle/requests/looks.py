@@ -177,7 +177,7 @@ class ReportFiles(Request):
 
 @frozen(slots=False)
 class Report(ReportFiles, OfTracedRun, Against, Forced):
-    """A page on a run."""
+    """What `pgle report` may be asked."""
 
 
 @frozen(slots=False)

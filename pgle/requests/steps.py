@@ -1,4 +1,4 @@
-"""What is asked of commands on step times: two sides compared."""
+"""Options of the commands that compare step times, or add them to a history."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ class Pages(Request):
 
 @frozen(slots=False)
 class CompareRuns(Sides, Comparing, Abba, Pages, Forced):
-    """A comparison on the command line."""
+    """What `pgle compare` may be asked on a command line."""
 
 
 @frozen(slots=False)

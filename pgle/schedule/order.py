@@ -89,9 +89,11 @@ class Waits:
         self.stop.append(len(self.stops) - 1)
 
     def unfold(self, rows: int, stops: int, issued_us: float, times: int) -> None:
-        """Repeat the iteration that began with some row and some stop, `times` - 1 times.
+        """Repeat an iteration `times` - 1 times.
 
         Args:
+            rows: number of its first row; the last row is its last, too.
+            stops: number of its first stop.
             issued_us: the host's own time for one iteration.
         """
         iteration = slice(rows, len(self.rows))
@@ -114,9 +116,10 @@ class Waits:
             ]
 
     def stretch(self, rows: int, issued_us: float, times: int) -> None:
-        """Make the iteration that began with some row represent `times` iterations.
+        """Make the last iteration stand for `times` iterations.
 
         Args:
+            rows: number of its first row.
             issued_us: the host's own time when the iteration began.
         """
         for row in range(rows, len(self.rows)):

@@ -397,7 +397,7 @@ class Estimate:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The interval of the difference.
+        """Lower and upper end of the interval of `difference`: logarithms, new − base.
 
         Noise and the model's error are independent, so they add in quadrature.
         """

@@ -168,7 +168,7 @@ def _chosen(measures: Sequence[Measure], source: str) -> Measure | None:
 def table_points(
     names: Sequence[str], rows: Iterable[Mapping[str, Any]], tag: str
 ) -> Iterator[Point]:
-    """The points of a table: one of a column for each metric, or one of a line for each value.
+    """The points of a table. It is wide (a column for each metric) or long (a row for each value).
 
     Args:
         names: of the columns.

@@ -137,8 +137,8 @@ def _own_basis(module: Module, item: Instruction) -> Basis:
 def unmodelled(
     module: Module, measured: Collection[str]
 ) -> Mapping[Basis, Mapping[str, int]]:
-    """Instructions whose cost has no upper end: how often each target is called, by what is known
-    of it.
+    """Count the instructions that have no cost model: by `Basis` (`UNKNOWN`, `BOUND`), then by
+    custom-call target or opcode.
 
     Args:
         measured: names of instructions whose cost is given.

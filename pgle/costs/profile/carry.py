@@ -328,8 +328,8 @@ class Graph:
         return known, row.opcode, self._kernel(row), row.executions > 1
 
     def form(self, row: LookupRow) -> Hashable:
-        """What stays when sizes change and the framework gave no name: the name's stem, and types
-        with their ranks.
+        """A key that survives a change of sizes, without a name of the framework: stem of the HLO
+        name, opcode, whether it runs in a loop, and types with their ranks.
         """
         arrays = " ".join((row.shape, *self._operand_shapes(row)))
         stem = re.sub(r"[.\d]+$", "", row.name)

@@ -40,7 +40,7 @@ TALKATIVE = ("client", "comm", "core", "batched")  # of Dask's loggers
 
 
 class DaskWorkers:
-    """The workers of a cluster that was checked."""
+    """Workers of a Dask cluster. They answer, see our files and have our versions."""
 
     def __init__(self, client: Any, where: str) -> None:
         self._client = client

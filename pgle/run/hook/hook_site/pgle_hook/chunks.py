@@ -68,7 +68,8 @@ def find(jax, graph, count, checkpoint, least_words=LEAST_WORDS):
         checkpoint: `jax.checkpoint`.
 
     Returns:
-        The product of each, and what replaces operations by the id of their node.
+        An iterator. For each loss: the node of the product that makes its logits, and a dict of
+        replacements by the id of the node that is replaced.
     """
     for product in graph.nodes:
         if not _makes_logits(product, least_words):

@@ -290,7 +290,7 @@ def compiled_instead(other, rescue, before, after):
 
 
 def options_in(given):
-    """xla_client's CompileOptions of the arguments of a compilation."""
+    """xla_client's CompileOptions among the arguments of a compilation."""
     return next(item for item in given if hasattr(item, "executable_build_options"))
 
 
