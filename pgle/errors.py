@@ -183,7 +183,7 @@ def shell_code(code: int) -> int:
 
 
 def points_into(error: BaseException, folder: Path) -> bool:
-    """Whether a message names a folder or something in it, which then is to stay."""
+    """Whether a message names a folder or something in it, so that the folder must stay."""
     names = {str(folder), str(folder.resolve())}
     return any(
         re.search(rf"(?<![\w./-]){re.escape(name)}(?![\w.-])", str(error))

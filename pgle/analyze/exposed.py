@@ -85,7 +85,7 @@ def exposed(step: MeasuredStep) -> Observation:
 
 
 def _how_to_hide(collectives: Iterable[MeasuredCollective], step: MeasuredStep) -> str:
-    """A profile if a schedule could hide them, other flags if none can."""
+    """Return what may hide collectives: a profile if a schedule could, other flags if none can."""
     overlap = step.overlap
     if overlap is None:
         return (

@@ -319,8 +319,8 @@ def _alone(found: Tuning, flag: str) -> str:
 
 
 def _proof(found: Tuning) -> Iterator[str]:
-    """Whether XLA took the profile under the accepted flags, with its line, and what the new
-    profile covers.
+    """Lines on the proof: whether XLA used the profile under the accepted flags and why, what the
+    new profile covers, and which files were written; none without a proof.
     """
     proof = found.proof
     if proof is None:

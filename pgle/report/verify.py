@@ -247,7 +247,11 @@ _AGAINST = {
 
 
 def _gaps(module: ModuleCoverage, most: int) -> Table:
-    """List collectives first, then the heaviest gaps."""
+    """Instructions without a cost: collectives first, then the others, the heaviest first.
+
+    Args:
+        most: rows that are shown.
+    """
     gaps = sorted(module.gaps, key=lambda gap: gap.kind != CostKind.COLLECTIVE)
     rows = (_gap_row(gap, module) for gap in gaps)
     times = (

@@ -59,7 +59,7 @@ class Tried:
 
     @property
     def temp_bytes(self) -> int:
-        """Of that the memory of values that live within the step; 0: unknown."""
+        """The part of `memory_bytes` for values that live within the step; 0: unknown."""
         return self.compiled.memory.get("temp", 0)
 
     def gain_over(self, base: Tried, work: float = 1.0) -> Controlled:

@@ -216,7 +216,7 @@ def check_one_run(runs: Iterable[str], source: str) -> None:
 
 
 def _is_of_lines(name: str, columns: Sequence[str]) -> bool:
-    """Whether a column says where or when a line is: one of `columns`, of wandb's own or a run."""
+    """Whether a column is no metric: one of `columns` (step, clock), wandb's own, or the run's."""
     return name in columns or name.startswith("_") or short_name(name) in RUN_KEYS
 
 

@@ -92,7 +92,7 @@ def _kernels(flow: Flow, item: Scores) -> set[str]:
 
 
 def _passes_us(step: StepCosts, flow: Flow, item: Scores, forward: int) -> float:
-    """Microseconds of a loss with so many reads of its logits in the forward pass."""
+    """Microseconds that a loss takes if the forward pass reads its logits `forward` times."""
     passes = forward + (_BACKWARD_PASSES if item.products else 0)
     width = BITS.get(flow.shape(item.product).dtype, 16) / 8
     size = passes * flow.elements(item.product) * width

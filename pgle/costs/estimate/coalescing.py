@@ -189,7 +189,7 @@ class _Walk:
     def operand(
         self, item: Instruction, number: int, name: str, places: Sequence[_Places]
     ) -> None:
-        """Follow elements of a result into one operand."""
+        """Follow elements of the result of `item` into its operand number `number`."""
         operand = self.items[name]
         found = _places_in(item, number, operand.shape, places)
         if found is not None:

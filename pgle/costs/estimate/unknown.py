@@ -280,8 +280,11 @@ def published() -> tuple[Published, ...]:
 def growth(
     without: Collection[str] = (),
 ) -> Mapping[str, tuple[tuple[float, float], ...]]:
-    """Doublings of GPUs and the logarithm of how much longer the step is, both from the series'
-    smallest size.
+    """For each published program, a pair for each larger size: doublings of GPUs, and the logarithm
+    of how many times as long the step is, both against its smallest size.
+
+    Args:
+        without: programs to leave out.
     """
     series: dict[str, list[Published]] = defaultdict(list)
     for row in published():

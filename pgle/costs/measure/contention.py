@@ -299,7 +299,7 @@ NONE = Factors(1.0, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """Facts about one factor."""
+    """How many times as long kernels take while collectives run: best guess and quartiles."""
 
     likely: float  # best guess
     low: float  # quartile of the launches; of an assumed one the lower of the two jobs

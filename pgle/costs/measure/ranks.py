@@ -267,7 +267,10 @@ class CollectiveEnds:
         return [column for column in self.columns if column in known]
 
     def of(self, columns: Sequence[Column]) -> Floats:
-        """float64[executions, len(columns)]; all of them are columns of this window."""
+        """When these collectives ended: float64[executions, len(columns)], nanoseconds.
+
+        All must be among `columns` of this window.
+        """
         place = {column: number for number, column in enumerate(self.columns)}
         return self.ns[:, [place[column] for column in columns]]
 

@@ -114,7 +114,10 @@ def _chunks(trace: Trace, module: int) -> Iterator[npt.NDArray[np.int32]]:
 
 
 def _changes(trace: Trace, rows: npt.NDArray[np.int32]) -> Ints:
-    """Where another execution or device begins among rows; found piece by piece, for memory."""
+    """Positions in `rows` at which another execution or device begins, the first (0) included.
+
+    They are found piece by piece, to save memory.
+    """
     found = [np.zeros(1, np.int64)]
     for first in range(0, len(rows) - 1, BLOCK_ROWS):
         piece = rows[first : first + BLOCK_ROWS + 1]

@@ -174,7 +174,7 @@ class Function:
 
 
 def made_library(soname: str, functions: Sequence[Function], label: str) -> bytes:
-    """A shared library.
+    """The bytes of an ELF file: a shared library.
 
     Args:
         soname: the name by which other libraries need it.

@@ -203,7 +203,10 @@ class StageFolder:
         return older
 
     def check(self, *, again: bool) -> bool:
-        """Whether it holds something, which `make` sets aside; raises as there."""
+        """Whether the folder holds files, which `make` would set aside.
+
+        Raises `UserError` if it holds something already, and `again` is false.
+        """
         found = list(self.path.iterdir()) if self.path.exists() else []
         # Notes alone are what a launcher left that was killed before its stage was on record.
         if not again and not all(path.name.startswith(".") for path in found):

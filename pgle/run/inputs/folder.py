@@ -91,7 +91,7 @@ _KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Files of one kind."""
+    """The files of one kind that a folder holds, and what to do with them."""
 
     kind: str  # what they are, in words
     paths: tuple[

@@ -369,8 +369,9 @@ def _try(name: str, broken: set[str], action: Callable[[], object]) -> None:
 
 @contextmanager
 def _forwarding() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
-    """Signals that we get go to the command, once it is given; its end decides ours. Earlier ones
-    are kept for it.
+    """Forward the signals that this process gets to the command, whose end decides ours.
+
+    Yields a function that takes the started command. It gets the earlier signals, too.
     """
     children: list[subprocess.Popen[bytes]] = []
     early: list[int] = []

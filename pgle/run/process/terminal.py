@@ -50,8 +50,8 @@ def now_doing(what: str) -> None:
 
 
 def draw(line: str) -> None:
-    """Draw the live line on stderr, or what replaces it; not behind a line that the program has not
-    ended.
+    """Draw the live line on stderr in place of the last one. Draw nothing while the program is in
+    the middle of a line.
     """
     global _is_drawn
     with _lock:

@@ -72,7 +72,7 @@ def release(version: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class KnownSetting:
-    """One setting."""
+    """One flag or environment variable, as the catalogue describes it."""
 
     name: str  # as it is written
     # ``XLA_FLAGS`` for flags; for environment variables whose they are (``JAX``, ``NCCL`` …)

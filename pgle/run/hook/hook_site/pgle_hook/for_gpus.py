@@ -388,7 +388,9 @@ class Compilations:
         self._static[function] = static
 
     def dumped(self, known):
-        """A module is about to be compiled."""
+        """Note what a module takes that is about to be compiled. If its function was compiled
+        before, record what differs.
+        """
         name = re.sub(r"^jit[_(]|\)$", "", known.function)
         takes = dict(known.takes, **self._static.get(name, {}))
         before = self._last.get(known.function)

@@ -200,7 +200,7 @@ class TraceWindow:
 
     @property
     def _executions(self):
-        """Of the module that was executed most often."""
+        """How often the module ran that ran most often; 0 if none did."""
         return max(self._counts.values(), default=0)
 
     def _is_timed(self):
