@@ -77,7 +77,7 @@ def session_with(
 
 
 @dataclass(frozen=True)
-class Unscheduled:
+class SchedulerInput:
     """A program as it was before scheduling, from which schedules are made."""
 
     module: Path
@@ -102,8 +102,8 @@ class Prepared:
 
     flags: tuple[str, ...]  # all of the schedule that `checked` holds
     compiled: Future[CompileResult]  # without a profile
-    unscheduled: (
-        Unscheduled | None
+    scheduler_input: (
+        SchedulerInput | None
     )  # None if only all passes together can make a schedule
     checked: Future[Checked]  # not ready while the program is `CHECKING`
 
@@ -147,8 +147,8 @@ class Session:
             if first is not None:
                 return first
         with suppress(UserError):  # all passes together then show whose fault it is
-            if program.unscheduled is not None and program.state is not State.WHOLE:
-                found = self._alone(wanted, program.unscheduled)
+            if program.scheduler_input is not None and program.state is not State.WHOLE:
+                found = self._alone(wanted, program.scheduler_input)
                 if program.checked.result().state is not State.WHOLE:
                     return found
         shutil.rmtree(wanted.dump_dir, ignore_errors=True)
@@ -229,22 +229,24 @@ class Session:
         if state is State.WHOLE:
             checked = _finished(Checked(state, compiled.result()))
             return Prepared(wanted.flags, compiled, None, checked)
-        unscheduled = Unscheduled(folder / UNSCHEDULED, devices.result(), compiled)
+        scheduler_input = SchedulerInput(
+            folder / UNSCHEDULED, devices.result(), compiled
+        )
         has_profile = wanted.profile is not None
         again = folder / "check" if has_profile else wanted.dump_dir
         plain = replace(wanted, dump_dir=again, profile=None)
-        checked = _in_background(lambda: self._check(plain, unscheduled))
-        return Prepared(wanted.flags, compiled, unscheduled, checked)
+        checked = _in_background(lambda: self._check(plain, scheduler_input))
+        return Prepared(wanted.flags, compiled, scheduler_input, checked)
 
     def _up_to_scheduling(self, request: CompileRequest) -> Prepared:
         """A `TRUSTED` program, compiled by the passes before scheduling."""
         found = self.compiler.compile(replace(request, passes="before scheduling"))
         compiled = _finished(found)
-        unscheduled = Unscheduled(
+        scheduler_input = SchedulerInput(
             found.after_optimizations, found.num_devices, compiled
         )
         checked = _finished(Checked(State.TRUSTED, None))
-        return Prepared(request.flags, compiled, unscheduled, checked)
+        return Prepared(request.flags, compiled, scheduler_input, checked)
 
     def _by_all_passes(
         self, request: CompileRequest, devices: Future[int]
@@ -265,36 +267,40 @@ class Session:
             if not devices.done():
                 devices.set_result(count)
 
-    def _check(self, plain: CompileRequest, unscheduled: Unscheduled) -> Checked:
+    def _check(self, plain: CompileRequest, scheduler_input: SchedulerInput) -> Checked:
         """Take a program from `CHECKING` to its last state, by a schedule without a profile."""
         predicting = _in_background(
-            lambda: self.predicted(unscheduled.compiled.result())
+            lambda: self.predicted(scheduler_input.compiled.result())
         )
         with suppress(UserError):
-            alone = self._alone(plain, unscheduled)
+            alone = self._alone(plain, scheduler_input)
             step_us = predicting.result().step_us
             difference_us = abs(self.predicted(alone).step_us - step_us)
             is_near = (
                 difference_us <= TIME_TIES * step_us
             )  # LHS may take both for equal
-            if is_near and same_schedule(unscheduled.compiled.result(), alone):
+            if is_near and same_schedule(scheduler_input.compiled.result(), alone):
                 self._trust.gain()
                 return Checked(State.CHECKING.after(Event.SAME), alone)
         shutil.rmtree(plain.dump_dir, ignore_errors=True)
-        return Checked(State.CHECKING.after(Event.OTHER), unscheduled.compiled.result())
+        return Checked(
+            State.CHECKING.after(Event.OTHER), scheduler_input.compiled.result()
+        )
 
-    def _alone(self, wanted: CompileRequest, unscheduled: Unscheduled) -> CompileResult:
+    def _alone(
+        self, wanted: CompileRequest, scheduler_input: SchedulerInput
+    ) -> CompileResult:
         """A schedule made by the scheduling passes alone. Raise the error of the program's own
         compilation if that fails.
         """
         alone = replace(
             wanted,
-            module=unscheduled.module,
-            topology=wanted.topology or f"1x1x{unscheduled.devices}",
+            module=scheduler_input.module,
+            topology=wanted.topology or f"1x1x{scheduler_input.devices}",
             passes="from scheduling on",
         )
         found = self.compiler.compile(alone)
-        compiled = unscheduled.compiled.result()
+        compiled = scheduler_input.compiled.result()
         fingerprint = compiled.fingerprint or found.fingerprint
         return replace(found, fingerprint=fingerprint, num_devices=compiled.num_devices)
 
