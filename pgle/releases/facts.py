@@ -11,7 +11,7 @@ from pgle.schedule.launch_order import launch_order
 from pgle.schedule.launches import Launches
 from pgle.xla.async_pairs import result_shape
 from pgle.xla.collectives import is_sync, walk_collectives
-from pgle.xla.hlo.module import Instruction, Module, backend_config
+from pgle.xla.hlo.module import Instruction, Module, fusion_kind
 from pgle.xla.matrix_products import is_attention, is_convolution, is_gemm
 from pgle.xla.owners import loops
 
@@ -98,16 +98,9 @@ def _types(module: Module, item: Instruction) -> str:
 def _kernels(module: Module) -> Iterator[str]:
     for item in _executed(module):
         if item.opcode == "fusion":
-            yield f"fusion {_kind_of_fusion(item)}"
+            yield f"fusion {fusion_kind(item)}"
         elif item.opcode == "custom-call":
             yield item.custom_call_target
-
-
-def _kind_of_fusion(item: Instruction) -> str:
-    """``kLoop``; of a custom fusion what XLA calls it, ``__triton_gemm``."""
-    config = backend_config(item).get("fusion_backend_config")
-    named = config.get("kind") if isinstance(config, dict) else None
-    return str(named) if named else item.fusion_kind
 
 
 def _work(module: Module) -> Iterator[Hashable]:

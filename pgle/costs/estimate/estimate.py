@@ -44,6 +44,7 @@ from pgle.xla.hlo.module import (
     Instruction,
     Module,
     Shape,
+    fusion_kind,
 )
 from pgle.xla.host_copies import is_host_copy
 from pgle.xla.instruction_kinds import FREE_TARGETS
@@ -348,6 +349,8 @@ def _unvectorized(instruction: Instruction, needed: _Needed | None) -> int:
     """Elements that a kernel works on one thread each: updates in place, gathers, transpositions in
     a loop fusion.
     """
+    if _is_no_loop(instruction):
+        return 0
     if needed is None:
         return (
             prod(instruction.shape.dimensions) if instruction.opcode == "gather" else 0
@@ -362,6 +365,17 @@ def _unvectorized(instruction: Instruction, needed: _Needed | None) -> int:
         if loop or needed.update_of(root) is not None
     )
     return ceil(elements / UNROLLED) if _gathers_rows(needed, opcodes) else elements
+
+
+def _is_no_loop(instruction: Instruction) -> bool:
+    """Whether no loop of XLA's emitter does the work of a fusion: a library does, Triton, or a copy
+    of the driver, which moves the slice that a loop keeps or takes (openxla/xla
+    `dynamic_slice_fusion.h`, ``kDynamicMemcpyFusionKind`` in `ir_emission_utils.h`).
+    """
+    return (
+        instruction.fusion_kind == "kCustom"
+        or fusion_kind(instruction) == "__dynamic_memcpy"
+    )
 
 
 UNROLLED = 4

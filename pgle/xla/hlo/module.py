@@ -324,6 +324,13 @@ def backend_config(instruction: Instruction) -> Mapping[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
+def fusion_kind(fusion: Instruction) -> str:
+    """``kLoop``; what XLA names itself, such as ``__triton_gemm`` and ``__dynamic_memcpy``."""
+    config = backend_config(fusion).get("fusion_backend_config")
+    named = config.get("kind") if isinstance(config, dict) else None
+    return str(named) if named else fusion.fusion_kind
+
+
 def known_trip_count(instruction: Instruction) -> int | None:
     """How often the body of a ``while`` runs, if XLA states it (``known_trip_count``); else None.
 

@@ -454,6 +454,30 @@ def test_an_update_in_place_goes_one_thread_for_each_element_of_the_update() -> 
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("kCustom", "__custom_fusion"), ("kLoop", "__dynamic_memcpy")],
+)
+def test_a_slice_that_the_driver_copies_takes_the_time_of_its_bytes(
+    kind: str, name: str
+) -> None:
+    of = fusion(
+        LAYERS,
+        parameter("p", 8, 1024, 64, number=0, dtype="f32"),
+        parameter("u", 1, 1024, 64, number=1, dtype="f32"),
+        op("c", "constant", ONE),
+        op("d", "dynamic-update-slice", LAYERS, "p", "u", "c", "c", "c"),
+        kind=kind,
+    )
+    copy = replace(
+        of.instructions["k"],
+        backend_config=f'{{"fusion_backend_config":{{"kind":"{name}"}}}}',
+    )
+    assert compute_us(of, copy, A100) == pytest.approx(
+        KERNEL_US + A100.memory_us(2 * LAYER.size_bytes)
+    )
+
+
 def gathered(*elements: int, nccl: tuple[int, int] = (2, 22)) -> float:
     """Microseconds of one all-gather of operands of some elements each."""
     given = tuple(parameter(f"x{number}", each) for number, each in enumerate(elements))
