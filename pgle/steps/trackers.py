@@ -47,6 +47,11 @@ TIME_KEYS: Mapping[str, float] = {
 STEP_KEYS = ("step", "global_step", "iteration", "iter")
 NO_UNIT = "step_time"  # seconds in a file of ours; a tracker's may be in any unit
 EXPORTED_STEPS = {"_step", "Step"}  # a column of wandb and of TensorBoard
+_OWN_STEP = re.compile(rf"(?:train(?:er|ing)?/)?(?:{'|'.join(STEP_KEYS)})")
+"""The program's own number of a step: ``train/global_step`` of transformers,
+``trainer/global_step`` of Lightning. wandb's ``_step`` counts the calls of its ``log`` unless the
+program says otherwise.
+"""
 RUN_KEYS = ("run_id", "run_uuid", "run")
 CLOCKS = ("timestamp", "wall_time", "runtime")  # of a table, the surest first
 MOST_SECONDS = 1e11  # since the epoch; a larger time stamp is in milliseconds
@@ -176,7 +181,7 @@ def table_points(
         tag: the metric of a table that does not name it.
     """
     columns = {short_name(name): name for name in reversed(names)}
-    step = next((columns[key] for key in STEP_KEYS if key in columns), "")
+    step = _step_column(names)
     clock = next((columns[key] for key in CLOCKS if key in columns), "")
     metric = columns.get("key") or columns.get("metric")
     listed = [name for name in names if measure_of(name) is not None]
@@ -197,6 +202,16 @@ def table_points(
             if _is_filled(row, name):  # else other metrics have the line
                 value = _number_or_nan(row[name])
                 yield Point(name, number, at_s, value, run=of_run, line=line)
+
+
+def _step_column(names: Sequence[str]) -> str:
+    """The column with the number of the step; empty if there is none."""
+    for name in names:
+        is_own = _OWN_STEP.fullmatch(plain_name(name)) is not None
+        if is_own and name not in EXPORTED_STEPS:
+            return name
+    columns = {short_name(name): name for name in reversed(names)}
+    return next((columns[key] for key in STEP_KEYS if key in columns), "")
 
 
 def run_of(row: Mapping[str, Any]) -> str:
@@ -374,12 +389,15 @@ def _is_elsewhere(metric: str) -> bool:
 
 def _rises(points: Sequence[Point], values: Sequence[float | None]) -> _Times:
     """By how much something rises per step, from point to point; each with the later point."""
+    known = [
+        (point, point.step, value)
+        for point, value in zip(points, values, strict=True)
+        if point.step is not None and value is not None
+    ]
     found = []
-    for (before, low), (after, high) in pairwise(zip(points, values, strict=True)):
-        steps = (after.step or 0) - (before.step or 0)
-        rise = (high or 0) - (low or 0)
-        if steps > 0 and rise > 0:
-            found.append((after, rise / steps))
+    for (_, before, low), (point, after, high) in pairwise(known):
+        if after > before and high > low:
+            found.append((point, (high - low) / (after - before)))
     return found
 
 

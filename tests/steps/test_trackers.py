@@ -229,6 +229,19 @@ def test_without_a_step_time_the_clock_between_lines_counts(tmp_path: Path) -> N
     assert "step times are the times between its lines" in series.warnings[0]
 
 
+@pytest.mark.parametrize("step", ["train/global_step", "trainer/global_step"])
+@pytest.mark.parametrize("every", [10, 20])
+def test_the_programs_own_step_counts_before_that_of_wandb(
+    every: int, step: str, tmp_path: Path
+) -> None:
+    text = f"_step,_timestamp,train/loss,{step}\n"
+    text += "".join(
+        f"{at},{1.7e9 + every * at / 5},3,{every * at}\n" for at in range(3)
+    )
+    text += "3,,,\n"  # a line without a step
+    assert seconds(table(tmp_path, text)) == [0.2, 0.2]
+
+
 def test_the_loss_is_the_clock_before_metrics_of_the_system(tmp_path: Path) -> None:
     text = "key,value,timestamp,step\n"
     text += "".join(f"loss,3,{1.7e9 + 0.5 * at},{at}\n" for at in range(3))
