@@ -52,7 +52,7 @@ _OWN_STEP = re.compile(rf"(?:train(?:er|ing)?/)?(?:{'|'.join(STEP_KEYS)})")
 ``trainer/global_step`` of Lightning. wandb's ``_step`` counts the calls of its ``log`` unless the
 program says otherwise.
 """
-RUN_KEYS = ("run_id", "run_uuid", "run")
+RUN_KEYS = ("run_id", "run_uuid", "run")  # whole names: `time/run` is a metric
 CLOCKS = ("timestamp", "wall_time", "runtime")  # of a table, the surest first
 MOST_SECONDS = 1e11  # since the epoch; a larger time stamp is in milliseconds
 
@@ -121,13 +121,13 @@ _OTHER = re.compile(
 """
 
 
+@lru_cache(maxsize=1024)  # rows of a file have the same names
 def plain_name(metric: str) -> str:
     """The name of a metric in small letters, without the run that wandb puts before it."""
     name = metric.rpartition(" - ")[2].lower()
     return re.sub(r"[\s().:-]+", "_", name).strip("_")
 
 
-@lru_cache(maxsize=1024)  # rows of a file have the same names
 def short_name(metric: str) -> str:
     """The last part of that name: ``loss`` of ``train/loss``."""
     return plain_name(metric).rpartition("/")[2].strip("_")
@@ -217,7 +217,8 @@ def _step_column(names: Sequence[str]) -> str:
 def run_of(row: Mapping[str, Any]) -> str:
     """The run that a row names; empty if it names none."""
     for name, value in row.items():
-        if value and isinstance(name, str) and short_name(name) in RUN_KEYS:
+        is_named = value is not None and value != ""  # a run may be number 0
+        if is_named and isinstance(name, str) and plain_name(name) in RUN_KEYS:
             return str(value)
     return ""
 
@@ -232,7 +233,7 @@ def check_one_run(runs: Iterable[str], source: str) -> None:
 
 def _is_of_lines(name: str, columns: Sequence[str]) -> bool:
     """Whether a column is no metric: one of `columns` (step, clock), wandb's own, or the run's."""
-    return name in columns or name.startswith("_") or short_name(name) in RUN_KEYS
+    return name in columns or name.startswith("_") or plain_name(name) in RUN_KEYS
 
 
 def _is_filled(row: Mapping[str, Any], name: str) -> bool:

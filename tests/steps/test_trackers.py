@@ -208,6 +208,18 @@ def test_json_lines_of_several_runs_are_refused(tmp_path: Path) -> None:
         read_runs(str(path))
 
 
+def test_a_run_with_number_0_is_a_run(tmp_path: Path) -> None:
+    path = tmp_path / "steps.jsonl"
+    path.write_text('{"run": 0, "step_time_s": 1}\n{"run": 1, "step_time_s": 2}\n')
+    with pytest.raises(UserError, match="holds several runs: '0', '1'; keep one"):
+        read_runs(str(path))
+
+
+def test_a_metric_that_ends_in_run_names_no_run(tmp_path: Path) -> None:
+    text = "step,step_time_s,time/run\n0,0.2,0.18\n1,0.21,0.19\n"
+    assert seconds(table(tmp_path, text)) == [0.2, 0.21]
+
+
 def test_a_clear_metric_wins_over_one_without_unit(tmp_path: Path) -> None:
     text = "step,train/step_duration,steps_per_second\n1,200,5\n2,250,4\n"
     assert seconds(table(tmp_path, text)) == [0.2, 0.25]
