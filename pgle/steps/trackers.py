@@ -104,9 +104,24 @@ _WORDINGS = (
     (AMOUNT, rf"{_WORK}_per_(?:step|batch)"),
     (TOTAL, rf"(?:total|num|consumed)_(?:input_)?{_WORK}(?:_seen)?"),
 )
-_FORMS = [(kind, re.compile(rf"(?:^|[/_]){wording}$")) for kind, wording in _WORDINGS]
+_FORMS = [
+    (kind, re.compile(rf"(?:^|[/_])(?P<ending>{wording})$"))
+    for kind, wording in _WORDINGS
+]
 """How the name of a metric ends, by what it holds."""
-_FORMS.append((LOSS, re.compile(r"(?:^|/)(?:train_)?loss$")))  # not a part: `aux_loss`
+_FORMS.append(
+    (LOSS, re.compile(r"(?:^|/)(?P<ending>(?:train_)?loss)$"))
+)  # not a part: `aux_loss`
+_OF_STEP = re.compile(
+    r"train|training|trainer|perf|avg|average|mean|median|global|total|elapsed|wall|last|current"
+    r"|per|batch|iteration"
+)
+"""Words before ``step_time`` that leave it the time of the whole step."""
+_PART = re.compile(
+    r"(?:^|[/_])(?:optim(?:izer)?|forward|fwd|backward|bwd|data(?:set|loader)?|load(?:er|ing)"
+    r"|checkpoint(?:ing)?|ckpt|save|comm(?:unication)?)[/_]"
+)
+"""A word that makes it the time or the rate of a part, in a folder too."""
 EVALUATION = ("eval", "evaluation", "val", "valid", "validation", "test")
 _NO_STEPS = "|".join((*EVALUATION, "epoch"))
 _ELSEWHERE = re.compile(rf"(?:^|[/_])(?:{_NO_STEPS})(?:[/_]|$)|^system/")
@@ -142,10 +157,21 @@ def measure_of(metric: str) -> Measure | None:
         return Measure(metric, TIME, TIME_KEYS[metric])
     for kind, form in _FORMS:
         if (found := form.search(name)) is not None:
+            before = name[: found.start("ending")]
+            if kind in STEP_KINDS and _is_of_part(before, kind):
+                return None
             parts = found.groupdict()
             unit_s = UNITS.get(parts.get("unit") or "") if kind == TIME else 1.0
             return Measure(metric, kind, unit_s, parts.get("work") or "")
     return None
+
+
+def _is_of_part(before: str, kind: str) -> bool:
+    """Whether what stands before ``step_time`` in a name makes it the time of a part of a step."""
+    if _PART.search(before):
+        return True
+    words = before.rpartition("/")[2].split("_")[:-1]
+    return kind == TIME and not all(map(_OF_STEP.fullmatch, words))
 
 
 def _chosen(measures: Sequence[Measure], source: str) -> Measure | None:

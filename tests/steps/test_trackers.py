@@ -33,6 +33,8 @@ def table(folder: Path, text: str, name: str = "run.csv") -> Path:
         ("Step time (ms)", TIME, 1e-3),
         ("train_step_timing in s", TIME, 1.0),  # NeMo
         ("sec_per_step", TIME, 1.0),
+        ("perf/train/avg_step_time_s", TIME, 1.0),
+        ("my_model/step_time_s", TIME, 1.0),
         ("time/s/it", TIME, 1.0),
         ("ms/step", TIME, 1e-3),
         ("iteration_time", TIME, None),
@@ -57,6 +59,13 @@ def test_a_name_says_what_it_holds(name: str, kind: str, unit_s: float | None) -
         "run - step_time_s__MIN",
         "_runtime",
         "checkpoint_time_s",
+        "optimizer_step_time_ms",  # parts of a step
+        "forward_step_time_ms",
+        "data_loading_batch_time_ms",
+        "timer/checkpoint_step_time_s",
+        "optimizer/step_time_s",
+        "dataloader/batches_per_second",
+        "reward_model_step_time_s",
         "throughput/device/tokens_per_sec",  # Composer
         "system/step_time_s",  # mlflow
         "epoch_steps_per_second",  # Keras: the mean of an epoch
