@@ -44,10 +44,9 @@ if TYPE_CHECKING:
 
 BASES: Mapping[str, Basis] = {
     "measured": Basis.MEASURED,
-    "mixed": Basis.ESTIMATED,
-    "estimated": Basis.ESTIMATED,
+    "simulated": Basis.SIMULATED,
 }
-"""What a predicted step rests on, by where its costs come from."""
+"""What a predicted step rests on, by where all its costs come from; else it is estimated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ def account_of_schedule(
         contended_us=prediction.contended_us,
     )
     least_us, most_us = prediction.interval_us
-    basis = BASES[prediction.costs_are]
+    basis = BASES.get(prediction.costs_are, Basis.ESTIMATED)
     limit_us = prediction.step_us - bounds.best_order_us
     facts = step_costs(module, prediction, hardware, memory)
     levers = tried_by(advise, find_levers(facts))
@@ -201,7 +200,7 @@ def step_costs(
         step_us=prediction.step_us,
         us=us,
         count=count,
-        basis=BASES[prediction.costs_are],
+        basis=BASES.get(prediction.costs_are, Basis.ESTIMATED),
         peak_bytes=memory.peak_bytes,
         limit_bytes=memory.limit_bytes,
         exposed_us=exposed_us,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pgle.account.value import Account
+from pgle.costs.profile.value import costs_are
 from pgle.errors import many
 from pgle.next import Commands, Sentence, to_way
 from pgle.report import account, charts, text
@@ -103,9 +104,7 @@ def advise_page(found: Advised, picture: Path | None = None) -> Page:
 
 def _costs(found: Advised) -> str:
     """What the figures are made of, in words."""
-    is_measured = found.base.measured_share is not None
-    kind = "measured and estimated" if is_measured else "estimated"
-    return f"predicted from {kind} costs"
+    return f"predicted from {found.base.costs_are} costs"
 
 
 METHOD = (
@@ -176,19 +175,21 @@ def _chart(found: Advised) -> Chart:
 def _table(found: Advised) -> Table:
     """The program as it is, and every alternative."""
     rows = [(AS_IT_IS, *_figures(found.base), ""), *map(_row, found.ranked)]
-    if found.base.measured_share is None:
+    if found.base.profiled_share is None:
         return table(_HEADS, rows)
     steps = (found.base, *(item.tried for item in found.ranked))
-    shares = map(_measured, steps)
-    measured = [(*row, share) for row, share in zip(rows, shares, strict=True)]
-    return table((*_HEADS, Column("measured", Unit.SHARE)), measured)
+    shares = map(_profiled, steps)
+    priced = [(*row, share) for row, share in zip(rows, shares, strict=True)]
+    origins = costs_are(step.costs_are for step in steps if step is not None)
+    head = origins.removesuffix(" and estimated")
+    return table((*_HEADS, Column(head, Unit.SHARE)), priced)
 
 
-def _measured(tried: Tried | None) -> Value:
-    """The part of a step whose cost was measured; empty if it was not compiled."""
-    if tried is None or tried.measured_share is None:
+def _profiled(tried: Tried | None) -> Value:
+    """The part of a step whose cost is the profile's; empty if it was not compiled."""
+    if tried is None or tried.profiled_share is None:
         return ""
-    return tried.measured_share
+    return tried.profiled_share
 
 
 def _figures(

@@ -12,6 +12,7 @@ from math import inf
 from pathlib import Path
 from typing import Literal
 
+from pgle.costs.profile.value import costs_are
 from pgle.errors import cut, many, printable, some
 from pgle.report import charts, scale_account, scale_advice, scale_control, text
 from pgle.report.account import AccountDocument
@@ -98,13 +99,13 @@ def scale_page(found: Scaling, path: Path | None = None) -> Page:
 def _identity(found: Scaling, module: str) -> tuple[str, ...]:
     """The module, the GPUs, their network, and where the costs come from."""
     there = [item.row for item in found.answer.rows if not item.row.failure]
-    costs = sorted({row.costs_are for row in there})
+    costs = costs_are(row.costs_are for row in there)
     assumed = "" if found.request.names_network else " (assumed)"
     return (
         module,
         f"{found.hardware.name}, {found.hardware.devices_per_host} GPUs a host",
         f"network {found.hardware.nic_gb_s:g} GB/s{assumed}",
-        f"predicted from {' and '.join(costs)} costs" if costs else "",
+        f"predicted from {costs} costs" if costs else "",
     )
 
 

@@ -54,7 +54,7 @@ class Schedule:
 
     label: str  # ``LHS, no profile``
     timeline: Timeline  # its step
-    costs_are: str  # ``measured``, ``estimated`` or ``mixed``
+    costs_are: str  # ``measured``, ``simulated and estimated``, …
     module: Module | None = None  # that was scheduled; None: not known
     # by name when LHS ran, why a collective is exposed
     reasons: Mapping[str, str] = field(default_factory=dict)

@@ -280,7 +280,7 @@ def panel_of(
     """A predicted step as a panel.
 
     Args:
-        note: where its costs come from: ``measured``, ``estimated``, ``mixed``.
+        note: where its costs come from: ``measured``, ``simulated``, ``estimated`` …
         module: the scheduled module, for shapes, names of the framework and what waits for a
             collective.
     """

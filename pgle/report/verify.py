@@ -171,7 +171,7 @@ def _has_costs(main: Sequence[ModuleCoverage], bounds: Bounds) -> str:
     covered = figures.share(worst.time.value or 0.0)
     measured = figures.share(worst.measured.value or 0.0)
     asked = figures.share(bounds.time)
-    by = "" if measured == covered else f", {measured} by measured costs"
+    by = "" if measured == covered else f", {measured} by {worst.costs_are} costs"
     return f"the profile covers {covered} of the step's time{by} (asked for: {asked})"
 
 

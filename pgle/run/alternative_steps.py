@@ -46,6 +46,18 @@ class Tried:
         return self.prediction.step_us
 
     @property
+    def costs_are(self) -> str:
+        """What its costs are called: ``measured and estimated``, say."""
+        return self.prediction.costs_are
+
+    @property
+    def profiled_share(self) -> float | None:
+        """The part of its activity time, 0 to 1, whose cost is no estimate; None: no profile."""
+        if self.estimated is None:
+            return None
+        return self.prediction.timeline.share_of("measured", "simulated")
+
+    @property
     def measured_share(self) -> float | None:
         """The part of its activity time, 0 to 1, whose cost was measured; None: no profile."""
         if self.estimated is None:

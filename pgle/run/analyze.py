@@ -284,10 +284,8 @@ def _simulated(
     ]
     prediction, module = max(found, key=lambda pair: pair[0].step_us)
     trace = repeated(module, prediction.timeline)
-    notes = [
-        f"costs {prediction.costs_are}, "
-        f"{in_percent(prediction.estimated_share, 0)} of the time estimated"
-    ]
+    estimated = in_percent(prediction.timeline.share_of("estimated"), 0)
+    notes = [f"costs {prediction.costs_are}, {estimated} of the time estimated"]
     if stage is not None:
         notes.append(
             f"{path} was not traced: its step is simulated from its schedule; on a GPU: "

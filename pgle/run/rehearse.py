@@ -196,7 +196,9 @@ class Rehearsal:
         ModuleVerdict  # whether XLA used the profile for this module, with its proof
     )
     moves: tuple[Move, ...]  # collectives, the largest change of exposed time first
-    costs_are: str  # ``measured``, ``estimated`` or ``mixed``: the table behind every prediction
+    costs_are: (
+        str  # ``measured``, ``simulated and estimated``, …: behind every prediction
+    )
     profile: Path  # the profile that was given to XLA
     warnings: tuple[str, ...]  # one line each
     control: Control | None = (

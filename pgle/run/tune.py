@@ -186,7 +186,7 @@ class Tuning:
     refused: tuple[
         str, ...
     ]  # settings that the worlds of the search accepted, and the proof did not, with why
-    # ``measured``, ``estimated`` or ``mixed``: of the program as it is; new collectives are
+    # ``measured``, ``simulated and estimated``, …: of the program as it is; new collectives are
     # modelled
     costs_are: str
     jaxlib: str  # that compiled

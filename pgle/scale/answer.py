@@ -102,7 +102,7 @@ class ScaleRow:
     temp_bytes: int | None = None
     memory_bytes: int | None = None
     limit_bytes: int | None = None  # that jax's allocator has; None: no limit
-    costs_are: str = "estimated"  # ``measured``, ``estimated`` or ``mixed``
+    costs_are: str = "estimated"  # ``measured``, ``simulated and estimated``, …
     covered_share: float | None = (
         None  # of the computing time, the part with a cost of the given profile
     )

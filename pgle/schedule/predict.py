@@ -145,7 +145,7 @@ class Prediction:
     program: (
         Program  # what the runtime does, each op with the cost that the timeline takes
     )
-    costs_are: str  # ``measured``, ``estimated`` or ``mixed``
+    costs_are: str  # as of `costs_are` in `pgle.costs.profile.value`
     estimated_share: float  # of the activity time, the part whose cost was not measured
     launch: LaunchGaps  # the gaps that were used
     # how much longer kernels take while a collective runs, measured or assumed; the step has it
@@ -357,7 +357,7 @@ def predict(
         timeline=timeline,
         shortest_us=shortest_us,
         program=likely,
-        costs_are=_costs_are(share),
+        costs_are=timeline.costs_are,
         estimated_share=share,
         launch=launch,
         contention=contends,
@@ -367,13 +367,6 @@ def predict(
         skew_us=skew_us,
         not_modelled=_not_modelled(likely, timeline, hardware),
     )
-
-
-def _costs_are(estimated_share: float) -> str:
-    """``measured``, ``estimated`` or ``mixed``, by the share of the time that is estimated."""
-    if estimated_share < 1e-9:
-        return "measured"
-    return "estimated" if estimated_share > 1 - 1e-9 else "mixed"
 
 
 def read_program(

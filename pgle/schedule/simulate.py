@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.costs.measure.contention import DEFAULT, NONE, Factors, LaunchGaps
-from pgle.costs.profile.value import Cost, Origin
+from pgle.costs.profile.value import Cost, Origin, costs_are
 from pgle.schedule.order import Order, Wait, Waits, mover
 from pgle.trace.columns import distinct
 from pgle.trace.intervals import Intervals, complement, covered, join, overlap, union
@@ -212,11 +212,22 @@ class Timeline:
         """Share of the activity time whose cost was not measured; a profile without sidecar is
         taken at its word.
         """
+        return self.share_of("simulated", "estimated")
+
+    def share_of(self, *words: str) -> float:
+        """Share of the activity time whose cost is called so (`Origin.word`)."""
         total = float(self.duration_us.sum())
         if total <= 0:
             return 0.0
-        given = [ORIGINS.index(origin) for origin in (Origin.MEASURED, Origin.UNKNOWN)]
-        return float(self.duration_us[~np.isin(self.origin, given)].sum()) / total
+        wanted = [code for code, origin in enumerate(ORIGINS) if origin.word in words]
+        return float(self.duration_us[np.isin(self.origin, wanted)].sum()) / total
+
+    @property
+    def costs_are(self) -> str:
+        """What the costs of its activities are called, in words; ``measured`` if it has none."""
+        words = dict.fromkeys(origin.word for origin in ORIGINS)
+        found = costs_are(word for word in words if self.share_of(word) > 1e-9)
+        return found or "measured"
 
 
 def breakdown(

@@ -36,8 +36,16 @@ def test_costs_of_a_profile_are_measured() -> None:
 
 def test_what_the_profile_lacks_is_estimated() -> None:
     found = predict(MODULE, Profile((Cost("a", 3.0),)), "a100")
-    assert found.costs_are == "mixed"
+    assert found.costs_are == "measured and estimated"
     assert 0 < found.estimated_share < 1
+
+
+@pytest.mark.parametrize(
+    ("names", "words"), [("ab", "simulated"), ("a", "simulated and estimated")]
+)
+def test_costs_of_the_simulated_gpu_are_simulated(names: str, words: str) -> None:
+    costs = tuple(Cost(name, 3.0, origin=Origin.SIMULATED) for name in names)
+    assert predict(MODULE, Profile(costs), "a100").costs_are == words
 
 
 def test_without_a_profile_everything_is_estimated() -> None:
@@ -101,7 +109,7 @@ def test_costs_of_other_shapes_are_left_out_and_said() -> None:
         Profile((Cost("a", 3.0, opcode="fusion", shape="f32[7]"), Cost("b", 4.0))),
         "a100",
     )
-    assert found.costs_are == "mixed"
+    assert found.costs_are == "measured and estimated"
     assert "another opcode or shape here: 1 (first a)" in found.timeline.warnings[0]
 
 

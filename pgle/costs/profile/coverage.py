@@ -50,6 +50,7 @@ from pgle.costs.profile.value import (
     Oddity,
     Origin,
     Profile,
+    costs_are,
     effective_costs,
     has_remat,
     module_records,
@@ -232,6 +233,14 @@ class ModuleCoverage:
         """Instructions whose cost nobody measured on a GPU."""
         return sum(
             cost.origin in (*FILLED, Origin.SIMULATED) for cost in self.covered.values()
+        )
+
+    @property
+    def costs_are(self) -> str:
+        """What the covered costs that nobody filled in are called; ``measured`` without any."""
+        given = (cost.origin for cost in self.covered.values())
+        return (
+            costs_are(item.word for item in given if item not in FILLED) or "measured"
         )
 
     @property

@@ -84,6 +84,26 @@ class Origin(StrEnum):
     ESTIMATED = "estimated"  # from the roofline and the communication model of a target
     SIMULATED = "simulated"  # measured on the simulated GPU
 
+    @property
+    def word(self) -> str:
+        """What a cost of this origin is called: ``measured``, ``simulated`` or ``estimated``. A
+        profile without sidecar is taken at its word.
+        """
+        if self in (Origin.MEASURED, Origin.UNKNOWN):
+            return "measured"
+        return "simulated" if self is Origin.SIMULATED else "estimated"
+
+
+def costs_are(words: Iterable[str]) -> str:
+    """What costs of several origins are called together: ``simulated and estimated``.
+
+    Args:
+        words: as of `Origin.word`, or of this function.
+    """
+    found = " and ".join(words).split(" and ")
+    named = ("measured", "simulated", "estimated")
+    return " and ".join(word for word in named if word in found)
+
 
 class CostKind(StrEnum):
     """What the scheduler does with a cost."""
