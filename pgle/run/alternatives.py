@@ -43,6 +43,9 @@ PRECISION = "tensorfloat32"
 BY_HAND = "by hand"
 """In place of a call site: what the program writes itself, wherever it does."""
 
+JIT = "jit"
+"""The kind of a call site that compiles a function, whose name it has in place of a setting."""
+
 _ARGUMENT = re.compile(r"%arg\d+: tensor<([^>]+)>")
 _NAMED = re.compile(r'^(#loc\d*) = loc\("([^"]+)"', re.MULTILINE)
 _PLACED = re.compile(r'loc\((?:"([^"]+)"|(#loc\d*))\)')
@@ -218,6 +221,16 @@ class Written:
             "try Pallas (jax.experimental.pallas.ops.gpu.attention) or Transformer Engine"
         )
 
+    def jitted(self, function: str) -> CallSite | None:
+        """The program's own call of `jax.jit` for a function. None: nobody saw one, or a library
+        calls it: `jax.jit` in place of `flax.nnx.jit` loses what the step changes in its models.
+        """
+        found = [
+            site for site in self.sites if (site.kind, site.now) == (JIT, function)
+        ]
+        is_own = bool(found) and not any(site.library for site in found)
+        return found[0] if is_own else None
+
     def left_sites(self) -> int:
         """Call sites that are not tried."""
         return sum(len(self._places(kind)) - len(self.of(kind)) for kind in Kind)
@@ -334,8 +347,14 @@ def _donations(program: Written) -> Iterator[Alternative]:
     if not names:
         return
     function = module_name(program.module).removeprefix("jit_")
+    compiled_at = program.jitted(function)
+    if compiled_at is None:
+        return
     listed = ", ".join(f'"{name}"' for name in names)
-    edit = f"jax.jit({function}, donate_argnames=[{listed}])"
+    donated = f"donate_argnames=[{listed}]"
+    edit = f"jax.jit({function}, {donated})"
+    if not compiled_at.where:
+        edit = f"{donated} in the call that compiles {function}"
     yield Alternative(Kind.DONATION, function, ",".join(names), edit)
 
 

@@ -20,6 +20,7 @@ from pgle.files import write_files
 from pgle.requests.predictions import Advise
 from pgle.requests.shared import OnDevices
 from pgle.run.alternatives import (
+    JIT,
     OF_COMMAND,
     Alternative,
     Kind,
@@ -283,8 +284,8 @@ class ModuleVariants:
     )
 
     def sites(self) -> Sequence[CallSite]:
-        """None: a module shows no calls."""
-        return ()
+        """That somebody compiled it; a module shows no calls."""
+        return (CallSite(JIT, "", function_name(self.request.module)),)
 
     def make_module(
         self, changes: Changes, folder: Path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,20 @@ def test_a_module_is_changed_to_donate_its_state() -> None:
     assert "{jax.buffer_donor = true, sdy.sharding = 1} loc" in marked_as_donated(
         sharded, ["params"]
     )
+
+
+def test_a_step_is_donated_only_if_the_program_itself_gives_it_to_jit() -> None:
+    own = CallSite("jit", "train.py:9", "train_step")
+    library = replace(own, library="flax/nnx/transforms/compilation.py")
+    unknown = replace(own, where="")  # a module alone
+    edits = lambda *sites: [
+        item.edit for item in alternatives(Written(sites, STEP, MAIN))
+    ]
+    assert edits(own) == ['jax.jit(train_step, donate_argnames=["params"])']
+    assert edits(unknown) == [
+        'donate_argnames=["params"] in the call that compiles train_step'
+    ]
+    assert edits(library) == edits(own, library) == edits() == []
 
 
 def test_the_setting_that_a_call_has_is_not_tried() -> None:
@@ -196,6 +211,7 @@ def test_alternatives_change_the_step_and_no_file(
         ("attention", "calls.py:4", "xla"),
         ("remat", "calls.py:6", ""),
         ("unroll", "calls.py:8", "1"),
+        ("jit", "calls.py:10", "train_step"),
     }
     changes = (
         Alternative(Kind.ATTENTION, "calls.py:4", "cudnn", ""),
@@ -260,7 +276,8 @@ def test_attention_written_by_hand_is_fused_and_its_values_are_compared(
     changed = captured(tmp_path / "after", program, change)
     assert "cudnn" in changed
     assert "stablehlo.exponential" not in changed
-    (site,) = read_captured(tmp_path / "after").sites
+    sites = read_captured(tmp_path / "after").sites
+    (site,) = [site for site in sites if site.kind != "jit"]
     assert (site.where, site.now) == ("by_hand.py:7", "by hand")
     assert change.at([site]).edit == "attend(q, k, v, mask=…, scale=0.25)"
     values = values_of(tmp_path / "values", program, change)

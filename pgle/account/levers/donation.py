@@ -49,8 +49,8 @@ def _edit(arguments: list[Instruction]) -> str:
     names = [item.op_name for item in arguments if item.op_name]
     which = f" ({names[0]})" if names else ""
     return (
-        f"Pass donate_argnums to jax.jit for the state{which}, and use only what the "
-        "step returns."
+        f"Donate the state{which} in the call that compiles the step (donate_argnums), "
+        "and use only what the step returns."
     )
 
 

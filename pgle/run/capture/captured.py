@@ -175,9 +175,10 @@ def modules_in(folder: Path, *, dumps: bool = False) -> tuple[Path, ...]:
 class CallSite:
     """A call of the program that could be made otherwise."""
 
-    kind: str  # ``attention``, ``remat`` or ``unroll``
+    kind: str  # ``attention``, ``remat``, ``unroll``; ``jit``: a function is compiled
     where: str  # ``train.py:41``
-    now: str = ""  # its setting: implementation, policy, unrolled iterations
+    # its setting: implementation, policy, unrolled iterations; of ``jit`` the function
+    now: str = ""
     length: int = 0  # iterations of a scan
     options: str = ""  # of the fused call in place of attention by hand
     mask: str = ""  # of attention: ``causal``, the program's ``own``, or none

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from pgle.run.hook import hook_module
 from pgle.run.variants import _alternatives, _Record
 
 SWITCHES = [
@@ -81,3 +84,15 @@ def test_an_older_module_of_jax_gets_no_function_that_it_lacks() -> None:
     before = hasattr(older, "checkpoint")
     with _alternatives(_Record(), []):
         assert hasattr(older, "checkpoint") == before
+
+
+def test_a_package_that_pip_put_into_a_folder_is_a_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = hook_module("records")
+    for folder in ("own", "deps/flax-0.12.0.dist-info"):
+        (tmp_path / folder).mkdir(parents=True)
+    searched = [str(tmp_path / name) for name in ("script", "own", "deps")]
+    monkeypatch.setattr(sys, "path", searched)
+    assert records.is_own(str(tmp_path / "own/train.py"))
+    assert not records.is_own(str(tmp_path / "deps/flax/nnx/jit.py"))

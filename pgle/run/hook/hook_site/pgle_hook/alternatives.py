@@ -19,7 +19,7 @@ from pgle_hook import (
     lookups,
 )
 from pgle_hook.by_hand import HALF
-from pgle_hook.records import INSTALLED, is_own
+from pgle_hook.records import is_own, packages_of
 from pgle_hook.rewrite import Rewriter
 from pgle_hook.values import Values
 
@@ -73,13 +73,12 @@ class Alternatives:
         self._watch_checkpoints(jax)
         after_import("jax.ad_checkpoint", self._watch_checkpoints)
         replace = self._replaced.replace
+        replace(jax, "jit", self._jit(jax.jit))
         replace(jax.lax, "scan", self._scan(jax.lax.scan))
         if hasattr(jax.nn, "dot_product_attention"):
             self._attend = jax.nn.dot_product_attention
             replace(jax.nn, "dot_product_attention", self._attention(self._attend))
         for item in self._chosen:
-            if item["kind"] == "donation":
-                replace(jax, "jit", self._jit(jax.jit, item["where"], item["value"]))
             if item["kind"] == "precision":
                 self._set_precision(item["value"])
         if self._in_graphs():
@@ -239,16 +238,18 @@ class Alternatives:
 
         return dot_product_attention
 
-    def _jit(self, usual, function, names):
-        """`jax.jit` that donates arguments of one function, by their names."""
+    def _jit(self, usual):
+        """`jax.jit` that notes who compiles which function, and donates what is asked for."""
 
         @functools.wraps(usual)
         def jit(*args, **options):
             if not args and "fun" not in options:  # a decorator with settings
                 return lambda given: jit(given, **options)
-            given = args[0] if args else options["fun"]
-            is_meant = getattr(given, "__name__", "") == function
-            if is_meant and not any(name.startswith("donate") for name in options):
+            name = guarded(lambda: _name_of(args[0] if args else options["fun"]))
+            if name and name.isidentifier():  # `<lambda>` is a step's name for nobody
+                self._note("jit", self._here(), name, {})
+            names = self._settings.get(("donation", name))
+            if names and not any(given.startswith("donate") for given in options):
                 options["donate_argnames"] = tuple(names.split(","))
             return usual(*args, **options)
 
@@ -337,6 +338,13 @@ def _global_precision(config):
     return found[0]
 
 
+def _name_of(function):
+    """The name of a function, which jax gives to its module; empty if it has none."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__name__", "")
+
+
 def _argnums_of(args, options):
     """Places of the arguments that `jax.grad` is to differentiate."""
     given = args[0] if args else options.get("argnums", 0)
@@ -393,9 +401,8 @@ def _place(calls, jax_folder):
 
 def _in_library(path):
     """A path from the folder that packages are installed in."""
-    parts = path.split(os.sep)
-    found = [at for at, part in enumerate(parts) if part in INSTALLED]
-    return "/".join(parts[found[-1] + 1 :]) if found else ""
+    folder = packages_of(path)
+    return os.path.relpath(path, folder).replace(os.sep, "/") if folder else ""
 
 
 def _shown(path):

@@ -2,6 +2,7 @@
 program.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -12,6 +13,7 @@ import sys
 import threading
 import traceback
 from collections import deque
+from contextlib import suppress
 
 from pgle_hook import jax_private
 
@@ -193,12 +195,34 @@ INSTALLED = ("site-packages", "dist-packages")
 PIECE = 1 << 20  # bytes of a file that are read at a time
 
 
+def packages_of(path):
+    """The folder that a file's package is installed in; empty if the file is not installed. Tools
+    install into ``site-packages``, or with their notes into any folder that Python searches
+    (``pip install --target``).
+    """
+    parts = path.split(os.sep)
+    found = [at for at, part in enumerate(parts) if part in INSTALLED]
+    if found:
+        return os.sep.join(parts[: found[-1] + 1])
+    for folder in sys.path[1:]:  # the first is the program's own
+        folder = os.path.abspath(folder)
+        if path.startswith(folder + os.sep) and _holds_packages(folder):
+            return folder
+    return ""
+
+
+@functools.cache
+def _holds_packages(folder):
+    with suppress(OSError):
+        return any(name.endswith(".dist-info") for name in os.listdir(folder))
+    return False
+
+
 def is_own(path):
     """Whether a file of code is the program's: neither installed, nor Python's, nor made at run
     time (``<string>``).
     """
-    parts = path.replace(os.sep, "/").split("/")
-    if any(part in INSTALLED for part in parts) or path.startswith("<"):
+    if path.startswith("<") or packages_of(os.path.abspath(path)):
         return False
     return not os.path.abspath(path).startswith(LIBRARY + os.sep)
 
