@@ -123,10 +123,12 @@ class Cache:
         with suppress(OSError):
             (self.folder / key).unlink(missing_ok=True)
 
-    def trusted(self, python: str, vendor: str) -> Path:
+    def trusted(self, python: str, vendor: str) -> Path | None:
         """The file that says that this compiler's scheduling passes can be run alone
-        (`Session`).
+        (`Session`). Return None if the cache keeps nothing.
         """
+        if not self.limit_bytes:
+            return None
         digest = hashlib.sha256(
             json.dumps([*_compiler(python), vendor]).encode()
         ).hexdigest()

@@ -21,9 +21,11 @@ as `COMPILING`. `Trust` remembers it: in the session, and in a file for later se
 
 from __future__ import annotations
 
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
+from pgle.errors import UserError
 from pgle.files import write_files
 
 
@@ -76,15 +78,19 @@ class Trust:
     def __init__(self, path: Path | None) -> None:
         """Read it from a file, whose presence is all that it says; None: trust nothing yet."""
         self._path = path
-        self.holds = path is not None and path.exists()
+        self.holds = False
+        with suppress(OSError):  # as of a folder that nobody may enter
+            self.holds = path is not None and path.exists()
 
     def gain(self) -> None:
         """Trust further programs, in this session and in later ones."""
         self.holds = True
         if self._path is not None:
-            write_files({self._path: ""}, force=True)
+            with suppress(OSError, UserError):  # as of a cache that cannot be written
+                write_files({self._path: ""}, force=True)
 
     def lose(self) -> None:
         """Make later sessions check again. This session does not change."""
         if self._path is not None:
-            self._path.unlink(missing_ok=True)
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)

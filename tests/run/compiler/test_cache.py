@@ -111,6 +111,7 @@ def test_what_is_kept_stays_below_the_users_bound_and_the_newest_stays(
 def test_a_limit_of_nothing_keeps_nothing(dumps: Path, tmp_path: Path) -> None:
     Cache(tmp_path / "cache", 0).store("k", dumps, NAMES, ANSWER)
     assert not (tmp_path / "cache").exists()
+    assert Cache(tmp_path / "cache", 0).trusted(sys.executable, "nvidia") is None
 
 
 def test_the_limit_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,6 +165,18 @@ def test_passes_that_gave_another_schedule_are_not_asked_again(tmp_path: Path) -
     assert not (tmp_path / "trusted").exists()
 
 
+def test_a_cache_that_cannot_be_written_changes_no_state(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    compiler: Any = PretendedCompiler()
+    base = CompileRequest(Path("m.mlir"), (), tmp_path)
+    unwritable = tmp_path / "file" / "trusted"
+    session = Session(compiler, base, TABLE["h100-sxm"], unwritable)
+    session.schedule("first", ["--a"])
+    session.schedule("profiled", ["--a"], Path("profile"))
+    assert compiler.asked == [ALL, LATE, LATE]
+    session.distrust()
+
+
 def test_a_trusted_program_is_compiled_up_to_scheduling(tmp_path: Path) -> None:
     compiler = PretendedCompiler()
     session = session_of(compiler, tmp_path, trusted=True)
