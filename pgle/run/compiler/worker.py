@@ -610,7 +610,8 @@ def crash(code: int, log: Path, flags: Sequence[str]) -> UserError:
     """The error for a compilation that ended without an answer (`code`; negative: a signal): XLA's
     own line, if there is one.
     """
-    text = log.read_text(errors="replace")[-TAIL:]
+    is_begun = log.is_file()  # the process may end before it opens its log
+    text = log.read_text(errors="replace")[-TAIL:] if is_begun else ""
     if (refused := flag_refusal(text)) is not None:
         reason = (
             refused[1]
@@ -624,14 +625,15 @@ def crash(code: int, log: Path, flags: Sequence[str]) -> UserError:
     fatal = FATAL.search(text)
     line = next((group for group in fatal.groups() if group), "") if fatal else ""
     if code == -9:
-        return UserError("the compiler was killed, most likely for memory", where=log)
+        where = log if is_begun else log.parent
+        return UserError("the compiler was killed, most likely for memory", where=where)
     last = line or next(
         (row for row in reversed(text.splitlines()) if row.strip()), "no output"
     )
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     return UserError(
         f"the compiler crashed ({how}): {last.strip()[:300]}",
-        remedy=f"the whole log: {log}",
+        remedy=f"the whole log: {log}" if is_begun else None,
     )
 
 
