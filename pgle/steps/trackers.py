@@ -326,6 +326,7 @@ def _metrics(points: Iterable[Point], source: str) -> _Metrics:
         by_metric.setdefault(point.metric, []).append(point)
         runs[point.run] = None
     check_one_run(runs, source)
+    by_metric = {name: _placed(of_metric) for name, of_metric in by_metric.items()}
     lengths = [len(of) for name, of in by_metric.items() if name]
     is_longer = max(lengths, default=0) > 1
     measures = []
@@ -335,6 +336,20 @@ def _metrics(points: Iterable[Point], source: str) -> _Metrics:
         if measure is not None and not (is_of_run and measure.kind in STEP_KINDS):
             measures.append(measure)
     return _Metrics(by_metric, measures, source)
+
+
+def _placed(points: list[Point]) -> list[Point]:
+    """The points of a metric, placed by their line if all have one step.
+
+    mlflow records step 0 with each value if the program names no step.
+    """
+    if len(points) < 2 or len({point.step for point in points}) > 1:
+        return points
+    placed = []
+    for point in points:
+        line = point.at_s if point.line is None else point.line
+        placed.append(point._replace(step=None, line=line))
+    return placed
 
 
 def _measured(measure: Measure, metrics: _Metrics) -> _Times:
@@ -383,6 +398,9 @@ def _work_of_steps(
             continue
         if item.kind == AMOUNT:
             found = [(point, point.value) for point in points]
+            if len(points) == 1:  # recorded once, so it holds for all steps
+                rates = metrics.points[measure.metric]
+                found = [(point, points[0].value) for point in rates]
         if item.kind == TOTAL:
             found = _rises(points, [point.value for point in points])
     if found:

@@ -119,6 +119,18 @@ def test_metrics_of_mlflow_a_line_each(tmp_path: Path) -> None:
     assert series.loss.tolist() == [3.5, 3.4]
 
 
+def test_metrics_of_mlflow_without_a_step_are_placed_by_their_time(
+    tmp_path: Path,
+) -> None:
+    text = "key,value,timestamp,step\n"
+    text += "step_time_ms,200,1700000000000,0\nloss,3.5,1700000000000,0\n"
+    text += "step_time_ms,220,1700000000200,0\nloss,3.4,1700000000200,0\n"
+    (series,) = read_runs(str(table(tmp_path, text)))
+    assert series.step.tolist() == [0, 1]
+    assert series.step_time_s.tolist() == [0.2, 0.22]
+    assert series.loss.tolist() == [3.5, 3.4]
+
+
 def test_a_rate_is_turned_into_seconds_and_a_warning_names_it(tmp_path: Path) -> None:
     path = table(tmp_path, "step,it/s\n1,5\n2,4\n")
     (series,) = read_runs(str(path))
@@ -131,6 +143,7 @@ def test_a_rate_is_turned_into_seconds_and_a_warning_names_it(tmp_path: Path) ->
     [
         "step,tokens/s,tokens_per_step\n1,4000,1000\n2,5000,1000\n",
         "step,tokens/s,tokens_per_step\n1,8000,2000\n2,5000,1000\n",
+        "step,tokens/s,tokens_per_batch\n1,4000,1000\n2,5000,\n",  # recorded once
         "step,tokens/s,total_tokens\n0,1,1000\n1,4000,2000\n2,5000,3000\n",
         "step,tokens/s,num_input_tokens_seen\n0,1,1000\n1,4000,2000\n2,5000,3000\n",
     ],
