@@ -226,6 +226,8 @@ def _notes(found: Advised) -> Iterator[str]:
     for item in found.attempts:
         if item.helps and len(item.changes) == 1:
             yield from _values_note(item)
+            if item.changes[0].limit:
+                yield f"{item.name}: {item.changes[0].limit}"
     if found.left_out:
         yield found.left_out
     if found.untried is not None and (found.best or found.interrupted):
@@ -345,6 +347,9 @@ def commands(found: Advised) -> Commands:
         return (Sentence.of("measure the step before and after the edit"),)
     if found.interrupted:
         return (Sentence.of("stopped before all alternatives were tried"),)
+    if found.untried is not None:
+        kind = found.untried.opportunity.kind
+        return (Sentence.of(f"edit by hand what was not tried: {kind}"),)
     return (Sentence.of("nothing that was tried is worth an edit"),)
 
 

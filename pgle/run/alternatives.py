@@ -40,6 +40,8 @@ UNROLLED = (2, 4)  # iterations of a scan that are tried together
 PRECISION = "tensorfloat32"
 """What jax's ``bfloat16`` and ``default`` are on a GPU, too (`jax.lax.Precision`)."""
 
+NO_LOOP = "no loop is left, so this does not carry over to more iterations"
+
 BY_HAND = "by hand"
 """In place of a call site: what the program writes itself, wherever it does."""
 
@@ -147,6 +149,7 @@ class Alternative:
     edit: str  # what the user writes
     rounds: bool = False  # words of a command that round otherwise
     made_at: str = ""  # what the hook is told in place of `where`; empty: the same
+    limit: str = ""  # why it may not help a larger model, in a clause
 
     @property
     def name(self) -> str:
@@ -332,7 +335,10 @@ def _unrolls(program: Written) -> Iterator[Alternative]:
             if site.now == "1" and site.length >= count:
                 usual = f"jax.lax.scan(…, unroll={count})"
                 edit = edit_of(site, str(count), usual)
-                yield Alternative(Kind.UNROLL, site.where, str(count), edit)
+                limit = NO_LOOP if count == site.length else ""
+                yield Alternative(
+                    Kind.UNROLL, site.where, str(count), edit, limit=limit
+                )
 
 
 def _precisions(program: Written) -> Iterator[Alternative]:

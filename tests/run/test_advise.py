@@ -118,6 +118,12 @@ def test_the_setting_that_a_call_has_is_not_tried() -> None:
     ]
 
 
+def test_unrolling_all_iterations_says_that_no_loop_is_left() -> None:
+    scan = CallSite("unroll", "a.py:3", "1", length=4)
+    found = alternatives(Written([scan], STEP, ""))
+    assert ["no loop is left" in item.limit for item in found] == [False, True]
+
+
 def test_jax_has_no_fused_attention_for_amd() -> None:
     sites = [CallSite("attention", "a.py:1", "xla")]
     on_amd = Written(sites, STEP, "", vendor=AMD)

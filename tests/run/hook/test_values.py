@@ -203,3 +203,8 @@ def test_gradients_in_a_loop_are_compared_by_what_they_change() -> None:
     program.step = step  # type: ignore[method-assign]
     program.shapes = ((LAYERS, WIDTH, WIDTH), (4, BATCH, WIDTH))
     assert program.compared().differs
+
+
+def test_each_of_both_programs_may_be_four_roundings_from_the_exact_result() -> None:
+    found = Program().compared(dtype=jnp.bfloat16)
+    assert found.tolerance >= 2 * 4 * found.unit

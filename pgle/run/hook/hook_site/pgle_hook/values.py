@@ -24,7 +24,9 @@ WORDS = 8
 neither a mask nor a scale has an effect. Random integers are smaller: tokens, classes.
 """
 TOLERANCE = 4.0
-"""Roundings that may add up. Both programs round as many values, at other places."""
+"""Roundings of one program that may add up. Both programs round as many values, at other places,
+so each is that far from the exact result, and both distances add up (triangle inequality).
+"""
 
 LOOSEST = 0.25  # tolerance with which a comparison still says something
 SAYS_NOTHING = "rounding changes its results too much, or they are zero"
@@ -124,12 +126,12 @@ class Values:
                     step.look()
                     step.shrink()
                 values = step.values()
-                before, nudged = self._with_noise(step, values)
-                if not _are_finite(before):  # it takes roots, as of second moments
+                before = self._with_noise(step, values)
+                if not _are_finite(before[0]):  # it takes roots, as of second moments
                     values = _changed(values, abs)
-                    before, nudged = self._with_noise(step, values)
+                    before = self._with_noise(step, values)
                 self._use(True)
-                (after,) = self._results(step, self._precision, values)
+                after = self._with_noise(step, values, self._precision)
             except Exception as error:
                 text = " ".join(str(error).split())[:160]
                 return {"why": "%s: %s" % (type(error).__name__, text)}
@@ -137,15 +139,15 @@ class Values:
                 self._use(True)
         if not self._is_made():
             return {"why": "the change is not found in it at a small size"}
-        return self._judged(step, before, nudged, after)
+        return self._judged(step, (*before, *after))
 
-    def _with_noise(self, step, values):
-        """Results of the program as it is; then with arguments as if rounded once more."""
+    def _with_noise(self, step, values, precision=""):
+        """Results of a program; then with arguments as if rounded once more."""
         unit = self._unit(step)
         random = importlib.import_module("numpy").random.default_rng(1)
         signs = lambda value: random.choice((-1.0, 1.0), size=value.shape)
         nudged = _changed(values, lambda value: value * (1 + unit * signs(value)))
-        return self._results(step, "", values, nudged)
+        return self._results(step, precision, values, nudged)
 
     def _unit(self, step):
         """Unit roundoff of the least precise type that the step or an alternative uses."""
@@ -184,22 +186,23 @@ class Values:
             raise ValueError("its small size takes %.0e operations" % operations)
         return compiled
 
-    def _judged(self, step, before, nudged, after):
+    def _judged(self, step, programs):
         """The largest difference of loss, gradients and results, each relative to its size. Left
         out are those that rounding the arguments changes too much.
         """
         unit = self._unit(step)
-        worst = {"difference": 0.0, "tolerance": TOLERANCE * unit}
+        before = programs[0]
+        worst = {"difference": 0.0, "tolerance": 2 * TOLERANCE * unit}
         compared = {"seen": 0, "results": 0}
-        for name, *sides in zip(compared, before, nudged, after):
-            for one, moved, other in zip(*sides):
+        for name, *sides in zip(compared, *programs):
+            for one, moved, other, other_moved in zip(*sides):
                 difference = _apart(one, other)
-                noise = _apart(one, moved)
-                if difference is None or noise is None:
+                noises = (_apart(one, moved), _apart(other, other_moved))
+                if None in (difference, *noises):
                     return {"why": "its results are not finite at a small size"}
                 if not (one.any() or other.any()):  # zeros are equal whatever made them
                     continue
-                tolerance = TOLERANCE * max(unit, noise)
+                tolerance = TOLERANCE * sum(max(unit, noise) for noise in noises)
                 if tolerance > LOOSEST:
                     continue
                 compared[name] += 1
