@@ -195,3 +195,32 @@ def test_a_near_miss_is_left_alone(loss: Loss) -> None:
     args = operands()
     trace = lambda function: str(jax.make_jaxpr(function)(*args))
     assert "scan" not in trace(chunked(loss))
+
+
+@pytest.mark.parametrize("mode", ["fill", "clip", "promise_in_bounds"])
+def test_a_label_out_of_bounds_is_what_its_mode_says(mode: str) -> None:
+    x, table, labels = operands(5)
+    labels = jnp.asarray(labels.reshape(-1)).at[:2].set(V + 3).at[2].set(-1)
+
+    def loss(x: Any, table: Any) -> Any:
+        chances = jax.nn.log_softmax(x.reshape(-1, D) @ table)
+        places = chances.at[jnp.arange(labels.size), labels]
+        options = {"fill_value": 0.0} if mode == "fill" else {}
+        return places.get(mode=mode, wrap_negative_indices=False, **options).sum()
+
+    before = jax.value_and_grad(loss)(x, table)
+    after = jax.value_and_grad(chunked(loss))(x, table)
+    close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+    jax.tree.map(close, after, before)
+
+
+def test_tokens_that_fill_a_chunk_make_no_gradient_nan() -> None:
+    x, table, labels = operands(T - 1)
+    heat = jnp.ones(labels.shape)
+
+    def tempered(table: Any, heat: Any) -> Any:
+        logits = (x @ table) / heat[..., None]
+        return -taken(jax.nn.log_softmax(logits), labels).mean()
+
+    gradients = jax.grad(chunked(tempered), argnums=(0, 1))(table, heat)
+    assert all(jnp.isfinite(each).all() for each in gradients)

@@ -174,7 +174,9 @@ class Alternatives:
 
     def _losses(self, graph, count):
         small = chunks.LEAST_WORDS_SMALL
-        least = small if SetAside.is_on() else chunks.LEAST_WORDS
+        least = chunks.LEAST_WORDS
+        if SetAside.is_on():
+            count, least = chunks.COUNT_SMALL, small
         found = chunks.find(self._jax, graph, int(count), self._usual_checkpoint, least)
         for product, replacements in found:
             yield product, replacements, {}

@@ -12,6 +12,9 @@ from pgle_hook.rewrite import Replacement, constant_of
 
 LEAST_WORDS = 4096  # from which on a product makes logits
 LEAST_WORDS_SMALL = 2  # the same at a small size
+COUNT_SMALL = (
+    5  # chunks at a small size, which it does not divide: the last one is filled
+)
 ELEMENTWISE = frozenset(
     (
         *(
@@ -290,8 +293,14 @@ class _Loss:
         self._take(logits, is_led=True)
         self._take(labels, is_led=True)
         self._operands[id(node)] = [logits, labels]
-        pick = self._jax.numpy.take_along_axis
-        return lambda taken, length: [pick(*taken, axis=1)[:, 0]]
+        jnp = self._jax.numpy
+
+        def pick(taken, length):
+            logits, labels = taken
+            counted = jnp.arange(length, dtype=labels.dtype)[:, None]
+            return node.bound([logits, jnp.concatenate([counted, labels], axis=1)])
+
+        return pick
 
     def replacements(self, count, checkpoint):
         """What replaces the operations whose results others use, by the id of their node."""
@@ -335,7 +344,8 @@ class _Loss:
 
     def _split(self, array, count, length):
         """Chunks of tokens on a new first axis. If tokens are on the first axis, every `count`-th
-        one is in a chunk: each device keeps its own.
+        one is in a chunk: each device keeps its own. What is missing are copies of the last token,
+        whose values are usual ones: gradients through zeros may be no numbers.
         """
         jnp = self._jax.numpy
         axis = self._axis
@@ -343,7 +353,7 @@ class _Loss:
         if missing:
             widths = [(0, 0)] * array.ndim
             widths[axis] = (0, missing)
-            array = jnp.pad(array, widths)
+            array = jnp.pad(array, widths, mode="edge")
         sizes = (count, length) if axis else (length, count)
         shape = (*array.shape[:axis], *sizes, *array.shape[axis + 1 :])
         return jnp.moveaxis(array.reshape(shape), axis if axis else 1, 0)
