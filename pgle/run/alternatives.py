@@ -89,18 +89,21 @@ LEAST_WORDS = 4096  # as of `pgle_hook/chunks.py`
 CHUNKS = 8
 """Parts of the tokens whose logits exist at once: of 8,192 tokens still 1,024."""
 
+_PLACES = "jnp.where(ids < 0, ids + len(table), ids)"  # the rows of negative ids, too
+
 LOOKUPS = {
     "one_hot": (
         "lookup = jax.custom_vjp(lambda table, ids: table[ids]); "
-        "lookup.defvjp(lambda table, ids: (table[ids], (table, ids)), "
+        f"lookup.defvjp(lambda table, ids: (table[ids], (table, {_PLACES})), "
         'lambda kept, g: (jnp.einsum("...v,...d->vd", '
         "jax.nn.one_hot(kept[1], len(kept[0]), dtype=g.dtype), g), None))"
     ),
     "sorted": (
         "lookup = jax.custom_vjp(lambda table, ids: table[ids]); "
-        "lookup.defvjp(lambda table, ids: (table[ids], (table, ids.ravel())), "
-        "lambda kept, g: (jnp.zeros_like(kept[0]).at[jnp.sort(kept[1])].add("
-        "g.reshape(-1, g.shape[-1])[jnp.argsort(kept[1])], indices_are_sorted=True), None))"
+        f"lookup.defvjp(lambda table, ids: (table[ids], (table, {_PLACES}.ravel())), "
+        "lambda kept, g: (jax.ops.segment_sum("
+        "g.reshape(-1, g.shape[-1])[jnp.argsort(kept[1])], jnp.sort(kept[1]), "
+        "len(kept[0]), indices_are_sorted=True), None))"
     ),
 }
 """How the gradient of a lookup is computed, and what the user writes in place of `table[ids]`."""

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pgle.run.alternatives import LOOKUPS as LOOKUPS_WRITTEN
+
 pytestmark = pytest.mark.usefixtures("hook_here")
 
 ROWS, WIDTH, TOKENS = 20, 6, (3, 7)
@@ -166,3 +168,106 @@ def test_a_table_of_integers_is_left_alone() -> None:
     other, seen = changed(indexed, "sorted")
     jax.eval_shape(other, table.astype(jnp.int32), ids)
     assert seen == []
+
+
+@pytest.mark.parametrize("how", ["one_hot", "sorted"])
+def test_the_written_edit_has_the_gradient_of_negative_and_absent_rows(
+    how: str,
+) -> None:
+    written: dict[str, Any] = {"jax": jax, "jnp": jnp}
+    exec(LOOKUPS_WRITTEN[how], written)
+    table, _ = operands()
+    ids = jnp.asarray([3, -1, -1, ROWS - 1, ROWS + 2, -ROWS - 3])
+    weights = jnp.arange(ids.size * WIDTH, dtype=jnp.float32).reshape(-1, WIDTH)
+    gradient = lambda rows: jax.grad(lambda table: (rows(table) * weights).sum())(table)
+    before = gradient(lambda table: jnp.take(table, ids, axis=0))
+    after = gradient(lambda table: written["lookup"](table, ids))
+    np.testing.assert_allclose(after, before, rtol=1e-6)
+
+
+@pytest.mark.parametrize("how", ["one_hot", "sorted"])
+def test_rows_that_are_absent_get_no_gradient(how: str) -> None:
+    def loss(table: Any, ids: Any) -> Any:
+        read = table.at[ids]
+        rows = read.get(mode="fill", fill_value=0, wrap_negative_indices=False)
+        return loss_of(rows)
+
+    args = operands()
+    other, seen = changed(loss, how)
+    np.testing.assert_allclose(jax.grad(other)(*args), jax.grad(loss)(*args), rtol=1e-6)
+    assert len(seen) == 1
+
+
+def carried(table: Any, ids: Any) -> Any:
+    step = lambda x, _: (x + jnp.tanh(x[ids[0]].sum()), None)
+    return jax.lax.scan(step, table, length=2)[0].sum()
+
+
+def of_activations_in_a_checkpoint(table: Any, ids: Any) -> Any:
+    return jax.checkpoint(indexed)(jnp.tanh(table), ids)
+
+
+def within_a_scan(table: Any, ids: Any) -> Any:
+    step = lambda total, _: (total + indexed(table, ids), None)
+    return jax.lax.scan(step, 0.0, length=2)[0]
+
+
+@pytest.mark.parametrize(
+    ("loss", "count"),
+    [(carried, 0), (of_activations_in_a_checkpoint, 0), (within_a_scan, 1)],
+)
+def test_a_body_looks_up_in_an_argument_only_if_it_is_given_one(
+    loss: Loss, count: int
+) -> None:
+    other, seen = changed(loss, "one_hot")
+    jax.eval_shape(other, *operands())
+    assert len({id(node.eqn) for node in seen}) == count
+
+
+@pytest.mark.parametrize("how", ["one_hot", "sorted"])
+def test_the_gradient_can_be_differentiated_forward(how: str) -> None:
+    table, ids = operands()
+    loss = lambda table: (table[ids] ** 3).sum()
+    other, _ = changed(loss, how)
+    before, after = (
+        jax.jvp(jax.grad(function), (table,), (table,)) for function in (loss, other)
+    )
+    jax.tree.map(
+        lambda *two: np.testing.assert_allclose(*two, rtol=1e-5), before, after
+    )
+
+
+def test_arrays_of_numpy_stay_what_they_are() -> None:
+    table, ids = operands()
+    shown = np.arange(TOKENS[0]) > 0
+    loss = lambda table, shown: loss_of(table[ids][shown])
+    other, _ = changed(loss, "one_hot", (0,))
+    assert jax.value_and_grad(other)(table, shown)[0] == loss(table, shown)
+
+
+def test_what_is_differentiated_within_shard_map_stays_as_it_is() -> None:
+    if not hasattr(jax.lax, "pcast"):
+        pytest.skip("this jax has no shard_map that follows where values differ")
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("d",))
+    spec = jax.sharding.PartitionSpec("d")
+
+    def loss(table: Any, ids: Any) -> Any:
+        step = lambda x, _: (x + indexed(table, ids), None)
+        first = jax.lax.pcast(0.0, "d", to="varying")
+        return jax.lax.scan(step, first, length=2)[0]
+
+    table, ids = operands()
+    other, seen = changed(loss, "one_hot")
+    before, after = (
+        jax.shard_map(jax.grad(one), mesh=mesh, in_specs=spec, out_specs=spec)
+        for one in (loss, other)
+    )
+    np.testing.assert_array_equal(
+        jax.jit(after)(table, ids), jax.jit(before)(table, ids)
+    )
+    assert seen == []
+
+
+def test_numpy_counts_the_arguments_that_are_differentiated() -> None:
+    alternatives = importlib.import_module("pgle_hook.alternatives")
+    assert alternatives._argnums_of((np.int64(1),), {}) == (1,)

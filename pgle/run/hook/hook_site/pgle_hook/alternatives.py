@@ -350,7 +350,8 @@ def _name_of(function):
 def _argnums_of(args, options):
     """Places of the arguments that `jax.grad` is to differentiate."""
     given = args[0] if args else options.get("argnums", 0)
-    return (given,) if isinstance(given, int) else tuple(given)
+    is_one = hasattr(given, "__index__")  # numpy's integers have it, too
+    return (int(given),) if is_one else tuple(map(int, given))
 
 
 def _unroll_of(args, options):

@@ -59,12 +59,16 @@ def _takes_rows(node):
 
 
 def _is_argument(value):
-    """Whether a value is an argument, perhaps as another type."""
+    """Whether a value is an argument of the differentiated function, perhaps as another type."""
     node = value.made_by(*_KEPT)
     while node is not None:
         value = node.ins[0]
         node = value.made_by(*_KEPT)
-    return value.seen().node is None and value.seen().constant is None
+    value = value.seen()
+    if value.outside is not None:
+        return _is_argument(value.outside)
+    is_given = value.node is None and value.constant is None
+    return is_given and not value.is_carried
 
 
 def _lookup(jax, node, gradient):
@@ -75,7 +79,8 @@ def _lookup(jax, node, gradient):
         return node.bound([table, ids])[0]
 
     def forward(table, ids):
-        return lookup(table, ids), (table, ids)
+        # not `lookup`: what has a derivative of its own has none forward
+        return node.bound([table, ids])[0], (table, ids)
 
     def backward(kept, given):
         table, ids = kept
@@ -94,9 +99,9 @@ def _of_one_hot(jax, ids, given, table):
 
 
 def _of_sorted(jax, ids, given, table):
-    """Rows added in the order of their indices."""
+    """Rows added in the order of their indices; what was looked up out of bounds is dropped."""
     ids = ids.reshape(-1)
     order = jax.numpy.argsort(ids)
     rows = given.reshape(-1, table.shape[1])[order].astype(table.dtype)
-    zeros = jax.numpy.zeros_like(table)
-    return zeros.at[ids[order]].add(rows, indices_are_sorted=True)
+    add = jax.ops.segment_sum
+    return add(rows, ids[order], table.shape[0], indices_are_sorted=True)

@@ -4,7 +4,8 @@ Jitted functions are part of the graph. So are, for whoever looks at it, jax's o
 derivative of their own; evaluated they stay as they are. Nobody looks into a program's functions
 with one: it may be another derivative than that of what they compute. Bodies of `jax.checkpoint`
 and `jax.lax.scan` are rewritten, too. An operation that holds nothing to replace is bound as it was
-traced.
+traced. Nothing is replaced in a function that is differentiated within `jax.shard_map`, where a
+value has axes of the mesh on which it differs.
 """
 
 import importlib
@@ -19,13 +20,23 @@ REBUILT = ("scan", "checkpoint", "remat2", "remat")
 class Value:
     """A value of a traced function."""
 
-    __slots__ = ("aval", "constant", "inner", "moves", "node")
+    __slots__ = (
+        "aval",
+        "constant",
+        "inner",
+        "is_carried",
+        "moves",
+        "node",
+        "outside",
+    )
 
     def __init__(self, aval, node=None, constant=None):
         self.aval = aval
         self.node = node  # that makes it; None: an argument, a constant
         self.constant = constant  # None: not known
         self.inner = None  # the same in a function with a derivative of its own
+        self.outside = None  # of an argument of an operation's body: what it is given
+        self.is_carried = False  # from one iteration to the next, and changed
         # whether it depends on what is differentiated
         self.moves = node is not None and node.moves and _is_number(aval)
 
@@ -166,10 +177,8 @@ def _size(value):
 
 
 def _is_array(leaf):
-    """Whether jax can follow a leaf. An object of the program may have a ``dtype``, too."""
-    jax = importlib.import_module("jax")
-    numpy = importlib.import_module("numpy")
-    return isinstance(leaf, (jax.Array, numpy.ndarray, numpy.generic))
+    """Whether jax follows a leaf. Arrays of numpy stay what they are: sizes, masks, constants."""
+    return isinstance(leaf, importlib.import_module("jax").Array)
 
 
 class _Arrays:
@@ -247,6 +256,8 @@ class Rewriter:
         jax = self._jax
 
         def rewritten(*args, **options):
+            if jax_private.is_in_shard_map(jax):
+                return function(*args, **options)
             leaves, structure = jax.tree_util.tree_flatten((args, options))
             taken = _Arrays(leaves)
             moving = _moving(jax, args, options, argnums)
@@ -265,15 +276,18 @@ class Rewriter:
 
         return rewritten
 
-    def evaluate(self, closed, args, constants=(), moving=()):
-        """The results of a traced function; `constants`: what is known of its first arguments;
-        `moving`: whether each depends on what is differentiated.
+    def evaluate(self, closed, args, moving=(), node=None):
+        """The results of a traced function.
+
+        Args:
+            moving: whether each argument depends on what is differentiated.
+            node: whose body it is, if it is one.
         """
         taken = [Value(var.aval) for var in closed.jaxpr.invars]
         for value, moves in zip(taken, moving):
             value.moves = moves and _is_number(value.aval)
-        for value, constant in zip(taken, constants):
-            value.constant = constant
+        if node is not None:
+            self._connect(node, closed.jaxpr, taken)
         held = _constants(closed)
         graph = Graph(closed.jaxpr, [*held, *taken])
         known = dict(zip(map(id, [*held, *taken]), [*closed.consts, *args]))
@@ -309,6 +323,19 @@ class Rewriter:
             planned.append((node, replacement, needed))
         return _in_order(planned[::-1], given)
 
+    def _connect(self, node, body, taken):
+        """Note what an operation gives the arguments of its body."""
+        held = node.params.get("num_consts", 0)
+        carried = node.params.get("num_carry", 0)
+        for place, (value, given) in enumerate(zip(taken, node.ins)):
+            if place < held:
+                value.constant = constant_of(self._jax, given)
+            if held <= place < held + carried:
+                same = body.outvars[place - held]
+                value.is_carried = same is not body.invars[place]
+            if not value.is_carried:
+                value.outside = given
+
     def _made(self, node, taken):
         """An operation's results, with those within it replaced."""
         inner = _inner_of(node)
@@ -317,13 +344,11 @@ class Rewriter:
         is_closed = hasattr(inner, "consts")
         core = importlib.import_module("jax.extend.core")
         closed = inner if is_closed else core.ClosedJaxpr(inner, ())
-        held = node.ins[: node.params.get("num_consts", 0)]
-        constants = [constant_of(self._jax, one) for one in held]
         moving = [one.moves for one in node.ins]
         shapes = [_shape(self._jax, var.aval) for var in closed.jaxpr.invars]
         before = self.replaced
         rewritten = self._jax.make_jaxpr(
-            lambda *args: self.evaluate(closed, args, constants, moving)
+            lambda *args: self.evaluate(closed, args, moving, node)
         )(*shapes)
         if self.replaced == before:
             return node.bound(taken)
