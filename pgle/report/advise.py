@@ -42,6 +42,9 @@ from pgle.schedule.control import Controlled
 from pgle.schedule.predict import LEAST_GAIN
 from pgle.schedule.verdict import Verdict
 
+AT_START = OF_COMMAND | {Kind.FLAGS}
+"""Kinds that no file of the program needs."""
+
 NOT_COMPARED = "values not compared"
 
 AS_IT_IS = "as it is"
@@ -342,7 +345,9 @@ def _edit(item: Attempt) -> tuple[Value, ...]:
 def commands(found: Advised) -> Commands:
     """The run that proves the best; the end if nothing helps."""
     if found.best is not None and found.measure is not None:
-        return (found.measure,)
+        if all(change.kind in AT_START for change in found.best.changes):
+            return (found.measure,)
+        return (Sentence.edit("the program, then measure it: ", found.measure),)
     if found.best is not None:
         return (Sentence.of("measure the step before and after the edit"),)
     if found.interrupted:

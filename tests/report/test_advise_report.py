@@ -9,7 +9,8 @@ import pytest
 from accounts import account, opportunity
 
 from pgle.account.value import OpportunityKind
-from pgle.report.advise import headline
+from pgle.next import Next
+from pgle.report.advise import commands, headline
 from pgle.run.advise import Advised, Attempt
 from pgle.run.alternatives import Alternative, Kind
 from pgle.run.untried import Untried
@@ -70,3 +71,10 @@ def test_without_a_gain_the_largest_untried_opportunity_is_named_with_the_reason
         "(saves at most 40.0 % of the step): jax has no fused kernel of its own for AMD",
         "warn",
     )
+
+
+def test_a_program_is_edited_before_it_is_measured() -> None:
+    measure = Next.of("profile", "--", "python", "train.py")
+    found = advised(Attempt((UNROLL,), Verdict.BETTER, ""), measure=measure)
+    (end,) = commands(found)
+    assert str(end) == f"the program, then measure it: `{measure}`"

@@ -204,7 +204,7 @@ def compare_values(
         step: the name of its function; the others are those of `capture_modules`.
     """
     compare = {"kind": "compare", "where": step, "value": ""}
-    _run_once(
+    code = _run_once(
         command,
         folder,
         target=target,
@@ -217,7 +217,15 @@ def compare_values(
         alternatives=(*alternatives, compare),
     )
     found = read_captured(folder).compared
-    return found or ComparedValues(why="the program ended before its step was traced")
+    return found or ComparedValues(why=_why_not_compared(folder, code))
+
+
+def _why_not_compared(folder: Path, code: int) -> str:
+    """Why a program that has ended has compared nothing, in a clause."""
+    if (folder / STOPPED).is_file():
+        return "pgle stopped the program, which took longer than --quiet-for"
+    how = "failed" if code else "ended"
+    return f"the program {how} before its step was compared"
 
 
 def _run_once(

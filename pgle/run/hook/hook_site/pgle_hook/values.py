@@ -8,10 +8,12 @@ all other results that are floating-point numbers.
 import functools
 import importlib
 import math
+import threading
 
 from pgle_hook import SetAside, guarded, jax_private
 
 MOST_OPERATIONS = 1e11  # of one execution: about 3 CPU seconds
+MOST_S = 20.0  # for comparing one change of a program; an answer has several
 MOST_TRIED = 8  # sizes that are made small, the largest first
 LEAST_SIZE = 8  # a smaller one stays
 SMALL = 16  # what becomes of a size
@@ -79,7 +81,12 @@ class Values:
         def comparing(*args, **options):
             if not is_done:
                 is_done.append(True)
+                too_long = {"why": "comparing takes longer than %g s" % MOST_S}
+                limit = threading.Timer(MOST_S, self._note, [too_long])
+                limit.daemon = True
+                limit.start()
                 guarded(lambda: self.compare(function, args, options))
+                limit.cancel()
             return function(*args, **options)
 
         return comparing
