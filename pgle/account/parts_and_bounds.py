@@ -129,7 +129,10 @@ def search_for_flags(
         return ()
     why = "all exposed communication is the most that they can hide"
     if not isclose(most_us, exposed_us, rel_tol=EQUAL):
-        why = "the other exposed collectives have nothing to run next to"
+        why = (
+            "the most that they can hide; the rest of the exposed communication runs "
+            "once, and nothing is independent of it"
+        )
     found = Opportunity(
         kind=OpportunityKind.FLAGS,
         expected_us=None,

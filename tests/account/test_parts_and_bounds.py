@@ -48,6 +48,11 @@ def test_a_search_saves_no_more_than_what_is_exposed() -> None:
     assert found.most_us == 50.0
 
 
+def test_what_no_flag_can_hide_is_the_rest_of_the_exposed_communication() -> None:
+    (found,) = search_for_flags(30.0, 50.0, Basis.ESTIMATED, None)
+    assert "the rest of the exposed communication runs once" in found.why
+
+
 def test_a_sum_in_whole_nanoseconds_is_the_same_reach() -> None:
     exact, traced = (
         search_for_flags(us, 72.9816, Basis.ESTIMATED, None)
