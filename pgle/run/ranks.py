@@ -36,6 +36,13 @@ from pgle.xla.hlo.dumps import is_hlo, read_modules
 from pgle.xla.hlo.module import Module
 from pgle.xla.log.read import LineKind, RankLog, collect, read_events
 
+ONE_RANK = (
+    "what one process left, which starts its collectives in one order on all its GPUs"
+)
+NAME_OTHERS = (
+    "of several processes name the dumps or logs of each, or their run directory"
+)
+
 
 @dataclass
 class Rank:
@@ -93,8 +100,7 @@ def compare_ranks(paths: Sequence[AnyPath]) -> Ranks:
     logged = nccl_orders(_nccl_lines(ranks))
     is_only_log = any(rank.logs and not rank.orders for rank in ranks.values())
     if len(ranks) < 2 and not logged and not is_only_log:
-        remedy = "name the dumps or logs of several ranks, or a run directory"
-        raise UserError("one rank alone", where=str(paths[0]), remedy=remedy)
+        raise UserError(ONE_RANK, where=str(paths[0]), remedy=NAME_OTHERS)
     found, compared = _compared(ranks)
     if logged:
         placed = {rank: [place] for place, rank in enumerate(logged)}
