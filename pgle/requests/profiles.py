@@ -175,7 +175,7 @@ class Complete(Forced):
         default=Path("complete.pbtxt"),
         kw_only=True,
         converter=path,
-        metadata=written("Profile to write: .pbtxt or .pb.  [default: complete.pbtxt]"),
+        metadata=written("Profile to write: .pbtxt or .pb."),
     )
     target: str = field(
         default="",
@@ -226,7 +226,7 @@ class Carry(Forced):
         default=Path("carried.pbtxt"),
         kw_only=True,
         converter=path,
-        metadata=written("Profile to write: .pbtxt or .pb.  [default: carried.pbtxt]"),
+        metadata=written("Profile to write: .pbtxt or .pb."),
     )
     target: str = field(
         default="",

@@ -102,6 +102,16 @@ def test_every_option_is_explained(name: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", LEAVES)
+def test_a_default_is_said_once(name: str) -> None:
+    shown = {
+        option
+        for option, param in options(LEAVES[name]).items()
+        if param.show_default and "[default:" in str(param.help)
+    }
+    assert not shown
+
+
 def test_an_option_says_the_same_everywhere() -> None:
     helps: dict[str, set[str]] = {}
     for command in LEAVES.values():
