@@ -351,14 +351,14 @@ def check_absent(path: AnyPath, *, force: bool, inputs: Iterable[AnyPath] = ()) 
             remedy="choose another name",
         )
     if path.exists():
+        if any(_same(path, item) for item in inputs):
+            raise UserError("is an input too", where=path, remedy="choose another name")
         if not force:
             raise UserError(
                 "already exists",
                 where=path,
                 remedy="choose another name or pass --force",
             )
-        if any(_same(path, item) for item in inputs):
-            raise UserError("is an input too", where=path, remedy="choose another name")
         check_file(path)
     if not isinstance(path, Path):
         return

@@ -127,7 +127,18 @@ def check_places(ctx: click.Context) -> None:
             and param.type.kind.ends
             and path is not None
         ):
-            check_absent(path, force=bool(ctx.params.get("force")))
+            inputs = _inputs(ctx)
+            check_absent(path, force=bool(ctx.params.get("force")), inputs=inputs)
+
+
+def _inputs(ctx: click.Context) -> Iterator[AnyPath]:
+    """The files and folders that a command reads."""
+    for param in ctx.command.params:
+        if not isinstance(param.type, PathType) or param.type.kind.ends:
+            continue
+        given = ctx.params.get(str(param.name))
+        if given is not None:
+            yield from given if isinstance(given, tuple) else (given,)
 
 
 def REGEX(text: str) -> str:  # noqa: N802
