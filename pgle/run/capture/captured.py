@@ -363,18 +363,24 @@ def compiled_again(module: Path, program: CapturedProgram) -> str:
     if not known or module.name not in (modules[0].name, *known):
         return ""
     changes: list[str] = []
+    moves: list[bool] = []
     for again in known:
-        changes += [
-            f"{name} was {was} and is {now}" for name, was, now in program.again[again]
-        ]
+        for name, was, now in program.again[again]:
+            changes.append(f"{name} was {was} and is {now}")
+            moves.append(_type_of(was) == _type_of(now))
     alike = "its arguments are alike, so it is another function object each time"
     why = some(changes, MOST_CHANGES) or alike
-    remedy = (
-        "give it the same each time"
-        if changes
-        else "call jax.jit once, outside the loop"
-    )
+    remedy = "call jax.jit once, outside the loop"
+    if changes:
+        remedy = "give it the same each time"
+    if moves and all(moves):
+        remedy = "before the first step, jax.device_put it where the step returns it"
     return f"{function} is compiled {len(known) + 1} times: {why}; {remedy}"
+
+
+def _type_of(argument: str) -> str:
+    """An argument of a captured function without the devices that it is on."""
+    return re.split(" sharded | on ", argument, maxsplit=1)[0]
 
 
 def own_failure(folder: Path) -> tuple[int, str]:
