@@ -236,6 +236,15 @@ def bound_rows(account: Account) -> Iterator[tuple[str, float, float]]:
             yield name, us, account.share(us)
 
 
+def without_communication(account: Account) -> str:
+    """The step with no collectives, in a line; empty if it is not worth one."""
+    us = account.bounds.without_communication_us
+    if account.share(account.step_us - us) < LEAST_SHOWN:
+        return ""
+    share = figures.share(account.share(us))
+    return f"Without communication the step would take {figures.time(us)} ({share})."
+
+
 def contention_note(account: Account) -> str:
     """What contention adds to the step; empty if that is not worth a line."""
     found = account.contention

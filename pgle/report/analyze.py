@@ -68,7 +68,13 @@ def analyze_page(
     answer, tone = headline(found)
     name = printable(step.costs.program.key.name)
     timed = account.timed_note(found.account, is_base=found.is_base)
-    lines = (*notes(step), account.note(found.account), timed)
+    lines = (
+        *notes(step),
+        account.without_communication(found.account),
+        account.contention_note(found.account),
+        account.note(found.account),
+        timed,
+    )
     page = Page(
         title=f"pgle analyze: {name}",
         identity=identity(step),
@@ -263,13 +269,17 @@ def _weights(step: MeasuredStep) -> Iterator[str]:
 
 def _heavy_layers(layers: Layers, step_us: float) -> str:
     """``layers mlp 40 % · attention 31 %``; empty if no layer is heavy."""
-    heavy = []
+    shares: list[tuple[float, str]] = []
     for name, group in folded(layers.scopes, FOLDED):
         share = sum(layer.us for layer in group) / step_us
         if name and share >= LEAST_HEAVY:
-            short = cut(name.rpartition("/")[2], SCOPE_WIDTH)
-            heavy.append(f"{short} {figures.share(share, 0)}")
-    return f"layers {' · '.join(heavy[:HEAVY])}" if heavy else ""
+            shares.append((share, name))
+    shares.sort(key=lambda item: -item[0])
+    heavy = []
+    for share, name in shares[:HEAVY]:
+        short = cut(name.rpartition("/")[2], SCOPE_WIDTH)
+        heavy.append(f"{short} {figures.share(share, 0)}")
+    return f"layers {' · '.join(heavy)}" if heavy else ""
 
 
 def _heaviest_line(layers: Layers, step_us: float) -> str:

@@ -15,6 +15,7 @@ from pgle.report.account import (
     end_words,
     headline,
     note,
+    without_communication,
 )
 from pgle.report.text import plain
 
@@ -137,6 +138,14 @@ def test_contention_is_one_line_with_its_factors_and_what_they_rest_on() -> None
     assert plain(document(found))["contention"]["us"] == 35.0
     assumed = replace(found, contention=replace(LOSS, launches=0))
     assert contention_note(assumed).endswith("(assumed)")
+
+
+def test_a_step_without_communication_is_a_line() -> None:
+    known = account()
+    bounds = replace(known.bounds, without_communication_us=0.8 * known.step_us)
+    said = without_communication(replace(known, bounds=bounds))
+    assert said.startswith("Without communication the step would take ")
+    assert said.endswith("(80.0 %).")
 
 
 def test_contention_below_half_a_per_cent_is_no_line() -> None:
