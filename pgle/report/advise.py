@@ -215,7 +215,7 @@ def _row(item: Attempt) -> tuple[Value, ...]:
 
 def _at(item: Attempt) -> str:
     """Where a single alternative is, for a table."""
-    if len(item.changes) != 1 or item.changes[0].kind in OF_COMMAND:
+    if len(item.changes) != 1 or item.changes[0].kind in AT_START:
         return ""
     where = item.changes[0].where
     return f", {where}" if where else ""

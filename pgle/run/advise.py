@@ -626,12 +626,20 @@ def flag_settings(
     settings = {"latency-hiding scheduler": [scheduler]} if scheduler else {}
     for axis in first.values():
         flags = [f"--{name}={value}" for name, value in axis.settings[0].items()]
-        settings[axis.name] = [scheduler, *flags]
+        settings[_setting_name(axis)] = [scheduler, *flags]
     found = []
     for name, flags in list(settings.items())[:MOST_SETTINGS]:
         value = " ".join(filter(None, flags))
         found.append(Alternative(Kind.FLAGS, name, value, value))
     return found
+
+
+def _setting_name(axis: Axis) -> str:
+    """The first setting of an axis in words; a threshold with its size."""
+    if not axis.number:
+        return axis.name
+    mib = int(axis.settings[0][axis.number]) / (1 << 20)
+    return f"{axis.name} {mib:.4g} MiB"
 
 
 def _turns(verdict: Verdict, by_estimates: Controlled | None) -> bool:

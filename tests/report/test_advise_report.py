@@ -10,7 +10,7 @@ from accounts import account, opportunity
 
 from pgle.account.value import OpportunityKind
 from pgle.next import Next
-from pgle.report.advise import commands, headline
+from pgle.report.advise import _at, commands, headline
 from pgle.run.advise import Advised, Attempt
 from pgle.run.alternatives import Alternative, Kind
 from pgle.run.untried import Untried
@@ -78,3 +78,9 @@ def test_a_program_is_edited_before_it_is_measured() -> None:
     found = advised(Attempt((UNROLL,), Verdict.BETTER, ""), measure=measure)
     (end,) = commands(found)
     assert str(end) == f"the program, then measure it: `{measure}`"
+
+
+def test_flags_have_no_place_in_the_program() -> None:
+    flags = Alternative(Kind.FLAGS, "all-reduce combined to 32 MiB", "--x", "--x")
+    assert _at(Attempt((flags,), Verdict.BETTER, "")) == ""
+    assert _at(Attempt((UNROLL,), Verdict.BETTER, "")) == ", a.py:1"

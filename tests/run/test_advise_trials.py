@@ -16,6 +16,7 @@ from pgle.run.advise import (
     SAME_CALL,
     Advised,
     Attempt,
+    _setting_name,
     _Trials,
     best_of,
     flag_settings,
@@ -29,6 +30,7 @@ from pgle.run.variants import ModuleVariants
 from pgle.schedule.control import Controlled
 from pgle.schedule.predict import Gain, Steps, predict
 from pgle.schedule.verdict import Verdict
+from pgle.tune.search import Axis
 from pgle.xla.flags.catalogue import LHS
 from pgle.xla.hlo.dumps import read_module
 from pgle.xla.targets import load_target
@@ -263,3 +265,10 @@ def table(path: Path, **words: object) -> LookupTable:
     """The instructions of `MODULE` with some sizes and names."""
     path.write_text(MODULE.format(**words))
     return LookupTable(read_module(path))
+
+
+def test_a_threshold_is_named_with_its_size() -> None:
+    flag = "xla_gpu_all_reduce_combine_threshold_bytes"
+    start = {flag: str(32 << 20)}
+    axis = Axis("all-reduce combined to", "all-reduce", (start,), flag)
+    assert _setting_name(axis) == "all-reduce combined to 32 MiB"
