@@ -10,7 +10,6 @@ from pgle.account.levers.places import in_gib, places, room_bytes, taken_us
 from pgle.account.levers.savings import bound_alone, least_saved_us
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
-from pgle.costs.estimate.estimate import ELEMENTS_PER_CLOCK
 from pgle.errors import in_words, many
 from pgle.xla.targets import KERNEL_US
 
@@ -119,11 +118,8 @@ def _kept_us(step: StepCosts, flow: Flow, name: str) -> float:
     """
     if flow.computation[name] == flow.module.entry:
         return 0.0
-    hardware = step.hardware
-    pass_us = hardware.memory_us(flow.shape(name).size_bytes)
-    elements_a_us = hardware.cores * hardware.clock_ghz * ELEMENTS_PER_CLOCK * 1e3
-    written_us = max(2 * pass_us, flow.elements(name) / elements_a_us)
-    return 2 * KERNEL_US + written_us + 3 * pass_us
+    pass_us = step.hardware.memory_us(flow.shape(name).size_bytes)
+    return 2 * KERNEL_US + 5 * pass_us
 
 
 def _fitting(found: Iterable[_Repeated], room: int) -> Iterator[_Repeated]:

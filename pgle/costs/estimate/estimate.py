@@ -346,8 +346,10 @@ def _result_bytes(instruction: Instruction) -> int:
 
 
 def _unvectorized(instruction: Instruction, needed: _Needed | None) -> int:
-    """Elements that a kernel works on one thread each: updates in place, gathers, transpositions in
-    a loop fusion.
+    """Threads of a kernel that updates in place, gathers or transposes in a loop fusion.
+
+    Each takes one element; of rows, and of updates in place, `UNROLLED` (the PTX that jaxlib 0.4.38
+    to 0.10.2 makes). XLA of 2024 and earlier took one of an update, too.
     """
     if _is_no_loop(instruction):
         return 0
@@ -364,7 +366,9 @@ def _unvectorized(instruction: Instruction, needed: _Needed | None) -> int:
         for root in needed.roots
         if loop or needed.update_of(root) is not None
     )
-    return ceil(elements / UNROLLED) if _gathers_rows(needed, opcodes) else elements
+    if not loop or _gathers_rows(needed, opcodes):
+        return ceil(elements / UNROLLED)
+    return elements
 
 
 def _is_no_loop(instruction: Instruction) -> bool:

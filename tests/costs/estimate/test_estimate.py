@@ -14,7 +14,6 @@ from pgle.costs.estimate.communication import (
     payload_bytes,
 )
 from pgle.costs.estimate.estimate import (
-    ELEMENTS_PER_CLOCK,
     bytes_accessed,
     compute_us,
     estimator,
@@ -439,18 +438,19 @@ def test_of_a_reduction_all_is_read() -> None:
     assert bytes_accessed(of, of.instructions["k"]) == (8 * 1024 * 4 + 4 + 8 * 4, 0)
 
 
-def test_an_update_in_place_goes_one_thread_for_each_element_of_the_update() -> None:
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_an_update_in_place_takes_the_time_of_its_bytes(dtype: str) -> None:
+    layers, layer = (Shape(dtype, (8, 4096, 4096)), Shape(dtype, (1, 4096, 4096)))
     of = fusion(
-        LAYERS,
-        parameter("p", 8, 1024, 64, number=0, dtype="f32"),
-        parameter("u", 1, 1024, 64, number=1, dtype="f32"),
+        layers,
+        parameter("p", 8, 4096, 4096, number=0, dtype=dtype),
+        parameter("u", 1, 4096, 4096, number=1, dtype=dtype),
         op("c", "constant", ONE),
-        op("d", "dynamic-update-slice", LAYERS, "p", "u", "c", "c", "c"),
+        op("d", "dynamic-update-slice", layers, "p", "u", "c", "c", "c"),
     )
-    assert bytes_accessed(of, of.instructions["k"]) == (2 * LAYER.size_bytes, 0)
-    threads_us = 1024 * 64 / (A100.cores * A100.clock_ghz * ELEMENTS_PER_CLOCK * 1e3)
+    assert bytes_accessed(of, of.instructions["k"]) == (2 * layer.size_bytes, 0)
     assert compute_us(of, of.instructions["k"], A100) == pytest.approx(
-        KERNEL_US + threads_us
+        KERNEL_US + A100.memory_us(2 * layer.size_bytes)
     )
 
 
