@@ -75,12 +75,12 @@ def test_the_text_says_where_costs_come_from(
 def test_an_existing_file_is_not_overwritten(
     half: Path, testdata: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert (
-        run(["complete", str(half), "--hlo", str(testdata / DUMP), "-o", str(half)])
-        == 2
-    )
+    kept = half.with_name("kept.pbtxt")
+    kept.write_text("kept")
+    words = ["complete", str(half), "--hlo", str(testdata / DUMP), "-o", str(kept)]
+    assert run(words) == 2
     assert "--force" in capsys.readouterr().err
-    assert half.read_text() == HALF
+    assert kept.read_text() == "kept"
 
 
 def test_a_bad_target_and_a_bad_expression_are_one_line(
