@@ -258,7 +258,7 @@ def contention_words(account: Account) -> str:
     found = account.contention
     if found is None:
         return ""
-    source = f"by {found.launches} launches" if found.launches else "assumed"
+    source = "measured" if found.launches else "assumed"
     adds = f"{figures.time(found.us)} ({figures.share(account.share(found.us))})"
     slower = f"matmuls take {found.product:.2f}×, others {found.other:.2f}×"
     return f"contention adds {adds}: next to collectives {slower} ({source})"

@@ -249,7 +249,7 @@ def _by_control(found: Tuning) -> float | None:
 
 
 def _heads(found: Tuning) -> list[str | Column]:
-    mean = f"mean of {len(found.pgle.trial.worlds_us)} variations"
+    mean = f"mean of {len(found.pgle.trial.worlds_us)}"
     return [
         "setting",
         Column("step", Unit.TIME),
