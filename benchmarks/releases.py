@@ -161,7 +161,7 @@ def _cell(
             "set": flags,
             "cpu_s": _cpu_s() - before,
             "failed": failed,
-            **releases_document(found),
+            **text.plain(releases_document(found)),
         }
     write_files({place: text.as_json("releases-cell", record)})
     print(name, flags, record["verdict"], f"{record['cpu_s']:.0f} CPU-s", flush=True)

@@ -271,7 +271,7 @@ def source_of(case: Case, work: Path, target: str) -> Path:
 
     folder = Path(tempfile.mkdtemp(dir=work))
     if not case.needs_cudnn:
-        return lowered_step(case.jitted, shapes(case), folder)
+        return lowered_step(case.jitted, shapes(case), folder, load_target(target))
     # Lowering asks for cuDNN in this process. Under the hook of a capture it finds one.
     command = (sys.executable, "-m", "benchmarks.gpu.lower_step", case.name)
     modules = capture_modules(
