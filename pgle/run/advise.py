@@ -1,8 +1,9 @@
 """`pgle advise` as a function: the compiler tries a program's alternatives.
 
 The program is captured once as it is, and once for each alternative (`variants.py`). Each step is
-compiled twice (the second time with other kernels for products) and priced by one set of estimates.
-What both compilations find shorter is then combined, best first.
+compiled and priced by one set of costs: the profile's where there is one, else estimates. If other
+kernels for products could turn the verdict, it is compiled with them, too. What all compilations
+find shorter is then combined, best first; flags are tried last, on the best program.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import attrs
 from pgle.account.parts_and_bounds import parts_of
 from pgle.account.scheduled import account_of_schedule
 from pgle.account.value import Account
-from pgle.errors import UserError, in_percent
+from pgle.errors import UserError, as_change, in_percent
 from pgle.next import Next
 from pgle.requests.kinds import PROCESSES
 from pgle.requests.predictions import Advise, Rehearse
@@ -79,7 +80,7 @@ from pgle.xla.flags.catalogue import LHS
 from pgle.xla.flags.text import typed_flag
 from pgle.xla.targets import Target
 
-SAVED = 0.05  # share of the memory from which on less of it is said
+SAVED = 0.05  # share of the memory; a smaller saving is left out
 SAME_CALL = ComparedValues(why="the same call with a kernel that the CPU lacks")
 
 
@@ -536,8 +537,9 @@ def shown_of(attempts: Sequence[Attempt]) -> Shown:
         ]
         if tried:
             best = max(tried, key=lambda one: one.least)
-            shown = f"{in_percent(-best.least)}, {best.name}, {best.verdict}"
-            found[opportunity] = shown.replace("-", "−")
+            found[opportunity] = (
+                f"{as_change(-best.least)}, {best.name}, {best.verdict}"
+            )
     return found
 
 
