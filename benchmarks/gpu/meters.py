@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -266,24 +265,11 @@ class SimulatedMeter:
 
 def source_of(case: Case, work: Path, target: str) -> Path:
     """The StableHLO of a case for GPUs, without one."""
-    from pgle.run.capture.capture import capture_modules, devices_for, lowered_step
+    from pgle.run.capture.capture import lowered_step
     from pgle.xla.targets import load_target
 
     folder = Path(tempfile.mkdtemp(dir=work))
-    if not case.needs_cudnn:
-        return lowered_step(case.jitted, shapes(case), folder, load_target(target))
-    # Lowering asks for cuDNN in this process. Under the hook of a capture it finds one.
-    command = (sys.executable, "-m", "benchmarks.gpu.lower_step", case.name)
-    modules = capture_modules(
-        command,
-        folder / "captured",
-        target=load_target(target),
-        devices=devices_for(1),
-        quiet_s=5.0,
-        choose=case.name,
-        until_step=True,
-    )
-    return next(path for path in modules if case.name in path.name)
+    return lowered_step(case.jitted, shapes(case), folder, load_target(target))
 
 
 def rehearsed(

@@ -7,53 +7,60 @@ the logits of all tokens never exist at once.
 """
 
 import importlib
+import math
 
 from pgle_hook.rewrite import Replacement, constant_of
 
 LEAST_WORDS = 4096  # from which on a product makes logits
 LEAST_WORDS_SMALL = 2  # the same at a small size
-COUNT_SMALL = (
-    5  # chunks at a small size, which it does not divide: the last one is filled
-)
+COUNT_SMALL = 5  # chunks at a small size; it does not divide that: one is filled up
 ELEMENTWISE = frozenset(
     (
-        *(
-            "abs",
-            "add",
-            "add_any",
-            "and",
-            "ceil",
-            "clamp",
-            "convert_element_type",
-            "copy",
-        ),
-        *(
-            "div",
-            "eq",
-            "erf",
-            "exp",
-            "exp2",
-            "expm1",
-            "floor",
-            "ge",
-            "gt",
-            "integer_pow",
-        ),
-        *(
-            "is_finite",
-            "le",
-            "log",
-            "log1p",
-            "logistic",
-            "lt",
-            "max",
-            "min",
-            "mul",
-            "ne",
-        ),
-        *("neg", "not", "or", "pow", "reduce_precision", "rem", "round", "rsqrt"),
-        *("select_n", "sharding_constraint", "sign", "sqrt", "square", "stop_gradient"),
-        *("sub", "tanh", "xor"),
+        "abs",
+        "add",
+        "add_any",
+        "and",
+        "ceil",
+        "clamp",
+        "convert_element_type",
+        "copy",
+        "div",
+        "eq",
+        "erf",
+        "exp",
+        "exp2",
+        "expm1",
+        "floor",
+        "ge",
+        "gt",
+        "integer_pow",
+        "is_finite",
+        "le",
+        "log",
+        "log1p",
+        "logistic",
+        "lt",
+        "max",
+        "min",
+        "mul",
+        "ne",
+        "neg",
+        "not",
+        "or",
+        "pow",
+        "reduce_precision",
+        "rem",
+        "round",
+        "rsqrt",
+        "select_n",
+        "sharding_constraint",
+        "sign",
+        "sqrt",
+        "square",
+        "stop_gradient",
+        "sub",
+        "tanh",
+        "xor",
     )
 )
 REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min", "argmax", "argmin")
@@ -108,7 +115,7 @@ class _Loss:
         logits = product.outs[0]
         self._axis = len(logits.shape) - 2
         self._length = logits.shape[self._axis]
-        self._size = _elements(logits.shape)
+        self._size = math.prod(logits.shape)
         self._nodes = self._region(graph)
         self._made = _ids_of_results(self._nodes)
         self._led = []  # values from outside that are split
@@ -124,7 +131,7 @@ class _Loss:
         """Whether it has a number for each word of each token."""
         tokens = self._product.outs[0].shape[:-1]
         is_of_tokens = value.shape[: len(tokens)] == tokens
-        return is_of_tokens and _elements(value.shape) >= self._size
+        return is_of_tokens and math.prod(value.shape) >= self._size
 
     def _region(self, graph):
         """The operations that take logits, in order, and what they need of that size."""
@@ -371,10 +378,3 @@ def _ids_of_results(nodes):
     for node in nodes:
         found.update(map(id, node.outs))
     return found
-
-
-def _elements(shape):
-    count = 1
-    for size in shape:
-        count *= size
-    return count
