@@ -354,7 +354,7 @@ class Judged:
 def _judged(pair: Pair, record: dict[str, Any]) -> Judged | None:
     """A pair whose two variants have the same compilation; None: neither has."""
     variants = [record["variants"].get(name, {}) for name in ("before", "after")]
-    ratios = []
+    ratios: list[float | None] = []
     known = []
     for name in ("first", "control"):
         steps = [variant.get(name, {"failed": ""}) for variant in variants]

@@ -312,7 +312,9 @@ def main() -> None:
         policies = [
             one for one, at in places.items() if at.exists() or not options.kept
         ]
-        ends = [predictions(row, policy, options.output) for policy in policies]
+        ends: list[Mapping[str, Predicted]] = [
+            predictions(row, policy, options.output) for policy in policies
+        ]
         ends.sort(key=lambda end: not end["T-shirt"].fits)
         found[program] = ends
     print("\n".join(_table(GAIN_HEAD, _gains(rows, found))), end="\n\n")

@@ -168,7 +168,7 @@ def main() -> None:
         print(
             f"| {name} | {one} → {other} | {matched} of {wanted} | {shares} | {changes} |"
         )
-    within = [sum(abs(row[place]) <= 0.01 for row in rows) for place in (8, 9)]
+    within = [sum(abs(float(row[place])) <= 0.01 for row in rows) for place in (8, 9)]
     print(
         f"\n{within[0]} of {len(rows)} steps within 1 %; with costs drawn {within[1]}"
     )

@@ -11,7 +11,6 @@ are predicted.
 import argparse
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -90,8 +89,8 @@ def assume(estimates: Profile) -> Profile:
     def true(cost: Cost) -> Cost:
         off = factors.setdefault((cost.opcode, cost.shape), source.uniform(0.7, 1.4))
         slower = 2.0 if cost.kind is CostKind.COLLECTIVE else 1.0
-        return replace(
-            cost, cost_us=cost.cost_us * off * slower, origin=Origin.MEASURED
+        return cost._replace(
+            cost_us=cost.cost_us * off * slower, origin=Origin.MEASURED
         )
 
     return Profile(tuple(map(true, estimates.costs)))

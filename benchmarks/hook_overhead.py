@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.hook import hook_config, with_hook
@@ -75,7 +76,7 @@ def main() -> None:
     )
 
 
-def child(size: int, *, hook: bool, window: str = "none") -> dict:
+def child(size: int, *, hook: bool, window: str = "none") -> dict[str, Any]:
     """Measure in a process of its own, with the hook or without."""
     with tempfile.TemporaryDirectory() as folder:
         stage = RunDirectory(Path(folder)).stage("perf")
@@ -99,7 +100,7 @@ def child(size: int, *, hook: bool, window: str = "none") -> dict:
         )
 
 
-def measure(size: int) -> dict:
+def measure(size: int) -> dict[str, Any]:
     """Blocks of steps with the annotation as it is, in turn with blocks that go round the hook."""
     import jax
     import jax.numpy as jnp
@@ -111,7 +112,7 @@ def measure(size: int) -> dict:
     step = jax.jit(lambda x: x @ x * 0.001)
     x = step(jnp.ones((size, size))).block_until_ready()
 
-    def block(methods: tuple) -> float:
+    def block(methods: tuple[Any, ...]) -> float:
         nonlocal x
         annotation.__enter__, annotation.__exit__, annotation.__init__ = methods
         begin = time.perf_counter()

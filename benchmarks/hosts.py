@@ -93,7 +93,8 @@ def _another_source() -> None:
     )
     for (kind, each), ratios in found.items():
         print(f"{kind:15}{each:>2}  {'      ' * (6 - len(ratios))}{'  '.join(ratios)}")
-    slope, constant = np.polyfit(*zip(*points, strict=True), 1)
+    places, inverse = np.array(points).T
+    slope, constant = np.polyfit(places, inverse, 1)
     print(
         f"\nthe law fitted there, reduce-scatter of 2 to 32 hosts: a = {constant:.4f}, b = {slope:.4f}; on issue 1229:"
     )

@@ -104,7 +104,7 @@ def processor_s(files: list[Path], out: Path) -> float:
 @contextmanager
 def cluster(folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
     """The workers of a new cluster, without nannies: one that is killed stays dead."""
-    started = []
+    started: list[subprocess.Popen[bytes]] = []
     environment = {**os.environ, "PYTHONPATH": str(Path(pgle.__file__).parents[1])}
 
     def start(*words: str) -> None:

@@ -32,7 +32,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
-from jax import lax  # noqa: E402
+from jax import Array, lax  # noqa: E402
 from jax.experimental.xla_metadata import set_xla_metadata  # noqa: E402
 from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
@@ -47,7 +47,6 @@ NEWTON_SCHULZ = [
 ] * 5  # coefficients of Muon (K. Jordan, "Muon", 2024)
 BF16 = jnp.bfloat16
 
-Array = jax.Array
 Params = Mapping[str, Any]
 
 

@@ -12,6 +12,8 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -62,7 +64,16 @@ def longer_recording(folder: Path) -> list[Path]:
 def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
     # what a schedule could hide, which no fault is about, takes most of the time
-    analysis.find_overlap = lambda _, __, found, *___, **____: (None, found)
+    with patch.object(analysis, "find_overlap", _no_overlap):
+        _print_table()
+
+
+def _no_overlap(_: Any, __: Any, found: Any, *___: Any, **____: Any) -> Any:
+    """What `find_overlap` returns if no schedule is looked at."""
+    return None, found
+
+
+def _print_table() -> None:
     print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
+from typing import Any
 
 from pgle.costs.profile.coverage import estimate_profile
 from pgle.costs.profile.files import profile_files
@@ -185,7 +186,7 @@ class Bench:
 
 
 def table(
-    rows: list[dict[str, object]], record: Mapping[str, Effect], limit_gib: float
+    rows: list[dict[str, Any]], record: Mapping[str, Effect], limit_gib: float
 ) -> Iterator[str]:
     """Markdown: every effect that was compiled, then counts, then those that were not."""
     heads = "change | published | predicted | without contention | with twice | sign"
@@ -194,14 +195,14 @@ def table(
     right, errors = 0, []
     for row in rows:
         published = record[str(row["id"])].change
-        none, likely, twice = row["change"]  # type: ignore[misc]
+        none, likely, twice = row["change"]
         mean = fmean(published)
         small = abs(mean) <= NOISE and abs(likely) <= NOISE
         is_right = small or mean * likely > 0
         right += is_right
         errors.append(abs(likely - mean))
         readings = ", ".join(f"{reading:+.2f}" for reading in published)
-        before, after = row["memory_gib"]  # type: ignore[misc]
+        before, after = row["memory_gib"]
         yield (
             f"| {row['id']} | {readings} % | {likely:+.1f} % | {none:+.1f} % | {twice:+.1f} % | "
             f"{'right' if is_right else 'wrong'} | {before:.1f} → {after:.1f} |"

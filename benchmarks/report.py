@@ -192,7 +192,7 @@ def main() -> None:
     makers = {"40,000 instructions, twice": unrolled, "10 s, 8 devices": long_trace}
     if given[0]:
         makers["given traces"] = lambda: run_page(gather(StepInput(*given)))
-    heads = (
+    heads: tuple[str, ...] = (
         "page",
         "bars",
         "written in (CPU)",

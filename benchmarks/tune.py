@@ -199,7 +199,7 @@ def _cpu_s() -> float:
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
     """Markdown, and what is to be seen over all programs."""
-    heads = (
+    heads: tuple[str, ...] = (
         "program",
         "jaxlib",
         "LHS",

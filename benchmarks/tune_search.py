@@ -120,7 +120,7 @@ def compare(
             def attempt(flags: Flags) -> Trial:
                 key = str(sorted(flags.items()))
                 if key not in known:
-                    known[key] = bench.trial((flags, key))
+                    known[key] = bench.trial((flags, key)).trial
                 return known[key]
 
             found = bench.axes()

@@ -32,6 +32,7 @@ CUDA_STATS = {
     "occupancy_suggested_block_size": 1024,
 }
 """What CUPTI adds to every kernel beyond what the writer writes; with it an event has ten stats."""
+VALUE_FIELDS = {str: "str_value", float: "double_value", int: "int64_value"}
 
 
 def large_trace(events: int) -> Trace:
@@ -81,10 +82,9 @@ def as_cupti(data: bytes) -> bytes:
                 plane.stat_metadata[number].CopyFrom(
                     xplane_pb2.XStatMetadata(id=number, name=name)
                 )
-                kind = {str: "str_value", float: "double_value", int: "int64_value"}[
-                    type(value)
-                ]
-                stats.append(xplane_pb2.XStat(metadata_id=number, **{kind: value}))
+                stat = xplane_pb2.XStat(metadata_id=number)
+                setattr(stat, VALUE_FIELDS[type(value)], value)
+                stats.append(stat)
             for line in plane.lines:
                 for event in line.events:
                     event.stats.extend(stats)

@@ -95,10 +95,10 @@ def table(recorded: dict[str, dict[str, str]]) -> str:
 def main(folders: list[str]) -> int:
     """Record all folders, each in a process of its own; ``--one FOLDER`` prints one release."""
     if folders[:1] == ["--one"]:
-        flags = kinds(names_in(Path(folders[1])))
+        found = kinds(names_in(Path(folders[1])))
         print(
             installed().jaxlib,
-            *(f"{name}={kind}" for name, kind in flags.items()),
+            *(f"{name}={kind}" for name, kind in found.items()),
             sep="\n",
         )
         return 0

@@ -16,7 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
-from typed_schemas import DOCUMENTS, SCHEMA, schema_of  # noqa: E402
+from typed_schemas import DOCUMENTS, schema_of  # noqa: E402
+
+from pgle.report.page.value import SCHEMA  # noqa: E402
 
 
 def text_of(name: str) -> str:

@@ -73,11 +73,11 @@ def tried(bin_folder: Path, name: str, folder: Path) -> tuple[str, bool]:
     (folder / "train.py").write_text(tutorial(), encoding="utf-8")
     options = ["--json", "--run-dir", "run", "--capture", "simulated", "--devices", "8"]
     command = [
-        bin_folder / "pgle",
+        str(bin_folder / "pgle"),
         "run",
         *options,
         "--",
-        bin_folder / "python",
+        str(bin_folder / "python"),
         *words,
     ]
     values = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
