@@ -172,7 +172,7 @@ class Alternative:
             return self
         where = ", ".join(dict.fromkeys(site.where for site in found))
         first = found[0]
-        options = f"{masked(first.mask, 'mask=…')}, {first.options}"
+        options = f"{masked(first, 'mask=…')}, {first.options}"
         usual = self.edit.replace(", …", options)
         edit = edit_of(first, self.value, usual)
         return replace(self, where=where, edit=edit, made_at=BY_HAND)

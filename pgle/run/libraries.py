@@ -27,7 +27,7 @@ class LibraryCall:
 
     def written(self, site: CallSite, value: str) -> str:
         """Return the edit of a call, as text to write into the program."""
-        given = masked(site.mask, self.own_mask)
+        given = masked(site, self.own_mask)
         takes = ", mask=None" if site.mask == "own" else ""
         fused = _FUSED.format(operands=self.operands, mask=given)
         return self.edit.format(value=value, fused=fused, takes_mask=takes)
@@ -57,11 +57,10 @@ CALLS = (
 """The first row that fits is taken."""
 
 
-def masked(mask: str, own: str) -> str:
-    """A mask as a further argument of jax's attention."""
-    if mask == "causal":
-        return ", is_causal=True"
-    return f", {own}" if mask else ""
+def masked(site: CallSite, own: str) -> str:
+    """A mask as further arguments of jax's attention."""
+    causal = ", is_causal=True" if site.causal else ""
+    return f"{causal}, {own}" if site.mask else causal
 
 
 def edit_of(site: CallSite, value: str, usual: str) -> str:

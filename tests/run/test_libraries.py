@@ -9,19 +9,25 @@ from pgle.run.capture.captured import CallSite
 from pgle.run.libraries import edit_of
 
 FUSED = 'jax.nn.dot_product_attention(q, k, v, {}implementation="cudnn")'
+OWN_MASK = "mask=mask if mask is None else mask.astype(bool)"
 FLAX = "flax/nnx/nn/attention.py"
 
 
 @pytest.mark.parametrize(
-    ("mask", "takes", "given"),
+    ("mask", "causal", "takes", "given"),
     [
-        ("", "", ""),
-        ("causal", "", "is_causal=True, "),
-        ("own", ", mask=None", "mask=mask if mask is None else mask.astype(bool), "),
+        ("", False, "", ""),
+        ("", True, "", "is_causal=True, "),
+        ("own", False, ", mask=None", f"{OWN_MASK}, "),
+        ("own", True, ", mask=None", f"is_causal=True, {OWN_MASK}, "),
     ],
 )
-def test_flax_takes_attention_as_an_argument(mask: str, takes: str, given: str) -> None:
-    site = CallSite("attention", "train.py:9", "xla", mask=mask, library=FLAX)
+def test_flax_takes_attention_as_an_argument(
+    mask: str, causal: bool, takes: str, given: str
+) -> None:
+    site = CallSite(
+        "attention", "train.py:9", "xla", mask=mask, causal=causal, library=FLAX
+    )
     function = f"lambda q, k, v{takes}, **_: {FUSED.format(given)}"
     expected = f"MultiHeadAttention(…, attention_fn={function})"
     assert edit_of(site, "cudnn", "usual") == expected
@@ -48,7 +54,7 @@ def test_attention_by_hand_in_a_library_is_edited_where_the_library_is_called() 
         "cudnn",
         'jax.nn.dot_product_attention(q, k, v, …, implementation="cudnn")',
     )
-    site = CallSite("attention", "a.py:1", BY_HAND, options="scale=0.5", mask="causal")
+    site = CallSite("attention", "a.py:1", BY_HAND, options="scale=0.5", causal=True)
     assert made.at([site]).edit == (
         "jax.nn.dot_product_attention(q, k, v, is_causal=True, scale=0.5, "
         'implementation="cudnn")'

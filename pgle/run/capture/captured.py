@@ -181,7 +181,8 @@ class CallSite:
     now: str = ""
     length: int = 0  # iterations of a scan
     options: str = ""  # of the fused call in place of attention by hand
-    mask: str = ""  # of attention: ``causal``, the program's ``own``, or none
+    mask: str = ""  # of attention: the program's ``own``, or none
+    causal: bool = False  # of attention: whether queries see no later keys
     library: str = ""  # file of an installed library that calls: ``flax/core/lift.py``
 
 

@@ -230,8 +230,8 @@ class Alternatives:
             if str(getattr(query, "dtype", "")) not in HALF:
                 return usual(query, *args, **options)
             now = options.get("implementation") or "xla"
-            masked = guarded(lambda: _mask_of(args, options)) or ""
-            value = self._setting("attention", now, {"mask": masked})
+            masked = guarded(lambda: _mask_of(args, options)) or {}
+            value = self._setting("attention", now, masked)
             if value:
                 options["implementation"] = value
             if SetAside.is_on():  # cuDNN does not exist on CPUs
@@ -370,10 +370,12 @@ def _name_in(policies, policy):
 
 def _mask_of(args, options):
     """How a call of jax's attention is masked, as `by_hand.described` has it."""
-    if options.get("is_causal"):
-        return "causal"
     mask = args[_POSITION_OF_MASK] if len(args) > _POSITION_OF_MASK else None
-    return "" if options.get("mask", mask) is None else "own"
+    is_own = options.get("mask", mask) is not None
+    return {
+        "mask": "own" if is_own else "",
+        "causal": bool(options.get("is_causal")),
+    }
 
 
 def _calls():

@@ -9,15 +9,16 @@ of its axes is a side. Whatever is not known to be part of attention ends the se
 replaced then.
 """
 
+import functools
 import importlib
 import itertools
 import math
 
-from pgle_hook.rewrite import Replacement, Value, constant_of
+from pgle_hook.masks import KEYS, QUERIES, Distances, Mask, Masking, names_of
+from pgle_hook.rewrite import Replacement, constant_of
 
 HALF = ("bfloat16", "float16")  # types that cuDNN's attention takes
 USUAL = {*HALF, "float32", "float64"}  # types of scores and weights
-KEYS = ("k",)
 MOST_COMMON = 2  # axes that both products have in common: batch and heads
 MASKED = -1e4
 """Scores at or below it have no weight: exp(−10⁴) is 0 in f32, for scores of any usual size."""
@@ -32,7 +33,8 @@ class Attention:
         self.sizes = {}  # of what axes count
         self.sides = ()  # queries, keys, values
         self.scale = 1.0
-        self.masks = []  # sides of truth values, and whether true hides
+        self.masks = []  # as of `Mask`
+        self._distances = None
 
     def common(self):
         """What the axes count that both products have in common."""
@@ -41,6 +43,25 @@ class Attention:
     def count(self, name):
         """How many elements an axis of a name has."""
         return math.prod(self.sizes.get(each, 1) for each in name)
+
+    def distances(self, jax):
+        """What is known of values by the places of queries and keys."""
+        if self._distances is None:
+            sizes = (self.count(QUERIES), self.count(KEYS))
+            self._distances = Distances(jax, sizes, functools.partial(_back, self))
+        return self._distances
+
+    def batch_and_heads(self):
+        """What the axes of batch rows and of heads count, in the order of the queries' axes."""
+        counted = _parts(self.sides[0][1])
+        common = tuple(each for each in counted if isinstance(each, int))
+        return common[:1], common[1:]
+
+    def masking(self, jax):
+        """What a fused call is given in place of the masks."""
+        rows, _ = self.batch_and_heads()
+        back = functools.partial(_back, self)
+        return Masking(self.distances(jax), self.masks, back, rows)
 
 
 def find(jax, node):
@@ -164,18 +185,11 @@ def _side(found, product, place, given):
     names.update(zip(batch, common))
     names[contracted[0]] = contracted_name
     ordered = [names[axis] for axis in range(len(operand.shape))]
-    named = _without_ones(ordered, operand.shape)
+    named = names_of(operand, ordered)
     for name, size in zip(named, operand.shape):
         if len(name) == 1:
             found.sizes[name[0]] = size
     return operand, named
-
-
-def _without_ones(names, shape):
-    kept = []
-    for name, size in zip(names, shape):
-        kept.append(name if size > 1 else ())
-    return tuple(kept)
 
 
 def _parts(names):
@@ -226,9 +240,14 @@ def _back(found, node, names):
         return tuple(before)
     if node.name == "reshape":
         return _reshaped(found, names, operand.shape)
+    if node.name == "squeeze":
+        before = list(names)
+        for axis in sorted(map(int, node.params["dimensions"])):
+            before.insert(axis, ())
+        return tuple(before)
     if node.name == "broadcast_in_dim":
         kept = [names[int(axis)] for axis in node.params["broadcast_dimensions"]]
-        return _without_ones(kept, operand.shape)
+        return names_of(operand, kept)
     return names
 
 
@@ -344,34 +363,51 @@ def _selected(jax, found, node, names):
     for place in (1, 2):
         number = _number(jax, node.ins[place])
         if number is not None and number * found.scale <= MASKED:
-            found.masks.append((*_unspread(found, node.ins[0], names), place == 2))
+            value, names_there = _unspread(found, node.ins[0], names)
+            found.masks.append(Mask(value, names_there, place == 2))
             return node.ins[3 - place]
     return None
 
 
 def _added(jax, found, node, names):
-    """Scores plus a constant: zero where a mask holds, and a large negative number elsewhere."""
-    np = importlib.import_module("numpy")
+    """Scores plus a bias: zero where a mask holds, and a large negative number elsewhere."""
     for place in (0, 1):
-        value, names_there = _unspread(found, node.ins[place], names)
-        constant = constant_of(jax, value)
-        if constant is None:
-            continue
-        hidden = np.asarray(constant, np.float64) * found.scale
-        if not ((hidden == 0) | (hidden <= MASKED)).all():
-            return None
-        mask = Value(value.aval, constant=hidden == 0)
-        found.masks.append((mask, names_there, False))
-        return node.ins[1 - place]
+        mask = _of_bias(jax, found, *_unspread(found, node.ins[place], names))
+        if mask is not None:
+            found.masks.append(mask)
+            return node.ins[1 - place]
     return None
+
+
+def _of_bias(jax, found, value, names):
+    """The mask that a bias is; None if it is none."""
+    known = found.distances(jax).of(value, names)
+    if known is None:
+        known = constant_of(jax, value)
+    if known is not None:
+        np = importlib.import_module("numpy")
+        hidden = np.asarray(known, np.float64) * found.scale
+        is_mask = bool(((hidden == 0) | (hidden <= MASKED)).all())
+        return Mask(value, names, is_added=True) if is_mask else None
+    value, names = _through(found, value, names)
+    node = value.made_by("select_n")
+    if node is None or len(node.ins) != 3:
+        return None
+    numbers = [_number(jax, one) for one in node.ins[1:]]
+    if None in numbers or 0 not in numbers:
+        return None
+    if min(numbers) * found.scale > MASKED or max(numbers) > 0:
+        return None
+    return Mask(node.ins[0], names, hides=numbers[1] != 0)
 
 
 def _unspread(found, value, names):
     """A mask before it is repeated."""
+    names = names_of(value, names)
     while True:
         node = value.made_by("broadcast_in_dim")
         if node is None or not node.ins[0].shape:
-            return value, names if value.shape else ()
+            return value, names
         names = _back(found, node, names)
         value = node.ins[0]
 
@@ -403,10 +439,8 @@ def replacement(jax, found, attend):
     Args:
         attend: `jax.nn.dot_product_attention` with an implementation.
     """
-    counted = _parts(found.sides[0][1])
-    common = tuple(each for each in counted if isinstance(each, int))
-    batch = common[:1]
-    heads = common[1:]
+    batch, heads = found.batch_and_heads()
+    masking = found.masking(jax)
 
     def make(read):
         orders = (
@@ -419,29 +453,36 @@ def replacement(jax, found, attend):
             for (value, names), order in zip(found.sides, orders)
         ]
         order = (batch, (*heads, "g"), ("q",), KEYS)
-        options = _masking(jax, found, read, order)
+        options = _masking(jax, found, masking, read, order)
         alike, width = _alike(jax, taken)
         made = attend(*alike, scale=found.scale, **options)[..., :width]
         result = _result(jax, found, made, (*batch, "q", *heads, "g", "e"))
         return [result.astype(found.node.outs[0].dtype)]
 
-    values = [one[0] for one in (*found.sides, *found.masks)]
-    return Replacement(values, make)
+    values = [value for value, _ in found.sides]
+    return Replacement([*values, *masking.values], make)
 
 
 def described(jax, found):
     """What the fused call takes besides its operands, as it is written, and its mask."""
-    mask = "own" if found.masks else ""
-    if len(found.masks) == 1 and is_causal(jax, *found.masks[0]):
-        mask = "causal"
-    words = ["scale=%g" % found.scale]
+    masking = found.masking(jax)
+    words = []
+    if masking.window is not None:
+        words.append("local_window_size=(%d, 0)" % masking.window)
+    if masking.lengths:
+        words.append("key_value_seq_lengths=…")
+    words.append("scale=%g" % found.scale)
     keys, values = map(found.count, (("d",), ("e",)))
     if keys != values:
         wide = max(keys, values)
         words.append(
             "heads padded with zeros to %d, the result cut to %d" % (wide, values)
         )
-    return {"options": ", ".join(words), "mask": mask}
+    return {
+        "options": ", ".join(words),
+        "mask": "own" if masking.others else "",
+        "causal": masking.is_causal,
+    }
 
 
 def _alike(jax, taken):
@@ -493,31 +534,22 @@ def _arranged(jax, found, array, names, order):
     return jax.numpy.broadcast_to(apart, repeated).reshape(joined)
 
 
-def _masking(jax, found, read, order):
+def _masking(jax, found, masking, read, order):
     """Masks, as arguments of jax's function. cuDNN wants them for each query and each key."""
-    if len(found.masks) == 1 and is_causal(jax, *found.masks[0]):
-        return {"is_causal": True}
     lengths = [found.count(name) for name in order[2:]]
-    options = {}
-    for value, names, hides in found.masks:
-        shown = _arranged(jax, found, read(value) != hides, names, order)
+    options = {"is_causal": True} if masking.is_causal else {}
+    if masking.window is not None:
+        options["local_window_size"] = (masking.window, 0)
+    for mask in masking.others:
+        shown = mask.shown(read(mask.value))
+        shown = _arranged(jax, found, shown, mask.names, order)
         shown = jax.numpy.broadcast_to(shown, (*shown.shape[:2], *lengths))
         options["mask"] = shown & options.get("mask", True)
+    rows = (found.count(order[0]),)
+    for value, names, added in masking.lengths:
+        keys = jax.numpy.clip(read(value) + added, 0, lengths[1])
+        keys = _arranged(jax, found, keys, names, order[:1])
+        keys = jax.numpy.broadcast_to(keys, rows).astype("int32")
+        least = jax.numpy.minimum(keys, options.get("key_value_seq_lengths", keys))
+        options["key_value_seq_lengths"] = least
     return options
-
-
-def is_causal(jax, value, names, hides):
-    """Whether a mask shows each query the keys up to its own place, and no other."""
-    np = importlib.import_module("numpy")
-    constant = constant_of(jax, value)
-    if constant is None or not {("q",), KEYS} <= set(names):
-        return False
-    array = np.asarray(constant) != hides
-    named = zip(array.shape, names)
-    sizes = [size for size, name in named if name in (("q",), KEYS)]
-    if array.size != sizes[0] * sizes[1]:
-        return False
-    array = array.reshape(sizes)
-    if names.index(KEYS) < names.index(("q",)):
-        array = array.T
-    return bool(np.array_equal(array, np.tri(len(array), dtype=bool)))

@@ -1,0 +1,417 @@
+"""Masks of attention taken apart: what depends on the distance of a query from a key alone, as a
+causal mask and a window; how many keys a batch row has; and all others, which stay masks.
+
+No mask of all queries and keys is made for that: what depends on distances is computed once for
+each distance, by NumPy. Axes have the names of `by_hand`.
+"""
+
+import importlib
+
+QUERIES = ("q",)
+KEYS = ("k",)
+EXACT = ("int32", "int64", "float32", "float64")  # types whose sums of places are exact
+MOVED = ("broadcast_in_dim", "reshape", "squeeze", "transpose")
+KEPT = ("copy", "sharding_constraint", "stop_gradient")
+COMPARED = {
+    "eq": "equal",
+    "ge": "greater_equal",
+    "gt": "greater",
+    "le": "less_equal",
+    "lt": "less",
+    "ne": "not_equal",
+}
+COMPUTED = {
+    **COMPARED,
+    "abs": "absolute",
+    "add": "add",
+    "and": "bitwise_and",
+    "max": "maximum",
+    "min": "minimum",
+    "mul": "multiply",
+    "neg": "negative",
+    "not": "invert",
+    "or": "bitwise_or",
+    "sub": "subtract",
+    "xor": "bitwise_xor",
+}
+"""Operations for each element, and NumPy's functions that compute them."""
+
+MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
+
+
+class Mask:
+    """A value that hides keys from queries."""
+
+    def __init__(self, value, names, hides=False, is_added=False):
+        self.value = value
+        self.names = names  # of its axes
+        self.hides = hides  # whether true hides
+        self.is_added = is_added  # a bias: zero where it shows
+
+    def shown(self, array):
+        """Where it shows a key, from what its value is."""
+        return array == 0 if self.is_added else array != self.hides
+
+    def of(self, value, names, hides=None):
+        """Another one, of truth values; names as of `names_of`."""
+        hides = self.hides if hides is None else hides
+        return Mask(value, names_of(value, names), hides)
+
+
+def names_of(value, names):
+    """The names of the axes of an operand, from those of the result: it may have axes of one
+    element, or none.
+    """
+    kept = []
+    for name, size in zip(names, value.shape):
+        kept.append(name if size > 1 else ())
+    return tuple(kept)
+
+
+class _Places:
+    """Numbers that are ``query * q + key * k + offset`` at query q and key k."""
+
+    def __init__(self, query, key, offset):
+        self.query = query
+        self.key = key
+        self.offset = offset
+
+    @property
+    def is_number(self):
+        """Whether it is the same at all places."""
+        return not (self.query or self.key)
+
+    def plus(self, other, factor=1):
+        """The sum with as many times another one."""
+        return _Places(
+            self.query + factor * other.query,
+            self.key + factor * other.key,
+            self.offset + factor * other.offset,
+        )
+
+
+class Distances:
+    """What is known of values by the places of queries and keys alone.
+
+    Args:
+        sizes: how many queries and keys there are.
+        back: from a node and the names of its result's axes to those of its operand; None: none.
+    """
+
+    def __init__(self, jax, sizes, back):
+        self._jax = jax
+        self._np = importlib.import_module("numpy")
+        self._back = back
+        queries, keys = sizes
+        self.each = self._np.arange(
+            1 - keys, queries
+        )  # distances of a query from a key
+        self.are_alike = queries == keys
+        self._seen = {}
+
+    def of(self, value, names):
+        """An array of a value for each distance; None if it depends on anything else."""
+        found = self._found(value, names)
+        if isinstance(found, _Places):
+            return self._spread(found)
+        return found
+
+    def number(self, value, names):
+        """The number that a value is at all places; None: it is none."""
+        found = self._found(value, names)
+        is_number = isinstance(found, _Places) and found.is_number
+        return found.offset if is_number else None
+
+    def places(self, value, names):
+        """Factors of the places of queries and keys, and an offset; None if it is no such sum."""
+        found = self._found(value, names)
+        if not isinstance(found, _Places):
+            return None
+        return found.query, found.key, found.offset
+
+    def _found(self, value, names):
+        value = value.seen()
+        key = (id(value), names)
+        if key not in self._seen:
+            self._seen[key] = self._looked_up(value, names)
+        return self._seen[key]
+
+    def _looked_up(self, value, names):
+        if value.constant is not None:
+            return self._of_constant(value.constant, names)
+        node = value.node
+        if node is None:
+            outside = value.outside
+            is_same = outside is not None and outside.shape == value.shape
+            return self._found(outside, names) if is_same else None
+        if node.name in KEPT:
+            return self._found(node.ins[0], names)
+        if node.name in MOVED:
+            before = self._back(node, names)
+            return None if before is None else self._found(node.ins[0], before)
+        if node.name == "iota":
+            return self._counted(value, names[int(node.params["dimension"])])
+        return self._computed(node, names)
+
+    def _counted(self, value, name):
+        """The places along an axis."""
+        zero = self._np.zeros((), value.dtype)
+        if str(value.dtype) not in EXACT or name not in ((), QUERIES, KEYS):
+            return None
+        return _Places(int(name == QUERIES), int(name == KEYS), zero)
+
+    def _of_constant(self, constant, names):
+        np = self._np
+        if isinstance(constant, self._jax.core.Tracer):
+            return None
+        array = np.asarray(constant)
+        for axis, name in enumerate(names if array.ndim else ()):
+            if name in (QUERIES, KEYS):
+                continue
+            first = array.take([0], axis)
+            if not (array == first).all():
+                return None
+            array = first
+        if array.size == 1:
+            return _Places(0, 0, array.reshape(()))
+        both = [name for name in names if name in (QUERIES, KEYS)]
+        array = array.reshape([size for size in array.shape if size > 1])
+        if array.ndim == 1:
+            return self._of_line(array, both[0])
+        array = array if both == [QUERIES, KEYS] else array.T
+        if not (array[1:, 1:] == array[:-1, :-1]).all():
+            return None
+        return np.concatenate([array[0, :0:-1], array[:, 0]])
+
+    def _of_line(self, array, name):
+        """Numbers along one axis, if they grow evenly."""
+        if str(array.dtype) not in EXACT:
+            return None
+        step = array[1] - array[0]
+        if not (array == array[0] + step * self._np.arange(len(array))).all():
+            return None
+        return _Places(step * (name == QUERIES), step * (name == KEYS), array[0])
+
+    def _computed(self, node, names):
+        taken = [self._found(value, names_of(value, names)) for value in node.ins]
+        if any(one is None for one in taken):
+            return None
+        if all(isinstance(one, _Places) for one in taken):
+            found = self._of_places(node, taken)
+            if found is not None:
+                return found
+        arrays = list(map(self._spread, taken))
+        if any(one is None for one in arrays):
+            return None
+        return self._by_numpy(node, arrays)
+
+    def _of_places(self, node, taken):
+        """What an operation makes of sums of places; None if it is none itself."""
+        first = taken[0]
+        if node.name == "convert_element_type":
+            dtype = node.outs[0].dtype
+            is_exact = first.is_number or str(dtype) in EXACT
+            if is_exact:
+                return _Places(first.query, first.key, first.offset.astype(dtype))
+        if all(one.is_number for one in taken):
+            made = self._by_numpy(node, [one.offset for one in taken])
+            return None if made is None else _Places(0, 0, made)
+        if node.name in ("add", "sub"):
+            return first.plus(taken[1], 1 if node.name == "add" else -1)
+        if node.name == "neg":
+            return first.plus(first, -2)
+        if node.name in COMPARED:
+            apart = self._spread(first.plus(taken[1], -1))
+            return None if apart is None else self._by_numpy(node, [apart, 0 * apart])
+        return None
+
+    def _spread(self, found):
+        """The array of what was found; None if it depends on more than the distance."""
+        if not isinstance(found, _Places):
+            return found
+        if found.query != -found.key:
+            return None
+        array = found.offset + found.query * self.each
+        return array.astype(self._np.asarray(found.offset).dtype)
+
+    def _by_numpy(self, node, arrays):
+        np = self._np
+        if node.name == "convert_element_type":
+            return arrays[0].astype(node.outs[0].dtype)
+        if node.name == "select_n" and len(arrays) == 3:
+            is_true = arrays[0].astype(bool)
+            return np.where(is_true, arrays[2], arrays[1])
+        if node.name not in COMPUTED:
+            return None
+        return np.asarray(getattr(np, COMPUTED[node.name])(*arrays))
+
+
+class Masking:
+    """What a fused call is given in place of masks.
+
+    Args:
+        distances: of the attention, as of `Distances`.
+        masks: of the attention.
+        back: as of `Distances`.
+        rows: the name of the axis of batch rows.
+    """
+
+    def __init__(self, distances, masks, back, rows):
+        self._known = distances
+        self._back = back
+        self._rows = rows
+        self._shown = distances.each > distances.each[0] - 1  # all distances
+        self._of_distances = []  # masks
+        self._with_lengths = []  # masks
+        self.lengths = []  # numbers of keys: a value, names of its axes, what is added
+        self.others = []  # masks that are passed on
+        for mask in masks:
+            self._take(mask)
+        self._settle()
+
+    def _settle(self):
+        """cuDNN takes a window without lengths or a bias alone, which jax makes of masks
+        (NVIDIA/cudnn-frontend, ``scaled_dot_product_flash_attention.h``).
+        """
+        before = self._known.each < 0
+        hides_later = before.any() and not self._shown[before].any()
+        self.is_causal = bool(self._known.are_alike and hides_later)
+        left = self._shown | before if self.is_causal else self._shown
+        self.window = None  # keys before its own that a query sees, if causal
+        count = int(self._shown.sum())
+        is_window = self.is_causal and count and self._shown[~before][:count].all()
+        if not left.all():
+            if is_window and not (self.lengths or self.others):
+                self.window = count - 1
+            else:
+                self.others += self._of_distances
+        if self.others:
+            self.others += self._with_lengths
+            self.lengths = []
+
+    @property
+    def values(self):
+        """What it is computed from."""
+        return [one.value for one in self.others] + [one[0] for one in self.lengths]
+
+    def _take(self, mask):
+        array = self._known.of(mask.value, mask.names)
+        if array is not None:
+            self._shown = self._shown & mask.shown(array)
+            self._of_distances.append(mask)
+            return
+        parts = self._parts(mask)
+        length = None if parts else self._length(mask)
+        for part in parts:
+            self._take(part)
+        if length is not None:
+            self.lengths.append(length)
+            self._with_lengths.append(mask)
+        elif not parts:
+            self.others.append(mask)
+            self._note_outside(mask)
+
+    def _note_outside(self, mask):
+        """Note what a mask from outside of a loop or a checkpoint hides by distance, too."""
+        outside = mask.value.seen().outside
+        if outside is None or outside.shape != mask.value.shape:
+            return
+        left = [mask.of(outside, mask.names)]
+        while left:
+            one = left.pop()
+            array = self._known.of(one.value, one.names)
+            if array is not None:
+                self._shown = self._shown & one.shown(array)
+            else:
+                left += self._parts(one)
+
+    def _parts(self, mask):
+        """Masks that together hide the same; none if it is one of its own."""
+        value = mask.value.seen()
+        node = value.node
+        if node is None or mask.is_added or str(value.dtype) != "bool":
+            return []
+        if node.name in KEPT:
+            return [mask.of(node.ins[0], mask.names)]
+        if node.name in MOVED:
+            names = self._back(node, mask.names)
+            return [] if names is None else [mask.of(node.ins[0], names)]
+        if node.name == "not":
+            return [mask.of(node.ins[0], mask.names, not mask.hides)]
+        if node.name == ("or" if mask.hides else "and"):
+            return [mask.of(value, mask.names) for value in node.ins]
+        return self._parts_of_numbers(node, mask)
+
+    def _parts_of_numbers(self, node, mask):
+        """The same of products of zeros and ones that are compared with a number."""
+        if node.name == "convert_element_type":
+            is_one_shown = True
+        elif node.name in COMPARED:
+            names = names_of(node.ins[1], mask.names)
+            number = self._known.number(node.ins[1], names)
+            if number is None:
+                return []
+            np = importlib.import_module("numpy")
+            compare = getattr(np, COMPARED[node.name])
+            zero, one = (bool(compare(bit, number)) for bit in (0, 1))
+            if zero == one:
+                return []
+            is_one_shown = one
+        else:
+            return []
+        bits = self._bits(node.ins[0], mask.names)
+        hides = mask.hides == is_one_shown
+        if bits is None or (hides and len(bits) > 1):
+            return []
+        return [mask.of(*bit, hides) for bit in bits]
+
+    def _bits(self, value, names):
+        """Truth values whose product a value is, as sides; None if it may be another number."""
+        names = names_of(value, names)
+        if str(value.dtype) == "bool":
+            return [(value, names)]
+        node = value.seen().node
+        if node is None:
+            return None
+        if node.name in (*KEPT, "convert_element_type"):
+            return self._bits(node.ins[0], names)
+        if node.name in MOVED:
+            before = self._back(node, names)
+            return None if before is None else self._bits(node.ins[0], before)
+        if node.name != "mul":
+            return None
+        sides = [self._bits(one, names) for one in node.ins]
+        return None if None in sides else [*sides[0], *sides[1]]
+
+    def _length(self, mask):
+        """How many keys a mask shows of each batch row; None if it is none that does."""
+        node = mask.value.seen().node
+        if node is None or node.name not in MIRRORED or mask.is_added:
+            return None
+        name = OPPOSITE[node.name] if mask.hides else node.name
+        for place in (0, 1):
+            counted, given = (node.ins[at] for at in (place, 1 - place))
+            keys = self._known.places(counted, names_of(counted, mask.names))
+            side = self._of_rows(given, names_of(given, mask.names))
+            if place:
+                name = MIRRORED[name]
+            is_counted = keys is not None and keys[:2] == (0, 1)
+            if is_counted and side is not None and name in ("lt", "le"):
+                return (*side, int(name == "le") - int(keys[2]))
+        return None
+
+    def _of_rows(self, value, names):
+        """A value that only batch rows have, as a side; None if it is none."""
+        if not str(value.dtype).startswith("int"):
+            return None
+        while True:
+            node = value.seen().node
+            if node is None or node.name not in MOVED:
+                break
+            before = self._back(node, names)
+            if before is None:
+                break
+            value, names = node.ins[0], before
+        is_of_rows = {*names} <= {(), self._rows}
+        return (value, names) if is_of_rows else None
