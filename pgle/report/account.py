@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 from pgle.account.next_move import (
     BY_ADVISE,
@@ -45,7 +44,7 @@ from pgle.report.page.value import (
     Value,
     table,
 )
-from pgle.report.text import SCOPE_WIDTH
+from pgle.report.text import SCOPE_WIDTH, Document, flat
 
 LEAST_SHOWN = 0.005  # of the step: less is not worth a line
 PLACES = 5  # rows of each in its section
@@ -306,27 +305,23 @@ def _lower(title: str) -> str:
     return f"{title[:1].lower()}{title[1:]}"
 
 
-@dataclass(frozen=True, slots=True)
-class ListedOpportunity:
+class ListedOpportunity(Document):
     """An opportunity; savings are shares of the account's step."""
 
     kind: OpportunityKind
-    expected: float | None
-    least: float
-    most: float
+    saves: Saving = flat()
     part: str
     basis: Basis
     title: str
     why: str
     edit: str
     tried: str
-    command: str | None
+    command: Next | None
     flag: str
     where: tuple[Place, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AccountDocument:
+class AccountDocument(Document):
     """The account in JSON: times in microseconds, savings as shares of the step."""
 
     base: StepBase
@@ -344,36 +339,19 @@ class AccountDocument:
 def document(account: Account) -> AccountDocument:
     """The account of an answer on a step."""
     items = [_listed_opportunity(account, item) for item in account.opportunities]
-    parts = {part.name.lower(): us for part, us in account.parts.items()}
-    return AccountDocument(
-        base=account.base,
-        step_us=account.step_us,
+    return AccountDocument.of_value(
+        account,
         interval_us=(account.least_us, account.most_us),
-        basis=account.basis,
-        parts=parts,
-        bounds=account.bounds,
-        timed=account.timed,
+        parts={part.name.lower(): us for part, us in account.parts.items()},
         together=account.share(account.together_us),
-        contention=account.contention,
         opportunities=tuple(items),
     )
 
 
 def _listed_opportunity(account: Account, item: Opportunity) -> ListedOpportunity:
-    saves = saving_of(account, item)
-    command = None if item.command is None else str(item.command)
-    return ListedOpportunity(
-        kind=item.kind,
-        expected=saves.expected,
-        least=saves.least,
-        most=saves.most,
+    return ListedOpportunity.of_value(
+        item,
+        saves=saving_of(account, item),
         part=item.part.name.lower(),
-        basis=item.basis,
-        title=item.title,
-        why=item.why,
-        edit=item.edit,
-        tried=item.tried,
-        command=command,
-        flag=item.flag,
         where=item.where[:PLACES],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from pgle.account.next_move import ENDS, Move, known_of
@@ -25,7 +25,7 @@ from pgle.analyze.rules import RULES
 from pgle.analyze.window import RowGroup, StepTime
 from pgle.errors import cut, many, printable
 from pgle.next import Commands, Sentence, to_way
-from pgle.report import account, text
+from pgle.report import account
 from pgle.report.account import AccountDocument
 from pgle.report.layers import LEAST
 from pgle.report.page import figures
@@ -38,7 +38,7 @@ from pgle.report.step_differences import (
     verdict_of_change,
 )
 from pgle.report.step_sections import exposed_groups, group_label, step_sections
-from pgle.report.text import SCOPE_WIDTH, bar
+from pgle.report.text import SCOPE_WIDTH, Document, bar, flat
 from pgle.report.timeline import OTHER_WORK, most_exposed, parts_of
 from pgle.run.analyze import Analysis
 from pgle.schedule.simulate import StepBreakdown
@@ -326,16 +326,14 @@ def _to_tell(finding: StepFinding) -> Advice:
 # The document: the integers of a rank add up to its window exactly.
 
 
-@dataclass(frozen=True, slots=True)
-class KindOfWork:
+class KindOfWork(Document):
     """GPU work that no instruction owns."""
 
     kind: str
     us: float
 
 
-@dataclass(frozen=True, slots=True)
-class LateDevice:
+class LateDevice(Document):
     """A device that others wait for."""
 
     device: Device
@@ -343,8 +341,7 @@ class LateDevice:
     last_in_steps: int
 
 
-@dataclass(frozen=True, slots=True)
-class LateDocument:
+class LateDocument(Document):
     """What ranks wait for the last one, in a step."""
 
     us: float
@@ -352,8 +349,7 @@ class LateDocument:
     ranks: tuple[LateDevice, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StepFacts:
+class StepFacts(Document):
     """The step as a whole."""
 
     module: str
@@ -369,8 +365,7 @@ class StepFacts:
     late: LateDocument
 
 
-@dataclass(frozen=True, slots=True)
-class ListedCollective:
+class ListedCollective(Document):
     """A collective as `pgle analyze --json` lists it."""
 
     name: str
@@ -389,8 +384,7 @@ class ListedCollective:
     why_exposed: str
 
 
-@dataclass(frozen=True, slots=True)
-class ListedFinding:
+class ListedFinding(Document):
     """A finding with its rule."""
 
     id: str
@@ -404,8 +398,7 @@ class ListedFinding:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryDocument:
+class MemoryDocument(Document):
     """Device memory of one execution of the main module, by XLA's plan."""
 
     peak_bytes: int
@@ -419,8 +412,7 @@ class MemoryDocument:
     limit_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class HideableCollective:
+class HideableCollective(Document):
     """An exposed collective, and what of it a schedule could hide."""
 
     name: str
@@ -429,16 +421,14 @@ class HideableCollective:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class ListedCostError:
+class ListedCostError(Document):
     """One instruction as the profile has it and as it ran."""
 
-    costs: CostError = field(metadata=text.FLAT)
+    costs: CostError = flat()
     error_us: float  # of a step: how much longer it took than the profile says
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileErrorsDocument:
+class ProfileErrorsDocument(Document):
     """A profile against what ran."""
 
     rows: tuple[ListedCostError, ...]  # the largest error first
@@ -446,8 +436,7 @@ class ProfileErrorsDocument:
     off: float  # all errors without their signs, as a share of that time
 
 
-@dataclass(frozen=True, slots=True)
-class OverlapDocument:
+class OverlapDocument(Document):
     """What the scheduler could hide, and its profile against what ran."""
 
     hideable_us: float
@@ -457,16 +446,14 @@ class OverlapDocument:
     profile: ProfileErrorsDocument | None
 
 
-@dataclass(frozen=True, slots=True)
-class ListedStep:
+class ListedStep(Document):
     """One execution of the main module."""
 
-    parts: StepTime = field(metadata=text.FLAT)
+    parts: StepTime = flat()
     step_us: float
 
 
-@dataclass(frozen=True, slots=True)
-class WindowOfRank:
+class WindowOfRank(Document):
     """The window of a rank by part: compute, the exposed parts and idle add up to it."""
 
     device: Device
@@ -486,16 +473,14 @@ class WindowOfRank:
     window_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class LayersDocument:
+class LayersDocument(Document):
     """The step by parts of the program, and its matrix products."""
 
-    layers: Layers = field(metadata=text.FLAT)
+    layers: Layers = flat()
     products: tuple[Products, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StepDetails:
+class StepDetails(Document):
     """Every step, collective, finding and rank; layers, memory and overlap if HLO says them."""
 
     step_times: tuple[ListedStep, ...]
@@ -508,21 +493,19 @@ class StepDetails:
     overlap: OverlapDocument | None
 
 
-@dataclass(frozen=True, slots=True)
-class AgainstDocument:
+class AgainstDocument(Document):
     """The other step, and how far this one is from it."""
 
-    differences: Differences = field(metadata=text.FLAT)
+    differences: Differences = flat()
     delta_us: float  # by how much the step got longer
     share: float  # that of the step before
 
 
-@dataclass(frozen=True, slots=True)
-class AnalyzeDocument:
+class AnalyzeDocument(Document):
     """``pgle.analyze/1``: first the facts of the step as a whole."""
 
-    facts: StepFacts = field(metadata=text.FLAT)
-    details: StepDetails = field(metadata=text.FLAT)
+    facts: StepFacts = flat()
+    details: StepDetails = flat()
     account: AccountDocument
     unread: UnreadWork | None
     against: AgainstDocument | None
@@ -548,16 +531,12 @@ def _step_facts(step: MeasuredStep) -> StepFacts:
     other = tuple(KindOfWork(kind, us) for kind, us in kinds.items())
     hardware = None if step.hardware is None else step.hardware.name
     idle_us = {name.replace(" ", "_"): us for name, us in step.idle_us.items()}
-    return StepFacts(
+    return StepFacts.of_value(
+        step,
         module=step.costs.program.key.name,
-        step_us=step.step_us,
-        steps=step.steps,
         hardware=hardware,
-        breakdown=step.breakdown,
         idle_us=idle_us,
         other_work=other,
-        waiting_us=step.waiting_us,
-        main_share=step.main_share,
         skew_us=step.costs.skew_us,
         late=_late(step.late, step.trace.devices),
     )
@@ -576,50 +555,26 @@ def _details(found: Analysis) -> StepDetails:
     layers = None
     if step.layers is not None:
         layers = LayersDocument(step.layers, step.products)
-    return StepDetails(
+    return StepDetails.of_value(
+        step,
         step_times=spans,
         collectives=tuple(map(_listed_collective, step.collectives)),
         findings=tuple(map(_listed_finding, found.findings)),
         ranks=tuple(_windows_of_ranks(step)),
         layers=layers,
-        products=step.products,
         memory=memory,
         overlap=overlap,
     )
 
 
 def _listed_collective(item: MeasuredCollective) -> ListedCollective:
-    return ListedCollective(
-        name=item.name,
-        kind=item.kind,
-        sync=item.sync,
-        count=item.count,
-        time_us=item.time_us,
-        exposed_us=item.exposed_us,
-        wait_us=item.wait_us,
-        link=item.link,
-        trace_name=item.trace_name,
-        op_name=item.op_name,
-        transfer_exposed_us=item.transfer_exposed_us,
-        bus_gb_s=item.bus_gb_s,
-        source=item.instruction.source if item.instruction else "",
-        why_exposed=item.why,
-    )
+    source = item.instruction.source if item.instruction else ""
+    return ListedCollective.of_value(item, source=source, why_exposed=item.why)
 
 
 def _listed_finding(finding: StepFinding) -> ListedFinding:
     rule = RULES[finding.id]
-    return ListedFinding(
-        id=finding.id,
-        title=finding.title,
-        share=finding.share,
-        number=finding.number,
-        evidence=finding.evidence,
-        remedy=finding.remedy,
-        unclaimed=finding.unclaimed,
-        rule=rule.rule,
-        source=rule.source,
-    )
+    return ListedFinding.of_value(finding, rule=rule.rule, source=rule.source)
 
 
 def _windows_of_ranks(step: MeasuredStep) -> Iterator[WindowOfRank]:
@@ -629,30 +584,16 @@ def _windows_of_ranks(step: MeasuredStep) -> Iterator[WindowOfRank]:
 
 
 def _memory_document(memory: Memory) -> MemoryDocument:
-    plan = memory.plan
-    return MemoryDocument(
-        peak_bytes=plan.peak_bytes,
-        arguments_bytes=plan.arguments_bytes,
-        outputs_bytes=plan.outputs_bytes,
-        constants_bytes=plan.constants_bytes,
-        temporary_bytes=plan.temporary_bytes,
-        at=plan.peak_at,
-        live=memory.live,
-        device_bytes=memory.device_bytes,
-        limit_bytes=memory.limit_bytes,
-    )
+    return MemoryDocument.of_value(memory, memory.plan, at=memory.plan.peak_at)
 
 
 def _overlap(overlap: Overlap, step: MeasuredStep) -> OverlapDocument:
     collectives = [
-        HideableCollective(
-            item.name, item.transfer_exposed_us, item.hideable_us, item.why
-        )
+        HideableCollective.of_value(item, exposed_us=item.transfer_exposed_us)
         for item in step.exposed_collectives
     ]
-    return OverlapDocument(
-        hideable_us=overlap.hideable_us,
-        stuck_us=overlap.stuck_us,
+    return OverlapDocument.of_value(
+        overlap,
         predicted_step_us=overlap.predicted.step_us,
         collectives=tuple(collectives),
         profile=None if overlap.profile is None else _errors(overlap.profile),
@@ -661,7 +602,7 @@ def _overlap(overlap: Overlap, step: MeasuredStep) -> OverlapDocument:
 
 def _errors(found: ProfileErrors) -> ProfileErrorsDocument:
     rows = tuple(ListedCostError(row, row.error_us) for row in found.rows)
-    return ProfileErrorsDocument(rows, found.covered, found.off)
+    return ProfileErrorsDocument.of_value(found, rows=rows)
 
 
 def _against(found: Differences | None) -> AgainstDocument | None:

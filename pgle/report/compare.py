@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from pgle.errors import UserError, one_line, printable
@@ -25,7 +25,7 @@ from pgle.report.page.value import (
     Value,
     table,
 )
-from pgle.report.text import FLAT
+from pgle.report.text import Document, flat
 from pgle.steps.compare import (
     Comparison,
     LimitCheck,
@@ -287,24 +287,21 @@ def _range_text(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}–{last}"
 
 
-@dataclass(frozen=True, slots=True)
-class PairOfUnits:
+class PairOfUnits(Document):
     """How many units each side has."""
 
     base: int
     new: int
 
 
-@dataclass(frozen=True, slots=True)
-class ModelReach:
+class ModelReach(Document):
     """How much lower and higher the difference may be by the model of simulated runs."""
 
     below: float
     above: float
 
 
-@dataclass(frozen=True, slots=True)
-class StatisticsDocument:
+class StatisticsDocument(Document):
     """A comparison in numbers. Shares are fractions, ``ci`` is of the ratio."""
 
     verdict: Verdict
@@ -323,8 +320,7 @@ class StatisticsDocument:
     model_reach: ModelReach
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedRun:
+class ComparedRun(Document):
     """Where the steps of a run come from, and how many count."""
 
     source: str
@@ -335,8 +331,7 @@ class ComparedRun:
     steps: int
 
 
-@dataclass(frozen=True, slots=True)
-class SideDocument:
+class SideDocument(Document):
     """One side of a comparison; times are in seconds."""
 
     label: str
@@ -347,8 +342,7 @@ class SideDocument:
     runs: tuple[ComparedRun, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LossGuard:
+class LossGuard(Document):
     """The loss of both sides."""
 
     name: str
@@ -358,8 +352,7 @@ class LossGuard:
     change: float
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedLimit:
+class CheckedLimit(Document):
     """One limit and how it went."""
 
     name: str
@@ -368,11 +361,10 @@ class CheckedLimit:
     ok: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class CompareDocument:
+class CompareDocument(Document):
     """``pgle.compare/1``."""
 
-    statistics: StatisticsDocument = field(metadata=FLAT)
+    statistics: StatisticsDocument = flat()
     base: SideDocument
     new: SideDocument
     guards: tuple[LossGuard, ...]  # the loss, if both sides have one
@@ -386,18 +378,14 @@ def document(found: Comparison, checks: Sequence[LimitCheck]) -> CompareDocument
     """The comparison, and how its limits went."""
     outcome = overall(checks)
     is_ok = None if outcome is Outcome.CANNOT_TELL else outcome is Outcome.OK
-    limits = [
-        CheckedLimit(check.name, check.outcome, check.message, check.ok)
-        for check in checks
-    ]
     return CompareDocument(
         statistics=_statistics(found),
         base=_side(found.base),
         new=_side(found.new),
-        guards=(_loss_guard(found.loss),) if found.loss else (),
+        guards=(LossGuard.of_value(found.loss, name="loss"),) if found.loss else (),
         ok=is_ok,
         outcome=outcome,
-        checks=tuple(limits),
+        checks=tuple(map(CheckedLimit.of_value, checks)),
         footnotes=found.warnings,
     )
 
@@ -405,50 +393,26 @@ def document(found: Comparison, checks: Sequence[LimitCheck]) -> CompareDocument
 def _statistics(found: Comparison) -> StatisticsDocument:
     estimate = found.estimate
     design, spread = estimate.design, estimate.spread
-    run_noise = None if spread is None else spread.share
-    return StatisticsDocument(
-        verdict=found.verdict,
-        ratio=found.ratio,
-        ci=found.ci,
-        p=estimate.p,
+    return StatisticsDocument.of_value(
+        found,
+        estimate,
+        design,
         n=PairOfUnits(*estimate.n),
-        minimum_detectable=found.minimum_detectable,
         confidence=found.assumptions.confidence,
         design=design.unit,
         method=design.text,
-        test=design.test,
-        run_noise=run_noise,
+        run_noise=None if spread is None else spread.share,
         launch_spread=spread,
-        simulated=found.simulated,
         model_reach=ModelReach(*estimate.model),
     )
 
 
 def _side(side: Side) -> SideDocument:
-    return SideDocument(
-        label=side.label,
-        median_s=side.median_s,
-        spread=side.spread,
-        steps=side.steps,
-        stall_share=side.stall_share,
-        runs=tuple(map(_compared_run, side.runs)),
-    )
+    return SideDocument.of_value(side, runs=tuple(map(_compared_run, side.runs)))
 
 
 def _compared_run(run: StepTimes) -> ComparedRun:
-    series = run.series
-    return ComparedRun(
-        source=series.source,
-        format=series.format,
-        malformed=series.malformed,
-        median_s=run.median_s,
-        left_out=run.left_out,
-        steps=len(run),
-    )
-
-
-def _loss_guard(loss: LossChange) -> LossGuard:
-    return LossGuard("loss", loss.base, loss.new, loss.basis, loss.change)
+    return ComparedRun.of_value(run, run.series, steps=len(run))
 
 
 ICONS = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from pgle.errors import cut, many, shown, some
 from pgle.next import Commands, to_way
@@ -22,6 +21,7 @@ from pgle.report.page.value import (
     Value,
     table,
 )
+from pgle.report.text import Document
 from pgle.xla.log.verdict import LogVerdict, ModuleVerdict, ProfileUse
 
 MAX_NAMES = 4
@@ -164,8 +164,7 @@ def _module_row(item: ModuleVerdict) -> tuple[Value, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ConfirmDocument:
+class ConfirmDocument(Document):
     """``pgle.confirm/1``; `used` is whether the main module used the profile."""
 
     used: bool
@@ -179,12 +178,5 @@ class ConfirmDocument:
 
 def confirm_document(verdict: LogVerdict) -> ConfirmDocument:
     """The verdict on a log."""
-    return ConfirmDocument(
-        used=verdict.main.verdict is ProfileUse.USED,
-        main=verdict.main,
-        modules=verdict.modules,
-        ranks=verdict.ranks,
-        sub_modules=verdict.sub_modules,
-        reads=verdict.reads,
-        warnings=verdict.warnings,
-    )
+    used = verdict.main.verdict is ProfileUse.USED
+    return ConfirmDocument.of_value(verdict, used=used)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Column, Prose, Table, Value, table
+from pgle.report.text import Document
 from pgle.run.control import Schedules
 from pgle.run.rehearse import Rehearsal
 from pgle.schedule.predict import Gain
@@ -102,8 +101,7 @@ def _row(name: str, schedules: Schedules, gain: Gain) -> tuple[Value, ...]:
     return name, before_us, schedules.profiled.step_us, -gain.share
 
 
-@dataclass(frozen=True, slots=True)
-class RehearsalControl:
+class RehearsalControl(Document):
     """What the profile gains by both compilations."""
 
     flag: str
@@ -121,12 +119,10 @@ def document(result: Rehearsal) -> RehearsalControl | None:
     if found is None:
         return None
     steps = found.schedules
-    return RehearsalControl(
+    return RehearsalControl.of_value(
+        result.gained,
         flag=found.flag,
         same_program=steps is None and not found.failure,
-        depends=result.gained.depends,
-        first=result.gained.first,
-        other=result.gained.other,
         baseline_us=None if steps is None else steps.baseline.step_us,
         profiled_us=None if steps is None else steps.profiled.step_us,
     )

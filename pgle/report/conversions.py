@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from pgle.costs.profile.value import Cost, CostKind, Origin, most_skewed
@@ -15,6 +16,7 @@ from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Column, Page, Section, Table, Value, table
 from pgle.report.profiles import conversion_section, skew_line
+from pgle.report.text import Document
 
 if TYPE_CHECKING:
     from pgle.costs.measure.contention import Slowdown
@@ -85,19 +87,12 @@ class CostSum:
     us: float
 
 
-def _compute(programs: Iterable[ProgramCosts]) -> CostSum:
-    costs = _costs_of(programs)
+def _compute(costs: Iterable[Cost]) -> CostSum:
     return _sum_of(cost for cost in costs if cost.kind not in _NOT_COMPUTE)
 
 
-def _collectives(programs: Iterable[ProgramCosts]) -> CostSum:
-    costs = _costs_of(programs)
+def _collectives(costs: Iterable[Cost]) -> CostSum:
     return _sum_of(cost for cost in costs if cost.kind is CostKind.COLLECTIVE)
-
-
-def _costs_of(programs: Iterable[ProgramCosts]) -> Iterator[Cost]:
-    for program in programs:
-        yield from program.costs
 
 
 def _sum_of(costs: Iterable[Cost]) -> CostSum:
@@ -107,8 +102,10 @@ def _sum_of(costs: Iterable[Cost]) -> CostSum:
 
 def costs_line(result: Conversion) -> str:
     """Count the costs by kind: ``2,514 costs (2,491 compute 120.3 ms, 23 collectives 7.64 ms)``."""
-    compute = _compute(result.measured.costs)
-    collectives = _collectives(result.measured.costs)
+    programs = result.measured.costs
+    costs = list(chain.from_iterable(program.costs for program in programs))
+    compute = _compute(costs)
+    collectives = _collectives(costs)
     parts = []
     if compute.count:
         parts.append(f"{compute.count:,} compute {figures.time(compute.us)}")
@@ -135,8 +132,8 @@ def _programs_table(programs: Iterable[ProgramCosts]) -> Table:
 
 def _program_row(found: ProgramCosts) -> tuple[Value, ...]:
     window = found.window
-    compute = _compute([found])
-    collectives = _collectives([found])
+    compute = _compute(found.costs)
+    collectives = _collectives(found.costs)
     return (
         printable(found.program.key.name),
         f"{window.steps_used} of {window.steps_seen}",
@@ -207,8 +204,7 @@ def _left_names(result: Conversion) -> int:
     return count
 
 
-@dataclass(frozen=True, slots=True)
-class SkewedCost:
+class SkewedCost(Document):
     """A cost, and what it is on the slowest rank."""
 
     name: str
@@ -216,16 +212,14 @@ class SkewedCost:
     slowest_us: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class ContentionDocument:
+class ContentionDocument(Document):
     """How much slower kernels run while collectives do."""
 
     product: Slowdown
     other: Slowdown
 
 
-@dataclass(frozen=True, slots=True)
-class ConvertedModule:
+class ConvertedModule(Document):
     """A module whose costs were measured."""
 
     name: str
@@ -248,8 +242,7 @@ class ConvertedModule:
     collective_us: float
 
 
-@dataclass(frozen=True, slots=True)
-class ConvertDocument:
+class ConvertDocument(Document):
     """``pgle.convert/1``."""
 
     written: tuple[Written, ...]
@@ -264,48 +257,32 @@ class ConvertDocument:
 def convert_document(result: Conversion) -> ConvertDocument:
     """What a conversion measured and wrote."""
     trace = result.measured.trace
-    return ConvertDocument(
-        written=result.written,
-        modules=tuple(map(_converted_module, result.measured.costs)),
-        activities=len(trace),
-        gpu_time_us=result.gpu_time_us,
-        unresolved=trace.unresolved,
-        other_modules=result.other_modules,
-        warnings=result.warnings,
+    modules = tuple(map(_converted_module, result.measured.costs))
+    return ConvertDocument.of_value(
+        result, trace, modules=modules, activities=len(trace)
     )
 
 
 def _converted_module(found: ProgramCosts) -> ConvertedModule:
     program, window = found.program, found.window
-    key = program.key
-    compute = _compute([found])
-    collectives = _collectives([found])
-    devices = len(window.devices)
-    skewed = [
-        SkewedCost(cost.name, cost.cost_us, cost.slowest_us)
-        for cost in most_skewed(found.costs)
-    ]
+    compute = _compute(found.costs)
+    collectives = _collectives(found.costs)
     contention = None
-    if slower := found.contention:
-        contention = ContentionDocument(slower.product, slower.other)
-    return ConvertedModule(
-        name=key.name,
-        program_id=key.program_id,
-        fingerprints=program.fingerprints,
+    if found.contention:
+        contention = ContentionDocument.of_value(found.contention)
+    skewed = tuple(map(SkewedCost.of_value, most_skewed(found.costs)))
+    return ConvertedModule.of_value(
+        *(found, program, program.key, window),
         executions_used=window.used,
         executions_seen=window.seen,
-        steps_used=window.steps_used,
-        steps_seen=window.steps_seen,
         executions_dropped=window.dropped,
         step_us=window.span_us,
-        skew_us=found.skew_us,
-        left_out=found.left_out,
-        devices=devices,
+        devices=len(window.devices),
         costs=len(found.costs),
         collectives=collectives.count,
         compute_us=compute.us,
         contention=contention,
-        skewed=tuple(skewed),
+        skewed=skewed,
         collective_us=collectives.us,
     )
 
@@ -388,8 +365,7 @@ def _filled_table(filled: Iterable[Cost]) -> Table:
     return table(("instruction", "what", Column("cost", Unit.TIME), "origin"), rows)
 
 
-@dataclass(frozen=True, slots=True)
-class FilledCost:
+class FilledCost(Document):
     """A cost that filled a gap."""
 
     name: str
@@ -397,8 +373,7 @@ class FilledCost:
     origin: Origin
 
 
-@dataclass(frozen=True, slots=True)
-class CompletedModule:
+class CompletedModule(Document):
     """A module whose gaps were filled."""
 
     name: str
@@ -410,8 +385,7 @@ class CompletedModule:
     filled: tuple[FilledCost, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CompleteDocument:
+class CompleteDocument(Document):
     """``pgle.complete/1``."""
 
     written: Written
@@ -428,14 +402,10 @@ def complete_document(
 
 
 def _completed_module(item: Completion) -> CompletedModule:
-    filled = (
-        FilledCost(cost.full_name, cost.cost_us, cost.origin) for cost in item.filled
-    )
-    return CompletedModule(
+    filled = (FilledCost.of_value(cost, name=cost.full_name) for cost in item.filled)
+    return CompletedModule.of_value(
+        item,
         name=item.module,
-        target=item.target,
-        wanted=item.wanted,
-        measured=item.measured,
         same_shape=item.count(Origin.SAME_SHAPE),
         estimated=item.count(Origin.ESTIMATED),
         filled=tuple(filled),
@@ -483,8 +453,7 @@ def _names(head: str, names: Iterable[str]) -> Table:
     return table((head,), ((printable(name),) for name in names))
 
 
-@dataclass(frozen=True, slots=True)
-class CarryDocument:
+class CarryDocument(Document):
     """``pgle.carry/1``."""
 
     written: Written

@@ -7,12 +7,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pgle.errors import many
 from pgle.next import Commands, Next, quoted, to_way
-from pgle.report import text
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
     Cell,
@@ -25,6 +23,7 @@ from pgle.report.page.value import (
     Value,
     table,
 )
+from pgle.report.text import Document, flat
 from pgle.xla.flags.catalogue import (
     Effect,
     KnownSetting,
@@ -49,65 +48,57 @@ USERS_OWN = '"${XLA_FLAGS:+ $XLA_FLAGS}"'
 _THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class SettingDocument:
+class SettingDocument(Document):
     """A setting, its default in the newest jaxlib, and what others measured."""
 
-    setting: KnownSetting = field(metadata=text.FLAT)
+    setting: KnownSetting = flat()
     lifetime: str
     default: str | None
     record: tuple[Effect, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ListDocument:
+class ListDocument(Document):
     """``pgle.flags/1`` of `pgle flags list`."""
 
     jaxlib: str
     settings: tuple[SettingDocument, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainDocument:
+class ExplainDocument(Document):
     """``pgle.flags/1`` of `pgle flags explain`."""
 
     setting: SettingDocument
 
 
-@dataclass(frozen=True, slots=True)
-class LintDocument:
+class LintDocument(Document):
     """``pgle.flags/1`` of `pgle flags lint`."""
 
     ok: bool
-    found: Lint = field(metadata=text.FLAT)
+    found: Lint = flat()
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptsLintDocument:
+class ScriptsLintDocument(Document):
     """``pgle.flags/1`` of `pgle flags lint-scripts`."""
 
     ok: bool
-    found: ScriptsLint = field(metadata=text.FLAT)
+    found: ScriptsLint = flat()
 
 
-@dataclass(frozen=True, slots=True)
-class PresetsDocument:
+class PresetsDocument(Document):
     """``pgle.flags/1`` of `pgle flags preset` without a name: each preset and its purpose."""
 
     presets: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedPreset:
+class ExportedPreset(Document):
     """A preset, and what it sets."""
 
-    preset: Preset = field(metadata=text.FLAT)
+    preset: Preset = flat()
     xla_flags: str
     environment: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class PresetDocument:
+class PresetDocument(Document):
     """``pgle.flags/1`` of `pgle flags preset`."""
 
     preset: ExportedPreset

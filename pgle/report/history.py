@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from pgle.errors import many, printable
 from pgle.next import Commands, to_way
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Column, Page, Table, table
+from pgle.report.text import Document
 from pgle.steps.estimate import Entry, Trend
 
 NEWEST = 5  # entries of a history on the first screen
@@ -86,8 +86,7 @@ def _noise(trend: Trend) -> str:
     return f"Launches differ by {figures.share(trend.noise, 2)} (standard deviation of {entries})."
 
 
-@dataclass(frozen=True, slots=True)
-class TrendDocument:
+class TrendDocument(Document):
     """The entries of one name and hardware, with their present level in seconds and noise."""
 
     name: str
@@ -97,8 +96,7 @@ class TrendDocument:
     noise: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryDocument:
+class HistoryDocument(Document):
     """``pgle.history/1``."""
 
     file: str
@@ -110,11 +108,4 @@ def history_document(
     path: object, trend: Trend, warnings: Iterable[str]
 ) -> HistoryDocument:
     """The trend that an entry was added to, and the file that keeps it."""
-    listed = TrendDocument(
-        name=trend.name,
-        hardware=trend.hardware,
-        entries=trend.entries,
-        level_s=trend.level_s,
-        noise=trend.noise,
-    )
-    return HistoryDocument(str(path), listed, tuple(warnings))
+    return HistoryDocument(str(path), TrendDocument.of_value(trend), tuple(warnings))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ from pgle.report.page.value import (
     table,
 )
 from pgle.report.schedules import Schedule, exposed_notes, sections
+from pgle.report.text import Document, flat
 from pgle.report.timeline import (
     parts_of,
 )
@@ -261,8 +262,7 @@ def _measure(asked: Predict, run: RunDirectory | None) -> Next | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PredictedModule:
+class PredictedModule(Document):
     """The module of ``pgle.predict/1``, and the GPU that it is predicted for."""
 
     module: str
@@ -271,8 +271,7 @@ class PredictedModule:
     devices: int
 
 
-@dataclass(frozen=True, slots=True)
-class PredictedCollective:
+class PredictedCollective(Document):
     """A collective or copy over the step."""
 
     name: str
@@ -285,8 +284,7 @@ class PredictedCollective:
     executions: int
 
 
-@dataclass(frozen=True, slots=True)
-class PredictedStep:
+class PredictedStep(Document):
     """The step with its range, and what it consists of."""
 
     step_us: float  # contention included
@@ -301,8 +299,7 @@ class PredictedStep:
     collectives: tuple[PredictedCollective, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class UnsureInstruction:
+class UnsureInstruction(Document):
     """An instruction whose time depends on the data. Times are sums over its executions."""
 
     name: str
@@ -315,8 +312,7 @@ class UnsureInstruction:
     extreme_us: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class PredictedLimits:
+class PredictedLimits(Document):
     """How far the prediction can be trusted."""
 
     # true if the program has a loop of unknown length, of which one iteration is counted: the step
@@ -329,13 +325,12 @@ class PredictedLimits:
     unsure: tuple[UnsureInstruction, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PredictDocument:
+class PredictDocument(Document):
     """``pgle.predict/1``."""
 
-    module: PredictedModule = field(metadata=text.FLAT)
-    step: PredictedStep = field(metadata=text.FLAT)
-    limits: PredictedLimits = field(metadata=text.FLAT)
+    module: PredictedModule = flat()
+    step: PredictedStep = flat()
+    limits: PredictedLimits = flat()
     account: AccountDocument
     next: str
     warnings: tuple[str, ...]
@@ -344,31 +339,25 @@ class PredictDocument:
 def predict_document(found: Predicted) -> PredictDocument:
     """The step, what it consists of, and its account."""
     prediction = found.prediction
-    module = PredictedModule(
-        module=found.module.name,
-        target=found.target,
-        target_from=found.target_from,
-        devices=found.module.num_devices,
+    module = PredictedModule.of_value(
+        found, module=found.module.name, devices=found.module.num_devices
     )
-    return PredictDocument(
+    return PredictDocument.of_value(
+        found,
         module=module,
         step=_predicted_step(prediction),
         limits=_predicted_limits(prediction),
         account=account.document(found.account),
         next=text.in_lines(*_predict_advice(found)),
-        warnings=found.warnings,
     )
 
 
 def _predicted_step(prediction: Prediction) -> PredictedStep:
     contention = prediction.contention
     exposures = prediction.timeline.exposures
-    return PredictedStep(
-        step_us=prediction.step_us,
-        interval_us=prediction.interval_us,
-        contended_us=prediction.contended_us,
+    return PredictedStep.of_value(
+        prediction,
         contention={"product": contention.product, "other": contention.other},
-        skew_us=prediction.skew_us,
         ceiling_us=prediction.shortest_us,
         breakdown=prediction.timeline.breakdown,
         collectives=tuple(map(_predicted_collective, exposures)),
@@ -376,25 +365,19 @@ def _predicted_step(prediction: Prediction) -> PredictedStep:
 
 
 def _predicted_collective(item: Exposure) -> PredictedCollective:
-    return PredictedCollective(
+    return PredictedCollective.of_value(
+        item,
         name=item.filed_as,
         instruction=item.name,
-        kind=item.kind,
-        exposed_us=item.exposed_us,
-        sync=item.sync,
-        origin=item.origin,
         time_us=item.duration_us,
         executions=item.count,
     )
 
 
 def _predicted_limits(prediction: Prediction) -> PredictedLimits:
-    return PredictedLimits(
-        lower_bound=prediction.lower_bound,
+    return PredictedLimits.of_value(
+        prediction,
         least_us=prediction.program.least_us,
-        not_modelled=prediction.not_modelled,
-        costs_are=prediction.costs_are,
-        estimated_share=prediction.estimated_share,
         unsure=tuple(map(_unsure, prediction.uncertain)),
     )
 

@@ -29,6 +29,7 @@ from pgle.next import Commands, to_way
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Column, Page, Prose, Section, Table, Value, table
+from pgle.report.text import Document
 
 MIN_SKEW = 0.01  # share of the time from which on the wait for the slowest rank is worth a line
 ROWS, CHANGES = 10, 12  # costs and changes on the first screen
@@ -315,8 +316,7 @@ def _importance(finding: Oddity) -> float:
     return max(finite) - min(finite) if len(finite) > 1 else abs(finite[0])
 
 
-@dataclass(frozen=True, slots=True)
-class ListedCost:
+class ListedCost(Document):
     """A cost as `pgle show --json` lists it."""
 
     name: str
@@ -335,8 +335,7 @@ class ListedCost:
     kind_is_guess: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileDocument:
+class ProfileDocument(Document):
     """``pgle.show/1`` of a profile."""
 
     profile: str
@@ -355,36 +354,15 @@ class ProfileDocument:
 
 def profile_document(name: str, summary: Summary) -> ProfileDocument:
     """A profile with the costs that the summary lists."""
-    return ProfileDocument(
-        profile=name,
-        entries=summary.entries,
-        names=summary.names,
-        total_us=summary.total_us,
-        skew_us=summary.skew_us,
-        kinds=summary.kinds,
-        origins=summary.origins,
-        modules=summary.modules,
-        provenance=summary.provenance,
-        instructions=tuple(_listed_cost(cost, summary) for cost in summary.costs),
-        findings=summary.findings,
-        warnings=summary.warnings,
-    )
+    listed = tuple(_listed_cost(cost, summary) for cost in summary.costs)
+    return ProfileDocument.of_value(summary, profile=name, instructions=listed)
 
 
 def _listed_cost(cost: Cost, summary: Summary) -> ListedCost:
-    return ListedCost(
+    return ListedCost.of_value(
+        cost,
         name=cost.full_name,
-        cost_us=cost.cost_us,
         kind=cost.likely_kind,
-        opcode=cost.opcode,
-        shape=cost.shape,
-        samples=cost.samples,
-        min_us=cost.min_us,
-        max_us=cost.max_us,
-        spread=cost.spread,
-        slowest_us=cost.slowest_us,
-        trace_name=cost.trace_name,
-        origin=cost.origin,
         share=_share(cost, summary),
         kind_is_guess=not cost.kind,
     )
@@ -493,8 +471,7 @@ def _change_note(item: Difference) -> str:
     return f"was {item.was}, is {item.now}" if item.was else ""
 
 
-@dataclass(frozen=True, slots=True)
-class ListedDifference:
+class ListedDifference(Document):
     """A name in two profiles as `pgle diff --json` lists it."""
 
     name: str
@@ -510,8 +487,7 @@ class ListedDifference:
     ratio: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class DiffDocument:
+class DiffDocument(Document):
     """``pgle.diff/1``: every name that is not the same in both profiles."""
 
     old: str
@@ -524,27 +500,10 @@ class DiffDocument:
 
 def diff_document(old: str, new: str, diff: ProfileDiff) -> DiffDocument:
     """Two profiles, named as the user named them, and their differences."""
-    return DiffDocument(
+    return DiffDocument.of_value(
+        diff,
         old=old,
         new=new,
         counts={change: diff.count(change) for change in CostChange},
-        totals=diff.totals,
-        differences=tuple(map(_listed_difference, _changed(diff))),
-        warnings=diff.warnings,
-    )
-
-
-def _listed_difference(item: Difference) -> ListedDifference:
-    return ListedDifference(
-        name=item.name,
-        change=item.change,
-        kind=item.kind,
-        kind_is_guess=item.kind_is_guess,
-        old_us=item.old_us,
-        new_us=item.new_us,
-        noise_us=item.noise_us,
-        was=item.was,
-        now=item.now,
-        delta_us=item.delta_us,
-        ratio=item.ratio,
+        differences=tuple(map(ListedDifference.of_value, _changed(diff))),
     )

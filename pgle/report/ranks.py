@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from pgle.errors import many, shown
 from pgle.report.page.value import Advice, Page, Tone
+from pgle.report.text import Document
 from pgle.run.ranks import RankDifference, Ranks
 from pgle.schedule.launches import HANG, line_of
 
@@ -60,8 +60,7 @@ def _notes(found: Ranks) -> Iterator[str]:
     yield from found.notes
 
 
-@dataclass(frozen=True, slots=True)
-class RankDifferenceDocument:
+class RankDifferenceDocument(Document):
     """A place at which ranks differ; a list for each side."""
 
     module: str
@@ -73,8 +72,7 @@ class RankDifferenceDocument:
     cause: str
 
 
-@dataclass(frozen=True, slots=True)
-class RanksDocument:
+class RanksDocument(Document):
     """``pgle.ranks/1``."""
 
     ok: bool
@@ -88,25 +86,19 @@ class RanksDocument:
 
 def ranks_document(found: Ranks) -> RanksDocument:
     """Whether the ranks agree, and where they do not."""
-    return RanksDocument(
-        ok=found.ok,
-        ranks=tuple(found.ranks),
-        collectives=found.collectives,
+    return RanksDocument.of_value(
+        found,
         differences=tuple(map(_record, found.differences)),
-        unknown=tuple(found.unknown),
-        stuck=tuple(found.stuck),
-        warnings=tuple(found.notes),
+        warnings=found.notes,
     )
 
 
 def _record(item: RankDifference) -> RankDifferenceDocument:
     place = item.place
-    return RankDifferenceDocument(
+    return RankDifferenceDocument.of_value(
+        place,
         module=item.module,
-        effect=place.effect,
-        ranks=tuple(tuple(side.ranks) for side in place.sides),
-        communicator=tuple(place.communicator),
-        position=place.position,
+        ranks=tuple(side.ranks for side in place.sides),
         collectives=tuple(str(side.collective or "") for side in place.sides),
         cause=item.cause,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,7 @@ from pgle.report.page.value import (
     table,
 )
 from pgle.report.schedules import Schedule, exposed_notes, sections, steps_table
-from pgle.report.text import near
+from pgle.report.text import Document, flat, near
 from pgle.report.timeline import (
     tiles,
 )
@@ -46,7 +45,7 @@ from pgle.schedule.placements import (
 from pgle.schedule.predict import LEAST_GAIN
 
 if TYPE_CHECKING:
-    from pgle.schedule.predict import Gain, Prediction
+    from pgle.schedule.predict import Gain
     from pgle.xla.hlo.schedule_dump import Statistics
     from pgle.xla.log.verdict import ProfileUse
 
@@ -317,8 +316,7 @@ def shortest_us(result: Rehearsal) -> float:
     return min(side.prediction.shortest_us for _, side in _sides(result))
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileUseDocument:
+class ProfileUseDocument(Document):
     """Whether XLA used the profile for the module, with its proof."""
 
     name: str
@@ -328,8 +326,7 @@ class ProfileUseDocument:
     remedy: Sentence
 
 
-@dataclass(frozen=True, slots=True)
-class RehearsedModule:
+class RehearsedModule(Document):
     """The module of ``pgle.rehearse/1``, what it was compiled for, and whether XLA used the
     profile.
     """
@@ -344,8 +341,7 @@ class RehearsedModule:
     modules: tuple[ProfileUseDocument, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SidePrediction:
+class SidePrediction(Document):
     """The predicted step of one schedule."""
 
     step_us: float
@@ -358,8 +354,7 @@ class SidePrediction:
     overlap: float
 
 
-@dataclass(frozen=True, slots=True)
-class SideCompilation:
+class SideCompilation(Document):
     """What the compiler left of one schedule."""
 
     believed: Mapping[str, Statistics]
@@ -372,8 +367,7 @@ class SideCompilation:
     hlo: Path
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementDocument:
+class PlacementDocument(Document):
     """A collective in one schedule."""
 
     kind: str
@@ -387,8 +381,7 @@ class PlacementDocument:
     executions: int
 
 
-@dataclass(frozen=True, slots=True)
-class MoveDocument:
+class MoveDocument(Document):
     """A collective without and with the profile."""
 
     name: str
@@ -396,8 +389,7 @@ class MoveDocument:
     after: PlacementDocument | None
 
 
-@dataclass(frozen=True, slots=True)
-class RehearsedMoves:
+class RehearsedMoves(Document):
     """The collectives: in groups, those that the profile moves, and those that stay."""
 
     ceiling_us: float
@@ -406,8 +398,7 @@ class RehearsedMoves:
     stayed: tuple[MoveDocument, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RehearsedGain:
+class RehearsedGain(Document):
     """What the profile gains, by one compilation and by both."""
 
     costs_are: str
@@ -416,24 +407,22 @@ class RehearsedGain:
     control: control.RehearsalControl | None
 
 
-@dataclass(frozen=True, slots=True)
-class SideOfRehearsal:
+class SideOfRehearsal(Document):
     """A schedule: its prediction, and what the compiler left."""
 
-    prediction: SidePrediction = field(metadata=text.FLAT)
-    compilation: SideCompilation = field(metadata=text.FLAT)
+    prediction: SidePrediction = flat()
+    compilation: SideCompilation = flat()
 
 
-@dataclass(frozen=True, slots=True)
-class RehearseDocument:
+class RehearseDocument(Document):
     """``pgle.rehearse/1``."""
 
-    head: RehearsedModule = field(metadata=text.FLAT)
+    head: RehearsedModule = flat()
     default: SideOfRehearsal | None
     baseline: SideOfRehearsal
     profiled: SideOfRehearsal
-    moves: RehearsedMoves = field(metadata=text.FLAT)
-    gained: RehearsedGain = field(metadata=text.FLAT)
+    moves: RehearsedMoves = flat()
+    gained: RehearsedGain = flat()
     account: AccountDocument
     verdict: str
     next: str
@@ -469,10 +458,9 @@ def rehearse_document(result: Rehearsal, picture: Path) -> RehearseDocument:
 def _rehearsed_module(result: Rehearsal) -> RehearsedModule:
     request = result.request
     compiled = result.baseline.compiled
-    return RehearsedModule(
+    return RehearsedModule.of_value(
+        request,
         module=str(request.module),
-        others=request.others,
-        flags=request.flags,
         devices=compiled.num_devices,
         jaxlib=compiled.jaxlib,
         target=request.target.name,
@@ -483,45 +471,25 @@ def _rehearsed_module(result: Rehearsal) -> RehearsedModule:
 
 def _profile_use(result: Rehearsal) -> ProfileUseDocument:
     verdict = result.verdict
-    return ProfileUseDocument(
-        name=result.baseline.module.name,
-        verdict=verdict.verdict,
-        why=verdict.why,
-        proof=verdict.proof,
-        remedy=verdict.remedy,
-    )
+    return ProfileUseDocument.of_value(verdict, name=result.baseline.module.name)
 
 
 def _side_document(side: CompiledSide) -> SideOfRehearsal:
-    return SideOfRehearsal(_side_prediction(side.prediction), _side_compilation(side))
-
-
-def _side_prediction(prediction: Prediction) -> SidePrediction:
-    parts = prediction.timeline.breakdown
-    return SidePrediction(
-        step_us=prediction.step_us,
-        interval_us=prediction.interval_us,
-        lower_bound=prediction.lower_bound,
-        contended_us=prediction.contended_us,
-        not_modelled=prediction.not_modelled,
+    compiled = side.compiled
+    parts = side.prediction.timeline.breakdown
+    prediction = SidePrediction.of_value(
+        side.prediction,
         exposed_us=parts.exposed_communication_us,
         exposed_copy_us=parts.exposed_copy_us,
         overlap=parts.overlap,
     )
-
-
-def _side_compilation(side: CompiledSide) -> SideCompilation:
-    compiled = side.compiled
-    return SideCompilation(
-        believed=compiled.believed,
-        fingerprint=compiled.fingerprint,
-        compile_s=compiled.compile_s,
+    compilation = SideCompilation.of_value(
+        compiled,
         kept=compiled.is_cached,
-        schedule=compiled.schedule,
-        log=compiled.log,
         memory_bytes=compiled.memory,
         hlo=compiled.after_optimizations,
     )
+    return SideOfRehearsal(prediction, compilation)
 
 
 def _rehearsed_moves(result: Rehearsal) -> RehearsedMoves:
@@ -543,14 +511,4 @@ def _rehearsed_moves(result: Rehearsal) -> RehearsedMoves:
 def _placement_document(item: Placement | None) -> PlacementDocument | None:
     if item is None:
         return None
-    return PlacementDocument(
-        kind=item.kind,
-        sync=item.sync,
-        between=item.between,
-        cover_us=item.cover_us,
-        cost_us=item.cost_us,
-        exposed_us=item.exposed_us,
-        independent_us=item.independent_us,
-        reason=item.reason,
-        executions=item.count,
-    )
+    return PlacementDocument.of_value(item, executions=item.count)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +14,7 @@ from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Column, Page, Prose, Section, Table, Tone, table
+from pgle.report.text import Document, flat
 from pgle.run.control import Schedules
 from pgle.run.releases import Release, ReleasesResult, Upgrade
 from pgle.schedule.control import ROUNDED, Controlled
@@ -331,8 +331,7 @@ def _following(found: ReleasesResult) -> Next:
     return Next.of("predict", text.near(hlo))
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledSteps:
+class CompiledSteps(Document):
     """A step without and with a profile."""
 
     step_us: float
@@ -341,8 +340,7 @@ class CompiledSteps:
     profiled_exposed_us: float
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseDocument:
+class ReleaseDocument(Document):
     """What one release made of the program."""
 
     jaxlib: str
@@ -359,16 +357,14 @@ class ReleaseDocument:
     compiled: tuple[CompiledSteps, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OrderChange:
+class OrderChange(Document):
     """The first place where collectives start in another order; what each release starts there."""
 
     position: int
     starts: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ExactChanges:
+class ExactChanges(Document):
     """What differs exactly; pairs are (before, after)."""
 
     by_kind: Mapping[str, tuple[CollectiveUse, CollectiveUse]]
@@ -381,8 +377,7 @@ class ExactChanges:
     has_same_fingerprint: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StepGain:
+class StepGain(Document):
     """Shares of the step that the release saves; negative: the step gets longer."""
 
     depends: bool
@@ -391,11 +386,10 @@ class StepGain:
     control_share: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class UpgradeDocument:
+class UpgradeDocument(Document):
     """What changes from one release to another."""
 
-    releases: Mapping[Literal["from", "to"], str] = field(metadata=text.FLAT)
+    releases: Mapping[Literal["from", "to"], str] = flat()
     exact: ExactChanges
     control: ExactChanges | None
     flags: tuple[FlagChange, ...]
@@ -404,8 +398,7 @@ class UpgradeDocument:
     profiled: StepGain
 
 
-@dataclass(frozen=True, slots=True)
-class ReleasesDocument:
+class ReleasesDocument(Document):
     """``pgle.releases/1``."""
 
     module: Path
@@ -442,16 +435,13 @@ def _release(item: Release) -> ReleaseDocument:
     facts, control = item.facts, item.control_facts
     compiled = item.rehearsal.baseline.compiled
     control_products = {} if control is None else control.products
-    return ReleaseDocument(
+    return ReleaseDocument.of_value(
+        facts,
         jaxlib=item.by.release,
         python=item.by.python,
         hlo=compiled.after_optimizations,
-        fingerprint=facts.fingerprint,
-        memory_bytes=facts.memory_bytes,
         by_kind=facts.collectives,
-        products=facts.products,
         control_products=control_products,
-        kernels=facts.kernels,
         instructions=sum(facts.work.values()),
         dropped=item.dropped,
         compiled=tuple(map(_steps, item.schedules)),
@@ -468,27 +458,21 @@ def _steps(side: Schedules) -> CompiledSteps:
 
 
 def _upgrade(item: Upgrade) -> UpgradeDocument:
-    return UpgradeDocument(
+    return UpgradeDocument.of_value(
+        item,
         releases={"from": item.before.by.release, "to": item.after.by.release},
         exact=_exact(item.exact),
         control=None if item.control is None else _exact(item.control),
-        flags=item.flags,
-        carried_share=item.carried_share,
         step=_step_gain(item.step),
         profiled=_step_gain(item.profiled),
     )
 
 
 def _exact(found: ProgramChanges) -> ExactChanges:
-    return ExactChanges(
+    return ExactChanges.of_value(
+        found,
         by_kind=found.collectives,
         order=None if found.order is None else _order_change(found.order),
-        products=found.products,
-        kernels=found.kernels,
-        gone=found.gone,
-        come=found.come,
-        memory_bytes=found.memory_bytes,
-        has_same_fingerprint=found.has_same_fingerprint,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from math import inf
@@ -14,7 +13,7 @@ from typing import Literal
 
 from pgle.costs.profile.value import costs_are
 from pgle.errors import cut, many, printable, some
-from pgle.report import charts, scale_account, scale_advice, scale_control, text
+from pgle.report import charts, scale_account, scale_advice, scale_control
 from pgle.report.account import AccountDocument
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
@@ -32,7 +31,7 @@ from pgle.report.page.value import (
 )
 from pgle.report.scale_account import gpus
 from pgle.report.scale_control import named as _named
-from pgle.report.text import live
+from pgle.report.text import Document, flat, live
 from pgle.report.timeline import PARTS
 from pgle.run.scale import OnRow, Scaling
 from pgle.scale.answer import (
@@ -653,8 +652,7 @@ def _efficiency_chart(rows: Sequence[Judged]) -> Chart:
     return charts.drawn([plot], words)
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleHead:
+class ScaleHead(Document):
     """The verdict of ``pgle.scale/1``, and the GPUs and network that it is for."""
 
     verdict: str
@@ -664,27 +662,14 @@ class ScaleHead:
     network_is: Literal["given", "assumed"]
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleEnds:
-    """Where the program breaks, and by which collectives."""
-
-    scales_to: int | None
-    breaks_at: int | None
-    breaks_by: Exposed | None
-
-
-@dataclass(frozen=True, slots=True)
-class AnchorDocument:
+class AnchorDocument(Document):
     """A measured step, and what it multiplies the predicted steps by."""
 
-    devices: int
-    measured_us: float
-    predicted_us: float
+    anchor: Anchor = flat()
     factor: float
 
 
-@dataclass(frozen=True, slots=True)
-class SizeDocument:
+class SizeDocument(Document):
     """Which row it is; all that a row without a step has."""
 
     devices: int
@@ -693,8 +678,7 @@ class SizeDocument:
     failure: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class StepDocument:
+class StepDocument(Document):
     """The step of a row, and its efficiency against the first row."""
 
     step_us: float
@@ -706,8 +690,7 @@ class StepDocument:
     module: str
 
 
-@dataclass(frozen=True, slots=True)
-class PartsDocument:
+class PartsDocument(Document):
     """What the step of a row consists of."""
 
     exposed_us: float
@@ -718,8 +701,7 @@ class PartsDocument:
     by_collective: tuple[Exposed, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryDocument:
+class MemoryDocument(Document):
     """The device memory of a row by XLA's report, and whether it fits."""
 
     argument_bytes: int | None
@@ -729,8 +711,7 @@ class MemoryDocument:
     fits: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class RunDocument:
+class RunDocument(Document):
     """The speed of a row, where its costs come from, and what it took to make it."""
 
     tflops: float
@@ -740,38 +721,37 @@ class RunDocument:
     wall_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class RowOfStep:
+class RowOfStep(Document):
     """What a row with a step has, in addition to its size."""
 
-    step: StepDocument = field(metadata=text.FLAT)
-    parts: PartsDocument = field(metadata=text.FLAT)
-    memory: MemoryDocument = field(metadata=text.FLAT)
-    run: RunDocument = field(metadata=text.FLAT)
+    step: StepDocument = flat()
+    parts: PartsDocument = flat()
+    memory: MemoryDocument = flat()
+    run: RunDocument = flat()
     control: scale_control.RowControlDocument | None
     account: AccountDocument | None
 
 
-@dataclass(frozen=True, slots=True)
-class RowDocument:
+class RowDocument(Document):
     """A row: which it is, and its step if it has one."""
 
-    size: SizeDocument = field(metadata=text.FLAT)
-    step: RowOfStep | None = field(metadata=text.FLAT)
+    size: SizeDocument = flat()
+    step: RowOfStep | None = flat()
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleDocument:
+class ScaleDocument(Document):
     """``pgle.scale/1``."""
 
-    head: ScaleHead = field(metadata=text.FLAT)
+    head: ScaleHead = flat()
     rows: tuple[RowDocument, ...]
     control: scale_control.ScaleControlDocument | None
-    ends: ScaleEnds = field(metadata=text.FLAT)
+    scales_to: int | None
+    breaks_at: int | None
+    breaks_by: Exposed | None  # the collectives that break it
     anchor: AnchorDocument | None
     not_modelled: str
     resumed: int
-    page: str
+    page: Path
     next: str
     warnings: tuple[str, ...]
 
@@ -779,113 +759,52 @@ class ScaleDocument:
 def document(found: Scaling, page: Path) -> ScaleDocument:
     """All rows, and where the program breaks."""
     answer = found.answer
-    rows = [_row_document(item, found) for item in answer.rows]
-    warnings = _warnings([item.row for item in answer.rows])
+    anchor = answer.anchor
+    breaks = answer.breaks
     way = scale_advice.next_way(found)
     follows = "".join(way.next) or way.done
-    return ScaleDocument(
-        head=_head_document(found),
-        rows=tuple(rows),
-        control=scale_control.document(found),
-        ends=_ends_document(answer),
-        anchor=_anchor_document(answer.anchor),
-        not_modelled=NOT_MODELLED,
-        resumed=found.resumed,
-        page=str(page),
-        next=follows,
-        warnings=warnings,
-    )
-
-
-def _head_document(found: Scaling) -> ScaleHead:
-    return ScaleHead(
+    warnings = _warnings([item.row for item in answer.rows])
+    rows = tuple(_row_document(item, found) for item in answer.rows)
+    head = ScaleHead(
         verdict=_verdict(found),
         target=found.hardware.name,
         devices_per_host=found.hardware.devices_per_host,
         network_gb_s=found.hardware.nic_gb_s,
         network_is="given" if found.request.names_network else "assumed",
     )
-
-
-def _ends_document(answer: ScaleAnswer) -> ScaleEnds:
-    breaks = answer.breaks
-    return ScaleEnds(
-        scales_to=answer.scales_to,
+    return ScaleDocument.of_value(
+        found,
+        answer,
+        head=head,
+        rows=rows,
+        control=scale_control.document(found),
         breaks_at=None if breaks is None else breaks.row.devices,
         breaks_by=answer.culprit,
-    )
-
-
-def _anchor_document(anchor: Anchor | None) -> AnchorDocument | None:
-    if anchor is None:
-        return None
-    return AnchorDocument(
-        devices=anchor.devices,
-        measured_us=anchor.measured_us,
-        predicted_us=anchor.predicted_us,
-        factor=anchor.factor,
+        anchor=None if anchor is None else AnchorDocument(anchor, anchor.factor),
+        not_modelled=NOT_MODELLED,
+        page=page,
+        next=follows,
+        warnings=warnings,
     )
 
 
 def _row_document(item: Judged, found: Scaling) -> RowDocument:
     row = item.row
-    size = SizeDocument(
-        devices=row.devices,
-        hosts=row.hosts,
-        values=row.values,
-        failure=row.failure or None,
-    )
+    size = SizeDocument.of_value(row, failure=row.failure or None)
     if row.failure:
         return RowDocument(size, None)
+    judged = StepDocument.of_value(
+        item,
+        predicted_us=row.step_us,
+        against_first=item.flat,
+        module=row.module,
+    )
     step = RowOfStep(
-        step=_step_document(item),
-        parts=_parts_document(row),
-        memory=_memory_document(row),
-        run=_run_document(row),
+        step=judged,
+        parts=PartsDocument.of_value(row),
+        memory=MemoryDocument.of_value(row),
+        run=RunDocument.of_value(row),
         control=scale_control.row_document(item, found),
         account=scale_account.document(found, row),
     )
     return RowDocument(size, step)
-
-
-def _step_document(item: Judged) -> StepDocument:
-    return StepDocument(
-        step_us=item.step_us,
-        interval_us=item.interval_us,
-        efficiency=item.efficiency,
-        efficiency_range=item.efficiency_range,
-        predicted_us=item.row.step_us,
-        against_first=item.flat,
-        module=item.row.module,
-    )
-
-
-def _parts_document(row: ScaleRow) -> PartsDocument:
-    return PartsDocument(
-        exposed_us=row.exposed_us,
-        compute_us=row.compute_us,
-        copy_us=row.copy_us,
-        idle_us=row.idle_us,
-        ceiling_us=row.ceiling_us,
-        by_collective=row.by_collective,
-    )
-
-
-def _memory_document(row: ScaleRow) -> MemoryDocument:
-    return MemoryDocument(
-        argument_bytes=row.argument_bytes,
-        temp_bytes=row.temp_bytes,
-        memory_bytes=row.memory_bytes,
-        limit_bytes=row.limit_bytes,
-        fits=row.fits,
-    )
-
-
-def _run_document(row: ScaleRow) -> RunDocument:
-    return RunDocument(
-        tflops=row.tflops,
-        costs_are=row.costs_are,
-        covered_share=row.covered_share,
-        tried=row.tried,
-        wall_s=row.wall_s,
-    )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from pgle.errors import many, printable
 from pgle.report.control import STAGE
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Column, Prose, Table, Value, table
+from pgle.report.text import Document
 from pgle.run.scale import Scaling
 from pgle.scale.answer import Judged, RowControl, ScaleAnswer, ScaleRow
 from pgle.scale.control import ScaleControl
@@ -130,8 +130,7 @@ def _row(one: Judged, two: Judged) -> tuple[Value, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleControlDocument:
+class ScaleControlDocument(Document):
     """What the second compilation says of the answer, and whether the answer depends on it."""
 
     depends: bool
@@ -140,16 +139,15 @@ class ScaleControlDocument:
     best: Mapping[str, str] | None
 
 
-@dataclass(frozen=True, slots=True)
-class RowControlDocument:
+class RowControlDocument(Document):
     """What the second compilation says of a row."""
 
     flag: str
     same_program: bool
     failure: str | None
-    step_us: float | None = None
-    efficiency: float | None = None
-    exposed_us: float | None = None
+    step_us: float | None
+    efficiency: float | None
+    exposed_us: float | None
 
 
 def document(found: Scaling) -> ScaleControlDocument | None:
@@ -171,18 +169,15 @@ def row_document(item: Judged, found: Scaling) -> RowControlDocument | None:
     kept = item.row.control
     if kept is None:
         return None
-    alone = RowControlDocument(
+    other: Judged | None = None
+    if found.control is not None and kept.row is not None:
+        at = next(place for place, one in enumerate(found.answer.rows) if one is item)
+        other = found.control.other.rows[at]
+    return RowControlDocument(
         flag=kept.flag,
         same_program=kept.row is None and not kept.failure,
         failure=kept.failure or None,
-    )
-    if found.control is None or kept.row is None:
-        return alone
-    at = next(place for place, one in enumerate(found.answer.rows) if one is item)
-    other = found.control.other.rows[at]
-    return replace(
-        alone,
-        step_us=other.step_us,
-        efficiency=other.efficiency,
-        exposed_us=other.row.exposed_us,
+        step_us=None if other is None else other.step_us,
+        efficiency=None if other is None else other.efficiency,
+        exposed_us=None if other is None else other.row.exposed_us,
     )

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -20,7 +19,7 @@ from pgle.report.conversions import costs_line
 from pgle.report.next_steps import after_stages
 from pgle.report.page import figures
 from pgle.report.page.value import Page, Prose, Section, Tone
-from pgle.report.text import live
+from pgle.report.text import Document, live
 from pgle.run.convert import Conversion
 from pgle.run.directory.directory import free
 from pgle.run.inputs.next_command import ProgramLaunch, by_every_rank, following
@@ -137,8 +136,7 @@ def _about(result: StageResult) -> Iterator[str]:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class StageDocument:
+class StageDocument(Document):
     """``pgle.profile/1``, ``pgle.baseline/1`` or ``pgle.perf/1``."""
 
     ok: bool
@@ -157,17 +155,13 @@ def stage_document(result: StageResult) -> StageDocument:
     """What a stage did; a profile stage has traces."""
     request = result.request
     traces = request.folder.traces() if request.stage == "profile" else ()
-    return StageDocument(
+    return StageDocument.of_value(
+        result,
         ok=result.good,
         run_dir=request.run.path,
-        simulated=result.simulated,
-        failed=result.failed,
-        verdict=result.verdict,
         steps=len(result.step_times_s),
         median_step_s=steady_median_s(result.step_times_s),
         traces=tuple(traces),
-        facts=result.facts,
-        warnings=result.warnings,
     )
 
 
@@ -232,8 +226,7 @@ def after_auto(result: AutoResult) -> Commands:
     return launch.line("perf", run.path, "--baseline"), compare
 
 
-@dataclass(frozen=True, slots=True)
-class AutoDocument:
+class AutoDocument(Document):
     """``pgle.auto/1``; `used` is None if XLA's log does not tell it."""
 
     ok: bool
@@ -257,20 +250,13 @@ def auto_document(result: AutoResult) -> AutoDocument:
     used = None
     if verdict is not None and verdict.verdict is not ProfileUse.CANNOT_TELL:
         used = verdict.verdict.took_costs
-    return AutoDocument(
+    return AutoDocument.of_value(
+        result,
         ok=result.good,
-        outcome=result.outcome,
-        why=result.why,
-        recompiled=result.recompiled,
-        loaded=result.loaded,
         used=used,
         proof="" if verdict is None else verdict.proof,
         run_dir=result.stage.request.run.path,
-        cache=result.cache,
         steps=len(result.stage.step_times_s),
-        handed_over=result.handed_over,
-        traces=result.traces,
-        warnings=result.warnings,
     )
 
 
@@ -445,8 +431,7 @@ def _next(result: Pipeline) -> Commands:
     return after_stages(run, result.comparison)
 
 
-@dataclass(frozen=True, slots=True)
-class RunDocument:
+class RunDocument(Document):
     """``pgle.run/1``; `comparison` is that of ``pgle.compare/1``."""
 
     ok: bool
@@ -463,12 +448,5 @@ def run_document(result: Pipeline) -> RunDocument:
     comparison = None
     if result.comparison is not None:
         comparison = compare.document(result.comparison, result.checks)
-    return RunDocument(
-        ok=result.good,
-        covered=result.covered,
-        used=result.used,
-        skipped=result.skipped,
-        comparison=comparison,
-        ran=tuple(item.request.stage for item in result.stages),
-        warnings=result.warnings,
-    )
+    ran = tuple(item.request.stage for item in result.stages)
+    return RunDocument.of_value(result, ok=result.good, comparison=comparison, ran=ran)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgle.errors import cut, many, printable
 from pgle.next import Next, Way, WayEnd, to_way, typed
-from pgle.report import text
 from pgle.report.page.value import Cell, Page, Section, Tone, Value, table
-from pgle.report.text import near
+from pgle.report.text import Document, flat, near
 from pgle.run.inputs.folder import FolderContents, Sight
 from pgle.run.inputs.next_command import UNKNOWN
 
@@ -115,14 +114,13 @@ FIRST, FOUND = 3, 48  # checks on the first screen, and characters of what each 
 TONES: dict[str, Tone] = {"ok": "good", "warn": "warn", "fail": "bad"}
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorDocument:
+class DoctorDocument(Document):
     """``pgle.doctor/1``: what this machine can do, then every check."""
 
     ok: bool  # nothing fails; warnings are allowed
     profiles: bool
     rehearses: bool
-    diagnosis: Diagnosis = field(metadata=text.FLAT)
+    diagnosis: Diagnosis = flat()
 
 
 def doctor_document(diagnosis: Diagnosis) -> DoctorDocument:
@@ -135,23 +133,20 @@ def doctor_document(diagnosis: Diagnosis) -> DoctorDocument:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ProofDocument:
+class ProofDocument(Document):
     """``pgle.proof/1``."""
 
     ok: bool
-    proof: Chain = field(metadata=text.FLAT)
+    proof: Chain = flat()
 
 
-@dataclass(frozen=True, slots=True)
-class StartersDocument:
+class StartersDocument(Document):
     """``pgle.init/1`` without a name: each starter and what it is for."""
 
     starters: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenStarter:
+class WrittenStarter(Document):
     """``pgle.init/1`` of a starter."""
 
     written: tuple[Path, ...]

@@ -17,7 +17,7 @@ from enum import Enum
 from os import PathLike
 from pathlib import Path
 from textwrap import fill, wrap
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO, dataclass_transform
 
 from rich import table
 from rich.cells import cell_len
@@ -431,6 +431,31 @@ FLAT: Mapping[str, bool] = {"flat": True}
 """Metadata of a field whose own fields take its place in JSON. If it is None, they are absent."""
 
 
+def flat() -> Any:
+    """A field of a document whose own fields take its place."""
+    return field(metadata=FLAT)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(flat,))
+@dataclass(frozen=True)
+class Document:
+    """An object that pgle prints as JSON. Each kind is a frozen dataclass, without saying so."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
+
+    @classmethod
+    def of_value(cls, *values: object, **others: Any) -> Self:
+        """A document of which `others` are given. Each other field is the attribute of that name,
+        of the first value that has it.
+        """
+        for item in fields(cls):
+            if item.name not in others:
+                holder = next(value for value in values if hasattr(value, item.name))
+                others[item.name] = getattr(holder, item.name)
+        return cls(**others)
+
+
 def _plain_fields(value: DataclassInstance) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for item in fields(value):
@@ -447,8 +472,7 @@ def in_lines(*items: object) -> str:
     return "\n  ".join(str(item) for item in items if item)
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorParts:
+class ErrorParts(Document):
     """What went wrong, where, and what to do."""
 
     what: str
@@ -456,8 +480,7 @@ class ErrorParts:
     remedy: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorDocument:
+class ErrorDocument(Document):
     """``pgle.error/1``."""
 
     error: ErrorParts

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from pgle.errors import many, printable
 from pgle.next import Next, to_way
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Column, Page, Prose, Section, Table, Value, table
+from pgle.report.text import Document, flat
 from pgle.trace.summary import (
     DeviceSummary,
-    ExecutionSummary,
     InstructionSummary,
     ModuleSummary,
     TraceSummary,
 )
-from pgle.trace.table import ModuleKey, Recording, Source, Unresolved
+from pgle.trace.table import Recording, Source, Unresolved
 
 MODULES = 8  # on the first screen
 
@@ -152,21 +151,14 @@ def _lost(summary: TraceSummary) -> Table:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ListedModule:
+class ListedModule(Document):
     """A module of a trace as `pgle show --json` lists it."""
 
-    module: ModuleKey
-    instructions: int
-    gpu_time_us: float
-    share: float
-    step_us: float
-    executions: tuple[ExecutionSummary, ...]
+    summary: ModuleSummary = flat()
     steady: int
 
 
-@dataclass(frozen=True, slots=True)
-class ListedTrace:
+class ListedTrace(Document):
     """What a trace holds, without its activities."""
 
     sources: tuple[Source, ...]
@@ -184,8 +176,7 @@ class ListedTrace:
     kinds: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class TraceDocument:
+class TraceDocument(Document):
     """``pgle.show/1`` of a trace."""
 
     path: str
@@ -201,30 +192,5 @@ def trace_document(path: str, summary: TraceSummary, following: Next) -> TraceDo
 def _listed_trace(summary: TraceSummary) -> ListedTrace:
     trace = summary.trace
     kinds = {kind.name.lower(): count for kind, count in summary.kinds.items()}
-    return ListedTrace(
-        sources=trace.sources,
-        recordings=trace.recordings,
-        unresolved=trace.unresolved,
-        simulated=trace.simulated,
-        xla_flags=trace.xla_flags,
-        warnings=trace.warnings,
-        span_us=summary.span_us,
-        gpu_time_us=summary.gpu_time_us,
-        devices=summary.devices,
-        modules=tuple(map(_listed_module, summary.modules)),
-        meanings=summary.meanings,
-        instructions=summary.instructions,
-        kinds=kinds,
-    )
-
-
-def _listed_module(item: ModuleSummary) -> ListedModule:
-    return ListedModule(
-        module=item.module,
-        instructions=item.instructions,
-        gpu_time_us=item.gpu_time_us,
-        share=item.share,
-        step_us=item.step_us,
-        executions=item.executions,
-        steady=item.steady,
-    )
+    modules = tuple(ListedModule(item, item.steady) for item in summary.modules)
+    return ListedTrace.of_value(summary, trace, modules=modules, kinds=kinds)

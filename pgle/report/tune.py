@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pgle.account.next_move import Known, Search
@@ -32,14 +32,13 @@ from pgle.report.page.value import (
 )
 from pgle.report.rehearse import setting_notes
 from pgle.report.schedules import Schedule, exposed_notes, sections, span_us
-from pgle.report.text import Line, live, near, phases, say
+from pgle.report.text import Document, Line, flat, live, near, phases, say
 from pgle.report.timeline import tiles
 from pgle.run.compiler.compile import OnPhase
 from pgle.run.directory.directory import free
 from pgle.run.inputs.next_command import UNKNOWN
 from pgle.run.rehearse_program import LHS_ON
 from pgle.run.tune import LESS, OnTrial, Proven, Simulated, Tuning
-from pgle.schedule.control import Controlled
 from pgle.schedule.placements import ExposedGroup, in_one, placements
 from pgle.schedule.predict import Gain
 from pgle.tune.search import Flags, OverWorlds, Trial, best, judge
@@ -465,8 +464,7 @@ def _change(trial: Trial, other: Trial) -> str:
     return figures.change(judge(trial.worlds_us, other.worlds_us).mean)
 
 
-@dataclass(frozen=True, slots=True)
-class TunedSteps:
+class TunedSteps(Document):
     """Steps in microseconds: without the profile, with it, with the flags, and at best."""
 
     baseline: float | None
@@ -475,8 +473,7 @@ class TunedSteps:
     ceiling: float
 
 
-@dataclass(frozen=True, slots=True)
-class TrialDocument:
+class TrialDocument(Document):
     """One trial; `worlds` compares it with the profile alone."""
 
     label: str
@@ -486,12 +483,11 @@ class TrialDocument:
     same_as: str
     modelled: int
     failure: str
-    exposed_us: float | None = None
-    worlds: OverWorlds | None = None
+    exposed_us: float | None
+    worlds: OverWorlds | None
 
 
-@dataclass(frozen=True, slots=True)
-class TuneHead:
+class TuneHead(Document):
     """The verdict of ``pgle.tune/1``, and the setting that is its answer."""
 
     verdict: str
@@ -502,8 +498,7 @@ class TuneHead:
     temp_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class TuneTrials:
+class TuneTrials(Document):
     """What was tried: every trial, and the answer without each of its flags."""
 
     trials: tuple[TrialDocument, ...]
@@ -512,8 +507,7 @@ class TuneTrials:
     costs_are: str
 
 
-@dataclass(frozen=True, slots=True)
-class TuneLimits:
+class TuneLimits(Document):
     """How many collectives have modelled times, what has no model, and what others measured."""
 
     modelled: int
@@ -521,8 +515,7 @@ class TuneLimits:
     public: Mapping[str, tuple[Effect, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class TuneControl:
+class TuneControl(Document):
     """What both compilations say of the accepted flags."""
 
     depends: bool
@@ -530,8 +523,7 @@ class TuneControl:
     other: Gain | None
 
 
-@dataclass(frozen=True, slots=True)
-class TuneProof:
+class TuneProof(Document):
     """The accepted flags compiled whole; nothing if no flags were accepted."""
 
     used: bool | None = None
@@ -544,8 +536,7 @@ class TuneProof:
     written: tuple[Path, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TuneTail:
+class TuneTail(Document):
     """The page, the compiler, and what to do next."""
 
     page: Path
@@ -554,16 +545,15 @@ class TuneTail:
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TuneDocument:
+class TuneDocument(Document):
     """``pgle.tune/1``."""
 
-    head: TuneHead = field(metadata=text.FLAT)
-    tried: TuneTrials = field(metadata=text.FLAT)
+    head: TuneHead = flat()
+    tried: TuneTrials = flat()
     account: AccountDocument
-    limits: TuneLimits = field(metadata=text.FLAT)
-    proof: TuneProof = field(metadata=text.FLAT)
-    tail: TuneTail = field(metadata=text.FLAT)
+    limits: TuneLimits = flat()
+    proof: TuneProof = flat()
+    tail: TuneTail = flat()
 
 
 def document(found: Tuning, out: Path, page: Path) -> TuneDocument:
@@ -618,35 +608,18 @@ def _limits_document(found: Tuning) -> TuneLimits:
 def _proof_document(proof: Proven | None) -> TuneProof:
     if proof is None:
         return TuneProof()
-    return TuneProof(
-        used=proof.used,
+    control = proof.control
+    return TuneProof.of_value(
+        proof,
         why=proof.use.why,
-        coverage=proof.coverage,
         less_memory=proof.in_less,
-        control=_control_document(proof.control),
-        saved=proof.saved,
+        control=None if control is None else TuneControl.of_value(control),
         whole_against_trial=proof.change,
-        written=proof.written,
     )
-
-
-def _control_document(found: Controlled | None) -> TuneControl | None:
-    if found is None:
-        return None
-    return TuneControl(found.depends, found.first, found.other)
 
 
 def _trial_document(found: Tuning, trial: Trial) -> TrialDocument:
-    tried = TrialDocument(
-        label=trial.label,
-        flags=trial.flags,
-        step_us=trial.step_us,
-        temp_bytes=trial.temp_bytes,
-        same_as=trial.same_as,
-        modelled=trial.modelled,
-        failure=trial.failure,
-    )
     if trial.step_us is None:
-        return tried
+        return TrialDocument.of_value(trial, exposed_us=None, worlds=None)
     worlds = judge(trial.worlds_us, found.pgle.trial.worlds_us)
-    return replace(tried, exposed_us=trial.exposed_us, worlds=worlds)
+    return TrialDocument.of_value(trial, worlds=worlds)

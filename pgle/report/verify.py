@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from math import isfinite
 from pathlib import PurePath
@@ -33,6 +33,7 @@ from pgle.report.page.value import (
     table,
 )
 from pgle.report.profiles import conversion_section, ranks_given
+from pgle.report.text import Document
 from pgle.xla.log.verdict import Bounds
 
 GAPS_SHOWN = 3  # on the first screen
@@ -306,8 +307,7 @@ def _warnings(coverage: Coverage) -> Iterator[str]:
         yield f"XLA reads some names otherwise ({', '.join(odd)}): see 'pgle show'"
 
 
-@dataclass(frozen=True, slots=True)
-class CoveredShares:
+class CoveredShares(Document):
     """How much of a module is covered, each as a share of 1."""
 
     count: float | None
@@ -317,8 +317,7 @@ class CoveredShares:
     without_lost_collectives: float
 
 
-@dataclass(frozen=True, slots=True)
-class CoveredTotals:
+class CoveredTotals(Document):
     """How much of a module is covered, and of what."""
 
     instructions: Share
@@ -328,8 +327,7 @@ class CoveredTotals:
     lost_collectives_us: float
 
 
-@dataclass(frozen=True, slots=True)
-class VerifiedModule:
+class VerifiedModule(Document):
     """A profile compared with one module."""
 
     name: str
@@ -348,8 +346,7 @@ class VerifiedModule:
     hints: tuple[Sentence, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyDocument:
+class VerifyDocument(Document):
     """``pgle.verify/1``."""
 
     ok: bool
@@ -382,19 +379,14 @@ def document(profile: str, coverage: Coverage, bounds: Bounds) -> VerifyDocument
 def _verified_module(profile: str, module: ModuleCoverage) -> VerifiedModule:
     hints = [_filled(hint, profile, module) for hint in module.hints]
     missing = [gap.name for gap in module.gaps]
-    return VerifiedModule(
+    return VerifiedModule.of_value(
+        module,
         name=module.module,
-        fingerprint=module.fingerprint,
-        program_id=module.program_id,
-        source=module.source,
         main=module.is_main,
         names_from=module.against,
         coverage=_shares(module),
         totals=_totals(module),
         missing=tuple(missing),
-        unchecked=module.unchecked,
-        filled_in=module.filled_in,
-        gaps=module.gaps,
         xla_takes_gaps_for=module.fallback,
         hints=tuple(hints),
     )
@@ -411,10 +403,9 @@ def _shares(module: ModuleCoverage) -> CoveredShares:
 
 
 def _totals(module: ModuleCoverage) -> CoveredTotals:
-    return CoveredTotals(
+    return CoveredTotals.of_value(
+        module,
         instructions=module.count,
         time_us=module.time,
-        collectives=module.collectives,
-        step_us=module.step_us,
         lost_collectives_us=module.lost_us,
     )
