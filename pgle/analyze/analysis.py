@@ -51,8 +51,8 @@ from pgle.trace.steady import find_executions
 from pgle.trace.table import ActivityKind, Trace
 from pgle.xla.flags.presets import MEASURES_ALONE
 from pgle.xla.flags.text import parse_flags
+from pgle.xla.guessed_kinds import guess_kind
 from pgle.xla.hlo.module import Module
-from pgle.xla.instruction_kinds import guess_kind
 from pgle.xla.targets import Hardware
 
 _STREAMS = {CostKind.COLLECTIVE: Stream.COMMUNICATION, CostKind.COPY: Stream.COPY}

@@ -66,9 +66,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
             "profiles",
             "Before a run: does a profile fit a module, what will XLA find?",
         ),
-        "confirm": ("show", "After a run: was the profile used, by its log?"),
+        "confirm": ("logs", "After a run: was the profile used, by its log?"),
         "ranks": (
-            "show",
+            "logs",
             "Do all ranks start their collectives in one order, or will the job hang?",
         ),
         "compare": ("steps", "Is it faster? Step times of two runs; a gate for CI."),

@@ -16,7 +16,6 @@ from pgle.errors import UserError
 from pgle.files import NO_PIPE, AnyPath, as_path, check_absent, read_bytes
 from pgle.requests import kinds
 from pgle.requests.option import Declared, Request, declared
-from pgle.xla.flags.text import FOUND_BY_SEARCH
 
 
 class Between(click.FloatRange):
@@ -273,7 +272,7 @@ def _read_flags(ctx: click.Context, _: click.Parameter, path: AnyPath | None) ->
     found: list[str] = []
     first = None  # of the ones that a search found
     for number, line in enumerate(text.splitlines(), 1):
-        if line == FOUND_BY_SEARCH:
+        if line == kinds.FOUND_BY_SEARCH:
             first = len(found)
         words = [] if line.lstrip().startswith("#") else line.split()
         wrong = [word for word in words if not word.startswith("--")]

@@ -1,5 +1,5 @@
 """Commands that look at what there is, without NumPy if they can: a profile or a trace, two
-profiles, a log.
+profiles.
 """
 
 from __future__ import annotations
@@ -8,17 +8,14 @@ from typing import Any
 
 import click
 
-from pgle.api import looks
 from pgle.api.answer import Answer, answer
 from pgle.cli import options as opt
 from pgle.cli.help import command
-from pgle.cli.parameters import parameters
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import diff_profiles, module_records, summarise
 from pgle.files import AnyPath
 from pgle.report import next_steps, text
 from pgle.report import profiles as report
-from pgle.requests.looks import Confirm, OrderOfRanks
 from pgle.run.inputs.traces import convert_command, is_trace, read_traces
 
 
@@ -82,50 +79,3 @@ def diff_command(old: AnyPath, new: AnyPath) -> Answer[Any]:
     return answer(
         "diff", result, page, report.diff_document(str(old), str(new), result)
     )
-
-
-@command(*parameters(Confirm), *opt.PAGE)
-def confirm_command(**options: Any) -> Answer[Any]:
-    """Read an XLA log: was the profile used, by which module, and what proves it.
-
-    LOG is the output of a run, stdout and stderr together, of any size; - reads stdin. Of a run
-    directory it is the log of the perf stage, with its schedule dump. Several logs, or a folder of
-    logs, are ranks. Else ranks are known by the labels of srun -l, mpirun, torchrun, kubectl and
-    others, and each is judged. XLA says most of it at level INFO, which JAX hides: set
-    TF_CPP_MIN_LOG_LEVEL=0 before Python starts. A schedule dump
-    (--xla_dump_latency_hiding_schedule=true) proves use without any log line.
-
-    Verdicts: used, partly-used, used-without-matches, ended (the program crashed, was killed or ran
-    out of time), different-profiles (of several ranks), not-used, wrong-format, cannot-tell. Exit
-    code 0 when the main module used the profile, 1 otherwise; partly-used is less than the two
-    bounds, those of 'pgle verify'. Without a schedule dump nobody knows times, and
-    --min-time-coverage is held against the share of instructions.
-
-    \b
-    pgle confirm run.log
-    pgle confirm rank0.log rank1.log
-    python train.py 2>&1 | tee run.log | pgle confirm -
-    pgle confirm run.log --schedule dump/ --profile profile.pbtxt
-    """
-    return looks.confirm(**options)
-
-
-@command(*parameters(OrderOfRanks), *opt.PAGE)
-def ranks_command(**options: Any) -> Answer[Any]:
-    """Will all ranks start their collectives in the same order? If not, the job hangs or mixes
-    data.
-
-    XLA compiles on every rank by itself. A rank without the profile, with another jaxlib, flag, GPU
-    or autotuning result may schedule its collectives otherwise. Only the members of a communicator
-    are compared: collectives on disjoint groups may come in any order.
-
-    DUMPS: a folder of --xla_dump_to for each rank, or one that holds these. RUN: a run directory,
-    or RUN/STAGE. LOGS: of each rank; lines of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=COLL name
-    the place. What a hung job left is read, too. Exit code 0 if all are known to agree, else 1.
-
-    \b
-    pgle ranks dumps/rank0 dumps/rank1
-    pgle ranks runs/a
-    pgle ranks rank0.log rank1.log
-    """
-    return looks.ranks(**options)

@@ -49,7 +49,7 @@ def compare_command(**options: Any) -> Answer[Any]:
         request_of_command,
         run_compare,
     )
-    from pgle.run.inputs.next_command import abba_words
+    from pgle.run.directory.rounds import abba_words
     from pgle.steps.compare import explanation
 
     asked = CompareRuns(**options)

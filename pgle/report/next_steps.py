@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 from pgle.files import AnyPath
 from pgle.next import Commands, Next, Sentence
 from pgle.run.directory.directory import RunDirectory, stage_of
-from pgle.run.inputs import next_command
 
 if TYPE_CHECKING:
-    from pgle.account.next_move import Known
     from pgle.steps.compare import Comparison, LimitCheck
     from pgle.xla.log.verdict import LogVerdict
 
@@ -24,10 +22,6 @@ NO_DUMP = Sentence.todo(
     "the job's dump (--xla_dump_to) says with ",
     Next.of("verify"),
     " what of it fits",
-)
-GIVE_IT = (
-    "the profile fits; give it to the job in XLA_FLAGS: "
-    "--xla_gpu_pgle_profile_file_or_directory_path="
 )
 
 
@@ -43,7 +37,9 @@ def after_verification(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
     """Run with a profile that fits; outside a run directory predict its effect first."""
     run = _run_of_profile(profile)
     if run is not None:
-        return (next_command.following(run),)
+        from pgle.run.inputs.next_command import following
+
+        return (following(run),)
     return (Next.of("predict", hlo[0], "--profile", profile),)
 
 
@@ -77,7 +73,9 @@ def after_confirmation(log: AnyPath, found: LogVerdict) -> Commands:
             return (found.main.remedy or unknown,)
         return after_summary(stage.run.profile)
     if stage is not None:
-        return (next_command.following(stage.run),)
+        from pgle.run.inputs.next_command import following
+
+        return (following(stage.run),)
     words = "XLA used the profile; compare the step times of both jobs"
     return (Sentence.todo(words),)
 
@@ -97,6 +95,8 @@ def after_comparison(
 
     run = compared_run(found)
     if run is not None:
+        from pgle.report.next_in_run import after_stages
+
         return after_stages(run, found)
     if found.verdict == "undecided" or any(check.ok is None for check in checks):
         words = more or ("--abba", 3, "--", "COMMAND_A", "--vs", "COMMAND_B")
@@ -123,52 +123,6 @@ def after_lint(flags: Sequence[str], file: str | None, *, clean: bool) -> Comman
         given = ("--flags-file", file)
     command = Next.of("rehearse", *given)
     return (Sentence.of("no error; what they do is shown by ", command),)
-
-
-def after_stages(run: RunDirectory, found: Comparison | None) -> Commands:
-    """Return what follows the comparison of a run directory's stages. None: there were too few
-    steps to compare.
-    """
-    if found is None:
-        return (next_command.launch_of(run).line("run", run.path),)
-    from pgle.account.next_move import Move, known_of, next_move
-    from pgle.run.compare import timed_of
-    from pgle.run.predict import account_of_run
-
-    timed = timed_of(found)
-    is_searched = next_command.is_searched(run)
-    known = known_of(timed, is_searched=is_searched)
-    if next_move(known) in (Move.SEARCH, Move.END):
-        account = account_of_run(run)
-        known = known_of(timed, is_searched=is_searched, account=account)
-    return way_of_run(run, known)
-
-
-def way_of_run(run: RunDirectory, known: Known) -> Commands:
-    """Return the next move as a command for this run directory, or its end in words."""
-    from pgle.account.next_move import Move, next_move
-    from pgle.report.account import end_words
-
-    launch = next_command.launch_of(run)
-    move = next_move(known)
-    if move is Move.PROVE:
-        there = run.path.with_name(f"{run.path.name}-gpu")
-        return (launch.on_gpus().line("run", there),)
-    search = next_command.tune(run)
-    if move is Move.SEARCH and search is not None:
-        return (search,)
-    if move is Move.REPEAT:
-        return (next_command.more_runs(run),)
-    if move is Move.EXPLAIN:
-        perf = run.stage("perf").path
-        baseline = run.stage("baseline").path
-        return (Next.of("analyze", perf, "--against", baseline),)
-    if move is Move.KEEP:
-        profile = run.found_profile or run.profile
-        keep = Next.of("flags", "preset", "pgle-perf", "--profile", profile)
-        words = "keep the profile; the job's script needs what "
-        return (Sentence.of(words, keep, " prints"),)
-    return (end_words(known),)
 
 
 def _run_of_profile(profile: AnyPath) -> RunDirectory | None:

@@ -13,7 +13,6 @@ from pgle.files import AnyPath
 from pgle.next import Next, Sentence, to_way
 from pgle.report import account, text
 from pgle.report.account import AccountDocument
-from pgle.report.next_steps import GIVE_IT
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
@@ -33,7 +32,6 @@ from pgle.report.timeline import (
     parts_of,
 )
 from pgle.run.directory.directory import STORED, RunDirectory, free
-from pgle.run.inputs.next_command import following, launch_of
 from pgle.schedule.placements import (
     ExposedGroup,
     in_one,
@@ -49,6 +47,10 @@ if TYPE_CHECKING:
     from pgle.schedule.predict import Prediction, Uncertain
     from pgle.schedule.simulate import Breakdown, Exposure
 
+GIVE_IT = (
+    "the profile fits; give it to the job in XLA_FLAGS: "
+    "--xla_gpu_pgle_profile_file_or_directory_path="
+)
 # of the step: costs that data decides and that may add more than this are measured first
 MUCH_DOUBT = 0.2
 _TARGET_FROM: Mapping[TargetFrom, str] = {
@@ -224,6 +226,8 @@ def _follow(found: Predicted, run: RunDirectory | None) -> Next | Sentence:
     if next_move(known) in (Move.EDIT, Move.ADVISE):
         return account.end_words(known)
     if run is not None:
+        from pgle.run.inputs.next_command import following
+
         return following(run)
     if found.prediction.costs_are == "measured":
         return Sentence.todo(f"{GIVE_IT}{asked.profile}")
@@ -253,6 +257,8 @@ def _measure(asked: Predict, run: RunDirectory | None) -> Next | None:
     """The command that takes measured costs from the HLO's run directory; None without one."""
     if run is None:
         return None
+    from pgle.run.inputs.next_command import following, launch_of
+
     if (profile := run.found_profile) is None:
         return following(run)
     if asked.profile is None:

@@ -18,7 +18,7 @@ from pgle.report.account import SpanOf, nowhere
 from pgle.report.analyze import BETWEEN, analyze_page
 from pgle.report.chrome_trace import chrome_trace, packed_chrome_trace
 from pgle.report.measured_timeline import measured_panels
-from pgle.report.next_steps import after_stages
+from pgle.report.next_in_run import after_stages
 from pgle.report.page import figures, value
 from pgle.report.page.html import render
 from pgle.report.page.plain import markdown

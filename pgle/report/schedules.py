@@ -12,7 +12,7 @@ import numpy as np
 from pgle.account.value import Account
 from pgle.files import write_files
 from pgle.report import account
-from pgle.report.page import figures, html, value
+from pgle.report.page import figures, value
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
     Cell,
@@ -177,6 +177,8 @@ def write_page(
     folder: Path, page: Page, name: str = TIMELINE, *, force: bool = False
 ) -> Path:
     """Write a page, and what `pgle report` reads, into a folder; the page's path is returned."""
+    from pgle.report.page import html
+
     write_files(
         {folder / name: html.render(page), folder / STORED: value.as_json(page)},
         force=force,

@@ -185,6 +185,8 @@ GPU = GpuName()
 COMMAND = Words()
 SIDES = Words(is_program=False)
 XLA_FLAGS = XlaFlags()
+FOUND_BY_SEARCH = "# found by a search; a baseline is measured without these:"
+"""The line of a file of flags before the flags that a run judges."""
 PORTION = Portion(SHARE)
 FILE = PathOf()
 LOCAL = PathOf(remedy="copy it here first")

@@ -11,10 +11,16 @@ from pgle.account.value import Basis, TimedSteps
 from pgle.errors import UserError
 from pgle.requests.steps import CompareRuns, Comparing
 from pgle.run.directory.directory import COMPARED, RunDirectory
-from pgle.run.directory.manifest import StageRecord, extend_manifest, now, read_manifest
+from pgle.run.directory.manifest import (
+    COMPARE,
+    StageRecord,
+    extend_manifest,
+    is_compared,
+    now,
+    read_manifest,
+)
 from pgle.run.directory.rounds import PLAN, RUN, finished_sides
 from pgle.run.history import read_history
-from pgle.run.inputs.next_command import COMPARE, is_compared
 from pgle.run.inputs.step_times import read_side
 from pgle.steps.compare import Comparison, LimitCheck, Limits, compare, gate, stage_path
 from pgle.steps.estimate import (

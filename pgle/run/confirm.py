@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import math
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pgle.costs.profile.files import read_profile
-from pgle.costs.profile.value import Profile, effective_costs
 from pgle.errors import UserError
 from pgle.files import (
     TEXT_HEAD_BYTES,
@@ -29,18 +27,10 @@ from pgle.next import Next
 from pgle.run.directory.directory import RankFiles, RunDirectory, stage_of
 from pgle.run.directory.facts import read_facts
 from pgle.trace.nsys import SQLITE_MAGIC
-from pgle.xla.hlo.dumps import read_modules
-from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.schedule_dump import (
-    LhsSchedule,
-    find_schedule_dumps,
-    read_schedule_dump,
-)
 from pgle.xla.log.read import Event, Log, RankLog, collect, read_events
 from pgle.xla.log.verdict import (
     BOUNDS,
     Bounds,
-    KnownCoverage,
     LogVerdict,
     ModuleVerdict,
     ScheduleEvidence,
@@ -48,8 +38,8 @@ from pgle.xla.log.verdict import (
 )
 
 if TYPE_CHECKING:
-    from pgle.costs.profile.coverage import ModuleCoverage
-    from pgle.costs.profile.lookup import LookupTable
+    from pgle.costs.profile.value import Profile
+    from pgle.xla.hlo.schedule_dump import LhsSchedule
 
 STDIN = "-"  # the log that is read from stdin
 
@@ -146,16 +136,14 @@ def _by_final_names(
         return verdict
     try:
         profile = request.profile or _profile_of(log)
-        from pgle.costs.profile.coverage import (
-            cover,
-        )  # numpy, which a log alone does without
+        from pgle.run.schedule_evidence import covered_by_final_names
 
-        covered = cover(profile, read_modules(rank.hlo)).main[0]
+        module, covered = covered_by_final_names(profile, rank.hlo)
     except UserError:
         return verdict
     found = (
-        replace(verdict.main, module=covered.module)
-        .with_coverage(_known(covered))
+        replace(verdict.main, module=module)
+        .with_coverage(covered)
         .held_against(request.bounds)
     )
     main = replace(
@@ -200,16 +188,17 @@ def _by_rank(request: ConfirmRequest) -> dict[str, ConfirmRequest]:
 
 def _check_schedule(schedule: AnyPath | LhsSchedule | None) -> None:
     """Raise `UserError` if a path has no schedule dump, or those of several stages."""
-    if schedule is None or isinstance(schedule, LhsSchedule):
+    if not isinstance(schedule, os.PathLike):
         return
-    if not schedule.exists():
+    dump = as_path(schedule)
+    if not dump.exists():
         raise UserError(
             "no such file or directory", where=schedule, remedy="check the path"
         )
     stages = [
         folder
         for folder in ("profile", "baseline", "perf")
-        if (schedule / folder / "hlo").is_dir()
+        if (dump / folder / "hlo").is_dir()
     ]
     if len(stages) > 1:
         # each has a schedule of the same module, and only one of them is the log's
@@ -373,11 +362,9 @@ def _evidence(
     wanted = request.module or (
         f"^{re.escape(log.main_module)}$" if log.main_module else ""
     )
-    evidence = {}
-    for rank, one in dumps.items():
-        schedule = one if isinstance(one, LhsSchedule) else _chosen(one, wanted)
-        evidence[rank] = _compare(schedule, profile)
-    return evidence
+    from pgle.run.schedule_evidence import evidence_of
+
+    return {rank: evidence_of(dump, wanted, profile) for rank, dump in dumps.items()}
 
 
 def _profile_of(log: Log) -> Profile:
@@ -387,102 +374,6 @@ def _profile_of(log: Log) -> Profile:
         raise UserError(
             "it proves nothing without the profile", remedy="pass --profile PROFILE"
         )
+    from pgle.costs.profile.files import read_profile
+
     return read_profile(as_path(named))
-
-
-def _compare(schedule: LhsSchedule, profile: Profile) -> ScheduleEvidence:
-    """What a module's dump proves: whether LHS took the costs that XLA finds in the profile, and
-    how many it lacked.
-    """
-    from pgle.costs.profile.lookup import LookupTable
-
-    table = LookupTable(_on_gpu(schedule.module), schedule.module)
-    costs = table.costs(profile)
-    if table.lacking(costs) or not any(
-        cost.cost_us for cost in costs.values()
-    ):  # costs of 0 µs cover no time
-        known = _weighed(table, profile)
-    else:
-        count = len(costs)
-        known = KnownCoverage(
-            covered=count, wanted=count, time_coverage=1.0, kept_share=1.0, mismatched=0
-        )
-    found = schedule_evidence(
-        schedule, {name: cost.cost_us for name, cost in costs.items()}
-    )
-    return replace(found, coverage=known)
-
-
-def schedule_evidence(
-    schedule: LhsSchedule, costs: Mapping[str, float]
-) -> ScheduleEvidence:
-    """Compare what LHS assumed with the effective costs of a profile, µs by name."""
-    seen = {
-        name: us
-        for name, us in schedule.assumed_us.items()
-        if us is not None and name in costs
-    }
-    return ScheduleEvidence(
-        module=schedule.module.name,
-        compared=len(seen),
-        # times are doubles from the start of the computation: differences lose digits where it is
-        # long
-        equal=sum(
-            math.isclose(us, costs[name], rel_tol=1e-3, abs_tol=1e-2)
-            for name, us in seen.items()
-        ),
-        instructions=len(schedule.assumed_us),
-        source=schedule.source,
-    )
-
-
-def _on_gpu(module: Module) -> Module:
-    """The module of a dump as of the GPU by which gaps are weighed: only the final module's file
-    names that.
-    """
-    final = sorted(
-        as_path(module.source).parent.glob("*.sm_*_gpu_after_optimizations*")
-    )
-    return replace(module, source=str(next(iter(final), module.source)))
-
-
-def _weighed(table: LookupTable, profile: Profile) -> KnownCoverage:
-    """The coverage of a module that lacks costs, as `pgle verify` weighs them."""
-    from pgle.costs.profile.coverage import cover_module
-
-    return _known(
-        cover_module(profile, table, effective_costs(profile, table.final.fingerprint))
-    )
-
-
-def _known(module: ModuleCoverage) -> KnownCoverage:
-    return KnownCoverage(
-        covered=round(module.count.covered),
-        wanted=round(module.count.total),
-        time_coverage=module.time.value,
-        kept_share=module.kept_share,
-        mismatched=module.mismatched,
-    )
-
-
-def _chosen(schedule: AnyPath, wanted: str) -> LhsSchedule:
-    """The dump of the module that `wanted` matches; where that is empty, the only one there is."""
-    dumps = find_schedule_dumps(schedule)
-    found = [path for name, path in dumps.items() if re.search(wanted, name)]
-    if not found:
-        having = ", ".join(sorted(dumps)[:5]) or "no schedule dump"
-        raise UserError(
-            f"no schedule dump of {wanted.strip('^$') or 'a module'} (it has {having})",
-            where=schedule,
-            remedy=(
-                "dump with XLA_FLAGS='--xla_dump_to=DIR "
-                "--xla_dump_latency_hiding_schedule=true', LHS on"
-            ),
-        )
-    if len(found) > 1 and not wanted:
-        raise UserError(
-            f"holds dumps of {len(found)} modules",
-            where=schedule,
-            remedy="choose one with --module",
-        )
-    return read_schedule_dump(found[0])

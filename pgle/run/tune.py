@@ -42,7 +42,7 @@ from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, as_change, in_percent, points_into
 from pgle.files import AnyPath, check_absent, read_bytes, sha256, write_files
-from pgle.requests.kinds import PROCESSES
+from pgle.requests.kinds import FOUND_BY_SEARCH, PROCESSES
 from pgle.run.ask.jaxlib import installed
 from pgle.run.compiler.compile import SCHEDULER_FLAGS, CompileResult, OnPhase
 from pgle.run.compiler.session import Session, open_session
@@ -86,7 +86,7 @@ from pgle.tune.search import (
     worlds,
 )
 from pgle.xla.flags.catalogue import inert_warnings
-from pgle.xla.flags.text import FOUND_BY_SEARCH, FlagList, typed_flag
+from pgle.xla.flags.text import FlagList, typed_flag
 from pgle.xla.hlo.module import Module
 from pgle.xla.log.verdict import ModuleVerdict, ProfileUse
 

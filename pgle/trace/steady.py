@@ -43,7 +43,7 @@ from pgle.trace.columns import (
 )
 from pgle.trace.records import WITHOUT_TIME
 from pgle.trace.table import Trace
-from pgle.xla.instruction_kinds import guess_kind
+from pgle.xla.guessed_kinds import guess_kind
 
 WARM_UP_EXCESS = 0.02
 """A leading execution is warm-up when its compute time exceeds the steady median by this share.

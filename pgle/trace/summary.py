@@ -20,7 +20,7 @@ from pgle.trace.table import (
     Trace,
     count_kinds,
 )
-from pgle.xla.instruction_kinds import guess_kind
+from pgle.xla.guessed_kinds import guess_kind
 
 
 @dataclass(frozen=True)

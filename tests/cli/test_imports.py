@@ -13,17 +13,17 @@ import pytest
 PROFILE = "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"
 
 MOST = {
-    "run": 42,
-    "doctor": 42,
-    "tune": 44,
-    "show": 74,
-    "diff": 74,
-    "flags": 66,
-    "confirm": 90,
-    "verify": 110,
-    "convert": 105,
-    "compare": 92,
-    "predict": 136,
+    "run": 36,
+    "doctor": 36,
+    "tune": 36,
+    "show": 66,
+    "diff": 66,
+    "flags": 60,
+    "confirm": 54,
+    "verify": 99,
+    "convert": 89,
+    "compare": 81,
+    "predict": 121,
 }
 """Files of pgle that a command loads at most."""
 
@@ -62,7 +62,10 @@ OF_HLO = {
             ["flags", "explain", "xla_gpu_enable_latency_hiding_scheduler"],
             {"numpy", "google.protobuf"},
         ),
-        (["confirm", "maxtext_pgle/llama2_7b_pgle_run.log"], {"numpy", *OF_PROGRAMS}),
+        (
+            ["confirm", "maxtext_pgle/llama2_7b_pgle_run.log"],
+            {"numpy", "google.protobuf", *OF_HLO, *OF_PROGRAMS},
+        ),
         (
             ["verify", PROFILE, "--hlo", "hlo/jax-0.12.0.1/async"],
             {"scipy", *OF_PROGRAMS, *OF_RUNS, *OF_TRACES},

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from pgle.cli.logs import confirm_command as command
 from pgle.cli.main import run
-from pgle.cli.show import confirm_command as command
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import StageRecord, extend_manifest

@@ -21,6 +21,7 @@ import pgle.next
 from pgle.account.value import OpportunityKind
 from pgle.cli.main import COMMANDS, group
 from pgle.next import Next
+from pgle.report import next_in_run
 from pgle.report import next_steps as report
 from pgle.report import rehearse as rehearsal
 from pgle.report import tune as tuning
@@ -152,7 +153,7 @@ def test_what_was_compared_is_looked_at(tmp_path: Path, ranks: str) -> None:
 
 def test_after_steps_that_did_not_change_come_flags(tmp_path: Path) -> None:
     run = run_directory(tmp_path / "a", WHOLE)
-    assert report.after_stages(run, compared("same"))[-1].name == "tune"
+    assert next_in_run.after_stages(run, compared("same"))[-1].name == "tune"
 
 
 def test_a_search_that_found_nothing_is_not_proposed_again(tmp_path: Path) -> None:
@@ -199,7 +200,7 @@ def after_results(run: RunDirectory) -> Iterator[Next]:
         for simulated in (False, True):
             yield from report.after_comparison(compared(verdict, simulated))
             yield from report.after_comparison(compared(verdict, simulated, *inside))
-    yield from report.after_stages(run, None)
+    yield from next_in_run.after_stages(run, None)
     for profile in (run.profile, Path("my profile.pb")):
         for hlo in ((), (Path("dump"), Path("b"))):
             yield from report.after_conversion(profile, hlo)

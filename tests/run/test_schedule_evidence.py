@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pgle.costs.profile.coverage import cover, estimate_profile
 from pgle.costs.profile.lookup import LookupTable
-from pgle.run.confirm import _compare, schedule_evidence
+from pgle.run.schedule_evidence import compare, schedule_evidence
 from pgle.xla.async_pairs import AsyncPair
 from pgle.xla.hlo.dumps import read_modules
 from pgle.xla.hlo.module import Module
@@ -114,7 +114,7 @@ def test_matrix_products_without_a_cost_weigh_what_they_take_not_the_constant_th
     profile = replace(
         full, costs=tuple(cost for cost in full.costs if cost.name not in products)
     )
-    known = _compare(schedule, profile).coverage
+    known = compare(schedule, profile).coverage
     assert known is not None and known.time_coverage is not None
     assert known.time_coverage < BOUNDS.time
     finals = read_modules(testdata / "hlo/jax-0.10.2/async")
@@ -131,7 +131,7 @@ def test_a_profile_without_a_gap_covers_all_of_the_step(testdata: Path) -> None:
     )
     full = estimate_profile(schedule.module, find_hardware("a100-40gb"))
     known, whole = (
-        _compare(schedule, full).coverage,
+        compare(schedule, full).coverage,
         cover(full, [schedule.module]).main[0],
     )
     assert known is not None
@@ -141,7 +141,7 @@ def test_a_profile_without_a_gap_covers_all_of_the_step(testdata: Path) -> None:
         == (whole.time.value, whole.kept_share)
         == (1.0, 1.0)
     )
-    idle = _compare(
+    idle = compare(
         schedule,
         replace(full, costs=tuple(cost._replace(cost_us=0.0) for cost in full.costs)),
     ).coverage

@@ -18,7 +18,7 @@ from pgle.costs.measure.measured import (
 from pgle.costs.profile.value import Cost, Origin
 from pgle.schedule.predict import predict
 from pgle.schedule.record import Noise, record, repeated
-from pgle.steps.series import execution_series
+from pgle.steps.executions import execution_series
 from pgle.trace.nsys.read import read_nsys
 from pgle.trace.steady import find_executions
 from pgle.trace.xplane.read import read_xplane

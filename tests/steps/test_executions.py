@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from pgle.errors import UserError
-from pgle.steps.series import execution_series
+from pgle.steps.executions import execution_series
 from pgle.trace.table import Trace
 
 

@@ -33,12 +33,12 @@ from pgle.costs.profile.value import (
 )
 from pgle.trace.columns import median
 from pgle.trace.intervals import covered, union
-from pgle.trace.table import Trace
 from pgle.xla.hlo.module import Module
 from pgle.xla.matrix_products import is_product
 
 if TYPE_CHECKING:
     from pgle.costs.profile.lookup import Naming
+    from pgle.trace.table import Trace
 
 Floats = npt.NDArray[np.float64]
 Rows: TypeAlias = Sequence[npt.NDArray[np.int64]]

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,6 @@ from pgle.costs.profile.value import (
     strip_remat,
 )
 from pgle.trace.columns import Flags, Ints
-from pgle.trace.table import Device, Trace
 from pgle.xla.async_opcodes import is_done, is_start
 from pgle.xla.async_pairs import result_shape, start_of
 from pgle.xla.collectives import collective_kind
@@ -40,6 +40,9 @@ from pgle.xla.host_copies import is_host_copy
 from pgle.xla.lhs_names import lhs_names
 from pgle.xla.owners import loops, owner
 from pgle.xla.vendors import is_modelled
+
+if TYPE_CHECKING:
+    from pgle.trace.table import Device, Trace
 
 
 @value_of_many

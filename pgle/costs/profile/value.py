@@ -25,7 +25,6 @@ from msgspec import Meta
 
 from pgle.errors import some
 from pgle.next import SHOW
-from pgle.xla.instruction_kinds import guess_kind
 
 Entry = tuple[
     str, float
@@ -117,6 +116,8 @@ class CostKind(StrEnum):
 
 @lru_cache(maxsize=1 << 14)
 def _guessed(name: str) -> CostKind:
+    from pgle.xla.guessed_kinds import guess_kind  # a sidecar knows the kinds
+
     return CostKind(guess_kind(name))
 
 

@@ -27,6 +27,7 @@ from pgle.files import content_digest, is_bare, read_bytes, write_files
 from pgle.run.directory.directory import (
     CAPTURE,
     CAPTURED,
+    COMPARED,
     RunDirectory,
     StageName,
     free,
@@ -35,6 +36,7 @@ from pgle.xla.flags.text import parse_flags, same_value
 from pgle.xla.vendors import VENDORS
 
 SCHEMA = "pgle.manifest/1"
+COMPARE = "compare"  # the stage after which step times are compared
 MODELLED = "modelled_steps_us"
 """Fact of a simulated stage: the fields of `pgle.schedule.predict.Steps`."""
 
@@ -480,3 +482,16 @@ def _compared(record: StageRecord) -> dict[str, str]:
     found["driver"] = ", ".join(sorted({gpu.driver for gpu in record.gpus}))
     found["number of ranks"] = str(record.ranks)
     return found
+
+
+def is_compared(manifest: Manifest) -> bool:
+    """Whether the step times were compared since the last of their stages was run."""
+    last = next(
+        (
+            record.stage
+            for record in reversed(manifest.stages)
+            if record.stage in (COMPARE, *COMPARED)
+        ),
+        "",
+    )
+    return last == COMPARE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -43,6 +44,21 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         )
         if not is_known or not is_paired:
             raise ValueError("no plan of pgle")
+
+
+def abba_words(
+    rounds: int, profile: Path | None, folder: Path, words: Sequence[str]
+) -> tuple[object, ...]:
+    """The words after ``pgle compare`` that run a program, or two, in A-B-B-A order."""
+    return (
+        "--abba",
+        rounds,
+        *(("--profile", profile) if profile else ()),
+        "--run-dir",
+        folder,
+        "--",
+        *words,
+    )
 
 
 def finished_sides(folder: Path) -> tuple[list[str], list[str]]:

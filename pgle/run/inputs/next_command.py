@@ -21,11 +21,11 @@ from pgle.requests.option import declared
 from pgle.requests.shared import Captured, OnDevices
 from pgle.requests.stages import InMode, Windowed
 from pgle.run.directory.directory import COMPARED, STORED, RunDirectory, free
-from pgle.run.directory.manifest import Manifest, read_manifest
+from pgle.run.directory.manifest import Manifest, is_compared, read_manifest
+from pgle.run.directory.rounds import abba_words
 from pgle.run.process.flags import user_flags
 from pgle.xla.flags.text import Flag, format_flags, parse_flags
 
-COMPARE = "compare"  # stage of the manifest: the step times were compared
 ON_GPU = "jax"  # the profiler that every GPU has; without a GPU it is refused
 UNKNOWN = ("COMMAND",)  # placeholder for an unknown program
 
@@ -175,37 +175,9 @@ def more_runs(run: RunDirectory) -> Next:
     return replace(Next.of("compare", *words), xla_flags=flags)
 
 
-def abba_words(
-    rounds: int, profile: Path | None, folder: Path, words: Sequence[str]
-) -> tuple[object, ...]:
-    """The words after ``pgle compare`` that run a program, or two, in A-B-B-A order."""
-    return (
-        "--abba",
-        rounds,
-        *(("--profile", profile) if profile else ()),
-        "--run-dir",
-        folder,
-        "--",
-        *words,
-    )
-
-
 def by_every_rank(run: RunDirectory) -> bool:
     """Whether every rank of a job ran pgle, so that the next command is for a launcher too."""
     return any(record.ranks > 1 for record in _manifest(run).stages)
-
-
-def is_compared(manifest: Manifest) -> bool:
-    """Whether the step times were compared since the last of their stages was run."""
-    last = next(
-        (
-            record.stage
-            for record in reversed(manifest.stages)
-            if record.stage in (COMPARE, *COMPARED)
-        ),
-        "",
-    )
-    return last == COMPARE
 
 
 def _written_before(path: Path, other: Path) -> bool:

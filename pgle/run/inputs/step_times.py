@@ -15,13 +15,12 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pgle.errors import UserError
 from pgle.files import NO_PIPE, TextLines, write_files
 from pgle.next import Next
 from pgle.run.directory.directory import COMPARED, LOG, STEP_FILES
-from pgle.run.directory.facts import HookFacts
 from pgle.run.directory.manifest import StageRecord, read_manifest
 from pgle.run.inputs.event_files import (
     event_points,
@@ -48,6 +47,9 @@ from pgle.steps.series import (
     steady,
 )
 from pgle.trace.unread import check_is_read
+
+if TYPE_CHECKING:
+    from pgle.run.directory.facts import HookFacts
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 TABLES = (".csv", ".tsv")
@@ -275,7 +277,7 @@ def _read_events(path: Path) -> Series:
 
 
 def _read_trace(path: Path) -> Series:
-    from pgle.steps.series import execution_series
+    from pgle.steps.executions import execution_series
 
     return execution_series(read_traces([path]), str(path))
 

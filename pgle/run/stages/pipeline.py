@@ -17,6 +17,7 @@ from pgle.costs.profile.files import read_profile, sidecar_path
 from pgle.errors import UserError, WorkloadError
 from pgle.files import AnyPath, check_absent, read_bytes, read_kept, sha256, write_files
 from pgle.mission import Compared, fulfil
+from pgle.requests.kinds import FOUND_BY_SEARCH
 from pgle.requests.profiles import Convert
 from pgle.requests.stages import Stage, Windowed
 from pgle.run.convert import Conversion, convert
@@ -36,7 +37,6 @@ from pgle.run.stages.real import RealBackEnd, checked_window, reported
 from pgle.run.stages.simulated import SimulatedBackEnd
 from pgle.run.stages.stage import KeptVerdict, StageRequest, StageResult, end_record
 from pgle.steps.compare import Comparison, LimitCheck, Limits
-from pgle.xla.flags.text import FOUND_BY_SEARCH
 from pgle.xla.vendors import VENDORS
 from pgle.xla.vendors.vendor import Presence
 

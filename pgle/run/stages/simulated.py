@@ -57,7 +57,7 @@ from pgle.run.stages.stage import (
 )
 from pgle.schedule.predict import predict
 from pgle.schedule.record import record as simulate
-from pgle.steps.series import execution_series
+from pgle.steps.executions import execution_series
 from pgle.trace.xplane.writer import write_xplane
 from pgle.xla.flags.text import kept_flags
 from pgle.xla.targets import load_target

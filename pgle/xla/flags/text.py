@@ -41,10 +41,6 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _WELL_FORMED = re.compile(r"--[A-Za-z0-9_]+\Z")
 
 
-FOUND_BY_SEARCH = "# found by a search; a baseline is measured without these:"
-"""The line of a file of flags behind which those are that a run judges."""
-
-
 @dataclass(frozen=True, slots=True)
 class FlagFinding:
     """Something to say about a flag."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from pgle.costs.measure.measured import find_programs
-from pgle.steps.series import execution_series
+from pgle.steps.executions import execution_series
 from pgle.trace.table import ModuleKey
 
 
