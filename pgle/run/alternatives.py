@@ -110,11 +110,16 @@ LOOKUPS = {
 
 
 IN_CHUNKS = (
-    f"split = lambda a: a.reshape(len(a), {CHUNKS}, -1, *a.shape[2:]).swapaxes(0, 1); "
+    f"split = lambda a: jnp.pad(a, ((0, 0), (0, -a.shape[1] % {CHUNKS}), "
+    '*[(0, 0)] * (a.ndim - 2)), mode="edge")'
+    f".reshape(len(a), {CHUNKS}, -1, *a.shape[2:]).swapaxes(0, 1); "
     "losses = jax.lax.map(jax.checkpoint(lambda part: losses_of(*part)), "
     "(split(x), split(labels)))"
+    ".swapaxes(0, 1).reshape(len(x), -1)[:, : x.shape[1]]"
 )
-"""What the user writes in place of `losses_of(x, labels)`, the losses of all tokens."""
+"""What the user writes in place of `losses_of(x, labels)`, the losses of all tokens: rows of
+tokens, each with features and a label.
+"""
 
 
 class Kind(StrEnum):

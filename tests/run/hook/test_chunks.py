@@ -59,8 +59,7 @@ def log_softmax(x: Any, table: Any, labels: Any) -> Any:
 
 
 def one_hot(x: Any, table: Any, labels: Any) -> Any:
-    hot = jax.nn.one_hot(labels, V)
-    return -(hot * jax.nn.log_softmax(x @ table)).sum(-1).mean()
+    return one_hot_of(x @ table, labels)
 
 
 def summed_at_once(x: Any, table: Any, labels: Any) -> Any:
@@ -91,7 +90,49 @@ def by_counting(x: Any, table: Any, labels: Any) -> Any:
     return -chances[jnp.arange(labels.size), labels.reshape(-1)].mean()
 
 
+def shifted(x: Any, table: Any, labels: Any) -> Any:
+    return -taken(jax.nn.log_softmax((x @ table)[:, :-1]), labels[:, 1:]).mean()
+
+
+def shifted_with_bias_and_mask(x: Any, table: Any, labels: Any) -> Any:
+    logits = (x @ table + table[0])[:, :-1]
+    losses = jax.nn.logsumexp(logits, -1) - taken(logits, labels[:, 1:])
+    shows = labels[:, 1:] > 3
+    return (losses * shows).sum() / shows.sum()
+
+
+def shifted_on_one_axis(x: Any, table: Any, labels: Any) -> Any:
+    logits = (x @ table)[:, :-1].reshape(-1, V)
+    return one_hot_of(logits, labels[:, 1:].reshape(-1))
+
+
+def at_a_known_place(x: Any, table: Any, labels: Any) -> Any:
+    logits = jax.lax.dynamic_slice_in_dim(x @ table, 1, T - 1, axis=1)
+    return one_hot_of(logits, labels[:, 1:])
+
+
+def shifted_row_by_row(x: Any, table: Any, labels: Any) -> Any:
+    row = lambda x, labels: one_hot_of((x @ table)[:-1], labels[1:])
+    return jax.vmap(row)(x, labels).mean()
+
+
+def one_hot_of(logits: Any, labels: Any) -> Any:
+    hot = jax.nn.one_hot(labels, V)
+    return -(hot * jax.nn.log_softmax(logits)).sum(-1).mean()
+
+
+def picked_on_one_axis(x: Any, table: Any, labels: Any) -> Any:
+    chances = jax.nn.log_softmax((x @ table).reshape(-1, V))
+    return -chances[jnp.arange(labels.size), labels.reshape(-1)].mean()
+
+
 CASES = [
+    (shifted, T),
+    (shifted_with_bias_and_mask, T),
+    (shifted_on_one_axis, T),
+    (shifted_row_by_row, T),
+    (at_a_known_place, T),
+    (picked_on_one_axis, T - 1),
     (log_softmax, T - 1),
     (one_hot, T),
     (summed_at_once, T),
@@ -143,10 +184,6 @@ def over_tokens(x: Any, table: Any, labels: Any) -> Any:
     return -taken(jax.nn.log_softmax(x @ table, axis=1), labels).mean()
 
 
-def shifted(x: Any, table: Any, labels: Any) -> Any:
-    return -taken(jax.nn.log_softmax((x @ table)[:, :-1]), labels[:, 1:]).mean()
-
-
 def normalised_over_tokens(x: Any, table: Any, labels: Any) -> Any:
     logits = x @ table
     return taken(logits / logits.sum(), labels).mean()
@@ -176,12 +213,43 @@ def split(x: Any, table: Any, labels: Any) -> Any:
     return jnp.square(first * second).mean() + labels.sum()
 
 
+def shifted_both_ways(x: Any, table: Any, labels: Any) -> Any:
+    logits = x @ table
+    first = one_hot_of(logits[:, :-1], labels[:, 1:])
+    return first + one_hot_of(logits[:, 1:], labels[:, :-1])
+
+
+def whole_and_shifted(x: Any, table: Any, labels: Any) -> Any:
+    logits = x @ table
+    total = jax.nn.logsumexp(logits, -1).mean()
+    return one_hot_of(logits[:, :-1], labels[:, 1:]) + total
+
+
+def whole_on_one_axis_and_shifted(x: Any, table: Any, labels: Any) -> Any:
+    logits = x @ table
+    total = jax.nn.logsumexp(logits.reshape(-1, V), -1).mean()
+    return one_hot_of(logits[:, :-1], labels[:, 1:]) + total
+
+
+def at_a_place_of_the_data(x: Any, table: Any, labels: Any) -> Any:
+    logits = jax.lax.dynamic_slice_in_dim(x @ table, labels[0, 0], T - 1, axis=1)
+    return one_hot_of(logits, labels[:, 1:])
+
+
+def every_other_token(x: Any, table: Any, labels: Any) -> Any:
+    return one_hot_of((x @ table)[:, ::2], labels[:, ::2])
+
+
 NEAR_MISSES = [
+    shifted_both_ways,
+    whole_and_shifted,
+    whole_on_one_axis_and_shifted,
+    at_a_place_of_the_data,
+    every_other_token,
     split,
     returned,
     used_twice,
     over_tokens,
-    shifted,
     normalised_over_tokens,
     second_product,
     no_table,

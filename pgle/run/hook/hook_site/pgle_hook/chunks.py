@@ -104,52 +104,192 @@ def _makes_logits(node, least_words):
     return is_last and shape[-1] >= least_words and shape[-2] > 1
 
 
-class _Loss:
-    """What is computed of logits for each token alone. Tokens are on the axis before the words; a
-    value with that axis at its place is *led* by it.
+class _Tokens:
+    """How values hold the tokens of a loss: on their leading axes, of which the last is split into
+    chunks. A value with all of them is *led* by them.
     """
+
+    def __init__(self, sizes, are_joined=False, kept=None):
+        self.sizes = sizes  # of the axes
+        self.are_joined = are_joined  # the axes are one
+        self.kept = kept or (0, sizes[-1])  # first and end of what is computed
+        self.axis = 0 if are_joined else len(sizes) - 1
+        self.apart = None  # the same before they were joined
+        self.uncut = None  # the same before they were cut
+
+    @property
+    def shape(self):
+        """The leading axes of a value with all tokens."""
+        return (math.prod(self.sizes),) if self.are_joined else self.sizes
+
+    def is_led(self, shape):
+        """Whether a value of a shape has a number for each token."""
+        upto = self.axis
+        return len(shape) > upto and shape[upto] == self.shape[upto]
+
+    def of_chunk(self, length):
+        """Tokens on the axis of those in a chunk of a length."""
+        return math.prod(self.sizes[:-1]) * length if self.are_joined else length
+
+    def with_length(self, shape, length):
+        """A shape with the tokens of a chunk in place of all."""
+        upto = self.axis
+        return (*shape[:upto], self.of_chunk(length), *shape[upto + 1 :])
+
+    def _apart(self, array, at=0):
+        """An array with joined axes apart; they begin at an axis."""
+        if not self.are_joined:
+            return array
+        last = -1 if at else self.sizes[-1]
+        sizes = (*self.sizes[:-1], last)
+        return array.reshape((*array.shape[:at], *sizes, *array.shape[at + 1 :]))
+
+    def split(self, jax, array, count, length):
+        """Chunks of tokens on a new first axis. If tokens are on the first axis, every `count`-th
+        one is in a chunk: each device keeps its own. What is missing are copies of the last token,
+        whose values are usual ones: gradients through zeros may be no numbers.
+        """
+        jnp = jax.numpy
+        axis = len(self.sizes) - 1
+        array = self._apart(array)
+        array = jax.lax.slice_in_dim(array, *self.kept, axis=axis)
+        missing = count * length - array.shape[axis]
+        if missing:
+            widths = [(0, 0)] * array.ndim
+            widths[axis] = (0, missing)
+            array = jnp.pad(array, widths, mode="edge")
+        sizes = (count, length) if axis else (length, count)
+        shape = (*array.shape[:axis], *sizes, *array.shape[axis + 1 :])
+        array = jnp.moveaxis(array.reshape(shape), axis if axis else 1, 0)
+        if self.are_joined:
+            array = array.reshape((count, -1, *array.shape[len(self.sizes) + 1 :]))
+        return array
+
+    def joined(self, jax, array):
+        """The chunks of a result as one again."""
+        axis = len(self.sizes) - 1
+        array = self._apart(array, at=1)
+        array = jax.numpy.moveaxis(array, 0, axis if axis else 1)
+        array = array.reshape((*array.shape[:axis], -1, *array.shape[axis + 2 :]))
+        array = jax.lax.slice_in_dim(array, 0, self.sizes[-1], axis=axis)
+        return array.reshape((*self.shape, *array.shape[axis + 1 :]))
+
+
+class _Loss:
+    """What is computed of logits for each token alone."""
 
     def __init__(self, jax, graph, product):
         self._jax = jax
         self._product = product
         logits = product.outs[0]
-        self._axis = len(logits.shape) - 2
-        self._length = logits.shape[self._axis]
-        self._size = math.prod(logits.shape)
+        self._words = logits.shape[-1]
+        self._first = _Tokens(logits.shape[:-1])
+        self._left = None  # of them, if they are cut
+        self._joins = {}  # by the id of tokens: the same, joined
+        self._tokens = {id(logits): self._first}  # by the id of a value
         self._nodes = self._region(graph)
         self._made = _ids_of_results(self._nodes)
-        self._led = []  # values from outside that are split
+        self._count = self._counted()
+        self._led = []  # values from outside that are split, with their tokens
         self._whole = []  # others
         self._bind = {}  # by the id of a node: what computes it for a chunk
         self._operands = {}  # the same: its operands, if they are others than it has
         self._sums = {}  # by the id of a node: axes of tokens over which it sums, too
         for node in self._nodes:
+            self._now = self._tokens_of(node)
             self._bind[id(node)] = self._planned(node)
         self._outs = list(self._used_outside(graph))
 
-    def _is_wide(self, value):
+    def _tokens_of(self, node):
+        """How the results of an operation hold the tokens."""
+        found = self._tokens.get(id(node.outs[0]))
+        self._must(found is not None)
+        return found
+
+    def _counted(self):
+        """How many tokens on the axis that is split are computed, the same everywhere."""
+        kept = {self._tokens_of(node).kept for node in self._nodes}
+        counts = {stop - start for start, stop in kept}
+        self._must(len(counts) == 1)
+        return counts.pop()
+
+    def _is_wide(self, value, tokens):
         """Whether it has a number for each word of each token."""
-        tokens = self._product.outs[0].shape[:-1]
-        is_of_tokens = value.shape[: len(tokens)] == tokens
-        return is_of_tokens and math.prod(value.shape) >= self._size
+        is_of_tokens = value.shape[: len(tokens.shape)] == tokens.shape
+        least = math.prod(tokens.shape) * self._words
+        return is_of_tokens and math.prod(value.shape) >= least
+
+    def _follow(self, node):
+        """Note how the results of an operation hold the tokens, if it takes what logits make."""
+        found = [self._tokens[id(one)] for one in node.ins if id(one) in self._tokens]
+        if not found:
+            return False
+        tokens = found[0]
+        if node.name in ("slice", "dynamic_slice"):
+            tokens = self._cut(node, tokens)
+        elif node.name == "reshape" and _joins(node, tokens):
+            tokens = self._joined(tokens)
+        elif any(one is not tokens for one in found):
+            tokens = None
+        for value in node.ins:
+            if tokens is None and id(value) in self._tokens:
+                self._must(not self._is_wide(value, self._tokens[id(value)]))
+        if tokens is not None:
+            self._tokens.update((id(value), tokens) for value in node.outs)
+        return True
+
+    def _cut(self, node, tokens):
+        """How what is left of logits that are cut along the tokens holds these."""
+        value = node.ins[0]
+        if tokens.are_joined or not self._is_wide(value, tokens):
+            return None
+        starts, sizes = _taken_by(self._jax, node)
+        left = (*value.shape[: tokens.axis], sizes[tokens.axis])
+        expected = (*left, *value.shape[tokens.axis + 1 :])
+        self._must(starts is not None and sizes == expected and tokens is self._first)
+        start = starts[tokens.axis]
+        kept = (start, start + sizes[tokens.axis])
+        if tokens.kept != (0, tokens.sizes[-1]):  # cut before: the same again
+            self._must(tokens.kept == kept)
+            return self._left
+        tokens.kept = kept
+        self._left = _Tokens(left)
+        self._left.uncut = tokens
+        return self._left
+
+    def _joined(self, tokens):
+        """The same tokens on one axis."""
+        if id(tokens) not in self._joins:
+            made = _Tokens(tokens.sizes, True)
+            made.apart = tokens
+            self._joins[id(tokens)] = made
+        return self._joins[id(tokens)]
 
     def _region(self, graph):
         """The operations that take logits, in order, and what they need of that size."""
         after = {id(self._product.outs[0])}
         for node in graph.nodes:
-            if any(id(value) in after for value in node.ins):
+            if self._follow(node):
                 after.update(map(id, node.outs))
         wanted = set()
         found = {id(self._product)}
         for node in reversed(graph.nodes):
             taken = [value for value in node.ins if id(value) in after]
-            takes_logits = any(map(self._is_wide, taken))
+            takes_logits = any(map(self._is_wide_now, taken))
             is_wanted = not wanted.isdisjoint(map(id, node.outs))
             if node is not self._product and (takes_logits or is_wanted):
-                wide = (value for value in node.ins if self._is_wide(value))
+                tokens = self._tokens_of(node)
+                wide = [value for value in node.ins if self._is_wide(value, tokens)]
+                for value in wide:
+                    self._tokens.setdefault(id(value), tokens)
                 wanted.update(map(id, [*taken, *wide]))
                 found.add(id(node))
         return [node for node in graph.nodes if id(node) in found]
+
+    def _is_wide_now(self, value):
+        """The same of a value that logits make."""
+        tokens = self._tokens.get(id(value))
+        return tokens is not None and self._is_wide(value, tokens)
 
     def _used_outside(self, graph):
         """The operations whose results others use."""
@@ -162,7 +302,9 @@ class _Loss:
         for node in self._nodes:
             if used.isdisjoint(map(id, node.outs)):
                 continue
-            if self._is_wide(node.outs[0]):
+            tokens = self._tokens_of(node)
+            is_cut_later = tokens.kept != (0, tokens.sizes[-1])
+            if is_cut_later or self._is_wide(node.outs[0], tokens):
                 raise _UnfitError
             yield node
 
@@ -187,96 +329,118 @@ class _Loss:
             if not is_led:
                 raise _UnfitError
             return
-        mine, other = (self._led, self._whole) if is_led else (self._whole, self._led)
-        if any(value is one for one in other):
-            raise _UnfitError
-        if not any(value is one for one in mine):
-            mine.append(value)
+        if not is_led:
+            self._must(not any(value is one for one, _ in self._led))
+            if not any(value is one for one in self._whole):
+                self._whole.append(value)
+            return
+        self._must(not any(value is one for one in self._whole))
+        alike = [tokens for one, tokens in self._led if one is value]
+        self._must(all(tokens is self._now for tokens in alike))
+        if not alike:
+            self._led.append((value, self._now))
 
     def _is_led(self, shape):
-        return len(shape) > self._axis and shape[self._axis] == self._length
+        return self._now.is_led(shape)
 
     def _must(self, is_so):
         if not is_so:
             raise _UnfitError
 
-    def _with_length(self, shape, length):
-        return (*shape[: self._axis], length, *shape[self._axis + 1 :])
-
     def _elementwise(self, node):
+        tokens = self._now
         self._must(self._is_led(node.outs[0].shape) and len(node.outs) == 1)
         for value in node.ins:
             is_led = self._is_led(value.shape)
-            is_one = not value.shape or value.shape[self._axis] == 1
+            is_one = not value.shape or value.shape[tokens.axis] == 1
             self._must(is_led or is_one)
             self._take(value, is_led)
         return lambda taken, length: node.bound(taken)
 
     def _reduction(self, node):
+        tokens = self._now
         axes = tuple(map(int, node.params["axes"]))
         self._must(self._is_led(node.ins[0].shape))
         self._take(node.ins[0], is_led=True)
-        outer = tuple(axis for axis in axes if axis <= self._axis)
+        outer = tuple(axis for axis in axes if axis <= tokens.axis)
         if not outer:
             return lambda taken, length: node.bound(taken)
         # A sum over words and tokens: that over tokens is left for later.
         self._must(node.name == "reduce_sum" and len(outer) < len(axes))
         self._sums[id(node)] = outer
-        inner = tuple(axis for axis in axes if axis > self._axis)
+        inner = tuple(axis for axis in axes if axis > tokens.axis)
         add = self._jax.numpy.sum
         return lambda taken, length: [add(taken[0], axis=inner, dtype=taken[0].dtype)]
 
     def _of_broadcast_in_dim(self, node):
+        tokens = self._now
         value = node.ins[0]
         shape = tuple(node.params["shape"])
         places = list(map(int, node.params["broadcast_dimensions"]))
         self._must(self._is_led(shape) and len(node.ins) == 1)
         is_led = False
-        if self._axis in places:
-            place = places.index(self._axis)
-            is_led = value.shape[place] == self._length
-            self._must(place == self._axis or not is_led)
+        if tokens.axis in places:
+            place = places.index(tokens.axis)
+            is_led = value.shape[place] == tokens.shape[-1]
+            self._must(place == tokens.axis or not is_led)
         self._take(value, is_led)
         return lambda taken, length: node.bound(
-            taken, shape=self._with_length(shape, length)
+            taken, shape=tokens.with_length(shape, length)
         )
 
     def _of_reshape(self, node):
+        tokens = self._now
         sizes = tuple(node.params["new_sizes"])
-        upto = self._axis + 1
-        self._must(self._is_led(sizes) and node.ins[0].shape[:upto] == sizes[:upto])
+        upto = tokens.axis + 1
+        if self._tokens.get(id(node.ins[0])) is tokens.apart:
+            self._must(id(node.ins[0]) in self._made)
+        else:
+            self._must(node.ins[0].shape[:upto] == sizes[:upto])
+        self._must(self._is_led(sizes))
         self._take(node.ins[0], is_led=True)
         return lambda taken, length: node.bound(
-            taken, new_sizes=self._with_length(sizes, length)
+            taken, new_sizes=tokens.with_length(sizes, length)
         )
 
+    def _of_slice(self, node):
+        """The tokens that are computed: there are no others in a chunk."""
+        is_cut = self._tokens.get(id(node.ins[0])) is self._now.uncut
+        self._must(is_cut and id(node.ins[0]) in self._made)
+        self._operands[id(node)] = node.ins[:1]
+        return lambda taken, length: taken
+
+    _of_dynamic_slice = _of_slice
+
     def _of_squeeze(self, node):
-        self._must(min(map(int, node.params["dimensions"])) > self._axis)
+        tokens = self._now
+        self._must(min(map(int, node.params["dimensions"])) > tokens.axis)
         self._take(node.ins[0], is_led=True)
         return lambda taken, length: node.bound(taken)
 
     def _of_concatenate(self, node):
-        self._must(int(node.params["dimension"]) > self._axis)
+        tokens = self._now
+        self._must(int(node.params["dimension"]) > tokens.axis)
         for value in node.ins:
             self._take(value, is_led=True)
         return lambda taken, length: node.bound(taken)
 
     def _of_iota(self, node):
+        tokens = self._now
         shape = tuple(node.params["shape"])
-        self._must(self._is_led(shape) and int(node.params["dimension"]) != self._axis)
+        self._must(self._is_led(shape) and int(node.params["dimension"]) != tokens.axis)
         return lambda taken, length: node.bound(
-            taken, shape=self._with_length(shape, length)
+            taken, shape=tokens.with_length(shape, length)
         )
 
     def _of_gather(self, node):
         """The logit of a label: indices of the same tokens."""
         numbers = node.params["dimension_numbers"]
-        tokens = list(range(self._axis + 1))
+        axes = list(range(self._now.axis + 1))
         mine, others = (
-            list(map(int, getattr(numbers, name, ())))[: len(tokens)]
+            list(map(int, getattr(numbers, name, ())))[: len(axes)]
             for name in ("operand_batching_dims", "start_indices_batching_dims")
         )
-        if mine == others == tokens:
+        if mine == others == axes:
             self._must(self._is_led(node.outs[0].shape))
             for value in node.ins:
                 self._take(value, is_led=True)
@@ -285,17 +449,19 @@ class _Loss:
 
     def _picked(self, node):
         """``logits[arange(n), labels]``: the first column of its indices counts the tokens."""
+        tokens = self._now
         np = importlib.import_module("numpy")
         numbers = node.params["dimension_numbers"]
         logits, places = node.ins
         both = places.made_by("concatenate")
         is_pair = tuple(numbers.start_index_map) == (0, 1) and both is not None
-        self._must(is_pair and self._axis == 0 and len(both.ins) == 2)
-        self._must(places.shape == (self._length, 2) == (logits.shape[0], 2))
-        self._must(node.outs[0].shape == (self._length,))
+        self._must(is_pair and tokens.axis == 0 and len(both.ins) == 2)
+        (every,) = tokens.shape
+        self._must(places.shape == (every, 2) == (logits.shape[0], 2))
+        self._must(node.outs[0].shape == (every,))
         counted, labels = both.ins
         count = constant_of(self._jax, counted)
-        expected = np.arange(self._length)[:, None]
+        expected = np.arange(every)[:, None]
         self._must(count is not None and np.array_equal(count, expected))
         self._take(logits, is_led=True)
         self._take(labels, is_led=True)
@@ -304,7 +470,8 @@ class _Loss:
 
         def pick(taken, length):
             logits, labels = taken
-            counted = jnp.arange(length, dtype=labels.dtype)[:, None]
+            every = tokens.of_chunk(length)
+            counted = jnp.arange(every, dtype=labels.dtype)[:, None]
             return node.bound([logits, jnp.concatenate([counted, labels], axis=1)])
 
         return pick
@@ -321,17 +488,19 @@ class _Loss:
 
             return made_for
 
-        needs = [*self._led, *self._whole]
+        needs = [*(value for value, _ in self._led), *self._whole]
         return {id(node): Replacement(needs, make(node)) for node in self._outs}
 
     def _chunked(self, read, count, checkpoint):
         """The results that others use, by the id of their node."""
         jax = self._jax
         whole = {id(value): read(value) for value in self._whole}
-        length = -(-self._length // count)
+        length = -(-self._count // count)
 
         def of_chunk(parts):
-            known = {**whole, **dict(zip(map(id, self._led), parts))}
+            known = dict(whole)
+            for (value, _), part in zip(self._led, parts):
+                known[id(value)] = part
             for node in self._nodes:
                 operands = self._operands.get(id(node), node.ins)
                 taken = [known[id(value)] for value in operands]
@@ -339,38 +508,44 @@ class _Loss:
                 known.update(zip(map(id, node.outs), made))
             return [known[id(node.outs[0])] for node in self._outs]
 
-        parts = [self._split(read(value), count, length) for value in self._led]
+        parts = [
+            tokens.split(jax, read(value), count, length) for value, tokens in self._led
+        ]
         found = jax.lax.map(checkpoint(of_chunk), parts)
         joined = {}
         for node, array in zip(self._outs, found):
-            array = self._joined(array)
+            array = self._tokens_of(node).joined(jax, array)
             if id(node) in self._sums:
                 array = array.sum(axis=self._sums[id(node)], dtype=array.dtype)
             joined[id(node)] = array
         return joined
 
-    def _split(self, array, count, length):
-        """Chunks of tokens on a new first axis. If tokens are on the first axis, every `count`-th
-        one is in a chunk: each device keeps its own. What is missing are copies of the last token,
-        whose values are usual ones: gradients through zeros may be no numbers.
-        """
-        jnp = self._jax.numpy
-        axis = self._axis
-        missing = count * length - array.shape[axis]
-        if missing:
-            widths = [(0, 0)] * array.ndim
-            widths[axis] = (0, missing)
-            array = jnp.pad(array, widths, mode="edge")
-        sizes = (count, length) if axis else (length, count)
-        shape = (*array.shape[:axis], *sizes, *array.shape[axis + 1 :])
-        return jnp.moveaxis(array.reshape(shape), axis if axis else 1, 0)
 
-    def _joined(self, array):
-        """The chunks of a result as one again."""
-        axis = self._axis
-        array = self._jax.numpy.moveaxis(array, 0, axis if axis else 1)
-        array = array.reshape((*array.shape[:axis], -1, *array.shape[axis + 2 :]))
-        return self._jax.lax.slice_in_dim(array, 0, self._length, axis=axis)
+def _joins(node, tokens):
+    """Whether a reshape makes one axis of those of the tokens."""
+    value = node.ins[0]
+    count = len(tokens.sizes)
+    if tokens.are_joined or count < 2 or value.shape[:count] != tokens.sizes:
+        return False
+    joined = (math.prod(tokens.sizes), *value.shape[count:])
+    return tuple(node.params["new_sizes"]) == joined
+
+
+def _taken_by(jax, node):
+    """Where a slice begins on each axis, and its sizes; None if that is not known."""
+    params = node.params
+    if node.name == "slice":
+        starts = params["start_indices"]
+        steps = params["strides"] or (1,)
+        pairs = zip(starts, params["limit_indices"])
+        sizes = tuple(limit - start for start, limit in pairs)
+        return (starts, sizes) if set(steps) == {1} else (None, sizes)
+    sizes = tuple(params["slice_sizes"])
+    given = [constant_of(jax, value) for value in node.ins[1:]]
+    if any(one is None for one in given):
+        return None, sizes
+    most = [whole - size for whole, size in zip(node.ins[0].shape, sizes)]
+    return [min(max(int(one), 0), top) for one, top in zip(given, most)], sizes
 
 
 def _ids_of_results(nodes):
