@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pgle.schedule.order import Order, Peers
 from pgle.schedule.simulate import Stream, Timeline
-from pgle.trace.columns import Flags, Floats, Ints
+from pgle.trace.columns import Flags, Floats, Ints, run_lengths
 from pgle.trace.table import SIMULATED, ActivityKind, Device, ModuleKey, Source, Trace
 from pgle.xla.collectives import collective_kind
 from pgle.xla.hlo.module import Module
@@ -182,7 +182,7 @@ def _run(
     # Where loops stay folded, an activity is many launches, one after the other.
     whole = np.add.reduceat(duration_us, step.first, axis=0)
     start, _ = order.starts_us(whole, begin_us, step.peers)
-    counts = np.diff(np.append(step.first, len(duration_us)))
+    counts = run_lengths(step.first, len(duration_us))
     before = np.cumsum(duration_us, axis=0) - duration_us
     within = before - np.repeat(before[step.first], counts, axis=0)
     each = np.repeat(start, counts, axis=0) + within

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pgle.errors import UserError, in_percent
 from pgle.steps.patterns import find_patterns
+from pgle.trace.columns import heads
 
 Floats = npt.NDArray[np.float64]
 LARGEST_STEP = 2**62  # a larger number is no step number
@@ -186,7 +187,7 @@ def _slowest(series: Series) -> Series:
     """Each step once, in order: its longest time, first known loss, and all its marks."""
     order = np.argsort(series.step, kind="stable")
     step, loss = series.step[order], series.loss[order]
-    first = np.flatnonzero(np.diff(step, prepend=step[0] - 1))
+    first = heads(step)
     known = np.minimum.reduceat(
         np.where(np.isnan(loss), len(loss), np.arange(len(loss))), first
     )
@@ -442,12 +443,12 @@ def truncation(values: Floats) -> int:
     return int(np.argmin(error[: int(WARM_UP_AT_MOST * len(values)) + 1]))
 
 
-def level_shift(values: Floats, least: float = LEVEL_SHIFT) -> tuple[int, float] | None:
+def level_shift(values: Floats) -> tuple[int, float] | None:
     """The largest lasting change of level: (index, difference of the medians after and before).
 
     The split into two that leaves the least sum of squares, spikes cut off (Hampel's filter: 4
-    robust standard deviations from the median of five). None if it is below `least`, or not `CLEAR`
-    of the scatter of the two parts.
+    robust standard deviations from the median of five). None if it is below `LEVEL_SHIFT`, or not
+    `CLEAR` of the scatter of the two parts.
     """
     count = len(values)
     if count < 2 * SHORTEST_LEVEL:
@@ -466,7 +467,7 @@ def level_shift(values: Floats, least: float = LEVEL_SHIFT) -> tuple[int, float]
     error = np.sqrt(before.var(ddof=1) / len(before) + after.var(ddof=1) / len(after))
     return (
         None
-        if abs(shift) < least or abs(after.mean() - before.mean()) < CLEAR * error
+        if abs(shift) < LEVEL_SHIFT or abs(after.mean() - before.mean()) < CLEAR * error
         else (at, shift)
     )
 

@@ -148,11 +148,16 @@ def heads(*columns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return np.flatnonzero(changes(*columns)).astype(np.int64)
 
 
+def run_lengths(first: npt.NDArray[np.integer], count: int) -> Ints:
+    """int64[k]: the length of each run, of `count` rows in runs that begin at `first`."""
+    return np.diff(np.append(first, count))
+
+
 def occurrences(*columns: npt.NDArray[Any]) -> Ints:
     """int64[n]: how many earlier rows hold the same values as each row of equally long columns."""
     order = np.lexsort(columns)
     first = heads(*(column[order] for column in columns))
-    sizes = np.diff(np.append(first, len(order)))
+    sizes = run_lengths(first, len(order))
     found = np.empty(len(order), np.int64)
     found[order] = np.arange(len(order)) - np.repeat(first, sizes)
     return found

@@ -11,6 +11,7 @@ named.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -20,8 +21,16 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.errors import many
-from pgle.trace.columns import BLOCK_ROWS, Codes, Flags, Ints, changes, median
-from pgle.trace.table import LeftOutReason, OtherWork, joined
+from pgle.trace.columns import (
+    BLOCK_ROWS,
+    Codes,
+    Flags,
+    Ints,
+    changes,
+    distinct,
+    median,
+)
+from pgle.trace.table import LeftOutReason, OtherWork, Unresolved, joined
 
 TOLERANCE_NS = 1000  # stamps of a GPU are no better; a shorter overlap is no fault
 COMMON = (
@@ -102,13 +111,37 @@ WITHOUT_TIME = (LeftOutReason.BAD_TIME, LeftOutReason.NO_TIME, LeftOutReason.REV
 _CANNOT_BE = (*WITHOUT_TIME, LeftOutReason.OVERLAP, LeftOutReason.MISPLACED)
 
 
-def left_out_remarks(counts: Mapping[LeftOutReason, int]) -> list[str]:
-    """A line for each reason for which records cannot be true."""
-    return [
-        f"{many(counts[reason], 'GPU record')} {reason.meaning}: left out"
-        for reason in _CANNOT_BE
-        if counts.get(reason)
-    ]
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """The records that belong to no instruction, by reason: their number and their time."""
+
+    counts: Counter[LeftOutReason] = field(default_factory=Counter)
+    duration_ns: Counter[LeftOutReason] = field(default_factory=Counter)
+
+    def add(self, reasons: npt.NDArray[np.uint8], duration_ns: Ints) -> None:
+        """Count records; of those without a time only the number."""
+        for code in distinct(reasons).tolist():
+            reason = LeftOutReason(code)
+            durations = duration_ns[reasons == code]
+            self.counts[reason] += len(durations)
+            if reason not in WITHOUT_TIME:
+                self.duration_ns[reason] += int(durations.sum())
+
+    def unresolved(self) -> tuple[Unresolved, ...]:
+        """All of them, in the order of the reasons."""
+        return tuple(
+            Unresolved(reason.word, self.counts[reason], self.duration_ns[reason])
+            for reason in sorted(self.counts)
+        )
+
+    @property
+    def remarks(self) -> list[str]:
+        """A line for each reason for which records cannot be true."""
+        return [
+            f"{many(self.counts[reason], 'GPU record')} {reason.meaning}: left out"
+            for reason in _CANNOT_BE
+            if self.counts[reason]
+        ]
 
 
 def mend(records: Records) -> Mended | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from functools import cached_property
@@ -139,6 +139,16 @@ class Unresolved:
     reason: str  # the `word` of a `LeftOutReason`
     count: int  # how many activities
     duration_ns: int  # their total GPU time
+
+
+def kernels_by_place(
+    named: Iterable[tuple[str, str, str]],
+) -> dict[tuple[str, str], frozenset[str]]:
+    """`Trace.kernels` of triples: module name, instruction, name of a library's kernel."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for module, instruction, kernel in named:
+        found.setdefault((module, instruction), set()).add(kernel)
+    return {place: frozenset(kernels) for place, kernels in found.items()}
 
 
 @dataclass(frozen=True)
@@ -302,14 +312,10 @@ def without_repeats(trace: Trace) -> Trace:
     A stream runs one activity at a time, so rows of one stream, start, duration and instruction are
     one activity.
     """
-    same = (
-        (np.diff(trace.start_ns) == 0)
-        & (np.diff(trace.device) == 0)
-        & (np.diff(trace.duration_ns) == 0)
-    )
+    same = ~changes(trace.start_ns, trace.device, trace.duration_ns)
     if not same.any():
         return trace
-    near = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
+    near = np.flatnonzero(same | np.append(same[1:], False))
     near = near[trace.kind[near] != ActivityKind.HOST]
     columns = (
         trace.instruction,

@@ -20,11 +20,7 @@ def is_host_copy(module: Module, instruction: Instruction) -> bool:
     inner = module.wrapped(instruction) or instruction
     if collective_kind(module, inner) is not None:
         return False
-    return _on_host(inner.shape) or any(
-        _on_host(module.instructions[name].shape)
-        for name in inner.operands
-        if name in module.instructions
-    )
+    return any(map(_on_host, (inner.shape, *module.operand_shapes(inner))))
 
 
 def _on_host(shape: Shape) -> bool:

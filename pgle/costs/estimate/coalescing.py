@@ -162,7 +162,7 @@ class _Walk:
                 found.append(item)
                 continue
             for operand in operands:
-                is_same = prod(operand.shape.dimensions) == prod(item.shape.dimensions)
+                is_same = operand.shape.count == item.shape.count
                 if item.opcode not in _NO_PATH and is_same and operand.name not in seen:
                     seen.add(operand.name)
                     todo.append(operand)
@@ -199,7 +199,7 @@ class _Walk:
 @lru_cache(maxsize=256)  # results of one shape are followed from the same places
 def _threads(shape: Shape) -> Sequence[_Places]:
     """Indices of the elements that some warps take, in the order of memory."""
-    count = prod(shape.dimensions)
+    count = shape.count
     warps = max(count // WARP, 1)
     first = np.unique(np.linspace(0, warps - 1, _SAMPLES).astype(np.int64)) * WARP
     linear = (first[:, None] + np.arange(WARP)).ravel()
@@ -242,7 +242,7 @@ def _places_in(
     if opcode in ("bitcast", "reshape"):
         whole = item.shape if opcode == "bitcast" else Shape("", item.shape.dimensions)
         target = operand if opcode == "bitcast" else Shape("", operand.dimensions)
-        same = prod(item.shape.dimensions) == prod(operand.dimensions)
+        same = item.shape.count == operand.count
         return _unravelled(target, _ravelled(whole, places)) if same else None
     if opcode == "transpose":
         back = {of: places[at] for at, of in enumerate(item.dimensions)}

@@ -305,11 +305,7 @@ def collective_us(
     if group.size <= 1:
         return KERNEL_US
     found = group_us(KINDS[kind].measured or kind, group, size, hardware)
-    calls = [
-        module.instructions[name].shape.size_bytes
-        for name in instruction.operands
-        if name in module.instructions
-    ]
+    calls = [shape.size_bytes for shape in module.operand_shapes(instruction)]
     return found + _queued_us(kind, calls, size, group, hardware)
 
 
@@ -451,11 +447,7 @@ def _model_us(kind: str, size: float, group: DeviceGroup, hardware: Hardware) ->
 
 def payload_bytes(module: Module, kind: str, instruction: Instruction) -> int:
     """The S of nccl-tests' formulas: bytes gathered, to be scattered, or reduced, on one device."""
-    operands = [
-        module.instructions[name].shape
-        for name in instruction.operands
-        if name in module.instructions
-    ]
+    operands = module.operand_shapes(instruction)
     given = sum(shape.size_bytes for shape in operands if shape.dtype != "token")
     if (
         KINDS[kind].payload == "first" and operands

@@ -228,12 +228,8 @@ def compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> 
 
 def _waits_us(module: Module, instruction: Instruction) -> float:
     """What scatters of a kernel wait if they write to all places equally often."""
-    fused = module.fused(instruction)
-    items = (instruction,) if fused is None else fused.instructions
-    return max(
-        (even_us(module, item) for item in items if item.opcode == "scatter"),
-        default=0.0,
-    )
+    scatters = (item for item in module.parts(instruction) if item.opcode == "scatter")
+    return max((even_us(module, item) for item in scatters), default=0.0)
 
 
 def pointwise_operations(module: Module, instruction: Instruction) -> int:
@@ -354,9 +350,7 @@ def _unvectorized(instruction: Instruction, needed: _Needed | None) -> int:
     if _is_no_loop(instruction):
         return 0
     if needed is None:
-        return (
-            prod(instruction.shape.dimensions) if instruction.opcode == "gather" else 0
-        )
+        return instruction.shape.count if instruction.opcode == "gather" else 0
     opcodes = {item.opcode for item in needed.items.values()}
     loop = instruction.fusion_kind == "kLoop" and not opcodes.isdisjoint(
         ("transpose", "gather")
@@ -427,9 +421,7 @@ class _Needed:
         if root is not None:
             self.roots = root.operands if root.opcode == "tuple" else (root.name,)
         for name in self.roots:
-            self._need(
-                name, prod((self.update_of(name) or self.items[name]).shape.dimensions)
-            )
+            self._need(name, self._written(name).count)
         for item in reversed(fused.instructions):
             if self.elements[item.name] and item.operands and item.opcode != "tuple":
                 self._operands(item, self.elements[item.name])
@@ -437,15 +429,19 @@ class _Needed:
     @property
     def written_bytes(self) -> int:
         """Bytes of the results; of an update in place only the update."""
-        return sum(
-            (self.update_of(name) or self.items[name]).shape.size_bytes
-            for name in self.roots
-        )
+        return sum(self._written(name).size_bytes for name in self.roots)
+
+    def _written(self, root: str) -> Shape:
+        return (self.update_of(root) or self.items[root]).shape
+
+    def _count(self, name: str) -> int:
+        """Elements of an instruction; 0 if it is outside of the fusion."""
+        return self.items[name].shape.count if name in self.items else 0
 
     def read_bytes(self, number: int, whole: int) -> int:
         """Bytes read of a parameter, of so many."""
         name = self.numbers.get(number, "")
-        total = prod(self.items[name].shape.dimensions) if name in self.items else 0
+        total = self._count(name)
         return ceil(whole * self.elements[name] / total) if total else 0
 
     def update_of(self, name: str) -> Instruction | None:
@@ -463,45 +459,26 @@ class _Needed:
 
     def _need(self, name: str, count: float) -> None:
         if name in self.items:
-            self.elements[name] = ceil(
-                min(
-                    self.elements[name] + count, prod(self.items[name].shape.dimensions)
-                )
-            )
+            needed = self.elements[name] + count
+            self.elements[name] = ceil(min(needed, self._count(name)))
 
     def _operands(self, item: Instruction, count: int) -> None:
         """Elements of the operands that so many of the result need."""
-        first, *rest = item.operands
-        share = count / max(prod(item.shape.dimensions), 1)
+        rest = item.operands[1:]
+        share = count / max(item.shape.count, 1)
+        nested = _needed(self.module, item)
+        counts: list[float] = [count] * len(item.operands)
         if item.opcode in _SLICES:
-            self._need(first, count)
-            for name in rest:
-                self._need(name, inf)
+            counts = [count, *[inf] * len(rest)]
         elif item.opcode == "dynamic-update-slice":
-            update = (
-                prod(self.items[rest[0]].shape.dimensions)
-                if rest and rest[0] in self.items
-                else 0
-            )
-            self._need(first, max(count - update, 0))
-            for name in rest:
-                self._need(name, count)
-        elif (nested := _needed(self.module, item)) is not None:
-            for number, name in enumerate(item.operands):
-                self._need(
-                    name, nested.elements.get(nested.numbers.get(number, ""), inf)
-                )
+            update = self._count(rest[0]) if rest else 0
+            counts[0] = max(count - update, 0)
+        elif nested is not None:
+            names = map(nested.numbers.get, range(len(counts)))
+            counts = [nested.elements.get(name or "", inf) for name in names]
         elif item.opcode in _WHOLE:
-            for name in item.operands:
-                self._need(name, inf)
+            counts = [inf] * len(counts)
         elif item.opcode in ("reduce", "concatenate"):
-            for name in item.operands:
-                self._need(
-                    name,
-                    share * prod(self.items[name].shape.dimensions)
-                    if name in self.items
-                    else 0,
-                )
-        else:
-            for name in item.operands:
-                self._need(name, count)
+            counts = [share * self._count(name) for name in item.operands]
+        for name, needed in zip(item.operands, counts, strict=True):
+            self._need(name, needed)

@@ -114,11 +114,9 @@ def _bound_why(module: Module, instruction: Instruction) -> str:
     return ""
 
 
-def _held(module: Module, instruction: Instruction) -> list[Instruction]:
+def _held(module: Module, instruction: Instruction) -> tuple[Instruction, ...]:
     """The instruction and, of a fusion or an asynchronous call, what it runs."""
-    inner = module.wrapped(instruction) or instruction
-    fused = module.fused(inner)
-    return [inner] if fused is None else list(fused.instructions)
+    return module.parts(module.wrapped(instruction) or instruction)
 
 
 def _own_basis(module: Module, item: Instruction) -> Basis:

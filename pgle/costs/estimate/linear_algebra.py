@@ -67,7 +67,7 @@ def _least_operations(module: Module, instruction: Instruction) -> float:
     times = float(prod(batches))
     if routine == "trsm":
         right = operand_shape(module, instruction, 1)
-        return 0.0 if right is None else float(prod(right.dimensions)) * n
+        return 0.0 if right is None else float(right.count) * n
     if routine == "potrf":
         return times * n**3 / 3
     if routine == "syrk":
@@ -93,5 +93,5 @@ def _applied_q(module: Module, instruction: Instruction) -> float:
     if reflectors is None or matrix is None or len(reflectors.dimensions) < 2:
         return 0.0
     order, count = reflectors.dimensions[-2:]
-    vectors = prod(matrix.dimensions) / max(order, 1)
+    vectors = matrix.count / max(order, 1)
     return 2.0 * vectors * count * (2 * order - count)

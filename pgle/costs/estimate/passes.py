@@ -39,9 +39,8 @@ def device_bytes_of_passes(
         return once + between * (fft_passes(module, instruction) - 1)
     if is_radix_sort(instruction):
         return once * sort_passes(instruction)[0]
-    fused = module.fused(instruction)
     later = 0
-    for item in (instruction,) if fused is None else fused.instructions:
+    for item in module.parts(instruction):
         if item.opcode == "sort":
             later += 2 * item.shape.size_bytes * (sort_passes(item)[1] - 1)
     return once + later
@@ -97,8 +96,7 @@ def _points(module: Module, instruction: Instruction) -> int:
 
 def _arrays(module: Module, instruction: Instruction) -> list[Shape]:
     """Shapes of the result and the operands."""
-    found = map(module.instructions.get, instruction.operands)
-    return [instruction.shape, *(item.shape for item in found if item is not None)]
+    return [instruction.shape, *module.operand_shapes(instruction)]
 
 
 def _complex_bytes(module: Module, instruction: Instruction) -> int:

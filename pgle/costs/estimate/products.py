@@ -360,10 +360,10 @@ def _dot(
         len(lhs.dimensions) - 1
     ]
     depth = prod(lhs.dimensions[index] for index in contracting)
-    rows = prod(lhs.dimensions) // max(depth, 1)
+    rows = lhs.count // max(depth, 1)
     # Batch dimensions stand in both, so with rows = batch * m and result = batch * m * n: n
     # follows, batch does not.
-    columns = max(prod(result.dimensions) // max(rows, 1), 1)
+    columns = max(result.count // max(rows, 1), 1)
     batch = _shared_leading(lhs.dimensions, result.dimensions, contracting)
     precision = _precision(instruction)
     yield Matmul(
@@ -393,19 +393,19 @@ def _shared_leading(
 def _gemm_config(instruction: Instruction) -> Mapping[str, object]:
     """The configuration of a cuBLAS call; empty of any other instruction."""
     config = backend_config(instruction)
-    gemm = config.get("gemm_backend_config", config)
-    return gemm if isinstance(gemm, dict) else {}
+    return _object(config.get("gemm_backend_config", config))
+
+
+def _object(value: object) -> Mapping[str, object]:
+    """A value of a configuration that should be an object; empty if it is none."""
+    return value if isinstance(value, dict) else {}
 
 
 def _precision(instruction: Instruction) -> str:
     """The precision of a product: the instruction's own, or that of its cuBLAS call."""
-    stated = (
-        _gemm_config(instruction).get("precision_config")
-        if is_gemm(instruction)
-        else None
-    )
-    if not isinstance(stated, dict):
-        return instruction.precision
+    stated: Mapping[str, object] = {}
+    if is_gemm(instruction):
+        stated = _object(_gemm_config(instruction).get("precision_config"))
     algorithm = str(stated.get("algorithm", "ALG_UNSET")).removeprefix("ALG_").lower()
     if algorithm != "unset":
         return algorithm
@@ -416,17 +416,11 @@ def _precision(instruction: Instruction) -> str:
 
 def _contracting(instruction: Instruction) -> list[int]:
     """Contracting dimensions of the left operand in the configuration of a cuBLAS call."""
-    numbers = _gemm_config(instruction).get("dot_dimension_numbers", {})
-    found = (
-        numbers.get("lhs_contracting_dimensions", [])
-        if isinstance(numbers, dict)
-        else []
-    )
-    return (
-        [int(item) for item in found if re.fullmatch(r"\d{1,3}", str(item))]
-        if isinstance(found, list)
-        else []
-    )
+    numbers = _object(_gemm_config(instruction).get("dot_dimension_numbers"))
+    found = numbers.get("lhs_contracting_dimensions")
+    if not isinstance(found, list):
+        return []
+    return [int(item) for item in found if re.fullmatch(r"\d{1,3}", str(item))]
 
 
 def attention_operations(module: Module, instruction: Instruction) -> float:
@@ -528,8 +522,8 @@ def _convolution(module: Module, instruction: Instruction) -> Iterator[Matmul]:
     features = max(
         (size for size in kernel.dimensions if size in result.dimensions), default=1
     )
-    rows = prod(result.dimensions) // max(features, 1)
-    depth = prod(kernel.dimensions) // max(features, 1)
+    rows = result.count // max(features, 1)
+    depth = kernel.count // max(features, 1)
     yield Matmul(
         batch=1,
         m=max(rows, 1),
@@ -544,14 +538,8 @@ def first_array(shape: Shape) -> Shape | None:
     """The result of a call that returns a tuple with a workspace."""
     if shape.dtype != "tuple":
         return shape
-    return next(
-        (
-            found
-            for element in shape.elements
-            if (found := first_array(element)) is not None
-        ),
-        None,
-    )
+    arrays = filter(None, map(first_array, shape.elements))
+    return next(arrays, None)
 
 
 def operand_shape(module: Module, instruction: Instruction, index: int) -> Shape | None:

@@ -87,11 +87,7 @@ def places_of(module: Module, scatter: Instruction) -> int:
     result = first_array(scatter.shape)
     if updates is None or result is None:
         return 1
-    return (
-        prod(result.dimensions)
-        * rows_of(module, scatter)
-        // max(prod(updates.dimensions), 1)
-    )
+    return result.count * rows_of(module, scatter) // max(updates.count, 1)
 
 
 def _most_repeats(module: Module, scatter: Instruction, caller: Instruction) -> int:
@@ -102,13 +98,11 @@ def _most_repeats(module: Module, scatter: Instruction, caller: Instruction) -> 
     """
     rows = rows_of(module, scatter)
     arrays = len(scatter.operands) // 2
-    updates = operand_shape(module, scatter, arrays + 1)
     permuted = _permuted(module, scatter.operands[arrays], caller) if arrays else 0
-    result = first_array(scatter.shape)
-    if not permuted or updates is None or result is None:
+    if not permuted:
         return rows
-    places = prod(result.dimensions) * rows // max(prod(updates.dimensions), 1)
-    return min(rows, -(-permuted // max(places, 1)))
+    places = max(places_of(module, scatter), 1)
+    return min(rows, -(-permuted // places))
 
 
 def _permuted(module: Module, indices: str, caller: Instruction) -> int:
@@ -131,7 +125,7 @@ def _permuted(module: Module, indices: str, caller: Instruction) -> int:
             lengths.add(length)
         elif item.opcode in _ARITHMETIC:
             names += item.operands
-        elif prod(item.shape.dimensions) > 1 and item.opcode not in (
+        elif item.shape.count > 1 and item.opcode not in (
             "constant",
             "iota",
         ):
@@ -188,7 +182,7 @@ def _argsorted(module: Module, item: Instruction) -> int:
         return 0
     fused = module.fused(sorted_)
     root = sorted_ if fused is None else module.instructions[fused.root]
-    return prod(item.shape.dimensions) if root.opcode == "iota" else 0
+    return item.shape.count if root.opcode == "iota" else 0
 
 
 def rows_of(module: Module, scatter: Instruction) -> int:

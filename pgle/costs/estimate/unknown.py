@@ -78,9 +78,10 @@ def range_of(
             "GPUs may share the link to the host",
         )
     inner = module.wrapped(instruction) or instruction
-    fused = module.fused(inner)
-    items = (inner,) if fused is None else fused.instructions
-    found = [_of_one(module, item, inner, hardware, estimate_us) for item in items]
+    found = [
+        _of_one(module, item, inner, hardware, estimate_us)
+        for item in module.parts(inner)
+    ]
     found.append(_of_reads(module, inner, hardware, estimate_us))
     return max(
         filter(None, found),
@@ -211,7 +212,7 @@ def _sectors(module: Module, gather: Instruction) -> int:
     """Sectors that a gather reads if its rows lie apart; a row itself is contiguous."""
     operand = operand_shape(module, gather, 0)
     indices = operand_shape(module, gather, 1)
-    elements = prod(gather.shape.dimensions)
+    elements = gather.shape.count
     if operand is None or indices is None:
         return elements
     places = indices.dimensions

@@ -31,7 +31,7 @@ from pgle.costs.profile.value import (
     Time,
     module_records,
 )
-from pgle.trace.columns import median
+from pgle.trace.columns import changes, heads, median, run_lengths
 from pgle.trace.intervals import covered, union
 from pgle.xla.hlo.module import Module
 from pgle.xla.matrix_products import is_product
@@ -48,6 +48,7 @@ INTERRUPTION = 10.0
 # launches no more than so many times `LaunchGaps.host_us` apart may wait for the host
 HOST_BOUND = 1.01
 MIN_GAPS = 20  # fewer gaps than this say nothing
+NEVER_NS = np.iinfo(np.int64).min
 # more executions than this are not looked at: gaps do not change from step to step
 MAX_GAP_EXECUTIONS = 8
 
@@ -143,13 +144,8 @@ def execution_rows(
     rows = rows[kept[trace.execution[rows]]]
     if len(rows) == 0:
         return []
-    edges = (
-        np.flatnonzero(
-            (np.diff(trace.device[rows]) != 0) | (np.diff(trace.execution[rows]) != 0)
-        )
-        + 1
-    )
-    return np.split(rows, edges)[:at_most]
+    first = heads(trace.device[rows], trace.execution[rows])
+    return np.split(rows, first[1:])[:at_most]
 
 
 def _begin_us(trace: Trace, collective: npt.NDArray[np.bool_], parts: Rows) -> float:
@@ -195,43 +191,25 @@ def _gaps(
     if not compute.any():
         return np.empty(0), np.empty(0)
     streams, activities = np.unique(stream[compute], return_counts=True)
-    on_main = compute & (stream == streams[activities.argmax()])
+    main = streams[activities.argmax()]
+    on_main = compute & (stream == main)
     start = trace.start_ns[rows]
     end = start + trace.duration_ns[rows]
     s, e, launch = start[on_main], end[on_main], trace.instance[rows][on_main]
     gap = (s[1:] - e[:-1]).astype(np.float64)
-    other_end = (
-        np.maximum.accumulate(end[~on_main])
-        if (~on_main).any()
-        else np.empty(0, np.int64)
-    )
     other_start = start[~on_main]
-    last = np.searchsorted(other_start, s[1:]) - 1
-    busy = (
-        (last >= 0) & (other_end[np.maximum(last, 0)] > e[:-1])
-        if len(other_end)
-        else np.zeros(len(gap), bool)
-    )
-    new_launch = (launch[1:] != launch[:-1]) | (launch[1:] < 0)
-    is_plain = (gap >= 0) & ~busy & new_launch
+    # the latest end of the other streams so far; long ago before the first of them
+    other_end = np.maximum.accumulate(np.append(NEVER_NS, end[~on_main]))
+    busy = other_end[np.searchsorted(other_start, s[1:])] > e[:-1]
+    is_plain = (gap >= 0) & ~busy & (changes(launch) | (launch < 0))[1:]
     is_of_gpu = is_plain & (s[1:] - s[:-1] > HOST_BOUND * DEFAULT.host_us * 1e3)
     plain = gap[is_of_gpu if is_of_gpu.sum() >= MIN_GAPS else is_plain]
     before = np.searchsorted(e, other_start) - 1
-    idle_before = (
-        np.append(True, other_start[1:] >= other_end[:-1])
-        if len(other_end)
-        else np.empty(0, bool)
-    )
-    is_elsewhere = stream[~on_main] != streams[activities.argmax()]
-    waits = (
-        (other_start - e[np.maximum(before, 0)])[
-            (before >= 0) & idle_before & is_elsewhere
-        ]
-        if len(other_end)
-        else np.empty(0)
-    )
-    between = waits[waits <= INTERRUPTION * DEFAULT.switch_us * 1e3].astype(np.float64)
-    return plain, between
+    is_idle = other_start >= other_end[:-1]
+    is_wait = (before >= 0) & is_idle & (stream[~on_main] != main)
+    waits = (other_start - e[before])[is_wait]
+    between = waits[waits <= INTERRUPTION * DEFAULT.switch_us * 1e3]
+    return plain, between.astype(np.float64)
 
 
 def _kernels(
@@ -251,13 +229,8 @@ def _kernels(
     device, execution, instruction, instance = (
         c[order] for c in (device, execution, instruction, instance)
     )
-    new_run = np.append(
-        True,
-        (np.diff(device) != 0)
-        | (np.diff(execution) != 0)
-        | (np.diff(instruction) != 0),
-    )
-    new_launch = new_run | np.append(True, np.diff(instance) != 0)
+    new_run = changes(device, execution, instruction)
+    new_launch = new_run | changes(instance)
     count = np.bincount(instruction[new_launch], minlength=len(trace.instructions))
     times = np.bincount(instruction[new_run], minlength=len(trace.instructions))
     runs = times * iterations
@@ -457,20 +430,17 @@ def measure_contention(
         code, weights=time_us * share, minlength=len(items)
     ) / np.maximum(total, 1e-9)
     works: dict[Hashable, int] = {}
-    numbers = []
-    for item in items:
-        known = None if item is None else module.work(item)
-        number = -1 if item is None else works.setdefault(known, len(works))
-        numbers.append(number)
-    work = np.array(numbers)[code]
-    alone_us = _alone_us(work, time_us, share)
-    is_of = np.array([item is not None and is_product(module, item) for item in items])[
-        code
-    ]
+    number = np.full(len(items), -1)
+    multiplies = np.zeros(len(items), np.bool_)
+    for at, item in enumerate(items):
+        if item is not None:
+            number[at] = works.setdefault(module.work(item), len(works))
+            multiplies[at] = is_product(module, item)
+    alone_us = _alone_us(number[code], time_us, share)
     twins = (share >= BESIDE) & (alone_us > 0)
     product, other = (
         _slowdown(time_us[twins & kind], alone_us[twins & kind])
-        for kind in (is_of, ~is_of)
+        for kind in (multiplies[code], ~multiplies[code])
     )
     return Contention(
         product=product,
@@ -500,27 +470,15 @@ def _launches(
     computes = np.array(
         [item.kind == CostKind.COMPUTE for item in naming.filed] or [False]
     )[code]
-    code, instance, overlapped = (
-        code[computes],
-        instance[computes],
-        overlapped[computes],
-    )
-    time = (end - start)[computes].astype(np.float64)
+    kernels = np.flatnonzero(computes)
+    order = kernels[np.lexsort((instance[kernels], code[kernels]))]
+    code, instance = code[order], instance[order]
+    time = (end - start)[order].astype(np.float64)
     if not len(code):
         return code, time, time
-    order = np.lexsort((instance, code))
-    code, instance, overlapped, time = (
-        code[order],
-        instance[order],
-        overlapped[order],
-        time[order],
-    )
-    new = np.append(
-        True, (np.diff(code) != 0) | (np.diff(instance) != 0) | (instance[1:] < 0)
-    )
-    first = np.flatnonzero(new)
+    first = np.flatnonzero(changes(code, instance) | (instance < 0))
     time = np.add.reduceat(time, first)
-    overlapped = np.add.reduceat(overlapped, first)
+    overlapped = np.add.reduceat(overlapped[order], first)
     return code[first], time / 1e3, overlapped / np.maximum(time, 1.0)
 
 
@@ -531,7 +489,7 @@ def _alone_us(work: npt.NDArray[np.int64], time_us: Floats, share: Floats) -> Fl
     order = np.flatnonzero((share == 0) & (work >= 0))
     order = order[np.lexsort((time_us[order], work[order]))]
     first = np.searchsorted(work[order], np.arange(work.max(initial=-1) + 1))
-    count = np.diff(np.append(first, len(order)))
+    count = run_lengths(first, len(order))
     typical = np.full(len(first) + 1, np.nan)  # the last of no work
     many = np.flatnonzero(count >= MIN_ALONE)
     typical[many] = time_us[order][first[many] + count[many] // 2]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any
 
@@ -29,7 +29,9 @@ from pgle.trace.columns import (
     Floats,
     GrowingColumn,
     Ints,
+    changes,
     heads,
+    run_lengths,
 )
 from pgle.trace.table import Device, Trace
 
@@ -56,33 +58,19 @@ class Samples:
     def __len__(self) -> int:
         return len(self.name)
 
-    @property
-    def columns(self) -> tuple[npt.NDArray[Any], ...]:
-        """In the order of the attributes."""
-        return (
-            self.name,
-            self.device,
-            self.execution,
-            self.occurrence,
-            self.ended,
-            self.waited,
-            self.time_ns,
-        )
-
 
 def collect_samples(trace: Trace, module: int, naming: Naming, kept: Flags) -> Samples:
     """The occurrences of one program in a trace."""
     most = int(np.count_nonzero(trace.module == module))
-    columns: tuple[GrowingColumn[Any], ...] = tuple(
-        GrowingColumn(dtype, most) for dtype in (*6 * (np.int16,), np.int32)
-    )
+    columns: dict[str, GrowingColumn[Any]] = {
+        item.name: GrowingColumn(np.int16, most) for item in fields(Samples)
+    }
     for rows in _chunks(trace, module):
-        part = _occurrences(
-            _launches(trace, *_used(trace, rows, naming, kept), naming), naming
-        )
-        for column, values in zip(columns, part.columns, strict=True):
-            column.append(values)
-    return Samples(*(column.join() for column in columns))
+        launches = _launches(trace, *_used(trace, rows, naming, kept), naming)
+        part = _occurrences(launches, naming)
+        for name, column in columns.items():
+            column.append(getattr(part, name))
+    return Samples(**{name: column.join() for name, column in columns.items()})
 
 
 def _chunks(trace: Trace, module: int) -> Iterator[npt.NDArray[np.int32]]:
@@ -121,10 +109,8 @@ def _changes(trace: Trace, rows: npt.NDArray[np.int32]) -> Ints:
     found = [np.zeros(1, np.int64)]
     for first in range(0, len(rows) - 1, BLOCK_ROWS):
         piece = rows[first : first + BLOCK_ROWS + 1]
-        new = (np.diff(trace.device[piece]) != 0) | (
-            np.diff(trace.execution[piece]) != 0
-        )
-        found.append(np.flatnonzero(new) + first + 1)
+        new = heads(trace.device[piece], trace.execution[piece])
+        found.append(new[1:] + first)
     return np.concatenate(found)
 
 
@@ -225,7 +211,7 @@ def _union_ns(start: Ints, end: Ints, first: Ints) -> Ints:
     """
     if len(start) == 0:
         return np.empty(0, np.int64)
-    sizes = np.diff(np.append(first, len(start)))
+    sizes = run_lengths(first, len(start))
     busy = end - start
     if (sizes == 1).all():
         return busy[first]
@@ -233,7 +219,7 @@ def _union_ns(start: Ints, end: Ints, first: Ints) -> Ints:
     # of one need none.
     many = np.repeat(sizes > 1, sizes)
     group = np.repeat(np.arange(len(first)), sizes)[many]
-    group = np.cumsum(np.diff(group, prepend=group[:1]) != 0)
+    group = np.cumsum(changes(group)) - 1
     origin = np.repeat(start[first], sizes)[many]
     relative_start, relative_end = start[many] - origin, end[many] - origin
     reach = int(relative_end.max()) + 1
@@ -261,7 +247,7 @@ def _occurrences(launches: Samples, naming: Naming) -> Samples:
     order = np.lexsort((launches.name, place))
     name, place = launches.name[order], place[order]
     first = heads(name, place)
-    sizes = np.diff(np.append(first, len(order)))
+    sizes = run_lengths(first, len(order))
     runs = naming.iterations[name[first]].astype(np.int64)
     occurrence = np.empty(len(order), np.int64)
     counted = np.repeat(runs > 0, sizes)
@@ -310,27 +296,19 @@ class Statistic:
     name: str  # as the user gave it
     percentile: float | None  # 0 to 100 with linear interpolation; None for the mean
 
-    def over_groups(
-        self, values: Floats, groups: Codes, count: int, weights: Ints | None = None
-    ) -> Floats:
+    def over_groups(self, values: Floats, groups: Codes, count: int) -> Floats:
         """The statistic of the values of each group 0 … count-1; NaN for a group without values.
-
-        Args:
-            weights: int64[n], how often each value counts, at least once; None: once.
 
         Returns:
             float64[count].
         """
-        sizes = np.bincount(groups, weights=weights, minlength=count).astype(np.int64)
+        sizes = np.bincount(groups, minlength=count)
         if self.percentile is None:
-            times = values if weights is None else values * weights
-            sums = np.bincount(groups, weights=times, minlength=count)
+            sums = np.bincount(groups, weights=values, minlength=count)
             means: Floats = np.full(count, np.nan)
-            np.divide(sums, sizes, out=means, where=sizes > 0)
-            return means
+            return np.divide(sums, sizes, out=means, where=sizes > 0)
         order = by_group(values, groups, count)
-        reached = None if weights is None else np.cumsum(weights[order])
-        return percentile_of_sorted(values[order], sizes, self.percentile, reached)
+        return percentile_of_sorted(values[order], sizes, self.percentile)
 
 
 def by_group(values: Floats, groups: Codes, count: int) -> Ints:
@@ -342,14 +320,9 @@ def by_group(values: Floats, groups: Codes, count: int) -> Ints:
     return by_value[np.argsort(narrow, kind="stable")]
 
 
-def percentile_of_sorted(
-    ordered: Floats, sizes: Ints, percentile: float, reached: Ints | None = None
-) -> Floats:
+def percentile_of_sorted(ordered: Floats, sizes: Ints, percentile: float) -> Floats:
     """The percentile of each group, linear between neighbours as `numpy.percentile`; NaN where a
     group is empty.
-
-    Args:
-        reached: how many there are up to each of `ordered`, where one counts several times.
     """
     result = np.full(len(sizes), np.nan)
     filled = sizes > 0
@@ -357,13 +330,8 @@ def percentile_of_sorted(
     position = (sizes[filled] - 1) * (percentile / 100)
     low = np.floor(position).astype(np.int64)
     high = np.ceil(position).astype(np.int64)
-    places = start + low, start + high
-    if reached is not None:
-        places = (
-            np.searchsorted(reached, places[0], side="right"),
-            np.searchsorted(reached, places[1], side="right"),
-        )
-    below, above = ordered[places[0]], ordered[places[1]]
+    below = ordered[start + low]
+    above = ordered[start + high]
     result[filled] = below + (above - below) * (position - low)
     return result
 
@@ -458,7 +426,7 @@ def _after_last_arrival(
     if len(first) == 0:
         return name, group, time
     shortest = np.minimum.reduceat(time, first)
-    seen = np.diff(np.append(first, len(order)))
+    seen = run_lengths(first, len(order))
     key = name[first] * (int(group.max()) + 1) + group[first]
     most = np.zeros(int(key.max()) + 1, np.int64)
     np.maximum.at(most, key, seen)

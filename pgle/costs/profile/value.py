@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from heapq import nsmallest
-from itertools import chain, islice
+from itertools import chain
 from typing import Annotated, Any, NamedTuple, cast
 
 from msgspec import Meta
@@ -444,23 +444,19 @@ _NAMES: tuple[tuple[Callable[[Cost], object], Fault, str], ...] = (
 
 
 def _value(cost: Cost) -> Iterator[Oddity]:
-    found = (
-        item for item in _VALUES if "::" not in cost.name and item[0](cost.cost_us)
-    )
-    for _, fault, what in islice(found, 1):
-        yield Oddity(
-            fault,
-            cost.full_name,
-            what.format(cost.cost_us),
-            (cost.cost_us,),
-            cost.cost_us,
-        )
+    us = cost.cost_us
+    for is_odd, fault, what in _VALUES if "::" not in cost.name else ():
+        if is_odd(us):
+            yield Oddity(fault, cost.full_name, what.format(us), (us,), us)
+            return
 
 
 def _name(cost: Cost) -> Iterator[Oddity]:
-    for _, fault, what in islice((item for item in _NAMES if item[0](cost)), 1):
-        effective = cost.cost_us if fault is Fault.LOOP else None
-        yield Oddity(fault, cost.full_name, what, (cost.cost_us,), effective)
+    for is_odd, fault, what in _NAMES:
+        if is_odd(cost):
+            effective = cost.cost_us if fault is Fault.LOOP else None
+            yield Oddity(fault, cost.full_name, what, (cost.cost_us,), effective)
+            return
 
 
 @dataclass(frozen=True, slots=True)
@@ -654,28 +650,24 @@ def _aligned(
     """Costs by (fingerprint, name); by name alone where one has bare names and the other one
     module's.
     """
-    old_modules, new_modules = (
-        {cost.fingerprint for cost in side} for side in (old, new)
-    )
+    sides = (old, new)
+    old_modules, new_modules = ({cost.fingerprint for cost in side} for side in sides)
     if old_modules != new_modules and len(old_modules) == len(new_modules) == 1:
         line = (
             "the profiles are for different modules (bare or other fingerprint); compared by "
             "name alone"
         )
-        return (
-            {("", cost.name): cost for cost in old},
-            {("", cost.name): cost for cost in new},
-            [line],
-        )
+        before, after = ({("", cost.name): cost for cost in side} for side in sides)
+        return before, after, [line]
     lines = []
     if old_modules != new_modules:
         lines.append(
             "the profiles are not for the same modules; names are compared per fingerprint"
         )
-    by_key = [
-        {(cost.fingerprint, cost.name): cost for cost in side} for side in (old, new)
-    ]
-    return by_key[0], by_key[1], lines
+    before, after = (
+        {(cost.fingerprint, cost.name): cost for cost in side} for side in sides
+    )
+    return before, after, lines
 
 
 def _difference(old: Cost | None, new: Cost | None) -> Difference:
@@ -732,25 +724,14 @@ def _what(cost: Cost) -> str:
 def _totals(found: Sequence[Difference]) -> tuple[Total, ...]:
     totals = []
     for kind in (CostKind.COMPUTE, CostKind.COLLECTIVE, CostKind.COPY, CostKind.LOOP):
-        old = [
-            item.old_us
-            for item in found
-            if item.kind == kind and item.old_us is not None
-        ]
-        new = [
-            item.new_us
-            for item in found
-            if item.kind == kind and item.new_us is not None
-        ]
-        if old or new:
-            totals.append(
-                Total(kind, _finite_sum(old), _finite_sum(new), len(old), len(new))
-            )
+        of_kind = [item for item in found if item.kind == kind]
+        old = [item.old_us for item in of_kind if item.old_us is not None]
+        new = [item.new_us for item in of_kind if item.new_us is not None]
+        if of_kind:
+            old_us = math.fsum(us for us in old if _is_time(us))
+            new_us = math.fsum(us for us in new if _is_time(us))
+            totals.append(Total(kind, old_us, new_us, len(old), len(new)))
     return tuple(totals)
-
-
-def _finite_sum(values: Iterable[float]) -> float:
-    return math.fsum(value for value in values if _is_time(value))
 
 
 def _is_time(cost_us: float) -> bool:

@@ -9,6 +9,7 @@ carry the name of their fusion. In graph mode there are no activities at all.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -71,13 +72,8 @@ class Graphs:
             the reason, `LeftOutReason.GRAPH_NODE` where the instruction cannot be known. Outside of
             graphs both are the thunk's.
         """
-        launch = np.full(len(thunk), -1, np.int32)
-        builder = np.full(len(thunk), -1, np.int32)
-        for process, rows in by_value(pid):
-            if process in self._launches:
-                launch[rows] = self._launches[process](correlation[rows])
-            if process in self._builders:
-                builder[rows] = self._builders[process](node[rows])
+        launch = _found(self._launches, pid, correlation)
+        builder = _found(self._builders, pid, node)
         self._shown[launch[launch >= 0]] = True
         known = reason == LeftOutReason.NONE
         instruction = np.where(known, self._instruction_of(thunk), np.int32(-1))
@@ -105,17 +101,25 @@ class Graphs:
         """The instruction of each thunk; meaningless if the row is not a thunk."""
         return np.append(self.launches.instruction, np.int32(-1))[thunk]
 
-    def hidden(self) -> Unresolved | None:
-        """Graph launches that show no activity."""
+    @property
+    def hidden(self) -> tuple[Unresolved, ...]:
+        """Graph launches that show no activity; empty if there are none."""
         silent = int((~self._shown).sum())
         start, end = self.traced[:2] if self.traced else (NO_ROWS, NO_ROWS)
-        count = len(start)
+        count = max(len(start), silent)
+        if not count:
+            return ()
         duration = int((end - start)[end > start].sum())
-        return (
-            Unresolved(LeftOutReason.GRAPH_LAUNCH.word, max(count, silent), duration)
-            if count or silent
-            else None
-        )
+        return (Unresolved(LeftOutReason.GRAPH_LAUNCH.word, count, duration),)
+
+
+def _found(lookups: Mapping[int, Lookup], pid: Ints, keys: Ints) -> Codes:
+    """int32[n]: what the lookup of each process says of keys; -1 without one."""
+    found = np.full(len(pid), -1, np.int32)
+    for process, rows in by_value(pid):
+        if process in lookups:
+            found[rows] = lookups[process](keys[rows])
+    return found
 
 
 def read_graphs(tables: Tables, ranges: Ranges) -> Graphs:

@@ -64,7 +64,7 @@ from pgle.trace.nsys.ranges import (
     read_ranges,
 )
 from pgle.trace.nsys.tables import API, NULL, PROCESS, Columns, Tables
-from pgle.trace.records import WITHOUT_TIME, believed, left_out_remarks, without_time
+from pgle.trace.records import LeftOut, believed, without_time
 from pgle.trace.table import (
     IN_GRAPHS,
     LIBRARIES,
@@ -77,8 +77,8 @@ from pgle.trace.table import (
     Recording,
     Source,
     Trace,
-    Unresolved,
     joined,
+    kernels_by_place,
 )
 
 ACTIVITIES = {
@@ -191,10 +191,8 @@ def _trace(
     """Put the columns in order and number executions and launches. The columns of `found` are used
     up, for memory.
     """
-    hidden = graphs.hidden()
-    unresolved = (*found.unresolved(), *(() if hidden is None else (hidden,)))
     if not len(found.columns["start"]):
-        raise _nothing(tables, found, unresolved)
+        raise _nothing(tables, found, graphs)
     used = list(found.devices)
     names = devices_of(tables, used)
     by_name = sorted(
@@ -208,19 +206,17 @@ def _trace(
         found, graphs, {used[number]: at for at, number in enumerate(by_name)}
     )
     known = believed(columns, other, graphs.instructions, in_graph)
-    columns = known.columns
+    columns = {**known.columns}
     if not len(columns["start_ns"]):
-        raise _nothing(tables, found, unresolved)
-    found.leave_out(known.left_out)
-    unresolved = (*found.unresolved(), *(() if hidden is None else (hidden,)))
+        raise _nothing(tables, found, graphs)
+    found.left_out.counts.update(known.left_out)
     processes = recordings(tables, used, names)
-    device = columns["device"]
-    thunk = columns["thunk"]
-    module_range = columns["run"]
-    module = launches.module[module_range]
-    execution = number_executions(device, module_range, launches)
-    shared = columns.get("shared")
-    instance = number_launches(thunk, shared, len(launches.instruction))
+    run = columns.pop("run")
+    thunk = columns.pop("thunk")
+    shared = columns.pop("shared", None)
+    columns["module"] = launches.module[run]
+    columns["execution"] = number_executions(columns["device"], run, launches)
+    columns["instance"] = number_launches(thunk, shared, len(launches.instruction))
     exported = exporter(tables)
     warnings = _warnings(tables, exported, found, graphs, known.remarks)
     version = exported.get("EXPORT_PRODUCT_VERSION", "")
@@ -232,19 +228,11 @@ def _trace(
         if pid in launches.compiling
     }
     return Trace(
-        start_ns=columns["start_ns"],
-        duration_ns=columns["duration_ns"],
-        kind=columns["kind"],
-        device=device,
-        stream=columns["stream"],
-        module=module,
-        instruction=columns["instruction"],
-        execution=execution,
-        instance=instance,
+        **columns,
         modules=launches.modules,
         instructions=graphs.instructions,
         devices=devices,
-        unresolved=unresolved,
+        unresolved=(*found.left_out.unresolved(), *graphs.hidden),
         other=known.other,
         sources=(source,),
         xla_flags=xla_flags(tables),
@@ -312,10 +300,9 @@ def other_work(
     return joined([work.of_rows(np.flatnonzero(device >= 0))])
 
 
-def _nothing(
-    tables: Tables, found: Activities, unresolved: tuple[Unresolved, ...]
-) -> UserError:
+def _nothing(tables: Tables, found: Activities, graphs: Graphs) -> UserError:
     """The error for an export from which no activity could be resolved."""
+    unresolved = (*found.left_out.unresolved(), *graphs.hidden)
     in_graphs = [entry.count for entry in unresolved if entry.reason in HIDDEN]
     if in_graphs:
         count = sum(in_graphs)
@@ -347,12 +334,9 @@ def _warnings(
     remarks: Sequence[str],
 ) -> tuple[str, ...]:
     name = tables.path.name
-    hidden = graphs.hidden()
     # the writer of a simulated trace names the simulation as the product
     lines = [SIMULATED] if SIMULATED in exported.get("EXPORT_PRODUCT_NAME", "") else []
-    unresolved = [*found.unresolved()]
-    if hidden is not None:
-        unresolved.append(hidden)
+    unresolved = (*found.left_out.unresolved(), *graphs.hidden)
     lines += [
         (
             f"{name}: {entry.count:,} activities of CUDA graphs hide their "
@@ -361,14 +345,13 @@ def _warnings(
         for entry in unresolved
         if entry.reason in HIDDEN
     ]
-    counts = {reason: count for reason, (count, _) in found.left_out.items()}
-    wrong = (*left_out_remarks(counts), *remarks, *dropped_records(tables))
+    wrong = (*found.left_out.remarks, *remarks, *dropped_records(tables))
     lines += [f"{name}: {line}" for line in wrong]
     if graphs.named:
         lines.append(
             f"{name}: {graphs.named:,} activities of CUDA graphs were named after their kernels"
         )
-    lost = found.left_out.get(LeftOutReason.NO_API_ROW, [0, 0])[0]
+    lost = found.left_out.counts[LeftOutReason.NO_API_ROW]
     if lost * 2 > found.seen:
         lines.append(
             f"{name}: {lost:,} of {found.seen:,} GPU activities were launched "
@@ -482,15 +465,12 @@ class KernelNames:
         self, instructions: tuple[str, ...]
     ) -> dict[tuple[str, str], frozenset[str]]:
         """The names by module and instruction."""
-        found: dict[tuple[str, str], set[str]] = {}
+        named = []
         for key in sorted(self._seen):
             of, code = divmod(key, len(self._names))
-            where = (
-                self._launches.modules[of >> 40].name,
-                instructions[of & (1 << 40) - 1],
-            )
-            found.setdefault(where, set()).add(self._names[code])
-        return {where: frozenset(names) for where, names in found.items()}
+            module = self._launches.modules[of >> 40].name
+            named.append((module, instructions[of & (1 << 40) - 1], self._names[code]))
+        return kernels_by_place(named)
 
 
 _COLUMNS: Mapping[str, type[np.generic]] = {
@@ -524,9 +504,7 @@ class Activities:
     # the activities of no instruction that have a time, in batches: as `OtherWork`, with devices as
     # pairs
     others: list[tuple[npt.NDArray[Any], ...]] = field(default_factory=list)
-    left_out: dict[LeftOutReason, list[int]] = field(
-        default_factory=dict
-    )  # [count, duration] by reason
+    left_out: LeftOut = field(default_factory=LeftOut)
     seen: int = 0  # activities read
 
     def add(
@@ -574,7 +552,7 @@ class Activities:
         if named is not None:
             named.add(batch[-1], thunk, columns.get("instruction"), good)
         if not good.all():
-            self._leave_out(reason[~good], duration[~good])
+            self.left_out.add(reason[~good], duration[~good])
             timed = ~good & (wrong == 0)
             kinds = np.full(len(pid), kind, np.uint8)
             others = (start, duration, pid, ordinal, stream, kinds, reason)
@@ -598,13 +576,6 @@ class Activities:
         if rows.any():
             self.others.append(tuple(column[rows] for column in columns))
 
-    def _leave_out(self, reasons: Reasons, duration: Ints) -> None:
-        for code, rows in by_value(reasons.astype(np.int64)):
-            reason = LeftOutReason(code)
-            entry = self.left_out.setdefault(reason, [0, 0])
-            entry[0] += len(reasons[rows])
-            entry[1] += 0 if reason in WITHOUT_TIME else int(duration[rows].sum())
-
     def _devices(self, pid: Ints, ordinal: Ints) -> Codes:
         """The number of each activity's device, new ones numbered as they come."""
         device = np.empty(len(pid), np.int32)
@@ -616,18 +587,6 @@ class Activities:
                 )
             device[rows] = mine
         return device
-
-    def leave_out(self, counts: Mapping[LeftOutReason, int]) -> None:
-        """Count records that were found wrong later; these times mean nothing."""
-        for reason, count in counts.items():
-            self.left_out.setdefault(reason, [0, 0])[0] += count
-
-    def unresolved(self) -> tuple[Unresolved, ...]:
-        """What was left out, in the order of the reasons."""
-        return tuple(
-            Unresolved(reason.word, *self.left_out[reason])
-            for reason in sorted(self.left_out)
-        )
 
 
 def read_activities(

@@ -28,7 +28,14 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from pgle.trace.columns import Flags, Ints, changes, heads, running_numbers
+from pgle.trace.columns import (
+    Flags,
+    Ints,
+    changes,
+    heads,
+    run_lengths,
+    running_numbers,
+)
 from pgle.xla.protos import hlo_pb2
 
 # share of a module's instructions that are surely outside of loops, where no HLO tells
@@ -146,9 +153,7 @@ def _rank_by_time(
     """Running number of each (device, module, top) among its (device, module), by first row."""
     head = heads(top, module, device)
     group = device[head].astype(np.int64) * (int(module.max()) + 1) + module[head]
-    return np.repeat(
-        running_numbers(group, top[head]), np.diff(np.append(head, len(top)))
-    )
+    return np.repeat(running_numbers(group, top[head]), run_lengths(head, len(top)))
 
 
 def _launch_starts(rows: LaunchRows, part: Ints) -> Flags:

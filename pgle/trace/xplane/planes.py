@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -638,13 +638,7 @@ def profile_start_ns(space: Space, data: bytes) -> int | None:
                 read = xplane_pb2.XPlane.FromString(data[slice(*plane.span)])
             except DecodeError:
                 return None
-            names = {item.id: item.name for item in read.stat_metadata.values()}
-            found = (
-                stat.uint64_value
-                for stat in read.stats
-                if names.get(stat.metadata_id) == PROFILE_START
-            )
-            return next((int(value) for value in found if value), None)
+            return replace(plane, rest=read).stat_value(PROFILE_START) or None
     return None
 
 

@@ -37,12 +37,12 @@ import numpy.typing as npt
 from pgle.errors import UserError, many
 from pgle.files import AnyPath, read_bytes, read_head
 from pgle.next import PROFILE
-from pgle.trace.columns import Flags, Ints, distinct, heads
+from pgle.trace.columns import Flags, Ints, distinct, heads, run_lengths
 from pgle.trace.records import (
     WITHOUT_TIME,
     Believed,
+    LeftOut,
     believed,
-    left_out_remarks,
     without_time,
 )
 from pgle.trace.table import (
@@ -55,8 +55,8 @@ from pgle.trace.table import (
     Recording,
     Source,
     Trace,
-    Unresolved,
     joined,
+    kernels_by_place,
 )
 from pgle.trace.xplane.compiling import compile_times
 from pgle.trace.xplane.executions import LaunchRows, Scopes, number_launches
@@ -122,8 +122,7 @@ class GatheredEvents:
     names: dict[str, int] = field(default_factory=dict)
     modules: dict[tuple[int, int | None], int] = field(default_factory=dict)
     devices: dict[Device, int] = field(default_factory=dict)
-    # [count, nanoseconds] by reason
-    left_out: dict[LeftOutReason, list[int]] = field(default_factory=dict)
+    left_out: LeftOut = field(default_factory=LeftOut)
     # the activities of no instruction, in batches, each with its device
     others: list[tuple[Device, dict[str, npt.NDArray[Any]]]] = field(
         default_factory=list
@@ -135,21 +134,6 @@ class GatheredEvents:
         """One column over all rows; its blocks are given up."""
         blocks = self.parts.pop(name)
         return np.concatenate(blocks) if blocks else np.empty(0, _TYPES[name])
-
-    def leave_out(self, reason: npt.NDArray[np.uint8], durations_ns: Ints) -> None:
-        """Count activities that belong to no instruction, by reason; of these without a time only
-        the number.
-        """
-        for code in distinct(reason).tolist():
-            durations = durations_ns[reason == code]
-            total = 0 if code in WITHOUT_TIME else int(durations.sum())
-            self.count(LeftOutReason(code), len(durations), total)
-
-    def count(self, reason: LeftOutReason, count: int, total_ns: int = 0) -> None:
-        """Count some more."""
-        entry = self.left_out.setdefault(reason, [0, 0])
-        entry[0] += count
-        entry[1] += total_ns
 
     def other_work(self, numbers: Mapping[Device, int]) -> OtherWork:
         """The activities of no instruction on some devices, which have numbers."""
@@ -175,9 +159,7 @@ class GatheredEvents:
             key = (code, program_id if is_known else None)
             known = -1 if code < 0 else self.modules.setdefault(key, len(self.modules))
             codes.append(known)
-        return np.repeat(
-            np.array(codes, np.int64), np.diff(np.append(first, len(name)))
-        )
+        return np.repeat(np.array(codes, np.int64), run_lengths(first, len(name)))
 
     def append(self, **columns: npt.ArrayLike) -> None:
         """Add rows; a column may be one value for all of them."""
@@ -193,12 +175,11 @@ class GatheredEvents:
         """Names of libraries' kernels by module and instruction."""
         modules = self.module_keys()
         instructions = tuple(self.instructions)
-        found: dict[tuple[str, str], set[str]] = {}
-        for module, instruction, name in self.kernels:
-            found.setdefault(
-                (modules[module].name, instructions[instruction]), set()
-            ).add(name)
-        return {where: frozenset(names) for where, names in sorted(found.items())}
+        named = (
+            (modules[module].name, instructions[instruction], name)
+            for module, instruction, name in self.kernels
+        )
+        return kernels_by_place(sorted(named))
 
     def module_keys(self) -> tuple[ModuleKey, ...]:
         """The executables, by code."""
@@ -231,7 +212,7 @@ def _add_gpu_plane(
             )
             others = reason > 0
             if others.any():
-                gathered.leave_out(reason[others], found["duration_ns"][others])
+                gathered.left_out.add(reason[others], found["duration_ns"][others])
                 timed = others & ~np.isin(reason, WITHOUT_TIME)
                 columns = {
                     name: found[name][timed]
@@ -537,7 +518,11 @@ def _add_space(
     share done.
     """
     before = len(gathered.parts["start_ns"])
-    scopes = _scopes(space, data)
+    child = parent = np.empty(0, np.int64)
+    for plane in space.planes:
+        if plane.name == SCOPE_PLANE:
+            child, parent = read_pairs(data, *plane.span, _PLANE_STATS)
+    scopes = Scopes(child, parent)
     for plane in space.planes:
         if plane.gpu is not None:
             _add_gpu_plane(plane, data, Device(process, plane.gpu), scopes, gathered)
@@ -549,15 +534,6 @@ def _add_space(
     yield 1.0
 
 
-def _scopes(space: Space, data: bytes) -> Scopes:
-    """The tree of scope ranges of one file."""
-    child = parent = np.empty(0, np.int64)
-    for plane in space.planes:
-        if plane.name == SCOPE_PLANE:
-            child, parent = read_pairs(data, *plane.span, _PLANE_STATS)
-    return Scopes(child, parent)
-
-
 def _nothing_found(
     paths: Sequence[AnyPath], gathered: GatheredEvents, planes: Mapping[str, bool]
 ) -> UserError:
@@ -566,11 +542,12 @@ def _nothing_found(
         "record the steps while the JAX profiler runs on a GPU, with "
         "--xla_gpu_enable_command_buffer= in XLA_FLAGS"
     )
-    if gathered.left_out:
-        count = sum(count for count, _ in gathered.left_out.values())
+    counts = gathered.left_out.counts
+    if counts:
+        count = counts.total()
         reasons = ", ".join(
-            f"{count:,} {reason.meaning or reason.word}"
-            for reason, (count, _) in sorted(gathered.left_out.items())
+            f"{counts[reason]:,} {reason.meaning or reason.word}"
+            for reason in sorted(counts)
         )
         what = f"none of its {count:,} GPU activities is tied to an HLO instruction ({reasons})"
         return UserError(what, where=where, remedy=remedy)
@@ -627,8 +604,7 @@ def _table(
         gathered.column("device")
     ]
     start = gathered.column("start_ns")
-    order = np.argsort(start, kind="stable")
-    order = order[np.argsort(device[order], kind="stable")]
+    order = np.lexsort((start, device))
     columns = {"start_ns": start[order], "device": device[order]}
     for name in _TYPES:
         if name not in (*columns, "device"):
@@ -639,11 +615,9 @@ def _table(
     on_host = bool((columns["kind"] == ActivityKind.HOST).all())
     known = Believed(columns, other) if on_host else believed(columns, other, names)
     columns = known.columns
-    for reason, count in known.left_out.items():
-        gathered.count(reason, count)
-    counts = {reason: count for reason, (count, _) in gathered.left_out.items()}
-    wrong = [*left_out_remarks(counts), *known.remarks]
-    if graphs := counts.get(LeftOutReason.GRAPH_LAUNCH):
+    gathered.left_out.counts.update(known.left_out)
+    wrong = [*gathered.left_out.remarks, *known.remarks]
+    if graphs := gathered.left_out.counts[LeftOutReason.GRAPH_LAUNCH]:
         what = f"{many(graphs, 'CUDA graph')} hide their instructions"
         wrong.append(f"{what}; record with XLA_FLAGS=--xla_gpu_enable_command_buffer=")
     label = paths[0].name if len(paths) == 1 else paths[0].parent.name
@@ -667,10 +641,7 @@ def _table(
         if (proto := _hlo_of(key, hlo)) is not None
     }
     execution, instance = number_launches(rows, instructions, by_code)
-    unresolved = [
-        Unresolved(reason.word, *sums) for reason, sums in gathered.left_out.items()
-    ]
-    unresolved.sort(key=lambda item: item.reason)
+    unresolved = sorted(gathered.left_out.unresolved(), key=lambda item: item.reason)
     sources = [Source(str(path), "xplane") for path in paths]
     return Trace(
         start_ns=start,

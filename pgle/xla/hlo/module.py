@@ -91,11 +91,16 @@ class Shape:
     minor_to_major: tuple[int, ...] = field(default=(), compare=False)
 
     @property
+    def count(self) -> int:
+        """Elements of an array."""
+        return prod(self.dimensions)
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of all array leaves, without tuple pointers; sub-byte types are packed."""
         if self.elements:
             return sum(element.size_bytes for element in self.elements)
-        return (prod(self.dimensions) * BITS.get(self.dtype, 0) + 7) // 8
+        return (self.count * BITS.get(self.dtype, 0) + 7) // 8
 
     def __str__(self) -> str:
         if self.dtype == "tuple":
@@ -280,29 +285,29 @@ class Module:
         called = instruction.called[:1] if instruction.opcode == "fusion" else ()
         return next(map(self.computations.get, called), None)
 
+    def parts(self, instruction: Instruction) -> tuple[Instruction, ...]:
+        """What a fusion holds; any other instruction is its own only part."""
+        fused = self.fused(instruction)
+        return (instruction,) if fused is None else fused.instructions
+
+    def operand_shapes(self, instruction: Instruction) -> list[Shape]:
+        """The shapes of its operands, as far as the module has them."""
+        found = map(self.instructions.get, instruction.operands)
+        return [item.shape for item in found if item is not None]
+
     def work(self, instruction: Instruction) -> Hashable:
         """Equal for two instructions that do the same work: shapes of result and operands, the
         called computations.
         """
         inner = self.wrapped(instruction) or instruction
-        operands = tuple(
-            str(self.instructions[name].shape)
-            for name in inner.operands
-            if name in self.instructions
-        )
-        fused = self.fused(inner)
-        contents = (
-            frozenset(Counter(op.opcode for op in fused.instructions).items())
-            if fused
-            else frozenset()
-        )
+        opcodes = Counter(part.opcode for part in self.parts(inner))
         return (
             inner.opcode,
             str(inner.shape),
-            operands,
+            tuple(map(str, self.operand_shapes(inner))),
             inner.fusion_kind,
             inner.custom_call_target,
-            contents,
+            frozenset(opcodes.items()),
         )
 
     def walk(self) -> Iterator[Instruction]:

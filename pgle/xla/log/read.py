@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
 from typing import IO, NamedTuple
@@ -445,11 +445,8 @@ def read_events(
         block = rest + chunk
         if chunk:
             cut = block.rfind(b"\n") + 1
-            block, rest = block[:cut], block[cut:]
-            if (
-                len(rest) > MAX_LINE_BYTES
-            ):  # one endless line: keep its beginning, which has the message
-                rest = rest[:MAX_LINE_BYTES]
+            # of one endless line keep the beginning, which has the message
+            block, rest = block[:cut], block[cut:][:MAX_LINE_BYTES]
         yield from reader.first_info(block, number)
         marked = _marked_kinds(block)
         if marked or FATAL_LINE.search(block):
@@ -546,38 +543,35 @@ class _LineReader:
         rank, prefix, text = self.split(_decoded(raw))
         level, thread = "", ""
         seconds: float | None = None
+        is_name = False
         if prefix:
             level = prefix["abseil"] or prefix["tsl"]
             thread = prefix["thread"] or ""
             seconds = _time_of_day(prefix["time1"] or prefix["time2"])
-            if prefix["file"].endswith(ESTIMATOR_FILE) and text.startswith("  "):
-                yield Event(
-                    kind=LineKind.MISSING_NAME,
-                    line=number,
-                    text=text,
-                    level=level,
-                    rank=rank,
-                    thread=thread,
-                    seconds=seconds,
-                    subject=text.strip(),
-                )
-                return
+            is_name = prefix["file"].endswith(ESTIMATOR_FILE) and text.startswith("  ")
+        event = Event(
+            LineKind.MISSING_NAME,
+            number,
+            text,
+            level=level,
+            rank=rank,
+            thread=thread,
+            seconds=seconds,
+            subject=text.strip(),
+        )
+        if is_name:
+            yield event
+            return
         for wording in WORDINGS:
             if found := wording.pattern.search(text):
                 fields = found.groupdict()
-                module = _JIT.sub(r"\1_\2", fields.get("module", ""))
-                count = int(fields["count"][:30]) if "count" in fields else None
-                yield Event(
+                yield replace(
+                    event,
                     kind=wording.kind,
-                    line=number,
                     text=text.rstrip(),
-                    level=level,
-                    rank=rank,
-                    thread=thread,
-                    seconds=seconds,
-                    module=module,
+                    module=_JIT.sub(r"\1_\2", fields.get("module", "")),
                     subject=fields.get("subject", ""),
-                    count=count,
+                    count=int(fields["count"][:30]) if "count" in fields else None,
                 )
                 return
         yield from _end(text.rstrip(), number, rank, level)
@@ -743,21 +737,13 @@ class SchedulingBlock:
         Half without a name: what 0.7.2 and 0.8.x say of a step's clone in directory mode names no
         module.
         """
-        memory = (
-            (self.lines[LineKind.LHS_RAN].count or 0)
-            if LineKind.LHS_RAN in self.lines
-            else 0
-        )
-        seconds = (
-            0.0
-            if self.began is None or self.ended is None
-            else (self.ended - self.began) % 86_400
-        )
-        return (
-            memory // (1 if self.module else 2),
-            (self.found or 0) + (self.missing or 0),
-            seconds,
-        )
+        ran = self.lines.get(LineKind.LHS_RAN)
+        memory = 0 if ran is None else ran.count or 0
+        seconds = 0.0
+        if self.began is not None and self.ended is not None:
+            seconds = (self.ended - self.began) % 86_400
+        counted = (self.found or 0) + (self.missing or 0)
+        return memory if self.module else memory // 2, counted, seconds
 
     def note_time(self, event: Event) -> None:
         """Note when the last line that belongs to the module was logged."""
