@@ -493,8 +493,7 @@ def _alone_us(work: npt.NDArray[np.int64], time_us: Floats, share: Floats) -> Fl
     typical = np.full(len(first) + 1, np.nan)  # the last of no work
     many = np.flatnonzero(count >= MIN_ALONE)
     typical[many] = time_us[order][first[many] + count[many] // 2]
-    found: Floats = typical[work]
-    return found
+    return typical[work]
 
 
 def _slowdown(time_us: Floats, alone_us: Floats) -> Slowdown:

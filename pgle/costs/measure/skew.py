@@ -64,8 +64,7 @@ def rank_skew_us(samples: Samples, compute: Flags, groups: Ints) -> Floats:
 
     def place(rows: Ints) -> Ints:
         """Of each occurrence, the same in all executions and on all devices."""
-        found: Ints = first[samples.name[rows]] + samples.occurrence[rows]
-        return found
+        return first[samples.name[rows]] + samples.occurrence[rows]
 
     ends = _waited_ends(samples, ~compute, complete)
     before = _ended_before(samples, compute, complete, place, int(many.sum()))

@@ -206,17 +206,17 @@ def _trace(
         found, graphs, {used[number]: at for at, number in enumerate(by_name)}
     )
     known = believed(columns, other, graphs.instructions, in_graph)
-    columns = {**known.columns}
-    if not len(columns["start_ns"]):
+    kept: dict[str, Any] = {**known.columns}
+    if not len(kept["start_ns"]):
         raise _nothing(tables, found, graphs)
     found.left_out.counts.update(known.left_out)
     processes = recordings(tables, used, names)
-    run = columns.pop("run")
-    thunk = columns.pop("thunk")
-    shared = columns.pop("shared", None)
-    columns["module"] = launches.module[run]
-    columns["execution"] = number_executions(columns["device"], run, launches)
-    columns["instance"] = number_launches(thunk, shared, len(launches.instruction))
+    run = kept.pop("run")
+    thunk = kept.pop("thunk")
+    shared = kept.pop("shared", None)
+    kept["module"] = launches.module[run]
+    kept["execution"] = number_executions(kept["device"], run, launches)
+    kept["instance"] = number_launches(thunk, shared, len(launches.instruction))
     exported = exporter(tables)
     warnings = _warnings(tables, exported, found, graphs, known.remarks)
     version = exported.get("EXPORT_PRODUCT_VERSION", "")
@@ -228,7 +228,7 @@ def _trace(
         if pid in launches.compiling
     }
     return Trace(
-        **columns,
+        **kept,
         modules=launches.modules,
         instructions=graphs.instructions,
         devices=devices,
