@@ -104,7 +104,7 @@ def advise_command(
     Uses no GPU.
 
     COMMAND runs on virtual CPU devices until it has compiled its step: once as it is, and once for
-    each alternative, which is made inside that run. No file of yours changes. Tried are: cuDNN
+    all alternatives, which are made inside that run. No file of yours changes. Tried are: cuDNN
     attention, also in place of attention that is written by hand; policies of jax.checkpoint;
     unroll of jax.lax.scan; the precision of f32 products; donation of the state; words of MaxText
     and Levanter; and with --vary values of your own. An alternative is better if two compilations,

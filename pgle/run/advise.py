@@ -1,6 +1,7 @@
 """`pgle advise` as a function: the compiler tries a program's alternatives.
 
-The program is captured once as it is, and once for each alternative (`variants.py`). Each step is
+The program is captured once as it is. Then it waits at its step, which is captured with each
+alternative (`variants.py`). Each step is
 compiled and priced by one set of costs: the profile's where there is one, else estimates. If other
 kernels for products could turn the verdict, it is compiled with them, too. What all compilations
 find shorter is then combined, best first; flags are tried last, on the best program.
@@ -184,19 +185,30 @@ def advise(
         )
         folder = request.out.resolve() / "alternatives"
         claim(folder)
-        maker = StepMaker(variants, request.absolute(), folder)
         steps = StepCompiler(compiler)
-        with compiler, _makers(asked, maker, steps) as makers:
-            trials = _Trials(
-                asked=asked,
-                command=command,
-                request=request,
-                maker=maker,
-                makers=makers,
-                compiler=steps,
-                on_attempt=on_attempt,
-            )
-            return trials.run()
+        with compiler, _at_its_step(asked, variants) as waiting:
+            maker = StepMaker(waiting, request.absolute(), folder)
+            with _makers(asked, maker, steps) as makers:
+                trials = _Trials(
+                    asked=asked,
+                    command=command,
+                    request=request,
+                    maker=maker,
+                    makers=makers,
+                    compiler=steps,
+                    on_attempt=on_attempt,
+                )
+                return trials.run()
+
+
+@contextmanager
+def _at_its_step(asked: Advise, variants: Variants) -> Iterator[Variants]:
+    """The variants, of a program with one that waits at its step; but not for other machines."""
+    if asked.executor != PROCESSES or not isinstance(variants, ProgramVariants):
+        yield variants
+        return
+    with variants.at_its_step() as waiting:
+        yield waiting
 
 
 @contextmanager

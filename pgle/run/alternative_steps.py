@@ -216,8 +216,10 @@ def flags_of(changes: Sequence[Alternative]) -> tuple[str, ...]:
 
 
 def digest_of(module: Path) -> str:
-    """What tells two programs apart."""
-    return sha256(module.read_bytes())
+    """What tells two programs apart. What jax dumps of a program with custom partitioning holds
+    addresses, which differ from process to process; what XLA compiles of it does not.
+    """
+    return sha256(partitioned(module).read_bytes())
 
 
 def _digest(module: Path, flags: Sequence[str]) -> str:

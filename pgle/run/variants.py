@@ -8,7 +8,7 @@ import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import Any, Protocol
@@ -38,9 +38,11 @@ from pgle.run.capture.captured import (
     ComparedValues,
     choose_module,
     module_name,
+    modules_in,
     partitioned,
     read_captured,
 )
+from pgle.run.capture.waiting import WaitingProgram
 from pgle.run.hook import hook_module
 from pgle.run.rehearse_program import OF_XLA, RehearseRequest, Understood
 from pgle.run.trainers import settings_of
@@ -93,6 +95,8 @@ class ProgramVariants:
     vary: Mapping[str, Sequence[str]]
     kinds: frozenset[Kind] = frozenset(Kind)
     left_out: str = ""
+    # makes what it can; None: each alternative takes a run of its own
+    waiting: WaitingProgram | None = None
 
     def sites(self) -> Sequence[CallSite]:
         """As its first capture noted them."""
@@ -109,6 +113,9 @@ class ProgramVariants:
         if changes and is_donation and partitioned(module) == module:
             return rewritten(module, changes, folder), ()
         step = module_name(self.request.module)
+        waiting = self._waiting_for(changes)
+        if waiting is not None and waiting.make(_switches(changes), folder):
+            return choose_module(modules_in(folder), step), read_captured(folder).sites
         found = capture_modules(
             self.words(changes),
             folder,
@@ -127,6 +134,11 @@ class ProgramVariants:
         """Run the program on the CPU until its step is traced."""
         if any(change.kind in OF_COMMAND for change in changes):
             return ComparedValues(why="words of its command make another program")
+        waiting = self._waiting_for(changes)
+        if waiting is not None:
+            found = waiting.compare(_switches(changes), folder)
+            if found is not None:
+                return found
         return compare_values(
             self.words(changes),
             folder,
@@ -143,6 +155,28 @@ class ProgramVariants:
             if any(change.value == setting.text for change in changes):
                 words = setting.within(words)
         return words
+
+    def _waiting_for(self, changes: Changes) -> WaitingProgram | None:
+        """The program that can make some changes where it waits. Words and what `jax.jit` is given
+        count from its start on.
+        """
+        from_start = OF_COMMAND | {Kind.DONATION}
+        is_early = any(change.kind in from_start for change in changes)
+        return None if is_early else self.waiting
+
+    @contextmanager
+    def at_its_step(self) -> Iterator[ProgramVariants]:
+        """The same with a program that waits at its step, which ends with the block."""
+        waiting = WaitingProgram(
+            self.words(()),
+            module=self.request.module,
+            folder=self.request.out.resolve() / "waiting",
+            **self._how(),
+        )
+        try:
+            yield replace(self, waiting=waiting)
+        finally:
+            waiting.close()
 
     def _how(self) -> dict[str, Any]:
         asked = self.command.asked

@@ -377,13 +377,15 @@ def capture_environment(
     *,
     ones: bool = False,
     alternatives: Sequence[Mapping[str, str]] = (),
+    serves: str = "",
 ) -> dict[str, str]:
     """The environment of a capturing run: CPU platform, virtual devices, dumps on, no compilation
     cache.
 
     The hook in it has the program see the target, and has every module dumped as jax lowers it for
     GPUs. The devices are the job's if the command starts several processes. With `ones`, small
-    results of large modules are ones.
+    results of large modules are ones. With `serves`, the program waits where it calls the function
+    of this name (`WaitingProgram`).
     """
     user = user_flags()
     given = [flag for flag in user.flags if flag.name != HOST_DEVICES]
@@ -420,6 +422,7 @@ def capture_environment(
         "gpu": gpu,
         "ranks": ranks,
         "alternatives": list(alternatives),
+        "serves": serves,
     }
     return {
         **with_hook(os.environ, config),

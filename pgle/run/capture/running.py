@@ -8,8 +8,8 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,8 +25,8 @@ from pgle.run.capture.captured import (
     modules_in,
     read_captured,
 )
-from pgle.run.process import terminal
-from pgle.run.process.process import ending_with_us, marked, started
+from pgle.run.process import process, terminal
+from pgle.run.process.process import ending_with_us, marked
 
 STDERR = 2  # file descriptor: results alone go to our stdout
 
@@ -66,6 +66,24 @@ def run_program(
         The exit code, 128 + N where signal N ended it; 0 where we stopped the program ourselves.
     """
     printed = ProgramOutput(folder / OUTPUT, names_log=names_log)
+    started = program_started(command, environment, printed, output=output)
+    with started as child, terminal.working("running the program"):
+        code = wait_or_stop(
+            child, folder, quiet_s=quiet_s, choose=choose, until_step=until_step
+        )
+    printed.end(failed=bool(code))
+    return code
+
+
+@contextmanager
+def program_started(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    printed: ProgramOutput,
+    *,
+    output: int,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program while it runs; at the end it is stopped, unless it has ended."""
     is_ours = output == STDERR
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
     own_file = {"stdout": output, "stderr": output}
@@ -74,7 +92,7 @@ def run_program(
         **own,
         "PYTHONUNBUFFERED": environment.get("PYTHONUNBUFFERED", "1"),
     }
-    child = started(
+    child = process.started(
         command,
         unbuffered,
         **(streams if is_ours else own_file),
@@ -87,15 +105,11 @@ def run_program(
     if is_ours:
         printed.follow(child)
     try:
-        with ending_with_us(mark, child.pid), terminal.working("running the program"):
-            code = _wait_or_stop(
-                child, folder, quiet_s=quiet_s, choose=choose, until_step=until_step
-            )
-    except BaseException:
-        _stop(child)
-        raise
-    printed.end(failed=bool(code))
-    return code
+        with ending_with_us(mark, child.pid):
+            yield child
+    finally:
+        if child.returncode is None:
+            _stop(child)
 
 
 class ProgramOutput:
@@ -171,21 +185,26 @@ def say(text: str) -> None:
     terminal.say(inert(f"pgle: {one_line(text)}"))
 
 
-def _wait_or_stop(
+def wait_or_stop(
     child: subprocess.Popen[bytes],
     folder: Path,
     *,
     quiet_s: float,
     choose: str | None,
     until_step: bool,
+    is_ready: Callable[[], bool] = lambda: False,
 ) -> int:
-    """The exit code, 128 + N where signal N ended it; 0 where we stopped the program ourselves."""
+    """The exit code, 128 + N where signal N ended it; 0 where we stopped the program ourselves, or
+    it is ready, and runs on.
+    """
     seen = 0
     since = time.monotonic()
     told_s, told_size, looked = SAY_S, 0, -LOOK_S
     while True:
         with suppress(subprocess.TimeoutExpired):
             return shell_code(child.wait(POLL_S))
+        if is_ready():
+            return 0
         modules = modules_in(folder)
         size = sum(path.stat().st_size for path in modules)
         now = time.monotonic()

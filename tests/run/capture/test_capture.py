@@ -844,7 +844,7 @@ def test_a_failed_program_learns_how_to_have_all_computed_if_zeros_may_be_why(
         (folder / ".program.json").write_text(json.dumps(program))
         return code
 
-    monkeypatch.setattr("pgle.run.capture.running._wait_or_stop", wait)
+    monkeypatch.setattr("pgle.run.capture.running.wait_or_stop", wait)
     with pytest.raises(WorkloadError, match="before any step ran twice") as failed:
         capture_modules(
             ["true"], tmp_path / "captured", target=H100, devices=Devices(1), quiet_s=60

@@ -4,6 +4,7 @@ Only public functions of jax are replaced, and only in the process that captures
 arguments on as they are if no alternative of its call site is asked for.
 """
 
+import contextlib
 import functools
 import os
 import sys
@@ -40,21 +41,55 @@ class Alternatives:
         jax: the module, freshly imported.
         record: of the capture; it gets the call sites.
         chosen: alternatives to make, each with ``kind``, ``where`` and ``value``.
+        serves: the name of a function for which others are chosen later; empty: none are.
     """
 
-    def __init__(self, jax, record, chosen):
+    def __init__(self, jax, record, chosen, serves=""):
         self._jax = jax
         self._folder = os.path.dirname(jax.__file__)
         self._record = record
-        self._settings = {
-            (item["kind"], item["where"]): item["value"] for item in chosen
-        }
-        self._chosen = chosen
+        self._choose(chosen)
+        self._serves = serves
+        self._jitted = []  # what the program compiles by the name of `serves`
         self._is_on = True
         self._is_made_aside = False  # what the program writes itself was replaced
         self._attend = None  # jax's own function of attention
         self._usual_checkpoint = jax.checkpoint
         self._replaced = Replaced()
+
+    def _choose(self, chosen):
+        self._chosen = chosen
+        self._settings = {
+            (item["kind"], item["where"]): item["value"] for item in chosen
+        }
+
+    @contextlib.contextmanager
+    def others(self, chosen):
+        """Within it, make other alternatives than those of the start; jax forgets what it has
+        traced.
+        """
+        self._choose(chosen)
+        self._is_made_aside = False
+        usual = self._replaced
+        self._replaced = Replaced()
+        self._set_precisions()
+        self.use(True)
+        try:
+            yield
+        finally:
+            self._replaced.undo()
+            self._replaced = usual
+
+    def jitted(self, function):
+        """How the program compiles the function that is served: as of `Jitted`. None: another
+        function.
+        """
+        found = [one for one in self._jitted if one.function is function]
+        return found[-1] if found else None
+
+    def precision(self):
+        """What products are rounded to by the alternatives; empty: nothing."""
+        return self._settings.get(("precision", ""), "")
 
     def undo(self):
         """Leave jax as it was, without what it has traced."""
@@ -78,23 +113,19 @@ class Alternatives:
         if hasattr(jax.nn, "dot_product_attention"):
             self._attend = jax.nn.dot_product_attention
             replace(jax.nn, "dot_product_attention", self._attention(self._attend))
-        for item in self._chosen:
-            if item["kind"] == "precision":
-                self._set_precision(item["value"])
-        if self._in_graphs():
+        self._set_precisions()
+        if self._in_graphs() or self._serves:
             self._watch_gradients()
         for item in self._chosen:
             if item["kind"] == "compare":
                 self._compare(item["where"])
 
     def _compare(self, function):
-        precision = self._settings.get(("precision", ""), "")
-
         def note(found):
             self._record.compared(found)
             os._exit(0)  # nothing else is wanted of this process
 
-        self.comparison(note, precision).watch(function)
+        self.comparison(note, self.precision()).watch(function)
 
     def comparison(self, note, precision=""):
         """What compares values with the alternatives and without, as of `Values`."""
@@ -133,7 +164,7 @@ class Alternatives:
 
         @functools.wraps(function)
         def rewritten(*args, **options):
-            call = made if self._is_on else function
+            call = made if self._is_on and self._in_graphs() else function
             return call(*args, **options)
 
         return rewritten
@@ -201,12 +232,31 @@ class Alternatives:
         @functools.wraps(usual)
         def checkpoint(*args, **options):
             now = guarded(lambda: _name_in(policies, options.get("policy")))
+            where = self._here()[0]
             value = self._setting("remat", now)
             if value:
                 options["policy"] = getattr(policies, value)
-            return usual(*args, **options)
+            made = usual(*args, **options)
+            return self._chosen_later(usual, made, where, args, options)
 
         return checkpoint
+
+    def _chosen_later(self, usual, made, where, args, options):
+        """A checkpointed function, by the policy that is chosen when it is called: a program may
+        make it long before its step is traced.
+        """
+        if not self._serves or not where:
+            return made
+
+        @functools.wraps(made)
+        def checkpointed(*given, **named):
+            value = self._settings.get(("remat", where)) if self._is_on else None
+            if not value:
+                return made(*given, **named)
+            policy = getattr(self._jax.checkpoint_policies, value)
+            return usual(*args, **dict(options, policy=policy))(*given, **named)
+
+        return checkpointed
 
     def _scan(self, usual):
         @functools.wraps(usual)
@@ -253,9 +303,17 @@ class Alternatives:
             names = self._settings.get(("donation", name))
             if names and not any(given.startswith("donate") for given in options):
                 options["donate_argnames"] = tuple(names.split(","))
-            return usual(*args, **options)
+            made = usual(*args, **options)
+            if name and name == self._serves:
+                self._jitted.append(Jitted(usual, made, args, options))
+            return made
 
         return jit
+
+    def _set_precisions(self):
+        for item in self._chosen:
+            if item["kind"] == "precision":
+                self._set_precision(item["value"])
 
     def _set_precision(self, value):
         """Set the default precision of products, and keep it when the program sets another."""
@@ -304,6 +362,29 @@ class Alternatives:
             return None
         self._note(kind, (where, library), now or "", about or {})
         return self._settings.get((kind, where)) if self._is_on else None
+
+
+class Jitted:
+    """A function as the program compiles it.
+
+    Args:
+        usual: `jax.jit`.
+        made: what it returned.
+        args, options: what it was given.
+    """
+
+    def __init__(self, usual, made, args, options):
+        self._usual = usual
+        self._args = args
+        self._options = options
+        self.made = made
+        self.function = args[0] if args else options["fun"]
+
+    def instead(self, function):
+        """Another function, compiled with the same settings."""
+        options = dict(self._options)
+        options.pop("fun", None)
+        return self._usual(function, *self._args[1:], **options)
 
 
 class Replaced:

@@ -22,12 +22,24 @@ from pgle_hook import SetAside, guarded, jax_private
 from pgle_hook.alternatives import Alternatives
 from pgle_hook.for_gpus import GpuAnswers, Lowering
 from pgle_hook.records import Sources, describe, is_own, restore_flags, write_json
+from pgle_hook.served import Served
 
 DEVICES = "--xla_force_host_platform_device_count="
 
 
 def capture(
-    jax, *, captured, computes, ones, devices, given, gpu, ranks, flags, alternatives
+    jax,
+    *,
+    captured,
+    computes,
+    ones,
+    devices,
+    given,
+    gpu,
+    ranks,
+    flags,
+    alternatives,
+    serves,
 ):
     """Capture the modules of this process.
 
@@ -43,20 +55,26 @@ def capture(
         pgle, None: not set.
         flags: the ones that pgle added to XLA_FLAGS.
         alternatives: changes of the program to make, as of `Alternatives`.
+        serves: the function that others are made of later, as of `Served`; empty: of none.
     """
     guarded(jax_private.silence_plugins)
     jax_private.before_backends(lambda: restore_flags(flags))
     guarded(GpuAnswers(jax, gpu).show)
     guarded(jax_private.slice_on_host)
     record = CaptureRecord(captured, given, ones, gpu["plugins"])
-    guarded(Alternatives(jax, record, alternatives).watch)
+    made = Alternatives(jax, record, alternatives, serves)
+    guarded(made.watch)
     lowering = Lowering(record, os.path.dirname(captured), not computes, gpu)
     guarded(lowering.watch)
+    served = Served(jax, serves, made, record, lowering)
+    if serves:
+        guarded(served.watch)
     uncomputed = Uncomputed(record, lowering.is_zeros, ones)
 
     def results(call, execute):
         if SetAside.is_on():
             return execute()
+        served.executed(call.name)
         guarded(lambda: record.executed(call.xla_executable))
         return execute() if computes else uncomputed.results(call, execute)
 
@@ -233,6 +251,13 @@ class CaptureRecord:
             if place != self._about["place"] or self._sources.is_behind():
                 self._about["place"] = place
                 self._write()
+
+    def begin(self, folder):
+        """Write into another folder from now on, of what happens from now on."""
+        self._path = os.path.join(folder, os.path.basename(self._path))
+        self._counts = {}
+        self._about.update(compiling="", options={}, sites=[], compared=None)
+        self._write()
 
     def again(self, name, differing):
         """A function is compiled again as the module with this name, with other arguments: name,

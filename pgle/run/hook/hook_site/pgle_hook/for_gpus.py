@@ -234,7 +234,8 @@ class Lowering:
     """
 
     def __init__(self, record, folder, leaves_out, gpu):
-        self._record, self._folder = record, folder
+        self._record = record
+        self.folder = folder
         self._gpu = gpu
         self._least = BYTES if leaves_out else None
         self._known = {}  # by the ids of jax's modules
@@ -361,7 +362,7 @@ class Lowering:
     def _partition(self, module, compile_, given):
         known = self._of(module)
         if known.name and known.for_gpus:
-            dumped = os.path.join(self._folder, known.name)
+            dumped = os.path.join(self.folder, known.name)
             guarded(
                 lambda: partition(dumped, known.for_gpus, compile_, given, self._gpu)
             )

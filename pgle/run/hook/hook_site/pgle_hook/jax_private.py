@@ -595,6 +595,15 @@ def _sharding_in_words(sharding):
     return " sharded P(%s)" % split if parts else " on every device of the mesh"
 
 
+def before_traces(act):
+    """Call `act(function, args, options)` before jax traces a jitted function, or finds its trace.
+    Whether this jax can.
+    """
+    pjit = sys.modules.get("jax._src.pjit")
+    before = lambda function, settings, args, options: act(function, args, options)
+    return watch(pjit, "_infer_params", before=before)
+
+
 def static_arguments(on_call):
     """Call `on_call(name of the function, {argument: value in words})` for every jitted call that
     jax traces, or may: only static values that tell two compilations apart. Nothing happens if this

@@ -8,6 +8,7 @@ all other results that are floating-point numbers.
 import functools
 import importlib
 import math
+import os
 import threading
 
 from pgle_hook import SetAside, guarded, jax_private
@@ -55,7 +56,7 @@ class Values:
         self._jax = jax
         self._use = use
         self._note = note
-        self._precision = precision
+        self.precision = precision
         self._is_made = is_made
         self._seen = None  # losses and gradients of a trace; None: nobody asks for them
 
@@ -81,15 +82,22 @@ class Values:
         def comparing(*args, **options):
             if not is_done:
                 is_done.append(True)
-                too_long = {"why": "comparing takes longer than %g s" % MOST_S}
-                limit = threading.Timer(MOST_S, self._note, [too_long])
-                limit.daemon = True
-                limit.start()
-                guarded(lambda: self.compare(function, args, options))
-                limit.cancel()
+                self.compare_in_time(function, args, options)
             return function(*args, **options)
 
         return comparing
+
+    def compare_in_time(self, function, args, options):
+        """Compare as `compare` does. Note why not, and end the process, if that takes too long."""
+        limit = threading.Timer(MOST_S, self._end)
+        limit.daemon = True
+        limit.start()
+        guarded(lambda: self.compare(function, args, options))
+        limit.cancel()
+
+    def _end(self):
+        self._note({"why": "comparing takes longer than %g s" % MOST_S})
+        os._exit(0)
 
     def see_gradients(self, replace=setattr):
         """Note what functions of jax that differentiate return, for as long as somebody asks.
@@ -138,7 +146,7 @@ class Values:
                     values = _changed(values, abs)
                     before = self._with_noise(step, values)
                 self._use(True)
-                after = self._with_noise(step, values, self._precision)
+                after = self._with_noise(step, values, self.precision)
             except Exception as error:
                 text = " ".join(str(error).split())[:160]
                 return {"why": "%s: %s" % (type(error).__name__, text)}
@@ -159,8 +167,8 @@ class Values:
     def _unit(self, step):
         """Unit roundoff of the least precise type that the step or an alternative uses."""
         bits = {_significant(self._jax, one.dtype) for one in step.made}
-        if self._precision:
-            bits.add(ROUNDED_TO[self._precision][1] + 1)
+        if self.precision:
+            bits.add(ROUNDED_TO[self.precision][1] + 1)
         return 2.0 ** -min(MOST_SIGNIFICANT, *bits)
 
     def _results(self, step, precision, *inputs):

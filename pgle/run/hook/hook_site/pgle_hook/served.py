@@ -1,0 +1,119 @@
+"""A program that waits at its step, which is traced with one alternative after the other.
+
+A program may take longer to reach its step than jax takes to trace it. So it is run once for all
+alternatives. It stops where it calls its step for the first time, and takes requests: files that
+pgle writes next to the record. Each names a folder for the module, or for what comparing values
+has shown. `DONE` in it says that all of it is there. The program never continues.
+"""
+
+import functools
+import json
+import os
+import re
+import time
+
+from pgle_hook import SetAside, jax_private
+from pgle_hook.records import describe, write_whole
+
+WAITS = ".waits"  # in the folder of the record: the program waits at its step
+REQUEST = ".request%d.json"  # there, too; numbered from 0
+DONE = ".done"  # in the folder of a request; it holds why it failed, or nothing
+POLL_S = 0.02
+
+
+class Served:
+    """The step of a program, traced on request.
+
+    Args:
+        jax: the module, freshly imported.
+        function: the name of the step's function; empty: nothing is served.
+        alternatives: makes them, as of `Alternatives`.
+        record: of the capture, as of `CaptureRecord`.
+        lowering: lowers for GPUs, as of `Lowering`.
+    """
+
+    def __init__(self, jax, function, alternatives, record, lowering):
+        self._jax = jax
+        self._function = function
+        self._alternatives = alternatives
+        self._record = record
+        self._lowering = lowering
+        self._folder = lowering.folder
+        self._has_begun = False
+        self._values = None
+
+    def watch(self):
+        """Wait for requests when the program calls its step."""
+        self._values = self._alternatives.comparison(self._compared)
+        jax_private.before_traces(self._called)
+
+    def executed(self, name):
+        """A module is about to be executed. If it is the step, it could not be served, and there is
+        nothing to wait for.
+        """
+        if self._function and re.sub(r"^jit[_(]|\)$", "", name) == self._function:
+            os._exit(0)
+
+    def _called(self, function, args, options):
+        step = self._alternatives.jitted(function)
+        if step is None or self._has_begun or SetAside.is_on():
+            return
+        given = self._jax.tree_util.tree_leaves((args, options))
+        if any(isinstance(leaf, self._jax.core.Tracer) for leaf in given):
+            return
+        self._has_begun = True
+        _write(os.path.join(self._folder, WAITS), "")
+        number = 0
+        while True:
+            path = os.path.join(self._folder, REQUEST % number)
+            while not os.path.exists(path):
+                time.sleep(POLL_S)
+            with open(path) as file:
+                request = json.load(file)
+            self._answer(request, step, args, options)
+            number += 1
+
+    def _answer(self, request, step, args, options):
+        folder = request["folder"]
+        os.makedirs(folder, exist_ok=True)
+        self._jax.config.update("jax_dump_ir_to", folder)
+        self._lowering.folder = folder
+        self._record.begin(folder)
+        why = ""
+        try:
+            with self._alternatives.others(request["alternatives"]):
+                make = self._compare if request["compares"] else self._lower
+                make(step, args, options)
+        except Exception as error:
+            why = describe(error)
+        _write(os.path.join(folder, DONE), why)
+
+    def _lower(self, step, args, options):
+        """Dump the step's module as it would be compiled if the program called it."""
+        step.made.lower(*args, **options).compile()
+
+    def _compare(self, step, args, options):
+        """Compare the step's values, where jax traces it, as it traces what a program calls."""
+        self._values.precision = self._alternatives.precision()
+
+        @functools.wraps(step.function)
+        def comparing(*given, **named):
+            self._values.compare_in_time(step.function, given, named)
+            raise _ComparedError
+
+        try:
+            step.instead(comparing).lower(*args, **options)
+        except _ComparedError:
+            pass
+
+    def _compared(self, found):
+        self._record.compared(found)
+        _write(os.path.join(self._lowering.folder, DONE), "")
+
+
+class _ComparedError(Exception):
+    """Values were compared; the rest of the step is not traced."""
+
+
+def _write(path, text):
+    write_whole(path, lambda file: file.write(text))
