@@ -7,6 +7,7 @@ the same one.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -57,16 +58,15 @@ def exposed_us(snapshot: Snapshot) -> float:
 
 def collectives_of(module: Module) -> dict[str, CollectiveFacts]:
     """The collectives of a step, by ``all-gather over 8``; loops of unknown length count once."""
-    counts: dict[str, int] = {}
-    sizes: dict[str, int] = {}
+    counts = Counter[str]()
+    sizes = Counter[str]()
     for item, kind in walk_collectives(module):
         if is_done(item):
             continue
         name = f"{kind} over {group_size(module, item)}"
         times = prod(trips or 1 for _, trips in loops(module, item.name))
-        counts[name] = counts.get(name, 0) + times
-        size = result_shape(module, item).size_bytes * times
-        sizes[name] = sizes.get(name, 0) + size
+        counts[name] += times
+        sizes[name] += result_shape(module, item).size_bytes * times
     return {name: CollectiveFacts(counts[name], sizes[name]) for name in sorted(counts)}
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -46,52 +45,6 @@ from pgle.next import Next
 from pgle.xla.hlo.module import Module
 from pgle.xla.matrix_products import is_product
 from pgle.xla.targets import Hardware
-
-
-@dataclass(frozen=True, slots=True)
-class FoundAs:
-    """What a finding is in the account."""
-
-    kind: OpportunityKind
-    part: StepPart  # that its saving is drawn from
-    is_bound: bool = False  # what it loses is only the most that it could save
-    needs_gpu: bool = False  # so it is, if the GPU is unknown
-
-
-FINDINGS: Mapping[str, FoundAs] = {
-    "rank-skew": FoundAs(OpportunityKind.RANK_SKEW, StepPart.COMMUNICATION),
-    "slow-link": FoundAs(OpportunityKind.SLOW_LINK, StepPart.COMMUNICATION),
-    "contending-copies": FoundAs(OpportunityKind.CONTENDING_COPIES, StepPart.COMPUTE),
-    "slow-steps": FoundAs(OpportunityKind.SLOW_STEPS, StepPart.IDLE),
-    "changing-steps": FoundAs(OpportunityKind.CHANGING_STEPS, StepPart.COMPUTE),
-    "other-modules": FoundAs(OpportunityKind.OTHER_MODULES, StepPart.COMPUTE),
-    "scatter-add": FoundAs(OpportunityKind.SCATTER, StepPart.COMPUTE, is_bound=True),
-    "slow-matmul": FoundAs(OpportunityKind.SLOW_PRODUCTS, StepPart.COMPUTE),
-    "off-tensor-cores": FoundAs(
-        OpportunityKind.PRECISION, StepPart.COMPUTE, needs_gpu=True
-    ),
-    "input-bound": FoundAs(OpportunityKind.INPUT, StepPart.IDLE),
-    "idle": FoundAs(OpportunityKind.HOST, StepPart.IDLE),
-    "launch-gaps": FoundAs(OpportunityKind.LAUNCH_GAPS, StepPart.IDLE, is_bound=True),
-    "slow-collective": FoundAs(
-        OpportunityKind.SLOW_COLLECTIVES, StepPart.COMMUNICATION, is_bound=True
-    ),
-    "exposed-copies": FoundAs(OpportunityKind.COPIES, StepPart.COPIES),
-    "outside-copies": FoundAs(OpportunityKind.OUTSIDE_COPIES, StepPart.OTHER),
-    "needless-rematerialisation": FoundAs(OpportunityKind.REMAT, StepPart.COMPUTE),
-    "stale-profile": FoundAs(
-        OpportunityKind.STALE_PROFILE, StepPart.COMMUNICATION, is_bound=True
-    ),
-    "recompilation": FoundAs(OpportunityKind.RECOMPILATION, StepPart.IDLE),
-}
-"""By the id of a finding."""
-
-OF_SCHEDULE = frozenset(("synchronous-collective", "exposed-communication"))
-"""Findings that another order or other flags mend: the opportunities of the schedule."""
-
-OF_RECORDING = frozenset(("other-work", "untimed-records", "window"))
-"""Findings that save nothing: they are about the recording."""
-
 
 BY_LEVER = frozenset((OpportunityKind.REMAT,))
 """What a lever prices from HLO, with the cost of its edit. Without HLO the finding counts."""
@@ -191,20 +144,20 @@ def _of_findings(
 ) -> Iterator[Opportunity]:
     """Findings that save time. Without the GPU's peaks, the gain of a type is only bounded."""
     for finding in findings:
-        found = FINDINGS.get(finding.id)
-        if found is None or finding.unclaimed or finding.lost_us <= 0:
+        rule = RULES[finding.id]
+        if rule.kind is None or finding.unclaimed or finding.lost_us <= 0:
             continue
-        is_bound = found.is_bound or (found.needs_gpu and hardware is None)
+        is_bound = rule.is_bound or (rule.needs_gpu and hardware is None)
         where = (
             Place(row.name.removeprefix("before "), row.us, row.note, row.op_name)
             for row in finding.evidence
         )
         yield Opportunity(
-            kind=found.kind,
+            kind=rule.kind,
             expected_us=None if is_bound else finding.lost_us,
             least_us=0.0,
             most_us=finding.lost_us,
-            part=found.part,
+            part=rule.part,
             basis=basis,
             title=finding.todo,
             why=finding.number,

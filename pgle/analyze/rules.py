@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from pgle.account.value import OpportunityKind, StepPart
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.exposed import exposed, slow_collectives, stale_profile, synchronous
 from pgle.analyze.findings import Observation, StepFinding
@@ -56,6 +57,11 @@ class Rule:
         str  # when it is a finding, in words; `rule` writes the limit for ``{limit}``
     )
     source: str  # who says so
+    # what it is in the account; None: another order or other flags mend it, or it saves nothing
+    kind: OpportunityKind | None = None
+    part: StepPart = StepPart.IDLE  # that its saving is drawn from
+    is_bound: bool = False  # what it loses is only the most that it could save
+    needs_gpu: bool = False  # so it is, if the GPU is unknown
     # False: the simulated GPU invents it (a host that pauses, ranks that differ, its costs)
     holds_if_simulated: bool = True
 
@@ -146,6 +152,8 @@ _RULES = (
         ),
         source=_OWN,
         holds_if_simulated=False,
+        kind=OpportunityKind.RANK_SKEW,
+        part=StepPart.COMMUNICATION,
     ),
     Rule(
         id="slow-link",
@@ -159,6 +167,8 @@ _RULES = (
         ),
         source=_OWN,
         holds_if_simulated=False,
+        kind=OpportunityKind.SLOW_LINK,
+        part=StepPart.COMMUNICATION,
     ),
     Rule(
         id="slow-steps",
@@ -172,6 +182,7 @@ _RULES = (
         ),
         source=_OWN,
         holds_if_simulated=False,
+        kind=OpportunityKind.SLOW_STEPS,
     ),
     Rule(
         id="changing-steps",
@@ -185,6 +196,8 @@ _RULES = (
         ),
         source=_OWN,
         holds_if_simulated=False,
+        kind=OpportunityKind.CHANGING_STEPS,
+        part=StepPart.COMPUTE,
     ),
     Rule(
         id="other-modules",
@@ -195,6 +208,8 @@ _RULES = (
         condition="modules but the main one run alone for at least {limit} of the step",
         source=_OWN,
         holds_if_simulated=False,
+        kind=OpportunityKind.OTHER_MODULES,
+        part=StepPart.COMPUTE,
     ),
     Rule(
         id="scatter-add",
@@ -204,6 +219,9 @@ _RULES = (
         limit=0.05,
         condition="scatters of at least {limit} of the step",
         source="openxla/xla#46225, #26371",
+        kind=OpportunityKind.SCATTER,
+        part=StepPart.COMPUTE,
+        is_bound=True,
     ),
     Rule(
         id="slow-matmul",
@@ -216,6 +234,8 @@ _RULES = (
         ),
         source=f"{_OWN}; XLA's table",
         holds_if_simulated=False,
+        kind=OpportunityKind.SLOW_PRODUCTS,
+        part=StepPart.COMPUTE,
     ),
     Rule(
         id="off-tensor-cores",
@@ -228,6 +248,9 @@ _RULES = (
             "name, else by type and precision"
         ),
         source=_TENSORFLOW,
+        kind=OpportunityKind.PRECISION,
+        part=StepPart.COMPUTE,
+        needs_gpu=True,
     ),
     Rule(
         id="input-bound",
@@ -238,6 +261,7 @@ _RULES = (
         condition="idle between steps for at least {limit} of the time",
         source=f"{_OWN}; {_TENSORFLOW}",
         holds_if_simulated=False,
+        kind=OpportunityKind.INPUT,
     ),
     Rule(
         id="idle",
@@ -247,6 +271,7 @@ _RULES = (
         limit=0.01,
         condition="gaps over 20 µs inside steps, for at least {limit} of the step",
         source=_OWN,
+        kind=OpportunityKind.HOST,
     ),
     Rule(
         id="launch-gaps",
@@ -257,6 +282,8 @@ _RULES = (
         condition="gaps of up to 20 µs inside steps, for at least {limit} of the step",
         source=_OWN,
         holds_if_simulated=False,
+        kind=OpportunityKind.LAUNCH_GAPS,
+        is_bound=True,
     ),
     Rule(
         id="slow-collective",
@@ -268,6 +295,9 @@ _RULES = (
             "collectives below 70 % of the speed that XLA's table gives for size and group"
         ),
         source=f"{_OWN}; XLA's table",
+        kind=OpportunityKind.SLOW_COLLECTIVES,
+        part=StepPart.COMMUNICATION,
+        is_bound=True,
     ),
     Rule(
         id="exposed-copies",
@@ -277,6 +307,8 @@ _RULES = (
         limit=0.01,
         condition="exposed copies of at least {limit} of the step",
         source="openxla/xla#45983",
+        kind=OpportunityKind.COPIES,
+        part=StepPart.COPIES,
     ),
     Rule(
         id="outside-copies",
@@ -290,6 +322,8 @@ _RULES = (
         ),
         source=_OWN,
         holds_if_simulated=False,
+        kind=OpportunityKind.OUTSIDE_COPIES,
+        part=StepPart.OTHER,
     ),
     Rule(
         id="contending-copies",
@@ -303,6 +337,8 @@ _RULES = (
         ),
         source=_OWN,
         holds_if_simulated=False,
+        kind=OpportunityKind.CONTENDING_COPIES,
+        part=StepPart.COMPUTE,
     ),
     Rule(
         id="needless-rematerialisation",
@@ -315,6 +351,8 @@ _RULES = (
             "free"
         ),
         source=_OWN,
+        kind=OpportunityKind.REMAT,
+        part=StepPart.COMPUTE,
     ),
     Rule(
         id="stale-profile",
@@ -327,6 +365,9 @@ _RULES = (
         ),
         source=_OWN,
         holds_if_simulated=False,
+        kind=OpportunityKind.STALE_PROFILE,
+        part=StepPart.COMMUNICATION,
+        is_bound=True,
     ),
     Rule(
         id="other-work",
@@ -366,6 +407,7 @@ _RULES = (
         ),
         source="Mocz, GPU/JAX Profiling",
         holds_if_simulated=False,
+        kind=OpportunityKind.RECOMPILATION,
     ),
     Rule(
         id="window",

@@ -18,6 +18,7 @@ Times are whole nanoseconds since the start of a device's window, as float64: su
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
@@ -218,9 +219,9 @@ def _kernels(
     for window in windows:
         rows = window.rows[trace.module[window.rows] == main]
         counts += np.bincount(trace.instruction[rows], minlength=len(names))
-    found: dict[str, float] = {}
+    found = defaultdict[str, float](float)
     for code in np.flatnonzero(counts).tolist():
-        found[names[code]] = found.get(names[code], 0.0) + float(counts[code]) / steps
+        found[names[code]] += float(counts[code]) / steps
     return found
 
 

@@ -74,7 +74,7 @@ def headline(account: Account) -> tuple[str, Tone]:
     if unproven is not None:
         most = figures.share(account.share(unproven.most_us))
         bound = f"at most {most} of {account.base.short}"
-        return f"No sure gain; open: {_lower(unproven.title)} ({bound})", ""
+        return f"No sure gain; open: {lowered(unproven.title)} ({bound})", ""
     limit = figures.share(LEAST_WORTH, 0)
     bound = f"{figures.share(account.share(account.parts[account.bound_by]))} of it is"
     words = f"Nothing to gain above {limit} of the step: {bound} {account.bound_by}"
@@ -154,7 +154,7 @@ def end_words(known: Known) -> Sentence:
 def _to_act(lever: Opportunity) -> Sentence:
     """What the user writes or sets, and that only a measurement proves it."""
     if lever.kind in BY_SCHEDULE:
-        return Sentence.todo(f"{_lower(lever.title)}; then measure again")
+        return Sentence.todo(f"{lowered(lever.title)}; then measure again")
     words = (lever.edit or lever.title).rstrip(".")
     if lever.kind in OF_PROGRAM:
         return Sentence.edit(f"{words}; then rehearse or measure again")
@@ -206,20 +206,14 @@ def timed_note(account: Account, *, is_base: bool) -> str:
     if timed is None:
         return ""
     steps = " → ".join(map(figures.time, (timed.base_us, timed.step_us)))
-    change = _signed(timed.change)
-    ends = figures.between(_signed(timed.least), _signed(timed.most))
+    change = figures.signed(timed.change)
+    ends = figures.between(figures.signed(timed.least), figures.signed(timed.most))
     timed_us = timed.base_us if is_base else timed.step_us
-    off = _signed(account.step_us / timed_us - 1)
+    off = figures.signed(account.step_us / timed_us - 1)
     return (
         f"Timed steps, {timed.basis}: {steps}, {change} ({ends}), {timed.verdict}; "
         f"the model is {off} from them."
     )
-
-
-def _signed(share: float) -> str:
-    """A change with its sign; one that rounds to nothing is 0.0 %."""
-    text = figures.change(share)
-    return figures.share(0.0) if text == figures.NONE else text
 
 
 def bound_rows(account: Account) -> Iterator[tuple[str, float, float]]:
@@ -301,7 +295,8 @@ def _place(place: Place) -> tuple[Value, ...]:
     return printable(place.instruction), place.us or None, Cell(printable(about))
 
 
-def _lower(title: str) -> str:
+def lowered(title: str) -> str:
+    """A title as a clause, with a small letter."""
     return f"{title[:1].lower()}{title[1:]}"
 
 

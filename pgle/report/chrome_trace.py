@@ -23,7 +23,7 @@ import numpy as np
 from pgle import __version__
 from pgle.errors import UserError, printable
 from pgle.report.page.value import Advice, Page, TimelineData
-from pgle.report.timeline import OTHER_WORK, PARTS, Style
+from pgle.report.timeline import OTHER_WORK, PARTS, BarLabel, Style, other_name
 from pgle.trace.intervals import Intervals, complement, covered, join, union, without
 
 MOST_BYTES = 1 << 30
@@ -84,36 +84,19 @@ class Scene(msgspec.Struct, frozen=True):
     panels: tuple[ScenePanel, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SceneName:
-    """An instruction as its bars are described; the texts are those of `BarLabel`."""
-
-    style: Style
-    is_sync: bool
-    name: str
-    kind: str
-    lhs_name: str
-    op_name: str
-    shape: str
-    source: str
-    cost: str
-    follower: str
-
-    def arguments(self) -> Event:
-        """What is known of it, by name; nothing that is empty."""
-        lhs_name = "" if self.lhs_name == self.name else self.lhs_name
-        found = {
-            "kind": self.kind,
-            "op_name": self.op_name,
-            "source": self.source,
-            "shape": self.shape,
-            "name when scheduled": lhs_name,
-            "time is": self.cost,
-            "next needs it": self.follower,
-        }
-        if self.is_sync:
-            found["synchronous"] = "yes"
-        return {name: text for name, text in found.items() if text}
+def _arguments(label: BarLabel) -> Event:
+    """What is known of an instruction, by name; nothing that is empty."""
+    found = {
+        "kind": label.kind,
+        "op_name": label.op_name,
+        "source": label.source,
+        "shape": label.shape,
+        "name when scheduled": other_name(label.lhs_name, label.name),
+        "time is": label.cost,
+        "next needs it": label.follower,
+        "synchronous": "yes" if label.sync else "",
+    }
+    return {name: text for name, text in found.items() if text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,14 +199,14 @@ def _events(page: Page, drawn: TimelineData) -> Iterator[Event]:
     yield from _opportunities(page.actions, scene, names, numbers)
 
 
-def _name(scene: Scene, record: Sequence[int]) -> SceneName:
+def _name(scene: Scene, record: Sequence[int]) -> BarLabel:
     style, sync, *texts = record
     words = (scene.texts[index] for index in texts)
-    return SceneName(Style(style), bool(sync), *words)
+    return BarLabel(Style(style), bool(sync), *words)
 
 
 def _panel_events(
-    panel: ScenePanel, names: Sequence[SceneName], place: int, numbers: Iterator[int]
+    panel: ScenePanel, names: Sequence[BarLabel], place: int, numbers: Iterator[int]
 ) -> Iterator[Event]:
     """A process: its steps and loops, the parts of its time, its streams."""
     process = next(numbers)
@@ -247,7 +230,7 @@ def _panel_events(
         yield from _lane_events(track, lane, names, parts[PARTS["compute"]])
 
 
-def _parts(panel: ScenePanel, names: Sequence[SceneName]) -> dict[str, Intervals]:
+def _parts(panel: ScenePanel, names: Sequence[BarLabel]) -> dict[str, Intervals]:
     """When each part of the step is: they do not overlap, and fill the panel. Nanoseconds."""
     compute = _busy(panel, names, Style.COMPUTE, Style.MATMUL)
     communication = _busy(panel, names, Style.COMMUNICATION)
@@ -264,7 +247,7 @@ def _parts(panel: ScenePanel, names: Sequence[SceneName]) -> dict[str, Intervals
     }
 
 
-def _busy(panel: ScenePanel, names: Sequence[SceneName], *styles: Style) -> Intervals:
+def _busy(panel: ScenePanel, names: Sequence[BarLabel], *styles: Style) -> Intervals:
     """When bars of some styles run."""
     starts: list[int] = []
     ends: list[int] = []
@@ -286,7 +269,7 @@ def _part_events(track: Track, parts: dict[str, Intervals]) -> Iterator[Event]:
 def _lane_events(
     track: Track,
     lane: SceneLane,
-    names: Sequence[SceneName],
+    names: Sequence[BarLabel],
     compute: Intervals,
 ) -> Iterator[Event]:
     """A slice for each bar; of communication and copies with the time that nothing hides."""
@@ -296,7 +279,7 @@ def _lane_events(
     for row, number in enumerate(lane.name):
         found = names[number]
         start, duration = lane.starts[row], lane.duration[row]
-        arguments = found.arguments()
+        arguments = _arguments(found)
         if lane.count and lane.count[row] > 1:
             arguments["executions"] = lane.count[row]
         if found.style in (Style.COMMUNICATION, Style.COPY):
@@ -309,7 +292,7 @@ def _lane_events(
 def _opportunities(
     actions: Sequence[Advice],
     scene: Scene,
-    names: Sequence[SceneName],
+    names: Sequence[BarLabel],
     numbers: Iterator[int],
 ) -> Iterator[Event]:
     """A process with a track for each opportunity, drawn where its instruction is, or over the
@@ -328,9 +311,7 @@ def _opportunities(
         yield track.slice(title, "opportunity", times, _saving(item))
 
 
-def _place_of(
-    item: Advice, scene: Scene, names: Sequence[SceneName]
-) -> tuple[int, int]:
+def _place_of(item: Advice, scene: Scene, names: Sequence[BarLabel]) -> tuple[int, int]:
     """Where an opportunity is drawn, in nanoseconds: its longest bar, else the first step."""
     if item.span_us is not None:
         start_us, end_us = item.span_us

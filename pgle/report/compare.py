@@ -121,7 +121,9 @@ def _change(found: Comparison) -> str:
     low, high = (edge - 1 for edge in found.ci)
     level = f"{found.assumptions.confidence * 100:g} % CI"
     if not math.isfinite(high):
-        return f"Undecided{simulated}: {_signed(found.change, 2)}, with no interval"
+        return (
+            f"Undecided{simulated}: {figures.signed(found.change, 2)}, with no interval"
+        )
     if found.verdict in TONES:
         nearer, farther = sorted((abs(low), abs(high)))
         size = figures.share(abs(found.change), digits)
@@ -130,8 +132,10 @@ def _change(found: Comparison) -> str:
         )
         return f"{size} {found.verdict}{simulated} ({ends}, {level})"
     word = "The same" if found.verdict is Verdict.SAME else "Undecided"
-    ends = figures.between(_signed(low, digits), _signed(high, digits))
-    return f"{word}{simulated}: {_signed(found.change, digits)} ({ends}, {level})"
+    ends = figures.between(figures.signed(low, digits), figures.signed(high, digits))
+    return (
+        f"{word}{simulated}: {figures.signed(found.change, digits)} ({ends}, {level})"
+    )
 
 
 def _digits(found: Comparison) -> int:
@@ -139,15 +143,10 @@ def _digits(found: Comparison) -> int:
     return 2 if found.ci[1] - found.ci[0] < FINE else 1
 
 
-def _signed(value: float, digits: int) -> str:
-    text = figures.change(value, digits)
-    return figures.share(0.0, digits) if text == figures.NONE else text
-
-
 def sides_table(found: Comparison) -> Table:
     """A row for each side, and one for the change; ``~`` marks a change within noise."""
     is_clear = found.verdict in TONES
-    signed = _signed(found.change, _digits(found))
+    signed = figures.signed(found.change, _digits(found))
     change = Cell(signed if is_clear else f"~ {signed}", TONES.get(found.verdict, ""))
     rows: list[list[Value]] = [
         [printable(side.label), side.median_s * 1e6, side.spread]
@@ -272,13 +271,7 @@ def left_out_text(side: Side) -> str:
 
 def _ranges(steps: Sequence[int]) -> str:
     """Step numbers as ranges, ``0–3, 7``."""
-    parts: list[list[int]] = []
-    for step in steps:
-        if parts and step == parts[-1][1] + 1:
-            parts[-1][1] = step
-        else:
-            parts.append([step, step])
-    texts = list(itertools.starmap(_range_text, parts))
+    texts = list(itertools.starmap(_range_text, figures.runs(steps)))
     more = ", …" if len(texts) > MOST_RANGES else ""
     return f"{', '.join(texts[:MOST_RANGES])}{more}"
 

@@ -21,14 +21,14 @@ def depends_words(result: Rehearsal) -> str:
     lhs = result.lhs_gained
     for what, found in (("LHS", lhs), ("The profile", result.gained)):
         if found is not None and found.other is not None and found.depends:
-            first = _longer(found.first.share)
-            other = _longer(found.other.share)
+            first = longer(found.first.share)
+            other = longer(found.other.share)
             sides = f"the step gets {first} or {other}"
             return f"{what} depends on what autotuning picks: {sides}"
     return ""
 
 
-def _longer(share: float) -> str:
+def longer(share: float) -> str:
     """``1.4 % shorter``, of a gain as a share of the step."""
     size = figures.share(abs(share))
     return f"{size} shorter" if share > 0 else f"{size} longer"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 
 import numpy as np
 
@@ -480,20 +481,13 @@ def _draw_points(plot: Plot, points: Sequence[RooflinePoint]) -> None:
 
 def _numbers(found: Sequence[int]) -> str:
     """Ascending numbers, of which some follow each other: ``1, 2, 4–6``."""
-    runs: list[list[int]] = []
-    for number in found:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(map(_run, runs))
+    return ", ".join(starmap(_run, figures.runs(found)))
 
 
-def _run(numbers: Sequence[int]) -> str:
-    texts = [str(number) for number in numbers]
-    if len(texts) < 3:
-        return ", ".join(texts)
-    return f"{texts[0]}–{texts[-1]}"
+def _run(first: int, last: int) -> str:
+    if last - first < 2:
+        return ", ".join(map(str, range(first, last + 1)))
+    return f"{first}–{last}"
 
 
 def _reached(point: RooflinePoint) -> str:

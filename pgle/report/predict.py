@@ -142,7 +142,7 @@ def _verdict(found: Predicted) -> str:
     if lever is None or found.prediction.lower_bound:
         return words
     saves = figures.share(found.account.share(lever.known_saving_us))
-    return f"{words}; {lever.title[:1].lower()}{lever.title[1:]}: saves {saves}"
+    return f"{words}; {account.lowered(lever.title)}: saves {saves}"
 
 
 def _step_words(prediction: Prediction) -> str:

@@ -11,6 +11,7 @@ from pgle.next import Next, to_way
 from pgle.releases.changes import FlagChange, ProgramChanges, settled
 from pgle.releases.facts import CollectiveUse, ProgramFacts
 from pgle.report import text
+from pgle.report.control import longer
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Column, Page, Prose, Section, Table, Tone, table
@@ -85,10 +86,7 @@ def step_words(found: Controlled, release: str) -> tuple[str, Tone]:
 
 
 def _longer(share: float) -> str:
-    if abs(share) < ROUNDED:
-        return "unchanged"
-    direction = "shorter" if share > 0 else "longer"
-    return f"{figures.share(abs(share))} {direction}"
+    return "unchanged" if abs(share) < ROUNDED else longer(share)
 
 
 # The table: facts as rows.

@@ -30,6 +30,7 @@ from pgle.report.page.value import (
     table,
 )
 from pgle.report.scale_account import gpus
+from pgle.report.scale_control import SIZE, size_of
 from pgle.report.scale_control import named as _named
 from pgle.report.text import Document, flat, live
 from pgle.report.timeline import PARTS
@@ -77,8 +78,8 @@ def scale_page(found: Scaling, path: Path | None = None) -> Page:
         found: the rows, judged.
         path: of the page that was written; it is named in the answer.
     """
-    rows = [item.row for item in found.answer.rows]
-    module = next((row.module for row in rows if row.module), "")
+    named = (item.row.module for item in found.answer.rows)
+    module = next(filter(None, named), "")
     content = _table(found) if found.answer.first else None
     notes = tuple(_all_notes(found, path))
     return Page(
@@ -91,14 +92,13 @@ def scale_page(found: Scaling, path: Path | None = None) -> Page:
         actions=scale_advice.actions(found),
         sections=tuple(_sections(found)),
         way=scale_advice.next_way(found),
-        warnings=_warnings(rows),
+        warnings=_warnings(found.answer),
     )
 
 
 def _identity(found: Scaling, module: str) -> tuple[str, ...]:
     """The module, the GPUs, their network, and where the costs come from."""
-    there = [item.row for item in found.answer.rows if not item.row.failure]
-    costs = costs_are(row.costs_are for row in there)
+    costs = costs_are(item.row.costs_are for item in found.answer.with_step)
     assumed = "" if found.request.names_network else " (assumed)"
     return (
         module,
@@ -124,11 +124,11 @@ def _all_notes(found: Scaling, path: Path | None) -> Iterator[str]:
         yield f"Page: {path}"
 
 
-def _warnings(rows: Sequence[ScaleRow]) -> tuple[str, ...]:
+def _warnings(answer: ScaleAnswer) -> tuple[str, ...]:
     """Each warning once. Warnings of several rows come first, then each warning of one row with
     its size.
     """
-    there = [row for row in rows if not row.failure]
+    there = [item.row for item in answer.with_step]
     warned: dict[str, list[ScaleRow]] = {}
     for row in there:
         for line in dict.fromkeys(row.warnings):
@@ -154,9 +154,9 @@ def _without(found: Scaling) -> list[str]:
     """The sizes at which no variant has a step that fits, a line for each reason."""
     with_step: dict[int, list[ScaleRow]] = {}
     for item in found.answer.rows:
-        of_size = with_step.setdefault(item.row.devices, [])
-        if not item.row.failure:
-            of_size.append(item.row)
+        with_step.setdefault(item.row.devices, [])
+    for item in found.answer.with_step:
+        with_step[item.row.devices].append(item.row)
     lacks: dict[str, list[str]] = {}
     for devices, rows in with_step.items():
         if any(row.fits is not False for row in rows):
@@ -394,8 +394,8 @@ def _memory_notes(found: Scaling) -> Iterator[str]:
     """Whether all fit, and the values that were tried until one fits."""
     rows = [item.row for item in found.answer.rows]
     limits = {row.limit_bytes for row in rows if row.limit_bytes}
-    there = [row for row in rows if not row.failure]
-    if limits and all(row.fits for row in there):
+    there = found.answer.with_step
+    if limits and all(item.row.fits for item in there):
         words = _all_fit(len(there), len(rows))
         yield f"{words}: jax's allocator has {figures.size(min(limits))}."
     for row in rows:
@@ -460,8 +460,7 @@ def _limit_notes(found: Scaling) -> Iterator[str]:
     if found.answer.first is None:
         return
     words = "Exposed: the GPU waits, nothing computes."
-    there = [item.row for item in found.answer.rows if not item.row.failure]
-    if len(there) > 1:
+    if len(found.answer.with_step) > 1:
         scales = f"a program scales if it keeps {figures.share(BREAKS, 0)}"
         efficiency = "Efficiency: work per second and GPU against the first row"
         words = f"{efficiency}; {scales}. {words}"
@@ -471,7 +470,7 @@ def _limit_notes(found: Scaling) -> Iterator[str]:
 
 def _sections(found: Scaling) -> Iterator[Section]:
     answer = found.answer
-    rows = [item for item in answer.rows if not item.row.failure]
+    rows = answer.with_step
     if len(answer.best) > 1:
         heading = "Step and efficiency over GPUs"
         yield Section("charts", heading, _charts(answer.best), open=True)
@@ -485,8 +484,6 @@ def _sections(found: Scaling) -> Iterator[Section]:
     yield LIMITS
 
 
-SIZE = (Column("GPUs", Unit.COUNT), "variant")
-"""The heads of the columns that name a row in every section."""
 LIMITS = Section(
     "limits",
     "What is not known",
@@ -503,11 +500,6 @@ LIMITS = Section(
 )
 
 
-def _size_of(row: ScaleRow) -> tuple[int, str]:
-    """The cells under `SIZE`."""
-    return row.devices, _named(row)
-
-
 def _ratio_section(rows: Sequence[Judged]) -> Section:
     """Every step against the first row."""
     heads = (
@@ -522,7 +514,7 @@ def _ratio_section(rows: Sequence[Judged]) -> Section:
     for item in rows:
         ends = figures.shares(item.efficiency_range)
         ratio = (item.flat, 1.0, item.efficiency, ends, item.row.costs_are)
-        cells.append((*_size_of(item.row), *ratio))
+        cells.append((*size_of(item.row), *ratio))
     flat = Prose(
         "flat: what a program that loses nothing would have, with the same work on each GPU.",
         tone="soft",
@@ -544,7 +536,7 @@ def _collective_section(rows: Sequence[Judged]) -> Section:
     )
     cells: list[tuple[Value, ...]] = []
     for item in rows:
-        size = _size_of(item.row)
+        size = size_of(item.row)
         for one in item.row.by_collective:
             share = one.exposed_us / item.row.step_us
             what = (one.kind, _network_links(one), one.group, one.count)
@@ -570,14 +562,14 @@ def _memory_section(rows: Sequence[Judged]) -> Section:
     for item in rows:
         row = item.row
         planned = (row.argument_bytes, row.temp_bytes, row.memory_bytes)
-        cells.append((*_size_of(row), *planned, row.limit_bytes))
+        cells.append((*size_of(row), *planned, row.limit_bytes))
     heading = "Device memory by XLA's report"
     return Section("memory", heading, (table(heads, cells),))
 
 
 def _refused_section(found: Scaling) -> Section:
     refused = (item.row for item in found.answer.rows if item.row.failure)
-    cells = ((*_size_of(row), printable(row.failure)) for row in refused)
+    cells = ((*size_of(row), printable(row.failure)) for row in refused)
     content = table((*SIZE, "why"), cells)
     return Section("refused", "Sizes without a step", (content,))
 
@@ -760,10 +752,9 @@ def document(found: Scaling, page: Path) -> ScaleDocument:
     """All rows, and where the program breaks."""
     answer = found.answer
     anchor = answer.anchor
-    breaks = answer.breaks
     way = scale_advice.next_way(found)
     follows = "".join(way.next) or way.done
-    warnings = _warnings([item.row for item in answer.rows])
+
     rows = tuple(_row_document(item, found) for item in answer.rows)
     head = ScaleHead(
         verdict=_verdict(found),
@@ -778,13 +769,12 @@ def document(found: Scaling, page: Path) -> ScaleDocument:
         head=head,
         rows=rows,
         control=scale_control.document(found),
-        breaks_at=None if breaks is None else breaks.row.devices,
         breaks_by=answer.culprit,
         anchor=None if anchor is None else AnchorDocument(anchor, anchor.factor),
         not_modelled=NOT_MODELLED,
         page=page,
         next=follows,
-        warnings=warnings,
+        warnings=_warnings(answer),
     )
 
 

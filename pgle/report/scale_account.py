@@ -15,7 +15,7 @@ from pgle.report import account
 from pgle.report.account import AccountDocument
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Cell, Column, Section, Value, table
-from pgle.report.scale_control import named
+from pgle.report.scale_control import SIZE, size_of
 from pgle.requests.predictions import Advise
 from pgle.requests.shared import Network
 from pgle.requests.stages import Stage
@@ -47,8 +47,7 @@ def shown(found: Scaling) -> tuple[Judged, ...]:
     if not answer.best:
         return ()
     first = answer.best[0]
-    judged = answer.breaks or answer.best[-1]
-    return (first,) if judged is first else (first, judged)
+    return (first,) if answer.judged is first else (first, answer.judged)
 
 
 def _judged(found: Scaling) -> Account | None:
@@ -78,11 +77,10 @@ def section(found: Scaling, rows: Sequence[Judged]) -> Section:
     for item in rows:
         if (known := account_of(found, item.row)) is not None:
             words, tone = account.headline(known)
-            step = (item.row.devices, named(item.row), known.step_us, known.base)
+            step = (*size_of(item.row), known.step_us, known.base)
             levers.append((*step, Cell(words, tone)))
     head = (
-        Column("GPUs", Unit.COUNT),
-        "variant",
+        *SIZE,
         Column("step", Unit.TIME),
         "which step",
         "largest lever",
@@ -104,21 +102,11 @@ def tune(found: Scaling, row: ScaleRow) -> Next | None:
     request = found.request
     if found.are_files:
         return None
-    trial = SizeTrial(
-        row.devices, found.hardware.devices_per_host, tuple(row.values.items())
-    )
     network = request.next_words(Network)
-    options = (
-        "--target",
-        found.target,
-        *_shape(trial),
-        *network,
-        "-o",
-        free(Path("tuned")),
-    )
+    options = (*_place(found, row), *network, "-o", free(Path("tuned")))
     if row.grown:
         return Next.of("tune", *options, str(request.out / row.grown))
-    return Next.of("tune", *options, "--", *kept_argv(filled(request.words, trial)))
+    return Next.of("tune", *options, *_command(found, row))
 
 
 def advise(found: Scaling, row: ScaleRow) -> Next | None:
@@ -126,13 +114,8 @@ def advise(found: Scaling, row: ScaleRow) -> Next | None:
     request = found.request
     if found.are_files or row.grown:
         return None
-    trial = SizeTrial(
-        row.devices, found.hardware.devices_per_host, tuple(row.values.items())
-    )
     options = request.next_words(Advise, without="target devices")
-    place = ("--target", found.target, *_shape(trial))
-    words = kept_argv(filled(request.words, trial))
-    return Next.of("advise", *place, *options, "--", *words)
+    return Next.of("advise", *_place(found, row), *options, *_command(found, row))
 
 
 def measure(found: Scaling, row: ScaleRow) -> Next | None:
@@ -140,25 +123,32 @@ def measure(found: Scaling, row: ScaleRow) -> Next | None:
     request = found.request
     if found.are_files or row.grown:
         return None
-    trial = SizeTrial(
-        row.devices, found.hardware.devices_per_host, tuple(row.values.items())
-    )
     options = (
         *request.next_words(Stage, without="flags target devices"),
-        *("--target", found.target),
-        *_shape(trial),
+        *_place(found, row),
         *(f"--flag={flag}" for flag in request.flags),
     )
-    folder = free(Path("runs/default"))
-    words = kept_argv(filled(request.words, trial))
-    return Next.of("run", "--run-dir", folder, *options, "--", *words)
+    folder = ("--run-dir", free(Path("runs/default")))
+    return Next.of("run", *folder, *options, *_command(found, row))
 
 
-def _shape(trial: SizeTrial) -> tuple[object, ...]:
+def _trial(found: Scaling, row: ScaleRow) -> SizeTrial:
+    values = tuple(row.values.items())
+    return SizeTrial(row.devices, found.hardware.devices_per_host, values)
+
+
+def _place(found: Scaling, row: ScaleRow) -> tuple[object, ...]:
     """The options that name the GPUs of a size."""
-    if trial.hosts == 1:
-        return ("--devices", trial.devices)
-    return ("--topology", trial.topology)
+    trial = _trial(found, row)
+    size: tuple[object, ...] = ("--devices", trial.devices)
+    if trial.hosts > 1:
+        size = ("--topology", trial.topology)
+    return ("--target", found.target, *size)
+
+
+def _command(found: Scaling, row: ScaleRow) -> tuple[object, ...]:
+    """The program's own command at a size, behind two dashes."""
+    return ("--", *kept_argv(filled(found.request.words, _trial(found, row))))
 
 
 def gpus(row: ScaleRow) -> str:

@@ -28,7 +28,7 @@ def actions(found: Scaling) -> tuple[Advice, ...]:
     answer = found.answer
     if not answer.best:
         return ()
-    item = answer.breaks or answer.best[-1]
+    item = answer.judged
     given = [*_take_better(found, item), *_more_work(item.row)]
     known = scale_account.account_of(found, item.row)
     if known is not None:
@@ -141,7 +141,7 @@ def next_way(found: Scaling) -> Way:
         return _repair(found)
     if answer.nearest is not None and not answer.good:
         return Way(done=_less_memory(found, answer.nearest.row), end=WayEnd.TODO)
-    row = (answer.breaks or answer.best[-1]).row
+    row = answer.judged.row
     known = scale_account.account_of(found, row)
     if known is not None:
         state = Known(account=known)

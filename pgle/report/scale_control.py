@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from pgle.errors import many, printable
+from pgle.report.account import sentence
 from pgle.report.control import STAGE
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
@@ -39,6 +40,15 @@ def named(row: ScaleRow) -> str:
     return ", ".join(f"{name}={printable(value)}" for name, value in row.shown.items())
 
 
+SIZE = (Column("GPUs", Unit.COUNT), "variant")
+"""The heads of the columns that name a row in every section."""
+
+
+def size_of(row: ScaleRow) -> tuple[int, str]:
+    """The cells under `SIZE`."""
+    return row.devices, named(row)
+
+
 def notes(found: Scaling) -> Iterator[str]:
     """How far compilation went, and what the second one says of the row that the verdict is
     about.
@@ -49,7 +59,7 @@ def notes(found: Scaling) -> Iterator[str]:
     checked = [row.control for row in there if row.control is not None]
     failed = [one for one in checked if one.failure]
     control = found.control
-    yield _sentence(f"{_stage(checked, control)}{STAGE}.")
+    yield sentence(f"{_stage(checked, control)}{STAGE}")
     if failed:
         rows = many(len(failed), "row")
         why = printable(failed[0].failure)
@@ -81,15 +91,11 @@ def _depending(control: ScaleControl) -> Iterator[str]:
 
 def _last(answer: ScaleAnswer) -> str:
     """The step of the row that a verdict is about, with its efficiency."""
-    item = answer.breaks or answer.best[-1]
+    item = answer.judged
     step = f"{figures.time(item.step_us)} at {figures.count(item.row.devices)} GPUs"
     if len(answer.best) == 1 or item.scaling is None:
         return step
     return f"{step}, efficiency {figures.share(item.scaling)}"
-
-
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:]
 
 
 def section(found: Scaling) -> tuple[Prose | Table, ...]:
@@ -101,8 +107,7 @@ def section(found: Scaling) -> tuple[Prose | Table, ...]:
     pairs = zip(found.answer.rows, control.other.rows, strict=True)
     rows = [_row(one, two) for one, two in pairs if not one.row.failure]
     heads = (
-        Column("GPUs", Unit.COUNT),
-        "variant",
+        *SIZE,
         Column("step", Unit.TIME),
         Column("control", Unit.TIME),
         Column("efficiency", Unit.SHARE),
@@ -119,8 +124,7 @@ def section(found: Scaling) -> tuple[Prose | Table, ...]:
 
 def _row(one: Judged, two: Judged) -> tuple[Value, ...]:
     return (
-        one.row.devices,
-        named(one.row),
+        *size_of(one.row),
         one.step_us,
         two.step_us,
         one.efficiency,
@@ -156,12 +160,8 @@ def document(found: Scaling) -> ScaleControlDocument | None:
     if control is None:
         return None
     other = control.other
-    return ScaleControlDocument(
-        depends=control.depends,
-        scales_to=other.scales_to,
-        breaks_at=None if other.breaks is None else other.breaks.row.devices,
-        best=other.best[-1].row.values if other.best else None,
-    )
+    best = other.best[-1].row.values if other.best else None
+    return ScaleControlDocument.of_value(other, depends=control.depends, best=best)
 
 
 def row_document(item: Judged, found: Scaling) -> RowControlDocument | None:

@@ -35,14 +35,14 @@ _MOST_SHAPE = 40  # characters of a shape
 def step_sections(
     step: MeasuredStep, found: Account, findings: Sequence[StepFinding]
 ) -> tuple[Section, ...]:
-    """Facts about a step; none is empty.
+    """Facts about a step.
 
     Args:
         step: the measured step.
         found: its account.
         findings: on it.
     """
-    sections = (
+    return (
         account.section(found),
         _section("findings", "Findings", _findings(findings)),
         *_time_sections(step),
@@ -50,7 +50,6 @@ def step_sections(
         _section("memory", "Memory", _memory(step.memory)),
         _section("recording", "Remarks on the recording", _remarks(step)),
     )
-    return tuple(section for section in sections if section.parts)
 
 
 def _section(key: str, heading: str, parts: Iterable[Part]) -> Section:

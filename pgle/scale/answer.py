@@ -5,6 +5,7 @@ That is ranges that widen with size, efficiency, where a program stops to scale,
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, product
@@ -353,6 +354,21 @@ class ScaleAnswer:
     anchor: Anchor | None
 
     @property
+    def with_step(self) -> tuple[Judged, ...]:
+        """The rows that have a step."""
+        return tuple(item for item in self.rows if not item.row.failure)
+
+    @property
+    def judged(self) -> Judged:
+        """Of `best`, the row that the verdict is about: where it breaks, else the largest size."""
+        return self.breaks or self.best[-1]
+
+    @property
+    def breaks_at(self) -> int | None:
+        """The devices of `breaks`."""
+        return None if self.breaks is None else self.breaks.row.devices
+
+    @property
     def scales_to(self) -> int | None:
         """The largest size of `best` before it breaks."""
         until = inf if self.breaks is None else self.breaks.row.devices
@@ -389,9 +405,7 @@ class ScaleAnswer:
     @property
     def good(self) -> bool:
         """Whether there is a step that fits."""
-        return any(
-            not item.row.failure and item.row.fits is not False for item in self.rows
-        )
+        return any(item.row.fits is not False for item in self.with_step)
 
 
 def answer(
@@ -518,14 +532,14 @@ def _best(judged: Sequence[Judged]) -> tuple[Judged, ...]:
 
 def _culprit(row: ScaleRow, first: ScaleRow) -> tuple[Exposed | None, float]:
     """What grew most from the first row, as a share of the step."""
-    before: dict[str, float] = {}
+    before = defaultdict[str, float](float)
     for item in first.by_collective:
-        before[item.kind] = before.get(item.kind, 0.0) + item.exposed_us / first.step_us
+        before[item.kind] += item.exposed_us / first.step_us
     if not row.by_collective:
         return None, 0.0
     worst = max(
         row.by_collective,
-        key=lambda item: item.exposed_us / row.step_us - before.get(item.kind, 0.0),
+        key=lambda item: item.exposed_us / row.step_us - before[item.kind],
     )
     return (
         (worst, worst.exposed_us / row.step_us) if worst.exposed_us > 0 else (None, 0.0)

@@ -18,7 +18,7 @@ over worlds favours no setting.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -378,10 +378,10 @@ class Trial:
 
 def exposed_by_kind(prediction: Prediction) -> dict[str, float]:
     """Exposed microseconds of a step by kind of collective."""
-    found: dict[str, float] = {}
+    found = defaultdict[str, float](float)
     for item in prediction.timeline.exposures:
-        found[item.kind] = found.get(item.kind, 0.0) + item.exposed_us
-    return found
+        found[item.kind] += item.exposed_us
+    return dict(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,23 @@ def change(value: float | None, decimals: int = 1) -> str:
     return as_change(value, decimals)
 
 
+def signed(value: float, decimals: int = 1) -> str:
+    """A signed share; what rounds to nothing is ``0.0 %``."""
+    text = change(value, decimals)
+    return share(0.0, decimals) if text == NONE else text
+
+
+def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """The first and the last of ascending numbers that follow each other."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        first = number
+        if found and number == found[-1][1] + 1:
+            first, _ = found.pop()
+        found.append((first, number))
+    return found
+
+
 def count(value: float | None) -> str:
     """A number with thousands: ``2,514``."""
     return NONE if value is None else f"{_minus(value)}{abs(value):,.0f}"
