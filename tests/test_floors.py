@@ -76,7 +76,7 @@ ROOMS = {
     ),
     "report": (
         "text",
-        "page",
+        "page scene",
         "timeline layers charts",
         "measured_timeline",
         "chrome_trace pictures",

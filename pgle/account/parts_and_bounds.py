@@ -49,7 +49,7 @@ def parts_of(
 def bounds_of(
     parts: Breakdown, *, best_order_us: float, contended_us: float
 ) -> StepBounds:
-    """What the step could come to at best.
+    """What the step could take at best.
 
     A step without collectives has neither their exposed time nor the contention that the hidden
     ones cause.

@@ -2,7 +2,7 @@
 
 A step has parts, which add up to it. An *opportunity* is one change that would shorten it. Its
 saving is counted against one base, the step of the account, and is drawn from one part of it. What
-all savings of a part come to is at most that part (`Account.together_us`).
+all savings of a part make together is at most that part (`Account.together_us`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pgle.next import Next
 from pgle.steps.verdict import Verdict
 
 LEAST_WORTH = 0.01
-"""Of the step. "Nothing to gain" is said where no opportunity of any kind is above this."""
+"""Of the step. If no opportunity of any kind is above this, nothing is to gain."""
 LARGE = 0.05
 """Of the step. From here on a saving that was left is a warning."""
 
@@ -56,7 +56,7 @@ class StepPart(StrEnum):
 
 
 class OpportunityKind(StrEnum):
-    """What would change. A kind stands for one remedy."""
+    """What would change. Each kind has one remedy."""
 
     # the schedule and its flags
     SCHEDULER = "latency-hiding scheduler"
@@ -134,7 +134,7 @@ class Opportunity:
 
 @dataclass(frozen=True, slots=True)
 class StepBounds:
-    """What a step could come to at best, by name; each changes one thing and keeps the rest."""
+    """What a step could take at best, by name; each changes one thing and keeps the rest."""
 
     best_order_us: float  # no order of these instructions is shorter
     without_communication_us: float  # the same step with no collectives
@@ -163,7 +163,7 @@ class UnreadWork:
 
 @dataclass(frozen=True, slots=True)
 class TimedSteps:
-    """What the timed steps of a run directory say; it stands above every prediction."""
+    """What the timed steps of a run directory say; it counts more than any prediction."""
 
     base_us: float  # the median step without the profile
     step_us: float  # with it

@@ -158,9 +158,14 @@ class _Item:
         return "" if self.made is None else self.made.op_name.partition("[")[0]
 
     @property
+    def bare_name(self) -> str:
+        """The name without its numbers."""
+        return re.sub(r"[.\d]+", "", self.part.name)
+
+    @property
     def kind(self) -> str:
         """The opcode, or the name without its numbers."""
-        return self.opcode or re.sub(r"[.\d]+", "", self.part.name)
+        return self.opcode or self.bare_name
 
 
 def find_differences(before: MeasuredStep, after: MeasuredStep) -> Differences:
@@ -432,19 +437,30 @@ def _result(module: Module | None, made: Instruction | None) -> str:
     return str(shape)
 
 
+def _by_all(item: _Item) -> Hashable:
+    return item.part.name, item.kind, item.op_name, item.shape
+
+
+def _by_source_and_shape(item: _Item) -> Hashable | None:
+    known = item.op_name or item.shape
+    return (item.kind, item.op_name, item.shape) if known else None
+
+
+def _by_source(item: _Item) -> Hashable | None:
+    is_transfer = item.group == RowGroup.TRANSFER
+    return (is_transfer, item.op_name) if item.op_name else None
+
+
+def _by_name_and_shape(item: _Item) -> Hashable | None:
+    """For what has no source."""
+    return None if item.op_name else (item.kind, item.bare_name, item.shape)
+
+
 _KEYS: Sequence[Callable[[_Item], Hashable | None]] = (
-    lambda item: (item.part.name, item.kind, item.op_name, item.shape),
-    lambda item: (
-        (item.kind, item.op_name, item.shape) if item.op_name or item.shape else None
-    ),
-    lambda item: (
-        (item.group == RowGroup.TRANSFER, item.op_name) if item.op_name else None
-    ),
-    lambda item: (
-        None
-        if item.op_name
-        else (item.kind, re.sub(r"[.\d]+", "", item.part.name), item.shape)
-    ),
+    _by_all,
+    _by_source_and_shape,
+    _by_source,
+    _by_name_and_shape,
 )
 """From the surest match to the weakest; None: an instruction cannot be matched by it."""
 

@@ -16,7 +16,9 @@ from pgle.errors import in_percent, in_words, many
 from pgle.trace.table import LeftOutReason
 
 TUNED_SHARE = 0.01  # of the GPU time in the trace; less autotuning is not named
-MUCH_OTHER = 0.05  # of the step; with more work of no instruction, XLA's share of it cannot be told
+MUCH_OTHER = (
+    0.05  # of the step; with more work of no instruction, XLA's share of it is unknown
+)
 
 
 def other_work(step: MeasuredStep) -> Observation | None:

@@ -49,7 +49,7 @@ from pgle.report.text import SCOPE_WIDTH, Document, flat
 LEAST_SHOWN = 0.005  # of the step: less is not worth a line
 PLACES = 5  # rows of each in its section
 SpanOf = Callable[[str], "tuple[float, float] | None"]
-"""Where an instruction lies in the timeline, in µs; None if it does not."""
+"""Where an instruction is in the timeline, in µs; None if it does not."""
 
 
 def nowhere(name: str) -> None:

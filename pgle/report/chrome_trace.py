@@ -7,27 +7,22 @@ schedule is a process, and a stream is a thread. What saves time has a process o
 
 from __future__ import annotations
 
-import base64
-import binascii
 import gzip
 import json
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, count
+from itertools import count
 from typing import Any, TypeAlias
 
-import msgspec
 import numpy as np
 
 from pgle import __version__
 from pgle.errors import UserError, printable
 from pgle.report.page.value import Advice, Page, TimelineData
+from pgle.report.scene import Scene, SceneLane, ScenePanel, read_scene
 from pgle.report.timeline import OTHER_WORK, PARTS, BarLabel, Style, other_name
 from pgle.trace.intervals import Intervals, complement, covered, join, union, without
 
-MOST_BYTES = 1 << 30
-"""Of an unpacked timeline; one of 400,000 bars, the most that a page draws, has some 20 MB."""
 CATEGORIES = {
     Style.COMPUTE: "compute",
     Style.MATMUL: "matmul",
@@ -38,50 +33,6 @@ CATEGORIES = {
 OPPORTUNITIES = "what would shorten the step"  # name of their process
 
 Event: TypeAlias = "dict[str, Any]"
-
-
-class SceneLane(msgspec.Struct, frozen=True):
-    """Bars that do not overlap, times in nanoseconds."""
-
-    label: str  # empty: the lane belongs to the one before
-    start: tuple[int, ...]  # each from the start of the bar before
-    duration: tuple[int, ...]
-    name: tuple[int, ...]  # index into `Scene.names`
-    count: tuple[int, ...] = ()  # executions of a bar; empty: one of each
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        """Nanoseconds from the start of the panel to the start of each bar."""
-        return tuple(accumulate(self.start))
-
-
-class SceneSpan(msgspec.Struct, frozen=True):
-    """A step or a loop, times in nanoseconds."""
-
-    label: str
-    start: int
-    end: int
-    depth: int
-
-
-class ScenePanel(msgspec.Struct, frozen=True):
-    """A device or a schedule."""
-
-    label: str
-    note: str  # what its times are
-    facts: str  # its step in words
-    length: int  # nanoseconds
-    spans: tuple[SceneSpan, ...]
-    lanes: tuple[SceneLane, ...]
-
-
-class Scene(msgspec.Struct, frozen=True):
-    """A timeline as `pgle.report.timeline.encode` writes it."""
-
-    texts: tuple[str, ...]
-    # of each: style, sync, then eight indices into `texts`
-    names: tuple[tuple[int, int, int, int, int, int, int, int, int, int], ...]
-    panels: tuple[ScenePanel, ...]
 
 
 def _arguments(label: BarLabel) -> Event:
@@ -134,25 +85,6 @@ class Track:
         yield _metadata("thread_name", self.process, named, self.thread)
         placed = {"sort_index": place}
         yield _metadata("thread_sort_index", self.process, placed, self.thread)
-
-
-def read_scene(data: str) -> Scene:
-    """The scene of a timeline.
-
-    Raises:
-        UserError: the data is damaged.
-    """
-    unpacking = zlib.decompressobj()
-    try:
-        packed = base64.b64decode(data, validate=True)
-        text = unpacking.decompress(packed, MOST_BYTES)
-        if not unpacking.eof:
-            raise ValueError("cut short, or too large")
-        return msgspec.json.decode(text, type=Scene)
-    except (binascii.Error, zlib.error, ValueError) as error:
-        raise UserError(
-            "the timeline of the page is damaged", remedy="write the page again"
-        ) from error
 
 
 def chrome_trace(page: Page) -> str:

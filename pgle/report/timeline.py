@@ -4,9 +4,6 @@ text too.
 
 from __future__ import annotations
 
-import base64
-import json
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -20,6 +17,7 @@ from pgle.errors import printable
 from pgle.masking import kept_text
 from pgle.report.page import figures, value
 from pgle.report.page.value import Bar, Tile
+from pgle.report.scene import Scene, SceneLane, ScenePanel, SceneSpan, packed
 from pgle.schedule.placements import ExposedGroup
 from pgle.schedule.simulate import (
     ORIGINS,
@@ -481,18 +479,11 @@ def timeline(panels: Sequence[Panel], first_us: float = 0.0) -> value.TimelineDa
 
 
 def encode(panels: Sequence[Panel], first_us: float = 0.0) -> str:
-    """zlib and base64 of the scene. Names are made printable here, and only ever become text in the
-    page.
-
-    ``{"first": the part of time seen first, 0 for all, "texts": [...], "names": [[style, sync,
-    name, kind, lhs name, op_name, shape, source, cost, follower]], "panels": [{"label", "note",
-    "facts", "length", "open", "rows", "spans", "lanes": [{"label", "start", "duration", "name",
-    "count"}]}]}``: times in ns, starts as differences, all texts but labels as indices.
-    """
+    """The scene of some panels, packed. Names are made printable here."""
     texts = {"": 0}
     numbers: dict[BarLabel, int] = {}
-    records: list[list[int]] = []
-    found: list[dict[str, Any]] = []
+    records: list[Any] = []
+    found: list[ScenePanel] = []
     for panel in panels:
         for item in panel.names:
             if item not in numbers:
@@ -500,15 +491,8 @@ def encode(panels: Sequence[Panel], first_us: float = 0.0) -> str:
                 records.append(_record(item, texts))
         places = np.array([numbers[item] for item in panel.names], dtype=np.int64)
         found.append(_panel_data(panel, places))
-    scene = {
-        "first": _ns(first_us),
-        "texts": list(texts),
-        "names": records,
-        "panels": found,
-    }
-    data = json.dumps(scene, separators=(",", ":"), ensure_ascii=False)
-    packed = zlib.compress(data.encode(errors="backslashreplace"), 9)
-    return base64.b64encode(packed).decode()
+    scene = Scene(_ns(first_us), tuple(texts), tuple(records), tuple(found))
+    return packed(scene)
 
 
 def _record(item: BarLabel, texts: dict[str, int]) -> list[int]:
@@ -518,50 +502,48 @@ def _record(item: BarLabel, texts: dict[str, int]) -> list[int]:
     return [int(style), int(sync), *numbers]
 
 
-def _panel_data(panel: Panel, places: npt.NDArray[np.int64]) -> dict[str, Any]:
+def _panel_data(panel: Panel, places: npt.NDArray[np.int64]) -> ScenePanel:
     """A panel. `places` maps its names to their index among the names of all panels."""
-    rows = sum(lane.count.sum() for lane in panel.lanes)
-    spans = [_span_data(span) for span in panel.spans]
     lanes = [_lane_data(lane, places) for lane in panel.lanes]
-    return {
-        "label": printable(panel.label),
-        "note": printable(panel.note),
-        "facts": " · ".join(panel.facts),
-        "length": _ns(panel.length_us),
-        "open": panel.opened,
-        "rows": int(rows),
-        "spans": spans,
-        "lanes": lanes,
-    }
+    rows = sum(lane.count.sum() for lane in panel.lanes)
+    return ScenePanel(
+        label=printable(panel.label),
+        note=printable(panel.note),
+        facts=" · ".join(panel.facts),
+        length=_ns(panel.length_us),
+        open=panel.opened,
+        rows=int(rows),
+        spans=tuple(map(_span_data, panel.spans)),
+        lanes=tuple(lanes),
+    )
 
 
-def _span_data(span: Span) -> dict[str, Any]:
-    return {
-        "label": printable(span.label),
-        "start": _ns(span.start_us),
-        "end": _ns(span.end_us),
-        "depth": span.depth,
-        "folded": span.folded,
-        "foldedStart": _ns(span.folded_start_us),
-        "foldedEnd": _ns(span.folded_end_us),
-    }
+def _span_data(span: Span) -> SceneSpan:
+    return SceneSpan(
+        label=printable(span.label),
+        start=_ns(span.start_us),
+        end=_ns(span.end_us),
+        depth=span.depth,
+        folded=span.folded,
+        folded_start=_ns(span.folded_start_us),
+        folded_end=_ns(span.folded_end_us),
+    )
 
 
-def _lane_data(lane: Lane, places: npt.NDArray[np.int64]) -> dict[str, Any]:
+def _lane_data(lane: Lane, places: npt.NDArray[np.int64]) -> SceneLane:
     """Bars in ns; those that do not overlap do not overlap after rounding either."""
     start = np.rint(lane.start_us * 1e3).astype(np.int64)
     end = np.maximum(np.rint(lane.end_us * 1e3).astype(np.int64), start)
     next_start = np.maximum(start[1:], start[:-1])
     end[:-1] = np.minimum(end[:-1], next_start)
-    data = {
-        "label": printable(lane.label),
-        "start": np.diff(start, prepend=0).tolist(),
-        "duration": (end - start).tolist(),
-        "name": places[lane.named].tolist() if len(lane.named) else [],
-    }
-    if bool((lane.count != 1).any()):
-        data["count"] = lane.count.tolist()
-    return data
+    has_several = bool((lane.count != 1).any())
+    return SceneLane(
+        label=printable(lane.label),
+        start=tuple(np.diff(start, prepend=0).tolist()),
+        duration=tuple((end - start).tolist()),
+        name=tuple(places[lane.named].tolist()),
+        count=tuple(lane.count.tolist()) if has_several else (),
+    )
 
 
 def _ns(time_us: float) -> int:

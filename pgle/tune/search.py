@@ -340,9 +340,7 @@ class Trial:
 
     flags: Flags  # what differs from the user's own flags
     label: str  # what was tried, in words
-    step_us: float | None = (
-        None  # by the costs as they stand; None where it did not compile
-    )
+    step_us: float | None = None  # by the likely costs; None where it did not compile
     exposed_us: float = 0.0  # communication of it that nothing hides
     exposed_by_kind: Mapping[str, float] = field(
         default_factory=dict

@@ -17,10 +17,10 @@ from pgle.report.chrome_trace import (
     OPPORTUNITIES,
     chrome_trace,
     packed_chrome_trace,
-    read_scene,
 )
 from pgle.report.page.value import Advice, Page, Saving, Section, as_json
 from pgle.report.report import check_outputs, form_of, page_of
+from pgle.report.scene import read_scene
 from pgle.report.timeline import Panel, panel_of, timeline
 from pgle.run.analyze import StepInput
 from pgle.schedule.simulate import Stream, Timeline
