@@ -270,7 +270,7 @@ def ended_by_zeros(folder: Path, code: int, choose: str | None) -> str:
     if not program.uncomputed or code >= SIGNALLED or (folder / STOPPED).is_file():
         return ""
     if code:
-        return f"the program {_how_it_ended(program, code)}" if program.by_zeros else ""
+        return f"the program {ended(code)}" if program.by_zeros else ""
     if choose is not None:
         is_known = progress(found, choose)[0] if found else False
         return "" if is_known else f"the program ended without executing {choose}"

@@ -224,6 +224,7 @@ class CapturedProgram:
     # file names of modules that jax cannot lower for GPUs here
     not_lowered: Sequence[str] = ()
     error: str = ""  # the exception that ended it, in a line
+    traced: bool = False  # jax traced a function then, which sees no numbers
     ones: bool = False  # small results of `uncomputed` were ones, not zeros
     # where its main thread was, in its own code: ``train.py, line 41, in load``
     place: str = ""
@@ -253,7 +254,7 @@ class CapturedProgram:
         with ones, too.
         """
         kind = getattr(builtins, self.error.partition(":")[0], Exception)
-        may = bool(self.uncomputed and self.error) and not self.ones
+        may = bool(self.uncomputed and self.error) and not (self.ones or self.traced)
         return may and not issubclass(kind, NEVER_OF_ZEROS)
 
     def flags_of(self, module: Path) -> str:

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pgle.errors import UserError, inert, many, one_line, shell_code
-from pgle.files import write_files
+from pgle.files import read_kept, write_files
 from pgle.masking import Masker
 from pgle.run.capture.captured import (
+    STARTED,
     STOPPED,
     CapturedProgram,
     choose_module,
@@ -34,6 +35,10 @@ UNSETTLED = 3
 """A program is waited for so many times longer while it compiles something, or no training step was
 executed twice.
 """
+
+UNSTARTED = 30
+"""A program without a step is ended after so many times ``--quiet-for``, whatever it compiles."""
+LEAST_S = 1.0  # counts as ``--quiet-for`` there if that is less
 
 POLL_S = 0.2
 LOOK_S = 1.0  # time between two looks at what the program says of itself
@@ -71,8 +76,14 @@ def run_program(
         code = wait_or_stop(
             child, folder, quiet_s=quiet_s, choose=choose, until_step=until_step
         )
-    printed.end(failed=bool(code))
+    printed.end(failed=bool(code) and not _is_error_known(folder))
     return code
+
+
+def _is_error_known(folder: Path) -> bool:
+    """Whether the hook has noted the exception that ended a program, which one line then says."""
+    before_jax = read_kept(folder / STARTED) or b""
+    return bool(read_captured(folder).error or before_jax.strip())
 
 
 @contextmanager
@@ -115,7 +126,8 @@ def program_started(
 class ProgramOutput:
     """What a program prints: kept in a log, without credentials.
 
-    The terminal shows it only if the user asks for it. If the program fails, its last lines come.
+    The terminal shows it only if the user asks for it. If the program fails by something else than
+    an exception, its last lines come.
     """
 
     def __init__(self, log: Path, *, names_log: bool = True) -> None:
@@ -134,7 +146,7 @@ class ProgramOutput:
             pump.start()
 
     def end(self, *, failed: bool) -> None:
-        """Wait for the last output; show the last hidden lines if the program failed."""
+        """Wait for the last output; show the last hidden lines if only they say what failed."""
         until = time.monotonic() + PUMPED_S
         for pump in self._pumps:
             pump.join(timeout=max(0.0, until - time.monotonic()))
@@ -196,9 +208,13 @@ def wait_or_stop(
 ) -> int:
     """The exit code, 128 + N where signal N ended it; 0 where we stopped the program ourselves, or
     it is ready, and runs on.
+
+    Raises:
+        UserError: it has compiled nothing for too long.
     """
     seen = 0
-    since = time.monotonic()
+    began = since = time.monotonic()
+    limit_s = UNSTARTED * max(quiet_s, LEAST_S)
     told_s, told_size, looked = SAY_S, 0, -LOOK_S
     while True:
         with suppress(subprocess.TimeoutExpired):
@@ -215,32 +231,39 @@ def wait_or_stop(
             looked = now
             what = doing(read_captured(folder), len(modules))
             terminal.now_doing(f"running the program: {what}")
+        # If several programs want each core of this machine, everything takes so many times longer.
+        load = max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0)
+        is_late = now - began > limit_s * load
         if not seen:
+            why = doing(read_captured(folder), 0)
+            if is_late:
+                remedy = f"name a program that trains, or wait longer: --quiet-for {2 * quiet_s:g}"
+                what = f"the program compiled nothing in {now - began:.0f} s: {why}"
+                raise UserError(what, remedy=remedy)
             if waited > told_s:
-                why = doing(read_captured(folder), 0)
-                say(
-                    f"nothing new from the program in {told_s:g} s: {why}; "
-                    "waiting on (Ctrl-C ends it)"
-                )
+                said = f"nothing new from the program in {told_s:g} s: {why}"
+                say(f"{said}; waiting up to {limit_s:g} s (Ctrl-C ends it)")
                 told_s *= 2
             continue
         is_known, is_settled = progress(modules, choose)
         if until_step and is_known:
             _stop(child)
             return 0
-        # If several programs want each core of this machine, everything takes so many times longer.
-        quiet = waited / max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0)
-        if quiet <= quiet_s:
+        is_late = is_late and not (is_known or is_settled)
+        quiet = waited / load
+        if quiet <= quiet_s and not is_late:
             continue
         patience = quiet_s * (1 if is_settled else UNSETTLED)
         program = read_captured(folder)
-        if quiet > patience:
+        if quiet > patience or is_late:
             at = "" if is_settled else f"; {doing(program, len(modules))}"
+            quiet_for = f"none in the last {waited:.0f} s (--quiet-for)"
+            if is_late:
+                quiet_for = f"no step in {now - began:.0f} s (--quiet-for {quiet_s:g})"
             what = (
-                f"stopping the program on purpose: {len(modules)} modules are "
-                "captured, none in the last"
+                f"stopping the program on purpose: {len(modules)} modules are captured"
             )
-            say(f"{what} {waited:.0f} s (--quiet-for){at}")
+            say(f"{what}, {quiet_for}{at}")
             _stop(child)
             write_files({folder / STOPPED: ""}, force=True)
             return 0

@@ -803,6 +803,21 @@ def of_hook(monkeypatch):
 def test_which_exceptions_zeros_may_cause(error, may):
     assert CapturedProgram(uncomputed=("jit_init",), error=error).by_zeros == may
     assert not CapturedProgram(error=error).by_zeros
+    traced = CapturedProgram(uncomputed=("jit_init",), error=error, traced=True)
+    assert not traced.by_zeros
+
+
+def test_an_exception_while_jax_traces_has_seen_no_numbers(of_hook):
+    jax = pytest.importorskip("jax")
+    private = of_hook("jax_private")
+
+    def fails(x):
+        raise ValueError("a shape is wrong")
+
+    for call, is_traced in ((fails, False), (jax.jit(fails), True)):
+        with pytest.raises(ValueError, match="shape") as raised:
+            call(1.0)
+        assert private.is_traced(raised.value) == is_traced
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ said.
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +13,11 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError, WorkloadError
+from pgle.run.capture import running
 from pgle.run.capture.capture import Devices, capture_modules
 from pgle.run.capture.captured import (
+    PROGRAM,
+    STOPPED,
     CapturedProgram,
     capture_warnings,
     choose_module,
@@ -21,11 +26,12 @@ from pgle.run.capture.captured import (
     own_failure,
     read_captured,
 )
-from pgle.run.capture.running import OUTPUT, ProgramOutput, doing
+from pgle.run.capture.running import OUTPUT, STDERR, ProgramOutput, doing, run_program
 from pgle.run.process import terminal
 from pgle.xla.targets import load_target
 
 H100 = load_target("h100")
+WAITS = {"quiet_s": 1e6, "choose": None, "until_step": False, "output": STDERR}
 
 
 @pytest.fixture
@@ -335,6 +341,34 @@ def test_the_last_lines_of_a_program_that_fails_are_shown(tmp_path, capfd):
     printed(tmp_path, "for step in range(100): print('loss', step)", failed=True)
     _, *shown = capfd.readouterr().err.splitlines()
     assert shown == [f"loss {step}" for step in range(80, 100)]
+
+
+def test_an_exception_that_the_hook_has_noted_is_not_shown_again(tmp_path, capfd):
+    (tmp_path / PROGRAM).write_text(
+        json.dumps({"error": "ValueError: no (train.py, line 3)"})
+    )
+    fails = ["sh", "-c", "echo Traceback >&2; exit 3"]
+    assert run_program(fails, os.environ, tmp_path, **WAITS) == 3
+    assert "Traceback" not in capfd.readouterr().err
+    assert "Traceback" in (tmp_path / OUTPUT).read_text()
+
+
+def test_a_program_that_compiles_nothing_is_ended_with_a_remedy(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "UNSTARTED", 0)
+    wait = WAITS | {"quiet_s": 20}
+    with pytest.raises(UserError, match="compiled nothing") as ended:
+        run_program(["sleep", "600"], os.environ, tmp_path, **wait)
+    assert "--quiet-for 40" in ended.value.remedy
+
+
+def test_a_program_that_compiles_on_and_on_without_a_step_is_ended(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "jax_ir0001_jit_init_compile.mlir").write_text("module @jit_init")
+    (tmp_path / PROGRAM).write_text(json.dumps({"python": "python"}))
+    monkeypatch.setattr(running, "UNSTARTED", 0)
+    assert run_program(["sleep", "600"], os.environ, tmp_path, **WAITS) == 0
+    assert (tmp_path / STOPPED).is_file()
 
 
 def test_who_asks_for_it_sees_what_a_program_prints(tmp_path, capfd, monkeypatch):

@@ -276,6 +276,7 @@ class CaptureRecord:
         )  # which Python sets for an exception that ends a program
         if error is not None:
             self._about["error"] = describe(error)
+            self._about["traced"] = bool(guarded(lambda: jax_private.is_traced(error)))
         self._write()
 
     def note(self, kind, name):

@@ -723,3 +723,21 @@ def hide_calls(folder):
     keeps a list of such folders, so each is added once.
     """
     importlib.import_module("jax._src.source_info_util").register_exclusion(folder)
+
+
+_TRACING = os.path.join("jax", "_src", "interpreters", "partial_eval.py")
+
+
+def is_traced(error):
+    """Whether an exception was raised while jax traced a function, which sees no numbers. Frames
+    are asked for their callers, since jax takes its own out of the traceback.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    frame = trace and trace.tb_frame
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_TRACING):
+            return True
+        frame = frame.f_back
+    return False
