@@ -363,10 +363,11 @@ def trying() -> Iterator[tuple[OnAttempt, OnPhase]]:
     """One live line: alternative k of n, and what compiles."""
     with live("starting XLA's compiler") as line, phases(line) as on_phase:
 
-        def on_attempt(name: str, done: int, of: int) -> None:
+        def on_attempt(what: str, number: int, of: int) -> None:
             line.noun = "alternative"
-            line.done, line.total = done, of
-            line.what = name
+            line.done, line.total = number, of
+            line.item = what
+            line.what = ""
 
         yield on_attempt, on_phase
 

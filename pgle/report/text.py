@@ -549,6 +549,7 @@ class Line:
     done: int = 0  # of `total`
     total: int = 0  # 0: not known
     noun: str = ""  # the counted thing: ``trial``; empty: a share is shown
+    item: str = ""  # the one that `done` counts up to, in words
     best: str = ""  # the best so far, in words
     since: float = field(default_factory=time.monotonic)
 
@@ -559,9 +560,12 @@ class Line:
             share = in_percent(self.done / self.total, 0)
             counted = f"{self.noun} {self.done} of {self.total}"
             parts.append(counted if self.noun else share)
+        if self.item:
+            parts.append(self.item)
         if self.best:
             parts.append(f"best {self.best}")
-        parts.append(terminal.status() or self.what)
+        if doing := terminal.status() or self.what:
+            parts.append(doing)
         elapsed_s = now - self.since
         parts.append(f"{elapsed_s:.0f} s{self._left(elapsed_s)}")
         return printable(" · ".join(parts))

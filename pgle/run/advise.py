@@ -162,13 +162,13 @@ class Advised:
 
 
 OnAttempt = Callable[[str, int, int], None]
-"""Called with the name of what is tried next, how many were tried, and how many there are."""
+"""Called with what is done next, for which alternative, from 1 on, and how many there are."""
 
 
 def advise(
     asked: Advise,
     on_phase: OnPhase = lambda phase: None,
-    on_attempt: OnAttempt = lambda name, done, of: None,
+    on_attempt: OnAttempt = lambda what, number, of: None,
 ) -> Advised:
     """Try a program's alternatives. Ctrl-C or SIGTERM ends the trials, not the answer."""
     if asked.function is not None and asked.executor != PROCESSES:
@@ -256,6 +256,8 @@ class _Trials:
     compiler: StepCompiler  # of this process
     on_attempt: OnAttempt
     attempts: list[Attempt] = field(default_factory=list)
+    begun: int = 0  # alternatives, combinations and settings of flags
+    planned: int = 0  # as many as are known of; combinations and flags come later
     unchanged: int = 0
     # by the digest of its step's module
     programs: dict[str, Attempt] = field(default_factory=dict)
@@ -374,9 +376,14 @@ class _Trials:
     def _made(self, wanted: Sequence[Wanted]) -> Iterator[Made]:
         """The steps that are wanted, in their order."""
         made = self.makers.make_all(self.maker, wanted, {self.program, *self.programs})
-        for number, one in enumerate(wanted):
-            self.on_attempt(one.changes[-1].name, number, len(wanted))
+        self.planned += len(wanted)
+        for one in wanted:
+            self.begun += 1
+            self._tell(one.changes[-1].name)
             yield next(made)
+
+    def _tell(self, what: str) -> None:
+        self.on_attempt(what, self.begun, self.planned)
 
     def _combine(self) -> None:
         """Add the better alternatives to the best one, one after the other."""
@@ -469,6 +476,7 @@ class _Trials:
             return replace(found, values=worst)
         if found.changes[0].is_same_call:
             return replace(found, values=SAME_CALL)
+        self._tell(f"comparing values of {found.name}")
         values = self.makers.compared(self.maker, found.changes, folder)
         found = replace(found, values=values)
         if not values.differs:

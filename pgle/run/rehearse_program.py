@@ -406,7 +406,7 @@ def prepared(
 
 def _place_of_search(command: Understood) -> Path:
     """Where a search is kept if the user does not say: in its run directory, else here."""
-    run = Path(command.asked.words[0]) if command.of_run is not None else Path()
+    run = Path() if command.of_run is None else Path(command.of_run.words[0])
     return run / "tuned"
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
+import pytest
+
+from pgle.report import advise
 from pgle.report import text as progress
 from pgle.run.compiler.compile import CompileRequest, CompilerPhase
 
@@ -16,6 +20,17 @@ def test_a_line_counts_says_the_best_and_the_rest() -> None:
         line.text(18.0)
         == "trial 5 of 20 · best −4.4 % · compiling · 18 s, about 54 s left"
     )
+
+
+def test_what_is_done_is_named_next_to_its_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line = progress.Line("starting XLA's compiler", since=0.0)
+    monkeypatch.setattr(advise, "live", lambda what: nullcontext(line))
+    with advise.trying() as (on_attempt, _):
+        on_attempt("comparing values of attention cudnn", 3, 7)
+    said = "alternative 3 of 7 · comparing values of attention cudnn · 21 s"
+    assert line.text(21.0) == f"{said}, about 28 s left"
 
 
 def test_work_that_is_not_counted_is_named() -> None:

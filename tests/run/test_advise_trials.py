@@ -74,7 +74,7 @@ def better(change: Alternative, values: ComparedValues | None = None) -> Attempt
 def trials(attempts: Sequence[Attempt] = (), **fields: Any) -> _Trials:
     names = ("asked", "command", "request", "maker", "makers", "compiler")
     given = dict.fromkeys(names)
-    found = {**given, **fields, "on_attempt": lambda *_: None}
+    found = {**given, "on_attempt": lambda *_: None, **fields}
     return _Trials(attempts=list(attempts), **cast(Any, found))
 
 
@@ -162,6 +162,15 @@ def test_a_call_with_another_kernel_is_not_compared_with_itself() -> None:
     found = nothing_runs._with_values(better(call), FOLDER)
     assert found.values == SAME_CALL
     assert not found.are_values_compared
+
+
+def test_the_counter_says_whose_values_are_compared() -> None:
+    told: list[Any] = []
+    makers = SimpleNamespace(compared=lambda *_: NEAR)
+    known = trials(makers=makers, on_attempt=lambda *what: told.append(what))
+    known.begun, known.planned = 3, 7
+    known._with_values(better(PRECISION), FOLDER)
+    assert told == [("comparing values of precision tensorfloat32", 3, 7)]
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt(), SystemExit(143)])

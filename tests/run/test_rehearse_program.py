@@ -209,26 +209,47 @@ def test_a_topology_that_is_too_large_is_refused_before_anything_runs(
     assert not (tmp_path / "ran").exists()
 
 
+GIVEN = "--xla_gpu_enable_triton_gemm=false"
 OWN = "--xla_gpu_memory_limit_slop_factor=95"
 
 
-@pytest.mark.parametrize(
-    ("hook", "own"),
-    [({"xla_flags": ""}, OWN), ({}, "--xla_gpu_enable_triton_gemm=false")],
-)
-def test_of_a_real_run_count_the_flags_that_its_program_had(
-    hook: dict[str, str], own: str, tmp_path: Path
-) -> None:
-    given, run_dir = "--xla_gpu_enable_triton_gemm=false", RunDirectory(tmp_path)
-    plan = flags_for("sync", "0.10.2", given, dump_to="/dump")
+def profiled(folder: Path, hook: dict[str, str], own: str) -> None:
+    """A run directory whose profile stage ran with the flags that its program had."""
+    run_dir = RunDirectory(folder)
+    plan = flags_for("sync", "0.10.2", GIVEN, dump_to="/dump")
     module = run_dir.stage("profile").rank().ir / "jax_ir0001_jit_step_compile.mlir"
     module.parent.mkdir(parents=True)
     module.write_text("module @jit_step {}")
     record = StageRecord(
-        "profile", mode="sync", asked={"XLA_FLAGS": given}, versions={"jaxlib": "0.10.2"}, facts={"hook": hook},
-        xla_flags=plan.xla_flags.replace(given, own), ended="2026-01-01", exit_code=0,
-    )  # fmt: skip
-    extend_manifest(tmp_path, record)
+        "profile",
+        mode="sync",
+        asked={"XLA_FLAGS": GIVEN},
+        versions={"jaxlib": "0.10.2"},
+        facts={"hook": hook},
+        xla_flags=plan.xla_flags.replace(GIVEN, own),
+        ended="2026-01-01",
+        exit_code=0,
+    )
+    extend_manifest(folder, record)
+
+
+def test_a_search_of_a_run_is_kept_in_its_run_directory(tmp_path: Path) -> None:
+    run = tmp_path / "a"
+    profiled(run, {"xla_flags": ""}, OWN)
+    with prepared(rehearsal_of(str(run)), question=NAME) as (command, asked):
+        assert asked.out == run / "tuned"
+        line = str(tune_line(command))
+    assert f"-o {run / 'tuned'}" in line
+
+
+@pytest.mark.parametrize(
+    ("hook", "own"),
+    [({"xla_flags": ""}, OWN), ({}, GIVEN)],
+)
+def test_of_a_real_run_count_the_flags_that_its_program_had(
+    hook: dict[str, str], own: str, tmp_path: Path
+) -> None:
+    profiled(tmp_path, hook, own)
     with prepared(rehearsal_of(str(tmp_path), out=tmp_path / "out")) as (_, asked):
         assert asked.flags == (own,)
         assert any("is not known" in line for line in asked.warnings) == (not hook)
