@@ -170,13 +170,17 @@ def advise(request: Advise) -> Answer[Advised]:
     from pgle.report import advise as report
     from pgle.report.schedules import write_page
     from pgle.run.advise import advise
+    from pgle.run.process.endings import noted_signals
 
-    with report.trying() as (on_attempt, on_phase):
-        found = advise(request, on_phase, on_attempt)
-    out = found.request.out
-    path = write_page(out, report.advise_page(found), force=True)
-    page = report.advise_page(found, path)
-    return answer("advise", found, page, report.document(found, path))
+    with noted_signals() as ending:
+        with report.trying() as (on_attempt, on_phase):
+            found = advise(request, on_phase, on_attempt, ending)
+        out = found.request.out
+        path = write_page(out, report.advise_page(found), force=True)
+        page = report.advise_page(found, path)
+        document = report.document(found, path)
+        code = found.ended_by
+        return answer("advise", found, page, document, not code, exit_code=code)
 
 
 @answers(Scale)

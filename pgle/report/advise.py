@@ -136,8 +136,8 @@ def headline(found: Advised) -> tuple[str, Tone]:
     if has_failed and all(has_failed) and not found.unchanged:
         failed = many(len(has_failed), "alternative")
         return f"No answer: {failed} tried, all failed", ""
-    if found.untried is not None:
-        left = _untried(found.account, found.untried)
+    if found.open is not None:
+        left = _untried(found.account, found.open)
         return f"Nothing of what was tried helps. Not tried: {left}", "warn"
     if not (found.attempts or found.unchanged or found.left):
         return "Nothing to gain: found no alternative to try", ""
@@ -146,8 +146,10 @@ def headline(found: Advised) -> tuple[str, Tone]:
 
 def _untried(known: Account, left: Untried) -> str:
     """An opportunity with what it may save, and why nobody tried it."""
+    if left.opportunity is None:
+        return f"{left.what}: {left.why}"
     saves = account.saving_of(known, left.opportunity)
-    return f"{left.opportunity.kind} (saves {saves} of the step): {left.why}"
+    return f"{left.what} (saves {saves} of the step): {left.why}"
 
 
 MOST_SHOWN = 6  # alternatives in the picture
@@ -233,16 +235,23 @@ def _notes(found: Advised) -> Iterator[str]:
                 yield f"{item.name}: {item.changes[0].limit}"
     if found.left_out:
         yield found.left_out
-    if found.untried is not None and (found.best or found.interrupted):
-        yield f"not tried: {_untried(found.account, found.untried)}"
     if any(item.changes[0].kind is Kind.VARIED for item in found.attempts):
         yield "change: of the time for each element of the step's data"
     if found.unchanged:
         yield f"{many(found.unchanged, 'alternative')} changed nothing in the step"
+    if left := "; ".join(_left(found)):
+        yield f"not tried: {left}"
+
+
+def _left(found: Advised) -> Iterator[str]:
+    """What was not tried, unless the headline says it."""
+    if found.open is not None and (found.best or found.interrupted):
+        yield _untried(found.account, found.open)
     if found.left:
-        yield f"not tried: {many(found.left, 'alternative')} (--budget N)"
+        remedy = "" if found.interrupted else " (--budget N)"
+        yield f"{many(found.left, 'alternative')}{remedy}"
     if found.left_sites:
-        yield f"not tried: {many(found.left_sites, 'further call site')}"
+        yield many(found.left_sites, "further call site")
 
 
 def _values_note(item: Attempt) -> Iterator[str]:
@@ -351,10 +360,9 @@ def commands(found: Advised) -> Commands:
     if found.best is not None:
         return (Sentence.of("measure the step before and after the edit"),)
     if found.interrupted:
-        return (Sentence.of("stopped before all alternatives were tried"),)
-    if found.untried is not None:
-        kind = found.untried.opportunity.kind
-        return (Sentence.of(f"edit by hand what was not tried: {kind}"),)
+        return (found.again or Sentence.todo("call pgle.advise again to try the rest"),)
+    if found.open is not None:
+        return (Sentence.edit(f"by hand: {found.open.how}; then rehearse again"),)
     return (Sentence.of("nothing that was tried is worth an edit"),)
 
 
@@ -430,6 +438,18 @@ class TriedAlternatives:
 
 
 @dataclass(frozen=True, slots=True)
+class UntriedDocument:
+    """What nobody tried: an opportunity of the account, an alternative, or a place."""
+
+    what: str
+    why: str
+    how: str  # to try it: a command to paste, or what to write
+    # shares of the step that an opportunity saves; null: nobody knows
+    expected: float | None = None
+    most: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class AdvisedAttempts:
     """Every attempt, the best of them, and what was not tried."""
 
@@ -441,6 +461,7 @@ class AdvisedAttempts:
     # alternatives that cannot be made of what was given, and why; empty: all can
     left_out: str
     interrupted: bool
+    untried: tuple[UntriedDocument, ...]
     warnings: tuple[str, ...]
 
 
@@ -495,8 +516,16 @@ def _attempts(found: Advised) -> AdvisedAttempts:
         left_sites=found.left_sites,
         left_out=found.left_out,
         interrupted=found.interrupted,
+        untried=tuple(_document_of(found.account, item) for item in found.untried),
         warnings=found.warnings,
     )
+
+
+def _document_of(known: Account, item: Untried) -> UntriedDocument:
+    if item.opportunity is None:
+        return UntriedDocument(item.what, item.why, item.how)
+    saves = account.saving_of(known, item.opportunity)
+    return UntriedDocument(item.what, item.why, item.how, saves.expected, saves.most)
 
 
 def _attempt(item: Attempt) -> TriedAlternatives:

@@ -50,6 +50,7 @@ from pgle.run.compiler.compile import OnPhase, compiler_with_cache
 from pgle.run.directory.directory import RunDirectory, claim
 from pgle.run.inputs.next_command import UNKNOWN
 from pgle.run.kept_trials import Shown, keep_trials
+from pgle.run.process.endings import Ending
 from pgle.run.process.on_worker import Seen
 from pgle.run.process.workers import workers
 from pgle.run.rehearse import memory_warning
@@ -57,6 +58,7 @@ from pgle.run.rehearse_program import (
     LHS_ON,
     RehearseRequest,
     Understood,
+    advise_line,
     gib,
     launch_of_program,
     measure_line,
@@ -64,7 +66,16 @@ from pgle.run.rehearse_program import (
     understood,
 )
 from pgle.run.trainers import decided_by
-from pgle.run.untried import TRIED_BY, Attempted, Untried, untried_of
+from pgle.run.untried import (
+    AS_ELSEWHERE,
+    OTHER_PLACES,
+    OVER_BUDGET,
+    STOPPED,
+    TRIED_BY,
+    Attempted,
+    Untried,
+    untried_of,
+)
 from pgle.run.variants import ProgramVariants, Variants, variants_of, with_values
 from pgle.scale.plan import check_names
 from pgle.schedule.control import Controlled
@@ -141,12 +152,28 @@ class Advised:
     unchanged: int  # alternatives that make the same program
     left: int  # alternatives that were not tried
     left_sites: int  # call sites whose alternatives were not tried
-    interrupted: bool  # the user ended it
+    ended_by: (
+        int  # exit code of a shell for the signal that ended the trials; 0: none did
+    )
     left_out: str  # what cannot be tried of what was given, and why
     measure: Next | None  # the command that measures the program; None: it is none
+    again: (
+        Next | None
+    )  # the command of this answer; None: of a function of this process
     account: Account  # of the step as it is
-    untried: Untried | None = None  # the largest opportunity that nobody tried
+    # what nobody tried: opportunities, the largest first, then alternatives, then places
+    untried: tuple[Untried, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the user ended it, or the machine did."""
+        return bool(self.ended_by)
+
+    @property
+    def open(self) -> Untried | None:
+        """The largest opportunity that nobody tried; None: all that are worth it were."""
+        return next((item for item in self.untried if item.opportunity), None)
 
     @property
     def ranked(self) -> list[Attempt]:
@@ -169,8 +196,11 @@ def advise(
     asked: Advise,
     on_phase: OnPhase = lambda phase: None,
     on_attempt: OnAttempt = lambda what, number, of: None,
+    ending: Ending | None = None,
 ) -> Advised:
-    """Try a program's alternatives. Ctrl-C or SIGTERM ends the trials, not the answer."""
+    """Try a program's alternatives. Ctrl-C or SIGTERM ends the trials, not the answer, once the
+    program as it is, is known.
+    """
     if asked.function is not None and asked.executor != PROCESSES:
         remedy = "give the words of the program, or leave out the executor"
         what = "a function of this process cannot be tried on other machines"
@@ -197,6 +227,7 @@ def advise(
                     makers=makers,
                     compiler=steps,
                     on_attempt=on_attempt,
+                    ending=ending or Ending(),
                 )
                 return trials.run()
 
@@ -255,10 +286,14 @@ class _Trials:
     makers: Makers
     compiler: StepCompiler  # of this process
     on_attempt: OnAttempt
+    ending: Ending
     attempts: list[Attempt] = field(default_factory=list)
     begun: int = 0  # alternatives, combinations and settings of flags
     planned: int = 0  # as many as are known of; combinations and flags come later
     unchanged: int = 0
+    # alternatives of the program that were tried, each alone; flags are none of them
+    alone: list[Alternative] = field(default_factory=list)
+    are_flags_tried: bool = False
     # by the digest of its step's module
     programs: dict[str, Attempt] = field(default_factory=dict)
     # the step of the program as it is, and the digest of its module; `_make_base` sets both
@@ -270,6 +305,7 @@ class _Trials:
         request = self.request
         variants = self.maker.variants
         carried = self._make_base()
+        self.ending.interrupts = False
         is_written_as = Written(
             variants.sites(),
             request.module,
@@ -281,7 +317,7 @@ class _Trials:
         )
         every = self._possible(is_written_as)
         wanted = every[: self.asked.budget]
-        interrupted = self._try_all(wanted)
+        self._try_all(wanted)
         base = self.base
         proves = proof(self.command, variants, best_of(self.attempts))
         memory = memory_warning(base.compiled, request.allocator_bytes, request.target)
@@ -292,43 +328,63 @@ class _Trials:
         shown = shown_of(self.attempts)
         keep_trials(request, shown)
         left_out = (variants.left_out, is_written_as.left_out)
-        untried = untried_of(account, self._attempted(every, wanted))
-        left = len(every) - self._tried_alone()
         return Advised(
             request=request,
             base=base,
             attempts=tuple(self.attempts),
             unchanged=self.unchanged,
-            left=left,
-            left_sites=is_written_as.left_sites(),
-            interrupted=interrupted,
+            left=len(every) - len(self.alone),
+            left_sites=len(is_written_as.left_sites()),
+            ended_by=self.ending.code,
             left_out="; ".join(filter(None, left_out)),
             measure=proves,
+            again=None if self.asked.function else advise_line(self.command),
             account=account.with_trials(shown),
-            untried=untried,
+            untried=tuple(self._untried(account, every, is_written_as)),
             warnings=tuple(filter(None, said)),
         )
 
-    def _attempted(
-        self, every: Sequence[Alternative], wanted: Sequence[Alternative]
-    ) -> Attempted:
-        """Which kinds were tried. Flags are, unless nothing of the budget was left. Words of a
-        trainer's command try what they decide.
-        """
+    def _untried(
+        self, account: Account, every: Sequence[Alternative], program: Written
+    ) -> Iterator[Untried]:
+        """Opportunities, alternatives and places of the program that nobody tried."""
+        attempted = self._attempted(every)
+        yield from untried_of(account, attempted)
+        how = attempted.how[attempted.left]
+        for change in every:
+            if change not in self.alone:
+                what = f"{change.name}, {change.where}" if change.where else change.name
+                yield Untried(what, attempted.left, how)
+        for site in program.left_sites():
+            yield Untried(f"{site.kind}, {site.where}", OTHER_PLACES, AS_ELSEWHERE)
+
+    def _attempted(self, every: Sequence[Alternative]) -> Attempted:
+        """Which kinds were tried. Words of a trainer's command try what they decide."""
         variants = self.maker.variants
         left_out = frozenset(Kind) - variants.kinds
         impossible = dict.fromkeys(left_out, "it cannot be tried of what was given")
         if why := no_fused_attention(self.request.target.vendor):
             impossible[Kind.ATTENTION] = why
-        tried = {change.kind for change in wanted}
-        if len(wanted) < self.asked.budget:
+        tried = {change.kind for change in self.alone}
+        if self.are_flags_tried:
             tried.add(Kind.FLAGS)
         possible = {Kind.FLAGS, *(change.kind for change in every)}
         decided = decided_by(self.command.asked.words)
         for kinds in (possible, tried):
             if Kind.WORDS in kinds:
                 kinds.update(kind for kind in Kind if kind in decided)
-        return Attempted(possible, tried, impossible)
+        budget = len(every) + MOST_SETTINGS
+        how = {
+            OVER_BUDGET: str(advise_line(self.command, "--budget", budget)),
+            STOPPED: str(advise_line(self.command)),
+        }
+        if self.asked.function is not None:
+            how = {
+                OVER_BUDGET: f"pgle.advise(step, *args, budget={budget})",
+                STOPPED: "pgle.advise(step, *args)",
+            }
+        left = STOPPED if self.ending.code else OVER_BUDGET
+        return Attempted(possible, tried, impossible, left, how)
 
     def _make_base(self) -> str:
         """Make the step of the program as it is, `base`. Return a note on what of its profile was
@@ -338,22 +394,19 @@ class _Trials:
         self.program = digest_of(self.maker.request.module)
         return carried
 
-    def _tried_alone(self) -> int:
-        """How many alternatives of the program were tried, each alone; flags are none of them."""
-        alone = [item for item in self.attempts if len(item.changes) == 1]
-        return self.unchanged + sum(not flags_of(item.changes) for item in alone)
-
-    def _try_all(self, wanted: Sequence[Alternative]) -> bool:
-        """Try alternatives, combinations and flags. Return whether Ctrl-C or a signal such as
-        SIGTERM has ended that early.
+    def _try_all(self, wanted: Sequence[Alternative]) -> None:
+        """Try alternatives, combinations and flags, until Ctrl-C or a signal such as SIGTERM ends
+        that.
         """
+        if self.ending.code:
+            return
         try:
-            self._try_each(wanted)
-            self._combine()
-            self._try_flags(self.asked.budget - len(wanted))
-        except (KeyboardInterrupt, SystemExit):
-            return True
-        return False
+            with self.ending.interrupting():
+                self._try_each(wanted)
+                self._combine()
+                self._try_flags(self.asked.budget - len(wanted))
+        except (KeyboardInterrupt, SystemExit) as error:
+            self.ending.by(error)
 
     def _possible(self, program: Written) -> list[Alternative]:
         """The alternatives that can be made of what was given."""
@@ -368,6 +421,7 @@ class _Trials:
         ]
         for task, made in zip(tasks, self._made(tasks), strict=True):
             found = self._attempt(made, task.name)
+            self.alone += task.changes
             if found is None:
                 self.unchanged += 1
             else:
@@ -424,6 +478,7 @@ class _Trials:
             found = self._attempt(made, task.name, best)
             if found is not None:
                 self.attempts.append(found)
+        self.are_flags_tried = most > 0
 
     def _attempt(
         self, made: Made, name: str, best: Attempt | None = None

@@ -242,9 +242,12 @@ class Written:
         is_own = bool(found) and not any(site.library for site in found)
         return found[0] if is_own else None
 
-    def left_sites(self) -> int:
+    def left_sites(self) -> list[CallSite]:
         """Call sites that are not tried."""
-        return sum(len(self._places(kind)) - len(self.of(kind)) for kind in Kind)
+        left: list[CallSite] = []
+        for kind in Kind:
+            left += list(self._places(kind).values())[MOST_SITES:]
+        return left
 
 
 def no_fused_attention(vendor: Vendor) -> str:

@@ -335,10 +335,10 @@ def tune_line(command: Understood) -> Next | None:
     return Next.of("tune", *options, *flags, "-o", folder, *words)
 
 
-def advise_line(command: Understood) -> Next:
-    """The command line of `pgle advise` for the same words."""
+def advise_line(command: Understood, *more: object) -> Next:
+    """The command line of `pgle advise` for the same words, with more options."""
     given = command.typed
-    options = given.next_words(Advise)
+    options = (*given.next_words(Advise), *more)
     words: tuple[str, ...] = given.words
     if is_program(words):
         words = ("--", *kept_argv(words))

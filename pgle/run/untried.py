@@ -1,12 +1,12 @@
-"""The largest opportunity of a step that `pgle advise` did not try, and why not."""
+"""What `pgle advise` did not try of a step, why not, and how to try it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pgle.account.value import LEAST_WORTH, Account, Opportunity, OpportunityKind
-from pgle.run.alternatives import Kind
+from pgle.run.alternatives import MOST_SITES, Kind
 
 TRIED_BY: Mapping[OpportunityKind, Kind] = {
     OpportunityKind.ATTENTION: Kind.ATTENTION,
@@ -23,14 +23,19 @@ TRIED_BY: Mapping[OpportunityKind, Kind] = {
 NO_ALTERNATIVE = "pgle has no alternative for it"
 NOT_FOUND = "pgle found no place in the program to change"
 OVER_BUDGET = "the budget ended before it (--budget N)"
+STOPPED = "the trials were stopped before it"
+OTHER_PLACES = f"at most {MOST_SITES} places of a kind are tried"
+AS_ELSEWHERE = "write there what helps at the other places"
 
 
 @dataclass(frozen=True, slots=True)
 class Untried:
-    """An opportunity that nobody tried."""
+    """Something that nobody tried."""
 
-    opportunity: Opportunity
-    why: str  # one clause
+    what: str  # an opportunity, an alternative, or a place
+    why: str  # it was not tried, one clause
+    how: str  # to try it: a command to paste, or what to write
+    opportunity: Opportunity | None = None  # None: the account has no price for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,9 @@ class Attempted:
     tried: Collection[Kind]
     # kinds that cannot be made for this GPU or of what was given, with the reason
     impossible: Mapping[Kind, str]
+    left: str = OVER_BUDGET  # why what is possible was not tried
+    # by the reason a command that tries it
+    how: Mapping[str, str] = field(default_factory=dict)
 
     def why_not(self, kind: OpportunityKind) -> str:
         """Why no alternative of an opportunity was tried; empty if one was."""
@@ -51,14 +59,18 @@ class Attempted:
             return ""
         if alternative in self.impossible:
             return self.impossible[alternative]
-        return OVER_BUDGET if alternative in self.possible else NOT_FOUND
+        return self.left if alternative in self.possible else NOT_FOUND
 
 
-def untried_of(account: Account, attempted: Attempted) -> Untried | None:
-    """The opportunity that may save most of those that nobody tried; None if none is worth it."""
+def untried_of(account: Account, attempted: Attempted) -> tuple[Untried, ...]:
+    """The opportunities that nobody tried and that are worth it, the one that may save most
+    first.
+    """
+    found = []
     for item in sorted(account.opportunities, key=lambda item: -item.at_stake_us):
         if account.share(item.at_stake_us) < LEAST_WORTH:
-            return None
+            break
         if why := attempted.why_not(item.kind):
-            return Untried(item, why)
-    return None
+            how = attempted.how.get(why) or item.edit or item.title
+            found.append(Untried(str(item.kind), why, how, item))
+    return tuple(found)

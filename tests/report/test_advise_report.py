@@ -28,7 +28,9 @@ def advised(*attempts: Attempt, **fields: Any) -> Advised:
         "left": 0,
         "interrupted": False,
         "best": best,
-        "untried": None,
+        "open": None,
+        "left_out": "",
+        "left_sites": 0,
     }
     found = {**usual, "attempts": attempts, **fields}
     return cast(Advised, SimpleNamespace(**found))
@@ -63,8 +65,9 @@ def test_without_a_gain_the_largest_untried_opportunity_is_named_with_the_reason
     None
 ):
     fuse = opportunity(OpportunityKind.ATTENTION, None, most=0.4)
-    left = Untried(fuse, "jax has no fused kernel of its own for AMD")
-    found = advised(unchanged=1, untried=left, account=account(fuse))
+    why = "jax has no fused kernel of its own for AMD"
+    left = Untried(str(fuse.kind), why, "use Pallas", fuse)
+    found = advised(unchanged=1, open=left, account=account(fuse))
     words, tone = headline(found)
     assert (words, tone) == (
         "Nothing of what was tried helps. Not tried: attention that is not fused "

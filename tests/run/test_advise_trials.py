@@ -25,6 +25,7 @@ from pgle.run.alternative_steps import Elsewhere, Made, StepMaker, Tried, Wanted
 from pgle.run.alternatives import BY_HAND, Alternative, Kind
 from pgle.run.capture.captured import ComparedValues
 from pgle.run.coverage import MeasuredCosts
+from pgle.run.process.endings import Ending
 from pgle.run.rehearse_program import LHS_ON
 from pgle.run.variants import ModuleVariants
 from pgle.schedule.control import Controlled
@@ -74,7 +75,7 @@ def better(change: Alternative, values: ComparedValues | None = None) -> Attempt
 def trials(attempts: Sequence[Attempt] = (), **fields: Any) -> _Trials:
     names = ("asked", "command", "request", "maker", "makers", "compiler")
     given = dict.fromkeys(names)
-    found = {**given, "on_attempt": lambda *_: None, **fields}
+    found = {**given, "on_attempt": lambda *_: None, "ending": Ending(), **fields}
     return _Trials(attempts=list(attempts), **cast(Any, found))
 
 
@@ -173,8 +174,12 @@ def test_the_counter_says_whose_values_are_compared() -> None:
     assert told == [("comparing values of precision tensorfloat32", 3, 7)]
 
 
-@pytest.mark.parametrize("end", [KeyboardInterrupt(), SystemExit(143)])
-def test_a_signal_ends_the_trials_and_keeps_what_is_known(end: BaseException) -> None:
+@pytest.mark.parametrize(
+    ("end", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)]
+)
+def test_a_signal_ends_the_trials_and_keeps_what_is_known(
+    end: BaseException, code: int
+) -> None:
     def made(*_: Any) -> None:
         raise end
 
@@ -182,8 +187,10 @@ def test_a_signal_ends_the_trials_and_keeps_what_is_known(end: BaseException) ->
     makers = SimpleNamespace(make_all=made)
     ended = trials([known], makers=makers)
     ended.program = ""
-    assert ended._try_all([BY_HAND_CALL])
+    ended._try_all([BY_HAND_CALL])
+    assert ended.ending.code == code
     assert ended.attempts == [known]
+    assert ended.alone == []
 
 
 def test_a_step_that_a_lost_worker_began_is_made_again(tmp_path: Path) -> None:
@@ -229,12 +236,6 @@ def with_flags(step_us: float) -> Attempt:
     prediction = SimpleNamespace(step_us=step_us, steps_us=steps_us, timeline=timeline)
     tried = Tried(cast(Any, None), cast(Any, prediction), None)
     return Attempt((PRECISION, flags), Verdict.BETTER, "", tried)
-
-
-def test_flags_are_none_of_the_alternatives_that_were_tried() -> None:
-    flags = Alternative(Kind.FLAGS, "preset", "--xla_a=true", "")
-    made = [better(PRECISION), Attempt((flags,), Verdict.WORSE, "")]
-    assert trials(made)._tried_alone() == 1
 
 
 def test_flags_begin_with_the_scheduler_if_it_is_off(testdata: Path) -> None:

@@ -1,4 +1,4 @@
-"""The largest opportunity that `pgle advise` did not try, and why not."""
+"""What `pgle advise` did not try, why not, and how to try it."""
 
 import pytest
 from accounts import account, opportunity
@@ -34,20 +34,28 @@ def test_what_was_not_tried_has_its_reason(
     kind: OpportunityKind, attempted: Attempted, why: str
 ) -> None:
     found = untried_of(account(opportunity(kind, None, most=0.4)), attempted)
-    assert found is not None
-    assert found.why == why
+    assert [item.why for item in found] == [why]
 
 
 def test_a_bound_counts_as_much_as_an_expected_saving() -> None:
     scatter = opportunity(OpportunityKind.SCATTER, 0.1)
     fuse = opportunity(OpportunityKind.ATTENTION, None, most=0.4)
     found = untried_of(account(scatter, fuse), Attempted({}, {}, {}))
-    assert found is not None
-    assert found.opportunity is fuse
+    assert [item.opportunity for item in found] == [fuse, scatter]
 
 
 def test_what_was_tried_or_saves_nothing_is_not_named() -> None:
     fuse = opportunity(OpportunityKind.ATTENTION, 0.4)
     small = opportunity(OpportunityKind.OPTIMIZER, 0.005)
     attempted = Attempted({Kind.ATTENTION}, {Kind.ATTENTION}, {})
-    assert untried_of(account(fuse, small), attempted) is None
+    assert untried_of(account(fuse, small), attempted) == ()
+
+
+def test_what_the_budget_left_out_is_tried_by_a_command() -> None:
+    fuse = opportunity(OpportunityKind.ATTENTION, 0.4)
+    by_command = {OVER_BUDGET: "pgle advise --budget 9 -- python train.py"}
+    left = Attempted({Kind.ATTENTION}, {}, {}, how=by_command)
+    (found,) = untried_of(account(fuse), left)
+    assert found.how == by_command[OVER_BUDGET]
+    (other,) = untried_of(account(fuse), Attempted({}, {}, {}))
+    assert other.how == (fuse.edit or fuse.title)

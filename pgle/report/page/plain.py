@@ -73,6 +73,9 @@ def show(page: Page, *, sections: Sequence[str] = ()) -> None:
     for section in page.sections:
         if everything or section.key in sections:
             _section(screen, section, everything)
+    for key in page.silent:
+        if key in sections:
+            screen.print(f"{key}: nothing to show")
     _warnings(screen, page.warnings, everything)
     if os.environ.get("PGLE_NEXT") != "0":
         _next(screen, page, everything)
@@ -81,7 +84,7 @@ def show(page: Page, *, sections: Sequence[str] = ()) -> None:
 def _check_sections(page: Page, keys: Sequence[str]) -> None:
     known = [section.key for section in page.sections]
     for key in keys:
-        if key not in known:
+        if key not in (*known, *page.silent):
             what = f"no section '{key}' in this answer"
             raise UserError(what, remedy=choices(key, known) if known else None)
 

@@ -241,8 +241,10 @@ class Page:
     paste: str = (
         ""  # a line for a shell that is the answer itself; shown below the verdict
     )
+    silent: tuple[str, ...] = ()  # keys of sections that have nothing to say
 
     def __post_init__(self) -> None:
+        silent = tuple(item.key for item in self.sections if not item.parts)
         has_rows = self.table is not None and self.table.rows
         sections = tuple(section for section in self.sections if section.parts)
         left = {
@@ -250,6 +252,7 @@ class Page:
             "table": self.table if has_rows else None,
             "notes": tuple(filter(None, self.notes)),
             "sections": sections,
+            "silent": (*self.silent, *silent),
         }
         for name, value in left.items():
             object.__setattr__(self, name, value)
