@@ -312,7 +312,14 @@ def _place(change: Alternative) -> str:
         return "in the command"
     if change.kind == Kind.FLAGS:
         return "in XLA_FLAGS"
-    return f"in {change.where}" if change.where else "where the program begins"
+    return f"in {place_of(change)}" if change.where else "where the program begins"
+
+
+def place_of(change: Alternative) -> str:
+    """The line of the program, and the library's file that makes the call for it."""
+    if not change.library:
+        return change.where
+    return f"{change.where} (called by {change.library})"
 
 
 def _saving(item: Attempt) -> Saving | None:
@@ -348,7 +355,7 @@ def _edits(found: Advised) -> Table:
 
 def _edit(item: Attempt) -> tuple[Value, ...]:
     change = item.changes[-1]
-    return change.name, change.where, change.edit, item.verdict
+    return change.name, place_of(change), change.edit, item.verdict
 
 
 def commands(found: Advised) -> Commands:
@@ -401,6 +408,7 @@ class TriedChange:
     where: str
     value: str
     edit: str
+    library: str  # file of an installed library that makes the call; empty: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -537,7 +545,10 @@ def _attempt(item: Attempt) -> TriedAlternatives:
 
 
 def _alternatives(changes: Sequence[Alternative]) -> Alternatives:
-    listed = (TriedChange(edit=item.edit, **item.switch) for item in changes)
+    listed = (
+        TriedChange(item.kind, item.where, item.value, item.edit, item.library)
+        for item in changes
+    )
     return Alternatives(
         kind=" + ".join(change.kind for change in changes),
         where=" + ".join(change.where for change in changes),

@@ -45,7 +45,7 @@ from pgle.run.alternatives import (
     no_fused_attention,
     text_of,
 )
-from pgle.run.capture.captured import ComparedValues
+from pgle.run.capture.captured import ComparedValues, executed_alongside
 from pgle.run.compiler.compile import OnPhase, compiler_with_cache
 from pgle.run.directory.directory import RunDirectory, claim
 from pgle.run.inputs.next_command import UNKNOWN
@@ -122,7 +122,7 @@ class Attempt:
     @property
     def name(self) -> str:
         """Its changes in a few words."""
-        return " + ".join(change.name for change in self.changes)
+        return named(self.changes)
 
     @property
     def least(self) -> float:
@@ -186,6 +186,11 @@ class Advised:
         as it is does not; None: nothing helps.
         """
         return best_of(self.attempts)
+
+
+def named(changes: Sequence[Alternative]) -> str:
+    """Changes in a few words."""
+    return " + ".join(change.name for change in changes)
 
 
 OnAttempt = Callable[[str, int, int], None]
@@ -314,6 +319,7 @@ class _Trials:
             vary=self.asked.vary,
             vendor=request.target.vendor,
             is_too_large=self._is_too_large(self.base),
+            alongside=executed_alongside(request.module),
         )
         every = self._possible(is_written_as)
         wanted = every[: self.asked.budget]
@@ -433,7 +439,7 @@ class _Trials:
         self.planned += len(wanted)
         for one in wanted:
             self.begun += 1
-            self._tell(one.changes[-1].name)
+            self._tell(named(one.changes))
             yield next(made)
 
     def _tell(self, what: str) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
+from pgle.errors import some
 from pgle.files import read_bytes
 from pgle.run.capture.captured import CallSite, module_name
 from pgle.run.libraries import edit_of, masked
@@ -152,12 +153,13 @@ class Alternative:
     """One change of a program."""
 
     kind: Kind
-    where: str  # ``train.py:41``; a function for donation; empty for the whole program
+    where: str  # ``train.py:41``; empty: nobody knows a line of the program
     value: str  # the new setting
     edit: str  # what the user writes
     rounds: bool = False  # words of a command that round otherwise
     made_at: str = ""  # what the hook is told in place of `where`; empty: the same
     limit: str = ""  # why it may not help a larger model, in a clause
+    library: str = ""  # file of an installed library that makes the call
 
     @property
     def name(self) -> str:
@@ -180,7 +182,8 @@ class Alternative:
         options = f"{masked(first, 'mask=…')}, {first.options}"
         usual = self.edit.replace(", …", options)
         edit = edit_of(first, self.value, usual)
-        return replace(self, where=where, edit=edit, made_at=BY_HAND)
+        library = first.library
+        return replace(self, where=where, edit=edit, made_at=BY_HAND, library=library)
 
     @property
     def switch(self) -> Mapping[str, str]:
@@ -212,6 +215,8 @@ class Written:
     # values of its placeholders, of which it has the first
     vary: Mapping[str, Sequence[str]] = field(default_factory=dict)
     vendor: Vendor = NVIDIA  # of the GPUs
+    # functions that are executed as often as the step, and may use its state
+    alongside: Sequence[str] = ()
 
     def of(self, kind: Kind) -> Sequence[CallSite]:
         """The first call sites of a kind; none of a kind that words of the command decide."""
@@ -224,13 +229,28 @@ class Written:
 
     @property
     def left_out(self) -> str:
-        """What is not tried for the vendor's GPUs, and why."""
-        if self.vendor.fused_attention or not any(_unfused(self)):
+        """What is not tried, and why."""
+        left: list[str] = []
+        if not self.vendor.fused_attention and any(_unfused(self)):
+            left.append(
+                f"attention is not tried: {no_fused_attention(self.vendor)}; try Pallas "
+                "(jax.experimental.pallas.ops.gpu.attention) or Transformer Engine"
+            )
+        if self.alongside and state_of(self.text):
+            left.append(f"donation is not tried: {self.why_not_donated}")
+        return "; ".join(left)
+
+    @property
+    def why_not_donated(self) -> str:
+        """Why donation is not tried; empty if it may be."""
+        if not self.alongside:
             return ""
-        return (
-            f"attention is not tried: {no_fused_attention(self.vendor)}; "
-            "try Pallas (jax.experimental.pallas.ops.gpu.attention) or Transformer Engine"
-        )
+        return f"{some(self.alongside, 2)} may use the same state after the step"
+
+    def place_of(self, kind: Kind) -> str:
+        """Where the program first makes a call of a kind; empty if nobody saw one."""
+        places = [site.where for site in self.sites if site.kind == kind]
+        return next(filter(None, places), "")
 
     def jitted(self, function: str) -> CallSite | None:
         """The program's own call of `jax.jit` for a function. None: nobody saw one, or a library
@@ -264,9 +284,12 @@ def text_of(module: Path) -> str:
 
 def alternatives(program: Written) -> list[Alternative]:
     """All alternatives of a program, in the order in which they are tried."""
+    libraries = {(site.kind, site.where): site.library for site in program.sites}
     found: list[Alternative] = []
     for make in MAKERS:
-        found += make(program)
+        for change in make(program):
+            library = libraries.get((change.kind, change.where), "")
+            found.append(replace(change, library=library))
     return found
 
 
@@ -356,12 +379,12 @@ def _precisions(program: Written) -> Iterator[Alternative]:
     if not _PRECISE.search(program.text):
         return
     edit = f'jax.config.update("jax_default_matmul_precision", "{PRECISION}")'
-    yield Alternative(Kind.PRECISION, "", PRECISION, edit)
+    yield Alternative(Kind.PRECISION, program.place_of(Kind.PRECISION), PRECISION, edit)
 
 
 def _donations(program: Written) -> Iterator[Alternative]:
     names = state_of(program.text)
-    if not names:
+    if not names or program.alongside:
         return
     function = module_name(program.module).removeprefix("jit_")
     compiled_at = program.jitted(function)
@@ -372,7 +395,8 @@ def _donations(program: Written) -> Iterator[Alternative]:
     edit = f"jax.jit({function}, {donated})"
     if not compiled_at.where:
         edit = f"{donated} in the call that compiles {function}"
-    yield Alternative(Kind.DONATION, function, ",".join(names), edit)
+    where = compiled_at.where or function
+    yield Alternative(Kind.DONATION, where, ",".join(names), edit, made_at=function)
 
 
 def _words(program: Written) -> Iterator[Alternative]:

@@ -103,6 +103,31 @@ def test_a_step_is_donated_only_if_the_program_itself_gives_it_to_jit() -> None:
     assert edits(library) == edits(own, library) == edits() == []
 
 
+def test_state_that_another_function_may_use_is_not_donated() -> None:
+    own = CallSite("jit", "train.py:9", "train_step")
+    apart = Written([own], STEP, MAIN, alongside=["jit_apply_step"])
+    assert alternatives(apart) == []
+    assert "jit_apply_step may use the same state" in apart.left_out
+
+
+def test_an_alternative_has_a_place_in_the_program_and_names_the_library() -> None:
+    product = "stablehlo.dot_general %a, %b, precision = [HIGHEST, HIGHEST] : xf32>"
+    sites = [
+        CallSite("jit", "train.py:9", "train_step"),
+        CallSite("precision", "train.py:2", "highest"),
+        CallSite("remat", "train.py:5", "", library="flax/linen/transforms.py"),
+    ]
+    found = alternatives(Written(sites, STEP, MAIN + product))
+    places = {change.kind: (change.where, change.library) for change in found}
+    assert places == {
+        Kind.DONATION: ("train.py:9", ""),
+        Kind.PRECISION: ("train.py:2", ""),
+        Kind.REMAT: ("train.py:5", "flax/linen/transforms.py"),
+    }
+    (donation,) = [change for change in found if change.kind is Kind.DONATION]
+    assert donation.switch["where"] == "train_step"
+
+
 def test_the_setting_that_a_call_has_is_not_tried() -> None:
     sites = [
         CallSite("attention", "a.py:1", "cudnn"),

@@ -324,21 +324,7 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
         found.append(
             f"the program ended with exit code {code}{why} after its step was executed{zeros}"
         )
-    # the program's other functions that are executed in every step, as an update apart from its
-    # gradients is
-    times = program.executed.get(module.name, 0)
-    others = (
-        name
-        for name, count in program.executed.items()
-        if count >= times > 1 and name != module.name
-    )
-    also = dict.fromkeys(
-        module_name(Path(name)) for name in others if name not in program.of_jax
-    )
-    also.pop(
-        module_name(module), None
-    )  # compiled several times, which is said by itself
-    if also:
+    if also := executed_alongside(module):
         found.append(
             f"executed as often as {module_name(module)}, and not in these "
             f"figures: {some(also, 3)} (--module NAME)"
@@ -351,6 +337,22 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
             "rehearse DIR/jax_ir…_compile.mlir"
         )
     return tuple(found)
+
+
+def executed_alongside(module: Path) -> tuple[str, ...]:
+    """Names of the program's other functions that are executed as often as a captured module, as an
+    update apart from its gradients is. A function that is compiled several times is one.
+    """
+    program = read_captured(module.parent)
+    times = program.executed.get(module.name, 0)
+    others = (
+        name
+        for name, count in program.executed.items()
+        if count >= times > 1 and name not in program.of_jax
+    )
+    names = dict.fromkeys(module_name(Path(name)) for name in others)
+    names.pop(module_name(module), None)
+    return tuple(names)
 
 
 def compiled_again(module: Path, program: CapturedProgram) -> str:

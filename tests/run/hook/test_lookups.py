@@ -275,3 +275,24 @@ def test_what_is_differentiated_within_shard_map_stays_as_it_is() -> None:
 def test_numpy_counts_the_arguments_that_are_differentiated() -> None:
     alternatives = importlib.import_module("pgle_hook.alternatives")
     assert alternatives._argnums_of((np.int64(1),), {}) == (1,)
+
+
+def test_a_lookup_within_a_function_of_jax_belongs_to_the_line_that_calls_that() -> (
+    None
+):
+    private = importlib.import_module("pgle_hook.jax_private")
+    loss, seen = changed(taken, "one_hot")
+    jax.make_jaxpr(jax.grad(loss))(*operands())
+    files: list[str] = []
+    for eqn in seen[0].eqns:
+        files += [file for file, _ in private.frames_of(eqn)]
+    assert __file__ in files
+
+
+def test_what_a_library_calls_while_it_is_imported_has_no_place_in_the_program() -> (
+    None
+):
+    place = importlib.import_module("pgle_hook.alternatives")._place
+    own = (__file__, 3)
+    assert place([own], "/jax")[0].endswith("test_lookups.py:3")
+    assert place([("<frozen importlib._bootstrap>", 1), own], "/jax") == ("", "")

@@ -6,6 +6,7 @@ arguments on as they are if no alternative of its call site is asked for.
 
 import contextlib
 import functools
+import itertools
 import os
 import sys
 import threading
@@ -27,6 +28,7 @@ from pgle_hook.values import Values
 BY_HAND = "by hand"
 """In place of a call site: what the program writes itself, wherever it does."""
 
+_IMPORTING = "<frozen importlib"
 _OURS = os.path.dirname(os.path.abspath(__file__))
 _POSITION_OF_MASK = 3  # among those of its attention, after the queries
 _POSITION_OF_UNROLL = 5  # among the arguments of `jax.lax.scan`
@@ -89,7 +91,8 @@ class Alternatives:
 
     def precision(self):
         """What products are rounded to by the alternatives; empty: nothing."""
-        return self._settings.get(("precision", ""), "")
+        given = [one["value"] for one in self._chosen if one["kind"] == "precision"]
+        return given[0] if given else ""
 
     def undo(self):
         """Leave jax as it was, without what it has traced."""
@@ -113,6 +116,7 @@ class Alternatives:
         if hasattr(jax.nn, "dot_product_attention"):
             self._attend = jax.nn.dot_product_attention
             replace(jax.nn, "dot_product_attention", self._attention(self._attend))
+        self._watch_precision()
         self._set_precisions()
         if self._in_graphs() or self._serves:
             self._watch_gradients()
@@ -315,6 +319,24 @@ class Alternatives:
             if item["kind"] == "precision":
                 self._set_precision(item["value"])
 
+    def _watch_precision(self):
+        """Note where the program sets the default precision of products."""
+        jax = self._jax
+
+        def noting(usual):
+            @functools.wraps(usual)
+            def noted(*args, **options):
+                if usual is set_context or args[:1] == (_PRECISION,):
+                    now = str(args[-1]) if args else ""
+                    self._note("precision", self._here(), now, {})
+                return usual(*args, **options)
+
+            return noted
+
+        set_context = jax.default_matmul_precision
+        self._replaced.replace(jax, "default_matmul_precision", noting(set_context))
+        self._replaced.replace(jax.config, "update", noting(jax.config.update))
+
     def _set_precision(self, value):
         """Set the default precision of products, and keep it when the program sets another."""
         config = self._jax.config
@@ -352,8 +374,11 @@ class Alternatives:
         return guarded(lambda: _place(_calls(), self._folder)) or ("", "")
 
     def _place_of(self, node):
-        """Where the program makes an operation, as of `_place`."""
-        return _place(jax_private.frames_of(node.eqn), self._folder)
+        """Where the program makes an operation, as of `_place`. What jax traced within a jitted
+        function of its own may have no frames but jax's: then its caller's say where.
+        """
+        frames = itertools.chain.from_iterable(map(jax_private.frames_of, node.eqns))
+        return _place(frames, self._folder)
 
     def _setting(self, kind, now, about=None):
         """The setting to use at this call site in place of `now`; None: as it is."""
@@ -473,6 +498,8 @@ def _place(calls, jax_folder):
     """
     installed = library = ""
     for file, line in calls:
+        if file.startswith(_IMPORTING):  # a library's own call, wherever it is imported
+            return "", library
         path = os.path.abspath(file)
         if path.startswith((_OURS, jax_folder + os.sep)):
             continue

@@ -66,10 +66,14 @@ class Value:
 class Node:
     """An operation."""
 
-    __slots__ = ("eqn", "ins", "moves", "name", "outs", "params")
+    __slots__ = ("eqn", "eqns", "ins", "moves", "name", "outs", "params")
 
-    def __init__(self, eqn, ins):
+    def __init__(self, eqn, ins, within=()):
         self.eqn = eqn
+        self.eqns = (
+            eqn,
+            *within,
+        )  # and the calls that it is part of, the innermost first
         self.name = eqn.primitive.name
         self.params = eqn.params
         self.ins = ins
@@ -94,14 +98,14 @@ def _is_number(aval):
 
 
 class Graph:
-    """The operations of a traced function, in order."""
+    """The operations of a traced function, in order; `within`: the calls that it is part of."""
 
-    def __init__(self, jaxpr, ins):
+    def __init__(self, jaxpr, ins, within=()):
         self.nodes = []
-        self.outs = _build(jaxpr, ins, self.nodes)
+        self.outs = _build(jaxpr, ins, self.nodes, within)
 
 
-def _build(jaxpr, ins, nodes):
+def _build(jaxpr, ins, nodes, within=()):
     """Append the operations of a function; its results."""
     known = dict(zip([*jaxpr.constvars, *jaxpr.invars], ins))
 
@@ -114,9 +118,10 @@ def _build(jaxpr, ins, nodes):
         taken = [read(atom) for atom in eqn.invars]
         inner = _inlined(eqn)
         if inner is not None:
-            made = _build(inner.jaxpr, [*_constants(inner), *taken], nodes)
+            given = [*_constants(inner), *taken]
+            made = _build(inner.jaxpr, given, nodes, (eqn, *within))
         else:
-            node = Node(eqn, taken)
+            node = Node(eqn, taken, within)
             nodes.append(node)
             made = node.outs
             _look_inside(node)
@@ -289,7 +294,8 @@ class Rewriter:
         if node is not None:
             self._connect(node, closed.jaxpr, taken)
         held = _constants(closed)
-        graph = Graph(closed.jaxpr, [*held, *taken])
+        within = () if node is None else node.eqns
+        graph = Graph(closed.jaxpr, [*held, *taken], within)
         known = dict(zip(map(id, [*held, *taken]), [*closed.consts, *args]))
 
         def read(value):
