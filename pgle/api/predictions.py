@@ -179,7 +179,7 @@ def advise(request: Advise) -> Answer[Advised]:
         path = write_page(out, report.advise_page(found), force=True)
         page = report.advise_page(found, path)
         document = report.document(found, path)
-        code = found.ended_by
+        code = found.exit_code
         return answer("advise", found, page, document, not code, exit_code=code)
 
 

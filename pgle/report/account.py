@@ -76,9 +76,14 @@ def headline(account: Account) -> tuple[str, Tone]:
         bound = f"at most {most} of {account.base.short}"
         return f"No sure gain; open: {lowered(unproven.title)} ({bound})", ""
     limit = figures.share(LEAST_WORTH, 0)
-    bound = f"{figures.share(account.share(account.parts[account.bound_by]))} of it is"
-    words = f"Nothing to gain above {limit} of the step: {bound} {account.bound_by}"
+    words = f"Nothing to gain above {limit} of the step: {bound_words(account)}"
     return words, "good"
+
+
+def bound_words(account: Account) -> str:
+    """Name the part that takes most of the step, and its share."""
+    share = account.share(account.parts[account.bound_by])
+    return f"{figures.share(share)} of it is {account.bound_by}"
 
 
 def _unread(account: Account) -> str:

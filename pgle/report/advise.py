@@ -35,7 +35,7 @@ from pgle.report.timeline import PARTS, colored_parts
 from pgle.run.advise import Advised, Attempt, OnAttempt
 from pgle.run.alternative_steps import Tried
 from pgle.run.alternatives import OF_COMMAND, Alternative, Kind
-from pgle.run.capture.captured import ComparedValues
+from pgle.run.capture.captured import STEP_REMEDY, ComparedValues
 from pgle.run.compiler.compile import OnPhase
 from pgle.run.untried import Untried
 from pgle.schedule.control import Controlled
@@ -124,6 +124,8 @@ def headline(found: Advised) -> tuple[str, Tone]:
     """The answer in one line, and its tone."""
     best = found.best
     least = figures.share(LEAST_GAIN)
+    if found.request.no_step:
+        return "Cannot tell: no training step was found", "bad"
     stopped = "Stopped. " if found.interrupted else ""
     if best is not None and best.verdict is Verdict.FITS:
         return f"{stopped}{best.name} makes the step fit in memory", "good"
@@ -136,11 +138,14 @@ def headline(found: Advised) -> tuple[str, Tone]:
     if has_failed and all(has_failed) and not found.unchanged:
         failed = many(len(has_failed), "alternative")
         return f"No answer: {failed} tried, all failed", ""
+    is_tried = bool(found.attempts or found.unchanged)
     if found.open is not None:
         left = _untried(found.account, found.open)
-        return f"Nothing of what was tried helps. Not tried: {left}", "warn"
-    if not (found.attempts or found.unchanged or found.left):
-        return "Nothing to gain: found no alternative to try", ""
+        tried = "Nothing of what was tried helps" if is_tried else "Nothing was tried"
+        return f"{tried}. Not tried: {left}", "warn"
+    if not (is_tried or found.left):
+        bound = account.bound_words(found.account)
+        return f"Nothing to gain: found no alternative to try; {bound}", ""
     return f"Nothing to gain: no alternative is surely {least} shorter", ""
 
 
@@ -360,6 +365,8 @@ def _edit(item: Attempt) -> tuple[Value, ...]:
 
 def commands(found: Advised) -> Commands:
     """The run that proves the best; the end if nothing helps."""
+    if found.request.no_step:
+        return (Sentence.todo(STEP_REMEDY),)
     if found.best is not None and found.measure is not None:
         if all(change.kind in AT_START for change in found.best.changes):
             return (found.measure,)
@@ -370,6 +377,8 @@ def commands(found: Advised) -> Commands:
         return (found.again or Sentence.todo("call pgle.advise again to try the rest"),)
     if found.open is not None:
         return (Sentence.edit(f"by hand: {found.open.how}; then rehearse again"),)
+    if not (found.attempts or found.unchanged):
+        return (Sentence.of("pgle knows no edit that shortens this step"),)
     return (Sentence.of("nothing that was tried is worth an edit"),)
 
 
@@ -516,6 +525,7 @@ def _figures_of(tried: Tried | None) -> StepFigures:
 
 
 def _attempts(found: Advised) -> AdvisedAttempts:
+    untried = (_document_of(found.account, item) for item in found.untried)
     return AdvisedAttempts(
         tried=tuple(map(_attempt, found.ranked)),
         best=None if found.best is None else _attempt(found.best),
@@ -524,7 +534,7 @@ def _attempts(found: Advised) -> AdvisedAttempts:
         left_sites=found.left_sites,
         left_out=found.left_out,
         interrupted=found.interrupted,
-        untried=tuple(_document_of(found.account, item) for item in found.untried),
+        untried=tuple(untried),
         warnings=found.warnings,
     )
 

@@ -171,6 +171,13 @@ class Advised:
         return bool(self.ended_by)
 
     @property
+    def exit_code(self) -> int:
+        """Of the signal that ended it; 1 without a step; else as the program's own fault has it."""
+        return (
+            self.ended_by or int(bool(self.request.no_step)) or self.request.exit_code
+        )
+
+    @property
     def open(self) -> Untried | None:
         """The largest opportunity that nobody tried; None: all that are worth it were."""
         return next((item for item in self.untried if item.opportunity), None)
@@ -323,7 +330,8 @@ class _Trials:
         )
         every = self._possible(is_written_as)
         wanted = every[: self.asked.budget]
-        self._try_all(wanted)
+        if not request.no_step:
+            self._try_all(wanted)
         base = self.base
         proves = proof(self.command, variants, best_of(self.attempts))
         memory = memory_warning(base.compiled, request.allocator_bytes, request.target)
@@ -333,20 +341,23 @@ class _Trials:
         )
         shown = shown_of(self.attempts)
         keep_trials(request, shown)
-        left_out = (variants.left_out, is_written_as.left_out)
+        left_out = "; ".join(filter(None, (variants.left_out, is_written_as.left_out)))
+        untried = self._untried(account, every, is_written_as)
+        again = None if self.asked.function else advise_line(self.command)
+        left_sites = len(is_written_as.left_sites())
         return Advised(
             request=request,
             base=base,
             attempts=tuple(self.attempts),
             unchanged=self.unchanged,
             left=len(every) - len(self.alone),
-            left_sites=len(is_written_as.left_sites()),
+            left_sites=left_sites,
             ended_by=self.ending.code,
-            left_out="; ".join(filter(None, left_out)),
+            left_out=left_out,
             measure=proves,
-            again=None if self.asked.function else advise_line(self.command),
+            again=again,
             account=account.with_trials(shown),
-            untried=tuple(self._untried(account, every, is_written_as)),
+            untried=tuple(untried),
             warnings=tuple(filter(None, said)),
         )
 

@@ -75,6 +75,8 @@ rematerialisation, and the step got shorter by several per cent (marin-community
 8070).
 """
 
+LEAST_GIB = 0.1  # that is written as GiB
+
 DEFAULT_TARGET = "h100"  # the GPU that is meant where none is named
 
 OURS: Mapping[str, str] = {
@@ -580,6 +582,8 @@ def near_limit(need: int, have: int) -> str:
 
 def gib(count: int) -> str:
     """Bytes in words."""
+    if count < LEAST_GIB * 2**30:
+        return f"{count / 2**20:.0f} MiB"
     return f"{count / 2**30:.1f} GiB"
 
 

@@ -31,6 +31,8 @@ def advised(*attempts: Attempt, **fields: Any) -> Advised:
         "open": None,
         "left_out": "",
         "left_sites": 0,
+        "request": SimpleNamespace(no_step=""),
+        "account": account(exposed=0.0),
     }
     found = {**usual, "attempts": attempts, **fields}
     return cast(Advised, SimpleNamespace(**found))
@@ -49,7 +51,10 @@ FAILED = Attempt((UNROLL,), Verdict.UNSURE, "it fails: head of 512")
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (advised(), "Nothing to gain: found no alternative to try"),
+        (
+            advised(),
+            "Nothing to gain: found no alternative to try; 100.0 % of it is compute",
+        ),
         (advised(FAILED, FAILED), "No answer: 2 alternatives tried, all failed"),
         (
             advised(FAILED, unchanged=1),
@@ -74,6 +79,12 @@ def test_without_a_gain_the_largest_untried_opportunity_is_named_with_the_reason
         "(saves at most 40.0 % of the step): jax has no fused kernel of its own for AMD",
         "warn",
     )
+
+
+def test_without_a_step_nothing_is_claimed_of_it() -> None:
+    found = advised(request=SimpleNamespace(no_step="jit_dot is a function of jax's"))
+    assert headline(found) == ("Cannot tell: no training step was found", "bad")
+    assert str(commands(found)[0]).startswith("compile the step with jax.jit")
 
 
 def test_a_program_is_edited_before_it_is_measured() -> None:

@@ -138,7 +138,10 @@ MOST_CHANGES = 4  # arguments that a line on a second compilation names
 
 SUBSTANTIAL = 0.05  # part of the largest module's size that a step has at least
 
-STEP_REMEDY = "wait longer for the step with --quiet-for 600, or name it with --module"
+STEP_REMEDY = (
+    "compile the step with jax.jit, wait longer for it with --quiet-for 600, or name it with "
+    "--module"
+)
 
 _DUMPED = re.compile(
     r"jax_ir\d+_(.+)_compile\.mlir|module_\d+\.(.+?)\.before_optimizations\..*"
