@@ -329,11 +329,13 @@ def _finished(value: T) -> Future[T]:
 def same_schedule(one: CompileResult, other: CompileResult) -> bool:
     """Whether XLA made equal schedules: the scheduler believed the same length and exposed time of
     every computation, and the memory is the same. Instructions that cost nothing may be in another
-    order.
+    order. Without that scheduler all instructions must be in the same order.
     """
     memory = [made.memory_bytes or 0 for made in (one, other)]
     ours, theirs = one.believed, other.believed
-    if not ours or ours.keys() != theirs.keys():
+    if not ours and not theirs:
+        return one.scheduled.computations == other.scheduled.computations
+    if ours.keys() != theirs.keys():
         return False
     if abs(memory[0] - memory[1]) > MEMORY_TIES * max(memory):
         return False

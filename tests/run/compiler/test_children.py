@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from pgle.run.compiler.worker import crash, folds_slowly
+from pgle.run.compiler.worker import crash, environment, folds_slowly
 
 
 @pytest.mark.parametrize(
@@ -39,3 +41,14 @@ def test_a_compiler_that_is_killed_before_it_opens_its_log(tmp_path: Path) -> No
     assert error.what == "the compiler was killed, most likely for memory"
     assert error.where == str(tmp_path)
     assert "signal 11): no output" in crash(-11, tmp_path / "xla.log", ()).what
+
+
+def test_what_reads_stablehlo_starts_no_thread_before_the_worker_forks() -> None:
+    script = (
+        "import os, pathlib, sys; from pgle.run.ask import jax_private; "
+        "jax_private.import_reader(pathlib.Path('step.mlir.xz')); "
+        "assert 'jax' in sys.modules; print(len(os.listdir('/proc/self/task')))"
+    )
+    told = [sys.executable, "-c", script]
+    found = subprocess.run(told, env=environment(), capture_output=True, text=True)
+    assert found.stdout == "1\n", found.stderr

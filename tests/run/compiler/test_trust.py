@@ -14,7 +14,7 @@ import pytest
 from pgle.errors import UserError
 from pgle.run.compiler import trust
 from pgle.run.compiler.compile import ONLY, CompileRequest, CompileResult
-from pgle.run.compiler.session import Session
+from pgle.run.compiler.session import Session, same_schedule
 from pgle.run.compiler.trust import TRANSITIONS, Event, State, Trust
 from pgle.run.compiler.worker import UNSCHEDULED
 from pgle.xla.hlo.schedule_dump import Statistics
@@ -218,3 +218,30 @@ def test_a_failed_compilation_is_the_error_of_every_schedule(tmp_path: Path) -> 
     for profile in (None, Path("profile")):
         with pytest.raises(UserError, match="no all"):
             session.schedule("first", ["--a"], profile)
+
+
+STEP = """HloModule jit_f, is_scheduled=true
+
+ENTRY %main (x: f32[8]) -> (f32[8], f32[8]) {
+  %x = f32[8]{0} parameter(0)
+  FIRST
+  SECOND
+  ROOT %out = (f32[8]{0}, f32[8]{0}) tuple(%sine, %cosine)
+}
+"""
+SINE = "%sine = f32[8]{0} sine(%x)"
+COSINE = "%cosine = f32[8]{0} cosine(%x)"
+
+
+def without_lhs(path: Path, first: str, second: str) -> CompileResult:
+    """A step that LHS did not schedule."""
+    path.write_text(STEP.replace("FIRST", first).replace("SECOND", second))
+    return CompileResult("jit_f", 1, path, None, path, "", 0.0, {"total": 64}, "1")
+
+
+def test_without_lhs_schedules_are_the_same_if_their_order_is(tmp_path: Path) -> None:
+    one = without_lhs(tmp_path / "one.hlo", SINE, COSINE)
+    same = without_lhs(tmp_path / "same.hlo", SINE, COSINE)
+    other = without_lhs(tmp_path / "other.hlo", COSINE, SINE)
+    assert same_schedule(one, same)
+    assert not same_schedule(one, other)
