@@ -237,6 +237,32 @@ def test_layers_in_a_scan_under_checkpoint_are_replaced() -> None:
     assert apart(*both(layers, fused, q)) < 8 * 2**-8
 
 
+@pytest.mark.parametrize("is_within", [True, False])
+def test_attention_for_each_device_of_a_mesh_is_replaced(is_within: bool) -> None:
+    if not hasattr(jax.lax, "pcast"):
+        pytest.skip("this jax has no shard_map that follows where values differ")
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("d",))
+    spec = jax.sharding.PartitionSpec("d")
+    on_mesh = partial(jax.shard_map, mesh=mesh, in_specs=spec, out_specs=spec)
+    layers = jax.checkpoint(lambda q: usual(q, q, q))
+    args = operands()[:1]
+    if is_within:
+        counts = []
+
+        def replace(q: Any) -> Any:
+            count, fused = replaced(layers, q)
+            counts.append(count)
+            return fused(q)
+
+        before, after = both(on_mesh(layers), on_mesh(replace), *args)
+        assert counts[0] == 1
+    else:
+        count, fused = replaced(on_mesh(layers), *args)
+        assert count >= 1
+        before, after = both(on_mesh(layers), fused, *args)
+    assert apart(before, after) < 4 * 2**-8
+
+
 def test_a_mask_of_the_data_is_passed_on() -> None:
     valid = jnp.arange(S) < jnp.array([[5], [S]])
 

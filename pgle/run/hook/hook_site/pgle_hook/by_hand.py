@@ -15,10 +15,11 @@ import itertools
 import math
 
 from pgle_hook.masks import KEYS, QUERIES, Distances, Mask, Masking, names_of
-from pgle_hook.rewrite import Replacement, constant_of
+from pgle_hook.rewrite import VARIED, Replacement, constant_of
 
 HALF = ("bfloat16", "float16")  # types that cuDNN's attention takes
 USUAL = {*HALF, "float32", "float64"}  # types of scores and weights
+RESHAPED = ("convert_element_type", "reshape", "transpose")
 MOST_COMMON = 2  # axes that both products have in common: batch and heads
 MASKED = -1e4
 """Scores at or below it have no weight: exp(−10⁴) is 0 in f32, for scores of any usual size."""
@@ -79,7 +80,7 @@ def _unreshaped(value):
     """The product that a value is a cast or another shape of, and the nodes from it to there."""
     path = []
     while True:
-        node = value.made_by("convert_element_type", "transpose", "reshape")
+        node = value.made_by(*RESHAPED)
         if node is None:
             return value.made_by("dot_general"), path[::-1]
         path.append(node)
@@ -254,7 +255,7 @@ def _back(found, node, names):
 def _through(found, value, names, *others):
     """Follow a value back through casts, transposes and reshapes, and operations of other names."""
     while True:
-        node = value.made_by("convert_element_type", "transpose", "reshape", *others)
+        node = value.made_by(*RESHAPED, *VARIED, *others)
         before = None
         if node is not None and {str(value.dtype), str(node.ins[0].dtype)} <= USUAL:
             before = _back(found, node, names)
@@ -414,8 +415,10 @@ def _unspread(found, value, names):
 
 def _number(jax, value):
     """The number that all elements of a constant are; None if it is none."""
-    while value.made_by("broadcast_in_dim") is not None:
-        value = value.made_by("broadcast_in_dim").ins[0]
+    node = value.made_by("broadcast_in_dim", *VARIED)
+    while node is not None:
+        value = node.ins[0]
+        node = value.made_by("broadcast_in_dim", *VARIED)
     constant = constant_of(jax, value)
     is_one = constant is not None and getattr(constant, "size", 1) == 1
     return float(constant) if is_one else None
@@ -425,7 +428,7 @@ def _narrow(found, value, names):
     """An operand before it was widened to f32."""
     side = (value, names)
     while str(value.dtype) not in HALF:
-        node = value.made_by("convert_element_type", "transpose", "reshape")
+        node = value.made_by(*RESHAPED)
         names = None if node is None else _back(found, node, names)
         if names is None:
             return side

@@ -671,14 +671,6 @@ def traced_only():
     return contextlib.nullcontext() if fold is None else fold(False)
 
 
-def is_in_shard_map(jax):
-    """Whether jax traces a function for each device of a mesh."""
-    mesh_now = getattr(jax.sharding, "get_abstract_mesh", None)
-    if mesh_now is None:  # before jax 0.5.3
-        return False
-    return bool(getattr(mesh_now(), "manual_axes", ()))
-
-
 def without_constants(jaxpr):
     """A traced function that takes its constants as its first arguments."""
     partial_eval = importlib.import_module("jax._src.interpreters.partial_eval")

@@ -4,7 +4,7 @@ index, a scatter. It can be a product with one-hot rows, or add rows in the orde
 
 import importlib
 
-from pgle_hook.rewrite import Replacement, constant_of
+from pgle_hook.rewrite import VARIED, Replacement, constant_of
 
 ONE_HOT = "one_hot"
 SORTED = "sorted"
@@ -13,7 +13,7 @@ LEAST_ROWS_SMALL = 2  # the same at a small size
 MOST_ONE_HOT = 1 << 18
 """Rows of a table. The one-hot rows of 4,096 tokens with as many words take 2 GiB in bf16."""
 
-_KEPT = ("convert_element_type", "sharding_constraint", "copy")
+_KEPT = (*VARIED, "convert_element_type", "copy", "sharding_constraint")
 _MODES = ("PROMISE_IN_BOUNDS", "FILL_OR_DROP")  # no index stands for another row
 
 

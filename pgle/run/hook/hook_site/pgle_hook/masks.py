@@ -7,11 +7,13 @@ each distance, by NumPy. Axes have the names of `by_hand`.
 
 import importlib
 
+from pgle_hook.rewrite import VARIED
+
 QUERIES = ("q",)
 KEYS = ("k",)
 EXACT = ("int32", "int64", "float32", "float64")  # types whose sums of places are exact
 MOVED = ("broadcast_in_dim", "reshape", "squeeze", "transpose")
-KEPT = ("copy", "sharding_constraint", "stop_gradient")
+KEPT = (*VARIED, "copy", "sharding_constraint", "stop_gradient")
 COMPARED = {
     "eq": "equal",
     "ge": "greater_equal",

@@ -2,10 +2,9 @@
 
 Jitted functions are part of the graph. So are, for whoever looks at it, jax's own functions with a
 derivative of their own; evaluated they stay as they are. Nobody looks into a program's functions
-with one: it may be another derivative than that of what they compute. Bodies of `jax.checkpoint`
-and `jax.lax.scan` are rewritten, too. An operation that holds nothing to replace is bound as it was
-traced. Nothing is replaced in a function that is differentiated within `jax.shard_map`, where a
-value has axes of the mesh on which it differs.
+with one: it may be another derivative than that of what they compute. Bodies of `jax.checkpoint`,
+`jax.lax.scan` and `jax.shard_map` are rewritten, too. An operation that holds nothing to replace is
+bound as it was traced.
 """
 
 import importlib
@@ -14,7 +13,27 @@ from pgle_hook import SetAside, jax_private
 
 MOST_ELEMENTS = 1 << 24  # of a constant that is evaluated
 INLINED = ("pjit", "jit")
-REBUILT = ("scan", "checkpoint", "remat2", "remat")
+OF_DEVICES = frozenset(
+    (
+        "all_gather",
+        "all_gather_invariant",
+        "all_to_all",
+        "axis_index",
+        "pbroadcast",
+        "pmax",
+        "pmin",
+        "ppermute",
+        "psum",
+        "psum2",
+        "psum_invariant",
+        "reduce_scatter",
+    )
+)
+"""Operations whose results depend on the device: no constants."""
+
+VARIED = ("pcast", "pvary")  # the same on each device of a mesh
+
+REBUILT = ("scan", "checkpoint", "remat2", "remat", "shard_map")
 
 
 class Value:
@@ -164,7 +183,9 @@ def constant_of(jax, value):
     node = value.node
     if node is None or _size(value) > MOST_ELEMENTS or len(node.outs) > 1:
         return None
-    if node.name.startswith("random"):
+    if node.name in VARIED:
+        return constant_of(jax, node.ins[0])
+    if node.name.startswith("random") or node.name in OF_DEVICES:
         return None
     taken = [constant_of(jax, one) for one in node.ins]
     if any(one is None for one in taken):
@@ -261,8 +282,6 @@ class Rewriter:
         jax = self._jax
 
         def rewritten(*args, **options):
-            if jax_private.is_in_shard_map(jax):
-                return function(*args, **options)
             leaves, structure = jax.tree_util.tree_flatten((args, options))
             taken = _Arrays(leaves)
             moving = _moving(jax, args, options, argnums)
@@ -274,7 +293,8 @@ class Rewriter:
                 results[:] = [tree, _Arrays(found)]
                 return results[1].arrays
 
-            closed = jax.make_jaxpr(flat)(*taken.arrays)
+            given = [_with_axes(jax, array) for array in taken.arrays]
+            closed = jax.make_jaxpr(flat)(*given)
             made = self.evaluate(closed, taken.arrays, moving=taken.of(moving))
             tree, found = results
             return tree.unflatten(found.filled(made))
@@ -347,6 +367,8 @@ class Rewriter:
         inner = _inner_of(node)
         if inner is None:
             return node.bound(taken)
+        if node.name == "shard_map":
+            return self._on_devices(node, inner, taken)
         is_closed = hasattr(inner, "consts")
         core = importlib.import_module("jax.extend.core")
         closed = inner if is_closed else core.ClosedJaxpr(inner, ())
@@ -363,6 +385,30 @@ class Rewriter:
         # The function of a checkpoint holds no constants, so it is given them.
         new = jax_private.without_constants(rewritten.jaxpr)
         return node.bound([*rewritten.consts, *taken], jaxpr=new)
+
+    def _on_devices(self, node, inner, taken):
+        """The results of a function for each device of a mesh, made by the public one of jax."""
+        shard_map = getattr(self._jax, "shard_map", None)
+        params = node.params
+        if shard_map is None or "newly_manual_axes" not in params:  # before jax 0.10
+            return node.bound(taken)
+        core = importlib.import_module("jax.extend.core")
+        closed = core.ClosedJaxpr(inner, ())
+        moving = [one.moves for one in node.ins]
+        made = shard_map(
+            lambda *args: tuple(self.evaluate(closed, args, moving, node)),
+            mesh=params["mesh"],
+            in_specs=params["in_specs"],
+            out_specs=params["out_specs"],
+            check_vma=params["check_vma"],
+            axis_names=params["newly_manual_axes"],
+        )
+        before = self.replaced
+        self._jax.eval_shape(made, *taken)
+        if self.replaced == before:
+            return node.bound(taken)
+        with jax_private.as_traced(node.eqn):
+            return list(made(*taken))
 
 
 def _in_order(planned, given):
@@ -387,9 +433,25 @@ def _in_order(planned, given):
     return found
 
 
+def _with_axes(jax, array):
+    """An array as something to trace with; its shape if it differs on axes of a mesh."""
+    aval = getattr(array, "aval", None)
+    return _shape(jax, aval) if _axes_of(aval) else array
+
+
+def _axes_of(aval):
+    """The axes of a mesh on which a value differs, as arguments of its shape; empty: none."""
+    for name in ("manual_axis_type", "vma"):  # of jax 0.10, and from 0.7 on
+        axes = getattr(aval, name, None)
+        if axes:
+            return {name: axes, "sharding": aval.sharding}
+    return {}
+
+
 def _shape(jax, aval):
     weak = getattr(aval, "weak_type", False)
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)
+    axes = _axes_of(aval)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak, **axes)
 
 
 def with_rounded_products(jax, function, bits):
