@@ -13,7 +13,7 @@ decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, inf, prod
 
@@ -44,7 +44,6 @@ from pgle.xla.hlo.module import (
     Instruction,
     Module,
     Shape,
-    fusion_kind,
 )
 from pgle.xla.host_copies import is_host_copy
 from pgle.xla.instruction_kinds import FREE_TARGETS
@@ -159,12 +158,6 @@ def transferred_bytes(module: Module, instruction: Instruction) -> int:
     return result_shape(module, instruction).size_bytes
 
 
-ELEMENTS_PER_CLOCK = 1.0
-"""Elements that a streaming multiprocessor finishes per clock if each thread computes the place of
-one: some hundred instructions, of which it issues 128 lanes a clock. Two jobs have 1.10 and 0.82
-(docs/evidence/rehearse.md).
-"""
-
 _SLICES = ("dynamic-slice", "slice", "gather")
 _WHOLE = (
     "dot",
@@ -203,6 +196,9 @@ _MOVES = frozenset(
 def compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> float:
     """Microseconds of one execution of a compute instruction: the larger of arithmetic and memory
     time.
+
+    Computing the places of elements is hidden by memory: a thread of an update in place, a gather
+    or a transposition has 27 to 55 instructions for one element or four (PTX of jaxlib 0.10.2).
     """
     products = sum(matmul_us(item, hardware) for item in matmuls(module, instruction))
     attention = attention_work(module, instruction)
@@ -217,13 +213,8 @@ def compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> 
     moved += uncoalesced_bytes(module, instruction).likely
     memory = hardware.memory_us(moved)
     link = host / (hardware.host_gb_s * HOST_LINK_EFFICIENCY * 1e3)
-    threads = _unvectorized(instruction, needed) / (
-        hardware.cores * hardware.clock_ghz * ELEMENTS_PER_CLOCK * 1e3
-    )
     waits = _waits_us(module, instruction)
-    return max(
-        products + pointwise, KERNEL_US + max(pointwise, memory, link, threads, waits)
-    )
+    return max(products + pointwise, KERNEL_US + max(pointwise, memory, link, waits))
 
 
 def _waits_us(module: Module, instruction: Instruction) -> float:
@@ -339,62 +330,6 @@ def _result_bytes(instruction: Instruction) -> int:
         instruction.shape.elements[-1].size_bytes if has_workspace(instruction) else 0
     )
     return instruction.shape.size_bytes - workspace
-
-
-def _unvectorized(instruction: Instruction, needed: _Needed | None) -> int:
-    """Threads of a kernel that updates in place, gathers or transposes in a loop fusion.
-
-    Each takes one element; of rows, and of updates in place, `UNROLLED` (the PTX that jaxlib 0.4.38
-    to 0.10.2 makes). XLA of 2024 and earlier took one of an update, too.
-    """
-    if _is_no_loop(instruction):
-        return 0
-    if needed is None:
-        return instruction.shape.count if instruction.opcode == "gather" else 0
-    opcodes = {item.opcode for item in needed.items.values()}
-    loop = instruction.fusion_kind == "kLoop" and not opcodes.isdisjoint(
-        ("transpose", "gather")
-    )
-    elements = sum(
-        needed.elements[root]
-        for root in needed.roots
-        if loop or needed.update_of(root) is not None
-    )
-    if not loop or _gathers_rows(needed, opcodes):
-        return ceil(elements / UNROLLED)
-    return elements
-
-
-def _is_no_loop(instruction: Instruction) -> bool:
-    """Whether no loop of XLA's emitter does the work of a fusion: a library does, Triton, or a copy
-    of the driver, which moves the slice that a loop keeps or takes (openxla/xla
-    `dynamic_slice_fusion.h`, ``kDynamicMemcpyFusionKind`` in `ir_emission_utils.h`).
-    """
-    return (
-        instruction.fusion_kind == "kCustom"
-        or fusion_kind(instruction) == "__dynamic_memcpy"
-    )
-
-
-UNROLLED = 4
-"""Neighbouring elements that one thread of a loop fusion works on at most (openxla/xla
-`hlo_fusion_analysis.cc` and `launch_dimensions.cc`, ``MaxUnrollFactor``).
-"""
-
-
-def _gathers_rows(needed: _Needed, opcodes: Collection[str]) -> bool:
-    """Whether all that a fusion moves are rows of gathers that a thread's elements do not leave."""
-    gathers = [item for item in needed.items.values() if item.opcode == "gather"]
-    if not gathers or "transpose" in opcodes:
-        return False
-    for item in gathers:
-        operand = needed.items.get(item.operands[0])
-        if operand is None or not operand.shape.dimensions or not item.shape.dimensions:
-            return False
-        row = item.shape.dimensions[-1]
-        if row != operand.shape.dimensions[-1] or row % UNROLLED:
-            return False
-    return True
 
 
 def _needed(module: Module, instruction: Instruction) -> _Needed | None:

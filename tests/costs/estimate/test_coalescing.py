@@ -1,5 +1,7 @@
 """How fusions read memory, with the sectors that hardware moves as referee."""
 
+import math
+
 import pytest
 
 from pgle.costs.estimate.coalescing import LINE_BYTES, SECTOR_BYTES, reads_of
@@ -7,7 +9,7 @@ from pgle.costs.estimate.estimate import bytes_accessed, compute_us
 from pgle.costs.estimate.unknown import range_of
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.hlo.text import module_from_text
-from pgle.xla.targets import find_hardware
+from pgle.xla.targets import KERNEL_US, find_hardware
 
 A100 = find_hardware("a100-80gb")
 ADD = "%add {\n  %x = f32[] parameter(0)\n  %y = f32[] parameter(1)\n  ROOT %w = f32[] add(%x, %y)\n}\n\n"
@@ -50,6 +52,14 @@ def test_a_loop_that_moves_the_minor_dimension_takes_a_sector_for_each_element(
     reads = reads_of(*transposed(dtype, (16, 128, 128, 1024), (3, 1, 0, 2)))
     assert reads[0].sectors == SECTOR_BYTES / size
     assert reads[0].lines == LINE_BYTES / size
+
+
+def test_heads_that_change_places_take_the_time_of_their_bytes() -> None:
+    sizes = (8, 2048, 32, 128)
+    moved = 2 * 2 * math.prod(sizes)  # bf16, read and written
+    assert compute_us(*transposed("bf16", sizes, (0, 2, 1, 3)), A100) == pytest.approx(
+        KERNEL_US + A100.memory_us(moved)
+    )
 
 
 def test_a_read_counts_behind_a_value_that_is_used_many_times() -> None:
