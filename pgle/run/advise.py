@@ -79,7 +79,7 @@ from pgle.run.untried import (
 from pgle.run.variants import ProgramVariants, Variants, variants_of, with_values
 from pgle.scale.plan import check_names
 from pgle.schedule.control import Controlled
-from pgle.schedule.predict import Gain, Prediction
+from pgle.schedule.predict import LEAST_GAIN, Gain, Prediction
 from pgle.schedule.verdict import Judged, Verdict, judge, turned_by_data
 from pgle.tune.search import (
     Axis,
@@ -457,13 +457,17 @@ class _Trials:
         self.on_attempt(what, self.begun, self.planned)
 
     def _combine(self) -> None:
-        """Add the better alternatives to the best one, one after the other."""
+        """Add alternatives to the best one, one after the other: those that are better, then those
+        that save too little of the program's step, but not of the best one.
+        """
         better = [item for item in self.attempts if _is_better_alone(item)]
         better.sort(key=lambda item: -item.least)
         if not better:
             return
         best = better[0]
-        for number, item in enumerate(better[1:], start=1):
+        small = [item for item in self.attempts if _is_small_alone(item, best)]
+        small.sort(key=lambda item: -item.least)
+        for number, item in enumerate([*better[1:], *small], start=1):
             (change,) = item.changes
             places = {(one.kind, one.where) for one in best.changes}
             if (change.kind, change.where) in places:
@@ -649,6 +653,14 @@ def _as(other: Attempt, changes: tuple[Alternative, ...]) -> Attempt:
 
 def _is_better_alone(item: Attempt) -> bool:
     return item.verdict is Verdict.BETTER and not item.same_as
+
+
+def _is_small_alone(item: Attempt, best: Attempt) -> bool:
+    """Whether all that an attempt lacks is size, and it saves enough next to the best step."""
+    is_small = item.verdict is Verdict.UNSURE and not item.why and not item.same_as
+    if not is_small or best.gained is None:
+        return False
+    return item.least >= LEAST_GAIN * (1 - best.gained.first.share)
 
 
 def _is_shorter(one: Attempt, other: Attempt) -> bool:

@@ -16,6 +16,7 @@ from pgle.run.advise import (
     SAME_CALL,
     Advised,
     Attempt,
+    _is_small_alone,
     _setting_name,
     _Trials,
     best_of,
@@ -95,6 +96,21 @@ def test_a_combination_is_compared_if_all_of_its_parts_are() -> None:
     assert (both.values, both.are_values_compared) == (NEAR, True)
     unknown = together(better(BY_HAND_CALL, UNKNOWN), precise)
     assert (unknown.values, unknown.are_values_compared) == (UNKNOWN, False)
+
+
+@pytest.mark.parametrize(
+    ("saved", "why", "is_tried"),
+    [(0.004, "", True), (0.001, "", False), (0.004, "estimates do not agree", False)],
+)
+def test_what_saves_little_of_a_slow_step_is_tried_on_a_fast_one(
+    saved: float, why: str, is_tried: bool
+) -> None:
+    attention = Attempt(
+        (BY_HAND_CALL,), Verdict.BETTER, "", gained=Controlled(Gain(0.7, 0.7, 0.7, 0.0))
+    )
+    gained = Controlled(Gain(saved, saved, saved, 0.0))
+    small = Attempt((PRECISION,), Verdict.UNSURE, why, gained=gained)
+    assert _is_small_alone(small, attention) is is_tried
 
 
 def test_values_of_another_command_are_not_compared() -> None:
