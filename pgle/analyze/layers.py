@@ -172,11 +172,10 @@ def multiplied(kernel: str) -> Multiplied | None:
     if match := _NVJET.match(kernel):
         dtype = "tf32" if match["tf32"] else _NVJET_TYPES.get(match["of"], "")
         return Multiplied(kernel, dtype, dtype != "f32")
+    is_matrix = _MATRIX_CORES.search(kernel) is not None
     if match := _TENSILE.match(kernel):
-        is_matrix = _MATRIX_CORES.search(kernel) is not None
         return Multiplied(kernel, _TENSILE_TYPES[match["of"]], is_matrix)
     if _MIOPEN.search(kernel):
-        is_matrix = _MATRIX_CORES.search(kernel) is not None
         return Multiplied(kernel, _named_type(kernel), is_matrix)
     if match := _SHAPED.search(kernel):
         named = _named_type(kernel)

@@ -20,7 +20,7 @@ from pgle.analyze.collectives import (
 from pgle.analyze.differences import Differences
 from pgle.analyze.findings import EvidenceRow, StepFinding
 from pgle.analyze.layers import Layers, Products, folded, short_source
-from pgle.analyze.memory import LiveValue, Memory
+from pgle.analyze.memory import LiveValue
 from pgle.analyze.rules import RULES
 from pgle.analyze.window import RowGroup, StepTime
 from pgle.errors import cut, many, printable
@@ -550,7 +550,10 @@ def _late(found: LateRanks, devices: Sequence[Device]) -> LateDocument:
 def _details(found: Analysis) -> StepDetails:
     step = found.step
     spans = tuple(ListedStep(item, item.step_us) for item in step.parts.steps)
-    memory = None if step.memory is None else _memory_document(step.memory)
+    memory = None
+    if step.memory is not None:
+        plan = step.memory.plan
+        memory = MemoryDocument.of_value(step.memory, plan, at=plan.peak_at)
     overlap = None if step.overlap is None else _overlap(step.overlap, step)
     layers = None
     if step.layers is not None:
@@ -581,10 +584,6 @@ def _windows_of_ranks(step: MeasuredStep) -> Iterator[WindowOfRank]:
     for window in step.windows:
         device = step.trace.devices[window.device]
         yield WindowOfRank(device, window.steps, **window.parts_ns)
-
-
-def _memory_document(memory: Memory) -> MemoryDocument:
-    return MemoryDocument.of_value(memory, memory.plan, at=memory.plan.peak_at)
 
 
 def _overlap(overlap: Overlap, step: MeasuredStep) -> OverlapDocument:

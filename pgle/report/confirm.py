@@ -53,7 +53,7 @@ USE_TONES: dict[ProfileUse, Tone] = {
 def confirm_page(log: str, verdict: LogVerdict, following: Commands = ()) -> Page:
     """The main module: whether it used the profile, and why; the other modules in a section."""
     main = verdict.main
-    notes = (_ranks_line(verdict), *main_lines(main), _others_line(verdict))
+    notes = (_ranks_line(verdict.ranks), *main_lines(main), _others_line(verdict))
     lines = (Prose(shown(line)) for line in _log_lines(verdict))
     modules: tuple[Part, ...] = (_module_rows(verdict.modules), *lines)
     return Page(
@@ -66,13 +66,6 @@ def confirm_page(log: str, verdict: LogVerdict, following: Commands = ()) -> Pag
         way=to_way(following),
         warnings=tuple(verdict.warnings),
     )
-
-
-def _ranks_line(verdict: LogVerdict) -> str:
-    """Say what each rank did; empty for one rank."""
-    if len(verdict.ranks) < 2:
-        return ""
-    return f"ranks: {_ranks_text(verdict.ranks)}"
 
 
 def _others_line(verdict: LogVerdict) -> str:
@@ -126,13 +119,15 @@ def _counted_by_xla(main: ModuleVerdict) -> Iterator[str]:
     )
 
 
-def _ranks_text(ranks: Mapping[str, ProfileUse]) -> str:
-    """``used on rank0, rank1; not-used on rank2``."""
+def _ranks_line(ranks: Mapping[str, ProfileUse]) -> str:
+    """``ranks: used on rank0, rank1; not-used on rank2``; empty for one rank."""
+    if len(ranks) < 2:
+        return ""
     by_use: dict[ProfileUse, list[str]] = {}
     for rank, use in ranks.items():
         by_use.setdefault(use, []).append(rank or "(no label)")
     parts = [f"{use} on {some(names, MAX_NAMES)}" for use, names in by_use.items()]
-    return "; ".join(parts)
+    return f"ranks: {'; '.join(parts)}"
 
 
 def name_of(item: ModuleVerdict) -> str:

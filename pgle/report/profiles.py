@@ -52,9 +52,10 @@ def profile_page(name: str, summary: Summary, following: Commands = ()) -> Page:
     otherwise than it reads.
     """
     faults = _fault_groups(summary.findings)
+    origin = tuple(map(Prose, _provenance(summary.provenance)))
     sections = (
         _faults_section(faults),
-        _origin_section(summary),
+        Section("origin", "Where this comes from", origin),
         conversion_section(summary.warnings),
     )
     identity = (name, *_about(summary), ranks_given(summary.warnings))
@@ -80,11 +81,6 @@ def _sum_line(summary: Summary) -> str:
     total = figures.time(summary.total_us)
     costs = many(summary.names, "cost")
     return f"{costs}{of}, {total} if each instruction runs once"
-
-
-def _origin_section(summary: Summary) -> Section:
-    lines = tuple(map(Prose, _provenance(summary.provenance)))
-    return Section("origin", "Where this comes from", lines)
 
 
 _RANKS = re.compile(r"\d+ of (\d+|several) ranks")

@@ -458,6 +458,8 @@ def rehearse_document(result: Rehearsal, picture: Path) -> RehearseDocument:
 def _rehearsed_module(result: Rehearsal) -> RehearsedModule:
     request = result.request
     compiled = result.baseline.compiled
+    name = result.baseline.module.name
+    use = ProfileUseDocument.of_value(result.verdict, name=name)
     return RehearsedModule.of_value(
         request,
         module=str(request.module),
@@ -465,13 +467,8 @@ def _rehearsed_module(result: Rehearsal) -> RehearsedModule:
         jaxlib=compiled.jaxlib,
         target=request.target.name,
         used=result.used,
-        modules=(_profile_use(result),),
+        modules=(use,),
     )
-
-
-def _profile_use(result: Rehearsal) -> ProfileUseDocument:
-    verdict = result.verdict
-    return ProfileUseDocument.of_value(verdict, name=result.baseline.module.name)
 
 
 def _side_document(side: CompiledSide) -> SideOfRehearsal:

@@ -111,7 +111,8 @@ def _identity(found: Scaling, module: str) -> tuple[str, ...]:
 def _tone(found: Scaling) -> Tone:
     if not found.answer.good:
         return "bad"
-    if found.answer.breaks is not None or _without(found) or _depends(found):
+    depends = scale_control.depends_words(found)
+    if found.answer.breaks is not None or _without(found) or depends:
         return "warn"
     return "good"
 
@@ -164,11 +165,6 @@ def _without(found: Scaling) -> list[str]:
         what = "does not fit" if rows else "no step"
         lacks.setdefault(what, []).append(figures.count(devices))
     return [f"{some(sizes, MISSING)} GPUs: {what}" for what, sizes in lacks.items()]
-
-
-def _depends(found: Scaling) -> bool:
-    """Whether other kernels for matrix products change the verdict."""
-    return found.control is not None and found.control.depends
 
 
 def _largest_fact(found: Scaling) -> str:

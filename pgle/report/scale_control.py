@@ -26,13 +26,9 @@ def depends_words(found: Scaling) -> str:
         names = " or ".join(named(side.best[-1].row) for side in sides)
         at = figures.count(found.answer.best[-1].row.devices)
         return f"The best at {at} GPUs depends on what autotuning picks: {names}"
-    reaches = " or ".join(_reach(side) for side in sides)
+    sizes = [figures.count(side.scales_to) for side in sides]
+    reaches = " or ".join(f"to {size} GPUs" for size in sizes)
     return f"How far it scales depends on what autotuning picks: {reaches}"
-
-
-def _reach(answer: ScaleAnswer) -> str:
-    """``to 64 GPUs``."""
-    return f"to {figures.count(answer.scales_to)} GPUs"
 
 
 def named(row: ScaleRow) -> str:

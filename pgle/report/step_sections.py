@@ -42,13 +42,14 @@ def step_sections(
         found: its account.
         findings: on it.
     """
+    remarks = map(printable, step.costs.warnings)
     return (
         account.section(found),
         _section("findings", "Findings", _findings(findings)),
         *_time_sections(step),
         *_hlo_sections(step),
         _section("memory", "Memory", _memory(step.memory)),
-        _section("recording", "Remarks on the recording", _remarks(step)),
+        _section("recording", "Remarks on the recording", map(Prose, remarks)),
     )
 
 
@@ -69,11 +70,6 @@ def _hlo_sections(step: MeasuredStep) -> Iterator[Section]:
     yield _section("instructions", heading, [_instructions(step)])
     yield _section("collectives", "Collectives", _collectives(step))
     yield _section("schedule", "What the scheduler could hide", _overlap(step))
-
-
-def _remarks(step: MeasuredStep) -> Iterator[Part]:
-    for line in step.costs.warnings:
-        yield Prose(printable(line))
 
 
 def _findings(found: Sequence[StepFinding]) -> Iterator[Part]:

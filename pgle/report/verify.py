@@ -379,13 +379,19 @@ def document(profile: str, coverage: Coverage, bounds: Bounds) -> VerifyDocument
 def _verified_module(profile: str, module: ModuleCoverage) -> VerifiedModule:
     hints = [_filled(hint, profile, module) for hint in module.hints]
     missing = [gap.name for gap in module.gaps]
+    totals = CoveredTotals.of_value(
+        module,
+        instructions=module.count,
+        time_us=module.time,
+        lost_collectives_us=module.lost_us,
+    )
     return VerifiedModule.of_value(
         module,
         name=module.module,
         main=module.is_main,
         names_from=module.against,
         coverage=_shares(module),
-        totals=_totals(module),
+        totals=totals,
         missing=tuple(missing),
         xla_takes_gaps_for=module.fallback,
         hints=tuple(hints),
@@ -399,13 +405,4 @@ def _shares(module: ModuleCoverage) -> CoveredShares:
         measured=module.measured.value,
         collectives=module.collectives.value,
         without_lost_collectives=module.kept_share,
-    )
-
-
-def _totals(module: ModuleCoverage) -> CoveredTotals:
-    return CoveredTotals.of_value(
-        module,
-        instructions=module.count,
-        time_us=module.time,
-        lost_collectives_us=module.lost_us,
     )

@@ -467,67 +467,74 @@ def search(
         budget: trials at most; flags that leave the program and its scheduling as they were are
             none.
     """
-    trials: list[Trial] = []
-    current = pgle
+    descent = _Descent(pgle, attempt, budget, current=pgle)
+    while descent.left > 0:
+        before = descent.current
+        for axis in by_exposure(found, before.exposed_by_kind):
+            descent.along(axis)
+            if descent.left <= 0 or _is_at_shortest(descent.current, shortest_us):
+                return descent.trials
+        if descent.current.mean_us > before.mean_us * (1 - PROGRESS):
+            break
+    return descent.trials
 
-    def left() -> int:
-        return min(
-            budget - sum(not trial.same_as for trial in trials),
-            SAME * budget - len(trials),
-        )
 
-    def tried(settings: Sequence[Setting], number: str) -> bool:
+@dataclass
+class _Descent:
+    """A search while it runs."""
+
+    pgle: Trial  # the user's own flags with the profile
+    attempt: Callable[[Sequence[Setting]], Sequence[Trial]]  # as of `search`
+    budget: int  # trials at most
+    current: Trial  # the best so far
+    trials: list[Trial] = field(default_factory=list)  # all of them, in order
+
+    @property
+    def left(self) -> int:
+        """How many settings can be tried yet."""
+        counted = sum(not trial.same_as for trial in self.trials)
+        return min(self.budget - counted, SAME * self.budget - len(self.trials))
+
+    def along(self, axis: Axis) -> None:
+        """Try the settings of an axis. Its number is halved and doubled as long as that helps, then
+        three quarters of it are tried.
+        """
+        # presets and the like are starts of their own
+        start = self.pgle if axis.kind == ALL else self.current
+        near = _half_and_twice(axis, axis.settings[0])
+        fewer = _without(axis, self.current.flags)
+        self._is_better([*fewer, *_on_top(axis, [*axis.settings, *near], start)], axis)
+        while axis.number in self.current.flags:
+            near = _half_and_twice(axis, self.current.flags)
+            if not self._is_better(_on_top(axis, near, self.current), axis):
+                value = int(self.current.flags[axis.number]) * 3 // 4
+                last: Flags = {axis.number: str(value)}
+                self._is_better(_on_top(axis, [last], self.current), axis)
+                break
+
+    def _is_better(self, settings: Sequence[Setting], axis: Axis) -> bool:
         """Try the new settings; whether one of these is better than the best before."""
-        nonlocal current
-        made, before = (pgle, *trials), current
+        made = (self.pgle, *self.trials)
+        before = self.current
         known = [trial.flags for trial in made]
         unknown = [
             item
             for item in settings
-            if item[0] not in known and not _is_between_alike(item[0], number, made)
+            if item[0] not in known
+            and not _is_between_alike(item[0], axis.number, made)
         ]
-        new = unknown[: max(left(), 0)]
-        trials.extend(attempt(new) if new else ())
-        current = best(current, trials)
-        return current is not before
+        if new := unknown[: max(self.left, 0)]:
+            self.trials.extend(self.attempt(new))
+        self.current = best(before, self.trials)
+        return self.current is not before
 
-    def on_top(axis: Axis, settings: Sequence[Flags], start: Trial) -> list[Setting]:
-        return [
-            ({**start.flags, **setting}, _label(axis, setting, start))
-            for setting in settings
-        ]
 
-    while left() > 0:
-        before = current
-        for axis in by_exposure(found, current.exposed_by_kind):
-            start = (
-                pgle if axis.kind == ALL else current
-            )  # presets and the like are starts of their own
-            near = _half_and_twice(axis, axis.settings[0])
-            tried(
-                [
-                    *_without(axis, current.flags),
-                    *on_top(axis, [*axis.settings, *near], start),
-                ],
-                axis.number,
-            )
-            while (
-                axis.number in current.flags
-            ):  # halved and doubled as long as that helps, then three quarters
-                if not tried(
-                    on_top(axis, _half_and_twice(axis, current.flags), current),
-                    axis.number,
-                ):
-                    value = int(current.flags[axis.number]) * 3 // 4
-                    tried(
-                        on_top(axis, [{axis.number: str(value)}], current), axis.number
-                    )
-                    break
-            if left() <= 0 or _is_at_shortest(current, shortest_us):
-                return trials
-        if current.mean_us > before.mean_us * (1 - PROGRESS):
-            break
-    return trials
+def _on_top(axis: Axis, settings: Sequence[Flags], start: Trial) -> list[Setting]:
+    """Settings of an axis, each with the flags of a trial."""
+    return [
+        ({**start.flags, **setting}, _label(axis, setting, start))
+        for setting in settings
+    ]
 
 
 def without_one(accepted: Trial) -> dict[str, Setting]:
