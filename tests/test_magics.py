@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from present import needs
 
 import pgle
 
-pytest.importorskip("IPython")
+pytestmark = needs("IPython")
 
 
 @pytest.fixture

@@ -38,18 +38,50 @@ pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="needs the mcp 
 MODULE = "step.mlir"
 
 
-@pytest.fixture
-def folder(tmp_path: Path, testdata: Path) -> Path:
+TESTDATA = Path(__file__).parents[1] / "testdata"
+
+
+def made(place: Path) -> Path:
     """A folder with a job, a log and a step; and what lies outside it."""
-    root = tmp_path / "root"
+    root = place / "root"
     root.mkdir()
-    shutil.copytree(testdata / "pax_fsdp4", root / "job")
-    shutil.copy(testdata / "stablehlo" / "fsdp_mlp_jax_0.10.2.mlir", root / MODULE)
-    shutil.copy(testdata / "maxtext_pgle" / "llama2_7b_pgle_run.log", root / "run.log")
-    (tmp_path / "secret.log").write_text("outside")
+    shutil.copytree(TESTDATA / "pax_fsdp4", root / "job")
+    shutil.copy(TESTDATA / "stablehlo" / "fsdp_mlp_jax_0.10.2.mlir", root / MODULE)
+    shutil.copy(TESTDATA / "maxtext_pgle" / "llama2_7b_pgle_run.log", root / "run.log")
+    (place / "secret.log").write_text("outside")
     (root / "links").mkdir()
-    (root / "links" / "out").symlink_to(tmp_path)
+    (root / "links" / "out").symlink_to(place)
     return root
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return made(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one client heard in one talk, about which several tests know a fact."""
+    folder = made(tmp_path_factory.mktemp("talk"))
+    secret = str(folder.parent / "secret.log")
+    calls: dict[str, tuple[str, dict[str, object]]] = {
+        "ranks": ("ranks", {"paths": ["job/proc0/dump", "job/proc3/dump"]}),
+        "outside": ("confirm", {"log": "../secret.log"}),
+        "outside by its whole name": ("confirm", {"log": secret}),
+        "missing": ("predict", {"hlo": "nothing"}),
+        "nothing asked": ("predict", {}),
+        "no tool": ("nothing", {}),
+        "confirm": ("confirm", {"log": "run.log"}),
+    }
+    found: dict[str, Any] = {}
+
+    async def talk(client: Client) -> None:
+        found["tools"] = (await client.list_tools()).tools
+        for name, (tool, given) in calls.items():
+            found[name] = await client.call_tool(tool, given)
+
+    asked(folder, talk)
+    return found
 
 
 def asked(
@@ -141,14 +173,10 @@ def test_a_search_and_sizes_are_answered_and_nothing_is_written(folder: Path) ->
     assert sorted(folder.rglob("*")) == before
 
 
-def test_ranks_are_compared(folder: Path) -> None:
-    async def talk(client: Client) -> None:
-        dumps = ["job/proc0/dump", "job/proc3/dump"]
-        same = await client.call_tool("ranks", {"paths": dumps})
-        assert violations(same.structured_content) == []
-        assert same.structured_content["ok"]
-
-    asked(folder, talk)
+def test_ranks_are_compared(answers: dict[str, Any]) -> None:
+    same = answers["ranks"]
+    assert violations(same.structured_content) == []
+    assert same.structured_content["ok"]
 
 
 def test_long_lists_are_cut_until_an_object_fits(
@@ -191,49 +219,37 @@ def test_a_program_starts_with_leave_and_ends_with_its_call(folder: Path) -> Non
     asked(folder, started, options=("--programs",))
 
 
-def test_tools_say_what_they_take_and_return(folder: Path) -> None:
-    async def talk(client: Client) -> None:
-        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        assert set(tools) == set(TOOLS)
-        assert all(
-            tool.annotations and tool.annotations.read_only_hint
-            for tool in tools.values()
-        )
-        assert set(tools["verify"].input_schema["properties"]) == {
-            "profile", "hlo", "module", "min_time_coverage", "min_collectives",
-        }  # fmt: skip
-        schema = json.loads(
-            (Path(__file__).parents[1] / "docs/schemas/pgle.verify-1.json").read_text()
-        )
-        assert tools["verify"].output_schema == schema
-        assert not any(
-            "output" in tool.input_schema["properties"] for tool in tools.values()
-        )
-
-    asked(folder, talk)
+def test_tools_say_what_they_take_and_return(answers: dict[str, Any]) -> None:
+    tools = {tool.name: tool for tool in answers["tools"]}
+    assert set(tools) == set(TOOLS)
+    assert all(
+        tool.annotations and tool.annotations.read_only_hint for tool in tools.values()
+    )
+    assert set(tools["verify"].input_schema["properties"]) == {
+        "profile", "hlo", "module", "min_time_coverage", "min_collectives",
+    }  # fmt: skip
+    schema = json.loads(
+        (Path(__file__).parents[1] / "docs/schemas/pgle.verify-1.json").read_text()
+    )
+    assert tools["verify"].output_schema == schema
+    assert not any(
+        "output" in tool.input_schema["properties"] for tool in tools.values()
+    )
 
 
-def test_what_cannot_be_answered_is_an_error_with_its_remedy(folder: Path) -> None:
-    async def talk(client: Client) -> None:
-        for name, given, message in [
-            ("confirm", {"log": "../secret.log"}, "lies outside the folder"),
-            (
-                "confirm",
-                {"log": str(folder.parent / "secret.log")},
-                "lies outside the folder",
-            ),
-            ("predict", {"hlo": "nothing"}, "no such file"),
-            ("predict", {}, "'hlo' is a required property"),
-            ("nothing", {}, "no tool called 'nothing'; there are folder, analyze"),
-        ]:
-            found = await client.call_tool(name, given)
-            assert found.is_error
-            assert message in text(found)
-        assert "cannot tell whether the profile was used" in text(
-            await client.call_tool("confirm", {"log": "run.log"})
-        )
-
-    asked(folder, talk)
+def test_what_cannot_be_answered_is_an_error_with_its_remedy(
+    answers: dict[str, Any],
+) -> None:
+    for name, message in [
+        ("outside", "lies outside the folder"),
+        ("outside by its whole name", "lies outside the folder"),
+        ("missing", "no such file"),
+        ("nothing asked", "'hlo' is a required property"),
+        ("no tool", "no tool called 'nothing'; there are folder, analyze"),
+    ]:
+        assert answers[name].is_error
+        assert message in text(answers[name])
+    assert "cannot tell whether the profile was used" in text(answers["confirm"])
 
 
 def workers(folder: Path) -> list[int]:

@@ -7,10 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
+from present import needs
 
-nbclient = pytest.importorskip("nbclient")
-nbformat = pytest.importorskip("nbformat")
-pytest.importorskip("ipykernel")
+pytestmark = needs("nbclient", "nbformat", "ipykernel")
 
 NOTEBOOK = Path(__file__).parents[1] / "docs" / "notebook.ipynb"
 SMALLER = {"VOCABULARY = 4, ": "VOCABULARY = 1, "}
@@ -23,6 +22,9 @@ SMALLER = {"VOCABULARY = 4, ": "VOCABULARY = 1, "}
 def test_from_a_program_to_a_rehearsal_a_setting_and_a_scaling_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import nbclient
+    import nbformat
+
     monkeypatch.setenv(
         "XDG_CACHE_HOME", str(tmp_path / "cache")
     )  # nothing is compiled yet
@@ -68,6 +70,8 @@ def test_the_stored_text_is_that_of_its_cells() -> None:
     """GitHub shows the notebook as it lies here: with texts and pictures, and without the pages,
     of 300 kB each.
     """
+    import nbformat
+
     cells = [
         cell
         for cell in nbformat.read(NOTEBOOK, as_version=4).cells

@@ -10,12 +10,12 @@ from typing import Any
 
 import advised_program
 import pytest
+from present import needs
 
 import pgle
 from pgle.api.answer import Answer
 
-distributed = pytest.importorskip("distributed")
-pytestmark = [pytest.mark.rehearse, pytest.mark.minutes]
+pytestmark = [needs("distributed"), pytest.mark.rehearse, pytest.mark.minutes]
 
 PROGRAM = [
     sys.executable,
@@ -32,6 +32,7 @@ PROGRAM = [
 def where(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a cluster of two workers."""
     import dask
+    import distributed
 
     place = str(tmp_path_factory.mktemp("dask"))
     with (

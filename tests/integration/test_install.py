@@ -13,8 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("uv", reason="needs uv, of the dev extra")
+from present import needs
 
 ROOT = Path(__file__).parents[2]
 RELEASES = (
@@ -32,7 +31,7 @@ RELEASES = (
 """Of jax: the oldest, one of each line, the newest that there is."""
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
-pytestmark = pytest.mark.minutes
+pytestmark = [needs("uv"), pytest.mark.minutes]
 
 
 def uv(

@@ -19,10 +19,11 @@ PROGRAM = [
     "pgle.workloads",
     "fsdp",
     "--layers",
-    "2",
+    "1",
     "--devices",
     "{devices}",
 ]
+BATCH = ["--batch", "{n*devices}"]
 
 
 def scaled(
@@ -34,14 +35,23 @@ def scaled(
     return found
 
 
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The folder of the answers: what one test had compiled is there for the others."""
+    return ["-o", str(tmp_path_factory.mktemp("scale") / "out")]
+
+
+def sizes(
+    capsys: pytest.CaptureFixture[str], out: list[str], devices: str, values: str
+) -> dict[str, object]:
+    words = ["--devices", devices, "--vary", f"n={values}", *out, *PROGRAM, *BATCH]
+    return scaled(capsys, *words)
+
+
 def test_sizes_variants_a_refusal_and_the_same_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    out: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = ["-o", str(tmp_path / "out")]
-    batch = ["--batch", "{n*devices}"]
-    first = scaled(
-        capsys, "--devices", "3,8,16", "--vary", "n=1", *out, *PROGRAM, *batch
-    )
+    first = sizes(capsys, out, "3,8,16", "1")
     refused, eight, sixteen = first["rows"]
     assert "IndivisibleError" in refused["failure"]
     assert [item["fabric"] for item in eight["by_collective"]] == ["NVLink"] * len(
@@ -50,14 +60,14 @@ def test_sizes_variants_a_refusal_and_the_same_again(
     assert {item["hosts"] for item in sixteen["by_collective"]} == {2}
     assert eight["efficiency"] == 1 > sixteen["efficiency"]
     assert first["network_is"] == "assumed"
-    more = scaled(capsys, "--devices", "8", "--vary", "n=1,4", *out, *PROGRAM, *batch)
+    more = sizes(capsys, out, "8", "1,4")
     assert more["resumed"] == 2
     same, twice = more["rows"][0], more["rows"][1]
     assert same == eight | {"wall_s": same["wall_s"]}
     assert twice["tflops"] * twice["predicted_us"] == pytest.approx(
         4 * same["tflops"] * same["predicted_us"]
     )
-    modules = sorted((tmp_path / "out" / "rows").glob("*-n=1/captured/*train_step*"))
+    modules = sorted(Path(out[1]).glob("rows/*-n=1/captured/*train_step*"))
     files = scaled(capsys, *map(str, modules))
     assert [item["devices"] for item in files["rows"]] == [8, 16]
     assert files["rows"][1]["predicted_us"] == pytest.approx(
@@ -66,13 +76,11 @@ def test_sizes_variants_a_refusal_and_the_same_again(
 
 
 def test_a_size_has_the_account_of_its_rehearsal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    out: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (row,) = scaled(capsys, "--devices", "4", "-o", str(tmp_path / "out"), *PROGRAM)[
-        "rows"
-    ]
-    words = [word.replace("{devices}", "4") for word in PROGRAM]
-    assert run(["rehearse", "--json", "--devices", "4", *words]) == 0
+    (row,) = sizes(capsys, out, "8", "1")["rows"]
+    words = [word.replace("{devices}", "8") for word in (*PROGRAM, "--batch", "8")]
+    assert run(["rehearse", "--json", "--devices", "8", *words]) == 0
     rehearsed = json.loads(capsys.readouterr().out)["account"]
     assert row["account"]["opportunities"]
     assert row["account"] == rehearsed
@@ -85,16 +93,16 @@ def test_the_largest_batch_that_fits(
         "--devices",
         "4",
         "--vary",
-        "n=1,512",
+        "n=1,4096",
         "--fit",
         "n",
         "-o",
         str(tmp_path / "out"),
         *PROGRAM,
     ]
-    (row,) = scaled(capsys, *words, "--batch", "{n*devices}")["rows"]
+    (row,) = scaled(capsys, *words, *BATCH)["rows"]
     assert (row["values"], row["fits"]) == ({"n": "1"}, True)
-    assert row["tried"]["512"] > row["limit_bytes"] > row["tried"]["1"]
+    assert row["tried"]["4096"] > row["limit_bytes"] > row["tried"]["1"]
 
 
 @pytest.mark.parametrize(

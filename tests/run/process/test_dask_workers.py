@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from on_workers import alone, dies, dies_once, refuses, square, surroundings
+from present import needs
 
 from pgle.api.profiles import convert
 from pgle.errors import UserError
@@ -16,7 +17,7 @@ from pgle.run.process import dask_workers
 from pgle.run.process.on_worker import Seen
 from pgle.run.process.workers import workers
 
-distributed = pytest.importorskip("distributed")
+pytestmark = needs("distributed")
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +26,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     comes back, however long that takes: Dask gives it up after 15 s.
     """
     import dask
+    import distributed
 
     settings = {
         "distributed.scheduler.allowed-failures": 1,
@@ -46,6 +48,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def where(cluster: str) -> str:
     """That cluster as pgle names it, with both workers: an earlier test may have killed them."""
+    import distributed
+
     with distributed.Client(cluster, set_as_default=False) as client:
         client.wait_for_workers(2)
     return cluster.replace("tcp://", "dask://")
