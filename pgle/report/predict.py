@@ -268,15 +268,6 @@ def _measure(asked: Predict, run: RunDirectory | None) -> Next | None:
     )
 
 
-class PredictedModule(Document):
-    """The module of ``pgle.predict/1``, and the GPU that it is predicted for."""
-
-    module: str
-    target: str
-    target_from: str
-    devices: int
-
-
 class PredictedCollective(Document):
     """A collective or copy over the step."""
 
@@ -334,7 +325,10 @@ class PredictedLimits(Document):
 class PredictDocument(Document):
     """``pgle.predict/1``."""
 
-    module: PredictedModule = flat()
+    module: str
+    target: str  # the GPU that it is predicted for
+    target_from: str
+    devices: int
     step: PredictedStep = flat()
     limits: PredictedLimits = flat()
     account: AccountDocument
@@ -345,12 +339,10 @@ class PredictDocument(Document):
 def predict_document(found: Predicted) -> PredictDocument:
     """The step, what it consists of, and its account."""
     prediction = found.prediction
-    module = PredictedModule.of_value(
-        found, module=found.module.name, devices=found.module.num_devices
-    )
     return PredictDocument.of_value(
         found,
-        module=module,
+        module=found.module.name,
+        devices=found.module.num_devices,
         step=_predicted_step(prediction),
         limits=_predicted_limits(prediction),
         account=account.document(found.account),

@@ -15,6 +15,7 @@ from pgle.errors import shown, some
 from pgle.next import Next, Sentence, quoted, to_way
 from pgle.report import account, control, text
 from pgle.report.account import AccountDocument
+from pgle.report.control import RehearsalControl
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
@@ -398,15 +399,6 @@ class RehearsedMoves(Document):
     stayed: tuple[MoveDocument, ...]
 
 
-class RehearsedGain(Document):
-    """What the profile gains, by one compilation and by both."""
-
-    costs_are: str
-    profile: str
-    gain: Gain
-    control: control.RehearsalControl | None
-
-
 class SideOfRehearsal(Document):
     """A schedule: its prediction, and what the compiler left."""
 
@@ -422,7 +414,10 @@ class RehearseDocument(Document):
     baseline: SideOfRehearsal
     profiled: SideOfRehearsal
     moves: RehearsedMoves = flat()
-    gained: RehearsedGain = flat()
+    costs_are: str
+    profile: Path
+    gain: Gain  # of the profile, by both compilations
+    control: RehearsalControl | None
     account: AccountDocument
     verdict: str
     next: str
@@ -434,23 +429,19 @@ def rehearse_document(result: Rehearsal, picture: Path) -> RehearseDocument:
     """Both schedules, what the profile moves and gains, and the account."""
     default = None if result.default is None else _side_document(result.default)
     words, _ = headline(result)
-    gain = RehearsedGain(
-        costs_are=result.costs_are,
-        profile=str(result.profile),
-        gain=result.gained.answer,
-        control=control.document(result),
-    )
-    return RehearseDocument(
+    follows = text.in_lines(*advice(result))
+    return RehearseDocument.of_value(
+        result,
         head=_rehearsed_module(result),
         default=default,
         baseline=_side_document(result.baseline),
         profiled=_side_document(result.profiled),
         moves=_rehearsed_moves(result),
-        gained=gain,
+        gain=result.gained.answer,
+        control=control.document(result),
         account=account.document(result.account),
         verdict=words,
-        next=text.in_lines(*advice(result)),
-        warnings=result.warnings,
+        next=follows,
         picture=picture,
     )
 

@@ -498,23 +498,6 @@ class TuneHead(Document):
     temp_bytes: int | None
 
 
-class TuneTrials(Document):
-    """What was tried: every trial, and the answer without each of its flags."""
-
-    trials: tuple[TrialDocument, ...]
-    without: Mapping[str, TrialDocument]
-    refused: tuple[str, ...]
-    costs_are: str
-
-
-class TuneLimits(Document):
-    """How many collectives have modelled times, what has no model, and what others measured."""
-
-    modelled: int
-    not_modelled: tuple[str, ...]
-    public: Mapping[str, tuple[Effect, ...]]
-
-
 class TuneControl(Document):
     """What both compilations say of the accepted flags."""
 
@@ -536,36 +519,43 @@ class TuneProof(Document):
     written: tuple[Path, ...] = ()
 
 
-class TuneTail(Document):
-    """The page, the compiler, and what to do next."""
+class TuneDocument(Document):
+    """``pgle.tune/1``."""
 
+    head: TuneHead = flat()
+    trials: tuple[TrialDocument, ...]
+    without: Mapping[str, TrialDocument]
+    refused: tuple[str, ...]
+    costs_are: str
+    account: AccountDocument
+    modelled: int
+    not_modelled: tuple[str, ...]
+    public: Mapping[str, tuple[Effect, ...]]
+    proof: TuneProof = flat()
     page: Path
     jaxlib: str
     next: str
     warnings: tuple[str, ...]
 
 
-class TuneDocument(Document):
-    """``pgle.tune/1``."""
-
-    head: TuneHead = flat()
-    tried: TuneTrials = flat()
-    account: AccountDocument
-    limits: TuneLimits = flat()
-    proof: TuneProof = flat()
-    tail: TuneTail = flat()
-
-
 def document(found: Tuning, out: Path, page: Path) -> TuneDocument:
     """What the search has found, and what it proved."""
+    tuned = found.tuned.trial
+    without = {
+        flag: _trial_document(found, trial) for flag, trial in found.without.items()
+    }
+    public = {name: effects_of(name, value) for name, value in tuned.flags.items()}
     follows = text.in_lines(why_next(found), *commands(found, out))
-    return TuneDocument(
+    return TuneDocument.of_value(
+        *(found, tuned, found.tuned.prediction),
         head=_head_document(found),
-        tried=_trials_document(found),
+        trials=tuple(_trial_document(found, trial) for trial in found.trials),
+        without=without,
         account=account.document(found.account),
-        limits=_limits_document(found),
+        public=public,
         proof=_proof_document(found.proof),
-        tail=TuneTail(page, found.jaxlib, follows, found.warnings),
+        page=page,
+        next=follows,
     )
 
 
@@ -586,23 +576,6 @@ def _head_document(found: Tuning) -> TuneHead:
         worlds=judge(tuned.worlds_us, pgle.trial.worlds_us),
         temp_bytes=tuned.temp_bytes,
     )
-
-
-def _trials_document(found: Tuning) -> TuneTrials:
-    without = found.without.items()
-    return TuneTrials(
-        trials=tuple(_trial_document(found, trial) for trial in found.trials),
-        without={flag: _trial_document(found, trial) for flag, trial in without},
-        refused=found.refused,
-        costs_are=found.costs_are,
-    )
-
-
-def _limits_document(found: Tuning) -> TuneLimits:
-    tuned = found.tuned.trial
-    public = {name: effects_of(name, value) for name, value in tuned.flags.items()}
-    not_modelled = found.tuned.prediction.not_modelled
-    return TuneLimits(tuned.modelled, not_modelled, public)
 
 
 def _proof_document(proof: Proven | None) -> TuneProof:
