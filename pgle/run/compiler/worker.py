@@ -4,8 +4,9 @@ its dump folder.
 The process, maybe in another Python than ours, loads XLA's plugin once and forks a child for every
 compilation, which ends at its schedule. Requests and answers are lines of JSON on stdin and stdout.
 XLA reads XLA_FLAGS once in a process and ends it on a bad one, so each compilation has a process of
-its own; this one starts no thread, so that it can fork. A child reads its module if no earlier one has.
-Nothing outlives this process: the children end when it does, and it ends when its stdin is closed.
+its own; this one starts no thread, so that it can fork. A child reads its module if no earlier one
+has. Nothing outlives this process: the children end when it does, and it ends when its stdin is
+closed.
 
 The last part finds modules, schedule, memory and log in the folder, and says why a compilation left
 nothing.
