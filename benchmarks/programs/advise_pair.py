@@ -46,6 +46,37 @@ def placed(x: Array, *spec: str | None) -> Array:
     return jax.lax.with_sharding_constraint(x, NamedSharding(MESH, P(*spec)))
 
 
+def attend(
+    q: Array,
+    k: Array,
+    v: Array,
+    bias: Array | None = None,
+    *,
+    kernel: str,
+    is_causal: bool,
+    window: tuple[int, int] | None = None,
+) -> Array:
+    """Attention by a kernel of jax; ``half``: unfused, scores and weights in the operands' type."""
+    if kernel != "half":
+        return jax.nn.dot_product_attention(
+            q,
+            k,
+            v,
+            bias=bias,
+            is_causal=is_causal,
+            local_window_size=window,
+            implementation=kernel,
+        )
+    scores = jnp.einsum("btnh,bsnh->bnts", q * q.shape[-1] ** -0.5, k)
+    if is_causal:
+        seen = jnp.tril(jnp.ones(scores.shape[-2:], bool))
+        scores = jnp.where(seen, scores, jnp.finfo(scores.dtype).min)
+    if bias is not None:
+        scores += bias
+    weights = jax.nn.softmax(scores.astype(jnp.float32)).astype(scores.dtype)
+    return jnp.einsum("bnts,bsnh->btnh", weights, v)
+
+
 def attention(
     batch: int = 2,
     queries: int = 4096,
@@ -65,18 +96,15 @@ def attention(
     groups = groups or heads
 
     def forward(q: Array, k: Array, v: Array, *more: Array) -> Array:
-        return jax.nn.dot_product_attention(
+        return attend(
             q,
             k,
             v,
-            bias=more[0] if more else None,
+            more[0] if more else None,
+            kernel=kernel,
             is_causal=bool(causal),
-            local_window_size=(window, 0) if window else None,
-            implementation=kernel,
+            window=(window, 0) if window else None,
         )
-
-    def attend(*arrays: Array) -> Array:
-        return forward(*arrays)
 
     def attend_gradient(*arrays: Array) -> Any:
         def loss(q: Array, k: Array, v: Array) -> Array:
@@ -87,7 +115,7 @@ def attention(
     q = of((batch, queries, heads, head), dtype)
     k = of((batch, keys, groups, head), dtype)
     more = [of((1, 1, queries, keys), dtype)] if bias else []
-    return (attend_gradient if gradient else attend), (q, k, k, *more)
+    return (attend_gradient if gradient else forward), (q, k, k, *more)
 
 
 def product(
@@ -158,9 +186,7 @@ def transformer(
     """A layer of a transformer: attention, then two products around a GELU."""
 
     def core(q: Array, k: Array, v: Array) -> Array:
-        return jax.nn.dot_product_attention(
-            q, k, v, is_causal=bool(causal), implementation=kernel
-        )
+        return attend(q, k, v, kernel=kernel, is_causal=bool(causal))
 
     if remat == "core":
         core = jax.checkpoint(core)
