@@ -197,8 +197,10 @@ class WorkloadError(Exception):
     Args:
         exit_code: what the program returned, 128 + N where signal N ended it.
         what: one line about it.
+        who: the command that `what` is about, in front of it; empty: `what` names it.
     """
 
-    def __init__(self, exit_code: int, what: str) -> None:
+    def __init__(self, exit_code: int, what: str, *, who: str = "") -> None:
         self.exit_code = exit_code
-        super().__init__(one_line(what))
+        self.what = what if not who else f"the program {what}"
+        super().__init__(one_line(f"{who} {what}".lstrip()))

@@ -131,8 +131,10 @@ class StepMaker:
                 return found
             flags = flags_of(wanted.changes)
             tried = self.tried(found.module, wanted.name, compiler, flags)
-        except (UserError, WorkloadError) as error:
+        except UserError as error:
             return replace(found, failure=cut(one_line(str(error)), MOST_SAID))
+        except WorkloadError as error:
+            return replace(found, failure=cut(one_line(error.what), MOST_SAID))
         return replace(found, tried=tried)
 
     def _captured(self, wanted: Wanted) -> Made:

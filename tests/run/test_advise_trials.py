@@ -11,6 +11,7 @@ import pytest
 
 from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Origin, Profile
+from pgle.errors import WorkloadError
 from pgle.run.advise import (
     MOST_SETTINGS,
     SAME_CALL,
@@ -217,6 +218,21 @@ def test_a_step_that_a_lost_worker_began_is_made_again(tmp_path: Path) -> None:
     donation = Alternative(Kind.DONATION, "train_step", "w", "")
     first = maker._captured(Wanted("1", (donation,)))
     assert maker._captured(Wanted("1", (donation,))) == first
+
+
+def test_an_alternative_that_fails_says_why_and_not_which_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: Any) -> None:
+        why = "ended with exit code 1 (ValueError: no such kernel)"
+        raise WorkloadError(1, why, who="python train.py " + "--word " * 50)
+
+    monkeypatch.setattr(StepMaker, "_captured", fails)
+    maker = StepMaker(*cast(Any, (None, None)), FOLDER)
+    made = maker.make_step(Wanted("1", (PRECISION,)), (), cast(Any, None))
+    assert made.failure == (
+        "the program ended with exit code 1 (ValueError: no such kernel)"
+    )
 
 
 def test_steps_of_workers_are_judged_in_their_order() -> None:

@@ -162,7 +162,8 @@ def capture_modules(
     if not alternatives:
         _say_what_was_left_out(program)
     if not found and code:
-        raise WorkloadError(code, _no_module(command, folder, code, devices))
+        who = str(Next(kept_argv(command)))
+        raise WorkloadError(code, _no_module(folder, code, devices), who=who)
     unhooked = "" if program.python else UNHOOKED
     if unhooked and found:
         say(f"{unhooked}; how often a module was executed is not known")
@@ -178,10 +179,10 @@ def capture_modules(
         there = ", ".join(candidates(found)[:SHOWN])
         how_ended = _how_it_ended(program, code)
         what = (
-            f"{Next(kept_argv(command))} {how_ended} before any step ran twice; it "
-            f"had compiled {there} (--module NAME)"
+            f"{how_ended} before any step ran twice; it had compiled {there} "
+            f"(--module NAME){_hint(program, code, devices)}"
         )
-        raise WorkloadError(code, f"{what}{_hint(program, code, devices)}")
+        raise WorkloadError(code, what, who=str(Next(kept_argv(command))))
     if code:
         write_files({folder / CODE: str(code)}, force=True)
     return found
@@ -339,26 +340,23 @@ def _hint(program: CapturedProgram, code: int, devices: Devices) -> str:
     return hint
 
 
-def _no_module(
-    command: Sequence[str], folder: Path, code: int, devices: Devices
-) -> str:
-    """Why a program that failed had compiled nothing."""
-    shown = Next(kept_argv(command))
+def _no_module(folder: Path, code: int, devices: Devices) -> str:
+    """How a program that failed ended, and why it had compiled nothing."""
     program = read_captured(folder)
     if refused := refused_flag(folder / OUTPUT):
-        return f"{shown} {ended(code)}; {refused}"
+        return f"{ended(code)}; {refused}"
     before = "before it had compiled anything"
     if program.python:
-        return f"{shown} {_how_it_ended(program, code)} {before}{_hint(program, code, devices)}"
+        return f"{_how_it_ended(program, code)} {before}{_hint(program, code, devices)}"
     start = folder / STARTED
     if start.is_file():
         said = one_line(start.read_text(errors="replace")) or one_line(
             last_line(folder / OUTPUT)
         )
         why = f" ({cut(said, MOST_SAID)})" if said else ""
-        return f"{shown} {ended(code)}{why} before it imported jax"
+        return f"{ended(code)}{why} before it imported jax"
     said = cut(one_line(last_line(folder / OUTPUT)), MOST_SAID)
-    return f"{shown} {ended(code)} {before}{said and f' ({said})'}; {UNHOOKED}"
+    return f"{ended(code)} {before}{said and f' ({said})'}; {UNHOOKED}"
 
 
 def _no_call(folder: Path) -> str:
