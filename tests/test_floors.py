@@ -98,13 +98,8 @@ PRIVATE_AT = ("run/ask/jax_private.py", "run/hook/hook_site/pgle_hook/jax_privat
 
 
 @cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
-@cache
 def imports(path: Path) -> frozenset[str]:
-    return imported_names(tree(path))
+    return imported_names(parsed(path))
 
 
 def imported_names(module: ast.Module) -> frozenset[str]:
@@ -269,7 +264,7 @@ def test_pure_floors_name_no_command_as_text() -> None:
     assert [
         (below(path), node.value)
         for path in pure
-        for node in ast.walk(tree(path))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and typed.search(node.value)

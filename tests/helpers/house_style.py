@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 MOST_NODES_OF_A_STATEMENT = 40
@@ -60,6 +61,7 @@ class _WithoutAnnotations(ast.NodeTransformer):
         return node
 
 
+@cache
 def parsed(path: Path) -> ast.Module:
     """The syntax tree of a file, without annotations."""
     tree = _WithoutAnnotations().visit(ast.parse(path.read_text(encoding="utf-8")))

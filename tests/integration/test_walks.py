@@ -35,14 +35,14 @@ COMPILED = (
     f"pgle predict {data('pax_fsdp4/proc0/dump')}",
     f"pgle rehearse --target h100 --devices 4 {data('stablehlo/fsdp_mlp_jax_0.10.2.mlir')}",
     f"pgle rehearse --target a100 --devices 4 -- {WORKLOAD} overlap --compile-only",
-    f"pgle rehearse --target h100 --devices 4 -- {WORKLOAD} fsdp --compile-only",
-    f"pgle tune --target h100 --devices 4 -- {WORKLOAD} fsdp --compile-only",
+    f"pgle rehearse --target h100 --devices 4 -- {WORKLOAD} fsdp --layers 2 --compile-only",
+    f"pgle tune --budget 10 --target h100 --devices 4 -- {WORKLOAD} fsdp --layers 2 --compile-only",
 )
 """Answers of XLA's compiler."""
 
 REPEATED = (
     f"pgle run --target a100 --capture simulated -- {WORKLOAD} overlap --compile-only",
-    f"pgle run --target h100 --capture simulated -- {WORKLOAD} fsdp --compile-only",
+    f"pgle run --target h100 --capture simulated -- {WORKLOAD} fsdp --layers 2 --compile-only",
 )
 """Starts that are ends of the ways before."""
 
