@@ -76,17 +76,12 @@ def shortest_step_us(
         slower: times as long as alone that kernels take at least while they hide a collective: of a
             hidden microsecond 1 / `slower` is saved.
     """
-    bound = _Bounds(module, program, lambda op: op.cost_us, launch.gap_us).of(
-        program.entry
-    )
+    bounds = _Bounds(module, program, lambda op: op.cost_us, launch.gap_us)
+    bound = bounds.of(program.entry)
     if breakdown is None:
         return bound
-    return max(
-        bound,
-        breakdown.step_us
-        - breakdown.exposed_communication_us / slower
-        - breakdown.exposed_copy_us,
-    )
+    saved_us = breakdown.exposed_communication_us / slower
+    return max(bound, breakdown.step_us - saved_us - breakdown.exposed_copy_us)
 
 
 def _least_of(module: Module, op: Op, hardware: Hardware) -> float:
@@ -204,13 +199,8 @@ def _longest_chain(
     finish: dict[str, float] = {}
     arrival: dict[str, float] = {}  # of what an async start began
     for item in computation.instructions if computation is not None else ():
-        ready = max(
-            (
-                finish.get(other, 0.0)
-                for other in (*item.operands, *item.control_predecessors)
-            ),
-            default=0.0,
-        )
+        before = (*item.operands, *item.control_predecessors)
+        ready = max((finish.get(other, 0.0) for other in before), default=0.0)
         op = ops.get(item.name)
         if op is None:
             finish[item.name] = ready

@@ -61,7 +61,7 @@ from pgle.xla.async_opcodes import is_done, is_start
 from pgle.xla.async_pairs import result_shape, start_of
 from pgle.xla.collectives import collective_kind, is_sync
 from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Instruction, Module
-from pgle.xla.hlo.trips import trip_count
+from pgle.xla.hlo.trips import loop_body, trip_count
 from pgle.xla.host_copies import is_host_copy
 from pgle.xla.instruction_kinds import FREE_TARGETS, kind_of
 from pgle.xla.matrix_products import is_convolution
@@ -318,16 +318,11 @@ def predict(
     timeline = run_program(
         likely, launch, factors, name=module.name, expand_loops=expand_loops
     )
-    timeline = replace(
-        timeline,
-        warnings=(*timeline.warnings, *too_short(module, likely, timeline, hardware)),
-    )
     if launch.origin is Origin.ESTIMATED:
         why = latency_decides(likely, timeline, hardware, launch.host_us)
         likely = replace(likely, bound_why=why)
         timeline = replace(timeline, lower_bound=bool(likely.lower_bound_why))
     step_us = timeline.step_us
-    share = timeline.estimated_share
     ends = (
         run_program(program, launch, contends.at(times), costs=costs(times)).step_us
         for times in (0, 2)
@@ -341,6 +336,7 @@ def predict(
         timeline,
         warnings=(
             *timeline.warnings,
+            *too_short(module, likely, timeline, hardware),
             *_unmodelled_convolutions(module, uncertain, step_us, hardware),
         ),
     )
@@ -358,7 +354,7 @@ def predict(
         shortest_us=shortest_us,
         program=likely,
         costs_are=timeline.costs_are,
-        estimated_share=share,
+        estimated_share=timeline.estimated_share,
         launch=launch,
         contention=contends,
         steps_us=Steps(step_us, *ends, *data, *network),
@@ -509,32 +505,14 @@ class _ProgramReader:
 
     def _loop(self, instruction: Instruction) -> Op:
         trips = trip_count(self.module, instruction)
-        # `called` holds condition and body; the condition of a counted loop runs on the host.
-        bodies = tuple(
-            name for name in instruction.called if not self._is_condition(name)
-        )[-1:]
-        if trips is None:
-            return Op(
-                instruction.name, HostAction.LOOP, bodies=bodies, is_counted=False
-            )
-        return Op(instruction.name, HostAction.LOOP, bodies=bodies, trips=trips)
-
-    def _is_condition(self, name: str) -> bool:
-        computation = self.module.computations.get(name)
-        if computation is None:
-            return True
-        root = next(
-            (
-                item
-                for item in computation.instructions
-                if item.name == computation.root
-            ),
-            None,
-        )
-        return (
-            root is not None
-            and root.shape.dtype == "pred"
-            and not root.shape.dimensions
+        # the condition of a counted loop runs on the host
+        body = loop_body(self.module, instruction)
+        return Op(
+            instruction.name,
+            HostAction.LOOP,
+            bodies=() if body is None else (body.name,),
+            trips=1 if trips is None else trips,
+            is_counted=trips is not None,
         )
 
     def _priced(

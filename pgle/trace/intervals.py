@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pgle.trace.columns import Floats
+from pgle.trace.columns import Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +33,11 @@ class Intervals:
     def length(self) -> float:
         """The measure of the set."""
         return float(np.sum(self.lengths))
+
+    @property
+    def ns(self) -> Ints:
+        """int64[n, 2], start and end of each in whole units."""
+        return np.stack([self.start, self.end], axis=1).astype(np.int64)
 
 
 EMPTY = Intervals(np.empty(0), np.empty(0))
@@ -86,11 +91,10 @@ def _measure_before(cover: Intervals, time: Floats) -> Floats:
     """|cover ∩ (-∞, t)| for each t."""
     if len(cover) == 0:
         return np.zeros_like(time)
-    lengths = cover.end - cover.start
-    before = np.concatenate([[0.0], np.cumsum(lengths)])
+    before = np.concatenate([[0.0], np.cumsum(cover.lengths)])
     index = np.searchsorted(cover.start, time, side="right")
     last = np.maximum(index - 1, 0)  # the interval that began last
-    inside = np.minimum(time - cover.start[last], lengths[last])
+    inside = np.minimum(time - cover.start[last], cover.lengths[last])
     return np.asarray(np.where(index > 0, before[last] + inside, 0.0))
 
 

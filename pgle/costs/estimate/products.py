@@ -321,15 +321,9 @@ def matmuls(module: Module, instruction: Instruction) -> Iterator[Matmul]:
     elif is_gemm(instruction):
         yield from _dot(module, instruction, _contracting(instruction))
     else:
-        for name in instruction.called:
-            computation = module.computations.get(name)
-            if computation is not None and instruction.opcode in (
-                "fusion",
-                "async-start",
-                "call",
-            ):
-                for inner in computation.instructions:
-                    yield from matmuls(module, inner)
+        holds = instruction.opcode in ("fusion", "async-start", "call")
+        for inner in module.called_instructions(instruction) if holds else ():
+            yield from matmuls(module, inner)
 
 
 def least_product_us(item: Matmul, hardware: Hardware) -> float:
@@ -473,35 +467,24 @@ def _attention_sizes(
     """Batch, heads, queries, keys and depth: as the call states them, else by the shapes of queries
     and keys.
     """
-    stated: dict[str, str] = dict(_STATED.findall(instruction.backend_config))
-    if {
-        "input_batch",
-        "attn_heads",
-        "q_max_seqlen",
-        "kv_max_seqlen",
-        "qk_head_dim",
-    } <= stated.keys():
-        depth = (
-            int(stated["qk_head_dim"])
-            + int(stated.get("v_head_dim", stated["qk_head_dim"]))
-        ) / 2
-        batch = int(stated["input_batch"])
-        heads = int(stated["attn_heads"])
+    words = _STATED.findall(instruction.backend_config)
+    stated = {name: int(size) for name, size in words}
+    names = ("input_batch", "attn_heads", "q_max_seqlen", "kv_max_seqlen")
+    if {*names, "qk_head_dim"} <= stated.keys():
+        batch, heads, queries, keys = (stated[name] for name in names)
+        depth = stated["qk_head_dim"]
         return (
             batch,
             heads,
-            int(stated["q_max_seqlen"]),
-            int(stated["kv_max_seqlen"]),
-            depth,
+            queries,
+            keys,
+            (depth + stated.get("v_head_dim", depth)) / 2,
         )
     query = operand_shape(module, instruction, 0)
     key = operand_shape(module, instruction, 1)
-    if (
-        query is None
-        or key is None
-        or len(query.dimensions) != 4
-        or len(key.dimensions) != 4
-    ):
+    if query is None or key is None:
+        return None
+    if len(query.dimensions) != 4 or len(key.dimensions) != 4:
         return None
     scores = _SCORES.search(instruction.backend_config)
     if scores is not None:

@@ -73,12 +73,8 @@ def _dtype(scatter: Instruction) -> str:
 
 def overwrites(module: Module, scatter: Instruction) -> bool:
     """Whether it writes without reading, so that nothing has to wait."""
-    opcodes: set[str] = set()
-    for name in scatter.called:
-        if name in module.computations:
-            combiner = module.computations[name]
-            opcodes.update(item.opcode for item in combiner.instructions)
-    return opcodes == {"parameter"}
+    combiner = module.called_instructions(scatter)
+    return {item.opcode for item in combiner} == {"parameter"}
 
 
 def places_of(module: Module, scatter: Instruction) -> int:

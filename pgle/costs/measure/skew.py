@@ -164,15 +164,15 @@ def _critical_less_median(sums: Floats, met: Ints) -> Floats:
     order = np.argsort(sums, axis=2, kind="stable")
     count = sums.shape[2]
     for place in ((count - 1) // 2, count // 2):
-        at = order[:, :, place : place + 1]
-        np.put_along_axis(
-            weight, at, np.take_along_axis(weight, at, axis=2) - 0.5, axis=2
-        )
-    path = _critical_path(sums, met)[:, :, None]
-    np.put_along_axis(
-        weight, path, np.take_along_axis(weight, path, axis=2) + 1.0, axis=2
-    )
+        _add(weight, order[:, :, place], -0.5)
+    _add(weight, _critical_path(sums, met), 1.0)
     return weight
+
+
+def _add(weight: Floats, device: Ints, by: float) -> None:
+    """Add to the weight of one device in each stretch of each execution."""
+    executions, stretches = np.indices(device.shape)
+    weight[executions, stretches, device] += by
 
 
 def _critical_path(sums: Floats, met: Ints) -> Ints:

@@ -27,7 +27,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from math import isfinite
 from statistics import median
 from typing import cast
@@ -337,13 +337,11 @@ def cover(
     dumps = lhs_modules or {}
     tables = [LookupTable(module, dumps.get(module.name)) for module in modules]
     named = {cost.fingerprint for cost in profile.costs}
-    by_fingerprint: dict[str, Mapping[str, Cost]] = {}
+    costs_of = cache(partial(effective_costs, profile))
     effective = []
     for module in modules:
-        key = module.fingerprint if module.fingerprint in named else ""
-        if key not in by_fingerprint:
-            by_fingerprint[key] = effective_costs(profile, key)
-        effective.append(by_fingerprint[key])
+        is_named = module.fingerprint in named
+        effective.append(costs_of(module.fingerprint if is_named else ""))
     found = [
         cover_module(profile, table, costs)
         for table, costs in zip(tables, effective, strict=True)
@@ -495,9 +493,8 @@ def _with_hints(
         if gap.name in found:
             renamed = renamed or gap.kind is CostKind.COLLECTIVE
             hint = gap.hint or f"in the profile as {found[gap.name]}"
-            gaps.append(replace(gap, hint=hint))
-        else:
-            gaps.append(gap)
+            gap = replace(gap, hint=hint)
+        gaps.append(gap)
     full = replace(item, gaps=tuple(gaps))
     return replace(full, hints=tuple(_hints(full, len(table.ambiguous), renamed)))
 
@@ -746,7 +743,14 @@ def complete_profile(
         for name, cost in (known | fills).items()
     }
     of_loops = [
-        _loop_cost(table.module, loop, costs_us)
+        Cost(
+            loop.name,
+            _loop_us(table.module, loop, costs_us),
+            kind=CostKind.LOOP,
+            opcode="while",
+            shape=str(loop.shape),
+            origin=Origin.ESTIMATED,
+        )
         for loop in loops
         if loop.name not in effective
     ]
@@ -775,20 +779,6 @@ def complete_profile(
         wanted=wanted,
         measured=wanted - len(gaps) - len(of_loops),
         filled=new,
-    )
-
-
-def _loop_cost(
-    module: Module, loop: Instruction, costs_us: Mapping[str, float]
-) -> Cost:
-    """The estimated cost of a whole loop; `costs_us`: of instructions, by name."""
-    return Cost(
-        loop.name,
-        _loop_us(module, loop, costs_us),
-        kind=CostKind.LOOP,
-        opcode="while",
-        shape=str(loop.shape),
-        origin=Origin.ESTIMATED,
     )
 
 
@@ -838,11 +828,9 @@ def _writable(
 def _loop_us(module: Module, loop: Instruction, costs_us: Mapping[str, float]) -> float:
     """A loop costs its trips times what runs on the compute stream in one iteration."""
     total = 0.0
-    for name in loop.called:
-        computation = module.computations.get(name)
-        for item in computation.instructions if computation is not None else ():
-            if item.opcode == "while":
-                total += _loop_us(module, item, costs_us)
-            elif not is_start(item):
-                total += costs_us.get(item.name, 0.0)
+    for item in module.called_instructions(loop):
+        if item.opcode == "while":
+            total += _loop_us(module, item, costs_us)
+        elif not is_start(item):
+            total += costs_us.get(item.name, 0.0)
     return total * (trip_count(module, loop) or 1)

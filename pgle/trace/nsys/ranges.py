@@ -435,8 +435,7 @@ def _compiling(tid: Ints, start: Ints, end: Ints) -> dict[int, Ints]:
     """By process, the union of ranges of its threads in which XLA compiled."""
     found = {}
     for process, rows in by_value(tid & PROCESS):
-        times = union(start[rows].astype(np.float64), end[rows].astype(np.float64))
-        found[process] = np.stack([times.start, times.end], axis=1).astype(np.int64)
+        found[process] = union(start[rows], end[rows]).ns
     return found
 
 

@@ -33,8 +33,7 @@ def compile_times(space: Space, data: bytes) -> Ints:
                 start, duration = events.times_ns(line.timestamp_ns)
                 starts.append(start[rows])
                 ends.append(start[rows] + duration[rows])
-    times = union(np.concatenate(starts), np.concatenate(ends))
-    return np.stack([times.start, times.end], axis=1).astype(np.int64)
+    return union(np.concatenate(starts), np.concatenate(ends)).ns
 
 
 def _names(plane: Plane) -> list[int]:

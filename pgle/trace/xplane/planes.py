@@ -373,24 +373,26 @@ def read_events(
         if name in ids:
             slots[ids[name]] = slot
     for first in range(0, len(starts), BLOCK_EVENTS):
-        start, end = (
-            starts[first : first + BLOCK_EVENTS],
-            ends[first : first + BLOCK_EVENTS],
-        )
-        yield _decode(data, start, end, wanted, slots)
+        rows = slice(first, first + BLOCK_EVENTS)
+        yield _decode(data, starts[rows], ends[rows], wanted, slots)
+
+
+def _cursors(data: bytes, start: Ints, end: Ints) -> tuple[Cursors, ByteBlock, int]:
+    """Cursors in messages that lie in order, the bytes of all, and where these begin."""
+    base = int(start[0])
+    block = ByteBlock(memoryview(data)[base : int(end[-1])])
+    return Cursors(block, start - base, end - base), block, base
 
 
 def _decode(
     data: bytes, start: Ints, end: Ints, wanted: Sequence[str], slots: Ints
 ) -> Events:
-    base = int(start[0])
-    block = ByteBlock(memoryview(data)[base : int(end[-1])])
+    cursors, block, base = _cursors(data, start, end)
     count = len(start)
     numbers = np.zeros((4, count), np.int64)
     form = np.zeros((len(wanted), count), np.uint8)
     value = np.zeros((len(wanted), count), np.int64)
     stop = np.zeros((len(wanted), count), np.int64)
-    cursors = Cursors(block, start - base, end - base)
     while cursors.step():
         number, which, values, ends = (
             cursors.number,
@@ -450,14 +452,8 @@ def read_pairs(data: bytes, start: int, end: int, number: int) -> tuple[Ints, In
     keys = np.zeros(len(starts), np.int64)
     values = np.zeros(len(starts), np.int64)
     for first in range(0, len(starts), BLOCK_EVENTS):
-        begin, stop = (
-            starts[first : first + BLOCK_EVENTS],
-            ends[first : first + BLOCK_EVENTS],
-        )
-        base = int(begin[0])
-        cursors = Cursors(
-            ByteBlock(memoryview(data)[base : int(stop[-1])]), begin - base, stop - base
-        )
+        rows = slice(first, first + BLOCK_EVENTS)
+        cursors, _, _ = _cursors(data, starts[rows], ends[rows])
         while cursors.step():
             is_id = cursors.number == _METADATA_ID
             keys[first + cursors.which[is_id]] = cursors.value[is_id]

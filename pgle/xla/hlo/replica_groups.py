@@ -133,8 +133,9 @@ _AXIS_REF = re.compile(r"'?([^',:\s]+)'?(?::\((\d+)\)(\d+))?")
 PAIRS_OF_SEND = re.compile(rf'{SEND_ATTRIBUTE}="?(\{{(?:\{{[^{{}}]*\}},?)*\}})')
 
 
-def _integers(text: str | None) -> list[int]:
-    return [int(part) for part in text.split(",")] if text else []
+def integers(text: str | None) -> tuple[int, ...]:
+    """``1,2,3`` as integers."""
+    return tuple(map(int, text.split(","))) if text else ()
 
 
 def groups_from_text(text: str) -> Groups:
@@ -144,17 +145,15 @@ def groups_from_text(text: str) -> Groups:
     if not text:
         return ()
     if text.startswith("{"):
-        return tuple(
-            tuple(_integers(group)) for group in re.findall(r"\{([\d,]+)\}", text)
-        )
+        return tuple(map(integers, re.findall(r"\{([\d,]+)\}", text)))
     mesh = _MESH.fullmatch(text)
     if mesh is None:
         iota = _IOTA.fullmatch(text)
         if iota is None:
             raise ValueError(f"replica groups '{text[:60]}' are of no known form")
-        shape = _integers(iota.group(1))
+        shape = integers(iota.group(1))
         return iota_groups(
-            shape[0], shape[-1], _integers(iota.group(2)), _integers(iota.group(3))
+            shape[0], shape[-1], integers(iota.group(2)), integers(iota.group(3))
         )
     sizes = [(name, int(size)) for name, size in _MESH_AXIS.findall(mesh.group(1))]
     order = [name for name, _ in sizes]
@@ -166,8 +165,8 @@ def groups_from_text(text: str) -> Groups:
     return mesh_groups([size for _, size in sizes], _mesh_ids(mesh.group(2)), refs)
 
 
-def _mesh_ids(text: str | None) -> list[int]:
+def _mesh_ids(text: str | None) -> Sequence[int]:
     iota = None if text is None else _IOTA.fullmatch(text)
     if iota is None:
-        return _integers(text)
-    return iota_ids(_integers(iota.group(1)), _integers(iota.group(3)))
+        return integers(text)
+    return iota_ids(integers(iota.group(1)), integers(iota.group(3)))

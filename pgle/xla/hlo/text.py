@@ -18,7 +18,13 @@ from typing import Any
 from pgle.errors import UserError
 from pgle.xla.hlo.check import checked
 from pgle.xla.hlo.module import DEEPEST, MAPPED, Computation, Instruction, Module, Shape
-from pgle.xla.hlo.replica_groups import PAIRS_OF_SEND, STATED, Groups, groups_from_text
+from pgle.xla.hlo.replica_groups import (
+    PAIRS_OF_SEND,
+    STATED,
+    Groups,
+    groups_from_text,
+    integers,
+)
 from pgle.xla.hlo.tokens import TABLES, printed
 
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\](\{[^}]*\})?|token\[\]|\(|\)")
@@ -69,10 +75,6 @@ def unescape(text: str) -> str:
         return text
 
 
-def _integers(text: str | None) -> list[int]:
-    return [int(part) for part in text.split(",")] if text else []
-
-
 def shape_of(text: str) -> Shape:
     """The shape of ``bf16[8,128]{1,0:T(8,128)S(5)}``, ``(f32[], /*index=1*/s32[4]{0})``,
     ``token[]``.
@@ -105,13 +107,17 @@ def _array(match: re.Match[str]) -> Shape:
         else ()
     )
     space = _MEMORY_SPACE.search(layout) if layout and "S(" in layout else None
-    order = _integers(layout[1:-1].partition(":")[0]) if layout else []
     return Shape(
         dtype,
         sizes,
         memory_space=0 if space is None else int(space.group(1)),
-        minor_to_major=tuple(order),
+        minor_to_major=integers(layout and layout[1:-1].partition(":")[0]),
     )
+
+
+def _sizes(value: str) -> tuple[int, ...]:
+    """``{0,1}`` as integers."""
+    return integers(value.strip("{}"))
 
 
 def _names(value: str) -> tuple[str, ...]:
@@ -171,19 +177,11 @@ _FIELDS: Mapping[str, tuple[str, str, Callable[[str], Any]]] = {
     "is_host_transfer": ("is_host_transfer", "", lambda value: value == "true"),
     "kind": ("fusion_kind", "fusion", str),
     "direction": ("direction", "compare", str),
-    "lhs_contracting_dims": (
-        "dot_lhs_contracting",
-        "dot",
-        lambda value: tuple(_integers(value.strip("{}"))),
-    ),
+    "lhs_contracting_dims": ("dot_lhs_contracting", "dot", _sizes),
     "operand_precision": ("precision", "", _highest),
     "algorithm": ("precision", "", lambda value: "" if value == "unset" else value),
     "slice": ("slices", "slice", _slices),
-    "fft_length": (
-        "fft_length",
-        "fft",
-        lambda value: tuple(_integers(value.strip("{}"))),
-    ),
+    "fft_length": ("fft_length", "fft", _sizes),
     "index": ("tuple_index", "get-tuple-element", _number),
 }
 """By attribute: the field of `Instruction`, the only opcode that it is read of (empty: all), and
@@ -437,7 +435,7 @@ class _Parser:
                 stated[field] = read(value)
         keys = _CALLED.get(opcode, _CALLED_BY_OTHERS)  # in the order of the proto
         if opcode in MAPPED and "dimensions" in values:
-            stated["dimensions"] = tuple(_integers(values["dimensions"].strip("{}")))
+            stated["dimensions"] = _sizes(values["dimensions"])
         called: list[str] = []
         for key in keys:
             if key in values:

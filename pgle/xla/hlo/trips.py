@@ -58,6 +58,12 @@ def trip_count(module: Module, loop: Instruction) -> int | None:
         return None
 
 
+def loop_body(module: Module, loop: Instruction) -> Computation | None:
+    """What a ``while`` repeats; its condition is the computation that returns a truth value."""
+    body, _ = _Reader(module).parts(loop)
+    return body
+
+
 class _TooLongError(Exception):
     """More instructions than a loop's variable can need."""
 
