@@ -317,11 +317,8 @@ def _by_communicator(
         for number, other, difference in _on(communicator, programs, owners):
             if number not in first or other < first[number][0]:
                 first[number] = (other, difference)
-    return [difference for _, difference in sorted(first.values(), key=_place)]
-
-
-def _place(item: tuple[int, Difference]) -> int:
-    return item[0]
+    in_order = sorted(first.values(), key=lambda item: item[0])
+    return [difference for _, difference in in_order]
 
 
 def _shared(programs: Sequence[_Program], owners: Sequence[int]) -> list[_Communicator]:

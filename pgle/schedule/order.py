@@ -116,7 +116,7 @@ class Waits:
             ]
 
     def stretch(self, rows: int, issued_us: float, times: int) -> None:
-        """Make the last iteration stand for `times` iterations.
+        """Make the last iteration represent `times` iterations.
 
         Args:
             rows: number of its first row.

@@ -107,7 +107,7 @@ class Move:
 
     @property
     def moved(self) -> bool:
-        """Whether start and done stand otherwise: synchronous or not, or another number of
+        """Whether start and done have moved: synchronous or not, or another number of
         instructions between.
         """
         if self.before is None or self.after is None:

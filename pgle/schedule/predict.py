@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pgle.costs.estimate.estimate import estimator
-from pgle.costs.estimate.known import Estimate, estimates
+from pgle.costs.estimate.known import KnownCost, estimates
 from pgle.costs.estimate.unknown import Range, range_of
 from pgle.costs.measure.contention import (
     ASSUMED,
@@ -419,7 +419,7 @@ class _ProgramReader:
     hardware: Hardware
     kernels: Mapping[str, float]
     table: LookupTable
-    estimate: Callable[[Instruction], Estimate]
+    estimate: Callable[[Instruction], KnownCost]
     computations: dict[str, tuple[Op, ...]] = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
 

@@ -409,7 +409,7 @@ class _Columns:
         return len(self.start) - 1
 
     def stretch(self, first: int, clock: float, times: int) -> None:
-        """Let the rows from `first` on, an iteration that began at `clock`, stand for so many."""
+        """Let the rows from `first` on, an iteration that began at `clock`, represent many."""
         for row in range(first, len(self)):
             self.start[row] = clock + (self.start[row] - clock) * times
             self.duration[row] *= times

@@ -217,11 +217,7 @@ def _warnings(base: Side, new: Side, found: Estimate) -> Iterator[str]:
     for side in (base, new):
         short = [run for run in side.runs if len(run) < FEW_STEPS]
         if short:
-            steps = (
-                "1 steady step"
-                if len(short[0]) == 1
-                else f"{len(short[0])} steady steps"
-            )
+            steps = many(len(short[0]), "steady step")
             where = f" in {short[0].series.source}" if len(side.runs) > 1 else ""
             yield f"{side.label}: only {steps}{where}; record more"
     if abs(new.stall_share - base.stall_share) > STALL_DIFFERENCE:

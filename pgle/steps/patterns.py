@@ -323,24 +323,15 @@ def _pattern(
     count = len(logs)
     before = len(logs) - len(values) * length
     if place.kind == PatternKind.GROWTH:
+        found = _Place(place.kind, 0, count - 1, 1)
         change = _slope(values) / length
-        return StepPattern(
-            kind=place.kind,
-            change=change,
-            first=0,
-            last=count - 1,
-            period=1,
-            p=p,
-            fitted=np.asarray(change * np.arange(count), np.float64),
-        )
-    found = _in_steps(place, logs, before, length)
-    differ = found.steps(count)
-    change = float(np.median(logs[differ]) - np.median(logs[~differ]))
-    if (
-        found.period == 2 and change < 0
-    ):  # of two levels that take turns, the longer one is named
+    else:
+        found = _in_steps(place, logs, before, length)
+        differ = found.steps(count)
+        change = float(np.median(logs[differ]) - np.median(logs[~differ]))
+    if found.period == 2 and change < 0:
+        # of two levels that take turns, the longer one is named
         found = _periodic(1 - found.first, 2, count)
-        differ = ~differ
         change = -change
     return StepPattern(
         kind=found.kind,
@@ -349,7 +340,7 @@ def _pattern(
         last=found.last,
         period=found.period,
         p=p,
-        fitted=np.asarray(change * differ, np.float64),
+        fitted=change * _shape(found, count),
     )
 
 

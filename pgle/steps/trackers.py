@@ -167,7 +167,7 @@ def measure_of(metric: str) -> Measure | None:
 
 
 def _is_of_part(before: str, kind: str) -> bool:
-    """Whether what stands before ``step_time`` in a name makes it the time of a part of a step."""
+    """Whether what precedes ``step_time`` in a name makes it the time of a part of a step."""
     if _PART.search(before):
         return True
     words = before.rpartition("/")[2].split("_")[:-1]
@@ -374,7 +374,7 @@ def _of_rate(measure: Measure, metrics: _Metrics) -> _Times:
 def _losses(metrics: _Metrics) -> Sequence[Point]:
     """The points of the loss; none if there is none.
 
-    A single value beside a longer one is the mean of a run, as transformers logs ``train_loss``.
+    A single value next to a longer one is the mean of a run, as transformers logs ``train_loss``.
     Raises `UserError` if several losses are left.
     """
     found = [item.metric for item in metrics.measures if item.kind == LOSS]

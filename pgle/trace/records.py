@@ -83,13 +83,9 @@ class Mended:
         if not self.clipped:
             return []
         what = (
-            "1 GPU record cannot be"
-            if self.clipped == 1
-            else f"{self.clipped:,} GPU records cannot be"
+            f"{many(self.clipped, 'GPU record')} overlapped the next one on the stream"
         )
-        return [
-            f"{what} as long as recorded, because the stream goes on: clipped; {self.example}"
-        ]
+        return [f"{what}: clipped; {self.example}"]
 
 
 def without_time(start: Ints, end: Ints) -> npt.NDArray[np.uint8]:

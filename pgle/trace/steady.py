@@ -115,7 +115,7 @@ class ModuleExecutions:
 
 @dataclass(frozen=True)
 class MeasuredWindow:
-    """Which executions of a module the costs stand on."""
+    """Which executions of a module the costs come from."""
 
     used: int  # executions used, summed over devices
     seen: int  # executions in the trace, summed over devices

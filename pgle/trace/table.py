@@ -691,12 +691,13 @@ def combine(traces: Sequence[Trace]) -> Trace:
     about = _About()
     for trace in traces:
         about.add(trace)
+    left_out = [about.unresolved[reason] for reason in sorted(about.unresolved)]
     return Trace(
         **rows,
         modules=modules,
         instructions=instructions,
         devices=devices,
-        unresolved=about.left_out(),
+        unresolved=tuple(left_out),
         other=joined(others),
         hlo=about.hlo,
         sources=tuple(about.sources),
@@ -738,10 +739,6 @@ class _About:
             self.compiling[process] = np.concatenate([*parts, times])
         for place, names in trace.kernels.items():
             self.kernels[place] = self.kernels.get(place, frozenset()) | names
-
-    def left_out(self) -> tuple[Unresolved, ...]:
-        """The activities that belong to no instruction, by reason."""
-        return tuple(known for _, known in sorted(self.unresolved.items()))
 
 
 _HEAD = re.compile(": ")  # after the name of a file

@@ -31,12 +31,12 @@ def viewer_file(path: AnyPath) -> UserError:
     It holds no HLO and at most a million events; its xplane is next to it.
     """
     folder = path.parent
-    beside = sorted(
+    xplanes = sorted(
         item.name for item in folder.iterdir() if item.name.endswith(".xplane.pb")
     )
     remedy = "trace again: the .xplane.pb that JAX's profiler wrote next to it is gone"
-    if beside:
-        remedy = f"give {folder / beside[0]}"
+    if xplanes:
+        remedy = f"give {folder / xplanes[0]}"
     return UserError(
         "the profiler's file for viewers, not the trace", where=path, remedy=remedy
     )

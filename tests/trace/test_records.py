@@ -61,7 +61,7 @@ def test_an_end_behind_the_next_start_is_clipped_to_what_the_instruction_usually
     found = mended(rows)
     assert times(found) == [row[:2] for row in steady()]
     assert found.remarks == [
-        "1 GPU record cannot be as long as recorded, because the stream goes on: clipped; "
+        "1 GPU record overlapped the next one on the stream: clipped; "
         "a took 1,600,000 µs, now 40 µs"
     ]
 

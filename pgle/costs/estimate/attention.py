@@ -187,12 +187,11 @@ def _times_us(
     per_block = BYTES_PER_CLOCK * hardware.clock_ghz * 1e3  # bytes a microsecond
     few_us = work.bytes_moved / (work.blocks * per_block)
     memory_us = hardware.memory_us(work.bytes_moved)
+    slow_us = max(memory_us, few_us)
     return Speed(
         least=_kernel_us(hardware, work, share.most, memory_us),
-        likely=_kernel_us(
-            hardware, work, share.likely * filled, max(memory_us, few_us)
-        ),
-        most=_kernel_us(hardware, work, share.least * filled, max(memory_us, few_us)),
+        likely=_kernel_us(hardware, work, share.likely * filled, slow_us),
+        most=_kernel_us(hardware, work, share.least * filled, slow_us),
     )
 
 

@@ -317,7 +317,7 @@ def _queued_us(
 
     A collective of many operands is one group of calls and one kernel. NCCL gives each channel the
     same number of bytes, call after call in order of their bytes (NVIDIA/nccl `src/enqueue.cc`,
-    2.21 and later), so that small calls all stand on one channel, and each adds its latency there.
+    2.21 and later), so that small calls all go to one channel, and each adds its latency there.
     To 2.21 the whole group has one protocol, and small calls that overlap large ones wait longest;
     2.22 and later choose one for calls of about a size (`SAME_PROTOCOL`).
 

@@ -255,7 +255,7 @@ def bytes_accessed(module: Module, instruction: Instruction) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """Bytes of device memory that a kernel moves beside those that it needs, since it takes parts
+    """Bytes of device memory that a kernel moves besides those that it needs, since it takes parts
     of sectors.
     """
 

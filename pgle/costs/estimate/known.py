@@ -29,11 +29,11 @@ _PRICED = (
     "__triton",
     "__gpu$TopK",
 )
-"""Custom calls of XLA's own libraries, whose estimates stand on their shapes."""
+"""Custom calls of XLA's own libraries, whose estimates follow from their shapes."""
 
 
 class Basis(Enum):
-    """What an estimate stands on."""
+    """The source of an estimate."""
 
     STATED = "stated"  # the program says what it takes
     MODEL = "model"  # shapes decide, within the error of estimates
@@ -47,7 +47,7 @@ class Basis(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class KnownCost:
     """The cost of one execution of an instruction, in microseconds."""
 
     us: float  # likely; if `basis` is no model, the least that is known
@@ -64,31 +64,33 @@ class Estimate:
         return self.us if self.range is None else self.range.most_us
 
 
-def estimates(module: Module, hardware: Hardware) -> Callable[[Instruction], Estimate]:
+def estimates(module: Module, hardware: Hardware) -> Callable[[Instruction], KnownCost]:
     """A function from an instruction of `module` to what is known of its cost on `hardware`."""
     cost_us = estimator(module, hardware)
     fastest, _ = (
         hardware.ends
     )  # what is possible does not depend on the network that is assumed
 
-    def estimate(instruction: Instruction) -> Estimate:
+    def estimate(instruction: Instruction) -> KnownCost:
         least = least_us(module, instruction, fastest)
         us = max(cost_us(instruction), least)
         basis = basis_of(module, instruction)
         if not basis.is_model:
-            return Estimate(us, least, basis, bound_why=_bound_why(module, instruction))
+            return KnownCost(
+                us, least, basis, bound_why=_bound_why(module, instruction)
+            )
         known = (
             range_of(module, instruction, hardware, us)
             if basis is Basis.MODEL
             else None
         )
-        return Estimate(us, least, basis, known)
+        return KnownCost(us, least, basis, known)
 
     return estimate
 
 
 def basis_of(module: Module, instruction: Instruction) -> Basis:
-    """What an estimate of an instruction stands on; of a fusion or an asynchronous call, the worst
+    """The source of an instruction's estimate; of a fusion or an asynchronous call, the worst
     of what it holds.
     """
     if instruction.latency_ns is not None:

@@ -355,7 +355,7 @@ def _dot(
     ]
     depth = prod(lhs.dimensions[index] for index in contracting)
     rows = lhs.count // max(depth, 1)
-    # Batch dimensions stand in both, so with rows = batch * m and result = batch * m * n: n
+    # Batch dimensions are in both, so with rows = batch * m and result = batch * m * n: n
     # follows, batch does not.
     columns = max(result.count // max(rows, 1), 1)
     batch = _shared_leading(lhs.dimensions, result.dimensions, contracting)

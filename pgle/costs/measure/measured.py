@@ -382,7 +382,7 @@ class ProgramCosts:
 
     program: TracedProgram  # what they are of
     costs: tuple[Cost, ...]  # one per name, ordered by name
-    window: MeasuredWindow  # the executions they stand on
+    window: MeasuredWindow  # the executions they come from
     left_out: Mapping[str, tuple[str, ...]]  # traced names that are no cost, by reason
     warnings: tuple[str, ...] = ()  # one line each
     launch: LaunchGaps | None = (

@@ -3,7 +3,7 @@ to one cost.
 
 GPU activities become launches (the union of the busy intervals of one launch on one device, so that
 idle gaps between its kernels are not cost), launches become occurrences (several launches of one
-instruction run, or one iteration of a loop), and occurrences are what statistics stand on:
+instruction run, or one iteration of a loop), and statistics are over occurrences:
 ``median``, ``mean``, ``min``, ``max`` or ``pNN``, also of merged profiles.
 """
 

@@ -91,7 +91,7 @@ class Carried:
         return self.carried_us / self.profile_us if self.profile_us > 0 else 0.0
 
     def count(self, by: By) -> int:
-        """How many matches stand on it."""
+        """How many matches rest on this evidence."""
         return sum(match.by is by for match in self.matches)
 
 
@@ -314,9 +314,7 @@ class Graph:
         ]
         if products:
             return "products", tuple(sorted(products)), row.executions > 1
-        arrays = re.findall(
-            r"[a-z]\w*\[[\d,]*\]", " ".join((row.shape, *self._operand_shapes(row)))
-        )
+        arrays = re.findall(r"[a-z]\w*\[[\d,]*\]", self._shapes(row))
         return frozenset(Counter(map(_size, arrays)).items()), row.executions > 1
 
     def origin(self, row: LookupRow) -> Hashable:
@@ -331,9 +329,9 @@ class Graph:
         """A key that survives a change of sizes, without a name of the framework: stem of the HLO
         name, opcode, whether it runs in a loop, and types with their ranks.
         """
-        arrays = " ".join((row.shape, *self._operand_shapes(row)))
         stem = re.sub(r"[.\d]+$", "", row.name)
-        return stem, row.opcode, row.executions > 1, _NUMBERS.sub("n", arrays)
+        types = _NUMBERS.sub("n", self._shapes(row))
+        return stem, row.opcode, row.executions > 1, types
 
     def _kernel(self, row: LookupRow) -> str:
         """Which of XLA's emitters makes a kernel: transposing in a loop takes twice as long as
@@ -358,12 +356,14 @@ class Graph:
         }
 
     def _operand_shapes(self, row: LookupRow) -> tuple[str, ...]:
-        inner = self.module.wrapped(row.instruction) or row.instruction
-        found = (
-            self.module.instructions.get(name)
-            for name in row.instruction.operands or inner.operands
-        )
-        return tuple(sorted(str(item.shape) for item in found if item is not None))
+        item = row.instruction
+        if not item.operands:
+            item = self.module.wrapped(item) or item
+        return tuple(sorted(map(str, self.module.operand_shapes(item))))
+
+    def _shapes(self, row: LookupRow) -> str:
+        """The shapes of the result and the operands."""
+        return " ".join((row.shape, *self._operand_shapes(row)))
 
     @cached_property
     def feeds(self) -> Mapping[str, tuple[str, ...]]:
@@ -516,11 +516,9 @@ class _Matcher:
         order. If XLA combined others, with the one nearest in bytes.
         """
         kernels = [row for row in self.all_before if not _is_collective(row)]
-        yield from self._paired(
-            Graph.sizes, _in_order, kernels, lambda row: not _is_collective(row)
-        )
-        # The same line of the program with other sizes, as after a change of the number of layers.
-        for same in (Graph.origin, Graph.form):
+        # The last two: the same line of the program with other sizes, as after a change of the
+        # number of layers.
+        for same in (Graph.sizes, Graph.origin, Graph.form):
             yield from self._paired(
                 same, _in_order, kernels, lambda row: not _is_collective(row)
             )

@@ -117,7 +117,7 @@ def _weighed(
     table: LookupTable,
     costs: Mapping[str, Cost],
     gaps: Mapping[str, Cost | None],
-    estimate: Estimate,
+    estimate: Estimator,
 ) -> tuple[Gap, ...]:
     """The gaps with their weights, heaviest first.
 
@@ -455,7 +455,7 @@ def _implausible(
     costs: Mapping[str, Cost],
     step_us: float,
     hardware: Hardware,
-    estimate: Estimate,
+    estimate: Estimator,
 ) -> tuple[Implausible, ...]:
     """The costs that are far off their estimate, heaviest first."""
     found = []
@@ -574,7 +574,7 @@ def _warnings(
         )
 
 
-Estimate = Callable[[Instruction], float]
+Estimator = Callable[[Instruction], float]
 """Microseconds per execution of an instruction, by its shapes."""
 
 FILLED = (Origin.SAME_SHAPE, Origin.ESTIMATED)
@@ -593,7 +593,7 @@ def fill(
     table: LookupTable,
     costs: Mapping[str, Cost],
     gaps: Collection[LookupRow],
-    estimate: Estimate,
+    estimate: Estimator,
 ) -> dict[str, Cost]:
     """A cost for each gap, by row name."""
     measured = [
@@ -644,7 +644,7 @@ def _signature(table: LookupTable, row: LookupRow) -> Hashable:
 
 
 def _factors(
-    measured: Iterable[tuple[LookupRow, float]], estimate: Estimate
+    measured: Iterable[tuple[LookupRow, float]], estimate: Estimator
 ) -> Callable[[LookupRow], float]:
     """What an estimate is multiplied by: the median of measured / estimated, of the narrowest kind
     with enough of both.

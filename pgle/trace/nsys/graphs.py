@@ -40,7 +40,7 @@ class Graphs:
     """The graphs of an export."""
 
     present: bool  # False where nothing was ever launched as a graph
-    launches: XlaLaunches  # what the ranges stand for
+    launches: XlaLaunches  # the thunks and modules of the ranges
     instructions: tuple[
         str, ...
     ]  # instruction names, longer than the ranges' where kernels had to name them

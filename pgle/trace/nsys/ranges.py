@@ -211,7 +211,7 @@ class Ranges:
     end: Ints
     parent: Codes  # int32[n], the enclosing range; -1 at the top
     # int[n + 2], the thunk, counted over thunks only, that owns the direct launches of each range;
-    # two more rows stand for `NO_RANGE` and `NO_CALL`
+    # two more rows are those of `NO_RANGE` and `NO_CALL`
     thunk: Codes
     # uint8[n + 2], why none does; where it is not `LeftOutReason.NONE`, `thunk` means nothing
     reason: Reasons

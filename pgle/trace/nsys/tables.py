@@ -283,10 +283,9 @@ class Tables:
     def _children(self, page: Ints) -> Ints:
         raw = self._pages(page)
         count = int.from_bytes(raw[3:5].tobytes())
-        if raw[0] != INTERIOR or 12 + 2 * count > self._usable:
-            raise ValueError(f"page {int(page[0])} is damaged")
+        is_whole = raw[0] == INTERIOR and 12 + 2 * count <= self._usable
         cells = raw[12 : 12 + 2 * count].view(">u2").astype(np.int64)
-        if (cells > self._usable - 4).any():
+        if not is_whole or (cells > self._usable - 4).any():
             raise ValueError(f"page {int(page[0])} is damaged")
         last = raw[8:12].view(">u4").astype(np.int64)
         return np.append(_window(raw, 4)[cells].view(">u4").astype(np.int64), last)

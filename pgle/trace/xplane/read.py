@@ -195,11 +195,10 @@ def _add_gpu_plane(
 ) -> None:
     """Take the activities of a GPU's streams."""
     strings = (Strings(plane, gathered.instructions), Strings(plane, gathered.names))
-    named = {
-        identity: item.name for identity, item in plane.rest.event_metadata.items()
-    }
     libraries = {
-        identity: name for identity, name in named.items() if LIBRARIES.search(name)
+        identity: item.name
+        for identity, item in plane.rest.event_metadata.items()
+        if LIBRARIES.search(item.name)
     }
     for line in (Line(data, *span) for span in plane.lines):
         if not line.name.startswith(

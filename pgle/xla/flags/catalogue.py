@@ -256,7 +256,7 @@ def nearest(name: str, candidates: Iterable[str]) -> tuple[str, ...]:
 def _undescribed(name: str) -> KnownSetting:
     """A flag that only the releases themselves tell of."""
     table = known_flags()
-    seen = known_flags().seen(name)
+    seen = table.seen(name)
     later = table.releases[table.releases.index(seen[-1]) + 1 :]
     return KnownSetting(
         name,
@@ -453,22 +453,20 @@ def _known(
     else:
         status, answer = verdicts.get(flag.text, ("known", ""))
     if status == "unknown":
-        yield _unknown(flag, jaxlib)
+        code, message, remedy = _unknown(flag, jaxlib)
+        yield FlagFinding("error", code, flag.name, message, remedy)
     elif status in ("bad-value", "failed"):
         yield _bad_value(flag, answer)
 
 
-def _unknown(flag: Flag, jaxlib: str) -> FlagFinding:
-    """An unknown flag: a known one without its value, one that is gone, or one that never was."""
+def _unknown(flag: Flag, jaxlib: str) -> tuple[str, str, str]:
+    """Code, message and remedy of an unknown flag: a known one without its value, one that is
+    gone, or one that never was.
+    """
     if flag.value is None and known_in(flag.name, jaxlib):
         kind = known_flags().kinds.get(flag.name, "")
-        return FlagFinding(
-            "error",
-            "needs-value",
-            flag.name,
-            f"needs a value ({kind})",
-            f"write --{flag.name}=VALUE",
-        )
+        message = f"needs a value ({kind})"
+        return "needs-value", message, f"write --{flag.name}=VALUE"
     setting = catalogue().get(flag.name)
     table = known_flags()
     if setting is not None and setting.is_flag:
@@ -477,13 +475,7 @@ def _unknown(flag: Flag, jaxlib: str) -> FlagFinding:
                 f"jaxlib {jaxlib} does not know it yet (since "
                 f"{setting.since}): XLA ends the program"
             )
-            return FlagFinding(
-                "error",
-                "too-new",
-                flag.name,
-                message,
-                f"use jaxlib {setting.since} or leave it out",
-            )
+            return "too-new", message, f"use jaxlib {setting.since} or leave it out"
         when = (
             "was never a flag of XLA"
             if setting.gone == "always"
@@ -493,19 +485,13 @@ def _unknown(flag: Flag, jaxlib: str) -> FlagFinding:
         if setting.use:
             remedy = f"use {setting.use}"
         remedy = _instead(setting, flag) or remedy
-        return FlagFinding(
-            "error",
-            "removed",
-            flag.name,
-            f"{when}: XLA ends the program",
-            remedy.rstrip("."),
-        )
+        return "removed", f"{when}: XLA ends the program", remedy.rstrip(".")
     if seen := table.seen(flag.name):
         message = (
             f"jaxlib {jaxlib} does not know it (seen in {seen[0]} to "
             f"{seen[-1]}): XLA ends the program"
         )
-        return FlagFinding("error", "removed", flag.name, message, "leave it out")
+        return "removed", message, "leave it out"
     near = nearest(
         flag.name, [name for name in table.present if known_in(name, jaxlib)]
     )
@@ -516,13 +502,8 @@ def _unknown(flag: Flag, jaxlib: str) -> FlagFinding:
     )
     if flag.name.upper() in catalogue():
         remedy = f"it is no flag but a variable: export {flag.name.upper()}={flag.value or ''}"
-    return FlagFinding(
-        "error",
-        "unknown",
-        flag.name,
-        f"jaxlib {jaxlib} does not know it: XLA ends the program",
-        remedy,
-    )
+    message = f"jaxlib {jaxlib} does not know it: XLA ends the program"
+    return "unknown", message, remedy
 
 
 def _instead(setting: KnownSetting, flag: Flag) -> str:

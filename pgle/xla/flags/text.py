@@ -15,7 +15,7 @@ inside double quotes
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -299,7 +299,7 @@ _STRAIGHT = "'\""
 def _plain(text: str) -> str:
     """The text with ASCII's dashes and without quotes of Unicode.
 
-    A long dash at the beginning stands for ``--``.
+    A long dash at the beginning means ``--``.
     """
     text = _CURLED.sub("", text)
     if found := re.match(f"(?:{_DASHES.pattern}|-)+", text):
@@ -334,10 +334,9 @@ def _taken_for_a_file(text: str) -> FlagFinding:
     return FlagFinding("warning", "file", "", f"does not begin with '-': {file}")
 
 
-def _quotes(flag: Flag, raw: str) -> list[FlagFinding]:
+def _quotes(flag: Flag, raw: str) -> Iterator[FlagFinding]:
     """Quotes in a flag that XLA takes for a part of the value, or that never end."""
     value = raw.partition("=")[2]
-    found: list[FlagFinding] = []
     if value[:1] in _STRAIGHT and value:
         closed = len(value) > 1 and value.endswith(value[0])
         if not closed or (
@@ -347,12 +346,10 @@ def _quotes(flag: Flag, raw: str) -> list[FlagFinding]:
                 f"the quote {value[0]} is never closed: XLA reads all that "
                 "follows as its value"
             )
-            found.append(
-                FlagFinding("warning", "quote", flag.name, message, "close the quote")
-            )
-        return found
+            yield FlagFinding("warning", "quote", flag.name, message, "close the quote")
+        return
     if not flag.is_well_formed:
-        return found
+        return
     odd = next((char for char in value if char in _STRAIGHT or _CURLED.match(char)), "")
     dash = _DASHES.search(value)
     is_path = "/" in value  # an apostrophe and a dash may belong to its names
@@ -361,55 +358,33 @@ def _quotes(flag: Flag, raw: str) -> list[FlagFinding]:
             flag.name, _CURLED.sub("", value).translate({39: None, 34: None})
         ).text
         message = f"the quote {odd} is a part of the value: XLA reads quotes only right after '='"
-        found.append(
-            FlagFinding("warning", "quote", flag.name, message, f"write {fixed}")
-        )
+        yield FlagFinding("warning", "quote", flag.name, message, f"write {fixed}")
     elif dash and not is_path:
         fixed = Flag(flag.name, _DASHES.sub("-", value)).text
         message = f"the value holds '{dash[0]}', which is not the ASCII hyphen"
-        found.append(
-            FlagFinding("warning", "dash", flag.name, message, f"write {fixed}")
-        )
-    return found
+        yield FlagFinding("warning", "dash", flag.name, message, f"write {fixed}")
 
 
-def _malformed(flags: Sequence[Flag]) -> list[FlagFinding]:
-    findings: list[FlagFinding] = []
+def _malformed(flags: Sequence[Flag]) -> Iterator[FlagFinding]:
     for flag in flags:
         if flag.name == "--":
             message = "'--' makes XLA reject every flag after it"
-            findings.append(FlagFinding("error", "malformed", "", message, "remove it"))
+            yield FlagFinding("error", "malformed", "", message, "remove it")
         elif not flag.is_well_formed:
             plain = _plain(flag.name).lstrip("-").lower()
             name = plain.replace("-", "_").split(":")[0].strip(_STRAIGHT)
             hint = f"write --{name}=VALUE" if name else "remove it"
-            findings.append(
-                FlagFinding(
-                    "error",
-                    "malformed",
-                    "",
-                    f"'{flag.name}' has not the form --flag=value",
-                    hint,
-                )
-            )
-    return findings
+            message = f"'{flag.name}' has not the form --flag=value"
+            yield FlagFinding("error", "malformed", "", message, hint)
 
 
-def _bare_word(ignored: str) -> list[FlagFinding]:
+def _bare_word(ignored: str) -> Iterator[FlagFinding]:
     if not ignored:
-        return []
-    word = ignored.split()[0]
-    lost = ignored.split()[1:]
+        return
+    word, *lost = ignored.split()
     tail = (
         f", so {len(lost)} more ({cut(' '.join(lost), 60)}) are ignored" if lost else ""
     )
     message = f"the bare word '{word}' ends parsing without a message{tail}"
-    return [
-        FlagFinding(
-            "error",
-            "bare-word",
-            "",
-            message,
-            "write --flag=value without blanks, or quote: --flag='a b'",
-        )
-    ]
+    remedy = "write --flag=value without blanks, or quote: --flag='a b'"
+    yield FlagFinding("error", "bare-word", "", message, remedy)

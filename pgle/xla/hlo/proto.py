@@ -460,20 +460,17 @@ def buffers_from_bytes(data: bytes) -> BufferPlan | None:
         )
         for item in plan.logical_buffers
     }
-    live: list[int] = []
-    at = ""
-    course: tuple[int, ...] = ()
-    for trace in plan.heap_simulator_traces:
-        found, where, sizes_of_trace = _peak(trace, buffers)
-        if sum(buffers[key].size_bytes for key in found) >= sum(
-            buffers[key].size_bytes for key in live
-        ):
-            live, at, course = found, where, sizes_of_trace
-    largest = sorted(
-        (buffers[key] for key in live),
-        key=lambda item: (-item.size_bytes, item.instruction),
-    )
-    return BufferPlan(**sizes, live=tuple(largest), peak_at=at, course_bytes=course)
+    peaks = [_peak(trace, buffers) for trace in reversed(plan.heap_simulator_traces)]
+    live, at, course = max(peaks, key=_held_bytes, default=([], "", ()))
+    live.sort(key=lambda item: (-item.size_bytes, item.instruction))
+    return BufferPlan(**sizes, live=tuple(live), peak_at=at, course_bytes=course)
+
+
+_Peak = tuple[list[Buffer], str, tuple[int, ...]]  # what `_peak` returns
+
+
+def _held_bytes(peak: _Peak) -> int:
+    return sum(buffer.size_bytes for buffer in peak[0])
 
 
 def _field_of(allocation: hlo_pb2.BufferAllocationProto) -> str:
@@ -485,9 +482,7 @@ def _field_of(allocation: hlo_pb2.BufferAllocationProto) -> str:
     return "outputs_bytes" if allocation.maybe_live_out else "temporary_bytes"
 
 
-def _peak(
-    trace: hlo_pb2.HeapSimulatorTrace, buffers: Mapping[int, Buffer]
-) -> tuple[list[int], str, tuple[int, ...]]:
+def _peak(trace: hlo_pb2.HeapSimulatorTrace, buffers: Mapping[int, Buffer]) -> _Peak:
     """The buffers that hold memory when most is held, one per group that shares it; the
     instruction; the bytes that are held after each event.
     """
@@ -497,7 +492,8 @@ def _peak(
         return [], "", ()
     peak_at = course.index(max(course))
     held, _ = _played(events[: peak_at + 1], buffers)
-    return held, events[peak_at].instruction_name, tuple(course)
+    live = [buffers[key] for key in held]
+    return live, events[peak_at].instruction_name, tuple(course)
 
 
 def _played(

@@ -572,7 +572,7 @@ def _is_unusual(line: str) -> bool:
 
 
 def _is_open(line: str, tail: str) -> bool:
-    """Whether an instruction goes on after its line: within its operands, or within a string."""
+    """Whether an instruction continues after its line: within its operands, or within a string."""
     if line.endswith(",") or (not tail and not line.endswith(")")):
         return True
     return line.count('"') % 2 == 1 and '"' in _STRING.sub("", line)
@@ -589,7 +589,7 @@ def _is_nested(opcode: str, inside: str, tail: str) -> bool:
 
 
 def _is_reordered(tail: str) -> bool:
-    """Whether attributes stand behind the metadata or the backend's configuration, or a bracket is
+    """Whether attributes follow the metadata or the backend's configuration, or a bracket is
     still open.
     """
     at = min((at for key in _LAST if (at := tail.find(key)) >= 0), default=-1)

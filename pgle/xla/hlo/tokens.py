@@ -229,7 +229,7 @@ class _Reader:
     def instruction(
         self, name: str, shapes: dict[str, str], lines: list[str], depth: int
     ) -> _Line:
-        """What stands behind the equals sign of an instruction; nested ones are appended to
+        """What follows the equals sign of an instruction; nested ones are appended to
         `lines`.
         """
         if depth > DEEPEST:
@@ -309,7 +309,7 @@ class _Reader:
         )
 
     def attribute(self, depth: int, *, is_inside: bool) -> str:
-        """A value; a computation that stands there gets a name."""
+        """A value; a computation in its place gets a name."""
         if is_inside and self.is_body():
             name = f"_.{len(self.computations)}"
             self.body(name, depth + 1)

@@ -234,7 +234,7 @@ MAX_TEXT = 4096  # bytes of a line that are looked at
 _STEP = re.compile(
     rb"\b(?:[Ss]tep|STEP|[Ii]ter|[Ii]teration|[Ee]poch)s?\b\W{0,4}\d|\d(?:it/s|s/it)\b"
 )
-"""A line of a training loop, by which a program shows that it goes on."""
+"""A line of a training loop, by which a program shows that it continues."""
 
 
 class Raised(NamedTuple):
@@ -247,7 +247,7 @@ class Raised(NamedTuple):
 
 
 class Tracebacks:
-    """Find the Python exceptions of each rank, and whether the rank went on."""
+    """Find the Python exceptions of each rank, and whether the rank continued."""
 
     def __init__(self, split: Callable[[str], tuple[str, str]]) -> None:
         """Take a function from a line to its rank and its text."""

@@ -88,9 +88,9 @@ class LineKind(StrEnum):
         "pgle-given"  # JAX gave XLA a profile of `Event.count` bytes with the module
     )
     ENDED = "ended"  # the process, or the whole job, ended before its time [the cause]
-    CAUGHT = "caught"  # a Python exception, after which the program went on
+    CAUGHT = "caught"  # a Python exception, after which the program continued
     STUCK = "stuck"  # a thread waits for other ranks [for what]
-    UNSTUCK = "unstuck"  # and goes on
+    UNSTUCK = "unstuck"  # and continues
     INFO = "info"  # the first line of a rank from XLA at level INFO: its log level hides nothing
 
 
@@ -475,7 +475,7 @@ class _LineReader:
         self.rank = rank
         self.hosts: dict[
             str, str
-        ] = {}  # labels that stood before XLA's prefix, and may stand before other lines
+        ] = {}  # labels seen before XLA's prefix, which other lines may have, too
         self.with_info: set[str] = set()
         self.info_lines_left = MAX_INFO_LINES
         self.tracebacks = Tracebacks(self._of_rank)

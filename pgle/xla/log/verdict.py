@@ -997,7 +997,7 @@ def _warnings(
         if line := rank_log.lines.get(LineKind.CAUGHT):
             yield (
                 f"{_where(rank, line)}: a Python exception, after which the "
-                f"program went on: {line.text}"
+                f"program continued: {line.text}"
             )
     if silent:
         yield (

@@ -135,7 +135,7 @@ def test_an_exception_before_a_later_step_was_caught() -> None:
     found = verdict(f"{USED}{TRACEBACK}step 2: loss 1.9\n")
     assert found.main.verdict is ProfileUse.USED
     assert (
-        "line 8: a Python exception, after which the program went on"
+        "line 8: a Python exception, after which the program continued"
         in found.warnings[0]
     )
 
