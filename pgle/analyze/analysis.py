@@ -40,8 +40,8 @@ from pgle.analyze.window import (
     mean_us,
     step_parts,
 )
+from pgle.costs.measure.alignment import align_program, renumbered
 from pgle.costs.measure.measured import ProgramCosts
-from pgle.costs.measure.ranks import align_program, renumbered
 from pgle.costs.profile.lookup import Naming, name_instructions
 from pgle.costs.profile.value import Cost, CostKind, Profile
 from pgle.errors import in_percent

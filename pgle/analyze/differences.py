@@ -24,7 +24,7 @@ import numpy as np
 from pgle.analyze.alike import common_ratio
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.window import RowGroup, StepTime, times_with_pauses
-from pgle.costs.measure.ranks import MatchedBy, match
+from pgle.costs.measure.alignment import MatchedBy, match
 from pgle.errors import as_change
 from pgle.schedule.simulate import Breakdown
 from pgle.xla.hlo.module import Instruction, Module

@@ -7,8 +7,8 @@ member has started, it takes some ranks of the group longer than the others. Or 
 longer than equal groups in the same execution.
 
 Starts are compared on one clock. Between processes that is the clock on which their collectives end
-together (`pgle.costs.measure.ranks`). A program with one collective a step has no such clock: there
-each end fits, and a slow link looks like a late rank.
+together (`pgle.costs.measure.alignment`). A program with one collective a step has no such clock:
+there each end fits, and a slow link looks like a late rank.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pgle.costs.measure.alignment import MAX_SPREAD_NS, align_program
 from pgle.costs.measure.measured import find_programs, unite_programs
-from pgle.costs.measure.ranks import MAX_SPREAD_NS, align_program
 from pgle.costs.profile.lookup import name_instructions
 from pgle.trace.table import combine
 from pgle.trace.xplane.read import find_xplanes, read_xplane

@@ -10,8 +10,8 @@ warm-up.
 
 2. `name_instructions` (profile/lookup.py): under which name the time of each traced instruction is
    filed.
-3. `align_program`, `renumbered` (ranks.py): execution numbers that mean the same execution on every
-   device.
+3. `align_program`, `renumbered` (alignment.py): execution numbers that mean the same execution on
+   every device.
 4. `find_executions`, `measured_window` (trace/steady.py): every execution; warm-up and truncated
    ones are left out.
 
@@ -47,20 +47,20 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle import __version__
-from pgle.costs.measure.contention import (
-    UNMEASURED,
-    Contention,
-    LaunchGaps,
-    measure_contention,
-    measure_launch,
-)
-from pgle.costs.measure.ranks import (
+from pgle.costs.measure.alignment import (
     AlignedProgram,
     Alignment,
     CollectiveEnds,
     align_program,
     rank_ids,
     renumbered,
+)
+from pgle.costs.measure.contention import (
+    UNMEASURED,
+    Contention,
+    LaunchGaps,
+    measure_contention,
+    measure_launch,
 )
 from pgle.costs.measure.samples import (
     Statistic,
@@ -481,16 +481,17 @@ def folded(lines: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     )
 
 
+MEDIAN = parse_statistic("median")
+
+
 @dataclass(frozen=True)
 class AggregateOptions:
     """How samples become costs."""
 
     # over the executions, devices and loop iterations of a compute instruction
-    stat: Statistic = field(default_factory=lambda: parse_statistic("median"))
+    stat: Statistic = MEDIAN
     # over executions, of the time after the last rank arrived
-    collective_stat: Statistic = field(
-        default_factory=lambda: parse_statistic("median")
-    )
+    collective_stat: Statistic = MEDIAN
     keep_all: bool = False  # use warm-up and truncated executions too
 
 

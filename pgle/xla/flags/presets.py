@@ -252,15 +252,12 @@ def flags_for(
         raise UserError(
             "XLA_FLAGS names a file", where=user.file, remedy="pass what it holds"
         )
-    if (mode == "perf") != bool(profile):
-        what = (
-            "a performance run needs a profile"
-            if mode == "perf"
-            else f"mode {mode} takes no profile"
-        )
+    if mode == "perf" and not profile:
         raise UserError(
-            what, remedy="pass --profile FILE" if mode == "perf" else "use mode perf"
+            "a performance run needs a profile", remedy="pass --profile FILE"
         )
+    if mode != "perf" and profile:
+        raise UserError(f"mode {mode} takes no profile", remedy="use mode perf")
     at = version or known_flags().releases[-1]
     given = (
         (Choice(PROFILE_PATH, profile, "the measured costs", JAX),) if profile else ()

@@ -339,9 +339,8 @@ def _quotes(flag: Flag, raw: str) -> Iterator[FlagFinding]:
     value = raw.partition("=")[2]
     if value[:1] in _STRAIGHT and value:
         closed = len(value) > 1 and value.endswith(value[0])
-        if not closed or (
-            value[0] == '"' and value.endswith('\\"') and not value.endswith('\\\\"')
-        ):
+        escaped = value.endswith('\\"') and not value.endswith('\\\\"')
+        if not closed or (value[0] == '"' and escaped):
             message = (
                 f"the quote {value[0]} is never closed: XLA reads all that "
                 "follows as its value"

@@ -972,6 +972,16 @@ def _of_ranks(verdicts: Mapping[str, ModuleVerdict]) -> ModuleVerdict:
     return replace(worst, ranks=ranks, times=times, why=why)
 
 
+_REMARKS = {
+    LineKind.DISCARDED: f"the accuracy checker failed a compilation ({Remedy.CHECKER})",
+    LineKind.EMPTY_TRACE: f"AutoPGLE recorded nothing ({Remedy.EMPTY_TRACE})",
+    LineKind.STUCK: "a thread waits for other ranks and may be stuck",
+    LineKind.CAUGHT: "a Python exception, after which the program continued",
+}
+"""What a line of a rank means, of the kinds that a warning names."""
+_QUOTED = (LineKind.STUCK, LineKind.CAUGHT)
+
+
 def _warnings(
     log: Log, by_rank: Mapping[str, tuple[ModuleVerdict, ...]], *, whole: bool
 ) -> Iterable[str]:
@@ -982,23 +992,10 @@ def _warnings(
         if not whole and end.line not in shown_ends:
             yield f"{_where(rank, end)}: {_end_words(end)}"
     for rank, rank_log in log.ranks.items():
-        if line := rank_log.lines.get(LineKind.DISCARDED):
-            yield (
-                f"{_where(rank, line)}: the accuracy checker failed a "
-                f"compilation ({Remedy.CHECKER})"
-            )
-        if line := rank_log.lines.get(LineKind.EMPTY_TRACE):
-            yield f"{_where(rank, line)}: AutoPGLE recorded nothing ({Remedy.EMPTY_TRACE})"
-        if line := rank_log.lines.get(LineKind.STUCK):
-            yield (
-                f"{_where(rank, line)}: a thread waits for other ranks and may "
-                f"be stuck: {line.text}"
-            )
-        if line := rank_log.lines.get(LineKind.CAUGHT):
-            yield (
-                f"{_where(rank, line)}: a Python exception, after which the "
-                f"program continued: {line.text}"
-            )
+        for kind, what in _REMARKS.items():
+            if line := rank_log.lines.get(kind):
+                said = f": {line.text}" if kind in _QUOTED else ""
+                yield f"{_where(rank, line)}: {what}{said}"
     if silent:
         yield (
             f"{len(silent)} modules came from JAX's compilation cache and say "

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pgle.costs.measure.ranks import MatchedBy, match
+from pgle.costs.measure.alignment import MatchedBy, match
 
 STEP_NS, JITTER_NS, SPREAD_NS = 130e6, 500e3, 5e3
 

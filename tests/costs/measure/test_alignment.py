@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from nsys_export import write_nsys_sqlite
 
+from pgle.costs.measure.alignment import MatchedBy, align_program
 from pgle.costs.measure.measured import aggregate, find_programs
-from pgle.costs.measure.ranks import MatchedBy, align_program
 from pgle.costs.profile.lookup import name_instructions
 from pgle.trace.nsys.read import read_nsys
 from pgle.trace.table import Device, Recording, combine
