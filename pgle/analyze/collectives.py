@@ -528,7 +528,7 @@ def _link(
     kind = collective_kind(module, instruction)
     if kind is None:
         return None
-    inner = module.wrapped(instruction) or instruction
+    inner = module.operation(instruction)
     group = group_of(module, inner, hardware)
     size = payload_bytes(module, kind, inner)
     ring = KINDS[kind].ends_together and kind != "collective-broadcast"

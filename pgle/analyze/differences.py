@@ -430,7 +430,7 @@ def _result(module: Module | None, made: Instruction | None) -> str:
     """The result's shape: of a start the gathered one, whether XLA wraps it or not."""
     if made is None:
         return ""
-    inner = made if module is None else module.wrapped(made) or made
+    inner = made if module is None else module.operation(made)
     shape = inner.shape
     if inner.opcode.endswith("-start") and len(shape.elements) > 1:
         return str(shape.elements[1])

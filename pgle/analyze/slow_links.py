@@ -159,7 +159,7 @@ def _pairs(
     made = module.instructions.get(naming.owners[name])
     if made is None:
         return ()
-    return (module.wrapped(made) or made).source_target_pairs
+    return module.operation(made).source_target_pairs
 
 
 def _exposed(

@@ -148,7 +148,7 @@ def exposed_by_collective(
         if item.kind not in KINDS or item.name not in module.instructions:
             continue
         instruction = module.instructions[item.name]
-        inner = module.wrapped(instruction) or instruction
+        inner = module.operation(instruction)
         size, hosts = _reach(module, inner, hardware)
         # activations come from products and go to others; weights and gradients do one of both
         is_weights = _moves_weights(module, item.kind, inner, size, weights) and not (

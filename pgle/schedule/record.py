@@ -161,7 +161,7 @@ def _peers(module: Module, name: str, ranks: int) -> Peers:
     item = module.instructions.get(name)
     if item is None or not collective_kind(module, item):
         return None
-    inner = module.wrapped(item) or item
+    inner = module.operation(item)
     groups = inner.replica_groups or item.replica_groups
     met = [{rank} for rank in range(ranks)]
     for group in groups or inner.source_target_pairs or [range(ranks)]:

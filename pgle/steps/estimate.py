@@ -435,7 +435,7 @@ class Estimate:
             freedom = 2 * rounds - 1
             error = math.sqrt(self.pair_variance / (2 * rounds))
             if (
-                t_quantile(1 - alpha / 2, freedom) + t_quantile(POWER, freedom)
+                two_sided(alpha, freedom) + t_quantile(POWER, freedom)
             ) * error <= difference:
                 return rounds
         return None
@@ -541,7 +541,7 @@ def _of_runs(
     test.
     """
     error = math.sqrt(variance)
-    half = t_quantile(1 - alpha / 2, freedom) * error
+    half = two_sided(alpha, freedom) * error
     few = (
         f"too few runs for the rank test ({found.n[0]} and {found.n[1]}; it needs {needed}): the "
         "verdict "
@@ -596,7 +596,7 @@ def _single(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
     draws = np.roll(two.draws, 1) - one.draws
     apart = np.quantile(draws, [alpha / 2, 1 - alpha / 2]) - (two.median - one.median)
     by_steps = max(
-        t_quantile(1 - alpha / 2, freedom) * math.sqrt(variance),
+        two_sided(alpha, freedom) * math.sqrt(variance),
         float(np.abs(apart).max()),
     )
     half = math.hypot(by_steps, by_launches)
@@ -642,9 +642,7 @@ def _drift(
         return None
     # The level at either end of a fitted line has twice the standard error of the mean.
     at_end = 2 * math.sqrt(one.residual_variance + two.residual_variance)
-    return abs(trend) / 2 + math.hypot(
-        t_quantile(1 - alpha / 2, freedom) * at_end, by_launches
-    )
+    return abs(trend) / 2 + math.hypot(two_sided(alpha, freedom) * at_end, by_launches)
 
 
 def _about_launches(spread: LaunchSpread, doubt: str, confidence: float) -> str:
@@ -686,6 +684,11 @@ def t_quantile(probability: float, freedom: float) -> float:
     return float(
         ndtri(probability) if math.isinf(freedom) else stdtrit(freedom, probability)
     )
+
+
+def two_sided(alpha: float, freedom: float) -> float:
+    """The quantile of Student's t that a two-sided interval of level `alpha` reaches to."""
+    return t_quantile(1 - alpha / 2, freedom)
 
 
 def satterthwaite(*parts: tuple[float, float]) -> float:

@@ -16,6 +16,10 @@ Codes: TypeAlias = npt.NDArray[np.integer[Any]]  # in as many bytes as they need
 Floats: TypeAlias = npt.NDArray[np.float64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
+EARLIEST = np.iinfo(np.int64).min
+LATEST = np.iinfo(np.int64).max
+NO_ROWS = np.empty(0, np.int64)
+
 BLOCK_BYTES = (
     32 << 20
 )  # from this size on, glibc always maps memory of its own (M_MMAP_THRESHOLD in `mallopt(3)`)

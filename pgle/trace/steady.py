@@ -33,6 +33,9 @@ import numpy.typing as npt
 from pgle.errors import in_percent, many
 from pgle.trace.columns import (
     BLOCK_ROWS,
+    EARLIEST,
+    LATEST,
+    NO_ROWS,
     Flags,
     Floats,
     Ints,
@@ -177,14 +180,12 @@ def find_executions(trace: Trace, collective: Flags | None = None) -> ModuleExec
             yield rows, of_device * last + trace.execution[rows]
 
     keys = distinct(
-        np.concatenate(
-            [np.empty(0, np.int64), *(key[heads(key)] for _, key in blocks())]
-        )
+        np.concatenate([NO_ROWS, *(key[heads(key)] for _, key in blocks())])
     )
     count = np.zeros(len(keys), np.int64)
     compute = np.zeros(len(keys))
-    first = np.full(len(keys), np.iinfo(np.int64).max)
-    final = np.full(len(keys), np.iinfo(np.int64).min)
+    first = np.full(len(keys), LATEST)
+    final = np.full(len(keys), EARLIEST)
     for rows, key in blocks():
         number = np.searchsorted(keys, key)
         start = trace.start_ns[rows]

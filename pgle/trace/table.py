@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.errors import many, some
-from pgle.trace.columns import Codes, Ints, changes
+from pgle.trace.columns import NO_ROWS, Codes, Ints, changes
 from pgle.xla.vendors import VENDORS
 
 # the warning that a simulated trace carries, in its files too
@@ -205,8 +205,8 @@ class OtherWork:
 
 
 NO_OTHER_WORK = OtherWork(
-    start_ns=np.empty(0, np.int64),
-    duration_ns=np.empty(0, np.int64),
+    start_ns=NO_ROWS,
+    duration_ns=NO_ROWS,
     device=np.empty(0, np.int16),
     stream=np.empty(0, np.int16),
     kind=np.empty(0, np.uint8),

@@ -53,7 +53,7 @@ def is_sync(module: Module, instruction: Instruction) -> bool:
 
 def group_size(module: Module, instruction: Instruction) -> int:
     """Devices in the largest group of a collective; all of the module if it states no group."""
-    wrapped = module.wrapped(instruction) or instruction
+    wrapped = module.operation(instruction)
     groups = wrapped.replica_groups or instruction.replica_groups
     if groups:
         return max(len(group) for group in groups)

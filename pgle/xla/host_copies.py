@@ -17,10 +17,15 @@ def is_host_copy(module: Module, instruction: Instruction) -> bool:
     """Whether an operation moves data between device and host memory (offload)."""
     if instruction.opcode not in _OPCODES:
         return False
-    inner = module.wrapped(instruction) or instruction
+    inner = module.operation(instruction)
     if collective_kind(module, inner) is not None:
         return False
     return any(map(_on_host, (inner.shape, *module.operand_shapes(inner))))
+
+
+def crosses_host_link(module: Module, instruction: Instruction) -> bool:
+    """Whether it moves data between device and host, a send or receive of the host too."""
+    return is_host_copy(module, instruction) or instruction.is_host_transfer
 
 
 def _on_host(shape: Shape) -> bool:

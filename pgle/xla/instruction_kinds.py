@@ -28,5 +28,5 @@ def kind_of(module: Module, instruction: Instruction) -> str:
         return kind
     if is_product(module, instruction):
         return "matmul"
-    operation = module.wrapped(instruction) or instruction
+    operation = module.operation(instruction)
     return operation.opcode.removesuffix("-start")

@@ -107,7 +107,7 @@ def _match(
             if len(partners) != len(group):
                 continue
             for item, partner in zip(group, partners, strict=True):
-                operation = module.wrapped(item) or item
+                operation = module.operation(item)
                 names[item.name] = partner.name
                 names[operation.name] = partner.name
         items = [item for item in items if item.name not in names]
@@ -119,7 +119,7 @@ def _key(
     module: Module, item: Instruction
 ) -> tuple[str, str, tuple[tuple[int, ...], ...]]:
     kind = collective_kind(module, item) or ""
-    operation = module.wrapped(item) or item
+    operation = module.operation(item)
     return kind, str(result_shape(module, item)), operation.replica_groups
 
 

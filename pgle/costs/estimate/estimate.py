@@ -45,7 +45,7 @@ from pgle.xla.hlo.module import (
     Module,
     Shape,
 )
-from pgle.xla.host_copies import is_host_copy
+from pgle.xla.host_copies import crosses_host_link
 from pgle.xla.instruction_kinds import FREE_TARGETS
 from pgle.xla.matrix_products import is_convolution
 from pgle.xla.targets import (
@@ -68,10 +68,10 @@ def least_us(
     if instruction.latency_ns is not None:  # the program states its cost
         return 0.0
     kind = collective_kind(module, instruction)
-    inner = module.wrapped(instruction) or instruction
+    inner = module.operation(instruction)
     if kind is not None:
         return _transfer_us(module, kind, inner, hardware, hosts=hosts)
-    if is_host_copy(module, instruction) or instruction.is_host_transfer:
+    if crosses_host_link(module, instruction):
         return transferred_bytes(module, instruction) / (hardware.host_gb_s * 1e3)
     if is_convolution(inner):
         return 0.0
@@ -140,7 +140,7 @@ def estimator(module: Module, hardware: Hardware) -> Callable[[Instruction], flo
         kind = collective_kind(module, instruction)
         if kind is not None:
             return collective_us(module, kind, wrapped or instruction, hardware)
-        if is_host_copy(module, instruction) or instruction.is_host_transfer:
+        if crosses_host_link(module, instruction):
             size = transferred_bytes(module, instruction)
             return LAUNCH_US + size / (hardware.host_gb_s * HOST_LINK_EFFICIENCY * 1e3)
         return compute_us(module, wrapped or instruction, hardware)
@@ -150,7 +150,7 @@ def estimator(module: Module, hardware: Hardware) -> Callable[[Instruction], flo
 
 def transferred_bytes(module: Module, instruction: Instruction) -> int:
     """What a copy between device and host memory moves: of an update in place, the update alone."""
-    inner = module.wrapped(instruction) or instruction
+    inner = module.operation(instruction)
     computation = module.fused(inner)
     root = inner if computation is None else module.instructions[computation.root]
     if root.opcode == "dynamic-update-slice":

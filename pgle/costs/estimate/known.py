@@ -15,7 +15,7 @@ from pgle.costs.estimate.products import attention_operations
 from pgle.costs.estimate.unknown import Range, range_of
 from pgle.xla.collectives import collective_kind
 from pgle.xla.hlo.module import Instruction, Module
-from pgle.xla.host_copies import is_host_copy
+from pgle.xla.host_copies import crosses_host_link
 from pgle.xla.instruction_kinds import FREE_TARGETS
 from pgle.xla.matrix_products import is_attention
 from pgle.xla.targets import Hardware
@@ -95,7 +95,7 @@ def basis_of(module: Module, instruction: Instruction) -> Basis:
     """
     if instruction.latency_ns is not None:
         return Basis.STATED
-    is_transfer = is_host_copy(module, instruction) or instruction.is_host_transfer
+    is_transfer = crosses_host_link(module, instruction)
     if is_transfer or collective_kind(module, instruction) is not None:
         return Basis.MODEL
     found = {_own_basis(module, item) for item in _held(module, instruction)}
@@ -118,7 +118,7 @@ def _bound_why(module: Module, instruction: Instruction) -> str:
 
 def _held(module: Module, instruction: Instruction) -> tuple[Instruction, ...]:
     """The instruction and, of a fusion or an asynchronous call, what it runs."""
-    return module.parts(module.wrapped(instruction) or instruction)
+    return module.parts(module.operation(instruction))
 
 
 def _own_basis(module: Module, item: Instruction) -> Basis:

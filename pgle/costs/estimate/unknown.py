@@ -22,7 +22,7 @@ from pgle.costs.estimate.scatters import extreme_us, plausible_us
 from pgle.errors import UserError
 from pgle.xla.collectives import collective_kind
 from pgle.xla.hlo.module import BITS, Instruction, Module
-from pgle.xla.host_copies import is_host_copy
+from pgle.xla.host_copies import crosses_host_link
 from pgle.xla.matrix_products import is_convolution
 from pgle.xla.targets import (
     KERNEL_US,
@@ -71,13 +71,13 @@ def range_of(
     kind = collective_kind(module, instruction)
     if kind is not None:
         return _of_collective(module, kind, instruction, hardware, estimate_us)
-    if is_host_copy(module, instruction) or instruction.is_host_transfer:
+    if crosses_host_link(module, instruction):
         return Range(
             estimate_us,
             estimate_us * SHARED_LINK,
             "GPUs may share the link to the host",
         )
-    inner = module.wrapped(instruction) or instruction
+    inner = module.operation(instruction)
     found = [
         _of_one(module, item, inner, hardware, estimate_us)
         for item in module.parts(inner)
@@ -165,7 +165,7 @@ def _of_collective(
     """Of a permute inside a host: XLA's table has a fifth of what the links carry, and no job
     confirms either. Of all between hosts if nobody measured the vendor's library there.
     """
-    inner = module.wrapped(instruction) or instruction
+    inner = module.operation(instruction)
     share = hardware.library.hosts_share
     if share < 1 and _crosses_hosts(module, inner, hardware):
         why = f"no measurement of {hardware.library.name} between hosts is public"
@@ -227,7 +227,7 @@ def assumed_warnings(
 ) -> list[str]:
     """One line on the assumed network, if collectives cross hosts and the user has named none."""
     kinds = (
-        (collective_kind(module, item), module.wrapped(item) or item)
+        (collective_kind(module, item), module.operation(item))
         for item in module.walk()
     )
     crossing = (

@@ -22,7 +22,7 @@ import numpy as np
 
 from pgle.costs.profile.lookup import Naming, group_of_device
 from pgle.costs.profile.value import Cost, CostKind
-from pgle.trace.columns import Floats, Ints, median
+from pgle.trace.columns import EARLIEST, LATEST, Floats, Ints, median
 from pgle.trace.table import Trace
 from pgle.xla.collective_kinds import ends_together
 
@@ -511,13 +511,12 @@ def _windows(
     execution = trace.execution[rows]
     end = trace.start_ns[rows] + trace.duration_ns[rows]
     shape = (len(trace.devices), int(execution.max(initial=-1)) + 1, len(names))
-    never = np.iinfo(np.int64).min
-    last = np.full(shape, never)
+    last = np.full(shape, EARLIEST)
     place = np.ravel_multi_index(
         (device, execution, code[trace.instruction[rows]]), shape
     )
     np.maximum.at(last.reshape(-1), place, end)
-    first = np.full(len(trace.devices), np.iinfo(np.int64).max)
+    first = np.full(len(trace.devices), LATEST)
     np.minimum.at(first, device, end)
     seen = np.flatnonzero(np.bincount(device)).tolist()
     base: dict[str, int] = {}
@@ -528,10 +527,10 @@ def _windows(
     windows = {}
     for at in seen:
         process = trace.devices[at].process
-        ran = np.flatnonzero((last[at] != never).any(axis=0))
+        ran = np.flatnonzero((last[at] != EARLIEST).any(axis=0))
         # doubles hold whole ns for 100 days
         ns = np.where(
-            last[at][:, ran] == never, np.nan, last[at][:, ran] - base[process]
+            last[at][:, ran] == EARLIEST, np.nan, last[at][:, ran] - base[process]
         )
         columns = tuple(
             (naming.filed[names[number]].name, int(group[number, at]))

@@ -31,7 +31,7 @@ from pgle.costs.profile.value import (
     Time,
     module_records,
 )
-from pgle.trace.columns import changes, heads, median, run_lengths
+from pgle.trace.columns import EARLIEST, changes, heads, median, run_lengths
 from pgle.trace.intervals import covered, union
 from pgle.xla.hlo.module import Module
 from pgle.xla.matrix_products import is_product
@@ -48,7 +48,6 @@ INTERRUPTION = 10.0
 # launches no more than so many times `LaunchGaps.host_us` apart may wait for the host
 HOST_BOUND = 1.01
 MIN_GAPS = 20  # fewer gaps than this say nothing
-NEVER_NS = np.iinfo(np.int64).min
 # more executions than this are not looked at: gaps do not change from step to step
 MAX_GAP_EXECUTIONS = 8
 
@@ -199,7 +198,7 @@ def _gaps(
     gap = (s[1:] - e[:-1]).astype(np.float64)
     other_start = start[~on_main]
     # the latest end of the other streams so far; long ago before the first of them
-    other_end = np.maximum.accumulate(np.append(NEVER_NS, end[~on_main]))
+    other_end = np.maximum.accumulate(np.append(EARLIEST, end[~on_main]))
     busy = other_end[np.searchsorted(other_start, s[1:])] > e[:-1]
     is_plain = (gap >= 0) & ~busy & (changes(launch) | (launch < 0))[1:]
     is_of_gpu = is_plain & (s[1:] - s[:-1] > HOST_BOUND * DEFAULT.host_us * 1e3)

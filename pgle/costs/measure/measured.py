@@ -77,6 +77,7 @@ from pgle.errors import UserError, choices, many, some
 from pgle.next import PROFILE
 from pgle.trace.columns import (
     BLOCK_ROWS,
+    NO_ROWS,
     Codes,
     Flags,
     distinct,
@@ -341,7 +342,7 @@ def _values_by_module(module: Codes, values: Codes, count: int) -> dict[int, lis
     """The distinct values of each module's rows, ascending, in one pass whatever the number of
     modules.
     """
-    present = np.empty(0, np.int64)
+    present = NO_ROWS
     for first in range(0, len(module), BLOCK_ROWS):
         keys = (
             module[first : first + BLOCK_ROWS].astype(np.int64) * count

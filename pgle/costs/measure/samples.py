@@ -24,6 +24,9 @@ from pgle.costs.profile.value import Cost
 from pgle.errors import UserError
 from pgle.trace.columns import (
     BLOCK_ROWS,
+    EARLIEST,
+    LATEST,
+    NO_ROWS,
     Codes,
     Flags,
     Floats,
@@ -210,7 +213,7 @@ def _union_ns(start: Ints, end: Ints, first: Ints) -> Ints:
     by start.
     """
     if len(start) == 0:
-        return np.empty(0, np.int64)
+        return NO_ROWS
     sizes = run_lengths(first, len(start))
     busy = end - start
     if (sizes == 1).all():
@@ -223,7 +226,7 @@ def _union_ns(start: Ints, end: Ints, first: Ints) -> Ints:
     origin = np.repeat(start[first], sizes)[many]
     relative_start, relative_end = start[many] - origin, end[many] - origin
     reach = int(relative_end.max()) + 1
-    if reach * (int(group[-1]) + 1) < np.iinfo(np.int64).max:
+    if reach * (int(group[-1]) + 1) < LATEST:
         shift = group * reach
         running = np.maximum.accumulate(relative_end + shift) - shift
         before = np.zeros_like(running)
@@ -409,11 +412,7 @@ def _after_last_arrival(
     """
     name = samples.name[use].astype(np.int64)
     device = samples.device[use]
-    group = (
-        group_of_device(naming, devices)[name, device]
-        if len(name)
-        else np.empty(0, np.int64)
-    )
+    group = group_of_device(naming, devices)[name, device] if len(name) else NO_ROWS
     execution = samples.execution[use].astype(np.int64)
     occurrence = samples.occurrence[use].astype(np.int64)
     order = np.lexsort((occurrence, execution, group, name))
@@ -451,11 +450,7 @@ def collective_costs(
     cost = stat.over_groups(time_us, name * groups_per_name + group, count).reshape(
         len(filed), groups_per_name
     )
-    slowest = (
-        np.nan_to_num(cost, nan=-1.0).argmax(axis=1)
-        if len(filed)
-        else np.empty(0, np.int64)
-    )
+    slowest = np.nan_to_num(cost, nan=-1.0).argmax(axis=1) if len(filed) else NO_ROWS
     use = group == slowest[name] if len(name) else np.empty(0, bool)
     summaries = _summaries(time_us[use], name[use], len(filed), stat)[1:]
     return _costs(
@@ -561,11 +556,11 @@ def _spans_us(
     devices = len(trace.devices)
     executions = int(trace.execution[rows].max()) + 1
     key = trace.device[rows].astype(np.int64) * executions + trace.execution[rows]
-    first = np.full(devices * executions, np.iinfo(np.int64).max)
-    last = np.full(devices * executions, np.iinfo(np.int64).min)
+    first = np.full(devices * executions, LATEST)
+    last = np.full(devices * executions, EARLIEST)
     np.minimum.at(first, key, trace.start_ns[rows])
     np.maximum.at(last, key, trace.start_ns[rows] + trace.duration_ns[rows])
-    seen = last > np.iinfo(np.int64).min
+    seen = last > EARLIEST
     spans = np.full(devices * executions, np.inf)
     spans[seen] = last[seen] - first[seen]
     least: Floats = spans.reshape(devices, executions).min(axis=0)

@@ -9,6 +9,7 @@ import numpy as np
 
 from pgle.costs.measure.samples import Samples, sample_chunks
 from pgle.trace.columns import (
+    NO_ROWS,
     Flags,
     Floats,
     Ints,
@@ -137,7 +138,7 @@ def _waited_ends(samples: Samples, collective: Flags, complete: Flags) -> _Ends:
     order = np.lexsort((samples.execution[rows], key))
     rows, key = rows[order], key[order]
     if len(rows) == 0:
-        return _Ends(np.empty(0), np.empty(0, np.int64))
+        return _Ends(np.empty(0), NO_ROWS)
     first = heads(key, samples.execution[rows])  # of each collective in each execution
     some = np.maximum.reduceat(samples.waited[rows], first)
     number = np.cumsum(changes(key[first])) - 1

@@ -339,7 +339,7 @@ class Graph:
         """
         if next(matmuls(self.module, row.instruction), None) is not None:
             return "product"
-        return (self.module.wrapped(row.instruction) or row.instruction).fusion_kind
+        return self.module.operation(row.instruction).fusion_kind
 
     @cached_property
     def itself(self) -> Mapping[str, int]:
@@ -358,7 +358,7 @@ class Graph:
     def _operand_shapes(self, row: LookupRow) -> tuple[str, ...]:
         item = row.instruction
         if not item.operands:
-            item = self.module.wrapped(item) or item
+            item = self.module.operation(item)
         return tuple(sorted(map(str, self.module.operand_shapes(item))))
 
     def _shapes(self, row: LookupRow) -> str:
@@ -589,7 +589,7 @@ def _in_order(
 
 def _sent(of: Graph, row: LookupRow) -> int:
     """Bytes of a collective, as nccl-tests count them."""
-    inner = of.module.wrapped(row.instruction) or row.instruction
+    inner = of.module.operation(row.instruction)
     return payload_bytes(of.module, row.opcode, inner)
 
 

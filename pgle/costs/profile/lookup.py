@@ -339,7 +339,7 @@ class _RowMaker:
 
     def row(self, item: Instruction, name: str) -> LookupRow:
         """The row of an instruction that LHS knew by `name`."""
-        inner = self.module.wrapped(item) or item
+        inner = self.module.operation(item)
         collective = collective_kind(self.module, item)
         accepted = (name, *accepted_names(self.module, item)[1:])
         executions, is_counted = self._executions(item)

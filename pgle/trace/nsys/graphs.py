@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pgle.trace.columns import Codes, Flags, Ints
+from pgle.trace.columns import NO_ROWS, Codes, Flags, Ints
 from pgle.trace.nsys.ranges import (
     Lookup,
     Ranges,
@@ -31,7 +31,6 @@ MAX_CLONES = 64  # clones of clones are followed this far; more is a cycle
 NODE_TABLES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
 """Where nodes' creations are; the second holds them until 2024.2 and whole graphs from then on."""
 
-NO_ROWS = np.empty(0, np.int64)
 TRACED = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"  # one row per graph launch in graph mode
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.errors import UserError
-from pgle.trace.columns import Codes, Flags, GrowingColumn, Ints, narrow
+from pgle.trace.columns import LATEST, Codes, Flags, GrowingColumn, Ints, narrow
 from pgle.trace.intervals import union
 from pgle.trace.nsys.tables import NULL, PROCESS, Tables
 from pgle.trace.table import LeftOutReason, ModuleKey
@@ -293,7 +293,7 @@ def read_ranges(tables: Tables, step: Callable[[int], None]) -> Ranges:
     codes = GrowingColumn(np.int16)
     texts = GrowingColumn(np.int16)
     for start, end, tid, label in _labelled(tables, labels, step):
-        end = np.where(end == NULL, np.iinfo(np.int64).max, end)
+        end = np.where(end == NULL, LATEST, end)
         # an empty range holds no call, and would break the count of open ranges
         chosen = np.flatnonzero(
             (label >= 0) & (end > start) & (start != NULL) & (tid != NULL)
@@ -374,9 +374,7 @@ def _nested(
     offset = np.concatenate([[0], np.cumsum(np.bincount(code, minlength=len(tids)))])
     order = _order(code, start, end)
     kinds = np.array(labels.kind, np.int8)
-    compiles = np.flatnonzero(
-        (kinds[label] == RangeKind.COMPILE) & (end < np.iinfo(np.int64).max)
-    )
+    compiles = np.flatnonzero((kinds[label] == RangeKind.COMPILE) & (end < LATEST))
     compiling_at = _compiling(
         np.sort(tids)[code[compiles]], start[compiles], end[compiles]
     )

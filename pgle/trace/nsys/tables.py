@@ -30,7 +30,7 @@ import numpy.typing as npt
 from pgle.errors import UserError
 from pgle.files import read_head
 from pgle.next import typed
-from pgle.trace.columns import Ints
+from pgle.trace.columns import NO_ROWS, Ints
 from pgle.trace.nsys import REPORT_MAGIC, SQLITE_MAGIC
 
 Columns: TypeAlias = tuple[Ints, ...]
@@ -187,7 +187,7 @@ class Tables:
     ) -> Columns:
         """As `integers`, all rows at once; empty columns where there is no such table."""
         batches = [*self.integers(table, columns, keep=keep)] or [
-            (np.empty(0, np.int64),) * len(columns)
+            (NO_ROWS,) * len(columns)
         ]
         return tuple(map(np.concatenate, zip(*batches, strict=True)))
 

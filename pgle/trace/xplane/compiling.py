@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from pgle.trace.columns import Ints
+from pgle.trace.columns import NO_ROWS, Ints
 from pgle.trace.intervals import union
 from pgle.trace.xplane.lines import Line
 from pgle.trace.xplane.planes import HOST_PLANE, Plane, Space, read_events
@@ -22,8 +22,8 @@ COMPILES = re.compile(
 
 def compile_times(space: Space, data: bytes) -> Ints:
     """int64[k, 2], starts and ends in ns on the clock of the other lines, disjoint and ordered."""
-    starts = [np.empty(0, np.int64)]
-    ends = [np.empty(0, np.int64)]
+    starts = [NO_ROWS]
+    ends = [NO_ROWS]
     for plane in space.planes:
         names = _names(plane)
         for span in plane.lines if names else ():

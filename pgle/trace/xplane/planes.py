@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from pgle.trace.columns import Ints, distinct
+from pgle.trace.columns import NO_ROWS, Ints, distinct
 from pgle.trace.table import ModuleKey
 from pgle.xla.protos import hlo_pb2, xplane_pb2
 
@@ -424,7 +424,7 @@ def _stats(
     """The wanted ones of one XStat per event: slots, events, forms, values, ends of values."""
     cursors = Cursors(block, start, end)
     if not cursors.step():
-        none = np.empty(0, np.int64)
+        none = NO_ROWS
         return none, none, np.empty(0, np.uint8), none, none
     if len(cursors.which) != len(start) or not (cursors.number == _METADATA_ID).all():
         raise DamagedError("a stat that does not begin with its name")

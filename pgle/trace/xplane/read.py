@@ -37,7 +37,7 @@ import numpy.typing as npt
 from pgle.errors import UserError, many
 from pgle.files import AnyPath, read_bytes, read_head
 from pgle.next import PROFILE
-from pgle.trace.columns import Flags, Ints, distinct, heads, run_lengths
+from pgle.trace.columns import NO_ROWS, Flags, Ints, distinct, heads, run_lengths
 from pgle.trace.records import (
     WITHOUT_TIME,
     Believed,
@@ -517,7 +517,7 @@ def _add_space(
     share done.
     """
     before = len(gathered.parts["start_ns"])
-    child = parent = np.empty(0, np.int64)
+    child = parent = NO_ROWS
     for plane in space.planes:
         if plane.name == SCOPE_PLANE:
             child, parent = read_pairs(data, *plane.span, _PLANE_STATS)

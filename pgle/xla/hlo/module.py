@@ -274,6 +274,10 @@ class Module:
             item = None if before in seen else self.instructions.get(before)
         return None
 
+    def operation(self, instruction: Instruction) -> Instruction:
+        """What it wraps if it is asynchronous and generic, else itself."""
+        return self.wrapped(instruction) or instruction
+
     def called_instructions(self, instruction: Instruction) -> Iterator[Instruction]:
         """The instructions of the computations that an instruction calls, if they exist."""
         for name in instruction.called:
@@ -299,7 +303,7 @@ class Module:
         """Equal for two instructions that do the same work: shapes of result and operands, the
         called computations.
         """
-        inner = self.wrapped(instruction) or instruction
+        inner = self.operation(instruction)
         opcodes = Counter(part.opcode for part in self.parts(inner))
         return (
             inner.opcode,
