@@ -20,7 +20,6 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -121,9 +120,7 @@ def read_points(points: Iterable[Point], source: str, format: str) -> Series:
     rows, note = step_rows(points, source)
     numbered = ((at, str(row), row) for at, row in enumerate(rows, 1))
     series = _series(source, format, numbered)
-    if note is None:
-        return series
-    return replace(series, warnings=(*series.warnings, f"{source}: {note}"))
+    return series if note is None else series.warned(f"{source}: {note}")
 
 
 def _json_rows(lines: Iterable[str]) -> _Rows:
@@ -450,7 +447,7 @@ def _read_bars(lines: Iterable[str], source: str) -> Series | None:
         f"{source}: step times are tqdm's smoothed rates, of two decimals; "
         "to see smaller differences, print the time of each step"
     )
-    return replace(series, warnings=(*series.warnings, note))
+    return series.warned(note)
 
 
 def _bar_rows(lines: Iterable[str], total: str | None) -> _Rows:

@@ -85,6 +85,10 @@ class Series:
     def __len__(self) -> int:
         return len(self.step)
 
+    def warned(self, note: str) -> Series:
+        """The series with one more warning."""
+        return replace(self, warnings=(*self.warnings, note))
+
 
 # arrays of a `Series`
 COLUMNS = dict.fromkeys(Step._fields, np.float64) | {
@@ -175,12 +179,12 @@ def once_per_step(series: Series) -> Series:
             f"{series.source}: step numbers go back {times} (a restart, or epochs): all of the "
             "steps count"
         )
-        return replace(series, warnings=(*series.warnings, note))
+        return series.warned(note)
     note = (
         f"{series.source}: a step is written up to {counts.max()} times (by several ranks?): "
         "the slowest counts"
     )
-    return _slowest(replace(series, warnings=(*series.warnings, note)))
+    return _slowest(series.warned(note))
 
 
 def _slowest(series: Series) -> Series:

@@ -105,7 +105,7 @@ def _replacement(step: StepCosts, flow: Flow, name: str) -> _Replacement:
     module, hardware = step.module, step.hardware
     node = flow.nodes[name]
     rows = rows_of(module, node)
-    places = max(places_of(module, node), 1)
+    places = places_of(module, node)
     shape = flow.shape(name)
     width = max(prod(shape.dimensions) // places, 1)
     item = BITS.get(shape.dtype, 32) / 8

@@ -30,7 +30,7 @@ American English", 1967; https://en.wikipedia.org/wiki/Zipf%27s_law has the coun
 
 def even_us(module: Module, scatter: Instruction) -> float:
     """What additions wait for each other if all places are written to equally often."""
-    repeats = rows_of(module, scatter) / max(places_of(module, scatter), 1)
+    repeats = rows_of(module, scatter) / places_of(module, scatter)
     return (
         0.0
         if repeats <= 1 or overwrites(module, scatter)
@@ -42,7 +42,7 @@ def plausible_us(module: Module, scatter: Instruction, caller: Instruction) -> f
     """The same if the most frequent place is as frequent as the most frequent word of a text."""
     if overwrites(module, scatter):
         return 0.0
-    share = max(FREQUENT, 1 / max(places_of(module, scatter), 1))
+    share = max(FREQUENT, 1 / places_of(module, scatter))
     frequent = share * rows_of(module, scatter)
     return min(frequent, _most_repeats(module, scatter, caller)) * _added_us(scatter)
 
@@ -78,12 +78,13 @@ def overwrites(module: Module, scatter: Instruction) -> bool:
 
 
 def places_of(module: Module, scatter: Instruction) -> int:
-    """Rows of the operand, each as long as an update."""
+    """Rows of the operand, each as long as an update; at least one."""
     updates = operand_shape(module, scatter, len(scatter.operands) // 2 + 1)
     result = first_array(scatter.shape)
     if updates is None or result is None:
         return 1
-    return result.count * rows_of(module, scatter) // max(updates.count, 1)
+    places = result.count * rows_of(module, scatter) // max(updates.count, 1)
+    return max(places, 1)
 
 
 def _most_repeats(module: Module, scatter: Instruction, caller: Instruction) -> int:
@@ -97,8 +98,7 @@ def _most_repeats(module: Module, scatter: Instruction, caller: Instruction) -> 
     permuted = _permuted(module, scatter.operands[arrays], caller) if arrays else 0
     if not permuted:
         return rows
-    places = max(places_of(module, scatter), 1)
-    return min(rows, -(-permuted // places))
+    return min(rows, -(-permuted // places_of(module, scatter)))
 
 
 def _permuted(module: Module, indices: str, caller: Instruction) -> int:

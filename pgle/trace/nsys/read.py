@@ -77,6 +77,7 @@ from pgle.trace.table import (
     Recording,
     Source,
     Trace,
+    Unresolved,
     joined,
     kernels_by_place,
 )
@@ -232,7 +233,7 @@ def _trace(
         modules=launches.modules,
         instructions=graphs.instructions,
         devices=devices,
-        unresolved=(*found.left_out.unresolved(), *graphs.hidden),
+        unresolved=_unresolved(found, graphs),
         other=known.other,
         sources=(source,),
         xla_flags=xla_flags(tables),
@@ -300,9 +301,14 @@ def other_work(
     return joined([work.of_rows(np.flatnonzero(device >= 0))])
 
 
+def _unresolved(found: Activities, graphs: Graphs) -> tuple[Unresolved, ...]:
+    """What was left out, whole graphs last."""
+    return (*found.left_out.unresolved(), *graphs.hidden)
+
+
 def _nothing(tables: Tables, found: Activities, graphs: Graphs) -> UserError:
     """The error for an export from which no activity could be resolved."""
-    unresolved = (*found.left_out.unresolved(), *graphs.hidden)
+    unresolved = _unresolved(found, graphs)
     in_graphs = [entry.count for entry in unresolved if entry.reason in HIDDEN]
     if in_graphs:
         count = sum(in_graphs)
@@ -336,13 +342,12 @@ def _warnings(
     name = tables.path.name
     # the writer of a simulated trace names the simulation as the product
     lines = [SIMULATED] if SIMULATED in exported.get("EXPORT_PRODUCT_NAME", "") else []
-    unresolved = (*found.left_out.unresolved(), *graphs.hidden)
     lines += [
         (
             f"{name}: {entry.count:,} activities of CUDA graphs hide their "
             f"instructions; {RECORD_WITHOUT}"
         )
-        for entry in unresolved
+        for entry in _unresolved(found, graphs)
         if entry.reason in HIDDEN
     ]
     wrong = (*found.left_out.remarks, *remarks, *dropped_records(tables))

@@ -28,7 +28,7 @@ become one mean.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -47,6 +47,7 @@ from pgle.trace.records import (
 )
 from pgle.trace.table import (
     LIBRARIES,
+    ROW_COLUMNS,
     ActivityKind,
     Device,
     LeftOutReason,
@@ -613,7 +614,7 @@ def _table(
     other = gathered.other_work({item: number for number, item in enumerate(devices)})
     on_host = bool((columns["kind"] == ActivityKind.HOST).all())
     known = Believed(columns, other) if on_host else believed(columns, other, names)
-    columns = known.columns
+    kept: dict[str, Any] = {**known.columns}
     gathered.left_out.counts.update(known.left_out)
     wrong = [*gathered.left_out.remarks, *known.remarks]
     if graphs := gathered.left_out.counts[LeftOutReason.GRAPH_LAUNCH]:
@@ -621,37 +622,20 @@ def _table(
         wrong.append(f"{what}; record with XLA_FLAGS=--xla_gpu_enable_command_buffer=")
     label = paths[0].name if len(paths) == 1 else paths[0].parent.name
     warnings = (*warnings, *(f"{label}: {line}" for line in wrong))
-    module, modules = _used(columns["module"], gathered.module_keys())
-    instruction, instructions = _used(columns["instruction"], names)
-    start, device = columns["start_ns"], columns["device"]
-    rows = LaunchRows(
-        device=device,
-        module=module,
-        instruction=instruction,
-        start_ns=start,
-        kernel=columns["kernel"],
-        correlation=columns["correlation"],
-        scope=columns["scope"],
-        top=columns["run"] + 1,
-    )
+    kept["module"], modules = _used(kept["module"], gathered.module_keys())
+    kept["instruction"], instructions = _used(kept["instruction"], names)
+    kept["top"] = kept["run"] + 1
+    rows = LaunchRows(**{item.name: kept[item.name] for item in fields(LaunchRows)})
     by_code = {
         code: proto
         for code, key in enumerate(modules)
         if (proto := _hlo_of(key, hlo)) is not None
     }
-    execution, instance = number_launches(rows, instructions, by_code)
+    kept["execution"], kept["instance"] = number_launches(rows, instructions, by_code)
     unresolved = sorted(gathered.left_out.unresolved(), key=lambda item: item.reason)
     sources = [Source(str(path), "xplane") for path in paths]
     return Trace(
-        start_ns=start,
-        duration_ns=columns["duration_ns"],
-        kind=columns["kind"],
-        device=device,
-        stream=columns["stream"],
-        module=module,
-        instruction=instruction,
-        execution=execution,
-        instance=instance,
+        **{name: kept[name] for name in ROW_COLUMNS},
         modules=modules,
         instructions=instructions,
         devices=devices,

@@ -11,6 +11,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from pgle.errors import UserError
 from pgle.xla.hlo.module import DEEPEST, Computation, Instruction, Module
+from pgle.xla.hlo.replica_groups import Groups, groups_from_text
 from pgle.xla.hlo.trips import trip_count
 
 MOST_BYTES = (1 << 63) - 1  # of one array: XLA counts bytes in 64 bits
@@ -23,6 +24,14 @@ MOST_RUNS = 1 << 53
 any more.
 """
 _LOOP_TIMES = 2
+
+
+def groups_in(text: str) -> Groups:
+    """Replica groups, as `groups_from_text` reads them. Malformed ones are a `UserError`."""
+    try:
+        return groups_from_text(text)
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 def checked(module: Module) -> Module:

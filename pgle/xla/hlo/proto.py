@@ -20,13 +20,12 @@ from google.protobuf.message import DecodeError
 from pgle.errors import UserError
 from pgle.next import Next
 from pgle.xla.collectives import is_collective_opcode
-from pgle.xla.hlo.check import checked
+from pgle.xla.hlo.check import checked, groups_in
 from pgle.xla.hlo.module import MAPPED, NOT_HLO, Computation, Instruction, Module, Shape
 from pgle.xla.hlo.replica_groups import (
     SEND_ATTRIBUTE,
     Groups,
     SubAxis,
-    groups_from_text,
     iota_groups,
     iota_ids,
     mesh_groups,
@@ -182,13 +181,6 @@ def _frames(index: hlo_pb2.StackFrameIndexProto) -> dict[int, str]:
 def _latency_ns(item: hlo_pb2.HloInstructionProto) -> int | None:
     text = item.frontend_attributes.map.get("latency_metadata", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
-
-
-def _pairs(text: str) -> Groups:
-    try:
-        return groups_from_text(text)
-    except ValueError as error:
-        raise UserError(str(error)) from None
 
 
 _WORD = {"s8": (1, True), "u8": (1, False), "s16": (2, True), "u16": (2, False)}
@@ -352,7 +344,7 @@ class _Builder:
             (pair.source, pair.target) for pair in item.source_target_pairs
         )
         if not pairs and item.HasField("frontend_attributes"):
-            pairs = _pairs(item.frontend_attributes.map.get(SEND_ATTRIBUTE, ""))
+            pairs = groups_in(item.frontend_attributes.map.get(SEND_ATTRIBUTE, ""))
         return {
             "channel_id": item.channel_id or None,
             "replica_groups": self.replica_groups(item),

@@ -16,13 +16,11 @@ from functools import cache
 from typing import Any
 
 from pgle.errors import UserError
-from pgle.xla.hlo.check import checked
+from pgle.xla.hlo.check import checked, groups_in
 from pgle.xla.hlo.module import DEEPEST, MAPPED, Computation, Instruction, Module, Shape
 from pgle.xla.hlo.replica_groups import (
     PAIRS_OF_SEND,
     STATED,
-    Groups,
-    groups_from_text,
     integers,
 )
 from pgle.xla.hlo.tokens import TABLES, printed
@@ -187,16 +185,6 @@ _FIELDS: Mapping[str, tuple[str, str, Callable[[str], Any]]] = {
 """By attribute: the field of `Instruction`, the only opcode that it is read of (empty: all), and
 how it is read.
 """
-
-
-def groups_in(text: str) -> Groups:
-    """Return the replica groups of a text, as `groups_from_text`. Malformed ones are a
-    `UserError`.
-    """
-    try:
-        return groups_from_text(text)
-    except ValueError as error:
-        raise UserError(str(error)) from None
 
 
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) ?(?:\(.*)?\{$", re.DOTALL)
