@@ -57,7 +57,7 @@ def facts_of(module: Module, memory_bytes: int | None = None) -> ProgramFacts:
         order=launch_order(module),
         products=Counter(_products(module)),
         kernels=Counter(_kernels(module)),
-        work=Counter(_work(module)),
+        work=Counter(map(module.work, _executed(module))),
     )
 
 
@@ -101,11 +101,6 @@ def _kernels(module: Module) -> Iterator[str]:
             yield f"fusion {fusion_kind(item)}"
         elif item.opcode == "custom-call":
             yield item.custom_call_target
-
-
-def _work(module: Module) -> Iterator[Hashable]:
-    for item in _executed(module):
-        yield module.work(item)
 
 
 def _executed(module: Module) -> Iterator[Instruction]:

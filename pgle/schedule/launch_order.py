@@ -40,12 +40,8 @@ def launches_in(text: str) -> Launches:
 
 
 def _lines(module: Module, instructions: tuple[Instruction, ...]) -> list[Line]:
-    found = []
-    for item in instructions:
-        line = _line(module, item)
-        if line is not None:
-            found.append(line)
-    return found
+    lines = (_line(module, item) for item in instructions)
+    return [line for line in lines if line is not None]
 
 
 def _line(module: Module, item: Instruction) -> Line | None:

@@ -57,17 +57,10 @@ class Order:
         for row, own in enumerate(start):
             for wait in range(edges[row], edges[row + 1]):
                 np.maximum(own, end[before[wait]] + lag_us[wait], out=own)
-            met = _last_arrival(own, peers[row])
+            # when the last of each rank's peers arrives
+            met = own if peers[row] is None else own[:, peers[row]].max(axis=2)
             np.add(met, durations_us[row], out=end[row])
         return start, end
-
-
-def _last_arrival(arrival_us: Floats, peers: Peers) -> Floats:
-    """When the last of each rank's peers arrives."""
-    if peers is None:
-        return arrival_us
-    last: Floats = arrival_us[:, peers].max(axis=2)
-    return last
 
 
 @dataclass(slots=True)

@@ -331,7 +331,9 @@ class Program:
     def at(self, costs: Mapping[str, float]) -> Program:
         """The program with other costs, microseconds by op."""
         computations = {
-            name: tuple(_at_cost(op, costs) for op in ops)
+            name: tuple(
+                replace(op, cost_us=costs.get(op.name, op.cost_us)) for op in ops
+            )
             for name, ops in self.computations.items()
         }
         return replace(self, computations=computations)
@@ -346,13 +348,6 @@ NO_OTHERS: Mapping[str, float] = {}
 _STEADY_US = 1e-6
 ROUNDING = 1e-9  # of sums of floats
 _NEVER = (float("-inf"), -1)
-
-
-def _at_cost(op: Op, costs: Mapping[str, float]) -> Op:
-    """The op with its cost in `costs`, or as it is if it has none there."""
-    if op.name not in costs:
-        return op
-    return replace(op, cost_us=costs[op.name])
 
 
 def run_program(

@@ -52,7 +52,9 @@ def judge(gained: Controlled) -> Judged:
         return Judged(Verdict.UNSURE, "it depends on what autotuning picks")
     if min(toward) < LEAST_GAIN:
         return Judged(Verdict.UNSURE)
-    if min(sign * busy for busy in _busy_shares(gained)) < LEAST_GAIN:
+    # without the time in which nothing runs
+    busy = (one.share - one.idle_share for one in _gains(gained))
+    if min(sign * share for share in busy) < LEAST_GAIN:
         return Judged(Verdict.UNSURE, "only guessed launch gaps change")
     if min(toward) < max(toward) - min(toward):
         why = "the compilations differ by more than the smaller change"
@@ -65,11 +67,6 @@ def judge(gained: Controlled) -> Judged:
 
 def _gains(gained: Controlled) -> tuple[Gain, ...]:
     return (gained.first,) if gained.other is None else (gained.first, gained.other)
-
-
-def _busy_shares(gained: Controlled) -> list[float]:
-    """What each compilation gains while something runs, as a share of the step."""
-    return [one.share - one.idle_share for one in _gains(gained)]
 
 
 def _turned_by(gained: Controlled, sign: float) -> Iterator[str]:

@@ -307,19 +307,13 @@ def _distinct(rows: _Places) -> _Places:
     return found
 
 
-def _is_moved(item: Instruction, operand: Shape) -> bool:
-    """Whether a copy or transposition changes which dimension lies side by side."""
-    permutation, _ = _permutation(item, operand)
-    return bool(permutation) and permutation[-1] != len(permutation) - 1
-
-
 def _is_tiled(item: Instruction, operand: Shape) -> bool:
     """Whether XLA transposes through shared memory, so that reads and writes are coalesced.
 
     After neighbours that stay together are merged, two dimensions change places, or three are
     turned around.
     """
-    if item.opcode not in ("copy", "transpose") or not _is_moved(item, operand):
+    if item.opcode not in ("copy", "transpose"):
         return False
     permutation, sizes = _permutation(item, operand)
     if permutation not in ([1, 0], [0, 2, 1], [2, 1, 0]):

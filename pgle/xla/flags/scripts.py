@@ -75,7 +75,7 @@ def flags_in_script(text: str) -> tuple[ScriptFlag, ...]:
     for number, line in enumerate(text.splitlines(), start=1):
         if any(word in line for word in _NOT_OF_XLA):
             continue
-        for match in _FLAG.finditer(_without_comment(line)):
+        for match in _FLAG.finditer(_COMMENT.sub("", line, count=1)):
             name, value = match[1], match[2]
             if name.endswith("_") or name.startswith("xla_tpu_"):
                 continue
@@ -83,10 +83,6 @@ def flags_in_script(text: str) -> tuple[ScriptFlag, ...]:
                 value = value.strip("\"'")
             found.append(ScriptFlag(number, Flag(name, value)))
     return tuple(found)
-
-
-def _without_comment(line: str) -> str:
-    return _COMMENT.sub("", line, count=1)
 
 
 def findings_in(
