@@ -9,7 +9,8 @@ import pytest
 from pgle.errors import UserError
 from pgle.xla.hlo.dumps import read_module, read_modules
 from pgle.xla.hlo.module import Instruction, Module
-from pgle.xla.hlo.text import groups_from_text, module_from_text, shape_of, unescape
+from pgle.xla.hlo.replica_groups import groups_from_text
+from pgle.xla.hlo.text import module_from_text, shape_of, unescape
 
 RUNS = ("async", "sync", "off", "collectives")
 
