@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pgle.account.value import Account
 from pgle.costs.profile.value import costs_are
-from pgle.errors import many
+from pgle.errors import many, some
 from pgle.next import Commands, Sentence, to_way
 from pgle.report import account, charts, text
 from pgle.report.account import AccountDocument
@@ -46,6 +46,8 @@ AT_START = OF_COMMAND | {Kind.FLAGS}
 """Kinds that no file of the program needs."""
 
 NOT_COMPARED = "values not compared"
+
+MOST_LEFT = 3  # places that are left as they are, in a note
 
 AS_IT_IS = "as it is"
 _HEADS = (
@@ -244,8 +246,16 @@ def _notes(found: Advised) -> Iterator[str]:
         yield "change: of the time for each element of the step's data"
     if found.unchanged:
         yield f"{many(found.unchanged, 'alternative')} changed nothing in the step"
+    if found.left_alone:
+        yield f"left as it is: {some(_left_alone(found), MOST_LEFT)}"
     if left := "; ".join(_left(found)):
         yield f"not tried: {left}"
+
+
+def _left_alone(found: Advised) -> Iterator[str]:
+    """What was found and has no alternative, and why."""
+    for site in found.left_alone:
+        yield f"{site.kind} at {site.where} ({site.why})"
 
 
 def _left(found: Advised) -> Iterator[str]:
@@ -467,6 +477,15 @@ class UntriedDocument:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftAlone:
+    """What was found in the program and stays as it is."""
+
+    kind: str
+    where: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class AdvisedAttempts:
     """Every attempt, the best of them, and what was not tried."""
 
@@ -479,6 +498,8 @@ class AdvisedAttempts:
     left_out: str
     interrupted: bool
     untried: tuple[UntriedDocument, ...]
+    # what was found and has no alternative
+    left_alone: tuple[LeftAlone, ...]
     warnings: tuple[str, ...]
 
 
@@ -526,15 +547,18 @@ def _figures_of(tried: Tried | None) -> StepFigures:
 
 def _attempts(found: Advised) -> AdvisedAttempts:
     untried = (_document_of(found.account, item) for item in found.untried)
+    alone = (LeftAlone(site.kind, site.where, site.why) for site in found.left_alone)
+    best = None if found.best is None else _attempt(found.best)
     return AdvisedAttempts(
         tried=tuple(map(_attempt, found.ranked)),
-        best=None if found.best is None else _attempt(found.best),
+        best=best,
         unchanged=found.unchanged,
         left=found.left,
         left_sites=found.left_sites,
         left_out=found.left_out,
         interrupted=found.interrupted,
         untried=tuple(untried),
+        left_alone=tuple(alone),
         warnings=found.warnings,
     )
 

@@ -45,7 +45,7 @@ from pgle.run.alternatives import (
     no_fused_attention,
     text_of,
 )
-from pgle.run.capture.captured import ComparedValues, executed_alongside
+from pgle.run.capture.captured import CallSite, ComparedValues, executed_alongside
 from pgle.run.compiler.compile import OnPhase, compiler_with_cache
 from pgle.run.directory.directory import RunDirectory, claim
 from pgle.run.inputs.next_command import UNKNOWN
@@ -163,6 +163,7 @@ class Advised:
     account: Account  # of the step as it is
     # what nobody tried: opportunities, the largest first, then alternatives, then places
     untried: tuple[Untried, ...] = ()
+    left_alone: tuple[CallSite, ...] = ()  # found, without an alternative
     warnings: tuple[str, ...] = ()
 
     @property
@@ -308,6 +309,8 @@ class _Trials:
     are_flags_tried: bool = False
     # by the digest of its step's module
     programs: dict[str, Attempt] = field(default_factory=dict)
+    # what was found and stays as it is, once each
+    left_alone: dict[CallSite, None] = field(default_factory=dict)
     # the step of the program as it is, and the digest of its module; `_make_base` sets both
     base: Tried = field(init=False)
     program: str = field(init=False)
@@ -345,20 +348,23 @@ class _Trials:
         untried = self._untried(account, every, is_written_as)
         again = None if self.asked.function else advise_line(self.command)
         left_sites = len(is_written_as.left_sites())
+        left = len(every) - len(self.alone)
+        warnings = tuple(filter(None, said))
         return Advised(
             request=request,
             base=base,
             attempts=tuple(self.attempts),
             unchanged=self.unchanged,
-            left=len(every) - len(self.alone),
+            left=left,
             left_sites=left_sites,
             ended_by=self.ending.code,
             left_out=left_out,
             measure=proves,
             again=again,
             account=account.with_trials(shown),
+            left_alone=tuple(self.left_alone),
             untried=tuple(untried),
-            warnings=tuple(filter(None, said)),
+            warnings=warnings,
         )
 
     def _untried(
@@ -509,6 +515,7 @@ class _Trials:
         Args:
             best: what flags were added to; None: the program as it is.
         """
+        self.left_alone.update(dict.fromkeys(made.left))
         if made.failure:
             return Attempt(made.changes, Verdict.UNSURE, f"it fails: {made.failure}")
         if not made.program or made.program == self.program:

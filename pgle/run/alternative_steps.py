@@ -14,7 +14,7 @@ from typing import Protocol
 from pgle.errors import UserError, WorkloadError, cut, one_line
 from pgle.files import sha256
 from pgle.run.alternatives import BY_HAND, Alternative, Kind, text_of, work_of
-from pgle.run.capture.captured import ComparedValues, partitioned
+from pgle.run.capture.captured import CallSite, ComparedValues, partitioned
 from pgle.run.compiler.compile import Compiler, CompileResult, compiler_with_cache
 from pgle.run.compiler.session import Session, session_with
 from pgle.run.coverage import MeasuredCosts, measured_for
@@ -108,6 +108,7 @@ class Made:
     work: float = 1.0  # how many times as much data as the program as it is takes
     tried: Tried | None = None  # None: it was not compiled
     failure: str = ""  # why not
+    left: tuple[CallSite, ...] = ()  # what was found and stays as it is
 
 
 @dataclass(frozen=True)
@@ -145,12 +146,13 @@ class StepMaker:
         shutil.rmtree(place, ignore_errors=True)  # of a worker that was lost
         module, sites = self.variants.make_module(wanted.changes, place / "captured")
         changes = tuple(change.at(sites) for change in wanted.changes)
+        left = tuple(site for site in sites if site.why)
         if any(change.where == BY_HAND for change in changes):
-            return Made(changes)
+            return Made(changes, left=left)
         work = 1.0
         if any(change.kind == Kind.VARIED for change in changes):
             work = work_of(text_of(self.request.module), text_of(module))
-        return Made(changes, module, digest_of(module), work)
+        return Made(changes, module, digest_of(module), work, left=left)
 
     def tried(
         self, module: Path, name: str, compiler: StepCompiler, flags: Sequence[str] = ()

@@ -187,6 +187,7 @@ class CallSite:
     mask: str = ""  # of attention: the program's ``own``, or none
     causal: bool = False  # of attention: whether queries see no later keys
     library: str = ""  # file of an installed library that calls: ``flax/core/lift.py``
+    why: str = ""  # it is left as it is; empty: it is not
 
 
 @dataclass(frozen=True)

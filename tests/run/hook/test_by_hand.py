@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -26,12 +27,13 @@ def replaced(function: Callable[..., Any], *args: Any) -> tuple[int, Any]:
     rewrite = importlib.import_module("pgle_hook.rewrite")
 
     def find(graph: Any) -> dict[int, Any]:
-        found = ((node, by_hand.find(jax, node)) for node in graph.nodes)
-        return {
-            id(node): by_hand.replacement(jax, attention, ATTEND)
-            for node, attention in found
-            if attention is not None
-        }
+        made = {}
+        for node in graph.nodes:
+            with suppress(by_hand.LeftError):
+                attention = by_hand.find(jax, node)
+                if attention is not None:
+                    made[id(node)] = by_hand.replacement(jax, attention, ATTEND)
+        return made
 
     rewriter = rewrite.Rewriter(jax, find)
     rewritten = rewriter(function)
@@ -190,6 +192,15 @@ def grouped_with_the_heads_of_the_softmax_in_one_axis(q: Any, k: Any, v: Any) ->
     return made.reshape(B, S, 2 * N, D) / total
 
 
+def grouped_with_a_sum_of_each_head(q: Any, k: Any, v: Any) -> Any:
+    queries = jnp.concatenate([q, 2 * q], axis=2).reshape(B, S, N, 2, D)
+    scores = masked(jnp.einsum("btkgd,bskd->bkgts", queries, k))
+    powers = jnp.exp(scores - scores.max(-1, keepdims=True))
+    total = powers.sum(-1, keepdims=True).reshape(B, 2 * N, S, 1)
+    made = jnp.einsum("bkgts,bskd->btkgd", powers, v)
+    return made.reshape(B, S, 2 * N, D) / jnp.moveaxis(total, 1, 2)
+
+
 def one_head_of_keys(q: Any, k: Any, v: Any) -> Any:
     scores = jnp.einsum("btnd,bsd->bnts", q, k[:, :, 0]).astype(jnp.float32)
     weights = jax.nn.softmax(masked(scores / 8))
@@ -210,6 +221,7 @@ def grouped_with_a_mask_of_each_head(q: Any, k: Any, v: Any) -> Any:
 GROUPED: list[Attend] = [
     grouped,
     grouped_with_the_heads_of_the_softmax_in_one_axis,
+    grouped_with_a_sum_of_each_head,
     one_head_of_keys,
     grouped_with_a_mask_of_each_head,
 ]
@@ -482,6 +494,53 @@ NEAR_MISSES: list[Attend] = [
 @pytest.mark.parametrize("attend", NEAR_MISSES, ids=lambda attend: attend.__name__)
 def test_a_near_miss_is_left_alone(attend: Attend) -> None:
     assert replaced(attend, *operands())[0] == 0
+
+
+def with_a_sink(q: Any, k: Any, v: Any) -> Any:
+    scores = jnp.pad(product(q, k) / 8, [(0, 0)] * 3 + [(0, 1)])
+    return weighted(jax.nn.softmax(scores)[..., :-1], v)
+
+
+def with_a_joined_sink(q: Any, k: Any, v: Any) -> Any:
+    scores = jnp.concatenate([product(q, k) / 8, jnp.ones((B, N, S, 1))], axis=-1)
+    values = jnp.concatenate([v, jnp.zeros((B, 1, N, D), v.dtype)], axis=1)
+    return weighted(jax.nn.softmax(scores), values)
+
+
+def with_a_sink_in_the_sum(q: Any, k: Any, v: Any) -> Any:
+    powers = jnp.exp(product(q, k) / 8)
+    return weighted(powers / (1 + powers.sum(-1, keepdims=True)), v)
+
+
+LEFT = {
+    with_a_sink_in_the_sum: "its weights are divided by more than their sum",
+    with_bias: "a bias is added to its scores",
+    soft_cap: "its scores have a soft cap",
+    weak_mask: "what its mask writes is not below -10000",
+    with_dropout: "its weights are dropped after the softmax",
+    scaled_weights: "its weights are dropped or scaled after the softmax",
+    with_a_sink: "its weights are cut after the softmax",
+    with_a_joined_sink: "something is joined to its scores, such as a sink",
+    scale_of_each_head: "its scores are multiplied by more than a positive number",
+}
+
+
+@pytest.mark.parametrize("attend", LEFT, ids=lambda attend: attend.__name__)
+def test_attention_that_stays_says_why(attend: Attend) -> None:
+    by_hand = importlib.import_module("pgle_hook.by_hand")
+    rewrite = importlib.import_module("pgle_hook.rewrite")
+    said = []
+
+    def find(graph: Any) -> dict[int, Any]:
+        for node in graph.nodes:
+            try:
+                by_hand.find(jax, node)
+            except by_hand.LeftError as error:
+                said.append(str(error))
+        return {}
+
+    jax.eval_shape(rewrite.Rewriter(jax, find)(attend), *operands())
+    assert said == [LEFT[attend]]
 
 
 def test_arrays_in_f32_are_left_alone() -> None:

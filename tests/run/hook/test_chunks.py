@@ -27,7 +27,7 @@ def chunked(loss: Loss) -> Loss:
 
     def find(graph: Any) -> dict[int, Any]:
         found: dict[int, Any] = {}
-        for _, made in chunks.find(jax, graph, COUNT, jax.checkpoint, V):
+        for _, made, _ in chunks.find(jax, graph, COUNT, jax.checkpoint, V):
             found.update(made)
         return found
 

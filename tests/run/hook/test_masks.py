@@ -122,6 +122,12 @@ CASES: dict[str, tuple[Hide, dict[str, Any]]] = {
         lambda s, *_: shown(causal() & (places()[0] // 4 == places()[1] // 4), s),
         CAUSAL | OWN,
     ),
+    "a bias of the data in fewer bits": (
+        lambda s, _, segments: (
+            s + jnp.where(alike(segments), 0.0, HIDDEN).astype(jnp.bfloat16)
+        ),
+        OWN,
+    ),
     "a bias of the data": (
         lambda s, _, segments: biased(s, causal() & (segments > 0)[:, None, None]),
         CAUSAL | OWN,

@@ -28,6 +28,9 @@ from pgle_hook.values import Values
 BY_HAND = "by hand"
 """In place of a call site: what the program writes itself, wherever it does."""
 
+LEFT = "left as it is"
+"""In place of a setting: what was found, and has no alternative."""
+
 _IMPORTING = "<frozen importlib"
 _OURS = os.path.dirname(os.path.abspath(__file__))
 _POSITION_OF_MASK = 3  # among those of its attention, after the queries
@@ -184,16 +187,21 @@ class Alternatives:
         for kind, value in self._in_graphs():
             for node, replacements, about in find[kind](graph, value):
                 found.update(replacements)
-                self._is_made_aside |= SetAside.is_on()
+                self._is_made_aside |= SetAside.is_on() and bool(replacements)
                 place = guarded(lambda: self._place_of(node)) or ("", "")
-                self._note(kind, place, BY_HAND, about)
+                now = BY_HAND if replacements else LEFT
+                self._note(kind, place, now, about)
         return found
 
     def _attentions(self, graph, _):
         how = "xla" if SetAside.is_on() else "cudnn"
         attend = functools.partial(self._attend, implementation=how)
         for node in graph.nodes:
-            found = by_hand.find(self._jax, node)
+            try:
+                found = by_hand.find(self._jax, node)
+            except by_hand.LeftError as error:
+                yield node, {}, {"why": str(error)}
+                continue
             if found is not None:
                 made = by_hand.replacement(self._jax, found, attend)
                 about = guarded(lambda: by_hand.described(self._jax, found)) or {}
@@ -213,8 +221,8 @@ class Alternatives:
         if SetAside.is_on():
             count, least = chunks.COUNT_SMALL, small
         found = chunks.find(self._jax, graph, int(count), self._usual_checkpoint, least)
-        for product, replacements in found:
-            yield product, replacements, {}
+        for product, replacements, why in found:
+            yield product, replacements, {"why": why}
 
     def _note(self, kind, place, now, about):
         """Note a call site; what pgle itself traces has none."""

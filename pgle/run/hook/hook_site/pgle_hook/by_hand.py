@@ -21,6 +21,19 @@ HALF = ("bfloat16", "float16")  # types that cuDNN's attention takes
 USUAL = {*HALF, "float32", "float64"}  # types of scores and weights
 RESHAPED = ("convert_element_type", "reshape", "transpose")
 MOST_COMMON = 2  # axes that both products have in common: batch and heads
+OF_SCORES = ("add", "div", "mul", "select_n")  # a scale, a mask or a bias
+MOST_SEARCHED = 32  # operations before a softmax, for the product that makes its scores
+WORDS = {
+    "add": "a bias is added to its scores",
+    "concatenate": "something is joined to its scores, such as a sink",
+    "div": "its scores are divided by more than a number",
+    "mul": "its scores are multiplied by more than a positive number",
+    "select_n": "what its mask writes is not below -10000",
+    "sub": "a bias is subtracted from its scores",
+    "tanh": "its scores have a soft cap",
+}
+"""Why attention with an operation between a product and a softmax stays as it is."""
+
 MASKED = -1e4
 """Scores at or below it have no weight: exp(−10⁴) is 0 in f32, for scores of any usual size."""
 
@@ -65,15 +78,33 @@ class Attention:
         return Masking(self.distances(jax), self.masks, back, rows)
 
 
+class LeftError(Exception):
+    """Attention that stays as it is; says why."""
+
+
 def find(jax, node):
-    """The attention whose results this node makes; None if it makes none."""
+    """The attention whose results this node makes; None if it makes none.
+
+    Raises:
+        LeftError: it makes those of attention that the fused call cannot compute.
+    """
     product, path = node, []
     if node.name == "div":
         product, path = _unreshaped(node.ins[0])
     if product is None or product.name != "dot_general":
         return None
-    found = (_found(jax, node, product, path, place) for place in (0, 1))
-    return next(filter(None, found), None)
+    left = None
+    for place in (0, 1):
+        try:
+            found = _found(jax, node, product, path, place)
+        except LeftError as error:
+            left = error
+            continue
+        if found is not None:
+            return found
+    if left is not None:
+        raise left
+    return None
 
 
 def _unreshaped(value):
@@ -106,19 +137,47 @@ def _found(jax, node, product, path, place):
     found.names = _names_after(found, product, path, place, sides)
     if found.names is None:
         return None
-    total = None if node is product else (node.ins[1], found.names)
+    total = None
+    if node is not product:
+        total = (node.ins[1], names_of(node.ins[1], found.names))
     scores = _softmax(found, *_through(found, *weights), total)
     if scores is None:
+        _check_weights(found, *_through(found, *weights))
         return None
     first = _scores(jax, found, scores)
-    if first is None:
-        return None
-    operands = _first(found, *first)
+    operands = None if first is None else _first(found, *first)
     if operands is None:
         return None
     found.sides = [_narrow(found, *side) for side in (*operands, values)]
     types = {str(value.dtype) for value, _ in found.sides}
-    return found if len(types) == 1 and types <= set(HALF) else None
+    if len(types) == 1 and types <= set(HALF):
+        return found
+    raise LeftError("cuDNN takes bf16 or f16, not %s" % " and ".join(sorted(types)))
+
+
+def _check_weights(found, value, names):
+    """Raise if weights are those of a softmax that something else has changed."""
+    changed = {
+        "div": "scaled",
+        "mul": "dropped or scaled",
+        "select_n": "dropped",
+        "slice": "cut",
+    }
+    first = value.made_by(*changed)
+    left = [(value, names)]
+    for _ in range(MOST_SEARCHED):
+        if first is None or not left:
+            return
+        value, names = _through(found, *left.pop())
+        node = value.made_by(*changed)
+        if node is None:
+            continue
+        powers, _ = _through(found, node.ins[0], names_of(node.ins[0], names))
+        if node.name == "div" and powers.made_by("exp"):
+            why = "its weights are %s after the softmax" % changed[first.name]
+            alone = "its weights are divided by more than their sum"
+            raise LeftError(alone if node is first else why)
+        left += [(one, names_of(one, names)) for one in node.ins]
 
 
 def _names_after(found, product, path, place, sides):
@@ -275,7 +334,7 @@ def _softmax(found, value, names, total):
         node = value.made_by("div")
         if node is None:
             return None
-        total = (node.ins[1], names)
+        total = (node.ins[1], names_of(node.ins[1], names))
         value, names = _through(found, node.ins[0], names)
     power = value.made_by("exp")
     if power is None or KEYS not in names or not _is_sum(found, total, (value, names)):
@@ -301,6 +360,7 @@ def _is_sum(found, total, powers):
 
 def _is_alike(found, value, names):
     """Whether a value is the same for all keys."""
+    names = names_of(value, names)
     _, names = _through(found, value, names, "broadcast_in_dim", "stop_gradient")
     return all("k" not in name for name in names)
 
@@ -309,11 +369,13 @@ def _scores(jax, found, side):
     """The first product, which scores are made of with a scale and masks, and the names of its
     axes; None if they are made of anything else.
     """
+    start = side[0]
     while side is not None:
         value, names = _through(found, *side)
-        node = value.made_by("mul", "div", "select_n", "add", "dot_general")
+        node = value.made_by("dot_general", *OF_SCORES)
         if node is None:
-            return None
+            node = value.seen().node
+            break
         if node.name == "dot_general":
             return node, names
         if node.name == "select_n":
@@ -323,7 +385,27 @@ def _scores(jax, found, side):
         else:
             following = _scaled(jax, found, node)
         side = None if following is None else (following, names)
+    _check_scores(start, node)
     return None
+
+
+def _check_scores(start, stop):
+    """Raise if scores are made of a product of each batch row or head by other means, too.
+
+    Args:
+        stop: the operation that is no scale and no mask; None: there is none.
+    """
+    left = [start]
+    for _ in range(MOST_SEARCHED):
+        node = left.pop().seen().node if left else None
+        if node is None:
+            continue
+        if node.name == "dot_general":
+            if stop is not None and any(node.params["dimension_numbers"][1]):
+                known = WORDS.get(stop.name, "%s changes its scores" % stop.name)
+                raise LeftError(known)
+            continue
+        left += node.ins
 
 
 def _first(found, product, names):
@@ -390,7 +472,7 @@ def _of_bias(jax, found, value, names):
         hidden = np.asarray(known, np.float64) * found.scale
         is_mask = bool(((hidden == 0) | (hidden <= MASKED)).all())
         return Mask(value, names, is_added=True) if is_mask else None
-    value, names = _through(found, value, names)
+    value, names = _through(found, value, names, "broadcast_in_dim")
     node = value.made_by("select_n")
     if node is None or len(node.ins) != 3:
         return None

@@ -78,17 +78,19 @@ def find(jax, graph, count, checkpoint, least_words=LEAST_WORDS):
         checkpoint: `jax.checkpoint`.
 
     Returns:
-        An iterator. For each loss: the node of the product that makes its logits, and a dict of
-        replacements by the id of the node that is replaced.
+        An iterator. For each loss: the node of the product that makes its logits, a dict of
+        replacements by the id of the node that is replaced, and why that is empty.
     """
     for product in graph.nodes:
         if not _makes_logits(product, least_words):
             continue
         try:
             loss = _Loss(jax, graph, product)
-        except _UnfitError:
+        except _UnfitError as error:
+            if _has_softmax(graph, product):
+                yield product, {}, str(error) or "not all of it is of each token alone"
             continue
-        yield product, loss.replacements(count, checkpoint)
+        yield product, loss.replacements(count, checkpoint), ""
 
 
 def _makes_logits(node, least_words):
@@ -102,6 +104,23 @@ def _makes_logits(node, least_words):
     is_last = list(map(int, contracted[0])) == [len(tokens.shape) - 1]
     shape = node.outs[0].shape
     return is_last and shape[-1] >= least_words and shape[-2] > 1
+
+
+def _has_softmax(graph, product):
+    """Whether powers of what a product makes are summed, as no hidden layer's are."""
+    least = product.outs[0].shape[-1]
+    after = {id(product.outs[0])}
+    powers = set()
+    for node in graph.nodes:
+        if after.isdisjoint(map(id, node.ins)):
+            continue
+        if node.name == "reduce_sum" and id(node.ins[0]) in powers:
+            return True
+        wide = [value for value in node.outs if value.shape[-1:] == (least,)]
+        after.update(map(id, wide))
+        if node.name == "exp":
+            powers.update(map(id, wide))
+    return False
 
 
 class _Tokens:
@@ -210,7 +229,8 @@ class _Loss:
         """How many tokens on the axis that is split are computed, the same everywhere."""
         kept = {self._tokens_of(node).kept for node in self._nodes}
         counts = {stop - start for start, stop in kept}
-        self._must(len(counts) == 1)
+        if len(counts) > 1:
+            raise _UnfitError("its logits are cut in several ways")
         return counts.pop()
 
     def _is_wide(self, value, tokens):
@@ -305,7 +325,7 @@ class _Loss:
             tokens = self._tokens_of(node)
             is_cut_later = tokens.kept != (0, tokens.sizes[-1])
             if is_cut_later or self._is_wide(node.outs[0], tokens):
-                raise _UnfitError
+                raise _UnfitError("its logits are used elsewhere, too")
             yield node
 
     def _planned(self, node):
@@ -320,7 +340,7 @@ class _Loss:
             return self._reduction(node)
         plan = getattr(self, "_of_" + node.name, None)
         if plan is None:
-            raise _UnfitError
+            raise _UnfitError("%s takes its logits" % node.name)
         return plan(node)
 
     def _take(self, value, is_led):
