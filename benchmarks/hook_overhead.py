@@ -27,7 +27,7 @@ from typing import Any
 
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.hook import hook_config, with_hook
-from pgle.run.process.ranks import Rank
+from pgle.run.process.launchers import Rank
 
 BLOCKS = 20
 STEPS = 20

@@ -102,6 +102,14 @@ def as_path(text: str | os.PathLike[str]) -> AnyPath:
     return path
 
 
+def check_exists(path: AnyPath) -> None:
+    """Raise `UserError` where nothing is there."""
+    if not path.exists():
+        raise UserError(
+            "no such file or directory", where=path, remedy="check the path"
+        )
+
+
 def check_file(path: AnyPath, *, pipe: bool = False) -> None:
     """Raise `UserError` where nothing is there to read, or a directory, a device or a socket; a
     named pipe, which may never be written to, is a file only if `pipe`.
@@ -240,9 +248,8 @@ def read_bytes(path: AnyPath, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         if len(head) >= _BUFFER_BYTES and not any(
             head[:_ZEROS]
         ):  # what a reader would refuse after all of it
-            what = "begins with zeros, as no trace, module or profile does"
             raise UserError(
-                what,
+                "begins with zeros, as no trace, module or profile does",
                 where=path,
                 remedy="copy it again; was a disk full when it was written?",
             )
@@ -261,7 +268,7 @@ def read_head(path: AnyPath, size: int) -> bytes:
 
 
 MAX_KEPT_BYTES = 64 << 20
-"""Bound on a file that pgle itself has left in a folder: anything else may stand there by now."""
+"""Bound on a file that pgle itself has left in a folder: anything else may be there by now."""
 
 
 def read_kept(path: AnyPath, *, max_bytes: int = MAX_KEPT_BYTES) -> bytes | None:
@@ -331,8 +338,11 @@ class TextLines:
                 lines = lines + 1
                 characters = characters + len(line)
                 if lines > MANY_LINES and characters < SHORTEST_MEAN * lines:
-                    what = f"its first {MANY_LINES:,} lines are next to empty"
-                    raise UserError(what, where=self.path, remedy=self.remedy)
+                    raise UserError(
+                        f"its first {MANY_LINES:,} lines are next to empty",
+                        where=self.path,
+                        remedy=self.remedy,
+                    )
                 while len(line) == LONGEST_READ_LINE and not line.endswith("\n"):
                     line = text.readline(LONGEST_READ_LINE)
 

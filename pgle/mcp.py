@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from inspect import Parameter, getdoc, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -36,7 +37,7 @@ GRACE_S = 5.0  # that a cancelled call has to end
 SIGNAL_GRACE_S = 0.5  # that all calls have to end when a signal ends the server
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MOST_CALLS = 8  # run at once; further ones wait
-MOST_PATHS = 256  # of a call; a folder stands for all ranks in it
+MOST_PATHS = 256  # of a call; a folder means all ranks in it
 MOST_ENTRIES = 100_000
 """Files and folders that are looked at for links, in all paths of a call; a run directory has a few
 thousand.
@@ -81,7 +82,10 @@ TOOLS: Mapping[str, Callable[..., Answer[Any]]] = {
 }
 _PATH = {"type": "string", "format": "path"}
 _TEXTS = {"type": "array", "items": {"type": "string"}}
-_WORDS = {**_TEXTS, "type": ["array", "string"], "minItems": 1}
+_SEVERAL = {"type": ["array", "string"], "minItems": 1}
+_WORDS = {**_TEXTS, **_SEVERAL}
+_PROGRAM = {**_WORDS, "format": PROGRAM}
+_PATHS = {**_SEVERAL, "items": _PATH}
 _KINDS: Mapping[str, Mapping[str, Any]] = {
     "StrPath": _PATH,
     "str": {"type": "string"},
@@ -96,15 +100,11 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
         "propertyNames": {"pattern": "^[1-9][0-9]{0,8}$"},
         "additionalProperties": {"type": "number"},
     },
-    **{
-        key: {"type": ["array", "string"], "items": _PATH, "minItems": 1}
-        for key in ("Paths", "Times")
-    },
+    "Paths": _PATHS,
+    "Times": _PATHS,
     "Callable[..., Any] | StrPath | Sequence[str]": {**_WORDS, "format": STEP},
-    **{
-        f"{key}StrPath | Sequence[str]": {**_WORDS, "format": PROGRAM}
-        for key in ("Build | ", "")
-    },
+    "Build | StrPath | Sequence[str]": _PROGRAM,
+    "StrPath | Sequence[str]": _PROGRAM,
 }
 """JSON schemas of annotations."""
 
@@ -121,21 +121,19 @@ def arguments(tool: str) -> dict[str, Any]:
             re.M | re.S,
         )
     )
-    properties, needed = {}, []
+    properties: dict[str, Any] = {}
+    needed: list[str] = []
     for name, given in signature(function).parameters.items():
         kind = _KINDS.get(
             str(given.annotation).removeprefix("api.").removesuffix(" | None")
         )
-        if (
-            kind is not None
-            and given.kind is not Parameter.VAR_POSITIONAL
-            and name not in LOCAL
-        ):
-            properties[name] = {
-                **kind,
-                "description": " ".join(words.get(name, "").split()),
-            }
-            needed += [name] if given.default is Parameter.empty else []
+        is_all = given.kind is Parameter.VAR_POSITIONAL
+        if kind is None or is_all or name in LOCAL:
+            continue
+        meaning = " ".join(words.get(name, "").split())
+        properties[name] = {**kind, "description": meaning}
+        if given.default is Parameter.empty:
+            needed.append(name)
     return {
         "type": "object",
         "properties": properties,
@@ -224,7 +222,7 @@ def is_file_in(root: Path, name: str) -> bool:
 
 
 class PathsInside:
-    """The paths of one call: each lies in a folder, and together they hold at most `MOST_ENTRIES`
+    """The paths of one call: each is in a folder, and together they hold at most `MOST_ENTRIES`
     files.
     """
 
@@ -240,7 +238,7 @@ class PathsInside:
         return str(path.relative_to(self.root))
 
     def _resolved(self, path: Path, text: str) -> Path:
-        """The real name of a path; raises `UserError` if it lies outside the folder. `text` is what
+        """The real name of a path; raises `UserError` if it is outside the folder. `text` is what
         was asked for.
         """
         try:
@@ -256,8 +254,11 @@ class PathsInside:
                 "is no path", where=shown(text), remedy="check the path"
             ) from None
         if not real.is_relative_to(self.root):
-            what = "lies outside the folder of this server"
-            raise UserError(what, where=shown(text), remedy="name a path in the folder")
+            raise UserError(
+                "is outside the folder of this server",
+                where=shown(text),
+                remedy="name a path in the folder",
+            )
         return real
 
     def _links(self, folder: Path, text: str) -> Iterator[Path]:
@@ -280,9 +281,10 @@ class PathsInside:
     def _count(self, text: str) -> None:
         self._entries_left -= 1
         if self._entries_left < 0:
-            what = f"the paths of this call hold more than {MOST_ENTRIES:,} files"
             raise UserError(
-                what, where=shown(text), remedy="name the files that matter"
+                f"the paths of this call hold more than {MOST_ENTRIES:,} files",
+                where=shown(text),
+                remedy="name the files that matter",
             )
 
 
@@ -298,15 +300,20 @@ def output_schema(tool: str) -> dict[str, Any] | None:
     """
     here = Path(__file__).parent
     name = f"pgle.{tool.partition('_')[0]}-1.json"
-    found = next(
-        (
-            path
-            for path in (here / "schemas" / name, here.parent / "docs/schemas" / name)
-            if path.exists()
-        ),
-        None,
-    )
-    return None if found is None else json.loads(found.read_text(encoding="utf-8"))
+    for folder in (here / "schemas", here.parent / "docs/schemas"):
+        if (folder / name).exists():
+            found: dict[str, Any] = json.loads((folder / name).read_text("utf-8"))
+            return found
+    return None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a call answers."""
+
+    text: str  # the page, or what went wrong
+    document: Any = None  # the object of the answer
+    is_error: bool = False
 
 
 class Calls:
@@ -320,7 +327,7 @@ class Calls:
 
     async def answer(
         self, tool: str, given: Mapping[str, Any], say: Callable[[float, str], Any]
-    ) -> dict[str, Any]:
+    ) -> Reply:
         """The answer of one call; its process ends if this is cancelled.
 
         `say` is awaited with the seconds since the beginning and what the call is doing.
@@ -330,7 +337,7 @@ class Calls:
 
     async def _answer(
         self, tool: str, given: Mapping[str, Any], say: Callable[[float, str], Any]
-    ) -> dict[str, Any]:
+    ) -> Reply:
         import anyio
 
         process = await anyio.open_process(
@@ -365,10 +372,10 @@ class Calls:
                 await _end([process], GRACE_S)  # cancelled: it deletes what it made
                 self._running.discard(process)
         try:
-            made: dict[str, Any] = json.loads(answer)
+            return Reply(**json.loads(answer))
         except ValueError:
-            return {"error": f"the call {ended(shell_code(process.returncode or 0))}"}
-        return made
+            how = ended(shell_code(process.returncode or 0))
+            return Reply(f"the call {how}", is_error=True)
 
     async def end(self) -> None:
         """End all calls, and what they started."""
@@ -425,13 +432,13 @@ def work() -> None:
             asked = checked(root, tool, request["arguments"], request["programs"])
             found = _answered(tool, asked)
         except UserError as error:
-            found = {"error": str(error)}
+            found = Reply(str(error), is_error=True)
         except KeyboardInterrupt:
             sys.exit(1)
-        json.dump(found, out)
+        json.dump(vars(found), out)
 
 
-def _answered(tool: str, asked: dict[str, Any]) -> dict[str, Any]:
+def _answered(tool: str, asked: dict[str, Any]) -> Reply:
     if tool == "tune":  # its default is a folder here, and tools write none here
         asked["output"] = new_answer()
     answer = TOOLS[tool](**asked)
@@ -439,7 +446,7 @@ def _answered(tool: str, asked: dict[str, Any]) -> dict[str, Any]:
     text = str(answer)
     if most is not None:
         text += f"\nLists in the object have at most {most} entries"
-    return {"text": text, "document": document, "ok": answer.ok}
+    return Reply(text, document)
 
 
 def bounded(document: Mapping[str, Any]) -> tuple[Any, int | None]:
@@ -464,7 +471,7 @@ def _cut(value: Any, most: int) -> Any:
 
 
 def serve(root: Path, *, programs: bool = False) -> None:
-    """Serve the tools on stdin and stdout until the client goes.
+    """Serve the tools on stdin and stdout until the client has gone.
 
     Args:
         root: the folder whose files they read.
@@ -503,22 +510,20 @@ def serve(root: Path, *, programs: bool = False) -> None:
     async def called(
         context: Any, params: types.CallToolRequestParams
     ) -> types.CallToolResult:
-        if params.name not in TOOLS:
-            made: dict[str, Any] = {
-                "error": f"no tool called {params.name!r}; there are {', '.join(TOOLS)}"
-            }
-        else:
+        async def say(seconds: float, what: str) -> None:
+            await context.session.report_progress(seconds, None, what)
 
-            async def say(seconds: float, what: str) -> None:
-                await context.session.report_progress(seconds, None, what)
-
+        if params.name in TOOLS:
             made = await calls.answer(params.name, params.arguments or {}, say)
-        text = made.get("error") or made["text"]
-        content: Any = [types.TextContent(type="text", text=text)]
+        else:
+            known = ", ".join(TOOLS)
+            text = f"no tool called {params.name!r}; there are {known}"
+            made = Reply(text, is_error=True)
+        content: Any = [types.TextContent(type="text", text=made.text)]
         return types.CallToolResult(
             content=content,
-            structured_content=made.get("document") or None,
-            is_error="error" in made,
+            structured_content=made.document or None,
+            is_error=made.is_error,
         )
 
     async def end_at_signal() -> None:

@@ -58,7 +58,7 @@ class Next:
 
 
 class WayEnd(StrEnum):
-    """What stands before the words where no command leads on."""
+    """The word before the last words, if no command follows."""
 
     DONE = "Done"  # a fact: nothing is to do
     EDIT = "Now edit"  # the program
@@ -151,7 +151,7 @@ def taken_apart(line: str) -> list[str]:
 
 
 def _ansi_c(char: str) -> str:
-    """A character as it stands between ``$'`` and ``'``."""
+    """A character as it is written between ``$'`` and ``'``."""
     if char.isprintable():
         return char
     data = char.encode("utf-8", "surrogateescape")

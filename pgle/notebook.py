@@ -63,9 +63,11 @@ def _words(line: str) -> list[str]:
     try:
         return taken_apart(line)
     except ValueError:
-        remedy = "close it, or put a backslash before it"
-        what = "has a quote that does not end"
-        raise UserError(what, where=line, remedy=remedy) from None
+        raise UserError(
+            "has a quote that does not end",
+            where=line,
+            remedy="close it, or put a backslash before it",
+        ) from None
 
 
 def _answered(words: list[str]) -> Answer[Any] | None:
@@ -105,8 +107,11 @@ def with_program(words: list[str], cell: str) -> list[str]:
         own = own[1:]
         if not own or not own[0].endswith(".py"):
             remedy = f"write %%pgle {name} … -- NAME.py"
-            what = "the cell runs with the notebook's Python, without options"
-            raise UserError(what, where=" ".join(words[at + 1 :]), remedy=remedy)
+            raise UserError(
+                "the cell runs with the notebook's Python, without options",
+                where=" ".join(words[at + 1 :]),
+                remedy=remedy,
+            )
     is_named = own[:1] != [] and own[0].endswith(".py")
     path = Path(own[0] if is_named else PROGRAM)
     if path.exists() and not path.read_text(errors="replace").startswith(MARK):

@@ -186,14 +186,13 @@ def _snapshot(found: Rehearsal) -> Snapshot:
 
     compiled = found.now.compiled
     module = found.now.module
-    account = found.account
-    parts_us = {part.value: round(us, 3) for part, us in account.parts.items()}
+    parts_us = {part.value: round(us, 3) for part, us in found.account.parts.items()}
     return snapshot.Snapshot(
         module=module.name,
         target=found.request.target.name,
         devices=compiled.num_devices,
         jaxlib=compiled.jaxlib,
-        step_us=round(account.step_us, 3),
+        step_us=round(found.account.step_us, 3),
         parts_us=parts_us,
         memory_bytes=compiled.memory_bytes,
         collectives=snapshot.collectives_of(module),
@@ -228,8 +227,9 @@ def _compared(test: str, after: Snapshot, path: Path) -> Compared:
         before = snapshot.from_text(path.read_text("utf-8"), str(path))
     except pgle.UserError as error:
         pytest.fail(f"pgle: {error}", pytrace=False)
-    changes = snapshot.changes(before, after)
-    return Compared(test, str(path), summary, is_new=False, changes=changes)
+    return Compared(
+        test, str(path), summary, is_new=False, changes=snapshot.changes(before, after)
+    )
 
 
 def _write(path: Path, found: Snapshot) -> None:

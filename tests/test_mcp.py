@@ -241,8 +241,8 @@ def test_what_cannot_be_answered_is_an_error_with_its_remedy(
     answers: dict[str, Any],
 ) -> None:
     for name, message in [
-        ("outside", "lies outside the folder"),
-        ("outside by its whole name", "lies outside the folder"),
+        ("outside", "is outside the folder"),
+        ("outside by its whole name", "is outside the folder"),
         ("missing", "no such file"),
         ("nothing asked", "'hlo' is a required property"),
         ("no tool", "no tool called 'nothing'; there are folder, analyze"),
@@ -416,7 +416,7 @@ def test_what_can_be_no_path_is_refused(path: str, folder: Path) -> None:
     ],
 )
 def test_no_path_leads_out(path: str, folder: Path) -> None:
-    with pytest.raises(pgle.UserError, match="lies outside the folder of this server"):
+    with pytest.raises(pgle.UserError, match="is outside the folder of this server"):
         PathsInside(folder).relative(path)
 
 
@@ -435,8 +435,8 @@ def test_paths_within_are_relative(path: str, folder: Path) -> None:
     [
         ({"step": MODULE, "flags": ["--xla_dump_to=here"]}, "names a file"),
         ({"step": MODULE, "flags": ["--xla_gpu_thing=/etc/passwd"]}, "names a file"),
-        ({"step": MODULE, "target": "/etc/passwd"}, "lies outside"),
-        ({"step": MODULE, "profile": "../p.pbtxt"}, "lies outside"),
+        ({"step": MODULE, "target": "/etc/passwd"}, "is outside"),
+        ({"step": MODULE, "profile": "../p.pbtxt"}, "is outside"),
         ({"step": MODULE, "output": "here"}, "'output' was unexpected"),
         ({"step": ["/etc/passwd"]}, "starts a program"),
         ({"step": ["run.log"]}, "starts a program"),

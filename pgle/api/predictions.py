@@ -76,9 +76,12 @@ def _of_words(
     if args:
         raise UserError("takes no arguments: it is no function", where=where)
     if isinstance(step, str | os.PathLike) and is_program(asked.words):
-        what = "is no module, no folder of dumps and no run directory"
         remedy = "name one; to start a program give a list of words"
-        raise UserError(what, where=where, remedy=remedy)
+        raise UserError(
+            "is no module, no folder of dumps and no run directory",
+            where=where,
+            remedy=remedy,
+        )
     return asked
 
 
@@ -133,12 +136,11 @@ def tune(request: Tune) -> Answer[Tuning]:
     from pgle.run.rehearse_program import launch_of_program, prepared
     from pgle.run.tune import NAME, tune
 
-    budget = request.budget
     with prepared(request, question=NAME) as (command, given):
-        with report.searching(budget) as (on_trial, on_phase):
+        with report.searching(request.budget) as (on_trial, on_phase):
             found = tune(
                 given,
-                budget,
+                request.budget,
                 where=request.executor,
                 on_trial=on_trial,
                 on_phase=on_phase,

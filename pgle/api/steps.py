@@ -70,7 +70,10 @@ def _side(label: str, given: Times, name: str, asked: CompareRequest) -> Side:
         steps = [Step(number, float(value)) for number, value in enumerate(run)]
         for step in steps:
             if why := unfit(step.step_time_s):
-                what = f"step {step.step}: {step.step_time_s:g} s {why}"
-                raise UserError(what, where=f"{label}[{at}]", remedy="give seconds")
+                raise UserError(
+                    f"step {step.step}: {step.step_time_s:g} s {why}",
+                    where=f"{label}[{at}]",
+                    remedy="give seconds",
+                )
         found.append(steady(make_series(f"{label}[{at}]", "array", steps), rules))
     return Side(label, tuple(found))

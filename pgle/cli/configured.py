@@ -22,7 +22,7 @@ class Configured:
 
     path: Path  # the file
     settings: dict[str, Setting]  # by the name of the parameter
-    program: Setting | None  # stands in for words that are not given
+    program: Setting | None  # is taken if no words are given
 
     def with_program(self, args: list[str]) -> list[str]:
         """The words of a command line, with those of the program."""
@@ -39,8 +39,9 @@ class Configured:
         name = str(error.param.name) if error.param else ""
         if name not in self.settings or not _is_from_file(ctx, name):
             return None
-        where = f"{self.path}: {self.settings[name].key}"
-        return UserError(error.message.rstrip("."), where=where)
+        return UserError(
+            error.message.rstrip("."), where=f"{self.path}: {self.settings[name].key}"
+        )
 
     def said(self, ctx: click.Context) -> str:
         """What came from the file, and its name; empty: nothing did."""

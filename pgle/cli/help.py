@@ -47,7 +47,7 @@ SECTIONS: dict[str, str] = {
 """The group of `--help` that has an option, by its name, the same in every command; the others come
 first, unnamed.
 
-The groups have the order of the page; in a group options stand as the command declares them.
+The groups have the order of the page. The options of a group have the order of the command.
 """
 _SECTION_OF: dict[str, str] = {}
 for _section, _names in SECTIONS.items():
@@ -89,10 +89,9 @@ _QUIET = click.Option(
 def _brief(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     """Print one screen of help: usage, what it does, three examples, the options that matter."""
     if asked and not ctx.resilient_parsing:
-        command = ctx.command
         formatter = ctx.make_formatter()
-        command.format_usage(ctx, formatter)
-        write_brief(command, ctx, formatter)
+        ctx.command.format_usage(ctx, formatter)
+        write_brief(ctx.command, ctx, formatter)
         click.echo(formatter.getvalue().rstrip("\n"), color=ctx.color)
         ctx.exit()
 

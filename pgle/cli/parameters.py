@@ -109,8 +109,9 @@ def check_inputs(ctx: click.Context) -> None:
             continue
         for path in value if isinstance(value, tuple) else (value,):
             if isinstance(path, Path) and not path.exists():
-                what = "no such file or folder"
-                raise UserError(what, where=path, remedy="check the path")
+                raise UserError(
+                    "no such file or folder", where=path, remedy="check the path"
+                )
 
 
 def check_places(ctx: click.Context) -> None:
@@ -126,8 +127,7 @@ def check_places(ctx: click.Context) -> None:
             and param.type.kind.ends
             and path is not None
         ):
-            inputs = _inputs(ctx)
-            check_absent(path, force=bool(ctx.params.get("force")), inputs=inputs)
+            check_absent(path, force=bool(ctx.params.get("force")), inputs=_inputs(ctx))
 
 
 def _inputs(ctx: click.Context) -> Iterator[AnyPath]:
@@ -277,10 +277,11 @@ def _read_flags(ctx: click.Context, _: click.Parameter, path: AnyPath | None) ->
         words = [] if line.lstrip().startswith("#") else line.split()
         wrong = [word for word in words if not word.startswith("--")]
         if wrong:
-            what = f"'{wrong[0]}' does not begin with --"
-            where = f"{path}, line {number}"
-            remedy = "write --name=value; # begins a remark"
-            raise UserError(what, where=where, remedy=remedy)
+            raise UserError(
+                f"'{wrong[0]}' does not begin with --",
+                where=f"{path}, line {number}",
+                remedy="write --name=value; # begins a remark",
+            )
         found += words
     ctx.meta["pgle.flags"] = tuple(found)
     ctx.meta["pgle.judged"] = () if first is None else tuple(found[first:])

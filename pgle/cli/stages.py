@@ -270,8 +270,9 @@ def report_command(ctx: click.Context, /, **options: Any) -> None:
     outputs = request.outputs
     if not outputs and not as_json:
         outputs = (report.default_output(request.inputs),)
-    inputs = (*request.inputs, *request.against)
-    report.check_outputs(outputs, force=request.force, inputs=inputs)
+    report.check_outputs(
+        outputs, force=request.force, inputs=(*request.inputs, *request.against)
+    )
     with text.progress("reading") as advance:
         page = report.page_of(step_of(request), other_of(request), progress=advance)
     lines = report.write(page, outputs, force=request.force)
@@ -303,10 +304,9 @@ def doctor_command(**options: Any) -> Answer[Any]:
     from pgle.xla.vendors import NVIDIA
 
     asked = Doctor(**options)
-    run_dir = asked.run_dir
     if asked.prove:
         proof = doctor.prove(
-            run_dir or Path("runs/proof"), asked.capture, asked.target, text.say
+            asked.run_dir or Path("runs/proof"), asked.capture, asked.target, text.say
         )
         page = start.proof_page(proof)
         document = start.ProofDocument(proof.ok, proof)
@@ -314,7 +314,7 @@ def doctor_command(**options: Any) -> Answer[Any]:
     vendor = load_target(asked.target).vendor
     wanted = None if vendor is NVIDIA else vendor
     machine = this_machine(asked.python)
-    diagnosis = doctor.diagnose(machine, str(run_dir or "."), wanted)
+    diagnosis = doctor.diagnose(machine, str(asked.run_dir or "."), wanted)
     page = start.doctor_page(diagnosis)
     return answer(
         "doctor", diagnosis, page, start.doctor_document(diagnosis), diagnosis.ok

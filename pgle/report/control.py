@@ -6,8 +6,8 @@ from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Column, Prose, Table, Value, table
 from pgle.report.text import Document
-from pgle.run.control import Schedules
 from pgle.run.rehearse import Rehearsal
+from pgle.run.second_compilation import Schedules
 from pgle.schedule.predict import Gain
 
 STAGE = "scheduled, kernels not compiled"

@@ -16,8 +16,8 @@ from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Column, Page, Prose, Section, Table, Tone, table
 from pgle.report.text import Document, flat
-from pgle.run.control import Schedules
 from pgle.run.releases import Release, ReleasesResult, Upgrade
+from pgle.run.second_compilation import Schedules
 from pgle.schedule.control import ROUNDED, Controlled
 from pgle.schedule.launches import Difference
 from pgle.schedule.predict import LEAST_GAIN

@@ -130,9 +130,11 @@ def _check(found: Configuration) -> None:
         if key not in (COMMANDS if is_table else every):
             raise _unknown(key, str(found.path), {*every, *COMMANDS})
         if not is_table and key not in general:
-            what = f"'{key}' is something else in every command"
-            remedy = "write it into the table of a command: [tune]"
-            raise UserError(what, where=found.path, remedy=remedy)
+            raise UserError(
+                f"'{key}' is something else in every command",
+                where=found.path,
+                remedy="write it into the table of a command: [tune]",
+            )
     for name, table in found.tables.items():
         for key in table:
             if key not in known[name]:

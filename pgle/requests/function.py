@@ -33,14 +33,16 @@ def user_errors() -> Iterator[None]:
     try:
         yield
     except re.error as error:
-        what = f"{str(error.pattern)!r} is not a regular expression ({error})"
-        raise UserError(what) from None
+        raise UserError(
+            f"{str(error.pattern)!r} is not a regular expression ({error})"
+        ) from None
     except OSError as error:
         if not error.filename:
             raise
-        where = os.fsdecode(error.filename)
         raise UserError(
-            str(error.strerror), where=where, remedy="check the path"
+            str(error.strerror),
+            where=os.fsdecode(error.filename),
+            remedy="check the path",
         ) from None
 
 
@@ -133,7 +135,7 @@ def describe(
         answered: the library function.
         request: the class of its request.
         function: what it makes of a request, with the docstring.
-        first: parameters that stand in place of the request's positional ones.
+        first: parameters in place of the request's positional ones.
         meanings: what those are.
     """
     assert isinstance(request, type)

@@ -27,8 +27,7 @@ def are_paths(given: object) -> bool:
 def paths(given: Paths) -> tuple[AnyPath, ...]:
     """Paths of one path, several or none."""
     if not are_paths(given):
-        what = f"a path is needed, not {type(given).__name__}"
-        raise UserError(what, remedy=REMEDY)
+        raise UserError(f"a path is needed, not {type(given).__name__}", remedy=REMEDY)
     items: Sequence[Any] = [given] if isinstance(given, str | os.PathLike) else given
     return tuple(map(as_path, items))
 

@@ -160,7 +160,7 @@ class PathOf(Kind):
 class Words(Kind):
     """The words of a program, or paths."""
 
-    # whether a project's own program stands in for words that are not given
+    # whether a project's own program is taken if no words are given
     is_program: bool = True
 
 

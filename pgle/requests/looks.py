@@ -67,19 +67,17 @@ class Confirm(Bounded):
     )
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class OfTracedRun(Request):
     """A step that was measured."""
 
     hlo: tuple[AnyPath, ...] = field(
         default=(),
-        kw_only=True,
         converter=paths,
         metadata=hlo("HLO dumps of the traced run.", " of the traced run"),
     )
     target: str | None = field(
         default=None,
-        kw_only=True,
         metadata=shared.target(
             "GPU for expected times: h100, a100, …  [default: as the HLO says]",
             "GPU for expected times; None: as the HLO says.",
@@ -87,13 +85,12 @@ class OfTracedRun(Request):
     )
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class Scheduled(Request):
     """The profile that the scheduler was given."""
 
     profile: AnyPath | None = field(
         default=None,
-        kw_only=True,
         converter=optional_path,
         metadata=shared.profile(
             "What the scheduler was given  [default: from RUN/perf]",
@@ -102,13 +99,12 @@ class Scheduled(Request):
     )
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class Against(Request):
     """Another run of the program, from before."""
 
     against: tuple[AnyPath, ...] = field(
         default=(),
-        kw_only=True,
         converter=paths,
         metadata=option(
             "--against",
@@ -122,7 +118,6 @@ class Against(Request):
     )
     against_hlo: tuple[AnyPath, ...] = field(
         default=(),
-        kw_only=True,
         converter=paths,
         metadata=option(
             "--against-hlo",

@@ -331,8 +331,8 @@ class Scale(Sized, PerHost, ForCompiler, OnExecutor):
         kw_only=True,
         converter=local_path,
         metadata=shared.profile(
-            "Measured costs, carried to every size; without, estimates stand in for them.",
-            "measured costs, carried to every size; None: estimates stand in for them.",
+            "Measured costs, carried to every size; without, estimates replace them.",
+            "measured costs, carried to every size; None: estimates replace them.",
             LOCAL,
         ),
     )

@@ -11,7 +11,7 @@ from pgle.files import AnyPath
 from pgle.requests import shared
 from pgle.requests.given import optional_path, path, paths, some_paths
 from pgle.requests.kinds import FILE, SWITCH
-from pgle.requests.option import Option, argument, option
+from pgle.requests.option import Option, Request, argument, option
 from pgle.requests.shared import Bounded, Forced, OnExecutor
 
 
@@ -46,11 +46,6 @@ def written(
 def per_host() -> Mapping[str, Option]:
     """``--devices-per-host`` of one that is filled or carried."""
     return shared.devices_per_host("GPUs that share NVLink.")
-
-
-def profile() -> Mapping[str, Option]:
-    """A profile that is there."""
-    return argument("PROFILE", "the profile.", kind=FILE)
 
 
 @frozen(slots=False)
@@ -144,10 +139,18 @@ class Convert(Forced, OnExecutor):
 
 
 @frozen(slots=False)
-class Verify(Bounded):
-    """A profile that is held against a module."""
+class OfProfile(Request):
+    """A profile that is there."""
 
-    profile: AnyPath = field(converter=path, metadata=profile())
+    profile: AnyPath = field(
+        converter=path, metadata=argument("PROFILE", "the profile.", kind=FILE)
+    )
+
+
+@frozen(slots=False)
+class Verify(Bounded, OfProfile):
+    """A profile that is compared with a module."""
+
     hlo: tuple[AnyPath, ...] = field(
         default=(),
         converter=paths,
@@ -164,10 +167,9 @@ class Verify(Bounded):
 
 
 @frozen(slots=False)
-class Complete(Forced):
+class Complete(Forced, OfProfile):
     """A profile whose gaps are filled."""
 
-    profile: AnyPath = field(converter=path, metadata=profile())
     hlo: tuple[AnyPath, ...] = field(
         kw_only=True, converter=some_paths, metadata=hlo("dumps of its program.")
     )
@@ -175,7 +177,7 @@ class Complete(Forced):
         default=Path("complete.pbtxt"),
         kw_only=True,
         converter=path,
-        metadata=written("Profile to write: .pbtxt or .pb."),
+        metadata=written(),
     )
     target: str = field(
         default="",
@@ -198,10 +200,9 @@ class Complete(Forced):
 
 
 @frozen(slots=False)
-class Carry(Forced):
+class Carry(Forced, OfProfile):
     """A profile that is carried to another compilation of its program."""
 
-    profile: AnyPath = field(converter=path, metadata=profile())
     old: AnyPath = field(
         kw_only=True,
         converter=path,
@@ -226,7 +227,7 @@ class Carry(Forced):
         default=Path("carried.pbtxt"),
         kw_only=True,
         converter=path,
-        metadata=written("Profile to write: .pbtxt or .pb."),
+        metadata=written(),
     )
     target: str = field(
         default="",

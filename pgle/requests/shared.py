@@ -88,7 +88,7 @@ def force(help: str, meaning: str = "") -> Mapping[str, Option]:
 def program(
     metavar: str = "-- COMMAND...", meaning: str = "the words of a command."
 ) -> Mapping[str, Option]:
-    """The program that runs, or what stands for it."""
+    """The program that runs, or what names it."""
     return argument(metavar, meaning, kind=COMMAND, is_listed=True)
 
 
@@ -103,13 +103,12 @@ def devices_per_host(help: str) -> Mapping[str, Option]:
     )
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class OnTarget(Request):
     """The GPU."""
 
     target: str | None = field(
         default=None,
-        kw_only=True,
         metadata=target(
             f"{GPU_HELP}  [default: the dump's, else h100]",
             "GPU by name or description; None: an H100, or the run directory's GPU.",
@@ -117,13 +116,12 @@ class OnTarget(Request):
     )
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class OnDevices(OnTarget):
     """How many GPUs, on which hosts."""
 
     devices: int | None = field(
         default=None,
-        kw_only=True,
         metadata=devices(
             "Devices on one host; short for --topology 1x1xN.",
             "GPUs of one host; None: as many as the step's mesh has.",
@@ -131,7 +129,6 @@ class OnDevices(OnTarget):
     )
     topology: str | None = field(
         default=None,
-        kw_only=True,
         metadata=option(
             "--topology",
             "Slices x hosts of a slice x GPUs of a host: 4x1x8 is 4 hosts of 8 GPUs.",
@@ -156,26 +153,24 @@ class OnDevices(OnTarget):
         return evolve(self, devices=int(one_host[1]), topology=None)
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class PerHost(OnTarget):
     """How many GPUs a host has."""
 
     devices_per_host: int | None = field(
         default=None,
-        kw_only=True,
         metadata=devices_per_host(
             "GPUs that share NVLink.  [default: the target's, 8 or 72]"
         ),
     )
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class Network(Request):
     """What connects hosts."""
 
     network_gb_s: float | None = field(
         default=None,
-        kw_only=True,
         metadata=option(
             "--network",
             "Network bandwidth per GPU, one direction: 50, 50GB/s, 400Gbit/s; "
@@ -193,13 +188,12 @@ class Network(Request):
         return self.network_gb_s is not None
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class Flags(Request):
     """Flags for XLA."""
 
     flags: tuple[str, ...] = field(
         default=(),
-        kw_only=True,
         converter=texts,
         metadata=option(
             "--flag",
@@ -212,13 +206,12 @@ class Flags(Request):
     )
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class Captured(Request):
     """How a program is run to capture its modules."""
 
     module: str | None = field(
         default=None,
-        kw_only=True,
         metadata=module(
             "Without a GPU: which of several modules, by name; else the program's step.",
             "which of several modules, by name or regular expression; None: the step.",
@@ -228,7 +221,6 @@ class Captured(Request):
     )
     quiet_s: float = field(
         default=20.0,
-        kw_only=True,
         metadata=option(
             "--quiet-for",
             "Without a GPU: stop the program when it has compiled nothing new for so long.",
@@ -241,13 +233,12 @@ class Captured(Request):
     )
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class Cached(Request):
     """Whether compilations are kept."""
 
     cached: bool = field(
         default=True,
-        kw_only=True,
         metadata=option(
             "--cache/--no-cache",
             "Keep compilations in the user's cache, up to PGLE_CACHE_MIB (2048).",
@@ -264,29 +255,27 @@ class ForCompiler(OnTarget, Network, Flags, Captured, Cached):
     """What is compiled for GPUs that are not there, and how."""
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class Costs(Request):
     """Measured costs for a module that is compiled."""
 
     profile: Path | None = field(
         default=None,
-        kw_only=True,
         converter=local_path,
         metadata=profile(
-            "Measured costs; without, estimates stand in for them.",
-            "measured costs; None: estimates stand in for them.",
+            "Measured costs; without, estimates replace them.",
+            "measured costs; None: estimates replace them.",
             LOCAL,
         ),
     )
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class OnExecutor(Request):
     """Where work on many files, sizes or settings is done; the answer does not depend on it."""
 
     executor: str = field(
         default=PROCESSES,
-        kw_only=True,
         metadata=option(
             "--executor",
             "Where the work is done: by processes here, or by a Dask cluster.",
@@ -300,13 +289,12 @@ class OnExecutor(Request):
     )
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class Forced(Request):
     """Whether files that exist are written over."""
 
     force: bool = field(
         default=False,
-        kw_only=True,
         metadata=force("Overwrite output files that exist.", "overwrite."),
     )
 
@@ -316,13 +304,12 @@ def bound(names: str, help: str, meaning: str) -> Mapping[str, Option]:
     return option(names, help, kind=Number(SHARE), meaning=meaning)
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class Bounded(Request):
     """What a profile must cover to count as used; defaults as of `pgle.xla.log.verdict.Bounds`."""
 
     min_time_coverage: float = field(
         default=0.95,
-        kw_only=True,
         metadata=bound(
             "--min-time-coverage",
             "Exit with 1 if the profile covers less of the main module's time.",
@@ -331,7 +318,6 @@ class Bounded(Request):
     )
     min_collectives: float = field(
         default=0.99,
-        kw_only=True,
         metadata=bound(
             "--min-collectives",
             "Exit with 1 if collectives without a cost weigh more than the rest of the step.",
@@ -340,13 +326,12 @@ class Bounded(Request):
     )
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class OfPython(Request):
     """Whose jaxlib is asked."""
 
     python: str | None = field(
         default=None,
-        kw_only=True,
         metadata=option(
             "--python",
             "The Python of your program, whose jaxlib is asked.  [default: pgle's own]",
@@ -355,13 +340,12 @@ class OfPython(Request):
     )
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class OfRelease(Request):
     """A release of jaxlib."""
 
     jaxlib: str | None = field(
         default=None,
-        kw_only=True,
         metadata=option(
             "--jaxlib",
             "Speak of this release rather than the installed one.",

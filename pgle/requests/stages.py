@@ -23,13 +23,12 @@ from pgle.requests.shared import (
 )
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class InRunDirectory(Request):
     """Where everything is kept."""
 
     run_dir: Path = field(
         default=Path("runs/default"),
-        kw_only=True,
         converter=place,
         metadata=option(
             "--run-dir",
@@ -42,13 +41,12 @@ class InRunDirectory(Request):
     )
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class Profiled(Request):
     """By which profiler."""
 
     capture: Literal["auto", "jax", "nsys", "simulated"] = field(
         default="auto",
-        kw_only=True,
         metadata=option(
             "--capture",
             "Profiler; simulated needs no GPU. auto: jax if there is a GPU.",
@@ -81,13 +79,12 @@ class Stage(InRunDirectory, Profiled, OnDevices, Flags, Captured):
     )
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class InMode(Request):
     """How collectives run."""
 
     mode: Literal["sync", "async"] = field(
         default="sync",
-        kw_only=True,
         metadata=option(
             "--mode",
             "How collectives run while they are measured; 'pgle profile --help' says more.",
@@ -96,13 +93,12 @@ class InMode(Request):
     )
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class Windowed(Request):
     """What is traced."""
 
     window: str = field(
         default="auto",
-        kw_only=True,
         metadata=option(
             "--window", "The part to trace.", metavar="auto|steps:A-B|seconds:N|all"
         ),
@@ -152,13 +148,12 @@ class Run(Stage, InMode, Windowed, Bounded):
     )
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class AutoPgleRuns(Request):
     """What JAX's AutoPGLE does."""
 
     runs: int = field(
         default=3,
-        kw_only=True,
         metadata=option(
             "--runs",
             "Executions of each function to trace.",
@@ -167,7 +162,6 @@ class AutoPgleRuns(Request):
     )
     percentile: int = field(
         default=90,
-        kw_only=True,
         metadata=option(
             "--percentile",
             "Of the costs over them.",
@@ -176,7 +170,6 @@ class AutoPgleRuns(Request):
     )
     then_nsys: bool = field(
         default=False,
-        kw_only=True,
         metadata=option(
             "--then-nsys",
             "Run again under nsys, with the compiled program from the cache.",
@@ -185,7 +178,6 @@ class AutoPgleRuns(Request):
     )
     cache: Path | None = field(
         default=None,
-        kw_only=True,
         converter=local_path,
         metadata=option(
             "--cache",
@@ -210,13 +202,12 @@ class Auto(InRunDirectory, AutoPgleRuns, Windowed, Flags):
     )
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class Proved(Request):
     """Whether the whole chain is run, and where."""
 
     prove: bool = field(
         default=False,
-        kw_only=True,
         metadata=option(
             "--prove",
             "Run the whole chain on a small program, and say what each link proves.",
@@ -225,7 +216,6 @@ class Proved(Request):
     )
     run_dir: Path | None = field(
         default=None,
-        kw_only=True,
         converter=local_path,
         metadata=option(
             "--run-dir",
@@ -238,10 +228,8 @@ class Proved(Request):
     )
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class Doctor(Proved, Profiled, OnTarget, OfPython):
     """Whether this machine is ready."""
 
-    target: str = field(
-        default="h100", kw_only=True, metadata=shared.target(shared.GPU_HELP)
-    )
+    target: str = field(default="h100", metadata=shared.target(shared.GPU_HELP))

@@ -33,13 +33,12 @@ Times: TypeAlias = "Paths | npt.ArrayLike | Sequence[npt.ArrayLike]"
 """Paths of runs; or an array of step times in seconds; or several such arrays, one for each run."""
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class Assumed(Request):
     """How two sides are compared, and what NEW must keep."""
 
     paired: bool = field(
         default=False,
-        kw_only=True,
         metadata=option(
             "--paired",
             "Run i of BASE belongs to run i of NEW.",
@@ -49,7 +48,6 @@ class Assumed(Request):
     )
     labels: tuple[str, str] = field(
         default=("", ""),
-        kw_only=True,
         metadata=option(
             "--label",
             "Names of the sides in the output.",
@@ -60,7 +58,6 @@ class Assumed(Request):
     )
     fail_slower: float | None = field(
         default=None,
-        kw_only=True,
         metadata=option(
             "--fail-slower",
             "Fail if NEW is shown to be slower by more than this: 2%.",
@@ -72,7 +69,6 @@ class Assumed(Request):
     )
     fail_undecided: bool = field(
         default=False,
-        kw_only=True,
         metadata=option(
             "--fail-undecided",
             "Fail also if the runs cannot tell.",
@@ -82,7 +78,6 @@ class Assumed(Request):
     )
     require_faster: bool = field(
         default=False,
-        kw_only=True,
         metadata=option(
             "--require-faster",
             "Fail unless NEW is faster.",
@@ -92,7 +87,6 @@ class Assumed(Request):
     )
     max_loss_change: float | None = field(
         default=None,
-        kw_only=True,
         metadata=option(
             "--max-loss-change",
             "Fail if the loss differs by more.",
@@ -103,7 +97,6 @@ class Assumed(Request):
     )
     confidence: float = field(
         default=0.95,
-        kw_only=True,
         metadata=option(
             "--confidence",
             "Of the intervals.",
@@ -113,7 +106,6 @@ class Assumed(Request):
     )
     same_within: float = field(
         default=0.005,
-        kw_only=True,
         metadata=option(
             "--same-within",
             "What counts as the same.",
@@ -125,7 +117,6 @@ class Assumed(Request):
     )
     launch_spread: float | None = field(
         default=None,
-        kw_only=True,
         metadata=option(
             "--launch-spread --run-noise",
             "How much launches differ (standard deviation); used if each side has one run.",
@@ -137,7 +128,6 @@ class Assumed(Request):
     )
     history: Path | None = field(
         default=None,
-        kw_only=True,
         converter=local_path,
         metadata=option(
             "--history",
@@ -149,7 +139,6 @@ class Assumed(Request):
     )
     warmup: int | None = field(
         default=None,
-        kw_only=True,
         metadata=option(
             "--warmup",
             "Steps to leave out at the start.  [default: found]",
@@ -160,7 +149,6 @@ class Assumed(Request):
     )
     window: tuple[int | None, int | None] | None = field(
         default=None,
-        kw_only=True,
         metadata=option(
             "--steps",
             "Only these step numbers.",
@@ -171,13 +159,12 @@ class Assumed(Request):
     )
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class ConsoleLines(Request):
     """How step times are found in a console log."""
 
     pattern: str | None = field(
         default=None,
-        kw_only=True,
         metadata=option(
             "--pattern",
             "Own console lines: groups s, ms or us; and step, loss if there.",
@@ -246,13 +233,12 @@ class Sides(Request):
     )
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class Abba(Request):
     """Runs of both sides, in A-B-B-A order."""
 
     rounds: int = field(
         default=0,
-        kw_only=True,
         metadata=option(
             "--abba",
             "Run N rounds of four runs.",
@@ -262,7 +248,6 @@ class Abba(Request):
     )
     profile: Path | None = field(
         default=None,
-        kw_only=True,
         converter=local_path,
         metadata=shared.profile(
             "With --abba: profile of side B.", kind=LOCAL, is_general=False
@@ -270,7 +255,6 @@ class Abba(Request):
     )
     run_dir: Path = field(
         default=Path("runs/abba"),
-        kw_only=True,
         converter=place,
         metadata=option(
             "--run-dir",
@@ -282,13 +266,12 @@ class Abba(Request):
     )
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class Pages(Request):
     """Where a comparison is written."""
 
     html: Path | None = field(
         default=None,
-        kw_only=True,
         converter=local_path,
         metadata=option(
             "--html",
@@ -299,7 +282,6 @@ class Pages(Request):
     )
     github: bool = field(
         default=False,
-        kw_only=True,
         metadata=option(
             "--github",
             "Write job summary and outputs of a GitHub Actions step.",
@@ -360,13 +342,12 @@ class Entered(Request):
     )
 
 
-@frozen(slots=False)
+@frozen(slots=False, kw_only=True)
 class InHistory(Request):
     """The file of a history."""
 
     path: Path = field(
         default=Path("perf/history.jsonl"),
-        kw_only=True,
         converter=place,
         metadata=option("--file", "JSON lines.", metavar="FILE", kind=LOCAL),
     )

@@ -19,8 +19,9 @@ def sizes(text: str) -> tuple[int, ...]:
         return ()
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and len(part) <= MOST_DIGITS for part in parts):
-        where = f"--devices {text}"
-        raise UserError("is no list of sizes", where=where, remedy="say 8,64,512")
+        raise UserError(
+            "is no list of sizes", where=f"--devices {text}", remedy="say 8,64,512"
+        )
     found = tuple(map(int, parts))
     check_numbers("devices", found, DEVICES)
     return found
@@ -33,8 +34,11 @@ def releases(text: str) -> tuple[str, ...]:
     found = tuple(part.strip() for part in text.split(","))
     for part in found:
         if "/" not in part and not re.fullmatch(r"\d+(\.\d+)+((a|b|rc)\d+)?", part):
-            where, remedy = f"--jax {text}", "say --jax 0.10.2,0.12.0.1"
-            raise UserError("is no list of releases", where=where, remedy=remedy)
+            raise UserError(
+                "is no list of releases",
+                where=f"--jax {text}",
+                remedy="say --jax 0.10.2,0.12.0.1",
+            )
     return found
 
 
@@ -42,8 +46,11 @@ def varied(text: str) -> tuple[str, list[str]]:
     """Return the name and the values of ``NAME=A,B``."""
     name, equals, values = text.partition("=")
     if not (equals and values and re.fullmatch(r"[A-Za-z_]\w*", name)):
-        where, remedy = f"--vary {text}", "say --vary mesh=fsdp8,fsdp4tp2"
-        raise UserError("is no name with values", where=where, remedy=remedy)
+        raise UserError(
+            "is no name with values",
+            where=f"--vary {text}",
+            remedy="say --vary mesh=fsdp8,fsdp4tp2",
+        )
     return name, values.split(",")
 
 
@@ -51,8 +58,11 @@ def measured(text: str) -> dict[int, float]:
     """Size and microseconds of ``8=1.56s``."""
     found = re.fullmatch(r"\s*(\d{1,7})\s*=\s*(\d*\.?\d+)\s*(s|ms|us)\s*", text)
     if found is None:
-        where, remedy = f"--measured {text}", "say 8=1.56s or 8=320ms"
-        raise UserError("is no measured step", where=where, remedy=remedy)
+        raise UserError(
+            "is no measured step",
+            where=f"--measured {text}",
+            remedy="say 8=1.56s or 8=320ms",
+        )
     step_us = float(found[2]) * UNITS_US[found[3]]
     check_numbers("measured_us", step_us, MEASURED_US)
     return {int(found[1]): step_us}

@@ -5,15 +5,10 @@ driver.
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 
-from pgle.run.ask.machine import Machine, MachineCheck
+from pgle.run.ask.machine import WITHOUT, Machine, MachineCheck, fail, ok, warn
 from pgle.run.directory.manifest import Gpu
 from pgle.xla.vendors import AMD
-
-_ok = partial(MachineCheck, "", "ok")
-_warn = partial(MachineCheck, "", "warn")
-_fail = partial(MachineCheck, "", "fail")
 
 COMPUTE = "/dev/kfd"  # the device that ROCm opens, for all GPUs of a machine
 IN_CONTAINER = (
@@ -21,7 +16,6 @@ IN_CONTAINER = (
     "--group-add video --group-add render --ipc host --security-opt seccomp=unconfined, "
     "apptainer exec --rocm, in Kubernetes the resource amd.com/gpu"
 )
-WITHOUT = "rehearse, convert, verify and the simulated capture work without"
 
 
 def check_amd_gpus(
@@ -30,27 +24,27 @@ def check_amd_gpus(
     """Which of AMD's GPUs there are, and whether this process may use them."""
     if not gpus:
         remedy = IN_CONTAINER if in_container else "profile and perf need one"
-        return _warn("none of AMD's", f"{remedy}; {WITHOUT}")
+        return warn("none of AMD's", f"{remedy}; {WITHOUT}")
     counts = Counter(f"{gpu.name}, {gpu.memory_mib / 1024:.0f} GiB" for gpu in gpus)
     found = ", ".join(f"{count} x {name}" for name, count in counts.items())
     for variable in AMD.presence.hiding_variables:
         value = machine.environ.get(variable)
         if value is not None and value.strip() in ("", "-1"):
-            shown = f"{found}, hidden by {variable}='{value}'"
-            return _warn(
-                shown, f"unset {variable}; in a job ask the scheduler for GPUs"
+            return warn(
+                f"{found}, hidden by {variable}='{value}'",
+                f"unset {variable}; in a job ask the scheduler for GPUs",
             )
     if not machine.glob(COMPUTE):
-        return _fail(f"{found}, but no {COMPUTE}", IN_CONTAINER)
+        return fail(f"{found}, but no {COMPUTE}", IN_CONTAINER)
     if not machine.writable(COMPUTE):
         remedy = "add this user to the groups render and video, and log in again"
-        return _fail(f"{found}, but {COMPUTE} may not be opened", remedy)
-    return _ok(found)
+        return fail(f"{found}, but {COMPUTE} may not be opened", remedy)
+    return ok(found)
 
 
 def check_amd_driver(machine: Machine, gpus: tuple[Gpu, ...]) -> MachineCheck:
     """Whether amdgpu is loaded."""
     if gpus:
         version = gpus[0].driver
-        return _ok(f"amdgpu {version}" if version else "amdgpu of this Linux")
-    return _ok("none, and no GPU of AMD")
+        return ok(f"amdgpu {version}" if version else "amdgpu of this Linux")
+    return ok("none, and no GPU of AMD")

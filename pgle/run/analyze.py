@@ -83,6 +83,11 @@ class StepInput:
         None  # what the scheduler was given; None: the run directory's
     )
 
+    @property
+    def words(self) -> tuple[AnyPath | str, ...]:
+        """The words of a command that gives the inputs and their HLO."""
+        return (*self.inputs, *(f"--hlo={path}" for path in self.hlo))
+
 
 def step_of(request: Analyze | Report) -> StepInput:
     """The step that a command asks for."""
@@ -207,11 +212,11 @@ def _again(stage: StageFolder) -> Next:
 
 def _dumped(inputs: Sequence[AnyPath]) -> tuple[AnyPath, ...]:
     stages = filter(None, map(_recorded_in, inputs))
-    return tuple(stage.rank().hlo for stage in stages if stage.rank().hlo.is_dir())
+    return tuple(chain.from_iterable(stage.dumps() for stage in stages))
 
 
 def _recorded_in(path: AnyPath) -> StageFolder | None:
-    """The stage that a path names or lies in; None if it is of no run directory."""
+    """The stage that a path names or is in; None if it is of no run directory."""
     return _stage_for(path) or recorded_by(path)
 
 
@@ -223,11 +228,7 @@ def _profile(side: StepInput) -> Profile | None:
         return read_profile(side.profile)
     for path in side.inputs:
         stage = _stage_for(path)
-        if (
-            stage is not None
-            and stage.name == "perf"
-            and stage.run.found_profile is not None
-        ):
+        if stage is not None and stage.name == "perf" and stage.run.found_profile:
             return read_profile(stage.run.found_profile)
         if isinstance(path, Path) and (estimated := path / "estimated.pbtxt").is_file():
             return read_profile(estimated)
@@ -239,23 +240,12 @@ def _is_schedule(path: AnyPath) -> bool:
     if path.is_dir():
         stage = _stage_for(path)
         if stage is not None:
-            return (
-                not stage.traces()
-                and stage.rank().hlo.is_dir()
-                and not is_run_dir(path)
-            )
-        if any(
-            next(path.glob(name), None)
-            for name in ("**/*.xplane.pb", "*.sqlite", "*.nsys-rep")
-        ):
+            is_dumped = bool(stage.dumps()) and not stage.traces()
+            return is_dumped and not is_run_dir(path)
+        traces = ("**/*.xplane.pb", "*.sqlite", "*.nsys-rep")
+        if any(next(path.glob(name), None) for name in traces):
             return False
-        return (
-            next(
-                (item for item in path.rglob("*after_optimizations*") if is_hlo(item)),
-                None,
-            )
-            is not None
-        )
+        return any(map(is_hlo, path.rglob("*after_optimizations*")))
     return is_hlo(path) and not is_trace(path)
 
 
@@ -265,18 +255,12 @@ def _simulated(
     """The timeline of the schedule with the longest step, as a trace of two equal steps."""
     stage = stage_of(path)
     if not profile and stage is not None and stage.run.found_profile is not None:
-        profile = read_profile(
-            stage.run.found_profile
-        )  # its run's, so that all its stages have the same
+        # its run's, so that all its stages have the same
+        profile = read_profile(stage.run.found_profile)
     folder = path if stage is None else stage.rank().hlo
-    folder = next(
-        (
-            path / name
-            for name in ("profiled", "baseline")
-            if path.is_dir() and (path / name).is_dir()
-        ),
-        folder,
-    )
+    rehearsed = (path / name for name in ("profiled", "baseline"))
+    if path.is_dir():
+        folder = next((each for each in rehearsed if each.is_dir()), folder)
     modules = read_scheduled(folder)
     found = [
         (predict(item, profile, hardware or _gpu_of(item), expand_loops=True), item)
@@ -370,15 +354,15 @@ class Analysis:
     next: tuple[Next, ...]  # commands, the nearest first
     warnings: tuple[str, ...]  # one line each
     # against, before: what changed since another step, and that step; None without one
-    against: Differences | None = None
-    before: MeasuredStep | None = None
-    search: Next | None = None  # the command that looks for other flags
-    advise: Next | None = None  # the command that tries edits of the program
-    is_searched: bool = False  # the search was done, and found nothing better
-    convert: Next | None = None  # the command that makes a profile of the trace
-    with_hlo: Next | None = None  # the command with a dump in `hlo`; None: HLO is known
-    timed: TimedSteps | None = None  # of the run directory that was given
-    is_base: bool = False  # the step is its baseline's
+    against: Differences | None
+    before: MeasuredStep | None
+    search: Next | None  # the command that looks for other flags
+    advise: Next | None  # the command that tries edits of the program
+    is_searched: bool  # the search was done, and found nothing better
+    convert: Next | None  # the command that makes a profile of the trace
+    with_hlo: Next | None  # the command with a dump in `hlo`; None: HLO is known
+    timed: TimedSteps | None  # of the run directory that was given
+    is_base: bool  # the step is its baseline's
 
     @cached_property
     def account(self) -> Account:
@@ -410,11 +394,9 @@ def analyze(
     step = measured_step(side, progress)
     before = None if other is None else measured_step(other, progress)
     against = None if before is None else find_differences(before, step)
-    warnings = _about_trace(step, side)
+    warnings = _about_trace(step)
     if before is not None and other is not None:
-        warnings += [
-            f"{other.inputs[0].name}: {line}" for line in _about_trace(before, other)
-        ]
+        warnings += [f"{other.inputs[0].name}: {line}" for line in _about_trace(before)]
         if before.costs.program.key.name != step.costs.program.key.name:
             names = f"{before.costs.program.key.name} and {step.costs.program.key.name}"
             warnings.append(
@@ -451,7 +433,7 @@ def _is_base(side: StepInput) -> bool:
     return any(stage.name == "baseline" for stage in stages)
 
 
-def _about_trace(step: MeasuredStep, side: StepInput) -> list[str]:
+def _about_trace(step: MeasuredStep) -> list[str]:
     """What makes the traced step differ from a plain run's."""
     lines = list(step.trace.warnings)
     if step.trace.on_host:
@@ -463,9 +445,9 @@ def _about_trace(step: MeasuredStep, side: StepInput) -> list[str]:
             "was to measure them for a profile, trace a run without it to see its exposed "
             "communication"
         )
-    return (
-        lines if step.trace.simulated else [*lines, *step.costs.warnings]
-    )  # one simulated rank represents all
+    if not step.trace.simulated:  # one simulated rank represents all
+        lines += step.costs.warnings
+    return lines
 
 
 def _next(
@@ -479,8 +461,7 @@ def _next(
     if run is not None and step.measures_alone:
         # its collectives ran alone: the performance run shows what stays exposed
         perf = run.stage("perf")
-        is_run = bool(perf.traces()) or perf.rank().hlo.is_dir()
-        if is_run:
+        if perf.traces() or perf.dumps():
             return (Next.of("analyze", perf.path),)
         return (launch_of(run).line("perf", run.path),)
     if run is not None:
@@ -510,25 +491,22 @@ def _with_hlo(step: MeasuredStep, side: StepInput) -> Next | None:
 def _words(side: StepInput) -> list[AnyPath | str]:
     """The words of a command that give these inputs."""
     target = [f"--target={side.target}"] if side.target else []
-    return [*side.inputs, *(f"--hlo={path}" for path in side.hlo), *target]
+    return [*side.words, *target]
 
 
 def _conversion(step: MeasuredStep, side: StepInput) -> Next | None:
     """The command that makes a profile of a trace; None for a schedule and for CPU devices."""
     if step.trace.simulated or step.trace.on_host:
         return None
-    words = [*side.inputs, *(f"--hlo={path}" for path in side.hlo)]
-    return Next.of("convert", *words, "-o", free(Path("profile.pbtxt")))
+    return Next.of("convert", *side.words, "-o", free(Path("profile.pbtxt")))
 
 
 def _next_of(side: StepInput, other: StepInput) -> tuple[Next, ...]:
     """After a comparison: its page. Step times of several launches alone prove a difference."""
-    words = [*side.inputs, *(f"--hlo={path}" for path in side.hlo)]
-    words += [f"--against={path}" for path in other.inputs] + [
-        f"--against-hlo={path}" for path in other.hlo
-    ]
+    before = [f"--against={path}" for path in other.inputs]
+    before += [f"--against-hlo={path}" for path in other.hlo]
     page = free(Path("diff.html"))
-    return (Next.of("report", *words, f"--output={page}"),)
+    return (Next.of("report", *side.words, *before, f"--output={page}"),)
 
 
 T = TypeVar("T")

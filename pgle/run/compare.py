@@ -60,8 +60,9 @@ def request_of(
 ) -> CompareRequest:
     """What to compare, by what was asked of two sides: as in `CompareRequest`."""
     if asked.fail_undecided and asked.fail_slower is None:
-        remedy = "add --fail-slower 2%"
-        raise UserError("needs a bound", where="--fail-undecided", remedy=remedy)
+        raise UserError(
+            "needs a bound", where="--fail-undecided", remedy="add --fail-slower 2%"
+        )
     first, last = asked.window or (None, None)
     return CompareRequest(
         words,
@@ -126,9 +127,8 @@ def judged(
     if request.history is not None and assumptions.launch_spread is None:
         check_runs((*one.runs, *two.runs))
         trends = make_trends(read_history(request.history)[0])
-        source = str(request.history)
         spread = measured_spread(
-            trends, one.median_s, simulated=one.simulated, source=source
+            trends, one.median_s, simulated=one.simulated, source=str(request.history)
         )
         assumptions = replace(assumptions, launch_spread=spread)
     found = compare(one, two, assumptions)
@@ -189,9 +189,8 @@ def _paths(
         if all((folder / stage).is_dir() for stage in COMPARED):
             return [str(folder / COMPARED[0])], [str(folder / COMPARED[1])], False
     if len(words) not in (0, 2):
-        what = f"two sides are needed, {len(words)} given"
         raise UserError(
-            what,
+            f"two sides are needed, {len(words)} given",
             remedy="pgle compare BASE NEW; further runs of a side with --base and --new",
         )
     base, new = [*words[:1], *request.base], [*words[1:], *request.new]

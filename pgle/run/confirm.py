@@ -18,6 +18,7 @@ from pgle.files import (
     AnyPath,
     Progress,
     as_path,
+    check_exists,
     check_file,
     is_text,
     open_bytes,
@@ -191,10 +192,7 @@ def _check_schedule(schedule: AnyPath | LhsSchedule | None) -> None:
     if not isinstance(schedule, os.PathLike):
         return
     dump = as_path(schedule)
-    if not dump.exists():
-        raise UserError(
-            "no such file or directory", where=schedule, remedy="check the path"
-        )
+    check_exists(dump)
     stages = [
         folder
         for folder in ("profile", "baseline", "perf")
@@ -202,9 +200,10 @@ def _check_schedule(schedule: AnyPath | LhsSchedule | None) -> None:
     ]
     if len(stages) > 1:
         # each has a schedule of the same module, and only one of them is the log's
-        what = f"holds the stages {', '.join(stages)}"
         raise UserError(
-            what, where=schedule, remedy=f"name the log's own: {schedule}/perf"
+            f"holds the stages {', '.join(stages)}",
+            where=schedule,
+            remedy=f"name the log's own: {schedule}/perf",
         )
 
 
@@ -222,20 +221,20 @@ def _by_rank_of_stage(request: ConfirmRequest) -> dict[str, ConfirmRequest]:
     stage = None if run.is_recorded else stage_of(request.log)
     stage = stage or run.stage("perf")
     if stage.name == "baseline":
-        remedy = f"say `{Next.of('confirm', stage.run.stage('perf').path)}`"
         raise UserError(
             "the baseline runs without a profile: nothing to confirm",
             where=request.log,
-            remedy=remedy,
+            remedy=f"say `{Next.of('confirm', stage.run.stage('perf').path)}`",
         )
     found = {
         str(rank): _of_rank(files, request)
         for rank, files in stage.ranks_with_log().items()
     }
     if not found:
-        what = "a directory without the log of a perf stage (perf/output.log)"
         raise UserError(
-            what, where=request.log, remedy="run `pgle perf`, or name its logs"
+            "a directory without the log of a perf stage (perf/output.log)",
+            where=request.log,
+            remedy="run `pgle perf`, or name its logs",
         )
     only, *others = found.values()
     return found if others else {"": only}
@@ -324,9 +323,12 @@ def _alike(log: Log) -> dict[str, str]:
 
 def _of_rank(files: RankFiles, request: ConfirmRequest) -> ConfirmRequest:
     ended = bool(read_facts(files).get("finished"))
-    schedule, hlo = request.schedule or files.schedule_dumps, request.hlo or files.hlo
     return replace(
-        request, log=files.log, schedule=schedule, hlo=hlo, whole=request.whole or ended
+        request,
+        log=files.log,
+        schedule=request.schedule or files.schedule_dumps,
+        hlo=request.hlo or files.hlo,
+        whole=request.whole or ended,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from pgle.costs.measure.measured import (
@@ -20,7 +21,7 @@ from pgle.costs.profile.files import (
 )
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
-from pgle.files import AnyPath, Progress
+from pgle.files import AnyPath, Progress, check_exists
 from pgle.requests.profiles import Convert
 from pgle.run.inputs.traces import read_traces, run_dirs
 from pgle.run.written import Written, check_output, write_profiles
@@ -76,10 +77,7 @@ def default_output(inputs: Sequence[AnyPath]) -> AnyPath:
     if len(inputs) == len(runs) == 1:
         return runs[0].profile
     for path in inputs:
-        if not path.exists():
-            raise UserError(
-                "no such file or directory", where=path, remedy="check the path"
-            )
+        check_exists(path)
     return Path("profile.pbtxt")
 
 
@@ -87,8 +85,8 @@ def hlo_of(request: Convert) -> tuple[AnyPath, ...]:
     """The HLO dumps that are named; else those of the run directories among the inputs."""
     if request.hlo:
         return request.hlo
-    dumps = [run.stage("profile").rank().hlo for run in run_dirs(request.inputs)]
-    return tuple(path for path in dumps if path.is_dir())
+    runs = run_dirs(request.inputs)
+    return tuple(chain.from_iterable(run.stage("profile").dumps() for run in runs))
 
 
 def convert(request: Convert, *, progress: Progress | None = None) -> Conversion:
@@ -117,13 +115,12 @@ def _profiles(
     measured: Measured, request: Convert, out: AnyPath
 ) -> dict[AnyPath, Profile]:
     """The profiles to write, by path."""
-    target = request.complete
     if out.suffix in SUFFIXES:
         several = request.fingerprint_names or len(measured.costs) > 1
-        return {out: _profile(measured, target, fingerprint_names=several)}
+        return {out: _profile(measured, request.complete, fingerprint_names=several)}
     found: dict[AnyPath, Profile] = {}
     for costs in measured.costs:
-        profile = _profile(replace(measured, costs=(costs,)), target)
+        profile = _profile(replace(measured, costs=(costs,)), request.complete)
         for fingerprint in fingerprints(costs):
             found[out / f"{fingerprint}.pbtxt"] = profile
     return found
@@ -146,8 +143,11 @@ def _profile(
     for found in measured.costs:
         module = found.program.hlo
         if module is None:
-            what = f"no HLO of {found.program.key.name} to complete"
-            raise UserError(what, where="--complete", remedy="pass --hlo DUMP")
+            raise UserError(
+                f"no HLO of {found.program.key.name} to complete",
+                where="--complete",
+                remedy="pass --hlo DUMP",
+            )
         hardware = same_gpu_of(module, named).hardware
         for fingerprint in (
             fingerprints(found) if fingerprint_names else (module.fingerprint,)

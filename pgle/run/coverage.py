@@ -52,9 +52,7 @@ def verify(profile: AnyPath, hlo: Sequence[AnyPath], *, module: str = "") -> Cov
     chosen = [item for item in dumps.modules if re.search(module, item.name)]
     if not chosen:
         raise no_match(module, [item.name for item in dumps.modules] or dumps.schedules)
-    lhs_modules = {
-        name: dumps.lhs_module(name) for name in {item.name for item in chosen}
-    }
+    lhs_modules = {item.name: dumps.lhs_module(item.name) for item in chosen}
     return cover(given, chosen, lhs_modules)
 
 
@@ -89,15 +87,13 @@ def complete_file(request: Complete) -> tuple[tuple[Completion, ...], Written]:
     Raises:
         UserError: the dump is of another generation of GPUs than the target.
     """
-    profile, hlo, output = request.profile, request.hlo, request.output
-    module, force = request.module, request.force
-    inputs = (profile, *hlo)
-    check_output(output, force=force, inputs=inputs)
-    given = read_profile(profile)
+    inputs = (request.profile, *request.hlo)
+    check_output(request.output, force=request.force, inputs=inputs)
+    given = read_profile(request.profile)
     named = load_target(request.target) if request.target else None
     completions: list[Completion] = []
-    dumps = read_dumps(hlo)
-    chosen = _covered_modules(given, dumps, module)
+    dumps = read_dumps(request.hlo)
+    chosen = _covered_modules(given, dumps, request.module)
     if not chosen:
         remedy = (
             "give --hlo the dump of the program it was made for; 'pgle verify' shows what "
@@ -105,7 +101,7 @@ def complete_file(request: Complete) -> tuple[tuple[Completion, ...], Written]:
         )
         raise UserError(
             "has no cost of any instruction of the modules given",
-            where=profile,
+            where=request.profile,
             remedy=remedy,
         )
     for final in chosen:  # bare names of one module would count for the others
@@ -121,7 +117,9 @@ def complete_file(request: Complete) -> tuple[tuple[Completion, ...], Written]:
             )
         )
         given = completions[-1].profile
-    (written,) = write_profiles({output: given}, force=force, inputs=inputs)
+    (written,) = write_profiles(
+        {request.output: given}, force=request.force, inputs=inputs
+    )
     return tuple(completions), written
 
 
@@ -132,12 +130,12 @@ def carry_file(request: Carry) -> tuple[Carried, Written]:
     Raises:
         UserError: the new dump is of another generation of GPUs than the target.
     """
-    profile, old, new = request.profile, request.old, request.new
-    output, module, force = request.output, request.module, request.force
-    check_output(output, force=force, inputs=(profile, old, new))
+    profile, module = request.profile, request.module
+    inputs = (profile, request.old, request.new)
+    check_output(request.output, force=request.force, inputs=inputs)
     given = read_profile(profile)
-    before = read_dumps([old])
-    after = read_dumps([new])
+    before = read_dumps([request.old])
+    after = read_dumps([request.new])
     sources = _covered_modules(given, before, module)
     if not sources:
         remedy = "give --from the dump of the program that it was measured on"
@@ -165,7 +163,7 @@ def carry_file(request: Carry) -> tuple[Carried, Written]:
         remedy = "check --from and --to: these modules share no instruction"
         raise UserError("nothing of it can be carried", where=profile, remedy=remedy)
     (written,) = write_profiles(
-        {output: carried.profile}, force=force, inputs=(profile, old, new)
+        {request.output: carried.profile}, force=request.force, inputs=inputs
     )
     return carried, written
 
@@ -240,8 +238,9 @@ def measured_for(
         remedy = (
             "is it of this program, with these flags? 'pgle verify' shows what matches"
         )
-        what = "has no cost of any instruction here"
-        raise UserError(what, where=path, remedy=remedy)
+        raise UserError(
+            "has no cost of any instruction here", where=path, remedy=remedy
+        )
     return found, note
 
 

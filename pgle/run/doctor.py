@@ -21,11 +21,15 @@ from pgle.run.ask.amd_gpus import read_amd_gpus
 from pgle.run.ask.jaxlib import lint_flags, repair
 from pgle.run.ask.machine import (
     SMI_QUERY,
+    WITHOUT,
     Level,
     Machine,
     MachineCheck,
     all_gpus,
+    fail,
+    ok,
     read_gpus,
+    warn,
 )
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import Gpu
@@ -37,12 +41,6 @@ from pgle.xla.flags.catalogue import catalogue, nearest, release
 from pgle.xla.flags.shared import PROFILE, content_of
 from pgle.xla.flags.text import as_bool
 from pgle.xla.vendors import AMD, NVIDIA, VENDORS, Vendor
-
-# Without their names, which `diagnose` adds: nothing to do; something will not work or be worse; a
-# run will not work.
-ok = partial(MachineCheck, "", "ok")
-warn = partial(MachineCheck, "", "warn")
-fail = partial(MachineCheck, "", "fail")
 
 NOT_LOADED = "couldn't communicate with the NVIDIA driver|Driver Not Loaded"
 _SMI = {
@@ -226,7 +224,6 @@ HIDING = ("", "-1", "NoDevFiles")
 """Values of CUDA_VISIBLE_DEVICES that leave CUDA none; Slurm sets the last in steps without
 GPUs.
 """
-WITHOUT = "rehearse, convert, verify and the simulated capture work without"
 IN_CONTAINER = (
     "start the container with its GPUs: docker run --gpus all, podman run --device "
     "nvidia.com/gpu=all, apptainer exec --nv, in Kubernetes the resource nvidia.com/gpu"
@@ -251,9 +248,9 @@ def check_gpus(machine: Machine, gpus: tuple[Gpu, ...]) -> MachineCheck:
     found = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
     visible = machine.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in HIDING:
-        shown = f"{found}, hidden by CUDA_VISIBLE_DEVICES='{visible}'"
         return warn(
-            shown, "unset CUDA_VISIBLE_DEVICES; in a job ask the scheduler for GPUs"
+            f"{found}, hidden by CUDA_VISIBLE_DEVICES='{visible}'",
+            "unset CUDA_VISIBLE_DEVICES; in a job ask the scheduler for GPUs",
         )
     if len(set(names)) > 1:
         return warn(
@@ -292,11 +289,9 @@ def _check_no_gpu(machine: Machine) -> MachineCheck:
         host = f"; its host has driver {driver}" if driver else ""
         return warn(f"none in this container{host}", f"{IN_CONTAINER}; {WITHOUT}")
     if driver:
-        found = (
-            f"driver {driver} is loaded, but there is no /dev/nvidia0 and no nvidia-smi"
-        )
         return fail(
-            found, "install the driver's utilities, then run nvidia-smi as root once"
+            f"driver {driver} is loaded, but there is no /dev/nvidia0 and no nvidia-smi",
+            "install the driver's utilities, then run nvidia-smi as root once",
         )
     needs = "profile and perf need one, with NVIDIA's driver"
     return warn("none", f"{needs}; {WITHOUT}{_about_plugin(machine)}")
@@ -306,14 +301,9 @@ PCI_VENDORS = "/sys/bus/pci/devices/*/vendor"
 """Where Linux says who made each device of a machine."""
 
 
-def _makers(machine: Machine) -> list[str]:
-    """Numbers of those who made the machine's devices."""
-    return [(machine.read(path) or "").strip() for path in machine.glob(PCI_VENDORS)]
-
-
 def _has_no_nvidia(machine: Machine) -> bool:
     """Whether the machine lists its devices, and none is NVIDIA's."""
-    makers = _makers(machine)
+    makers = [(machine.read(path) or "").strip() for path in machine.glob(PCI_VENDORS)]
     return bool(makers) and NVIDIA.presence.pci not in makers
 
 
@@ -340,8 +330,8 @@ def vendors_of(machine: Machine, wanted: Vendor | None) -> tuple[Vendor, ...]:
 
 
 def _about_plugin(machine: Machine) -> str:
-    """How plain programs run with jax's CUDA plugin, but without a GPU; empty if they need not be
-    told.
+    """How plain programs run with jax's CUDA plugin, but without a GPU; empty if they need
+    no advice.
     """
     if machine.environ.get("JAX_PLATFORMS"):
         return ""
@@ -376,9 +366,9 @@ def check_driver(machine: Machine, gpus: tuple[Gpu, ...]) -> MachineCheck:
         cuda = re.sub(r"\D", "", name)
         needed = DRIVER_FOR_CUDA.get(cuda, 0)
         if int(version.split(".")[0]) < needed:
-            found = f"{version}, older than CUDA {cuda} needs ({needed})"
             return fail(
-                found, f"update the driver to {needed} or newer, or install jax[cuda12]"
+                f"{version}, older than CUDA {cuda} needs ({needed})",
+                f"update the driver to {needed} or newer, or install jax[cuda12]",
             )
     return ok(version)
 
@@ -410,18 +400,18 @@ def check_jax(machine: Machine) -> MachineCheck:
 
 def check_plugin(machine: Machine, vendor: Vendor = NVIDIA) -> MachineCheck:
     """Whether a vendor's plugin is there, complete, alone and of jaxlib's version."""
-    jaxlib = machine.installed.jaxlib
     plugins = machine.installed.plugins_of(vendor)
     found = ", ".join(f"{name} {version}" for name, version in plugins.items())
     mended = repair(machine.installed.versions, machine.python, vendor)
     if mended is not None:
         what = f"{found}: {mended.what}" if found else "none: no GPU and no rehearsal"
-        return replace(
-            (fail if mended.fails else warn)(what, mended.line), command=mended.line
+        marked = fail if mended.fails else warn
+        return marked(what, mended.line, command=mended.line)
+    if not found or release(machine.installed.jaxlib) < release(OLDEST_REHEARSAL):
+        return warn(
+            f"{found or 'none'}: cannot compile without a GPU",
+            "use another jaxlib to rehearse",
         )
-    if not found or release(jaxlib) < release(OLDEST_REHEARSAL):
-        found = f"{found or 'none'}: cannot compile without a GPU"
-        return warn(found, "use another jaxlib to rehearse")
     return ok(f"{found}: usable for rehearsals")
 
 
@@ -513,9 +503,8 @@ class Diagnosis:
         """Why this machine cannot profile or measure: names of checks, ``GPUs`` if it has no GPU;
         empty: it can.
         """
-        return tuple(
-            dict.fromkeys([*([] if self.gpus else ["GPUs"]), *self._names("fail")])
-        )
+        none = () if self.gpus else ("GPUs",)
+        return tuple(dict.fromkeys((*none, *self._names("fail"))))
 
     @property
     def keeps_from_rehearsing(self) -> tuple[str, ...]:
@@ -548,7 +537,8 @@ def diagnose(
     probes: dict[str, Callable[[], MachineCheck]] = {}
     if NVIDIA in vendors:
         gpus = read_gpus(machine.ask)
-        probes |= _nvidia_probes(machine, gpus)
+        probes["GPUs"] = partial(check_gpus, machine, gpus)
+        probes["driver"] = partial(check_driver, machine, gpus)
     if AMD in vendors:
         found = read_amd_gpus(machine.read, machine.glob)
         gpus = gpus or found
@@ -571,16 +561,6 @@ def diagnose(
 
 
 OF_NVIDIA = ("CUPTI", "DCGM", "nsys")  # checks of its tools
-
-
-def _nvidia_probes(
-    machine: Machine, gpus: tuple[Gpu, ...]
-) -> dict[str, Callable[[], MachineCheck]]:
-    """The checks of NVIDIA's GPUs and their driver."""
-    return {
-        "GPUs": lambda: check_gpus(machine, gpus),
-        "driver": lambda: check_driver(machine, gpus),
-    }
 
 
 def _amd_probes(
@@ -675,14 +655,15 @@ def _count_gpus() -> int:
 
 def links(result: Pipeline) -> tuple[ChainLink, ...]:
     """What each stage left, as evidence."""
-    run = result.run
-    profile = read_profile(run.profile)
-    traces = run.stage("profile").trace_files()
+    profile = read_profile(result.run.profile)
+    traces = result.run.stage("profile").trace_files()
     size = sum(path.stat().st_size for path in traces)
     modules = result.coverage.main
-    shares, wanted = [module.collectives for module in modules], "collectives"
+    wanted = "collectives"
+    shares = [module.collectives for module in modules]
     if not any(share.total for share in shares):  # of one GPU
-        shares, wanted = [module.count for module in modules], "instructions"
+        wanted = "instructions"
+        shares = [module.count for module in modules]
     covered = sum(share.covered for share in shares)
     total = sum(share.total for share in shares)
     time = min((module.time.value or 0.0 for module in modules), default=0.0)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgle.errors import UserError, cut
+from pgle.errors import UserError, cut, many
 from pgle.files import sha256
 from pgle.next import Next
 from pgle.run.ask.jaxlib import installed, wanted_major
+from pgle.run.ask.programs import ran
 from pgle.run.directory.directory import cache_directory
 from pgle.xla.flags.catalogue import release
 from pgle.xla.vendors import Vendor
@@ -80,9 +80,8 @@ def proposal(missing: Sequence[Environment]) -> str:
     releases = ", ".join(item.release for item in missing)
     size = GIB_EACH * len(missing)
     place = missing[0].folder.parent
-    noun = "environment" if len(missing) == 1 else "environments"
     return (
-        f"uv would make {len(missing)} {noun} with jax {releases} and its plugin, "
+        f"uv would make {many(len(missing), 'environment')} with jax {releases} and its plugin, "
         f"about {size:.1f} GiB, in {place}"
     )
 
@@ -94,8 +93,10 @@ def find_uv() -> str:
     if found:
         return found
     remedy = str(Next((sys.executable, "-m", "pip", "install", "uv")))
-    what = "uv is not installed, and pgle makes environments of other releases with it"
-    raise UserError(what, remedy=remedy)
+    raise UserError(
+        "uv is not installed, and pgle makes environments of other releases with it",
+        remedy=remedy,
+    )
 
 
 def make(wanted: Environment, uv: str) -> None:
@@ -105,9 +106,9 @@ def make(wanted: Environment, uv: str) -> None:
     temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=place))
     try:
         new = temporary / "env"
+        _run(wanted, (uv, "venv", "--quiet", "--python", _python(wanted), new))
         python = new / "bin" / "python"
-        _run(wanted, (uv, "venv", "--quiet", "--python", _python(wanted), str(new)))
-        install = (uv, "pip", "install", "--quiet", "--python", str(python))
+        install = (uv, "pip", "install", "--quiet", "--python", python)
         _run(wanted, (*install, *wanted.packages))
         if not wanted.is_made:  # else another pgle was faster
             new.rename(wanted.folder)
@@ -120,15 +121,14 @@ def _python(wanted: Environment) -> str:
     downloads if there is none.
     """
     at = release(wanted.release)
-    rows = OLDEST_PYTHON
-    oldest = next(python for since, python in rows if at >= release(since))
+    oldest = next(python for since, python in OLDEST_PYTHON if at >= release(since))
     if sys.version_info[:2] >= oldest:
         return sys.executable
     return ".".join(map(str, oldest))
 
 
-def _run(wanted: Environment, command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(wanted: Environment, command: Sequence[str | Path]) -> None:
+    done = ran(command)
     if done.returncode == 0:
         return
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
@@ -149,6 +149,9 @@ def release_of(python: str) -> str:
     """The jaxlib that an interpreter has."""
     found = installed(python).jaxlib
     if not found:
-        remedy = "name an interpreter with jax and its plugin, or a release"
-        raise UserError("has no jaxlib", where=python, remedy=remedy)
+        raise UserError(
+            "has no jaxlib",
+            where=python,
+            remedy="name an interpreter with jax and its plugin, or a release",
+        )
     return found

@@ -29,8 +29,11 @@ class LibraryCall:
         """Return the edit of a call, as text to write into the program."""
         given = masked(site, self.own_mask)
         takes = ", mask=None" if site.mask == "own" else ""
-        fused = _FUSED.format(operands=self.operands, mask=given)
-        return self.edit.format(value=value, fused=fused, takes_mask=takes)
+        return self.edit.format(
+            value=value,
+            fused=_FUSED.format(operands=self.operands, mask=given),
+            takes_mask=takes,
+        )
 
 
 CALLS = (

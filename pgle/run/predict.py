@@ -114,7 +114,7 @@ def _stage_of(path: AnyPath) -> tuple[AnyPath, str]:
     """
     run = RunDirectory(Path(str(path)))
     for name in ("perf", "baseline", "profile") if run.is_recorded else ():
-        if (dump := run.stage(name).rank().hlo).is_dir():
+        for dump in run.stage(name).dumps():
             return dump, name
     return path, ""
 

@@ -8,10 +8,11 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from pgle.errors import UserError, some
-from pgle.files import AnyPath, content_digest, open_bytes
+from pgle.files import AnyPath, check_exists, content_digest, open_bytes
 from pgle.run.confirm import (
     LOG_SUFFIXES,
     TEXT_SUFFIXES,
@@ -100,7 +101,7 @@ def compare_ranks(paths: Sequence[AnyPath]) -> Ranks:
     logged = nccl_orders(_nccl_lines(ranks))
     is_only_log = any(rank.logs and not rank.orders for rank in ranks.values())
     if len(ranks) < 2 and not logged and not is_only_log:
-        raise UserError(ONE_RANK, where=str(paths[0]), remedy=NAME_OTHERS)
+        raise UserError(ONE_RANK, where=paths[0], remedy=NAME_OTHERS)
     found, compared = _compared(ranks)
     if logged:
         placed = {rank: [place] for place, rank in enumerate(logged)}
@@ -128,9 +129,7 @@ def _gather(paths: Sequence[AnyPath]) -> dict[str, Rank]:
     dumps: list[AnyPath] = []
     logs: list[AnyPath] = []
     for path in paths:
-        if not path.exists():
-            what = "no such file or directory"
-            raise UserError(what, where=path, remedy="check the path")
+        check_exists(path)
         stage = _stage(path)
         for number, files in stage.items():
             ranks[str(number)] = _of_stage(files)
@@ -145,8 +144,11 @@ def _gather(paths: Sequence[AnyPath]) -> dict[str, Rank]:
         dumps += own or inner
         logs += listed
         if not own and not inner and not listed:
-            remedy = "give folders of --xla_dump_to, logs, or a run directory"
-            raise UserError("holds no dumps and no logs", where=path, remedy=remedy)
+            raise UserError(
+                "holds no dumps and no logs",
+                where=path,
+                remedy="give folders of --xla_dump_to, logs, or a run directory",
+            )
     found = [str(path) for path in (*dumps, *logs)]
     shared = os.path.commonpath(found) if len(found) > 1 else "."
     for label, path in zip(_labels(dumps, shared), dumps, strict=True):
@@ -326,10 +328,8 @@ def _compared(
 
 def _modules(ranks: Mapping[str, Rank]) -> dict[tuple[str, int], None]:
     """The modules that any rank has, in their order."""
-    found: dict[tuple[str, int], None] = {}
-    for rank in ranks.values():
-        found.update(dict.fromkeys(rank.orders))
-    return found
+    orders = (rank.orders for rank in ranks.values())
+    return dict.fromkeys(chain.from_iterable(orders))
 
 
 def _placed(ranks: Mapping[str, Rank], devices: int) -> dict[str, Sequence[int]]:
@@ -358,7 +358,7 @@ def _notes(ranks: Mapping[str, Rank], compared: Sequence[Launches]) -> Iterator[
 
 
 def _unknown(ranks: Mapping[str, Rank]) -> Iterator[str]:
-    """What the files do not tell."""
+    """What the files leave unknown."""
     have = {label for label, rank in ranks.items() if rank.orders}
     if not have:
         yield "no rank has a dump with collectives: the order is unknown"

@@ -29,16 +29,6 @@ from pgle.run.ask.jaxlib import installed
 from pgle.run.compiler.compile import CompileResult, OnPhase
 from pgle.run.compiler.session import Session, open_session
 from pgle.run.confirm import confirm_compiled
-from pgle.run.control import FOLDER as CONTROL
-from pgle.run.control import (
-    Control,
-    Schedules,
-    control,
-    fp8_products,
-    fp8_warning,
-    lhs_gain,
-    profile_gain,
-)
 from pgle.run.coverage import carried_over
 from pgle.run.directory.directory import claim
 from pgle.run.kept_trials import Shown, kept_trials
@@ -53,6 +43,16 @@ from pgle.run.rehearse_program import (
     near_limit,
     prepared,
     tune_line,
+)
+from pgle.run.second_compilation import FOLDER as CONTROL
+from pgle.run.second_compilation import (
+    Control,
+    Schedules,
+    control,
+    fp8_products,
+    fp8_warning,
+    lhs_gain,
+    profile_gain,
 )
 from pgle.run.timed import timed_steps
 from pgle.run.unmoved import unmoved_warnings
@@ -86,7 +86,8 @@ def memory_warning(
     """
     found = SCHEDULER_MEMORY.search(compiled.log.read_text(errors="replace"))
     used, limit = (int(found[1]), int(found[2])) if found else (0, 0)
-    need, have = compiled.memory_bytes or 0, allocator_bytes or target.memory_bytes
+    need = compiled.memory_bytes or 0
+    have = allocator_bytes or target.memory_bytes
     remedy = (
         f"raise {MEMORY_FRACTION[0]} as the job has it, rematerialise more, or take a "
         "larger --target"
@@ -169,15 +170,14 @@ class CompiledSide:
     @property
     def believed_exposed_us(self) -> float | None:
         """Exposed communication of a step as LHS itself sees it; None where it left no dump."""
-        believed, exposed = self.compiled.believed, 0.0
+        believed = self.compiled.believed
+        exposed = 0.0
         for name, item in believed.items():
-            found = self.module.computations.get(
-                name
-            )  # loops of unknown length count once
+            found = self.module.computations.get(name)
             around = loops(self.module, found.root) if found is not None else []
-            exposed += item.total_wasted_cycles * prod(
-                trips or 1 for _, trips in around
-            )
+            # loops of unknown length count once
+            times = prod(trips or 1 for _, trips in around)
+            exposed += item.total_wasted_cycles * times
         return exposed if believed else None
 
 
@@ -284,10 +284,9 @@ class Rehearsal:
         """Whether a step was compiled, its program ran without a fault of its own, the profile was
         used if there is anything that it could move, and the steps can be compared.
         """
-        request = self.request
         is_used = self.used or not self.moves
-        has_failed = bool(request.no_step or request.failed or self.lower_bound_why)
-        return is_used and not has_failed
+        failures = (self.request.no_step, self.request.failed, self.lower_bound_why)
+        return is_used and not any(failures)
 
 
 def rehearse(asked: Rehearse, on_phase: OnPhase = lambda phase: None) -> Rehearsal:
@@ -466,11 +465,10 @@ def _compared(request: RehearseRequest, made: _Compiled) -> Rehearsal:
     """Compare the schedules: what XLA used, what moved, and what makes the answer unsure."""
     baseline = made.baseline
     profiled = made.profiled
-    own = request.flags
     verdict = confirm_compiled(profiled.compiled.log, profiled.compiled.lhs, made.given)
     moves = compare_placements(
-        placements(baseline.module, baseline.prediction.timeline, own),
-        placements(profiled.module, profiled.prediction.timeline, own),
+        placements(baseline.module, baseline.prediction.timeline, request.flags),
+        placements(profiled.module, profiled.prediction.timeline, request.flags),
     )
     costs_are = (
         "estimated" if request.profile is None else baseline.prediction.costs_are
@@ -519,8 +517,9 @@ def _compilation_warnings(
     yield from unmodelled_warnings(module, known)
     yield _partition_warning(module)
     yield memory_warning(baseline.compiled, request.allocator_bytes, request.target)
-    names_network = request.asked.names_network
-    yield from assumed_warnings(module, request.hardware, is_named=names_network)
+    yield from assumed_warnings(
+        module, request.hardware, is_named=request.asked.names_network
+    )
     yield lhs_warning(request.flags, runs=baseline.compiled.lhs is not None)
     flags = FlagList(tuple(map(typed_flag, request.flags)))
     yield from inert_warnings(flags, installed(request.python).jaxlib)
@@ -618,16 +617,13 @@ def _estimated(out: Path, compiled: CompileResult, hardware: Hardware) -> Path:
     They are of the instructions that LHS saw, where it left a dump: later passes rename and repeat
     some. In the order of their names, since LHS breaks ties in an order of its own.
     """
-    profile = estimate_profile(
-        compiled.scheduled if compiled.lhs is None else compiled.lhs.module, hardware
-    )
-    profile = replace(
-        profile, costs=tuple(sorted(profile.costs, key=lambda cost: cost.name))
-    )
-    if not profile.costs:
+    module = compiled.scheduled if compiled.lhs is None else compiled.lhs.module
+    profile = estimate_profile(module, hardware)
+    costs = sorted(profile.costs, key=lambda cost: cost.name)
+    if not costs:
         raise UserError("the module has no instruction that costs anything", where=out)
     path = out / "estimated.pbtxt"
-    _write(path, profile)
+    _write(path, replace(profile, costs=tuple(costs)))
     return path
 
 

@@ -64,7 +64,7 @@ from pgle.run.process.process import check_program, program_of
 from pgle.run.target import dump_in, gpu_of, target_named_by
 from pgle.xla.flags.catalogue import LHS, PROFILE_PATH, known_in
 from pgle.xla.flags.presets import Mode, flags_for
-from pgle.xla.flags.text import FlagList, format_flags, parse_flags, typed_flag
+from pgle.xla.flags.text import Flag, FlagList, format_flags, parse_flags, typed_flag
 from pgle.xla.targets import Hardware, Target, find_hardware, load_target
 from pgle.xla.vendors import Vendor
 
@@ -114,7 +114,7 @@ class RehearseRequest:
         str, ...
     ] = ()  # of the user, from XLA_FLAGS and from the command line, as text; the later wins
     topology: str | None = None  # ``SxHxD``; None: one host
-    profile: Path | None = None  # measured costs; None: estimates stand in for them
+    profile: Path | None = None  # measured costs; None: estimates replace them
     # part of the GPU's memory that the job's allocator has; 0: it has no limit
     memory_fraction: float = DEFAULT_FRACTION
     others: tuple[
@@ -132,8 +132,11 @@ class RehearseRequest:
     @property
     def hardware(self) -> Hardware:
         """The GPU, its hosts and its network: one value for the whole answer."""
-        network = self.asked.network_gb_s
-        return find_hardware(self.target, topology=self.topology, network_gb_s=network)
+        return find_hardware(
+            self.target,
+            topology=self.topology,
+            network_gb_s=self.asked.network_gb_s,
+        )
 
     @property
     def allocator_bytes(self) -> int:
@@ -190,6 +193,12 @@ class Understood:
         """Whether the words start a program."""
         return is_program(self.asked.words)
 
+    @property
+    def next_words(self) -> tuple[str, ...]:
+        """The words for the next command."""
+        words: tuple[str, ...] = self.typed.words
+        return ("--", *kept_argv(words)) if is_program(words) else words
+
 
 def understood(given: Rehearse) -> Understood:
     """What was asked, with what a run directory or a dump that it names says of it.
@@ -204,9 +213,11 @@ def understood(given: Rehearse) -> Understood:
     folder = next((path for path in places if path.is_dir() and modules_in(path)), None)
     stage = read_manifest(run.path).last("profile")
     if folder is None or stage is None:
-        remedy = "profile first: pgle profile -- COMMAND; or give a module's file"
-        what = "holds no module of a profile stage"
-        raise UserError(what, where=run.path, remedy=remedy)
+        raise UserError(
+            "holds no module of a profile stage",
+            where=run.path,
+            remedy="profile first: pgle profile -- COMMAND; or give a module's file",
+        )
     is_real = folder != run.captured
     unknown = is_real and "xla_flags" not in stage.facts.get("hook", {})
     return Understood(
@@ -307,15 +318,14 @@ def measure_line(command: Understood) -> Next:
     directory, else all.
     """
     how = launch_of_program(command)
-    profile = command.asked.profile
     if how.run is not None:
         there = how.run.path.with_name(f"{how.run.path.name}-flags")
         if command.typed.flags:
             return how.line("run", free(there))
         return following(how.run)
     folder = free(Path("runs/default"))
-    if profile:
-        return how.line("perf", folder, "--profile", profile)
+    if command.asked.profile:
+        return how.line("perf", folder, "--profile", command.asked.profile)
     return how.line("run", folder)
 
 
@@ -331,20 +341,13 @@ def tune_line(command: Understood) -> Next | None:
     options = given.next_words(Tune, without="flags")
     flags = given.next_words(Flags)
     folder = free(place / "tuned" if is_run else Path("tuned"))
-    words: tuple[str, ...] = given.words
-    if is_program(words):
-        words = ("--", *kept_argv(words))
-    return Next.of("tune", *options, *flags, "-o", folder, *words)
+    return Next.of("tune", *options, *flags, "-o", folder, *command.next_words)
 
 
 def advise_line(command: Understood, *more: object) -> Next:
     """The command line of `pgle advise` for the same words, with more options."""
-    given = command.typed
-    options = (*given.next_words(Advise), *more)
-    words: tuple[str, ...] = given.words
-    if is_program(words):
-        words = ("--", *kept_argv(words))
-    return Next.of("advise", *options, *words)
+    options = (*command.typed.next_words(Advise), *more)
+    return Next.of("advise", *options, *command.next_words)
 
 
 def is_program(words: Sequence[str]) -> bool:
@@ -403,7 +406,7 @@ def prepared(
         ):  # anew: the program may have written files that its command line names
             request = replace(request, program=_program_digest(asked.words))
         request = replace(request, profile=asked.profile, warnings=warnings)
-        yield command, told_of_hosts(request)
+        yield command, with_hosts_flag(request)
 
 
 def _place_of_search(command: Understood) -> Path:
@@ -469,8 +472,11 @@ def _modules(
     if (out / "captured").is_dir() and (kept := modules_in(out / "captured")):
         program = read_captured(out / "captured")  # of the search that continues
         if changed := changed_import(imported_files(program.sources)):
-            what = f"holds the trials of another search ({changed})"
-            raise UserError(what, where=out, remedy="choose a new folder with -o DIR")
+            raise UserError(
+                f"holds the trials of another search ({changed})",
+                where=out,
+                remedy="choose a new folder with -o DIR",
+            )
         return kept, program
     vendor = load_target(command.target).vendor
     check_compiler(asked.words, vendor, by_name=True)
@@ -534,7 +540,7 @@ def settle(
     )
 
 
-def told_of_hosts(request: RehearseRequest) -> RehearseRequest:
+def with_hosts_flag(request: RehearseRequest) -> RehearseRequest:
     """The request with a flag by which XLA's speed-of-light model, too, knows the hosts and the
     network of the user.
 
@@ -543,22 +549,19 @@ def told_of_hosts(request: RehearseRequest) -> RehearseRequest:
     """
     together = request.hardware.devices_per_host
     devices = devices_in(request.topology) if request.topology else math.inf
-    options = (
-        {"gpus_per_node": f"{together}"}
-        if together != OF_XLA and devices > min(together, OF_XLA)
-        else {}
-    )
+    options = {}
+    if together != OF_XLA and devices > min(together, OF_XLA):
+        options["gpus_per_node"] = f"{together}"
     if request.asked.names_network and devices > together:
         # in GB/s, whatever its name says
         options["nic_speed_gbps"] = f"{request.hardware.nic_gb_s:g}"
     given = any(typed_flag(flag).name == MODEL_OPTIONS for flag in request.flags)
-    if (
-        not options
-        or given
-        or known_in(MODEL_OPTIONS, installed(request.python).jaxlib) is False
-    ):
+    if not options or given:
         return request
-    flag = f"--{MODEL_OPTIONS}={','.join(f'{name}={value}' for name, value in options.items())}"
+    if known_in(MODEL_OPTIONS, installed(request.python).jaxlib) is False:
+        return request
+    pairs = [f"{name}={value}" for name, value in options.items()]
+    flag = f"--{MODEL_OPTIONS}={','.join(pairs)}"
     line = (
         f"XLA's own cost model gets your topology and network by {flag}; give your job the "
         "same flag"
@@ -625,7 +628,8 @@ def checked_flags(
     A flag that the program sets and the jaxlib that compiles does not take is left out: another one
     ran the program.
     """
-    environment, warnings = [], []
+    environment: list[Flag] = []
+    warnings: list[str] = []
     for flag in flags_with(own):
         if flag.name in OURS:
             warnings.append(
@@ -651,11 +655,8 @@ def checked_flags(
     ours = {flag.name for flag in (*user_flags().flags, *typed)}
     for finding in errors:
         if finding.code in _ENDS_XLA and finding.flag in ours:
-            where = (
-                "--flag"
-                if any(flag.name == finding.flag for flag in typed)
-                else "XLA_FLAGS:"
-            )
+            is_typed = any(flag.name == finding.flag for flag in typed)
+            where = "--flag" if is_typed else "XLA_FLAGS:"
             remedy = finding.remedy or "see: pgle flags lint"
             raise UserError(
                 finding.message, where=f"{where} --{finding.flag}", remedy=remedy

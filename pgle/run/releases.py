@@ -17,7 +17,6 @@ from pgle.releases.facts import ProgramFacts, facts_of
 from pgle.requests.predictions import Releases
 from pgle.run.ask.jaxlib import installed, lint_flags
 from pgle.run.compiler.compile import CompileResult, OnPhase
-from pgle.run.control import Schedules, both_schedules
 from pgle.run.directory.directory import free
 from pgle.run.environments import Consent, environment_of, ready, release_of
 from pgle.run.process.compilers import compiler_of
@@ -28,6 +27,7 @@ from pgle.run.rehearse_program import (
     is_program,
     prepared,
 )
+from pgle.run.second_compilation import Schedules, both_schedules
 from pgle.schedule.control import Controlled
 from pgle.schedule.predict import gain
 from pgle.xla.flags.text import FlagList, typed_flag
@@ -113,12 +113,14 @@ class ReleasesResult:
 
 
 def compare_releases(
-    asked: Releases, consent: Consent, on_phase: OnPhase = lambda phase: None
+    asked: Releases, consent: Consent, on_phase: OnPhase
 ) -> ReleasesResult:
     """Find or make the interpreters, capture the program once, compile it by each."""
     if not asked.jax:
-        remedy = "name one or several: --jax 0.10.2,0.12.0.1"
-        raise UserError("no release of jax is named", remedy=remedy)
+        raise UserError(
+            "no release of jax is named",
+            remedy="name one or several: --jax 0.10.2,0.12.0.1",
+        )
     vendor = load_target(asked.target or DEFAULT_TARGET).vendor
     own = sys.executable
     if is_program(asked.words):
@@ -160,8 +162,11 @@ def interpreters(
         if "/" in name:
             path = shutil.which(name)
             if path is None:
-                remedy = "give a release, or the path of a Python"
-                raise UserError("is no interpreter", where=name, remedy=remedy)
+                raise UserError(
+                    "is no interpreter",
+                    where=name,
+                    remedy="give a release, or the path of a Python",
+                )
             found.append(Interpreter(path, release_of(path)))
         elif name == mine:
             found.append(Interpreter(own, mine))
@@ -183,8 +188,9 @@ def compiled_by(
     try:
         found = rehearsed(wanted, on_phase)
     except UserError as error:
-        what = f"jaxlib {by.release}: {error.what}"
-        raise UserError(what, where=error.where, remedy=error.remedy) from None
+        raise UserError(
+            f"jaxlib {by.release}: {error.what}", where=error.where, remedy=error.remedy
+        ) from None
     first, *others = both_schedules(found.schedules, found.control)
     facts = _facts(first.compiled)
     control_facts = None
@@ -222,15 +228,16 @@ def upgrade(before: Release, after: Release) -> Upgrade:
     control = None
     if before.control_facts is not None and after.control_facts is not None:
         control = changes(before.control_facts, after.control_facts)
-    flags = before.rehearsal.request.flags
-    set_flags = [*map(typed_flag, (*flags, *before.dropped))]
+    flags = (*before.rehearsal.request.flags, *before.dropped)
     step, profiled = _gains(before, after)
     return Upgrade(
         before=before,
         after=after,
         exact=changes(before.facts, after.facts),
         control=control,
-        flags=flag_changes(set_flags, before.by.release, after.by.release),
+        flags=flag_changes(
+            list(map(typed_flag, flags)), before.by.release, after.by.release
+        ),
         carried_share=_carried_share(before.rehearsal, after.rehearsal),
         step=step,
         profiled=profiled,

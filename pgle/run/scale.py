@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
@@ -59,7 +60,7 @@ from pgle.run.rehearse_program import (
     DEFAULT_TARGET,
     RehearseRequest,
     settle,
-    told_of_hosts,
+    with_hosts_flag,
 )
 from pgle.run.target import gpu_of, target_named_by
 from pgle.scale.answer import (
@@ -101,10 +102,15 @@ OnRow = Callable[[ScaleRow, int, int], None]
 """Called with each row, how many are there, and how many there will be; 0: not known."""
 
 
+def target_of(request: Scale) -> Target:
+    """The GPU."""
+    return load_target(request.target or DEFAULT_TARGET)
+
+
 def hardware_of(request: Scale) -> Hardware:
     """The GPU, its hosts and its network."""
     return find_hardware(
-        load_target(request.target or DEFAULT_TARGET),
+        target_of(request),
         devices_per_host=request.devices_per_host,
         network_gb_s=request.network_gb_s,
     )
@@ -164,11 +170,10 @@ def scale(
     else:
         wanted = _of_command(request)
     if missing := set(request.measured_us) - {trial.devices for trial in wanted}:
-        remedy = f"add {min(missing)} to --devices"
         raise UserError(
             f"no step is predicted for {min(missing)} GPUs",
             where="--measured",
-            remedy=remedy,
+            remedy=f"add {min(missing)} to --devices",
         )
     kept = KeptRows(request.out, _about(request))
     with workers(request.executor, len(wanted), _seen_by_rows(request)) as makers:
@@ -212,13 +217,9 @@ def _with_run(request: Scale) -> Scale:
     if measured_on is not None:
         measured_on = measured_on.resolve()
     if profile is not None and measured_on is None:
-        runs = [
-            run
-            for run in map(RunDirectory, profile.resolve().parents[:2])
-            if run.is_recorded
-        ]
-        dumps = [run.stage("profile").rank().hlo for run in runs]
-        measured_on = next((path for path in dumps if path.is_dir()), None)
+        runs = map(RunDirectory, profile.resolve().parents[:2])
+        dumps = [run.stage("profile").dumps() for run in runs if run.is_recorded]
+        measured_on = next(chain.from_iterable(dumps), None)
     profile = profile and profile.resolve()
     return evolve(request, profile=profile, measured_on=measured_on)
 
@@ -248,9 +249,7 @@ def _of_command(request: Scale) -> tuple[SizeTrial, ...]:
     return trials(request.devices, hardware.devices_per_host, request.vary)
 
 
-def _of_files(
-    request: Scale, unfit: Mapping[int, str] = MappingProxyType({})
-) -> tuple[SizeTrial, ...]:
+def _of_files(request: Scale, unfit: Mapping[int, str]) -> tuple[SizeTrial, ...]:
     """A trial for each file, by the devices that it is for."""
     if not (request.words or unfit):
         raise UserError("no sizes", remedy="give devices=(8, 64, 512)")
@@ -263,7 +262,7 @@ def _of_files(
     per_host = hardware_of(request).devices_per_host
     sizes = [_devices_in(Path(word), request.devices) for word in request.words]
     is_named = len(set(sizes)) < len(sizes)  # several files of one size
-    found = []
+    found = [SizeTrial(count, per_host, unfit=why) for count, why in unfit.items()]
     for path, count in zip(map(Path, request.words), sizes, strict=True):
         trial = SizeTrial(
             count,
@@ -273,8 +272,7 @@ def _of_files(
             sha256(read_bytes(path))[:12],
         )
         found.append(trial)
-    missing = (SizeTrial(count, per_host, unfit=why) for count, why in unfit.items())
-    return tuple(sorted((*found, *missing), key=lambda trial: trial.devices))
+    return tuple(sorted(found, key=lambda trial: trial.devices))
 
 
 def _devices_in(path: Path, asked: Sequence[int]) -> int:
@@ -305,11 +303,10 @@ def _about(request: Scale) -> Mapping[str, Any]:
     """All that a row depends on, but its size and values."""
     profile = request.profile
     words = () if are_files(request) else request.words  # a file's row has its digest
-    target = load_target(request.target or DEFAULT_TARGET)
     return {
         **request.question(),
         **program_of(words),
-        "target": sha256(target.text.encode()),
+        "target": sha256(target_of(request).text.encode()),
         "profile": None if profile is None else sha256(read_bytes(profile)),
     }
 
@@ -340,9 +337,8 @@ class KeptRows:
             row = msgspec.json.decode(read_bytes(path), type=ScaleRow)
         except ValueError:
             raise UserError("is no row", where=path, remedy="delete it") from None
-        is_same = row.values == dict(
-            trial.values
-        )  # a folder's name has not all of a long value
+        # a folder's name has not all of a long value
+        is_same = row.values == dict(trial.values)
         programs = (path.parent / CAPTURED).rglob(PROGRAM)
         sources = [read_captured(found.parent).sources for found in programs]
         if any(changed_import(imported_files(digests)) for digests in sources):
@@ -462,14 +458,11 @@ def make_row(request: Scale, trial: SizeTrial) -> ScaleRow:
     try:
         with (folder / OUTPUT).open("w", encoding="utf-8") as log, redirect_stderr(log):
             row, made = _found(request, empty, trial, folder, log.fileno())
-            inside = (
-                made.path.relative_to(out)
-                if made.path.is_relative_to(out)
-                else made.path
-            )
-            grown = str(made.grown.relative_to(out)) if made.grown else ""
             return replace(
-                row, scheduled=str(inside), grown=grown, wall_s=time.monotonic() - began
+                row,
+                scheduled=str(_inside(out, made.path)),
+                grown=str(_inside(out, made.grown)) if made.grown else "",
+                wall_s=time.monotonic() - began,
             )
     except WorkloadError as error:
         # Its message holds the whole command, which all rows share. Smaller captures count, too.
@@ -487,6 +480,11 @@ def make_row(request: Scale, trial: SizeTrial) -> ScaleRow:
     return replace(empty, failure=reason, wall_s=time.monotonic() - began)
 
 
+def _inside(out: Path, path: Path) -> Path:
+    """A path relative to the folder of all rows, if it is in it."""
+    return path.relative_to(out) if path.is_relative_to(out) else path
+
+
 def _found(
     request: Scale, empty: ScaleRow, trial: SizeTrial, folder: Path, log: int
 ) -> tuple[ScaleRow, _Made]:
@@ -495,8 +493,7 @@ def _found(
     Names of a profile may be those of another size. A scheduled module has the kernels that its job
     took.
     """
-    target = load_target(request.target or DEFAULT_TARGET)
-    topology = trial.topology
+    target = target_of(request)
     file = Path(trial.file)
     modules: Sequence[Path] = [file]
     program = CapturedProgram()
@@ -515,7 +512,7 @@ def _found(
         )
         return replace(row, account=account), scheduled
     asked = settle(
-        modules, request, program, target, folder / COMPILED, topology=topology
+        modules, request, program, target, folder / COMPILED, topology=trial.topology
     )
     if asked.no_step:
         raise UserError(
@@ -524,12 +521,11 @@ def _found(
         )
     own = None if trial.file else devices_of(asked.module)
     if own not in (None, trial.devices):
-        remedy = "does the command fix their number? Write {devices} in its place"
         raise UserError(
             f"{module_name(asked.module)} uses {own} of {trial.devices} GPUs",
-            remedy=remedy,
+            remedy="does the command fix their number? Write {devices} in its place",
         )
-    asked = told_of_hosts(asked)
+    asked = with_hosts_flag(asked)
     grown = asked.module if not trial.file and trial.devices > MOST_DEVICES else None
     asked = replace(asked, warnings=(*asked.warnings, *notes))
     if request.profile is None:

@@ -99,8 +99,11 @@ def same_gpu_of(module: Module, named: Target | None) -> GpuFound:
     """
     found = gpu_of(module.source, named)
     if found.doubt:
-        remedy = "leave --target out, or give the dump of that GPU"
-        raise UserError(found.doubt, where=module.source, remedy=remedy)
+        raise UserError(
+            found.doubt,
+            where=module.source,
+            remedy="leave --target out, or give the dump of that GPU",
+        )
     return found
 
 

@@ -48,7 +48,6 @@ from pgle.run.compiler.compile import SCHEDULER_FLAGS, CompileResult, OnPhase
 from pgle.run.compiler.session import Session, open_session
 from pgle.run.compiler.worker import UNSCHEDULED, is_full
 from pgle.run.confirm import confirm_compiled
-from pgle.run.control import fp8_choice_warning
 from pgle.run.coverage import measured_for
 from pgle.run.directory.directory import (
     STORED,
@@ -61,6 +60,7 @@ from pgle.run.inputs.next_command import ProgramLaunch
 from pgle.run.process.on_worker import Seen, check_jaxlib, kept_for
 from pgle.run.process.workers import Workers, in_order, workers
 from pgle.run.rehearse_program import RehearseRequest, asked_of_search, near_limit
+from pgle.run.second_compilation import fp8_choice_warning
 from pgle.run.timed import timed_steps
 from pgle.run.unmoved import unmoved_warnings
 from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
@@ -200,13 +200,12 @@ class Tuning:
         """The step with the profile, and what would shorten it."""
         pgle, request = self.pgle, self.request
         tried = () if self.proof is None else (self._of_flags(self.proof),)
-        memory = PlannedMemory(pgle.trial.memory_bytes, request.allocator_bytes)
         return account_of_schedule(
             pgle.module,
             pgle.prediction,
             request.hardware,
             tried=tried,
-            memory=memory,
+            memory=PlannedMemory(pgle.trial.memory_bytes, request.allocator_bytes),
             is_searched=True,
             base=StepBase.PROFILED,
             timed=timed_steps(self.launch.run),
@@ -214,8 +213,8 @@ class Tuning:
 
     def _of_flags(self, proof: Proven) -> Opportunity:
         """The flags that were found and compiled."""
-        saved, step_us = proof.saved, self.pgle.prediction.step_us
-        judged = proof.judged
+        saved = proof.saved
+        step_us = self.pgle.prediction.step_us
         return Opportunity(
             kind=OpportunityKind.FLAGS,
             expected_us=saved.share * step_us,
@@ -224,7 +223,7 @@ class Tuning:
             part=StepPart.COMMUNICATION,
             basis=Basis.COMPILED,
             title="Try these flags",
-            why=f"shorter in {judged.won} of {judged.of} variations of the costs",
+            why=f"shorter in {proof.judged.won} of {proof.judged.of} variations of the costs",
             tried="" if proof.used else "not proven: XLA did not use the whole profile",
         )
 
@@ -359,7 +358,8 @@ class Bench:
     """
 
     def __init__(self, request: RehearseRequest, session: Session) -> None:
-        self.request, self.session = request, session
+        self.request = request
+        self.session = session
         self._programs: dict[ProgramKey, Trial] = {}
         self._costs: dict[Path, tuple[Profile, int]] = {}
         self._complete: set[Path] = set()
@@ -367,7 +367,8 @@ class Bench:
             False  # whether `baseline` and `pgle` are compiled by all passes
         )
         result = self.first = session.schedule("no-profile", session.base.flags)
-        self.jaxlib, self.carried = result.jaxlib, ""
+        self.jaxlib = result.jaxlib
+        self.carried = ""
         self.memory_share = (result.memory_bytes or 0) / request.target.memory_bytes
         self._first = table = result.table
         if request.profile is None:
@@ -486,7 +487,8 @@ class Bench:
         Both compilations take the setting and its costs in all worlds. The second has other kernels
         for products.
         """
-        alone, tried = self.pgle, found.trial
+        alone = self.pgle
+        tried = found.trial
         if not hangs_on_choice([alone.prediction, found.prediction]):
             return None
         flag = typed_flag(other_choice(self.options(tried.flags)))
@@ -505,19 +507,17 @@ class Bench:
         Memory decides what XLA computes again, and so the sign of a change; no plan knows the last
         per cent of it.
         """
-        base, pgle = self.session.base, self.pgle.trial
+        base = self.session.base
         have = base.allocator_bytes
-        if (
-            not have
-            or max(trial.memory_bytes or 0, pgle.memory_bytes or 0) < (1 - CLOSE) * have
-        ):
+        sides = (trial, self.pgle.trial)
+        need = max(side.memory_bytes or 0 for side in sides)
+        if not have or need < (1 - CLOSE) * have:
             return None
-        self.session.base = replace(
-            base, allocator_bytes=int(have * (1 - LESS))
-        )  # only scheduling sees that
+        # only scheduling sees that
+        self.session.base = replace(base, allocator_bytes=int(have * (1 - LESS)))
         try:
             after, before = (
-                self.schedule((each.flags, each.label)).trial for each in (trial, pgle)
+                self.schedule((side.flags, side.label)).trial for side in sides
             )
             return judge(after.worlds_us, before.worlds_us)
         finally:
@@ -574,12 +574,11 @@ class Bench:
         """What a schedule follows from: the program before scheduling, and what else scheduling
         reads.
         """
-        late = {
-            name: value
-            for name, value in flags.items()
-            if f"--{name}" in SCHEDULER_FLAGS
-        }
-        early = {name: value for name, value in flags.items() if name not in late}
+        early: dict[str, str] = {}
+        late: dict[str, str] = {}
+        for name, value in flags.items():
+            part = late if f"--{name}" in SCHEDULER_FLAGS else early
+            part[name] = value
         named = self._named(flags)
         program = self.session.program(named) or json.dumps(early, sort_keys=True)
         return program, json.dumps(late, sort_keys=True)
@@ -680,7 +679,8 @@ class _Search:
 
     def run(self, budget: int) -> Proven | None:
         """Search, then prove the best; where the proof does not stand, the next best."""
-        bench, pgle = self.bench, self.bench.pgle.trial
+        bench = self.bench
+        pgle = bench.pgle.trial
         shortest_us = bench.pgle.prediction.shortest_us
         search(pgle, shortest_us, bench.axes(), self.attempt, budget=budget)
         left = [trial for trial in self.trials if self._is_better(trial)]

@@ -151,7 +151,7 @@ def test_hlo_text_of_which_only_shardings_say_for_how_many_it_is(
         "HloModule jit_step\n\nENTRY main {\n  p = f32[64]{0} parameter(0), sharding={devices=[16]<=[16]}\n"
         "  ROOT n = f32[64]{0} negate(p)\n}\n"
     )
-    assert [trial.devices for trial in _of_files(Scale((str(path),)))] == [16]
+    assert [trial.devices for trial in _of_files(Scale((str(path),)), {})] == [16]
 
 
 def test_a_wide_range_says_what_nobody_measured() -> None:

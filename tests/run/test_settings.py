@@ -13,7 +13,7 @@ from pgle.requests.shared import ForCompiler
 from pgle.run.ask.jaxlib import installed
 from pgle.run.capture.captured import CapturedProgram
 from pgle.run.process.memory import memory_fraction
-from pgle.run.rehearse_program import RehearseRequest, settle, told_of_hosts
+from pgle.run.rehearse_program import RehearseRequest, settle, with_hosts_flag
 from pgle.xla.targets import load_target
 
 OURS = CapturedProgram(
@@ -201,7 +201,7 @@ def test_what_is_no_part_of_a_memory(value: str) -> None:
 def test_xlas_own_model_gets_hosts_and_network(
     settled, target, topology, network, options
 ) -> None:
-    setting = told_of_hosts(
+    setting = with_hosts_flag(
         replace(
             settled(),
             target=load_target(target),
@@ -217,4 +217,4 @@ def test_xlas_own_model_gets_hosts_and_network(
 def test_the_users_own_options_of_xlas_model_stay(settled) -> None:
     given = settled("", "--xla_gpu_analytical_latency_estimator_options=rtt_us=20")
     given = replace(given, target=load_target("gb200"), topology="1x16x4")
-    assert told_of_hosts(given) is given
+    assert with_hosts_flag(given) is given

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.control import fp8_choice_warning
+from pgle.run.second_compilation import fp8_choice_warning
 from pgle.run.unmoved import unmoved_warnings
 
 

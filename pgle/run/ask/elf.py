@@ -99,8 +99,11 @@ def read_needs(path: Path) -> Needs:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=_PROT) as data:
             return _needs(data)
     except (struct.error, IndexError, KeyError, ValueError):
-        what = "not a shared library for Linux on x86-64"
-        raise UserError(what, where=path, remedy="install the plugin again") from None
+        raise UserError(
+            "not a shared library for Linux on x86-64",
+            where=path,
+            remedy="install the plugin again",
+        ) from None
 
 
 def _needs(data: _Data) -> Needs:

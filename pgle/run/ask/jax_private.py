@@ -50,9 +50,9 @@ def version() -> tuple[int, ...]:
         ) from None
     found = tuple(int(part) for part in re.findall(r"\d+", jaxlib.__version__)[:4])
     if found < OLDEST_JAX:
-        what = f"jaxlib {jaxlib.__version__} cannot compile for a GPU that is not there"
         raise UserError(
-            what, remedy="rehearse in an environment with jax 0.4.38 or newer"
+            f"jaxlib {jaxlib.__version__} cannot compile for a GPU that is not there",
+            remedy="rehearse in an environment with jax 0.4.38 or newer",
         )
     return found
 
@@ -196,9 +196,11 @@ class Plugin:
                 path, vendor.plugin, vendor.toolkit
             )
         except OSError as error:
-            what = f"the {vendor.toolkit} plugin cannot be loaded ({error})"
-            remedy = install_command(vendor)
-            raise UserError(what, where=path, remedy=remedy) from None
+            raise UserError(
+                f"the {vendor.toolkit} plugin cannot be loaded ({error})",
+                where=path,
+                remedy=install_command(vendor),
+            ) from None
         self._library.GetPjrtApi.restype = _Pointer
         self._api: int = self._library.GetPjrtApi()
 
@@ -254,8 +256,10 @@ class Plugin:
             self._api + _FUNCTIONS + 8 * position
         ).value
         if address is None:
-            what = f"the {self.vendor.toolkit} plugin lacks function {position} of PJRT"
-            raise UserError(what, remedy=install_command(self.vendor))
+            raise UserError(
+                f"the {self.vendor.toolkit} plugin lacks function {position} of PJRT",
+                remedy=install_command(self.vendor),
+            )
         return ctypes.CFUNCTYPE(result, _Pointer)(address)
 
 
@@ -358,8 +362,11 @@ def read_program(path: Path, data: bytes, default_devices: int) -> SourceProgram
         )
     module = hlo_module_bytes(data)
     if module is None:
-        remedy = "give a *.before_optimizations.hlo.pb of --xla_dump_to"
-        raise UserError("not an HLO dump", where=path, remedy=remedy)
+        raise UserError(
+            "not an HLO dump",
+            where=path,
+            remedy="give a *.before_optimizations.hlo.pb of --xla_dump_to",
+        )
     with suppress(ValueError):  # damaged: XLA says so
         # field 7, `HloModuleProto.schedule`, before it is printed: an A100 job's took XLA 22 GB
         if any(number == 7 for number, *_ in _fields(module)):
@@ -377,12 +384,12 @@ def import_reader(path: Path) -> None:
 
 
 def _scheduled() -> UserError:
-    remedy = (
-        "give the *.before_optimizations dump of the same folder; what its step "
-        "takes, says: pgle predict"
-    )
     return UserError(
-        "the module is scheduled already, nothing is left to compile", remedy=remedy
+        "the module is scheduled already, nothing is left to compile",
+        remedy=(
+            "give the *.before_optimizations dump of the same folder; what its step "
+            "takes, says: pgle predict"
+        ),
     )
 
 

@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from pgle.errors import UserError
 from pgle.files import check_file, read_kept, write_files
 from pgle.next import Next
+from pgle.run.ask.programs import last_line, ran
 from pgle.run.directory.directory import cache_directory
 from pgle.xla.flags.catalogue import Lint, lint, release
 from pgle.xla.flags.scripts import (
@@ -34,30 +35,18 @@ from pgle.xla.flags.text import Flag, FlagList
 from pgle.xla.log.messages import flag_refusal
 from pgle.xla.vendors import NVIDIA, VENDORS, JaxPlugin, Vendor
 
+_PLUGINS = [vendor.plugin for vendor in VENDORS.values()]
 
-def _plugin_packages() -> tuple[str, ...]:
-    found: list[str] = []
-    for vendor in VENDORS.values():
-        found += vendor.plugin.all_packages
-    return tuple(found)
-
-
-def _runtimes() -> tuple[str, ...]:
-    found: list[str] = []
-    for vendor in VENDORS.values():
-        runtimes = vendor.plugin.runtimes
-        found += (runtimes[major] for major in sorted(runtimes))
-    return tuple(found)
-
-
-PLUGIN_PACKAGES = _plugin_packages()
+PLUGIN_PACKAGES = tuple(chain.from_iterable(each.all_packages for each in _PLUGINS))
 """The packages of all vendors' plugins."""
 
 PACKAGES = (
     "jax",
     "jaxlib",
     *PLUGIN_PACKAGES,
-    *_runtimes(),
+    *chain.from_iterable(
+        dict(sorted(each.runtimes.items())).values() for each in _PLUGINS
+    ),
     "numpy",
     "protobuf",
     "flax",
@@ -90,19 +79,12 @@ class Installed:
         at = Path(self.jaxlib_at) / "jaxlib" / "version.py"
         return at.stat().st_mtime_ns if at.is_file() else 0
 
-    @property
-    def plugins(self) -> Mapping[str, str]:
-        """The packages of all vendors' plugins and their versions."""
-        found: dict[str, str] = {}
-        for vendor in VENDORS.values():
-            found |= self.plugins_of(vendor)
-        return found
-
     def plugins_of(self, vendor: Vendor) -> Mapping[str, str]:
         """The packages of a vendor's plugin and their versions."""
-        packages = vendor.plugin.all_packages
         return {
-            name: version for name, version in self.versions.items() if name in packages
+            name: version
+            for name, version in self.versions.items()
+            if name in vendor.plugin.all_packages
         }
 
 
@@ -111,14 +93,11 @@ def installed(python: str | None = None) -> Installed:
     if python is None or python == sys.executable:
         return Installed(*versions(PACKAGES))
     code = (
+        "from __future__ import annotations\n"
         f"import json, sys\n{inspect.getsource(versions)}\n"
         "print(json.dumps(versions(sys.argv[1:])))"
     )
-    return Installed(
-        *_answers(
-            python, f"from __future__ import annotations\n{code}", "", PACKAGES, count=2
-        )
-    )
+    return Installed(*_answers(python, code, "", PACKAGES, count=2))
 
 
 def versions(packages: Sequence[str]) -> tuple[dict[str, str], str]:
@@ -135,9 +114,9 @@ def versions(packages: Sequence[str]) -> tuple[dict[str, str], str]:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found, str(
-        metadata.distribution("jaxlib").locate_file("")
-    ) if "jaxlib" in found else ""
+    if "jaxlib" not in found:
+        return found, ""
+    return found, str(metadata.distribution("jaxlib").locate_file(""))
 
 
 def _answers(
@@ -152,16 +131,7 @@ def _answers(
     environment |= {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "1"}
     try:
         words = [python, "-c", code, *arguments]
-        done = subprocess.run(
-            words,
-            input=stdin,
-            env=environment,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        done = ran(words, input=stdin, env=environment, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
         raise UserError(
             f"did not answer within {TIMEOUT_S} s", where=python, remedy="try again"
@@ -173,7 +143,7 @@ def _answers(
             remedy="pass --python PATH",
         ) from None
     if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        last = last_line(done.stderr, "no message")
         raise UserError(
             f"cannot ask jaxlib about flags ({last})",
             where=python,
@@ -254,7 +224,7 @@ class Probe:
 
 def probe(flags: Iterable[Flag], python: str | None = None) -> Probe:
     """Ask the jaxlib of `python` (default: ours) about each flag with its value; malformed ones are
-    asked as they stand.
+    asked as they are.
     """
     executable = python or sys.executable
     found = installed(executable)
@@ -266,13 +236,10 @@ def probe(flags: Iterable[Flag], python: str | None = None) -> Probe:
         )
     store = cache_directory() / f"flags-{found.jaxlib}-{found.built_ns}.json"
     kept = {}
-    with suppress(
-        ValueError, TypeError, AttributeError, RecursionError
-    ):  # absent or damaged: ask
-        kept = {
-            key: FlagAnswer(*entry)
-            for key, entry in json.loads(read_kept(store) or b"").items()
-        }
+    # absent or damaged: ask
+    with suppress(ValueError, TypeError, AttributeError, RecursionError):
+        entries = json.loads(read_kept(store) or b"")
+        kept = {key: FlagAnswer(*entry) for key, entry in entries.items()}
     texts = list(dict.fromkeys(flag.text for flag in flags))
     new = [text for text in texts if _key(text) not in kept]
     if new:
@@ -313,7 +280,7 @@ def _key(text: str) -> str:
 
 
 def lint_flags(
-    flags: FlagList, *, jaxlib: str | None = None, python: str | None = None
+    flags: FlagList, *, python: str | None, jaxlib: str | None = None
 ) -> Lint:
     """Problems of the flags by the catalogue, for a release of jaxlib, or by the jaxlib of `python`
     (default: ours).
@@ -325,7 +292,7 @@ def lint_flags(
 
 
 def lint_scripts(
-    paths: Sequence[Path], *, jaxlib: str | None = None, python: str | None = None
+    paths: Sequence[Path], *, jaxlib: str | None, python: str | None
 ) -> ScriptsLint:
     """Problems of the flags that scripts name; as `lint_flags`."""
     named = {}
@@ -420,7 +387,7 @@ def repair(
     return Repair(what, bool(majors), str(line))
 
 
-def install_command(vendor: Vendor = NVIDIA) -> str:
+def install_command(vendor: Vendor) -> str:
     """The one command that gives this interpreter what it needs to compile for GPUs."""
     mended = repair(versions(PACKAGES)[0], vendor=vendor)
     if mended:
@@ -451,9 +418,8 @@ def _kept(plugin: JaxPlugin, majors: list[int], versions: Mapping[str, str]) -> 
             for name in plugin.packages(major)
         )
     ]
-    return next(
-        (found[0] for found in (running, fitting) if len(found) == 1), majors[0]
-    )
+    only = (found[0] for found in (running, fitting) if len(found) == 1)
+    return next(only, majors[0])
 
 
 def _pip(python: str, verb: str) -> tuple[str, ...]:

@@ -11,12 +11,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from pgle.run.ask.amd_gpus import read_amd_gpus
 from pgle.run.ask.jaxlib import Installed, installed
 from pgle.run.ask.nsys import Nsys, find_nsys
+from pgle.run.ask.programs import ran
 from pgle.run.directory.manifest import Gpu
 
 # for one program: nvidia-smi needs seconds where the driver is not kept loaded, git where there are
@@ -45,16 +47,19 @@ class MachineCheck:
     command: str = ""  # a line to copy that does it
 
 
+# Without their names, which `diagnose` adds: nothing to do; something will not work or be worse; a
+# run will not work.
+ok = partial(MachineCheck, "", "ok")
+warn = partial(MachineCheck, "", "warn")
+fail = partial(MachineCheck, "", "fail")
+
+WITHOUT = "rehearse, convert, verify and the simulated capture work without"
+"""What a machine without a GPU can do, as the end of a remedy."""
+
+
 def _ask(argv: Sequence[str]) -> tuple[bool, str]:
     try:
-        done = subprocess.run(
-            argv,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-            errors="replace",
-        )
+        done = ran(argv, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return False, f"it did not answer in {TIMEOUT_S} s"
     except FileNotFoundError:
@@ -77,11 +82,8 @@ def _processes() -> frozenset[str]:
 
 
 def _existing(path: str) -> Path:
-    return next(
-        folder
-        for folder in (Path(path).resolve(), *Path(path).resolve().parents)
-        if folder.exists()
-    )
+    here = Path(path).resolve()
+    return next(folder for folder in (here, *here.parents) if folder.exists())
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +136,8 @@ def read_gpus(
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == len(SMI_FIELDS):
             name, driver, memory, capability, uuid = cells
-            gpus.append(
-                Gpu(
-                    name,
-                    driver,
-                    int(memory) if memory.isdigit() else 0,
-                    capability,
-                    uuid,
-                )
-            )
+            memory_mib = int(memory) if memory.isdigit() else 0
+            gpus.append(Gpu(name, driver, memory_mib, capability, uuid))
     return tuple(gpus)
 
 
@@ -159,29 +154,20 @@ def git_commit() -> str:
     """
     try:
         commit = _git("rev-parse", "--short=12", "HEAD")
-        return commit + (
-            "+"
-            if commit and _git("status", "--porcelain", "--untracked-files=no")
-            else ""
-        )
+        if commit and _git("status", "--porcelain", "--untracked-files=no"):
+            return f"{commit}+"
+        return commit
     except (OSError, subprocess.SubprocessError):
         return ""
 
 
 def _git(*words: str) -> str:
-    without_locks = {
-        **os.environ,
-        "GIT_OPTIONAL_LOCKS": "0",
-    }  # the user's own git may run meanwhile
-    done = subprocess.run(
+    done = ran(
         ("git", *words),
-        capture_output=True,
-        text=True,
-        errors="replace",
         timeout=TIMEOUT_S,
-        check=False,
         stdin=subprocess.DEVNULL,
-        env=without_locks,
+        # the user's own git may run meanwhile
+        env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
     )
     return done.stdout.strip() if done.returncode == 0 else ""
 

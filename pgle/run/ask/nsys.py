@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import TypeAlias
 from pgle.errors import UserError
 from pgle.files import read_head
 from pgle.next import typed
+from pgle.run.ask.programs import last_line, ran
 from pgle.trace.nsys import REPORT_MAGIC
 
 Version: TypeAlias = tuple[int, ...]
@@ -79,8 +80,9 @@ def installed() -> tuple[Nsys, ...]:
     for place in ([Path(on_path)] if on_path else []) + others:
         if os.access(place, os.X_OK) and place.resolve() not in found:
             found[place.resolve()] = Nsys(place, _version_of(place))
-    first = list(found.values())[: bool(on_path)]
-    rest = list(found.values())[bool(on_path) :]
+    nsys = list(found.values())
+    first = nsys[: bool(on_path)]
+    rest = nsys[bool(on_path) :]
     return (*first, *sorted(rest, key=lambda nsys: nsys.version, reverse=True))
 
 
@@ -91,13 +93,7 @@ def find_nsys() -> Nsys | None:
 
 def _version_of(program: Path) -> Version:
     try:
-        done = subprocess.run(
-            [program, "--version"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = ran([program, "--version"], timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return ()
     match = re.search(r"version (\d+(?:\.\d+)+)", done.stdout)
@@ -135,8 +131,8 @@ def exported(path: Path) -> Iterator[Path]:
         version = report_version(report)
         nsys = _able(report, version)
         output = Path(folder) / f"{report.name.removesuffix('.nsys-rep')}.sqlite"
-        command = [
-            str(nsys.path),
+        command: list[str | Path] = [
+            nsys.path,
             "export",
             "--type",
             "sqlite",
@@ -146,7 +142,7 @@ def exported(path: Path) -> Iterator[Path]:
             "true",
         ]
         command += ["--tables", TABLES] if nsys.version >= TABLES_SINCE else []
-        done = _run([*command, "--output", str(output), str(report)], report)
+        done = _run([*command, "--output", output, report], report)
         if done.returncode or not output.exists():
             raise _failure(report, nsys, version, done)
         yield output
@@ -194,9 +190,7 @@ def _imported(path: Path, folder: Path) -> Path:
             "needs QdstrmImporter, which is not installed", where=path, remedy=remedy
         )
     report = folder / f"{path.stem}.nsys-rep"
-    done = _run(
-        [str(importer), "--input-file", str(path), "--output-file", str(report)], path
-    )
+    done = _run([importer, "--input-file", path, "--output-file", report], path)
     if done.returncode or not report.exists():
         raise UserError(
             f"cannot be imported ({_last_line(done)})",
@@ -225,11 +219,9 @@ def _matches(patterns: Iterable[str]) -> list[Path]:
     return found
 
 
-def _run(command: list[str], path: Path) -> subprocess.CompletedProcess[str]:
+def _run(command: Sequence[str | Path], path: Path) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(
-            command, capture_output=True, text=True, errors="replace", check=False
-        )
+        return ran(command)
     except OSError as error:
         raise UserError(
             f"{command[0]} does not start ({error.strerror or error})", where=path
@@ -238,15 +230,10 @@ def _run(command: list[str], path: Path) -> subprocess.CompletedProcess[str]:
 
 def _last_line(done: subprocess.CompletedProcess[str]) -> str:
     """The last line of a program, without its progress bar."""
-    lines = [
-        line.strip()
-        for line in re.split(r"[\r\n]+", f"{done.stdout}\n{done.stderr}")
-        if line.strip()
-    ]
-    lines = [
-        line for line in lines if not re.match(r"(Processing|Exporting)\b.*%", line)
-    ]
-    return lines[-1][:200] if lines else f"exit code {done.returncode}"
+    lines = re.split(r"[\r\n]+", f"{done.stdout}\n{done.stderr}")
+    bar = re.compile(r"\s*(Processing|Exporting)\b.*%")
+    said = "\n".join(line for line in lines if not bar.match(line))
+    return last_line(said, f"exit code {done.returncode}")[:200]
 
 
 def _failure(
@@ -254,23 +241,15 @@ def _failure(
 ) -> UserError:
     """What a failed export means, from nsys's own words."""
     output = f"{done.stdout}\n{done.stderr}".lower()
-    if (
-        "version number is invalid" in output
-        or "newer version" in output
-        or "please update" in output
-    ):
+    if re.search("version number is invalid|newer version|please update", output):
         return _too_new(path, nsys, version)
-    if (
-        "cannot read from stream" in output
-        or "magic number" in output
-        or "corrupt" in output
-    ):
+    if re.search("cannot read from stream|magic number|corrupt", output):
         return UserError(
             "damaged report",
             where=path,
             remedy="copy it again, or record again and let nsys finish",
         )
-    if "disk is full" in output or "no space" in output or "disk i/o error" in output:
+    if re.search("disk is full|no space|disk i/o error", output):
         remedy = (
             "set TMPDIR to a file system with more room (an export is about as large "
             "as the report)"

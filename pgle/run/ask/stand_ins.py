@@ -76,9 +76,12 @@ def _stand_in(
             readme = README.format(toolkit=toolkit)
             write_files({file: data, folder / "README.txt": readme}, force=True)
         except UserError as error:
-            what = f"no stand-in for {name} can be written ({error.what})"
             remedy = f"install {toolkit}, or set XDG_CACHE_HOME to a folder that can be written"
-            raise UserError(what, where=folder, remedy=remedy) from None
+            raise UserError(
+                f"no stand-in for {name} can be written ({error.what})",
+                where=folder,
+                remedy=remedy,
+            ) from None
     return file
 
 

@@ -48,9 +48,9 @@ from pgle.run.compiler.compile import devices_in
 from pgle.run.directory.directory import claim, free
 from pgle.run.hook import hook_module, with_hook
 from pgle.run.process.flags import OF_CPUS, user_flags
+from pgle.run.process.launchers import LAUNCHERS
 from pgle.run.process.memory import memory_fraction
 from pgle.run.process.process import ended, last_line, refused_flag
-from pgle.run.process.ranks import LAUNCHERS
 from pgle.xla.flags.text import format_flags
 from pgle.xla.targets import Target
 from pgle.xla.vendors import NVIDIA
@@ -139,10 +139,9 @@ def capture_modules(
             again and again.
     """
     if devices.count > MOST_DEVICES:
-        remedy = "'pgle scale' grows its module from smaller captures"
         raise UserError(
             f"{devices.count} devices; a capture has at most {MOST_DEVICES}",
-            remedy=remedy,
+            remedy="'pgle scale' grows its module from smaller captures",
         )
     how = partial(
         _run_once,
@@ -314,11 +313,9 @@ def _is_further(one: Path, other: Path) -> bool:
 
 def _say_what_was_left_out(program: CapturedProgram) -> None:
     if program.uncomputed:
-        what = (
-            "ones for small results, else zeros"
-            if program.ones
-            else "their results were zeros"
-        )
+        what = "their results were zeros"
+        if program.ones:
+            what = "ones for small results, else zeros"
         say(f"not executed on the CPU, {what}: {some(program.uncomputed, SHOWN)}")
 
 
@@ -393,12 +390,11 @@ def capture_environment(
     # XLA reads nothing behind what it ignores of the user's text
     wanted = " ".join(filter(None, (format_flags(given), *flags, user.ignored)))
     memory_bytes = (memory_fraction(os.environ) or 1.0) * target.memory_bytes
-    vendor = target.vendor
     topology = devices.topology or f"1x1x{devices.count}"
     gpu = {
-        "platform": vendor.platform,
-        "client_version": vendor.client_version,
-        "plugins": vendor.plugin.modules,
+        "platform": target.vendor.platform,
+        "client_version": target.vendor.client_version,
+        "plugins": target.vendor.plugin.modules,
         "kind": target.device,
         "compute_capability": target.compute_capability,
         "core_count": target.core_count,
@@ -507,7 +503,8 @@ def lowered_steps(
     """The modules of a step at several sizes, and of each other size why not; `build` may raise
     ValueError.
     """
-    found, unfit = [], {}
+    found: list[Path] = []
+    unfit: dict[int, str] = {}
     for count in devices:
         place = folder / str(count)
         place.mkdir()
@@ -638,15 +635,17 @@ def _check_mesh(name: str, text: str) -> None:
     found = _PARTITIONS.search(text)
     sizes = [_size(mesh[1]) for mesh in _MESH.finditer(text)]
     if found and int(found[1]) == 1 and max(sizes, default=1) > 1:
-        what = (
-            f"its mesh has {max(sizes)} devices, and no argument has a sharding on "
-            "it: jax takes it for one device"
+        raise UserError(
+            (
+                f"its mesh has {max(sizes)} devices, and no argument has a sharding on "
+                "it: jax takes it for one device"
+            ),
+            where=name,
+            remedy=(
+                "give an argument as jax.ShapeDtypeStruct(shape, dtype, "
+                "sharding=NamedSharding(mesh, spec))"
+            ),
         )
-        remedy = (
-            "give an argument as jax.ShapeDtypeStruct(shape, dtype, "
-            "sharding=NamedSharding(mesh, spec))"
-        )
-        raise UserError(what, where=name, remedy=remedy)
 
 
 def _size(axes: str) -> int:

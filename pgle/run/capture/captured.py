@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -153,7 +154,7 @@ def modules_in(folder: Path, *, dumps: bool = False) -> tuple[Path, ...]:
     numbers.
 
     Args:
-        folder: where they lie.
+        folder: where they are.
         dumps: where jax dumped none, the ones that XLA dumped before it optimised them
             (``--xla_dump_to``).
     """
@@ -265,14 +266,12 @@ class CapturedProgram:
         """What it asks of XLA for a module, where that is not as it was given; empty where it
         is.
         """
-        options = [
-            Flag(name, value) for name, value in self.options.get(module.name, ())
-        ]
+        options = [Flag(*pair) for pair in self.options.get(module.name, ())]
         return " ".join(filter(None, (self.xla_flags, format_flags(options))))
 
 
 def read_captured(folder: Path) -> CapturedProgram:
-    """The program whose modules lie in a folder of captured modules; nothing is known of it if its
+    """The program whose modules are in a folder of captured modules; nothing is known of it if its
     file is damaged.
     """
     try:
@@ -320,14 +319,12 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
         found.append(again)
     if code is not None:
         why = f" ({program.error})" if program.error else ""
-        zeros = (
-            ""
-            if own_failure(module.parent)[0]
-            else "; zeros for its results may be why"
+        failed = (
+            f"the program ended with exit code {code}{why} after its step was executed"
         )
-        found.append(
-            f"the program ended with exit code {code}{why} after its step was executed{zeros}"
-        )
+        if not own_failure(module.parent)[0]:
+            failed = f"{failed}; zeros for its results may be why"
+        found.append(failed)
     if also := executed_alongside(module):
         found.append(
             f"executed as often as {module_name(module)}, and not in these "
@@ -370,18 +367,14 @@ def compiled_again(module: Path, program: CapturedProgram) -> str:
     known = [path.name for path in modules if path.name in program.again]
     if not known or module.name not in (modules[0].name, *known):
         return ""
-    changes: list[str] = []
-    moves: list[bool] = []
-    for again in known:
-        for name, was, now in program.again[again]:
-            changes.append(f"{name} was {was} and is {now}")
-            moves.append(_type_of(was) == _type_of(now))
+    differing = list(chain.from_iterable(program.again[name] for name in known))
+    changes = [f"{name} was {was} and is {now}" for name, was, now in differing]
     alike = "its arguments are alike, so it is another function object each time"
     why = some(changes, MOST_CHANGES) or alike
     remedy = "call jax.jit once, outside the loop"
     if changes:
         remedy = "give it the same each time"
-    if moves and all(moves):
+    if changes and all(_type_of(was) == _type_of(now) for _, was, now in differing):
         remedy = "before the first step, jax.device_put it where the step returns it"
     return f"{function} is compiled {len(known) + 1} times: {why}; {remedy}"
 
@@ -491,7 +484,8 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
         return max(
             large, key=lambda path: (communicates(path), multiplies(path), sizes[path])
         )
-    executed, last = [path for path in large if times[path]], large[-1]
+    executed = [path for path in large if times[path]]
+    last = large[-1]
     before_it = max(map(sizes.__getitem__, executed))
     # Compiled ahead of time, and not reached: the program ended during its first evaluation.
     is_ended = not any(map(is_training, executed))
@@ -530,18 +524,13 @@ def doubt_of(module: Path) -> str:
     where it is one.
     """
     executed = read_captured(module.parent).executed
-    times = sum(
-        executed[name]
-        for name in executed
-        if module_name(Path(name)) == module_name(module)
-    )
+    own = module_name(module)
+    times = sum(executed[name] for name in executed if module_name(Path(name)) == own)
     if times < 2 or not is_step(module):
         return "a module twice"
-    return (
-        ""
-        if is_training(module)
-        else "a module that returns parameters, as training does"
-    )
+    if is_training(module):
+        return ""
+    return "a module that returns parameters, as training does"
 
 
 def _is_of_jax(module: Path, program: CapturedProgram) -> bool:
@@ -551,11 +540,15 @@ def _is_of_jax(module: Path, program: CapturedProgram) -> bool:
     return module.name in program.of_jax and not multiplies(module)
 
 
+def _devices_in(topology: str) -> int:
+    return math.prod(map(int, topology.split("x")))
+
+
 def topology_of_step(module: Path, topology: str) -> tuple[str, tuple[str, ...]]:
     """The topology (``SxHxD``) that a step is compiled for, and what to say if it is not that of
     the program's devices.
     """
-    given = math.prod(int(part) for part in topology.split("x"))
+    given = _devices_in(topology)
     own = devices_of(module)
     if own is None or own == given:
         return topology, ()
@@ -563,11 +556,9 @@ def topology_of_step(module: Path, topology: str) -> tuple[str, tuple[str, ...]]
         f"{module_name(module)} is for {many(own, 'device')}, as the program has it, "
         f"and not for {given}"
     )
-    remedy = (
-        "--module NAME takes another module"
-        if own > 1
-        else "its arrays lie on one, so nothing is communicated"
-    )
+    remedy = "--module NAME takes another module"
+    if own == 1:
+        remedy = "its arrays are on one, so nothing is communicated"
     return f"1x1x{own}", (f"{what}; {remedy}",)
 
 
@@ -578,13 +569,16 @@ def check_fits(module: Path, topology: str) -> None:
     own = devices_of(module)
     if own is None or not topology_of_step(module, topology)[1]:
         return
-    asked = math.prod(int(part) for part in topology.split("x"))
+    asked = _devices_in(topology)
     remedy = f"build the mesh with {asked} devices, or ask for {own}"
     if own == 1:
         shape = "jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(…))"
         remedy = f"give the arguments shardings on a mesh: {shape}"
-    what = f"is for {many(own, 'device')}, and not for {asked}"
-    raise UserError(what, where=module_name(module), remedy=remedy)
+    raise UserError(
+        f"is for {many(own, 'device')}, and not for {asked}",
+        where=module_name(module),
+        remedy=remedy,
+    )
 
 
 def is_step(module: Path) -> bool:

@@ -27,7 +27,7 @@ from pgle.run.capture.captured import (
     read_captured,
 )
 from pgle.run.process import process, terminal
-from pgle.run.process.process import ending_with_us, marked
+from pgle.run.process.process import ending_with_us, marked, wait_for
 
 STDERR = 2  # file descriptor: results alone go to our stdout
 
@@ -99,13 +99,9 @@ def program_started(
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
     own_file = {"stdout": output, "stderr": output}
     own, mark = marked(environment)
-    unbuffered = {
-        **own,
-        "PYTHONUNBUFFERED": environment.get("PYTHONUNBUFFERED", "1"),
-    }
     child = process.started(
         command,
-        unbuffered,
+        own,
         **(streams if is_ours else own_file),
         start_new_session=True,
     )
@@ -147,9 +143,7 @@ class ProgramOutput:
 
     def end(self, *, failed: bool) -> None:
         """Wait for the last output; show the last hidden lines if only they say what failed."""
-        until = time.monotonic() + PUMPED_S
-        for pump in self._pumps:
-            pump.join(timeout=max(0.0, until - time.monotonic()))
+        wait_for(self._pumps, PUMPED_S)
         with self._lock:
             if failed and self._hidden:
                 terminal.pass_on(STDERR, b"".join(self._hidden))
@@ -215,7 +209,7 @@ def wait_or_stop(
     seen = 0
     began = since = time.monotonic()
     limit_s = UNSTARTED * max(quiet_s, LEAST_S)
-    told_s, told_size, looked = SAY_S, 0, -LOOK_S
+    said_s, said_size, looked = SAY_S, 0, -LOOK_S
     while True:
         with suppress(subprocess.TimeoutExpired):
             return shell_code(child.wait(POLL_S))
@@ -240,10 +234,10 @@ def wait_or_stop(
                 remedy = f"name a program that trains, or wait longer: --quiet-for {2 * quiet_s:g}"
                 what = f"the program compiled nothing in {now - began:.0f} s: {why}"
                 raise UserError(what, remedy=remedy)
-            if waited > told_s:
-                said = f"nothing new from the program in {told_s:g} s: {why}"
+            if waited > said_s:
+                said = f"nothing new from the program in {said_s:g} s: {why}"
                 say(f"{said}; waiting up to {limit_s:g} s (Ctrl-C ends it)")
-                told_s *= 2
+                said_s *= 2
             continue
         is_known, is_settled = progress(modules, choose)
         if until_step and is_known:
@@ -267,8 +261,8 @@ def wait_or_stop(
             _stop(child)
             write_files({folder / STOPPED: ""}, force=True)
             return 0
-        if seen != told_size:
-            told_size = seen
+        if seen != said_size:
+            said_size = seen
             what = f"no training step yet: {doing(program, len(modules))}"
             say(
                 f"{what}; waiting {patience:g} s for one (--module NAME takes another module)"
@@ -276,7 +270,7 @@ def wait_or_stop(
 
 
 def doing(program: CapturedProgram, modules: int) -> str:
-    """What a program that runs is doing, in a clause, as far as its hook tells.
+    """What a program that runs is doing, in a clause, as far as its hook knows.
 
     Args:
         program: what the hook last wrote.

@@ -185,7 +185,7 @@ def _profile_key(profile: Path) -> tuple[str, list[object]]:
 
 
 def _compiler(python: str) -> list[object]:
-    """What tells this compiler from others."""
+    """What distinguishes this compiler from others."""
     found = installed(python)
     return [FORMAT, sorted(found.versions.items()), found.built_ns]
 

@@ -96,9 +96,9 @@ class CompileResult:
     @property
     def lhs(self) -> LhsSchedule | None:
         """What the latency-hiding scheduler saw and believed; None where it left no dump."""
-        return (
-            None if self.schedule is None else _once(read_schedule_dump, self.schedule)
-        )
+        if self.schedule is None:
+            return None
+        return _once(read_schedule_dump, self.schedule)
 
     @property
     def table(self) -> LookupTable:
@@ -111,11 +111,9 @@ class CompileResult:
     @property
     def believed(self) -> Mapping[str, Statistics]:
         """What it believed of every computation, loop bodies once; empty where it left no dump."""
-        return (
-            {}
-            if self.lhs is None
-            else {name: item.statistics for name, item in self.lhs.computations.items()}
-        )
+        if self.lhs is None:
+            return {}
+        return {name: item.statistics for name, item in self.lhs.computations.items()}
 
 
 _READING = threading.Lock()
@@ -203,12 +201,10 @@ class Compiler:
         """A compilation from the cache; None if it is not there, or damaged."""
         folder = request.dump_dir.resolve()
         answer = cache.load(key, folder, names)
-        module = (
-            None if answer is None else _module(folder, request, answer.module_name)
-        )
-        if answer is None or module is None or not module.is_file():
+        if answer is None or not (folder / worker.LOG).is_file():
             return None
-        if not (folder / worker.LOG).is_file():
+        module = _module(folder, request, answer.module_name)
+        if module is None or not module.is_file():
             return None
         self.on_phase(CompilerPhase(request, "kept from before", answer.module_name))
         try:
@@ -290,9 +286,11 @@ def _result(request: CompileRequest, folder: Path, answer: Compiled) -> CompileR
     """A compilation by the files in its folder."""
     after = _module(folder, request, answer.module_name)
     if after is None:  # the compiler saw it, and somebody has removed it since
-        what = f"the compiled module of {answer.module_name} has been removed"
-        remedy = "leave this folder alone while XLA compiles, and run it again"
-        raise UserError(what, where=folder, remedy=remedy)
+        raise UserError(
+            f"the compiled module of {answer.module_name} has been removed",
+            where=folder,
+            remedy="leave this folder alone while XLA compiles, and run it again",
+        )
     return CompileResult(
         after_optimizations=after,
         schedule=worker.find_schedule(folder, answer.module_name),
@@ -305,12 +303,9 @@ def _result(request: CompileRequest, folder: Path, answer: Compiled) -> CompileR
 
 def _module(folder: Path, request: CompileRequest, name: str) -> Path | None:
     """The compiled module, if it is there."""
-    is_early = request.passes == "before scheduling"
-    return (
-        folder / UNSCHEDULED
-        if is_early
-        else worker.find_dump(folder, name, worker.SCHEDULED)
-    )
+    if request.passes == "before scheduling":
+        return folder / UNSCHEDULED
+    return worker.find_dump(folder, name, worker.SCHEDULED)
 
 
 def compile_once(

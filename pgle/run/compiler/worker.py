@@ -39,6 +39,7 @@ from pgle.errors import UserError
 from pgle.files import read_bytes
 from pgle.masking import mask_file
 from pgle.run.ask.jax_private import hlo_module_bytes, without_fields
+from pgle.run.ask.programs import last_line
 from pgle.xla.log.messages import FATAL, SLOW_FOLDING, flag_refusal
 from pgle.xla.vendors import NVIDIA, VENDORS, Vendor
 
@@ -89,7 +90,8 @@ class CompilerProcess:
     def close(self) -> None:
         """End the process and every compilation that still runs; none begins any more."""
         self.is_closed = True
-        child, self.child = self.child, None
+        child = self.child
+        self.child = None
         if child is not None:
             assert child.stdin is not None
             child.stdin.close()
@@ -157,16 +159,13 @@ class CompilerProcess:
                     said["what"], where=said["where"], remedy=said["remedy"]
                 )
             self._errors.seek(0)
-            rows = [
-                row
-                for row in self._errors.read().decode(errors="replace").splitlines()
-                if row.strip()
-            ]
-            last = rows[-1].strip()[:300] if rows else "no output"
+            said = self._errors.read().decode(errors="replace")
+            last = last_line(said, "no output")[:300]
             raise UserError(
                 f"the compiler's process does not start: {last}", where=self.python
             )
-        self.jaxlib, self.child = hello["jaxlib"], child
+        self.jaxlib = hello["jaxlib"]
+        self.child = child
         threading.Thread(
             target=self._listen, args=(child, child.stdout), daemon=True
         ).start()
@@ -334,15 +333,17 @@ class Compilation:
         request, needed = self.request, program.num_devices
         topology = request["topology"] or f"1x1x{needed}"
         if 1 < needed != (asked := _devices_in(topology)):
-            what = (
-                f"{program.name} is partitioned for {needed} devices and topology "
-                f"{topology} has {asked}"
+            raise UserError(
+                (
+                    f"{program.name} is partitioned for {needed} devices and topology "
+                    f"{topology} has {asked}"
+                ),
+                where=request["module"],
+                remedy=(
+                    f"say --devices {needed}; for {asked} rehearse the program itself: "
+                    f"--devices {asked} -- COMMAND"
+                ),
             )
-            remedy = (
-                f"say --devices {needed}; for {asked} rehearse the program itself: "
-                f"--devices {asked} -- COMMAND"
-            )
-            raise UserError(what, where=request["module"], remedy=remedy)
         self.pipe.send(
             {"phase": "compiling", "module": program.name, "devices": needed}
         )
@@ -382,16 +383,13 @@ class Compilation:
         module = self.wanted(name)
         if module is None or self.request["passes"] == "before scheduling":
             return _are_written(module)
-        reports = list(self.folder.glob("*-memory-usage-report.*"))
-        schedule = find_schedule(
-            self.folder, name
-        )  # of XLA's threads that dump any may be late
-        is_generating = bool(reports) or any(
-            path.suffix in CODE_GENERATION for path in self.folder.iterdir()
-        )
-        return is_generating and _are_written(
-            module, *reports, *([] if schedule is None else [schedule])
-        )
+        # of XLA's threads that dump any may be late
+        written = [module, *self.folder.glob("*-memory-usage-report.*")]
+        suffixes = {path.suffix for path in self.folder.iterdir()}
+        if len(written) == 1 and suffixes.isdisjoint(CODE_GENERATION):
+            return False
+        schedule = find_schedule(self.folder, name)
+        return _are_written(*written, *filter(None, [schedule]))
 
 
 def _are_written(*files: Path | None) -> bool:
@@ -595,17 +593,14 @@ def check_disk(folder: Path) -> None:
     most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if most == resource.RLIM_INFINITY:
         return
-    cut = next(
-        (
-            path
-            for path in folder.rglob("*")
-            if path.is_file() and path.stat().st_size >= most
-        ),
-        None,
-    )
-    if cut is not None:
-        what = f"cut short at {most:,} bytes, the largest file that may be written here (ulimit -f)"
-        raise UserError(what, where=cut, remedy="raise that limit: ulimit -f unlimited")
+    for path in folder.rglob("*"):
+        if path.is_file() and path.stat().st_size >= most:
+            what = (
+                f"cut short at {most:,} bytes, the largest file that may be written here "
+                "(ulimit -f)"
+            )
+            remedy = "raise that limit: ulimit -f unlimited"
+            raise UserError(what, where=path, remedy=remedy)
 
 
 def crash(code: int, log: Path, flags: Sequence[str]) -> UserError:
@@ -615,11 +610,9 @@ def crash(code: int, log: Path, flags: Sequence[str]) -> UserError:
     is_begun = log.is_file()  # the process may end before it opens its log
     text = log.read_text(errors="replace")[-TAIL:] if is_begun else ""
     if (refused := flag_refusal(text)) is not None:
-        reason = (
-            refused[1]
-            if "Flag parsing failed" not in refused[1]
-            else f"a value of one of {' '.join(flags)}"
-        )
+        reason = refused[1]
+        if "Flag parsing failed" in reason:
+            reason = f"a value of one of {' '.join(flags)}"
         return UserError(
             f"this XLA refuses a flag: {reason}",
             remedy="leave it out, or see: pgle flags lint",
@@ -629,9 +622,7 @@ def crash(code: int, log: Path, flags: Sequence[str]) -> UserError:
     if code == -9:
         where = log if is_begun else log.parent
         return UserError("the compiler was killed, most likely for memory", where=where)
-    last = line or next(
-        (row for row in reversed(text.splitlines()) if row.strip()), "no output"
-    )
+    last = line or last_line(text, "no output")
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     return UserError(
         f"the compiler crashed ({how}): {last.strip()[:300]}",
@@ -643,9 +634,8 @@ def refused(answer: str, module: Path, log: Path) -> UserError:
     """The error for a module that XLA does not compile, by the first line of what XLA answers."""
     line = answer.strip().partition("\n")[0]
     if (dynamic := _DYNAMIC.search(line)) is not None:
-        what = f"the sizes of its arrays are known only as it runs ({dynamic[0]})"
         return UserError(
-            what,
+            f"the sizes of its arrays are known only as it runs ({dynamic[0]})",
             where=module,
             remedy="export or lower it with numbers in place of symbols",
         )
@@ -668,12 +658,12 @@ def memory_of(dump: Path) -> dict[str, int]:
     plan = buffers_from_bytes(read_bytes(dump))
     if plan is None:
         return {}
-    sizes = {
+    return {
         "argument": plan.arguments_bytes,
         "output": plan.outputs_bytes,
         "temp": plan.temporary_bytes,
+        "total": plan.peak_bytes,
     }
-    return {**sizes, "total": plan.peak_bytes}
 
 
 def _newest(paths: Iterable[Path]) -> Path | None:

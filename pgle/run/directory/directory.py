@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, TypeGuard, get_args
 
 from pgle.errors import UserError, points_into
 from pgle.files import AnyPath, is_bare, read_head
@@ -106,11 +106,8 @@ class RankFiles:
     @property
     def schedule_dumps(self) -> Path | None:
         """The folder of dumps where LHS left a schedule in it."""
-        return (
-            self.hlo
-            if self.hlo.is_dir() and next(self.hlo.rglob("*.schedule.*"), None)
-            else None
-        )
+        found = next(self.hlo.rglob("*.schedule.*"), None)
+        return None if found is None else self.hlo
 
     def traces(self) -> tuple[Path, ...]:
         """The files that profilers have left for this rank."""
@@ -152,13 +149,10 @@ class StageFolder:
 
     def ranks_with_log(self) -> dict[int, RankFiles]:
         """The ranks that have printed something, with their files."""
-        named = (
-            _LOG.fullmatch(path.name) for path in sorted(self.path.glob("output*.log"))
-        )
-        return {
-            rank: self.rank(rank)
-            for rank in (int(name[1] or 0) for name in named if name)
-        }
+        logs = sorted(self.path.glob("output*.log"))
+        named = (_LOG.fullmatch(path.name) for path in logs)
+        ranks = [int(name[1] or 0) for name in named if name]
+        return {rank: self.rank(rank) for rank in ranks}
 
     def outputs(self) -> tuple[Path, ...]:
         """What the stage has left for all ranks, files of other processes than the main one
@@ -210,14 +204,13 @@ class StageFolder:
         found = list(self.path.iterdir()) if self.path.exists() else []
         # Notes alone are what a launcher left that was killed before its stage was on record.
         if not again and not all(path.name.startswith(".") for path in found):
-            remedy = (
-                "choose another --run-dir or pass --force to run it again and keep "
-                "the old files"
-            )
             raise UserError(
                 f"stage {self.name} was run into it already",
                 where=self.run.path,
-                remedy=remedy,
+                remedy=(
+                    "choose another --run-dir or pass --force to run it again and keep "
+                    "the old files"
+                ),
             )
         return bool(found)
 
@@ -254,22 +247,16 @@ class RunDirectory:
     @property
     def found_profile(self) -> Path | None:
         """The cost profile that there is, in either form; None if absent yet."""
-        return next(
-            (
-                path
-                for path in (self.profile, self.profile.with_suffix(".pb"))
-                if path.is_file()
-            ),
-            None,
-        )
+        forms = (self.profile, self.profile.with_suffix(".pb"))
+        return next((path for path in forms if path.is_file()), None)
 
     @property
     def dump_to_cover(self) -> Path:
         """HLO of the module that uses the profile: as the baseline compiled it, or else the profile
         run.
         """
-        baseline = self.stage("baseline").rank().hlo
-        return baseline if baseline.is_dir() else self.stage("profile").rank().hlo
+        dumps = self.stage("baseline").dumps()
+        return next(iter(dumps), self.stage("profile").rank().hlo)
 
     @property
     def captured(self) -> Path:
@@ -279,8 +266,11 @@ class RunDirectory:
     def profile_to_use(self) -> Path:
         """`found_profile`; raises `UserError` if absent."""
         if self.found_profile is None:
-            remedy = f"pass --profile, or make one: {Next.of('convert', self.path)}"
-            raise UserError("no profile there yet", where=self.path, remedy=remedy)
+            raise UserError(
+                "no profile there yet",
+                where=self.path,
+                remedy=f"pass --profile, or make one: {Next.of('convert', self.path)}",
+            )
         return self.found_profile
 
     @contextmanager
@@ -305,11 +295,10 @@ class RunDirectory:
             except BlockingIOError:
                 lock.seek(0)
                 holder = lock.read().strip()[:200] or "of another rank"
-                remedy = "wait until it has ended, or choose another --run-dir"
                 raise UserError(
                     f"another pgle ({holder}) is at work in it",
                     where=self.path,
-                    remedy=remedy,
+                    remedy="wait until it has ended, or choose another --run-dir",
                 ) from None
             except OSError:
                 pass  # a file system without locks
@@ -322,10 +311,8 @@ class RunDirectory:
 
 def free(path: Path, mark: str = "-", first: int = 2) -> Path:
     """This path where nothing is there, else the first of ``NAME-2``, ``NAME-3`` … that is free."""
-    names = chain(
-        (path.name,), (f"{path.name}{mark}{number}" for number in count(first))
-    )
-    return next(found for name in names if not (found := path.with_name(name)).exists())
+    numbered = (path.with_name(f"{path.name}{mark}{number}") for number in count(first))
+    return next(found for found in chain((path,), numbered) if not found.exists())
 
 
 def set_aside(folder: Path) -> str:
@@ -463,12 +450,10 @@ def asked_in(path: Path) -> dict[str, Any]:
         found = json.loads(read_head(path, 1 << 20))
     except (UserError, ValueError, RecursionError):
         return {}
-    return (
-        found
-        if isinstance(found, dict)
-        and str(found.get("schema")).startswith(f"pgle.{path.stem}/")
-        else {}
-    )
+    if not isinstance(found, dict):
+        return {}
+    is_ours = str(found.get("schema")).startswith(f"pgle.{path.stem}/")
+    return found if is_ours else {}
 
 
 def check_question(path: Path, asked: Mapping[str, Any], of: str) -> None:
@@ -483,8 +468,11 @@ def check_question(path: Path, asked: Mapping[str, Any], of: str) -> None:
     other = [name for name in asked if found.get(name) != asked[name]]
     if found and other:
         verb = "differs" if len(other) == 1 else "differ"
-        what = f"holds {of} ({', '.join(other)} {verb})"
-        raise UserError(what, where=path, remedy="choose a new folder with -o DIR")
+        raise UserError(
+            f"holds {of} ({', '.join(other)} {verb})",
+            where=path,
+            remedy="choose a new folder with -o DIR",
+        )
 
 
 def claim(path: Path) -> bool:
@@ -565,9 +553,10 @@ def _held(out: Path) -> Iterator[None]:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(folder)
-        remedy = "wait, or choose another with -o DIR"
         raise UserError(
-            "another pgle is at work in it", where=out, remedy=remedy
+            "another pgle is at work in it",
+            where=out,
+            remedy="wait, or choose another with -o DIR",
         ) from None
     except OSError:
         pass  # a file system without locks
@@ -577,7 +566,7 @@ def _held(out: Path) -> Iterator[None]:
         os.close(folder)
 
 
-def is_run_dir(path: AnyPath) -> bool:
+def is_run_dir(path: AnyPath) -> TypeGuard[Path]:
     """Whether a path is a run directory of `pgle profile`."""
     return isinstance(path, Path) and RunDirectory(path).is_recorded
 
@@ -585,22 +574,16 @@ def is_run_dir(path: AnyPath) -> bool:
 def stage_of(path: AnyPath) -> StageFolder | None:
     """The stage that RUN/STAGE names; of a run directory its profile stage."""
     if is_run_dir(path):
-        return RunDirectory(Path(path)).stage("profile")
-    name = path.name
-    if (
-        isinstance(path, Path)
-        and is_run_dir(path.parent)
-        and name in get_args(StageName)
-    ):
-        return RunDirectory(path.parent).stage(name)  # type: ignore[arg-type]
+        return RunDirectory(path).stage("profile")
+    is_stage = isinstance(path, Path) and path.name in get_args(StageName)
+    if is_stage and is_run_dir(path.parent):
+        return RunDirectory(path.parent).stage(path.name)  # type: ignore[arg-type]
     return None
 
 
 def recorded_by(path: AnyPath) -> StageFolder | None:
-    """The stage of a run directory that a path names or lies in, such as ``RUN/profile/trace``;
+    """The stage of a run directory that a path names or is in, such as ``RUN/profile/trace``;
     None without.
     """
     folders = [path, *path.parents] if isinstance(path, Path) else []
-    return next(
-        (stage for folder in folders if (stage := stage_of(folder)) is not None), None
-    )
+    return next(filter(None, map(stage_of, folders)), None)

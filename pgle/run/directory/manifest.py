@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypedDict, get_args
 
@@ -311,15 +312,19 @@ def _load(path: Path) -> list[StageRecord]:
     try:
         document = json.loads(read_bytes(path))
         if document["schema"] != SCHEMA:
-            what = f"is of schema {document['schema']}, not {SCHEMA}"
-            raise UserError(what, where=path, remedy="use the pgle that wrote it")
+            raise UserError(
+                f"is of schema {document['schema']}, not {SCHEMA}",
+                where=path,
+                remedy="use the pgle that wrote it",
+            )
         records = msgspec.convert(document["stages"], list[StageRecord])
         for record in records:
             msgspec.convert({**record.facts, **record.asked}, _Reckoned)
     except (ValueError, KeyError, TypeError, RecursionError):
-        remedy = "move it away and run the stage again"
         raise UserError(
-            "is not a manifest of pgle", where=path, remedy=remedy
+            "is not a manifest of pgle",
+            where=path,
+            remedy="move it away and run the stage again",
         ) from None
     return records
 
@@ -411,14 +416,7 @@ EXPECTED_TO_DIFFER = re.compile(
 """Flags by which a profile run and a performance run of one program differ."""
 
 
-def _plugins() -> tuple[str, ...]:
-    """The packages of all vendors' plugins, those with the compiler first."""
-    found: list[str] = []
-    for vendor in VENDORS.values():
-        found += vendor.plugin.all_packages
-    return tuple(sorted(found, key=lambda name: not name.endswith("-pjrt")))
-
-
+_PLUGINS = chain.from_iterable(each.plugin.all_packages for each in VENDORS.values())
 _MAY, _NAMES = (
     "costs or names may differ",
     "names and fingerprints differ: profile again",
@@ -427,7 +425,7 @@ _FOLLOWS = {
     **dict.fromkeys(("python", "protobuf", "numpy"), "seldom matters"),
     "jax": "the program that XLA gets may differ",
     "jaxlib": _NAMES,
-    **dict.fromkeys(_plugins(), _NAMES),
+    **dict.fromkeys(_PLUGINS, _NAMES),
     "command": "the program may not be the same",
     "GPU": "costs do not carry over",
     "driver": "costs may differ",
@@ -486,12 +484,6 @@ def _compared(record: StageRecord) -> dict[str, str]:
 
 def is_compared(manifest: Manifest) -> bool:
     """Whether the step times were compared since the last of their stages was run."""
-    last = next(
-        (
-            record.stage
-            for record in reversed(manifest.stages)
-            if record.stage in (COMPARE, *COMPARED)
-        ),
-        "",
-    )
-    return last == COMPARE
+    stages = [record.stage for record in manifest.stages]
+    timed = [stage for stage in stages if stage in (COMPARE, *COMPARED)]
+    return timed[-1:] == [COMPARE]

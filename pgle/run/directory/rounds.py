@@ -27,7 +27,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     new: tuple[str, ...] = ()  # command B
     inside: tuple[
         str, str
-    ]  # where in a run's folder step times lie, for A and B; empty: in the folder itself
+    ]  # where in a run's folder step times are, for A and B; empty: in the folder itself
     # SHA-256 of the files that decide what runs, by the word that names them, and XLA's flags
     inputs: dict[str, str] = {}
     finished: tuple[
@@ -66,21 +66,22 @@ def finished_sides(folder: Path) -> tuple[list[str], list[str]]:
     only.
     """
     plan = read_plan(folder)
-    names, inside = plan.finished, plan.inside
+    names = iter(plan.finished)
     pairs = [
-        sorted(names[i : i + 2], key=lambda name: name.split("-")[1])
-        for i in range(0, len(names) - 1, 2)
+        sorted(pair, key=lambda name: name.split("-")[1])
+        for pair in zip(names, names, strict=False)
     ]
-    found = tuple(
-        [str(folder / pair[side] / inside[side]) for pair in pairs] for side in (0, 1)
-    )
-    if not found[0]:
+    if not pairs:
         raise UserError(
             "holds no finished pair of runs",
             where=folder,
             remedy="run pgle compare --abba again",
         )
-    return found[0], found[1]
+    first, second = plan.inside
+    return (
+        [str(folder / one / first) for one, _ in pairs],
+        [str(folder / other / second) for _, other in pairs],
+    )
 
 
 def read_plan(folder: Path) -> Plan:
@@ -88,7 +89,8 @@ def read_plan(folder: Path) -> Plan:
     try:
         return msgspec.convert(json.loads(read_bytes(folder / PLAN)), Plan)
     except (ValueError, RecursionError):
-        remedy = "choose another --run-dir"
         raise UserError(
-            "is not a plan of pgle compare --abba", where=folder / PLAN, remedy=remedy
+            "is not a plan of pgle compare --abba",
+            where=folder / PLAN,
+            remedy="choose another --run-dir",
         ) from None

@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 from pgle.run.ask.jaxlib import PLUGIN_PACKAGES
 from pgle.run.directory.directory import RANK_FILES, RANK_LABEL, StageFolder
-from pgle.run.process.ranks import LAUNCHERS, Rank
+from pgle.run.process.launchers import LAUNCHERS, Rank
 from pgle.xla.log.messages import AUTO_PGLE
 
 HOOK_SITE = Path(__file__).parent / "hook_site"

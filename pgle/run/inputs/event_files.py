@@ -22,7 +22,7 @@ def is_event_file(path: Path) -> bool:
 
 
 def holds_events(folder: Path) -> bool:
-    """Whether event files lie in a folder."""
+    """Whether a folder has event files."""
     return any(is_event_file(path) for path in folder.iterdir())
 
 
@@ -42,9 +42,11 @@ def event_points(path: Path) -> Iterator[Point]:
         from tensorboard.backend.event_processing import plugin_event_accumulator
         from tensorboard.util.tensor_util import make_ndarray
     except ImportError:
-        what = "event files are read by tensorboard, which is not installed"
-        remedy = "pip install tensorboard, or download the metric as CSV"
-        raise UserError(what, where=path, remedy=remedy) from None
+        raise UserError(
+            "event files are read by tensorboard, which is not installed",
+            where=path,
+            remedy="pip install tensorboard, or download the metric as CSV",
+        ) from None
     files = [path] if path.is_file() else sorted(filter(is_event_file, path.iterdir()))
     every = {plugin_event_accumulator.TENSORS: 0}
     scalars: set[str] = set()  # only a tag's first event has to say what it is

@@ -19,7 +19,7 @@ from pgle.xla.hlo.dumps import fingerprint_of
 
 DEPTH = 4  # folders below the first; a profiler's log directory nests its xplanes three deep
 MOST = 5000  # entries that are looked at: an answer at once, also in a home directory
-HEAD_BYTES = 1 << 15  # of a file whose name does not tell
+HEAD_BYTES = 1 << 15  # of a file whose name does not say what it is
 
 PROGRAM = "JAX program"
 # dumps of the CPU compiler, and of programs as XLA first saw them
@@ -110,7 +110,7 @@ class FolderContents:
 
 
 def contents_of(folder: Path) -> FolderContents:
-    """Look at the names in a folder, and if a name does not tell, at the first bytes of the
+    """Look at the names in a folder, and if a name does not suffice, at the first bytes of the
     file.
     """
     found: dict[str, dict[Path, None]] = {kind.name: {} for kind in _KINDS}
@@ -203,7 +203,7 @@ def _whole_kind(folder: Path, files: Sequence[str]) -> FileKind | None:
 
 
 def _entries(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Each folder and file with the thing it tells of and its kind, empty where it tells of none.
+    """Each folder and file with the thing that it belongs to and its kind, empty if it is of none.
 
     Links to folders are followed, after the other folders; none is entered twice, so that no loop
     is endless.

@@ -92,17 +92,15 @@ def launch_of(run: RunDirectory) -> ProgramLaunch:
         return ProgramLaunch(run=run)
     options = _words(asked, _OPTIONS)
     judged = (read_kept(run.judged_flags) or b"").decode(errors="replace").splitlines()
-    options += [
-        f"--flag={flag.word}" for flag in _flags(asked) if flag.word not in judged
-    ]
-    options += ["--flags-file", str(run.judged_flags)] if judged else []
-    profiling = (
-        () if asked.get("mode") in COMPARED else tuple(_words(asked, _OF_PROFILING))
-    )
+    flags = [flag.word for flag in _flags(asked)]
+    options += [f"--flag={word}" for word in flags if word not in judged]
+    if judged:
+        options += ["--flags-file", str(run.judged_flags)]
+    profiles = asked.get("mode") not in COMPARED
     return ProgramLaunch(
         tuple(asked["command"]),
         tuple(options),
-        profiling,
+        tuple(_words(asked, _OF_PROFILING)) if profiles else (),
         asked.get("capture") or "",
         run,
     )
@@ -132,12 +130,10 @@ def stage_left(run: RunDirectory) -> Next | None:
     profile = run.found_profile
     traces = run.stage("profile").trace_files()
     if profile is None and not perf.exists():
+        if traces:
+            return Next.of("convert", run.path)
         again = () if _manifest(run).last("profile") is None else ("--force",)
-        return (
-            Next.of("convert", run.path)
-            if traces
-            else launch_of(run).line("profile", run.path, *again)
-        )
+        return launch_of(run).line("profile", run.path, *again)
     if profile is not None and any(_written_before(profile, trace) for trace in traces):
         return Next.of("convert", "--force", run.path)
     if not perf.exists():
@@ -189,14 +185,10 @@ def _asked(run: RunDirectory) -> dict[str, Any]:
     """What the stages of a run were asked for; the profile stage says most."""
     manifest = _manifest(run)
     records = (manifest.last(name) for name in ("profile", *COMPARED, "capture"))
-    return next(
-        (
-            dict(record.asked)
-            for record in records
-            if record is not None and record.asked.get("command")
-        ),
-        {},
-    )
+    for record in filter(None, records):
+        if record.asked.get("command"):
+            return dict(record.asked)
+    return {}
 
 
 def _flags(asked: dict[str, Any]) -> list[Flag]:

@@ -144,11 +144,14 @@ def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
         return [_read_run(item, pattern) for item in runs]
     if _holds_trace(folder):
         return [_read_trace(folder)]
-    remedy = (
-        "give a run directory, a log, CSV or JSON lines; 'pgle perf', also with "
-        "--baseline, records steps.jsonl"
+    raise UserError(
+        "holds no step times",
+        where=folder,
+        remedy=(
+            "give a run directory, a log, CSV or JSON lines; 'pgle perf', also with "
+            "--baseline, records steps.jsonl"
+        ),
     )
-    raise UserError("holds no step times", where=folder, remedy=remedy)
 
 
 def _read_run(path: Path, pattern: str | None) -> Series:

@@ -215,9 +215,10 @@ def _read_directory(path: AnyPath, progress: Progress | None) -> Trace:
         if viewer is not None:
             raise viewer_file(viewer)
     if suffixes & {".parquet", ".arrow"}:
-        remedy = "export the report as SQLite: nsys export --type sqlite REPORT"
         raise UserError(
-            "holds tables of nsys as Parquet or Arrow files", where=path, remedy=remedy
+            "holds tables of nsys as Parquet or Arrow files",
+            where=path,
+            remedy="export the report as SQLite: nsys export --type sqlite REPORT",
         )
     from pgle.trace.xplane.read import find_runs, find_xplanes, read_xplane
 
@@ -237,8 +238,9 @@ def _other_runs(path: AnyPath, runs: Sequence[Sequence[AnyPath]]) -> tuple[str, 
     """That only the newest run is taken; and which one before it may be other hosts of the same
     job.
     """
-    newest, before = runs[0], runs[1]
-    name, older = newest[0].parent.name, before[0].parent.name
+    newest, before, *_ = runs
+    name = newest[0].parent.name
+    older = before[0].parent.name
     line = f"{path.name}: the newest of {len(runs)} runs is taken, {name}"
     hosts, others = (
         [file.name.split(".xplane.pb")[0] for file in run] for run in (newest, before)
@@ -255,22 +257,16 @@ def seconds_between(one: str, other: str) -> float | None:
     """Between two runs by their names, ``2026_11_28_07_06_55``, as JAX writes them; None for other
     names.
     """
-    form = "%Y_%m_%d_%H_%M_%S"
     try:
-        return (
-            datetime.strptime(other, form) - datetime.strptime(one, form)
-        ).total_seconds()
+        begun = [datetime.strptime(name, "%Y_%m_%d_%H_%M_%S") for name in (one, other)]
     except ValueError:
         return None
+    return (begun[1] - begun[0]).total_seconds()
 
 
 def run_dirs(paths: Sequence[AnyPath]) -> list[RunDirectory]:
     """The run directories among several paths."""
-    return [
-        RunDirectory(path)
-        for path in paths
-        if isinstance(path, Path) and is_run_dir(path)
-    ]
+    return [RunDirectory(path) for path in paths if is_run_dir(path)]
 
 
 def is_trace(path: AnyPath) -> bool:
@@ -296,10 +292,5 @@ def convert_command(path: AnyPath) -> Next:
     if is_run_dir(path):
         return Next.of("convert", path)
     is_nsys = path.suffix in (*EXPORT_SUFFIXES, *REPORT_SUFFIXES)
-    return Next.of(
-        "convert",
-        path,
-        "-o",
-        "profile.pbtxt",
-        *(("--hlo", "DUMP_DIR") if is_nsys else ()),
-    )
+    hlo = ("--hlo", "DUMP_DIR") if is_nsys else ()
+    return Next.of("convert", path, "-o", "profile.pbtxt", *hlo)

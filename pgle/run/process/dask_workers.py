@@ -138,20 +138,24 @@ def _no_scheduler(place: str, error: Exception) -> UserError:
             where=place,
             remedy="see distributed.comm.require-encryption and distributed.comm.tls",
         )
-    remedy = "start it (dask scheduler), or name the host and port that it prints"
-    return UserError("no Dask scheduler answers", where=place, remedy=remedy)
+    return UserError(
+        "no Dask scheduler answers",
+        where=place,
+        remedy="start it (dask scheduler), or name the host and port that it prints",
+    )
 
 
 def _lost(place: str) -> UserError:
-    remedy = "start it again, and give the same command"
     return UserError(
-        "the cluster or all its workers are gone", where=place, remedy=remedy
+        "the cluster or all its workers are gone",
+        where=place,
+        remedy="start it again, and give the same command",
     )
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Lost connections are told once, by us."""
+    """We report lost connections, once."""
     logs = [logging.getLogger(f"distributed.{name}") for name in TALKATIVE]
     before = [log.level for log in logs]
     for log in logs:

@@ -138,8 +138,11 @@ def end_work() -> None:
 def check_jaxlib(python: str, own: str, asked: str) -> None:
     """Refuse a worker whose interpreter compiles with another jaxlib than the asking process."""
     if own != asked:
-        what = f"{python} compiles with jaxlib {own} on a worker, {asked} here"
-        raise UserError(what, where="--executor", remedy=SAME_VERSIONS)
+        raise UserError(
+            f"{python} compiles with jaxlib {own} on a worker, {asked} here",
+            where="--executor",
+            remedy=SAME_VERSIONS,
+        )
 
 
 def run_task(asker: Asker, function: Callable[[T], R], value: T) -> R:

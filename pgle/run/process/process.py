@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,7 @@ REFUSAL_BYTES = (
 )  # of the end of a log: behind a bad value XLA prints all its flags
 DIGESTED_BYTES = (
     1 << 30
-)  # of a file that a command names: a larger one is told by its size and time, unread
+)  # of a file that a command names: a larger one is known by its size and time, unread
 # how long a grandchild that keeps the output open is waited for once the command has ended
 GRACE_S = 5.0
 FORWARDED = (
@@ -82,15 +82,11 @@ def launch(
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab", buffering=0) as file, _forwarding() as forward_to:
         own, mark = marked(environment)
-        unbuffered = {
-            **own,
-            "PYTHONUNBUFFERED": environment.get("PYTHONUNBUFFERED", "1"),
-        }
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
         with ending_with_us(mark):
             child = started(
                 command,
-                unbuffered,
+                own,
                 **streams,
                 stdin=None if has_stdin else subprocess.DEVNULL,
             )
@@ -105,21 +101,25 @@ def launch(
             for pump in pumps:
                 pump.start()
             code = child.wait()
-        until = time.monotonic() + GRACE_S
-        for pump in pumps:
-            pump.join(timeout=max(0.0, until - time.monotonic()))
+        wait_for(pumps, GRACE_S)
     if code and not is_shown:
-        terminal.pass_on(2, _last_lines(log))
+        lines = _end_of(log, LINE_BYTES).splitlines(keepends=True)
+        terminal.pass_on(2, b"".join(lines[-terminal.LAST_LINES :]))
     return shell_code(code)
 
 
-def _last_lines(log: Path) -> bytes:
-    """The end of a log, whole lines."""
+def wait_for(threads: Iterable[threading.Thread], most_s: float) -> None:
+    """Wait until threads have ended, all of them together at most so many seconds."""
+    until = time.monotonic() + most_s
+    for thread in threads:
+        thread.join(timeout=max(0.0, until - time.monotonic()))
+
+
+def _end_of(log: Path, size: int) -> bytes:
+    """The last bytes of a log."""
     with log.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - LINE_BYTES))
-        lines = file.read().splitlines(keepends=True)
-    return b"".join(lines[-terminal.LAST_LINES :])
+        file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+        return file.read()
 
 
 def started(
@@ -154,10 +154,10 @@ done
 
 def marked(environment: Mapping[str, str]) -> tuple[dict[str, str], str]:
     """An environment by whose last variable everything that a child starts is known, and the name
-    of that variable.
+    of that variable. Python does not buffer its output in it, unless the user says otherwise.
     """
     mark = f"PGLE_STARTED_BY_{os.getpid()}_{time.monotonic_ns()}"
-    return {**environment, mark: "1"}, mark
+    return {"PYTHONUNBUFFERED": "1", **environment, mark: "1"}, mark
 
 
 @contextmanager
@@ -198,7 +198,7 @@ def check_program(command: Sequence[str]) -> None:
 
 
 def program_of(command: Sequence[str]) -> dict[str, Any]:
-    """What tells programs apart, as JSON values without a credential: the words, and a digest of
+    """What distinguishes programs, as JSON values without a credential: the words, and a digest of
     each that is a file, since a script that was edited is another program.
     """
     digests = {}
@@ -239,7 +239,8 @@ def _refusal(word: str, reason: str) -> UserError:
         reason = "it is a module"
         remedy = f"predict its step: {typed('pgle', 'rehearse', path)}"
     elif path.is_file() and os.access(path, os.X_OK) and "/" not in word:
-        reason, remedy = "it is not on the PATH", f"name its folder: ./{word}"
+        reason = "it is not on the PATH"
+        remedy = f"name its folder: ./{word}"
     elif path.is_file():
         starter = "python" if path.suffix == ".py" else "bash"
         remedy = f"have it run: -- {starter} {word}"
@@ -271,9 +272,7 @@ def last_line(log: Path) -> str:
     """
     if not log.is_file():
         return ""
-    with log.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - LINE_BYTES))
-        lines = file.read(LINE_BYTES).decode(errors="replace").split("\n")
+    lines = _end_of(log, LINE_BYTES).decode(errors="replace").split("\n")
     said = [line.strip() for line in reversed(lines) if line.strip()]
     return next(
         (line for line in said if line.startswith(FAILED)), said[0] if said else ""
@@ -285,9 +284,7 @@ def refused_flag(log: Path) -> str:
     if it did not.
     """
     try:
-        with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - REFUSAL_BYTES))
-            found = flag_refusal(file.read().decode(errors="replace"))
+        found = flag_refusal(_end_of(log, REFUSAL_BYTES).decode(errors="replace"))
     except OSError:
         return ""
     return (
@@ -435,9 +432,10 @@ def executor(tasks: int) -> Iterator[Executor]:
         with _blank_main():
             yield pool
     except BrokenProcessPool:
-        what = f"one of {workers} processes was killed, most likely for memory"
-        remedy = "give fewer or smaller inputs at a time"
-        raise UserError(what, remedy=remedy) from None
+        raise UserError(
+            f"one of {workers} processes was killed, most likely for memory",
+            remedy="give fewer or smaller inputs at a time",
+        ) from None
     except BaseException:  # what was begun would be waited for
         for worker in multiprocessing.active_children():
             worker.terminate()

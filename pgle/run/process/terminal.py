@@ -17,7 +17,7 @@ LAST_LINES = 20  # shown of a program's hidden output, if it fails
 CLEARED = "\r\x1b[2K"  # back to the start of the line, and all of it deleted
 
 _lock = threading.RLock()
-_is_drawn = False  # our live line stands on the terminal
+_is_drawn = False  # our live line is on the terminal
 _ends_line = True  # the program's last byte ended a line
 _status: list[str] = []
 

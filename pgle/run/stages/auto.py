@@ -115,8 +115,7 @@ def run_auto(request: StageRequest, asked: Auto) -> AutoResult:
     if outcome == "loaded":
         result = replace(result, loaded=tuple(seen.get("hits", ())))
     elif outcome == "recompiled":
-        verdict = confirm(ConfirmRequest(files.log)).main
-        result = replace(result, verdict=verdict)
+        result = replace(result, verdict=confirm(ConfirmRequest(files.log)).main)
     if not asked.then_nsys:
         return result
     return _hand_over(result, asked.window, force=asked.force)
@@ -137,11 +136,10 @@ def _check_release(command: Sequence[str]) -> None:
     except (UserError, KeyError):
         return
     if release(version) < FIRST_HANDOVER:
-        remedy = "upgrade jax, or trace a run of 'pgle perf' with --capture nsys"
         raise UserError(
             f"jax {version} cannot hand over to nsys (0.5.1 can)",
             where="--then-nsys",
-            remedy=remedy,
+            remedy="upgrade jax, or trace a run of 'pgle perf' with --capture nsys",
         )
 
 

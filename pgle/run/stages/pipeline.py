@@ -32,7 +32,7 @@ from pgle.run.directory.manifest import (
     same_program,
     settle,
 )
-from pgle.run.process.ranks import find_rank
+from pgle.run.process.launchers import find_rank
 from pgle.run.stages.real import RealBackEnd, checked_window, reported
 from pgle.run.stages.simulated import SimulatedBackEnd
 from pgle.run.stages.stage import KeptVerdict, StageRequest, StageResult, end_record
@@ -82,9 +82,7 @@ EXPOSED = "predicted_exposed_us"  # fact of a simulated stage
 AGAINST = "against the profile run"  # begins a warning of another program
 
 
-def run_stage(
-    request: StageRequest, back_end: BackEnd, *, force: bool = False
-) -> StageResult:
+def run_stage(request: StageRequest, back_end: BackEnd, *, force: bool) -> StageResult:
     """Run one stage by itself; raises `WorkloadError` if the user's program failed."""
     if request.profile is not None:
         read_profile(request.profile)
@@ -164,13 +162,13 @@ class Pipeline:
     used: bool  # whether XLA used the profile in the performance run, and enough of it
     use: str  # the verdict on that, and why, as recorded; empty if absent
     # of the step times; None where they are too few
-    comparison: Comparison | None = None
-    checks: tuple[LimitCheck, ...] = ()  # what the comparison had to keep
-    warnings: tuple[str, ...] = ()  # one line each
-    facts: Mapping[str, Any] = field(default_factory=dict)  # of the performance run
+    comparison: Comparison | None
+    checks: tuple[LimitCheck, ...]  # what the comparison had to keep
+    warnings: tuple[str, ...]  # one line each
+    facts: Mapping[str, Any]  # of the performance run
     # predicted exposed communication per step without and with the profile; None unless the GPU is
     # simulated
-    exposed_us: tuple[float, float] | None = None
+    exposed_us: tuple[float, float] | None
 
     @property
     def simulated(self) -> bool:
@@ -266,15 +264,13 @@ class Experiment:
         if perf is not None:
             facts = {**reported(None, perf.facts.get("hook", {}), perf), **perf.facts}
         warnings = (*self._recorded, *names, *problems)
-        covered = fit.coverage.is_ok(bounds)
-        used = verdict.is_used(bounds)
         return Pipeline(
             run=self._run,
             skipped=tuple(self._skipped),
             stages=tuple(self._results),
             coverage=fit.coverage,
-            covered=covered,
-            used=used,
+            covered=fit.coverage.is_ok(bounds),
+            used=verdict.is_used(bounds),
             use=verdict.text,
             comparison=compared.comparison,
             checks=compared.checks,
@@ -373,10 +369,10 @@ class Experiment:
             last = manifest.last(stage)
             self._recorded |= dict.fromkeys(last.warnings if last is not None else ())
             self.announce(f"{stage}: unchanged, skipped")
+        elif manifest.last(stage) is None:
+            self.announce(stage)
         else:
-            self.announce(
-                stage if manifest.last(stage) is None else f"{stage}: again, {why}"
-            )
+            self.announce(f"{stage}: again, {why}")
         return bool(why)
 
 

@@ -37,6 +37,7 @@ from pgle.run.process import terminal
 from pgle.run.process.compilers import interpreter
 from pgle.run.process.efforts import EFFORTS, with_efforts
 from pgle.run.process.environment import ChildEnvironment, build_environment
+from pgle.run.process.launchers import find_rank
 from pgle.run.process.process import (
     check_program,
     ended,
@@ -44,7 +45,6 @@ from pgle.run.process.process import (
     mentions,
     refused_flag,
 )
-from pgle.run.process.ranks import find_rank
 from pgle.run.stages.stage import (
     StageRequest,
     StageResult,
@@ -115,11 +115,8 @@ def start_nsys(
     for failures in range(NSYS_STARTS):
         before = files.log.stat().st_size if files.log.exists() else 0
         code = start()
-        if (
-            code != OWN_FAILURE
-            or files.seen.exists()
-            or not _is_not_ready(files.log, before)
-        ):
+        is_own = code == OWN_FAILURE and not files.seen.exists()
+        if not (is_own and _is_not_ready(files.log, before)):
             code, warnings = judge_end(code, files)
             if not failures:
                 return code, warnings
@@ -131,25 +128,25 @@ def start_nsys(
         if failures + 1 < NSYS_STARTS:
             # else its words would mix with the log of the start that ran the program
             os.truncate(files.log, before)
-    what = (
-        f"nsys failed {NSYS_STARTS} times before it ran the program "
-        f"({NOT_READY}; see {files.log})"
+    raise UserError(
+        (
+            f"nsys failed {NSYS_STARTS} times before it ran the program "
+            f"({NOT_READY}; see {files.log})"
+        ),
+        where="--capture nsys",
+        remedy=(
+            "start it again when this machine has less to do, install a newer nsys, "
+            "or use --capture jax"
+        ),
     )
-    remedy = (
-        "start it again when this machine has less to do, install a newer nsys, "
-        "or use --capture jax"
-    )
-    raise UserError(what, where="--capture nsys", remedy=remedy)
 
 
 def _is_not_ready(log: Path, start: int) -> bool:
     """Whether nsys says in a log, from a byte on, that it failed before the program ran."""
     with log.open("rb") as file:
         file.seek(start)
-        return (
-            NSYS_NOT_READY.search(file.read(BLOCK_BYTES).decode(errors="replace"))
-            is not None
-        )
+        said = file.read(BLOCK_BYTES).decode(errors="replace")
+    return NSYS_NOT_READY.search(said) is not None
 
 
 def judge_end(code: int, files: RankFiles) -> tuple[int, tuple[str, ...]]:
@@ -157,11 +154,9 @@ def judge_end(code: int, files: RankFiles) -> tuple[int, tuple[str, ...]]:
     left = files.report.with_suffix(".qdstrm")
     warnings = []
     if left.exists() and not files.report.exists():
-        how = (
-            "does"
-            if find_importer()
-            else "needs QdstrmImporter for it, which is not installed here"
-        )
+        how = "does"
+        if not find_importer():
+            how = "needs QdstrmImporter for it, which is not installed here"
         warnings.append(
             f"nsys left {left} and could not import it; 'pgle convert' {how}"
         )
@@ -189,8 +184,11 @@ def checked_window(text: str) -> str:
     """A window as the hook reads it; raises `UserError` if it is none."""
     found = _WINDOW.fullmatch(text)
     if found is None or (found["last"] and int(found["last"]) < int(found["first"])):
-        remedy = "say auto, steps:5-10, seconds:10 or all"
-        raise UserError(f"no such window: {text!r}", where="--window", remedy=remedy)
+        raise UserError(
+            f"no such window: {text!r}",
+            where="--window",
+            remedy="say auto, steps:5-10, seconds:10 or all",
+        )
     return text
 
 
@@ -261,11 +259,10 @@ class RealBackEnd:
         lines = StepLines()
         started = time.time()
         try:
-            values = with_hook(child.values, config)
             start = partial(
                 launch,
                 command,
-                values,
+                with_hook(child.values, config),
                 files.log,
                 lines,
                 words=STEP_WORDS,
@@ -311,34 +308,27 @@ class RealBackEnd:
         failed = ""
         if self._capture(request) != "none":
             own = keep_own_trace(files, facts, started)
-            found += (
-                []
-                if own is None
-                else [f"the program traces itself; its own trace is used: {own}"]
-            )
-            failed = (
-                "" if is_readable(files) else why_no_trace(self.capture, files, facts)
-            )
-            found += [] if failed or own else few_executions(facts)
+            if own is not None:
+                found.append(f"the program traces itself; its own trace is used: {own}")
+            if not is_readable(files):
+                failed = why_no_trace(self.capture, files, facts)
+            elif own is None:
+                found += few_executions(facts)
         verdict = confirm_stage(request, files, facts)
         if facts.get("xla_flags"):
             found += _overruled(request, facts["xla_flags"])
-            asked = [
-                flag
-                for flag in parse_flags(record.xla_flags).flags
-                if flag.name in EFFORTS
-            ]
-            record = replace(
-                record,
-                xla_flags=kept_flags(with_efforts(facts["xla_flags"], asked).text),
-            )
+            flags = parse_flags(record.xla_flags).flags
+            asked = [flag for flag in flags if flag.name in EFFORTS]
+            had = with_efforts(facts["xla_flags"], asked).text
+            record = replace(record, xla_flags=kept_flags(had))
         topology: dict[str, Any] = {
             name: facts[name]
             for name in ("platform", "devices", "process_count")
             if name in facts
         }
-        outputs = request.folder.outputs() if find_rank().is_alone else files.outputs()
-        sources = read_sources(files, is_alone=find_rank().is_alone)
+        is_alone = find_rank().is_alone
+        outputs = request.folder.outputs() if is_alone else files.outputs()
+        sources = read_sources(files, is_alone=is_alone)
         record = end_record(
             request.run,
             replace(record, topology=topology, imported=imported_files(sources)),
@@ -434,9 +424,11 @@ def _make_folder(request: StageRequest, *, again: bool) -> str:
     if rank.is_alone:
         older = request.folder.make(again=again)
     elif files.log.exists():
-        what = f"rank {rank.rank} has run {request.stage} into it already"
-        remedy = "choose another --run-dir (--force is for single processes)"
-        raise UserError(what, where=request.run.path, remedy=remedy)
+        raise UserError(
+            f"rank {rank.rank} has run {request.stage} into it already",
+            where=request.run.path,
+            remedy="choose another --run-dir (--force is for single processes)",
+        )
     files.folder.mkdir(parents=True, exist_ok=True)
     if request.profile is not None:
         _check_same_profile(Path(request.profile), files.folder)
@@ -454,11 +446,10 @@ def _check_same_profile(profile: Path, folder: Path) -> None:
     )
     mine = sha256(content)[:16]
     (folder / f".profile-{mine}").touch()
-    others = sorted(
-        path.name.removeprefix(".profile-") for path in folder.glob(".profile-*")
-    )
-    if others != [mine]:
-        other = next(item for item in others if item != mine)
+    signs = sorted(path.name for path in folder.glob(".profile-*"))
+    given = [name.removeprefix(".profile-") for name in signs]
+    if given != [mine]:
+        other = next(item for item in given if item != mine)
         what = f"another rank was given another profile (sha256 {other}…, this one has {mine}…)"
         remedy = (
             "give every rank the same file and start again in a new --run-dir; else "
@@ -565,17 +556,12 @@ def keep_own_trace(files: RankFiles, facts: HookFacts, started: float) -> Path |
 def why_no_trace(capture: str, files: RankFiles, facts: HookFacts) -> str:
     """Why a profiler left nothing that can be read, with what to do: one line."""
     why, remedy = _why_no_window(capture, files, facts)
-    messages: list[str] = []
     if capture == "nsys":
-        messages = [
-            line.strip()
-            for line in lines_about(files.log, NSYS_FAILED_WORDS)
-            if NSYS_FAILED.match(line)
-        ]
-    quoted = (
-        f" (nsys says: {' '.join(dict.fromkeys(messages))[:500]})" if messages else ""
-    )
-    return f"no trace: {why}{quoted}; {remedy}"
+        lines = lines_about(files.log, NSYS_FAILED_WORDS)
+        messages = [line.strip() for line in lines if NSYS_FAILED.match(line)]
+        if messages:
+            why = f"{why} (nsys says: {' '.join(dict.fromkeys(messages))[:500]})"
+    return f"no trace: {why}; {remedy}"
 
 
 def _why_no_window(capture: str, files: RankFiles, facts: HookFacts) -> tuple[str, str]:
@@ -592,11 +578,8 @@ def _why_no_window(capture: str, files: RankFiles, facts: HookFacts) -> tuple[st
                 "(jax-ml/jax#40260)"
             )
             return why, remedy
-        when = (
-            "while it was traced"
-            if "window_opened" in facts
-            else "before its steps were traced"
-        )
+        is_traced = "window_opened" in facts
+        when = "while it was traced" if is_traced else "before its steps were traced"
         remedy = (
             "let it end by itself, or trace earlier and shorter (--window seconds:1)"
         )
@@ -651,9 +634,8 @@ def reported(
 ) -> dict[str, str]:
     """Facts for the report."""
     found = {"module": verdict.module if verdict else "", "flags": record.xla_flags}
-    found["jaxlib"] = facts.get("versions", {}).get("jaxlib") or record.versions.get(
-        "jaxlib", ""
-    )
+    versions = {**record.versions, **facts.get("versions", {})}
+    found["jaxlib"] = versions.get("jaxlib", "")
     if "platform" in facts:
         found["devices"] = (
             f"{facts['devices']} {facts.get('device_kind') or facts['platform']}"
@@ -662,8 +644,7 @@ def reported(
     if "steps" in window:
         found["window"] = "steps {}-{}".format(*window["steps"])
     elif "seconds" in window:
-        count = (
-            f"{window['executions']} executions in " if "executions" in window else ""
-        )
-        found["window"] = f"{count}{window['seconds']:g} s"
+        found["window"] = f"{window['seconds']:g} s"
+        if "executions" in window:
+            found["window"] = f"{window['executions']} executions in {found['window']}"
     return found

@@ -165,11 +165,10 @@ class SimulatedBackEnd:
             python or sys.executable,
         )
         shutil.copyfile(compiled.log, files.log)
-        module = compiled.scheduled
-        prediction = predict(module, None, target, expand_loops=True)
+        prediction = predict(compiled.scheduled, None, target, expand_loops=True)
         executions = PROFILED_STEPS if request.stage == "profile" else TIMED_STEPS
         trace = simulate(
-            module,
+            compiled.scheduled,
             prediction.timeline,
             ranks=compiled.num_devices,
             executions=executions,
@@ -210,12 +209,10 @@ class SimulatedBackEnd:
             "target": target.name,
             "devices": compiled.num_devices,
         }
-        devices = self._devices
-        assumed = (
-            [f"{devices.count} devices (assumed): --devices N simulates others"]
-            if devices.assumed
-            else []
-        )
+        assumed = []
+        if self._devices.assumed:
+            count = self._devices.count
+            assumed = [f"{count} devices (assumed): --devices N simulates others"]
         sources = read_captured(request.run.captured).sources
         record = end_record(
             request.run,
@@ -274,11 +271,8 @@ class SimulatedBackEnd:
             last = before.last(CAPTURE)
             if not is_forced and not (last and (again or last.exit_code != 0)):
                 what = f"belongs to another command, or to another state of it ({why})"
-                what = (
-                    what
-                    if last
-                    else "holds modules of a run that its manifest does not speak of"
-                )
+                if not last:
+                    what = "holds modules of a run that its manifest does not speak of"
                 raise UserError(
                     what,
                     where=run_dir,
@@ -288,11 +282,10 @@ class SimulatedBackEnd:
         record = replace(planned, started=now(), before=older)
         extend_manifest(run_dir, record)
         try:
-            target = load_target(self.target)
             capture_modules(
                 request.command,
                 folder,
-                target=target,
+                target=load_target(self.target),
                 devices=self._devices,
                 quiet_s=self.quiet_s,
             )

@@ -34,8 +34,8 @@ from pgle.run.directory.manifest import (
 from pgle.run.process.efforts import efforts, with_efforts
 from pgle.run.process.environment import ChildEnvironment
 from pgle.run.process.flags import given_flags
+from pgle.run.process.launchers import Rank
 from pgle.run.process.process import named_files
-from pgle.run.process.ranks import Rank
 from pgle.xla.flags.presets import Mode
 from pgle.xla.flags.text import kept_flags
 from pgle.xla.log.verdict import BOUNDS, Bounds, ModuleVerdict, ProfileUse

@@ -435,7 +435,7 @@ def test_a_program_without_a_step_of_its_own_is_a_warning(tmp_path):
             "1x1x2",
             "is for 2 devices, as the program has it, and not for 8",
         ),
-        ({"partitions": 1, "replicas": 1}, "1x1x1", "its arrays lie on one"),
+        ({"partitions": 1, "replicas": 1}, "1x1x1", "its arrays are on one"),
         ({}, "1x2x4", ""),
     ],
 )

@@ -21,7 +21,7 @@ import pytest
 
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.hook import HOOK_SITE, hook_config
-from pgle.run.process.ranks import Rank
+from pgle.run.process.launchers import Rank
 from pgle.xla.flags.text import parse_flags
 from pgle.xla.log.messages import AUTO_PGLE
 

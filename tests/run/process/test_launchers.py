@@ -10,7 +10,7 @@ import pytest
 from pgle.errors import UserError
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.facts import read_facts
-from pgle.run.process.ranks import UNKNOWN, Rank, find_rank
+from pgle.run.process.launchers import UNKNOWN, Rank, find_rank
 from pgle.run.stages.real import _make_folder
 from pgle.run.stages.stage import StageRequest
 

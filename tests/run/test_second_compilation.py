@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 
 from pgle.report.control import changes
-from pgle.run.control import CUBLAS_FP8, Control, Schedules, fp8_products, fp8_warning
+from pgle.run.second_compilation import (
+    CUBLAS_FP8,
+    Control,
+    Schedules,
+    fp8_products,
+    fp8_warning,
+)
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 
