@@ -5,31 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from trace_rows import left_out, resolved
 
 from pgle.errors import UserError
-from pgle.trace.table import Trace
 
 MACHINE = 1 << 48
 STEP = "XlaModule:#hlo_module=jit_step,program_id=7#"
 THREAD = MACHINE | 1 << 24 | 1
-
-
-def resolved(trace: Trace) -> list[tuple[str, int, str]]:
-    """(module, execution, instruction) of each row."""
-    rows = zip(
-        trace.module.tolist(),
-        trace.execution.tolist(),
-        trace.instruction.tolist(),
-        strict=True,
-    )
-    return [
-        (trace.modules[module].name, execution, trace.instructions[name])
-        for module, execution, name in rows
-    ]
-
-
-def left_out(trace: Trace) -> dict[str, int]:
-    return {entry.reason: entry.count for entry in trace.unresolved}
 
 
 def graph_step(export: Any) -> int:

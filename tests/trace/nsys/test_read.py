@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trace_rows import left_out, resolved
 
 from pgle.trace.nsys.read import read_nsys
-from pgle.trace.table import ActivityKind, ModuleKey, Trace
+from pgle.trace.table import ActivityKind, ModuleKey
 
 TESTDATA = Path(__file__).parents[3] / "testdata"
 MACHINE = 1 << 48
@@ -18,24 +19,6 @@ STEP = "XlaModule:#hlo_module=jit_step,program_id=7#"
 
 def pid(number: int, machine: int = MACHINE) -> int:
     return machine | number << 24
-
-
-def resolved(trace: Trace) -> list[tuple[str, int, str]]:
-    """(module, execution, instruction) of each row."""
-    rows = zip(
-        trace.module.tolist(),
-        trace.execution.tolist(),
-        trace.instruction.tolist(),
-        strict=True,
-    )
-    return [
-        (trace.modules[module].name, execution, trace.instructions[name])
-        for module, execution, name in rows
-    ]
-
-
-def left_out(trace: Trace) -> dict[str, int]:
-    return {entry.reason: entry.count for entry in trace.unresolved}
 
 
 def test_a_kernel_belongs_to_the_thunk_and_module_around_its_launch(
