@@ -649,7 +649,8 @@ def shown_of(attempts: Sequence[Attempt]) -> Shown:
 def differing(values: ComparedValues) -> str:
     """How far values are apart, in a clause."""
     explained = f"rounding explains {in_percent(values.tolerance, 2)}"
-    return f"values differ by {in_percent(values.difference, 2)}, {explained}"
+    place = f" in {values.worst}" if values.worst else ""
+    return f"values differ by {in_percent(values.difference, 2)}{place}, {explained}"
 
 
 def _as(other: Attempt, changes: tuple[Alternative, ...]) -> Attempt:

@@ -198,6 +198,7 @@ class ComparedValues:
     # the largest of loss, gradients and results, relative to what it changes
     difference: float = 0.0
     tolerance: float = 0.0  # the most that rounding explains
+    worst: str = ""  # where they are of: ``gradient['layer']['w']``
     unit: float = 0.0  # unit roundoff of the least precise type
     seen: int = 0  # losses and gradients that were compared
     results: int = 0  # results of the step that were compared

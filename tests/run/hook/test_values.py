@@ -92,6 +92,18 @@ def test_another_scale_is_no_rounding() -> None:
     assert Program(1.1).compared(dtype=jnp.bfloat16).differs
 
 
+def test_the_array_that_differs_most_has_a_name() -> None:
+    program = Program(1.1)
+
+    def step(ws: Any, x: Any) -> Any:
+        factor = program.factor if program.is_on else 1.0
+        loss = lambda ws: jnp.square(x @ ws["a"] + factor * x @ ws["b"]).mean()
+        return jax.value_and_grad(loss)({"a": ws[0], "b": ws[1]})
+
+    program.step = step  # type: ignore[method-assign]
+    assert program.compared().worst == "gradient['b']"
+
+
 def test_products_on_tensor_cores_differ_by_rounding() -> None:
     found = Program(precision="high").compared("tensorfloat32")
     assert 0 < found.difference <= found.tolerance

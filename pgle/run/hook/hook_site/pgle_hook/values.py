@@ -58,6 +58,7 @@ class Values:
         self._note = note
         self.precision = precision
         self._is_made = is_made
+        self._names = []  # of them, and of other results, each as of `_names`
         self._seen = None  # losses and gradients of a trace; None: nobody asks for them
 
     def watch(self, function):
@@ -106,9 +107,9 @@ class Values:
             replace: sets an attribute of a module.
         """
         for name in ("grad", "value_and_grad"):
-            replace(self._jax, name, self._seeing(getattr(self._jax, name)))
+            replace(self._jax, name, self._seeing(name, getattr(self._jax, name)))
 
-    def _seeing(self, usual):
+    def _seeing(self, name, usual):
         @functools.wraps(usual)
         def differentiate(*args, **options):
             call = usual(*args, **options)
@@ -117,7 +118,10 @@ class Values:
             def seeing(*given, **named):
                 found = call(*given, **named)
                 if self._seen is not None:
-                    self._seen.append(found)
+                    both = name == "value_and_grad"
+                    parts = found if both else (found,)
+                    names = ("loss", "gradient") if both else ("gradient",)
+                    self._seen.append(dict(zip(names, parts)))
                 return found
 
             return seeing
@@ -190,6 +194,8 @@ class Values:
             self._seen = None
             if not seen:
                 results = _changes(jax, _floats(jax, results), arrays)
+            named = [{"result": results}]
+            self._names = [_names(jax, seen), _names(jax, named)]
             return _floats(jax, seen), _floats(jax, results)
 
         if precision:
@@ -209,8 +215,8 @@ class Values:
         before = programs[0]
         worst = {"difference": 0.0, "tolerance": 2 * TOLERANCE * unit}
         compared = {"seen": 0, "results": 0}
-        for name, *sides in zip(compared, *programs):
-            for one, moved, other, other_moved in zip(*sides):
+        for kind, names, *sides in zip(compared, self._names, *programs):
+            for name, one, moved, other, other_moved in zip(names, *sides):
                 difference = _apart(one, other)
                 noises = (_apart(one, moved), _apart(other, other_moved))
                 if None in (difference, *noises):
@@ -220,9 +226,10 @@ class Values:
                 tolerance = TOLERANCE * sum(max(unit, noise) for noise in noises)
                 if tolerance > LOOSEST:
                     continue
-                compared[name] += 1
+                compared[kind] += 1
                 if difference / tolerance > worst["difference"] / worst["tolerance"]:
                     worst = {"difference": difference, "tolerance": tolerance}
+                    worst["worst"] = name
         is_flat = before[0] and not any(item.any() for item in before[0])
         if is_flat or not any(compared.values()):
             return {"why": SAYS_NOTHING}
@@ -376,6 +383,16 @@ class _Unsharded:
 
     def __exit__(self, *_):
         self._lax.with_sharding_constraint = self._usual
+
+
+def _names(jax, found):
+    """Where the floating-point arrays of `_floats` are: ``gradient['layer']['w']``."""
+    tree = jax.tree_util
+    names = []
+    for path, leaf in tree.tree_flatten_with_path(found)[0]:
+        if _floats(jax, leaf):
+            names.append(path[1].key + tree.keystr(path[2:]))
+    return names
 
 
 def _floats(jax, values):
