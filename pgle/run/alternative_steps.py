@@ -21,7 +21,7 @@ from pgle.run.coverage import MeasuredCosts, measured_for
 from pgle.run.process.on_worker import check_jaxlib, kept_for
 from pgle.run.process.workers import Workers, in_order
 from pgle.run.rehearse_program import RehearseRequest
-from pgle.run.variants import Variants
+from pgle.run.variants import ProgramVariants, Variants
 from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
 from pgle.schedule.predict import LEAST_GAIN, Prediction, gain, predict
 
@@ -138,13 +138,25 @@ class StepMaker:
             return replace(found, failure=cut(one_line(error.what), MOST_SAID))
         return replace(found, tried=tried)
 
+    def begin(self, wanted: Wanted) -> None:
+        """Have its step captured while something else is compiled, if that is possible."""
+        if wanted.module is None and isinstance(self.variants, ProgramVariants):
+            self.variants.begin(wanted.changes, self._place(wanted))
+
+    def clear(self, wanted: Wanted) -> None:
+        """Remove what a worker that was lost has made of it."""
+        shutil.rmtree(self.folder / wanted.name, ignore_errors=True)
+
+    def _place(self, wanted: Wanted) -> Path:
+        """The folder of what is captured of it."""
+        return self.folder / wanted.name / "captured"
+
     def _captured(self, wanted: Wanted) -> Made:
         if wanted.module is not None:
             digest = _digest(wanted.module, flags_of(wanted.changes))
             return Made(wanted.changes, wanted.module, digest)
-        place = self.folder / wanted.name
-        shutil.rmtree(place, ignore_errors=True)  # of a worker that was lost
-        module, sites = self.variants.make_module(wanted.changes, place / "captured")
+        place = self._place(wanted)
+        module, sites = self.variants.make_module(wanted.changes, place)
         changes = tuple(change.at(sites) for change in wanted.changes)
         left = tuple(site for site in sites if site.why)
         if any(change.where == BY_HAND for change in changes):
@@ -270,7 +282,9 @@ class Makers(Protocol):
 
 @dataclass(frozen=True)
 class Here:
-    """Make alternatives in this process, one after the other."""
+    """Make alternatives in this process, one after the other. While one is compiled, the next is
+    captured.
+    """
 
     compiler: StepCompiler
 
@@ -279,7 +293,9 @@ class Here:
     ) -> Iterator[Made]:
         """As of `Makers`; a program is compiled once."""
         seen = set(known)
-        for one in wanted:
+        for number, one in enumerate(wanted):
+            for begun in wanted[number : number + 2]:
+                maker.begin(begun)
             found = maker.make_step(one, seen, self.compiler)
             if found.tried is not None:
                 seen.add(found.program)
@@ -317,6 +333,7 @@ class Elsewhere:
 def made_elsewhere(maker: StepMaker, known: frozenset[str], wanted: Wanted) -> Made:
     """`StepMaker.make_step` in a worker, which keeps its compiler for the program's next step."""
     compiler = kept_for(maker.request, _compiler_of)
+    maker.clear(wanted)
     found = maker.make_step(wanted, known, StepCompiler(compiler))
     jaxlib = "" if maker.base is None else maker.base.compiled.jaxlib
     if found.tried is not None:

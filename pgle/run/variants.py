@@ -156,6 +156,12 @@ class ProgramVariants:
                 words = setting.within(words)
         return words
 
+    def begin(self, changes: Changes, folder: Path) -> None:
+        """Have `make_module` begin, if that takes nothing from what is done meanwhile."""
+        waiting = self._waiting_for(changes)
+        if waiting is not None:
+            waiting.begin(_switches(changes), folder)
+
     def _waiting_for(self, changes: Changes) -> WaitingProgram | None:
         """The program that can make some changes where it waits. Words and what `jax.jit` is given
         count from its start on.

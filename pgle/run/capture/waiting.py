@@ -34,7 +34,7 @@ from pgle.run.capture.running import (
     program_started,
     wait_or_stop,
 )
-from pgle.run.directory.directory import claim
+from pgle.run.directory.directory import claim, free
 from pgle.run.hook import hook_module
 from pgle.run.process import terminal
 from pgle.xla.targets import Target
@@ -53,12 +53,19 @@ class WaitingProgram:
     target: Target
     devices: Devices
     quiet_s: float  # as of `capture_modules`
-    _asked: int = 0
+    # folders of all that it was asked for, and how many of them since it was started
+    _asked: list[Path] = field(default_factory=list)
+    _count: int = 0
     _running: ExitStack = field(default_factory=ExitStack)
 
     def close(self) -> None:
         """End it."""
         self._running.close()
+
+    def begin(self, switches: Switches, folder: Path) -> None:
+        """Ask for what `make` is to make later. The program makes it meanwhile."""
+        if self._is_usable:
+            self._request(switches, folder.resolve(), compares=False)
 
     def make(self, switches: Switches, folder: Path) -> bool:
         """Capture the step with some alternatives into a new folder; whether that was possible."""
@@ -66,9 +73,25 @@ class WaitingProgram:
 
     def compare(self, switches: Switches, folder: Path) -> ComparedValues | None:
         """What some alternatives do to the step's values; None: it cannot be found out here."""
-        if not self._is_usable or not self._ask(switches, folder, compares=True):
+        if not self._is_usable:
             return None
-        return read_captured(folder).compared
+        is_there = self._ask(switches, folder, compares=True)
+        self._renew_if_ended()
+        return read_captured(folder).compared if is_there else None
+
+    def _renew_if_ended(self) -> None:
+        """Be ready to start again: a comparison that takes too long ends the program."""
+        if self._child is None or self._child.poll() is None:
+            return
+        self._running.close()
+        made = [folder for folder in self._asked if self._done(folder).exists()]
+        for folder in self._asked:
+            if folder not in made:
+                shutil.rmtree(folder, ignore_errors=True)
+        self._asked = made
+        self._count = 0
+        self.folder = free(self.folder)
+        del self._child, self._is_usable
 
     @cached_property
     def _is_usable(self) -> bool:
@@ -102,26 +125,34 @@ class WaitingProgram:
 
     def _ask(self, switches: Switches, folder: Path, *, compares: bool = False) -> bool:
         """Ask for a module, or for a comparison; whether the answer came."""
-        served = hook_module("served")
-        child = self._child
-        if child is None or child.poll() is not None:
-            return False
         folder = folder.resolve()
+        self._request(switches, folder, compares=compares)
+        done = self._done(folder)
+        if self._child is not None:
+            self._wait(self._child, folder, done)
+        if done.exists() and not read_kept(done):
+            return True
+        shutil.rmtree(folder, ignore_errors=True)
+        return False
+
+    def _request(self, switches: Switches, folder: Path, *, compares: bool) -> None:
+        """Write a request, once."""
+        if folder in self._asked:
+            return
         folder.mkdir(parents=True)
         request = {
             "folder": str(folder),
             "alternatives": list(switches),
             "compares": compares,
         }
-        path = self.folder / (served.REQUEST % self._asked)
-        write_files({path: json.dumps(request)})
-        self._asked += 1
-        done = folder / served.DONE
-        self._wait(child, folder, done)
-        if done.exists() and not read_kept(done):
-            return True
-        shutil.rmtree(folder, ignore_errors=True)
-        return False
+        name = hook_module("served").REQUEST % self._count
+        write_files({self.folder / name: json.dumps(request)})
+        self._count += 1
+        self._asked.append(folder)
+
+    def _done(self, folder: Path) -> Path:
+        """The file that says that a request was answered."""
+        return folder / str(hook_module("served").DONE)
 
     def _wait(self, child: subprocess.Popen[bytes], folder: Path, file: Path) -> None:
         """Wait until a file is there, or the program has ended or was stopped."""

@@ -81,6 +81,8 @@ def test_a_program_is_run_once_and_makes_the_modules_of_runs_of_their_own(
     switches = ([CHECKPOINT, UNROLL], [BY_HAND], [])
     made = []
     for number, chosen in enumerate(switches):
+        waiting.begin(chosen, folder / f"made{number}")
+    for number, chosen in enumerate(switches):
         place = folder / f"made{number}"
         assert waiting.make(chosen, place)
         made += [path for path in modules_in(place) if "train_step" in path.name]
@@ -111,3 +113,13 @@ def test_a_program_that_makes_another_step_is_not_used(
     with closing(program):
         assert not program.make([UNROLL], folder / "never")
     assert not (folder / "never").exists()
+
+
+def test_a_program_that_has_ended_is_started_again_for_what_is_asked_next(
+    waiting: WaitingProgram, folder: Path
+) -> None:
+    assert waiting._child is not None
+    waiting._child.kill()
+    waiting._child.wait()
+    assert waiting.compare([BY_HAND], folder / "too-late") is None
+    assert waiting.make([UNROLL], folder / "renewed")
