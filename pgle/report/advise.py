@@ -238,8 +238,6 @@ def _notes(found: Advised) -> Iterator[str]:
     for item in found.attempts:
         if item.helps and len(item.changes) == 1:
             yield from _values_note(item)
-            if item.changes[0].limit:
-                yield f"{item.name}: {item.changes[0].limit}"
     if found.left_out:
         yield found.left_out
     if any(item.changes[0].kind is Kind.VARIED for item in found.attempts):
@@ -317,7 +315,8 @@ def _actions(found: Advised) -> tuple[Advice, ...]:
         if change.kind == Kind.FLAGS:
             saves = _saving_by(found.best.deciding_gain)
             is_known = True
-        listed.append(Advice(title, saves, "" if is_known else NOT_COMPARED))
+        doubts = (change.limit, "" if is_known else NOT_COMPARED)
+        listed.append(Advice(title, saves, "; ".join(filter(None, doubts))))
     return tuple(listed)
 
 

@@ -41,7 +41,7 @@ UNROLLED = (2, 4)  # iterations of a scan that are tried together
 PRECISION = "tensorfloat32"
 """What jax's ``bfloat16`` and ``default`` are on a GPU, too (`jax.lax.Precision`)."""
 
-NO_LOOP = "no loop is left, so this does not carry over to more iterations"
+NO_LOOP = "all iterations are written out, which does not carry over to more of them"
 
 BY_HAND = "by hand"
 """In place of a call site: what the program writes itself, wherever it does."""

@@ -44,6 +44,7 @@ from pgle.steps.trackers import (
     UNITS,
     Point,
     check_one_run,
+    counts_calls,
     number_of,
     run_of,
     step_rows,
@@ -112,12 +113,14 @@ def _read_export(reader: csv.DictReader[str], source: str) -> Series:
         what = f"no column with step times among: {', '.join(names) or 'none'}"
         remedy = f"name it step_time_s (or {', '.join(list(TIME_KEYS)[3:7])})"
         raise UserError(what, where=source, remedy=remedy)
-    return read_points(points, source, "csv")
+    return read_points(points, source, "csv", may_count_calls=counts_calls(names))
 
 
-def read_points(points: Iterable[Point], source: str, format: str) -> Series:
-    """Steps of the metrics of a tracker."""
-    rows, note = step_rows(points, source)
+def read_points(
+    points: Iterable[Point], source: str, format: str, *, may_count_calls: bool = False
+) -> Series:
+    """Steps of the metrics of a tracker; `may_count_calls` as of `step_rows`."""
+    rows, note = step_rows(points, source, may_count_calls=may_count_calls)
     numbered = ((at, str(row), row) for at, row in enumerate(rows, 1))
     series = _series(source, format, numbered)
     return series if note is None else series.warned(f"{source}: {note}")

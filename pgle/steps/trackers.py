@@ -286,11 +286,27 @@ _Times: TypeAlias = Sequence[tuple[Point, float]]
 """The seconds of a step, each with a point of that step."""
 
 
+CALLS = (
+    "wandb's step counts calls of its log: if the program logs every Nth step, these are times of "
+    "N steps; log its own global_step"
+)
+
+
+def counts_calls(names: Sequence[str]) -> bool:
+    """Whether the step column of a table is wandb's own, which may count calls of its ``log``."""
+    step = _step_column(names)
+    return step == "_step" or (step == "Step" and any(" - " in name for name in names))
+
+
 def step_rows(
-    points: Iterable[Point], source: str
+    points: Iterable[Point], source: str, *, may_count_calls: bool = False
 ) -> tuple[list[dict[str, Any]], str | None]:
     """A row for each step, with ``step``, ``seconds`` and ``loss``; and a note on how they were
     taken, if they were no step times.
+
+    Args:
+        may_count_calls: as of `counts_calls`. If such steps rise by one, nobody can tell what they
+            count.
 
     Raises `UserError` if nothing says how long a step took, if its unit is not clear, or if there
     are several runs.
@@ -308,11 +324,21 @@ def step_rows(
     else:
         times = _of_rate(measure, metrics)
         note = f"step times are from '{measure.metric}'"
+    kinds = {item.kind for item in metrics.measures}
+    is_of_lines = measure is None or (measure.kind == WORK and AMOUNT not in kinds)
+    if may_count_calls and is_of_lines and _rise_by_one(times):
+        note = f"{note}; {CALLS}"
     rows = [
         {"step": point.step, "seconds": seconds, "loss": losses.get(point.place)}
         for point, seconds in times
     ]
     return rows, note
+
+
+def _rise_by_one(times: _Times) -> bool:
+    """Whether the steps of points follow each other without a gap."""
+    steps = [point.step for point, _ in times if point.step is not None]
+    return all(after - before == 1 for before, after in pairwise(steps))
 
 
 def _metrics(points: Iterable[Point], source: str) -> _Metrics:

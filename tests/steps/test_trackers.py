@@ -382,3 +382,23 @@ def test_without_tensorboard_one_line_says_what_to_do(
         "event files are read by tensorboard, which is not installed; "
         "pip install tensorboard, or download the metric as CSV"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "warns"),
+    [
+        ("_step,_timestamp,loss\n0,100,3\n1,110,2\n2,120,1\n", True),
+        ("Step,_timestamp,a - loss\n0,100,3\n1,110,2\n2,120,1\n", True),
+        ("_step,tokens/s,total_tokens\n0,100,100\n1,100,200\n2,100,300\n", True),
+        ("_step,_timestamp,loss\n0,100,3\n10,110,2\n20,120,1\n", False),
+        ("step,_timestamp,loss\n0,100,3\n1,110,2\n2,120,1\n", False),
+        ("_step,step_time_s,loss\n0,1,3\n1,1,2\n2,1,1\n", False),
+        ("_step,tokens/s,tokens_per_step\n0,100,50\n1,100,50\n2,100,50\n", False),
+    ],
+)
+def test_steps_of_wandb_that_may_count_calls_are_warned_of(
+    text: str, warns: bool, tmp_path: Path
+) -> None:
+    (series,) = read_runs(str(table(tmp_path, text)))
+    said = "; ".join(series.warnings)
+    assert ("counts calls" in said) == warns
