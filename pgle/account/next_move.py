@@ -42,6 +42,7 @@ BY_ADVISE = frozenset(
         OpportunityKind.ATTENTION,
         OpportunityKind.PRECISION,
         OpportunityKind.SCATTER,
+        OpportunityKind.LOGITS,
         OpportunityKind.REMAT,
         OpportunityKind.DONATION,
     )
@@ -131,12 +132,9 @@ def _is_edit(known: Known) -> bool:
 
 
 def _is_tried_by_advise(known: Known) -> bool:
-    """Whether the largest lever is an edit that nobody has tried yet, and nothing was measured."""
+    """Whether the largest lever is an edit that nobody has tried yet."""
     lever = None if known.account is None else known.account.lever
-    is_first = known.measured is Measured.NOT and known.search is Search.NOT
-    if lever is None or lever.tried:
-        return False
-    return is_first and lever.kind in BY_ADVISE
+    return lever is not None and not lever.tried and lever.kind in BY_ADVISE
 
 
 def _after_gpu(known: Known) -> Move:
@@ -148,7 +146,7 @@ def _after_gpu(known: Known) -> Move:
     if known.verdict is Verdict.SLOWER:
         return Move.EXPLAIN
     if _is_edit(known):
-        return Move.EDIT
+        return Move.ADVISE if _is_tried_by_advise(known) else Move.EDIT
     if known.search is Search.NOT and _is_open(known):
         return Move.SEARCH
     return Move.END

@@ -133,6 +133,17 @@ class Opportunity:
 
 
 @dataclass(frozen=True, slots=True)
+class Trial:
+    """What the compiler has shown of an opportunity's edit, as shares of the step."""
+
+    saved: float  # negative: the step is longer
+    least: float
+    most: float
+    words: str  # ``−70.1 %, attention cudnn, better``
+    helps: bool  # it is worth an edit
+
+
+@dataclass(frozen=True, slots=True)
 class StepBounds:
     """What a step could take at best, by name; each changes one thing and keeps the rest."""
 
@@ -194,14 +205,28 @@ class Account:
         None  # None: no kernel runs next to a collective
     )
 
-    def with_trials(self, shown: Mapping[OpportunityKind, str]) -> Account:
-        """The account with what trying the edits of its opportunities has shown, in words."""
+    def with_trials(self, shown: Mapping[OpportunityKind, Trial]) -> Account:
+        """The account with what trying the edits of its opportunities has shown. What helps saves
+        what was compiled, and nothing is expected of what does not.
+        """
         found = []
         for item in self.opportunities:
             if item.kind in shown:
-                item = replace(item, tried=shown[item.kind], command=None)
+                item = self._tried(item, shown[item.kind])
             found.append(item)
-        return replace(self, opportunities=tuple(found))
+        return replace(self, opportunities=in_order(found))
+
+    def _tried(self, item: Opportunity, trial: Trial) -> Opportunity:
+        tried = replace(item, tried=trial.words, command=None, expected_us=0.0)
+        if not trial.helps:
+            return replace(tried, least_us=0.0, most_us=0.0, basis=Basis.COMPILED)
+        return replace(
+            tried,
+            expected_us=trial.saved * self.step_us,
+            least_us=trial.least * self.step_us,
+            most_us=trial.most * self.step_us,
+            basis=Basis.COMPILED,
+        )
 
     def share(self, us: float) -> float:
         """Microseconds as a share of the step; 0 of an empty step."""

@@ -39,6 +39,10 @@ def predict(request: Predict) -> Answer[Predicted]:
     from pgle.run.predict import predict_file
 
     found = predict_file(request)
+    if found.run_around is not None:
+        from pgle.run.kept_trials import trials_of_run  # a dump alone needs no capture
+
+        found = replace(found, trials=trials_of_run(found.run_around))
     page = report.predict_page(found)
     return answer("predict", found, page, report.predict_document(found))
 
@@ -133,7 +137,7 @@ def tune(request: Tune) -> Answer[Tuning]:
     """Find the XLA flags that, with the profile, make a step fastest, as `pgle tune`."""
     from pgle.report import tune as report
     from pgle.report.schedules import write_page
-    from pgle.run.rehearse_program import launch_of_program, prepared
+    from pgle.run.rehearse_program import advise_line, launch_of_program, prepared
     from pgle.run.tune import NAME, tune
 
     with prepared(request, question=NAME) as (command, given):
@@ -145,7 +149,8 @@ def tune(request: Tune) -> Answer[Tuning]:
                 on_trial=on_trial,
                 on_phase=on_phase,
             )
-        found = replace(found, launch=launch_of_program(command))
+        launch = launch_of_program(command)
+        found = replace(found, launch=launch, advise=advise_line(command))
         out = given.out
         path = write_page(out, report.tune_page(found, out), force=True)
     page = report.tune_page(found, out, path)

@@ -25,9 +25,12 @@ def after_stages(run: RunDirectory, found: Comparison | None) -> Commands:
     is_searched = next_command.is_searched(run)
     known = known_of(timed, is_searched=is_searched)
     if next_move(known) in (Move.SEARCH, Move.END):
+        from pgle.run.kept_trials import trials_of_run
         from pgle.run.predict import account_of_run
 
         account = account_of_run(run)
+        if account is not None:
+            account = account.with_trials(trials_of_run(run))
         known = known_of(timed, is_searched=is_searched, account=account)
     return way_of_run(run, known)
 
@@ -42,6 +45,8 @@ def way_of_run(run: RunDirectory, known: Known) -> Commands:
     search = next_command.tune(run)
     if move is Move.SEARCH and search is not None:
         return (search,)
+    if move is Move.ADVISE:
+        return (Next.of("advise", run.path),)
     if move is Move.REPEAT:
         return (next_command.more_runs(run),)
     if move is Move.EXPLAIN:

@@ -202,7 +202,7 @@ def _predict_advice(found: Predicted) -> tuple[str, Next | Sentence]:
     if not prediction.step_us:
         words = "give the dump of a job's step, or choose its module with --module"
         return "", Sentence.todo(words)
-    run = found.run or _run_around(asked.hlo)
+    run = found.run_around
     doubt = prediction.steps_us.most_data / prediction.step_us - 1
     if doubt > MUCH_DOUBT:
         item = shown(prediction.uncertain[0].name)
@@ -213,18 +213,12 @@ def _predict_advice(found: Predicted) -> tuple[str, Next | Sentence]:
     return "", _follow(found, run)
 
 
-def _run_around(hlo: AnyPath) -> RunDirectory | None:
-    """The run directory that holds a dump; None if no run directory does."""
-    folders = hlo.parents if isinstance(hlo, Path) else ()
-    return next((run for run in map(RunDirectory, folders) if run.is_recorded), None)
-
-
 def _follow(found: Predicted, run: RunDirectory | None) -> Next | Sentence:
     """The command that leads on, or the end in words."""
     asked = found.asked
     known = Known(account=found.account)
     if next_move(known) in (Move.EDIT, Move.ADVISE):
-        return account.end_words(known)
+        return account.follow(known, {Move.ADVISE: found.advise})
     if run is not None:
         from pgle.run.inputs.next_command import following
 

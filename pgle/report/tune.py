@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pgle.account.next_move import Known, Search
+from pgle.account.next_move import Known, Move, Search
 from pgle.account.value import OpportunityKind
 from pgle.errors import cut, many, shown
 from pgle.next import Commands, Next, Sentence, quoted, to_way
@@ -387,7 +387,7 @@ def commands(found: Tuning, out: Path) -> Commands:
     launch = found.launch
     if found.proof is None:
         known = Known(search=Search.IN_VAIN, account=found.account)
-        return (account.end_words(known),)
+        return (account.follow(known, {Move.ADVISE: found.advise}),)
     if launch.words == UNKNOWN:
         return (Sentence.todo(f"{SET_THEM} {out / 'flags.txt'} has them"),)
     if launch.run is None:

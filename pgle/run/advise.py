@@ -18,7 +18,7 @@ import attrs
 
 from pgle.account.parts_and_bounds import parts_of
 from pgle.account.scheduled import account_of_schedule
-from pgle.account.value import Account
+from pgle.account.value import Account, Trial
 from pgle.errors import UserError, as_change, in_percent
 from pgle.next import Next
 from pgle.requests.kinds import PROCESSES
@@ -639,11 +639,17 @@ def shown_of(attempts: Sequence[Attempt]) -> Shown:
             if one.gained is not None and [each.kind for each in one.changes] == [kind]
         ]
         if tried:
-            best = max(tried, key=lambda one: one.least)
-            found[opportunity] = (
-                f"{as_change(-best.least)}, {best.name}, {best.verdict}"
-            )
+            best = max(tried, key=lambda one: (one.helps, one.least))
+            found[opportunity] = _trial_of(best)
     return found
+
+
+def _trial_of(best: Attempt) -> Trial:
+    """An attempt as the trial of an opportunity."""
+    answer = best.deciding_gain.answer
+    words = f"{as_change(-best.least)}, {best.name}, {best.verdict}"
+    is_shorter = best.helps and best.least > 0
+    return Trial(best.least, answer.low, answer.high, words, is_shorter)
 
 
 def differing(values: ComparedValues) -> str:
@@ -691,6 +697,8 @@ def proof(command: Understood, variants: Variants, best: Attempt | None) -> Next
     if not command.is_program:
         return None
     changes = () if best is None else best.changes
+    # a profile of the program as it was does not fit the changed one
+    command = replace(command, asked=attrs.evolve(command.asked, profile=None))
     in_words = any(change.kind in OF_COMMAND for change in changes)
     if in_words and isinstance(variants, ProgramVariants):
         asked = attrs.evolve(command.asked, step=variants.words(changes))

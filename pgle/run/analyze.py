@@ -4,7 +4,7 @@ changed out; and for `pgle report` all that is known of a run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
-from pgle.account.value import Account, TimedSteps
+from pgle.account.value import Account, OpportunityKind, TimedSteps, Trial
 from pgle.analyze.account import account_of_trace
 from pgle.analyze.analysis import MeasuredStep, measure_step
 from pgle.analyze.differences import Differences, find_differences
@@ -363,11 +363,13 @@ class Analysis:
     with_hlo: Next | None  # the command with a dump in `hlo`; None: HLO is known
     timed: TimedSteps | None  # of the run directory that was given
     is_base: bool  # the step is its baseline's
+    # of `advise` on the run directory's program
+    trials: Mapping[OpportunityKind, Trial]
 
     @cached_property
     def account(self) -> Account:
         """The step, and what would shorten it."""
-        return account_of_trace(
+        found = account_of_trace(
             self.step,
             self.findings,
             self.search,
@@ -375,6 +377,7 @@ class Analysis:
             is_searched=self.is_searched,
             timed=self.timed,
         )
+        return found.with_trials(self.trials)
 
     @property
     def shown_warnings(self) -> tuple[str, ...]:
@@ -424,7 +427,17 @@ def analyze(
         with_hlo=_with_hlo(step, side),
         timed=timed,
         is_base=_is_base(side),
+        trials=_trials(run),
     )
+
+
+def _trials(run: RunDirectory | None) -> Mapping[OpportunityKind, Trial]:
+    """What `advise` has shown of the program of a run directory; a trace alone has none."""
+    if run is None:
+        return {}
+    from pgle.run.kept_trials import trials_of_run  # a trace alone needs no capture
+
+    return trials_of_run(run)
 
 
 def _is_base(side: StepInput) -> bool:

@@ -1,4 +1,6 @@
-"""What `advise` has shown of a program's opportunities, kept in the user's cache for `rehearse`."""
+"""What `advise` has shown of a program's opportunities, kept in the user's cache for all answers on
+that program.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,25 @@ from pathlib import Path
 import msgspec
 
 from pgle import __version__
-from pgle.account.value import OpportunityKind
+from pgle.account.value import OpportunityKind, Trial
 from pgle.errors import UserError
 from pgle.files import read_kept, write_files
-from pgle.run.capture.captured import partitioned
+from pgle.requests.predictions import Rehearse
+from pgle.run.capture.captured import modules_in, partitioned, read_captured
 from pgle.run.compiler.cache import Cache, key_of
-from pgle.run.rehearse_program import RehearseRequest
+from pgle.run.directory.directory import RunDirectory
+from pgle.run.rehearse_program import (
+    RehearseRequest,
+    settle,
+    told_of_hosts,
+    understood,
+)
+from pgle.xla.targets import load_target
 
 MOST_BYTES = 1 << 16  # of a file; what is more is damage
 
-Shown = Mapping[OpportunityKind, str]
-"""What trying the edit of an opportunity has shown, in words."""
+Shown = Mapping[OpportunityKind, Trial]
+"""What trying the edit of an opportunity has shown."""
 
 
 def keep_trials(request: RehearseRequest, shown: Shown) -> None:
@@ -37,9 +47,34 @@ def kept_trials(request: RehearseRequest) -> Shown:
         return {}
     try:
         data = read_kept(path, max_bytes=MOST_BYTES) or b""
-        return msgspec.json.decode(data, type=dict[OpportunityKind, str])
+        return msgspec.json.decode(data, type=dict[OpportunityKind, Trial])
     except (OSError, msgspec.MsgspecError, ValueError):
         return {}
+
+
+def trials_of_run(run: RunDirectory) -> Shown:
+    """What was shown of the program of a run directory, as it is recorded; empty if nothing."""
+    folder = _folder()
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return {}
+    try:
+        command = understood(Rehearse((str(run.path),)))
+        modules = Path(command.asked.words[0])
+        request = settle(
+            modules_in(modules, dumps=True),
+            command.asked,
+            command.ran or read_captured(modules),
+            load_target(command.target),
+            run.path,
+            topology=command.asked.shape,
+        )
+        return kept_trials(told_of_hosts(request))
+    except UserError:  # the run has no module, say
+        return {}
+
+
+def _folder() -> Path:
+    return Cache.of_user().folder.with_name("trials")
 
 
 def _place(request: RehearseRequest) -> Path | None:
@@ -52,4 +87,4 @@ def _place(request: RehearseRequest) -> Path | None:
     others = {"pgle": __version__, "hardware": hardware, "memory": memory}
     module = partitioned(request.module)
     key = key_of(request.python, module, request.flags, None, others)
-    return cache.folder.with_name("trials") / key
+    return _folder() / key

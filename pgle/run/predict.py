@@ -5,14 +5,15 @@ compiler.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from attrs import evolve
 
 from pgle.account.scheduled import PlannedMemory, account_of_schedule
-from pgle.account.value import Account, StepBase
+from pgle.account.value import Account, OpportunityKind, StepBase, Trial
 from pgle.analyze.memory import find_memory
 from pgle.costs.estimate.known import unmodelled_warnings
 from pgle.costs.estimate.unknown import assumed_warnings
@@ -20,6 +21,7 @@ from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import effective_costs
 from pgle.errors import UserError
 from pgle.files import AnyPath, as_path, read_bytes
+from pgle.next import Next
 from pgle.requests.predictions import Predict
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.target import TargetFrom, gpu_of
@@ -43,23 +45,44 @@ class Predicted:
     warnings: tuple[str, ...]  # one line each
     stage: str = ""  # of the run directory that was given, whose module it is
     run: RunDirectory | None = None  # that was given; its profile prices the step
+    # of `advise` on its program
+    trials: Mapping[OpportunityKind, Trial] = field(default_factory=dict)
+
+    @property
+    def run_around(self) -> RunDirectory | None:
+        """The run directory that was given, or that holds the dump; None: there is none."""
+        if self.run is not None:
+            return self.run
+        hlo = self.asked.hlo
+        folders = hlo.parents if isinstance(hlo, Path) else ()
+        return next(
+            (run for run in map(RunDirectory, folders) if run.is_recorded), None
+        )
 
     @property
     def target(self) -> str:
         """The GPU's name."""
         return self.hardware.name
 
+    @property
+    def advise(self) -> Next | None:
+        """The command that tries edits of its program; None: nobody knows that."""
+        run = self.run_around
+        return None if run is None else Next.of("advise", run.path)
+
     @cached_property
     def account(self) -> Account:
         """The step, and what would shorten it."""
-        return account_of_schedule(
+        found = account_of_schedule(
             self.module,
             self.prediction,
             self.hardware,
             memory=_planned(self.module, self.hardware),
             base=StepBase.SCHEDULED,
             timed=timed_steps(self.run),
+            advise=self.advise,
         )
+        return found.with_trials(self.trials)
 
 
 def predict_file(request: Predict) -> Predicted:

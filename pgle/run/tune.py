@@ -42,6 +42,7 @@ from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, as_change, in_percent, points_into
 from pgle.files import AnyPath, check_absent, read_bytes, sha256, write_files
+from pgle.next import Next
 from pgle.requests.kinds import FOUND_BY_SEARCH, PROCESSES
 from pgle.run.ask.jaxlib import installed
 from pgle.run.compiler.compile import SCHEDULER_FLAGS, CompileResult, OnPhase
@@ -57,6 +58,7 @@ from pgle.run.directory.directory import (
     emptied,
 )
 from pgle.run.inputs.next_command import ProgramLaunch
+from pgle.run.kept_trials import kept_trials
 from pgle.run.process.on_worker import Seen, check_jaxlib, kept_for
 from pgle.run.process.workers import Workers, in_order, workers
 from pgle.run.rehearse_program import RehearseRequest, asked_of_search, near_limit
@@ -193,6 +195,7 @@ class Tuning:
     launch: ProgramLaunch = field(
         default_factory=ProgramLaunch
     )  # how pgle runs the program whose module this is
+    advise: Next | None = None  # the command that tries edits of the program
     warnings: tuple[str, ...] = ()  # one line each
 
     @cached_property
@@ -206,10 +209,11 @@ class Tuning:
             request.hardware,
             tried=tried,
             memory=PlannedMemory(pgle.trial.memory_bytes, request.allocator_bytes),
+            advise=self.advise,
             is_searched=True,
             base=StepBase.PROFILED,
             timed=timed_steps(self.launch.run),
-        )
+        ).with_trials(kept_trials(request))
 
     def _of_flags(self, proof: Proven) -> Opportunity:
         """The flags that were found and compiled."""

@@ -2,7 +2,7 @@
 
 from accounts import STEP_US, account, opportunity
 
-from pgle.account.value import OpportunityKind, StepPart, chosen, excluded
+from pgle.account.value import OpportunityKind, StepPart, Trial, chosen, excluded
 
 ATTENTION = OpportunityKind.ATTENTION
 PRECISION = OpportunityKind.PRECISION
@@ -54,3 +54,11 @@ def test_all_savings_of_a_part_never_exceed_the_part() -> None:
 def test_the_parts_of_a_step_name_what_it_is_bound_by() -> None:
     assert account(exposed=0.6).bound_by is StepPart.COMMUNICATION
     assert account(exposed=0.3).bound_by is StepPart.COMPUTE
+
+
+def test_nothing_is_expected_of_an_edit_that_was_tried_and_does_not_help() -> None:
+    worse = Trial(-0.5, -0.6, -0.5, "+50.0 %, attention cudnn, worse", helps=False)
+    known = account(opportunity(ATTENTION, 0.3), opportunity(PROFILE, 0.02))
+    tried = known.with_trials({ATTENTION: worse})
+    assert tried.lever is not None
+    assert tried.lever.kind is PROFILE

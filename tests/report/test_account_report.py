@@ -6,7 +6,13 @@ import pytest
 from accounts import account, opportunity
 
 from pgle.account.next_move import Known, Search
-from pgle.account.value import ContentionLoss, OpportunityKind, Place, StepBase
+from pgle.account.value import (
+    ContentionLoss,
+    OpportunityKind,
+    Place,
+    StepBase,
+    Trial,
+)
 from pgle.next import to_way
 from pgle.report.account import (
     actions,
@@ -17,6 +23,7 @@ from pgle.report.account import (
     note,
     without_communication,
 )
+from pgle.report.page.value import Saving
 from pgle.report.text import plain
 
 FLAGS = OpportunityKind.FLAGS
@@ -154,7 +161,9 @@ def test_contention_below_half_a_per_cent_is_no_line() -> None:
 
 
 def test_an_edit_that_was_tried_says_what_that_has_shown() -> None:
-    shown = {OpportunityKind.ATTENTION: "−70.1 %, attention cudnn, better"}
+    words = "−70.1 %, attention cudnn, better"
+    shown = {OpportunityKind.ATTENTION: Trial(0.701, 0.69, 0.72, words, helps=True)}
     edit, search = actions(account(ATTENTION, SEARCH).with_trials(shown))
-    assert edit.why.endswith("tried: −70.1 %, attention cudnn, better")
+    assert edit.why.endswith(f"tried: {words}")
+    assert edit.saves == Saving(0.701, 0.69, 0.72)
     assert "tried" not in search.why

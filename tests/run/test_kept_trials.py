@@ -8,13 +8,14 @@ from pathlib import Path
 import attrs
 import pytest
 
-from pgle.account.value import OpportunityKind
+from pgle.account.value import OpportunityKind, Trial
 from pgle.run.compiler.cache import LIMIT_VARIABLE
 from pgle.run.kept_trials import keep_trials, kept_trials
 from pgle.run.rehearse_program import RehearseRequest
 from pgle.xla.targets import load_target
 
-SHOWN = {OpportunityKind.ATTENTION: "−70.1 %, attention cudnn, better"}
+WORDS = "−70.1 %, attention cudnn, better"
+SHOWN = {OpportunityKind.ATTENTION: Trial(0.701, 0.69, 0.72, WORDS, helps=True)}
 
 
 @pytest.fixture
