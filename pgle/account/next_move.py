@@ -114,10 +114,10 @@ def next_move(known: Known) -> Move:
     """The move that follows; no move leads back to what is known already."""
     if known.measured is Measured.ON_GPU:
         return _after_gpu(known)
-    if known.measured is Measured.SIMULATED and known.verdict is Verdict.FASTER:
-        return Move.PROVE
     if _is_edit(known):
         return Move.ADVISE if _is_tried_by_advise(known) else Move.EDIT
+    if known.measured is Measured.SIMULATED and known.verdict is Verdict.FASTER:
+        return Move.PROVE
     if known.measured is Measured.NOT and _has_setting(known):
         return Move.MEASURE
     if known.search is Search.NOT and _is_open(known):

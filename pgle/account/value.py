@@ -116,10 +116,17 @@ class Opportunity:
     edit: str = ""  # what to write or set, one sentence
     command: Next | None = None  # that tries it
     flag: str = ""  # an XLA flag that does it
+    source: str = ""  # line of the program to edit; empty: see the first of `where`
     where: tuple[Place, ...] = ()  # the costliest first
     # instructions whose time it takes away; of opportunities with common ones only one counts
     instructions: frozenset[str] = field(default=frozenset(), repr=False)
     tried: str = ""  # what trying it has shown, in words; empty: nobody tried
+
+    @property
+    def line(self) -> str:
+        """Where the edit is made: ``train.py:41``; empty if nobody knows."""
+        sources = (self.source, *(place.source for place in self.where))
+        return next(filter(None, sources), "").rpartition("/")[2]
 
     @property
     def known_saving_us(self) -> float:

@@ -142,8 +142,8 @@ def end_words(known: Known) -> Sentence:
     """Say why nothing follows: only the user can act, or nothing is left."""
     account = known.account
     lever = None if account is None else account.lever
-    if lever is not None:
-        return _to_act(lever)
+    if account is not None and lever is not None:
+        return _to_act(account, lever)
     unproven = None if account is None else account.unproven
     if account is not None and unproven is not None and known.search is Search.NOT:
         most = figures.share(account.share(unproven.most_us))
@@ -156,11 +156,15 @@ def end_words(known: Known) -> Sentence:
     return Sentence.of(f"nothing above {limit} of the step is left to gain")
 
 
-def _to_act(lever: Opportunity) -> Sentence:
-    """What the user writes or sets, and that only a measurement proves it."""
+def _to_act(account: Account, lever: Opportunity) -> Sentence:
+    """What the user writes or sets, where, and what it saves; only a measurement proves it."""
+    saves = figures.share(account.share(lever.known_saving_us))
     if lever.kind in BY_SCHEDULE:
-        return Sentence.todo(f"{lowered(lever.title)}; then measure again")
-    words = (lever.edit or lever.title).rstrip(".")
+        words = f"{lowered(lever.title)}: saves {saves}"
+        return Sentence.todo(f"{words}; then measure again")
+    said = (lever.edit or lever.title).rstrip(".")
+    where = f", at {lever.line}" if lever.line and lever.line not in said else ""
+    words = f"{said}{where}: saves {saves}"
     if lever.kind in OF_PROGRAM:
         return Sentence.edit(f"{words}; then rehearse or measure again")
     return Sentence.todo(f"{words}; then measure again")

@@ -79,6 +79,7 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
         title="Fuse the attention",
         why=why,
         edit=edit,
+        source=line,
         where=places(step, kernels),
         instructions=frozenset(kernels),
     )
