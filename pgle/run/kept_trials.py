@@ -21,8 +21,8 @@ from pgle.run.directory.directory import RunDirectory
 from pgle.run.rehearse_program import (
     RehearseRequest,
     settle,
-    told_of_hosts,
     understood,
+    with_hosts_flag,
 )
 from pgle.xla.targets import load_target
 
@@ -68,7 +68,7 @@ def trials_of_run(run: RunDirectory) -> Shown:
             run.path,
             topology=command.asked.shape,
         )
-        return kept_trials(told_of_hosts(request))
+        return kept_trials(with_hosts_flag(request))
     except UserError:  # the run has no module, say
         return {}
 
