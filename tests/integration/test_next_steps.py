@@ -282,7 +282,7 @@ def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
                 yield "\n  ".join(map(str, rehearsal.advice(found)))  # type: ignore[arg-type]
         for proof, costs_are in ((True, ""), (None, "estimated"), (None, "measured")):
             found = SimpleNamespace(proof=proof, launch=launch_of_program(command), costs_are=costs_are, verdict="no-room",
-                                    account=ACCOUNTS[0],
+                                    account=ACCOUNTS[0], advise=None,
                                     pgle=SimpleNamespace(prediction=sides[0]))  # fmt: skip
             yield from (f"  {line}" for line in tuning.commands(found, Path("tuned")))  # type: ignore[arg-type]
 
