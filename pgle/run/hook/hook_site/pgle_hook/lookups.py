@@ -14,7 +14,8 @@ MOST_ONE_HOT = 1 << 18
 """Rows of a table. The one-hot rows of 4,096 tokens with as many words take 2 GiB in bf16."""
 
 _KEPT = (*VARIED, "convert_element_type", "copy", "sharding_constraint")
-_MODES = ("PROMISE_IN_BOUNDS", "FILL_OR_DROP")  # no index stands for another row
+_CLIPPED = "CLIP"  # as an index under `jax.vmap` is
+_MODES = ("PROMISE_IN_BOUNDS", "FILL_OR_DROP", _CLIPPED)
 
 
 def find(jax, node, how, least_rows=LEAST_ROWS):
@@ -45,17 +46,18 @@ def _takes_rows(node):
     numbers = node.params["dimension_numbers"]
     if len(table.shape) != 2 or "float" not in str(table.dtype):
         return False
-    if ids.shape[-1:] != (1,) or node.outs[0].shape != (
-        *ids.shape[:-1],
-        table.shape[1],
-    ):
+    starts = tuple(numbers.start_index_map)
+    is_clipped = _CLIPPED in str(node.params["mode"])
+    # With whole rows, a second index that is clipped is zero.
+    is_plain = starts == (0,) or (is_clipped and starts == (0, 1))
+    if not is_plain or ids.shape[-1:] != (len(starts),):
         return False
-    is_plain = (
-        tuple(numbers.start_index_map) == tuple(numbers.collapsed_slice_dims) == (0,)
-    )
+    collapsed = tuple(numbers.collapsed_slice_dims)
+    row = {(0,): table.shape[1:], (): (1, *table.shape[1:])}.get(collapsed)
     takes_row = tuple(node.params["slice_sizes"]) == (1, table.shape[1])
+    is_of_ids = row is not None and node.outs[0].shape == (*ids.shape[:-1], *row)
     has_mode = any(mode in str(node.params["mode"]) for mode in _MODES)
-    return is_plain and takes_row and has_mode
+    return is_of_ids and takes_row and has_mode
 
 
 def _is_argument(value):
@@ -86,7 +88,11 @@ def _lookup(jax, node, gradient):
         table, ids = kept
         np = importlib.import_module("numpy")
         nothing = np.zeros(ids.shape, jax.dtypes.float0)
-        return gradient(jax, ids[..., 0], given, table), nothing
+        places = ids[..., 0]
+        if _CLIPPED in str(node.params["mode"]):
+            places = jax.numpy.clip(places, 0, table.shape[0] - 1)
+        rows = given.reshape((*places.shape, table.shape[1]))
+        return gradient(jax, places, rows, table), nothing
 
     lookup.defvjp(forward, backward)
     return lookup
