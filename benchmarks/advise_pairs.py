@@ -23,7 +23,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pgle.errors import UserError
+from pgle.errors import UserError, WorkloadError
 from pgle.files import write_files
 from pgle.report import text
 from pgle.report.page import figures
@@ -274,7 +274,7 @@ def _compute(pair: Pair, place: Path) -> None:
         shutil.rmtree(out, ignore_errors=True)
         try:
             record["variants"][variant] = _priced(pair, words, out)
-        except UserError as error:
+        except (UserError, WorkloadError) as error:
             record["failed"] = f"{variant}: {error}"
             break
     record["cpu_s"] = _cpu_s() - before
