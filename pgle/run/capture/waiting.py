@@ -64,24 +64,25 @@ class WaitingProgram:
 
     def begin(self, switches: Switches, folder: Path) -> None:
         """Ask for what `make` is to make later. The program makes it meanwhile."""
+        self._renew_if_ended()
         if self._is_usable:
             self._request(switches, folder.resolve(), compares=False)
 
     def make(self, switches: Switches, folder: Path) -> bool:
         """Capture the step with some alternatives into a new folder; whether that was possible."""
+        self._renew_if_ended()
         return self._is_usable and self._ask(switches, folder)
 
     def compare(self, switches: Switches, folder: Path) -> ComparedValues | None:
         """What some alternatives do to the step's values; None: it cannot be found out here."""
-        if not self._is_usable:
-            return None
-        is_there = self._ask(switches, folder, compares=True)
         self._renew_if_ended()
-        return read_captured(folder).compared if is_there else None
+        if not self._is_usable or not self._ask(switches, folder, compares=True):
+            return None
+        return read_captured(folder).compared
 
     def _renew_if_ended(self) -> None:
         """Be ready to start again: a comparison that takes too long ends the program."""
-        if self._child is None or self._child.poll() is None:
+        if not self._is_usable or self._child is None or self._child.poll() is None:
             return
         self._running.close()
         made = [folder for folder in self._asked if self._done(folder).exists()]

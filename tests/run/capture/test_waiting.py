@@ -121,5 +121,4 @@ def test_a_program_that_has_ended_is_started_again_for_what_is_asked_next(
     assert waiting._child is not None
     waiting._child.kill()
     waiting._child.wait()
-    assert waiting.compare([BY_HAND], folder / "too-late") is None
     assert waiting.make([UNROLL], folder / "renewed")
