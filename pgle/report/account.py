@@ -166,7 +166,7 @@ def _to_act(account: Account, lever: Opportunity) -> Sentence:
     where = f", at {lever.line}" if lever.line and lever.line not in said else ""
     words = f"{said}{where}: saves {saves}"
     if lever.kind in OF_PROGRAM:
-        return Sentence.edit(f"{words}; then rehearse or measure again")
+        return Sentence.edit(f"{words}; then rehearse")
     return Sentence.todo(f"{words}; then measure again")
 
 

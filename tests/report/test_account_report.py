@@ -96,7 +96,7 @@ def test_an_edit_of_the_program_is_the_end_of_the_way() -> None:
     words = end_words(Known(account=account(ATTENTION)))
     assert str(words) == (
         "write jax.nn.dot_product_attention(..., implementation='cudnn'): saves 31.0 %; "
-        "then rehearse or measure again"
+        "then rehearse"
     )
 
 

@@ -421,7 +421,8 @@ def test_a_program_without_a_step_of_its_own_is_a_warning(tmp_path):
     )
     (said,) = capture_warnings(module)
     assert said.startswith(
-        "the program compiled no step: jit__multi_slice is a function of jax's own; wait longer"
+        "the program compiled no step: jit__multi_slice is a function of jax's own; "
+        "compile the step with jax.jit, wait longer"
     )
 
 
