@@ -65,7 +65,7 @@ class OpportunityKind(StrEnum):
     FLAGS = "flags"
     # the program
     ATTENTION = "attention that is not fused"
-    PRECISION = "products off the Tensor Cores"
+    PRECISION = "products of f32 values"
     SCATTER = "scatters"
     LOGITS = "full logits"
     REMAT = "values computed twice"

@@ -385,7 +385,8 @@ def commands(found: Advised) -> Commands:
     if found.interrupted:
         return (found.again or Sentence.todo("call pgle.advise again to try the rest"),)
     if found.open is not None:
-        return (Sentence.edit(f"by hand: {found.open.how}; then rehearse again"),)
+        how = found.open.how.rstrip(".")
+        return (Sentence.edit(f"by hand: {how}; then rehearse again"),)
     if not (found.attempts or found.unchanged):
         return (Sentence.of("pgle knows no edit that shortens this step"),)
     return (Sentence.of("nothing that was tried is worth an edit"),)

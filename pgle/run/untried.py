@@ -22,6 +22,7 @@ TRIED_BY: Mapping[OpportunityKind, Kind] = {
 
 NO_ALTERNATIVE = "pgle has no alternative for it"
 NOT_FOUND = "pgle found no place in the program to change"
+OWN_TYPES = "pgle sets the precision of products, not the types of a program"
 OVER_BUDGET = "the budget ended before it (--budget N)"
 STOPPED = "the trials were stopped before it"
 OTHER_PLACES = f"at most {MOST_SITES} places of a kind are tried"
@@ -59,7 +60,9 @@ class Attempted:
             return ""
         if alternative in self.impossible:
             return self.impossible[alternative]
-        return self.left if alternative in self.possible else NOT_FOUND
+        if alternative in self.possible:
+            return self.left
+        return OWN_TYPES if alternative is Kind.PRECISION else NOT_FOUND
 
 
 def untried_of(account: Account, attempted: Attempted) -> tuple[Untried, ...]:

@@ -81,6 +81,13 @@ def test_without_a_gain_the_largest_untried_opportunity_is_named_with_the_reason
     )
 
 
+def test_an_edit_by_hand_goes_on_in_its_own_sentence() -> None:
+    casts = opportunity(OpportunityKind.PRECISION, 0.2)
+    untried = Untried("products", "types", "Cast to bfloat16.", casts)
+    (end,) = commands(advised(open=untried))
+    assert str(end) == "by hand: Cast to bfloat16; then rehearse again"
+
+
 def test_without_a_step_nothing_is_claimed_of_it() -> None:
     found = advised(request=SimpleNamespace(no_step="jit_dot is a function of jax's"))
     assert headline(found) == ("Cannot tell: no training step was found", "bad")

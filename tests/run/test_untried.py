@@ -9,6 +9,7 @@ from pgle.run.untried import (
     NO_ALTERNATIVE,
     NOT_FOUND,
     OVER_BUDGET,
+    OWN_TYPES,
     Attempted,
     untried_of,
 )
@@ -27,6 +28,7 @@ NO_KERNEL = "no kernel"
             NO_KERNEL,
         ),
         (OpportunityKind.OPTIMIZER, Attempted({}, {}, {}), NO_ALTERNATIVE),
+        (OpportunityKind.PRECISION, Attempted({}, {}, {}), OWN_TYPES),
         (OpportunityKind.FLAGS, Attempted({Kind.FLAGS}, {}, {}), OVER_BUDGET),
     ],
 )
