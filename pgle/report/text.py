@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import Enum
 from os import PathLike
 from pathlib import Path
@@ -451,9 +451,17 @@ class Document:
         """
         for item in fields(cls):
             if item.name not in others:
-                holder = next(value for value in values if hasattr(value, item.name))
-                others[item.name] = getattr(holder, item.name)
+                others[item.name] = _said_first(item.name, values)
         return cls(**others)
+
+
+def _said_first(name: str, values: Iterable[object]) -> object:
+    """An attribute of the first value that has it."""
+    for value in values:
+        found = getattr(value, name, MISSING)
+        if found is not MISSING:
+            return found
+    raise TypeError(f"no value of the document has {name}")
 
 
 def _plain_fields(value: DataclassInstance) -> dict[str, Any]:

@@ -47,3 +47,8 @@ def test_of_several_values_the_first_that_has_a_field_says_it() -> None:
 def test_a_document_is_frozen() -> None:
     with pytest.raises(AttributeError):
         Place("a").host = "b"  # type: ignore[misc]
+
+
+def test_a_field_that_no_value_has_is_named() -> None:
+    with pytest.raises(TypeError, match="no value of the document has is_slow"):
+        Measured.of_value(Step(3.0), place=Place("a"))

@@ -276,11 +276,13 @@ class Session:
             alone = self._alone(plain, scheduler_input)
             step_us = predicting.result().step_us
             difference_us = abs(self.predicted(alone).step_us - step_us)
-            is_near = (
-                difference_us <= TIME_TIES * step_us
-            )  # LHS may take both for equal
+            # LHS may take both for equal
+            is_near = difference_us <= TIME_TIES * step_us
             if is_near and same_schedule(scheduler_input.compiled.result(), alone):
-                self._trust.gain()
+                if (
+                    alone.believed
+                ):  # else LHS, on which other programs rely, did not run
+                    self._trust.gain()
                 return Checked(State.CHECKING.after(Event.SAME), alone)
         shutil.rmtree(plain.dump_dir, ignore_errors=True)
         return Checked(

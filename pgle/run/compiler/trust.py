@@ -15,8 +15,9 @@ the scheduling passes alone, which is ten times faster. It names these passes it
 | `EQUAL` | (compiled) | the scheduling passes alone | – |
 | `WHOLE` | (compiled) | all passes | – |
 
-A program begins as `TRUSTED` if an earlier program of the same jaxlib was `EQUAL`. Else it begins
-as `COMPILING`. `Trust` remembers it: in the session, and in a file for later sessions.
+A program begins as `TRUSTED` if an earlier program of the same jaxlib was `EQUAL`, and the
+latency-hiding scheduler made its schedule. Else it begins as `COMPILING`. `Trust` remembers it: in
+the session, and in a file for later sessions.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class State(Enum):
         """The state in which a program begins.
 
         Args:
-            is_trusted: an earlier program was `EQUAL`.
+            is_trusted: an earlier program that LHS scheduled was `EQUAL`.
             is_limited: the user's flags say which passes run; XLA takes only one such list.
         """
         return cls.TRUSTED if is_trusted and not is_limited else cls.COMPILING
@@ -73,7 +74,7 @@ TRANSITIONS = {
 
 
 class Trust:
-    """Whether a program of this jaxlib was `EQUAL` before."""
+    """Whether a program of this jaxlib that LHS scheduled was `EQUAL` before."""
 
     def __init__(self, path: Path | None) -> None:
         """Read it from a file, whose presence is all that it says; None: trust nothing yet."""

@@ -84,10 +84,16 @@ class Made(CompileResult):
     """A compilation with what LHS believed of it."""
 
     cycles: float = 100.0
+    by_lhs: bool = True
 
     @property
     def believed(self) -> dict[str, Statistics]:
-        return {"main": Statistics(self.cycles, 0.0)}
+        return {"main": Statistics(self.cycles, 0.0)} if self.by_lhs else {}
+
+    @property
+    def scheduled(self) -> Any:
+        """One order, whatever made it."""
+        return SimpleNamespace(computations=())
 
 
 @dataclass
@@ -96,6 +102,7 @@ class PretendedCompiler:
 
     cycles: dict[str, float] = field(default_factory=dict)
     keeps: bool = True  # the program before scheduling
+    by_lhs: bool = True
     failing: tuple[str, ...] = ()  # passes that fail
     asked: list[str] = field(default_factory=list)
 
@@ -120,6 +127,7 @@ class PretendedCompiler:
             memory={},
             jaxlib="1",
             cycles=self.cycles.get(request.passes, 100.0),
+            by_lhs=self.by_lhs,
         )
 
 
@@ -153,6 +161,16 @@ def test_checked_passes_make_all_later_schedules(tmp_path: Path) -> None:
     session.schedule("other", ["--b"])  # another program; nothing is checked again
     assert compiler.asked[3:] == [EARLY, LATE]
     assert (tmp_path / "trusted").exists()
+
+
+def test_a_program_without_lhs_says_nothing_of_others(tmp_path: Path) -> None:
+    compiler = PretendedCompiler(by_lhs=False)
+    session = session_of(compiler, tmp_path)
+    session.schedule("first", ["--a"])
+    session.schedule("again", ["--a"], Path("profile"))
+    session.schedule("other", ["--b"])
+    assert compiler.asked == [ALL, LATE, LATE, ALL, LATE]
+    assert not (tmp_path / "trusted").exists()
 
 
 def test_passes_that_gave_another_schedule_are_not_asked_again(tmp_path: Path) -> None:
