@@ -87,10 +87,10 @@ def far_away(file: sqlite3.Connection, faulty: Faulty) -> None:
 
 
 WRONG: dict[str, tuple[Change, str]] = {
-    "an end stamp 1.6 s late": (bad_end, "1 GPU record cannot be as long as recorded"),
+    "an end stamp 1.6 s late": (bad_end, "1 GPU record overlapped the next one"),
     "a start stamp 200 ms early": (
         bad_start,
-        "1 GPU record cannot be as long as recorded",
+        "1 GPU record overlapped the next one",
     ),
     "three records without stamps": (no_stamps, "3 GPU records without a time stamp"),
     "two records with stamps in the wrong order": (

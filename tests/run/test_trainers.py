@@ -64,7 +64,7 @@ def test_what_words_decide_is_not_tried_where_the_trainer_calls_jax() -> None:
     )
     written = Written(sites, Path("jit_step.mlir"), text, words=MAXTEXT)
     assert {item.kind for item in alternatives(written)} == {Kind.WORDS}
-    assert written.left_sites() == 0
+    assert written.left_sites() == []
     other = Written(sites, Path("jit_step.mlir"), text, words=("python", "train.py"))
     kinds = {item.kind for item in alternatives(other)}
     assert kinds == {Kind.ATTENTION, Kind.REMAT, Kind.UNROLL}

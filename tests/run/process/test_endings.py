@@ -14,8 +14,13 @@ from pgle.run.process.endings import Ending, noted_signals
     [(signal.SIGINT, KeyboardInterrupt, 130), (signal.SIGTERM, SystemExit, 143)],
 )
 def test_a_signal_interrupts_the_work_once(
-    number: int, raised: type[BaseException], code: int
+    number: int,
+    raised: type[BaseException],
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # as in a terminal; a shell starts jobs in the background with SIGINT ignored
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_DFL)
     with noted_signals() as ending:
         with pytest.raises(raised), ending.interrupting():
             signal.raise_signal(number)
