@@ -398,6 +398,13 @@ def scaled_weights(q: Any, k: Any, v: Any) -> Any:
     return weighted(jax.nn.softmax(product(q, k) / 8) * 2, v)
 
 
+def divided_in_eight_bits(q: Any, k: Any, v: Any) -> Any:
+    powers = jnp.exp(product(q, k) / 8)
+    made = weighted(powers, v).astype(jnp.float8_e5m2).astype(v.dtype)
+    total = powers.sum(-1, keepdims=True).transpose(0, 2, 1, 3)
+    return made / total.astype(v.dtype)
+
+
 def mask_after_the_softmax(q: Any, k: Any, v: Any) -> Any:
     return weighted(jnp.where(CAUSAL, jax.nn.softmax(product(q, k) / 8), 0), v)
 
@@ -486,7 +493,7 @@ NEAR_MISSES: list[Attend] = [
     scaled_weights,
     mask_after_the_softmax,
     of_the_queries,
-    rounded_to_eight_bits,
+    divided_in_eight_bits,
     power_of_two,
     heads_mixed,
 ]
@@ -513,7 +520,28 @@ def with_a_sink_in_the_sum(q: Any, k: Any, v: Any) -> Any:
     return weighted(powers / (1 + powers.sum(-1, keepdims=True)), v)
 
 
+def by_way_of(dtype: Any, x: Any) -> Any:
+    return x.astype(dtype).astype(jnp.float32)
+
+
+def with_keys_in_eight_bits(q: Any, k: Any, v: Any) -> Any:
+    return widened(q, by_way_of(jnp.float8_e4m3fn, k), v)
+
+
+def with_integers(q: Any, k: Any, v: Any) -> Any:
+    return widened(q, k, by_way_of(jnp.int8, v))
+
+
+def scores_in_eight_bits(q: Any, k: Any, v: Any) -> Any:
+    scores = by_way_of(jnp.float8_e5m2, product(q, k))
+    return weighted(jax.nn.softmax(scores / 8), v)
+
+
 LEFT = {
+    with_keys_in_eight_bits: "its products take values of float8_e4m3fn",
+    with_integers: "its products take values of int8",
+    scores_in_eight_bits: "its scores are rounded to few digits",
+    rounded_to_eight_bits: "its weights are rounded to few digits after the softmax",
     with_a_sink_in_the_sum: "its weights are divided by more than their sum",
     with_bias: "a bias is added to its scores",
     soft_cap: "its scores have a soft cap",

@@ -25,6 +25,7 @@ OF_SCORES = ("add", "div", "mul", "select_n")  # a scale, a mask or a bias
 MOST_SEARCHED = 32  # operations before a softmax, for the product that makes its scores
 WORDS = {
     "add": "a bias is added to its scores",
+    "convert_element_type": "its scores are rounded to few digits",
     "concatenate": "something is joined to its scores, such as a sink",
     "div": "its scores are divided by more than a number",
     "mul": "its scores are multiplied by more than a positive number",
@@ -112,7 +113,7 @@ def _unreshaped(value):
     path = []
     while True:
         node = value.made_by(*RESHAPED)
-        if node is None:
+        if node is None or not _keeps_digits(node):
             return value.made_by("dot_general"), path[::-1]
         path.append(node)
         value = node.ins[0]
@@ -158,6 +159,7 @@ def _found(jax, node, product, path, place):
 def _check_weights(found, value, names):
     """Raise if weights are those of a softmax that something else has changed."""
     changed = {
+        "convert_element_type": "rounded to few digits",
         "div": "scaled",
         "mul": "dropped or scaled",
         "select_n": "dropped",
@@ -316,11 +318,18 @@ def _through(found, value, names, *others):
     while True:
         node = value.made_by(*RESHAPED, *VARIED, *others)
         before = None
-        if node is not None and {str(value.dtype), str(node.ins[0].dtype)} <= USUAL:
+        if node is not None and _keeps_digits(node):
             before = _back(found, node, names)
         if before is None:
             return value.seen(), names
         value, names = node.ins[0], before
+
+
+def _keeps_digits(node):
+    """Whether a cast, a transpose or a reshape leaves what a fused call may leave out, too: more
+    digits than it has itself. Eight bits and integers are part of the program.
+    """
+    return {str(node.outs[0].dtype), str(node.ins[0].dtype)} <= USUAL
 
 
 def _softmax(found, value, names, total):
@@ -507,10 +516,17 @@ def _number(jax, value):
 
 
 def _narrow(found, value, names):
-    """An operand before it was widened to f32."""
+    """An operand before it was widened to f32.
+
+    Raises:
+        LeftError: it has been in a type of fewer digits.
+    """
     side = (value, names)
     while str(value.dtype) not in HALF:
         node = value.made_by(*RESHAPED)
+        if node is not None and not _keeps_digits(node):
+            few = {str(value.dtype), str(node.ins[0].dtype)} - USUAL
+            raise LeftError("its products take values of %s" % few.pop())
         names = None if node is None else _back(found, node, names)
         if names is None:
             return side
