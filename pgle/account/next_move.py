@@ -132,9 +132,11 @@ def _is_edit(known: Known) -> bool:
 
 
 def _is_tried_by_advise(known: Known) -> bool:
-    """Whether the largest lever is an edit that nobody has tried yet."""
+    """Whether the largest lever is an edit that nobody has tried yet, and `advise` can."""
     lever = None if known.account is None else known.account.lever
-    return lever is not None and not lever.tried and lever.kind in BY_ADVISE
+    if lever is None or lever.tried or lever.not_tried:
+        return False
+    return lever.kind in BY_ADVISE
 
 
 def _after_gpu(known: Known) -> Move:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import NewType
 
 from pgle.next import Next
 from pgle.steps.verdict import Verdict
@@ -121,6 +122,9 @@ class Opportunity:
     # instructions whose time it takes away; of opportunities with common ones only one counts
     instructions: frozenset[str] = field(default=frozenset(), repr=False)
     tried: str = ""  # what trying it has shown, in words; empty: nobody tried
+    not_tried: str = (
+        ""  # why `advise` could not try it; empty: nothing is known of that
+    )
 
     @property
     def line(self) -> str:
@@ -148,6 +152,13 @@ class Trial:
     most: float
     words: str  # ``−70.1 %, attention cudnn, better``
     helps: bool  # it is worth an edit
+
+
+Refused = NewType("Refused", str)
+"""Why `advise` could not try an opportunity's edit, one clause."""
+
+Shown = Mapping[OpportunityKind, Trial | Refused]
+"""What trying the edit of each opportunity has shown, or why it could not be tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +223,10 @@ class Account:
         None  # None: no kernel runs next to a collective
     )
 
-    def with_trials(self, shown: Mapping[OpportunityKind, Trial]) -> Account:
+    def with_trials(self, shown: Shown) -> Account:
         """The account with what trying the edits of its opportunities has shown. What helps saves
-        what was compiled, and nothing is expected of what does not.
+        what was compiled, and nothing is expected of what does not. What could not be tried keeps
+        its saving and says why.
         """
         found = []
         for item in self.opportunities:
@@ -223,7 +235,9 @@ class Account:
             found.append(item)
         return replace(self, opportunities=in_order(found))
 
-    def _tried(self, item: Opportunity, trial: Trial) -> Opportunity:
+    def _tried(self, item: Opportunity, trial: Trial | Refused) -> Opportunity:
+        if not isinstance(trial, Trial):
+            return replace(item, not_tried=trial, command=None)
         tried = replace(item, tried=trial.words, command=None, expected_us=0.0)
         if not trial.helps:
             return replace(tried, least_us=0.0, most_us=0.0, basis=Basis.COMPILED)

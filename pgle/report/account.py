@@ -123,6 +123,8 @@ def _advice(account: Account, item: Opportunity, span_of: SpanOf) -> Advice:
     said = f"{item.why}{_most(item)}"
     if item.tried and item.kind in BY_ADVISE:
         said = f"{said}; tried: {item.tried}"
+    elif item.not_tried:
+        said = f"{said}; not tried: {item.not_tried}"
     return Advice(
         title=item.title,
         saves=saving_of(account, item),
@@ -288,7 +290,11 @@ def _parts(account: Account) -> Iterator[Part]:
 
 def _sentences(item: Opportunity, instead: OpportunityKind | None) -> str:
     """Return what was found, the edit, what it excludes and what was tried, each as a sentence."""
-    said = [item.why, item.edit, item.tried and f"tried: {item.tried}"]
+    said = [item.why, item.edit]
+    if item.tried:
+        said.append(f"tried: {item.tried}")
+    if item.not_tried:
+        said.append(f"not tried: {item.not_tried}")
     if instead is not None:
         said.append(f"it takes the place of '{instead}': only one of them counts")
     return printable(" ".join(map(sentence, filter(None, said))))

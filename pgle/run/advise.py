@@ -9,7 +9,7 @@ find shorter is then combined, best first; flags are tried last, on the best pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ import attrs
 
 from pgle.account.parts_and_bounds import parts_of
 from pgle.account.scheduled import account_of_schedule
-from pgle.account.value import Account, Trial
+from pgle.account.value import Account, Shown, Trial
 from pgle.errors import UserError, as_change, in_percent
 from pgle.next import Next
 from pgle.requests.kinds import PROCESSES
@@ -49,7 +49,7 @@ from pgle.run.capture.captured import CallSite, ComparedValues, executed_alongsi
 from pgle.run.compiler.compile import OnPhase, compiler_with_cache
 from pgle.run.directory.directory import RunDirectory, claim
 from pgle.run.inputs.next_command import UNKNOWN
-from pgle.run.kept_trials import Shown, keep_trials
+from pgle.run.kept_trials import keep_trials
 from pgle.run.process.endings import Ending
 from pgle.run.process.on_worker import Seen
 from pgle.run.process.workers import workers
@@ -72,8 +72,10 @@ from pgle.run.untried import (
     OVER_BUDGET,
     STOPPED,
     TRIED_BY,
+    UNCHANGED,
     Attempted,
     Untried,
+    refused_of,
     untried_of,
 )
 from pgle.run.variants import ProgramVariants, Variants, variants_of, with_values
@@ -342,10 +344,13 @@ class _Trials:
         account = account_of_schedule(
             base.compiled.scheduled, base.prediction, request.hardware
         )
+        attempted = self._attempted(every)
         shown = shown_of(self.attempts)
+        if not request.no_step:
+            shown = {**shown, **refused_of(attempted, shown)}
         keep_trials(request, shown)
         left_out = "; ".join(filter(None, (variants.left_out, is_written_as.left_out)))
-        untried = self._untried(account, every, is_written_as)
+        untried = self._untried(account, every, is_written_as, attempted)
         again = None if self.asked.function else advise_line(self.command)
         left_sites = len(is_written_as.left_sites())
         left = len(every) - len(self.alone)
@@ -368,10 +373,13 @@ class _Trials:
         )
 
     def _untried(
-        self, account: Account, every: Sequence[Alternative], program: Written
+        self,
+        account: Account,
+        every: Sequence[Alternative],
+        program: Written,
+        attempted: Attempted,
     ) -> Iterator[Untried]:
         """Opportunities, alternatives and places of the program that nobody tried."""
-        attempted = self._attempted(every)
         yield from untried_of(account, attempted)
         how = attempted.how[attempted.left]
         for change in every:
@@ -385,10 +393,15 @@ class _Trials:
         """Which kinds were tried. Words of a trainer's command try what they decide."""
         variants = self.maker.variants
         left_out = frozenset(Kind) - variants.kinds
-        impossible = dict.fromkeys(left_out, "it cannot be tried of what was given")
+        without_step = self._without_step()
+        left = {change.kind for change in every if change not in self.alone}
+        impossible = {
+            kind: why for kind, why in without_step.items() if kind not in left
+        }
+        impossible |= dict.fromkeys(left_out, "it cannot be tried of what was given")
         if why := no_fused_attention(self.request.target.vendor):
             impossible[Kind.ATTENTION] = why
-        tried = {change.kind for change in self.alone}
+        tried = {change.kind for change in self.alone} - without_step.keys()
         if self.are_flags_tried:
             tried.add(Kind.FLAGS)
         possible = {Kind.FLAGS, *(change.kind for change in every)}
@@ -406,8 +419,25 @@ class _Trials:
                 OVER_BUDGET: f"pgle.advise(step, *args, budget={budget})",
                 STOPPED: "pgle.advise(step, *args)",
             }
-        left = STOPPED if self.ending.code else OVER_BUDGET
-        return Attempted(possible, tried, impossible, left, how)
+        why_left = STOPPED if self.ending.code else OVER_BUDGET
+        return Attempted(possible, tried, impossible, why_left, how)
+
+    def _without_step(self) -> Mapping[Kind, str]:
+        """Kinds of which no alternative made another step, with the reason."""
+        made: set[Kind] = set()
+        for item in self.attempts:
+            if item.gained is not None:
+                made |= {change.kind for change in item.changes}
+        found: dict[Kind, str] = {}
+        kinds = frozenset(Kind)
+        for site in self.left_alone:
+            if site.kind in kinds:
+                found.setdefault(Kind(site.kind), site.why)
+        for item in self.attempts:
+            found.setdefault(item.changes[-1].kind, item.why)
+        for change in self.alone:
+            found.setdefault(change.kind, UNCHANGED)
+        return {kind: why for kind, why in found.items() if kind not in made}
 
     def _make_base(self) -> str:
         """Make the step of the program as it is, `base`. Return a note on what of its profile was

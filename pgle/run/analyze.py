@@ -4,7 +4,7 @@ changed out; and for `pgle report` all that is known of a run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
-from pgle.account.value import Account, OpportunityKind, TimedSteps, Trial
+from pgle.account.value import Account, Shown, TimedSteps
 from pgle.analyze.account import account_of_trace
 from pgle.analyze.analysis import MeasuredStep, measure_step
 from pgle.analyze.differences import Differences, find_differences
@@ -364,7 +364,7 @@ class Analysis:
     timed: TimedSteps | None  # of the run directory that was given
     is_base: bool  # the step is its baseline's
     # of `advise` on the run directory's program
-    trials: Mapping[OpportunityKind, Trial]
+    trials: Shown
 
     @cached_property
     def account(self) -> Account:
@@ -431,7 +431,7 @@ def analyze(
     )
 
 
-def _trials(run: RunDirectory | None) -> Mapping[OpportunityKind, Trial]:
+def _trials(run: RunDirectory | None) -> Shown:
     """What `advise` has shown of the program of a run directory; a trace alone has none."""
     if run is None:
         return {}

@@ -4,14 +4,13 @@ that program.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from pgle import __version__
-from pgle.account.value import OpportunityKind, Trial
+from pgle.account.value import OpportunityKind, Refused, Shown, Trial
 from pgle.errors import UserError
 from pgle.files import read_kept, write_files
 from pgle.requests.predictions import Rehearse
@@ -27,9 +26,6 @@ from pgle.run.rehearse_program import (
 from pgle.xla.targets import load_target
 
 MOST_BYTES = 1 << 16  # of a file; what is more is damage
-
-Shown = Mapping[OpportunityKind, Trial]
-"""What trying the edit of an opportunity has shown."""
 
 
 def keep_trials(request: RehearseRequest, shown: Shown) -> None:
@@ -47,7 +43,7 @@ def kept_trials(request: RehearseRequest) -> Shown:
         return {}
     try:
         data = read_kept(path, max_bytes=MOST_BYTES) or b""
-        return msgspec.json.decode(data, type=dict[OpportunityKind, Trial])
+        return msgspec.json.decode(data, type=dict[OpportunityKind, Trial | Refused])
     except (OSError, msgspec.MsgspecError, ValueError):
         return {}
 

@@ -5,7 +5,6 @@ compiler.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 from attrs import evolve
 
 from pgle.account.scheduled import PlannedMemory, account_of_schedule
-from pgle.account.value import Account, OpportunityKind, StepBase, Trial
+from pgle.account.value import Account, Shown, StepBase
 from pgle.analyze.memory import find_memory
 from pgle.costs.estimate.known import unmodelled_warnings
 from pgle.costs.estimate.unknown import assumed_warnings
@@ -46,7 +45,7 @@ class Predicted:
     stage: str = ""  # of the run directory that was given, whose module it is
     run: RunDirectory | None = None  # that was given; its profile prices the step
     # of `advise` on its program
-    trials: Mapping[OpportunityKind, Trial] = field(default_factory=dict)
+    trials: Shown = field(default_factory=dict)
 
     @property
     def run_around(self) -> RunDirectory | None:

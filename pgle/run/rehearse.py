@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pgle.account.schedule_gains import ScheduleGains
 from pgle.account.scheduled import PlannedMemory, account_of_schedule
-from pgle.account.value import Account, TimedSteps
+from pgle.account.value import Account, Shown, TimedSteps
 from pgle.costs.estimate.known import PARTITIONED_LATER, unmodelled_warnings
 from pgle.costs.estimate.unknown import assumed_warnings
 from pgle.costs.measure.contention import Contention
@@ -31,7 +31,7 @@ from pgle.run.compiler.session import Session, open_session
 from pgle.run.confirm import confirm_compiled
 from pgle.run.coverage import carried_over
 from pgle.run.directory.directory import claim
-from pgle.run.kept_trials import Shown, kept_trials
+from pgle.run.kept_trials import kept_trials
 from pgle.run.process.memory import MEMORY_FRACTION
 from pgle.run.rehearse_program import (
     LHS_ON,

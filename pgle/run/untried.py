@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from pgle.account.value import LEAST_WORTH, Account, Opportunity, OpportunityKind
+from pgle.account.next_move import BY_ADVISE
+from pgle.account.value import (
+    LEAST_WORTH,
+    Account,
+    Opportunity,
+    OpportunityKind,
+    Refused,
+)
 from pgle.run.alternatives import MOST_SITES, Kind
 
 TRIED_BY: Mapping[OpportunityKind, Kind] = {
@@ -26,6 +33,8 @@ OWN_TYPES = "pgle sets the precision of products, not the types of a program"
 OVER_BUDGET = "the budget ended before it (--budget N)"
 STOPPED = "the trials were stopped before it"
 OTHER_PLACES = f"at most {MOST_SITES} places of a kind are tried"
+UNCHANGED = "the alternative changes nothing in the step"
+BY_WORDS = "words of the command decide it, and these were tried"
 AS_ELSEWHERE = "write there what helps at the other places"
 
 
@@ -45,7 +54,8 @@ class Attempted:
 
     possible: Collection[Kind]
     tried: Collection[Kind]
-    # kinds that cannot be made for this GPU or of what was given, with the reason
+    # kinds that cannot be made for this GPU or of what was given, or that made no step; with the
+    # reason
     impossible: Mapping[Kind, str]
     left: str = OVER_BUDGET  # why what is possible was not tried
     # by the reason a command that tries it
@@ -63,6 +73,22 @@ class Attempted:
         if alternative in self.possible:
             return self.left
         return OWN_TYPES if alternative is Kind.PRECISION else NOT_FOUND
+
+
+def refused_of(
+    attempted: Attempted, shown: Collection[OpportunityKind]
+) -> Mapping[OpportunityKind, Refused]:
+    """The opportunities that trying again cannot try either, with the reason.
+
+    Args:
+        shown: opportunities whose edit was tried.
+    """
+    found = {}
+    for kind in OpportunityKind:
+        why = attempted.why_not(kind) or BY_WORDS
+        if kind in BY_ADVISE and kind not in shown and why != attempted.left:
+            found[kind] = Refused(why)
+    return found
 
 
 def untried_of(account: Account, attempted: Attempted) -> tuple[Untried, ...]:

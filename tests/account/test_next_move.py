@@ -13,7 +13,7 @@ from pgle.account.next_move import (
     Search,
     next_move,
 )
-from pgle.account.value import OpportunityKind, Trial
+from pgle.account.value import OpportunityKind, Refused, Trial
 from pgle.steps.verdict import Verdict
 
 NOTHING = account()
@@ -25,6 +25,7 @@ ATTENTION = account(
 )
 SHOWN = Trial(0.3, 0.28, 0.31, "−30.0 %, attention cudnn, better", helps=True)
 TRIED = ATTENTION.with_trials({OpportunityKind.ATTENTION: SHOWN})
+REFUSED = ATTENTION.with_trials({OpportunityKind.ATTENTION: Refused("it is dropped")})
 LOGITS = account(opportunity(OpportunityKind.LOGITS, 0.3))
 OPTIMIZER = account(opportunity(OpportunityKind.OPTIMIZER, 0.3))
 ACCOUNTS = (None, NOTHING, PROFILE, FLAGS, ATTENTION, LOGITS)
@@ -72,6 +73,7 @@ def test_every_way_from_a_first_answer_ends_within_four_moves(found) -> None:
         (Known(account=FLAGS), Move.SEARCH),
         (Known(account=ATTENTION), Move.ADVISE),
         (Known(account=TRIED), Move.EDIT),
+        (Known(account=REFUSED), Move.EDIT),
         (Known(account=LOGITS), Move.ADVISE),
         (Known(account=OPTIMIZER), Move.EDIT),
         (Known(Measured.SIMULATED, Verdict.SAME, account=ATTENTION), Move.ADVISE),

@@ -10,6 +10,7 @@ from pgle.account.value import (
     ContentionLoss,
     OpportunityKind,
     Place,
+    Refused,
     StepBase,
     Trial,
 )
@@ -176,3 +177,9 @@ def test_an_edit_that_was_tried_says_what_that_has_shown() -> None:
     assert edit.why.endswith(f"tried: {words}")
     assert edit.saves == Saving(0.701, 0.69, 0.72)
     assert "tried" not in search.why
+
+
+def test_an_edit_that_could_not_be_tried_says_why() -> None:
+    refused = {OpportunityKind.ATTENTION: Refused("its weights are dropped")}
+    edit, _ = actions(account(ATTENTION, SEARCH).with_trials(refused))
+    assert edit.why.endswith("not tried: its weights are dropped")

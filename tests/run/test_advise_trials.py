@@ -25,10 +25,11 @@ from pgle.run.advise import (
 )
 from pgle.run.alternative_steps import Elsewhere, Made, StepMaker, Tried, Wanted
 from pgle.run.alternatives import BY_HAND, Alternative, Kind
-from pgle.run.capture.captured import ComparedValues
+from pgle.run.capture.captured import CallSite, ComparedValues
 from pgle.run.coverage import MeasuredCosts
 from pgle.run.process.endings import Ending
 from pgle.run.rehearse_program import LHS_ON
+from pgle.run.untried import UNCHANGED
 from pgle.run.variants import ModuleVariants
 from pgle.schedule.control import Controlled
 from pgle.schedule.predict import Gain, Steps, predict
@@ -235,6 +236,19 @@ def test_an_alternative_that_fails_says_why_and_not_which_command(
     assert made.failure == (
         "the program ended with exit code 1 (ValueError: no such kernel)"
     )
+
+
+def test_what_was_left_alone_or_failed_or_changed_nothing_was_not_tried() -> None:
+    dropped = CallSite("attention", "a.py:1", why="its weights are dropped")
+    failed = Attempt((PRECISION,), Verdict.UNSURE, "it fails: no kernel")
+    donation = Alternative(Kind.DONATION, "", "ws", "")
+    alone = [BY_HAND_CALL, PRECISION, donation]
+    found = trials([failed], alone=alone, left_alone={dropped: None})._without_step()
+    assert found == {
+        Kind.ATTENTION: dropped.why,
+        Kind.PRECISION: failed.why,
+        Kind.DONATION: UNCHANGED,
+    }
 
 
 def test_steps_of_workers_are_judged_in_their_order() -> None:

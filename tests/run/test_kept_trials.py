@@ -8,7 +8,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from pgle.account.value import OpportunityKind, Trial
+from pgle.account.value import OpportunityKind, Refused, Trial
 from pgle.run.compiler.cache import LIMIT_VARIABLE
 from pgle.run.kept_trials import keep_trials, kept_trials
 from pgle.run.rehearse_program import RehearseRequest
@@ -54,3 +54,11 @@ def test_nothing_is_kept_without_the_cache(request_of_step: RehearseRequest) -> 
     asked = attrs.evolve(request_of_step.asked, cached=False)
     keep_trials(replace(request_of_step, asked=asked), SHOWN)
     assert kept_trials(request_of_step) == {}
+
+
+def test_why_an_edit_could_not_be_tried_is_kept(
+    request_of_step: RehearseRequest,
+) -> None:
+    refused = {OpportunityKind.ATTENTION: Refused("its weights are dropped")}
+    keep_trials(request_of_step, refused)
+    assert kept_trials(request_of_step) == refused

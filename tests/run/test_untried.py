@@ -11,6 +11,7 @@ from pgle.run.untried import (
     OVER_BUDGET,
     OWN_TYPES,
     Attempted,
+    refused_of,
     untried_of,
 )
 
@@ -61,3 +62,11 @@ def test_what_the_budget_left_out_is_tried_by_a_command() -> None:
     assert found.how == by_command[OVER_BUDGET]
     (other,) = untried_of(account(fuse), Attempted({}, {}, {}))
     assert other.how == (fuse.edit or fuse.title)
+
+
+def test_all_but_what_was_shown_and_what_the_budget_left_is_refused() -> None:
+    attempted = Attempted({Kind.LOOKUP}, {Kind.REMAT}, {Kind.ATTENTION: NO_KERNEL})
+    found = refused_of(attempted, [OpportunityKind.REMAT])
+    assert found[OpportunityKind.ATTENTION] == NO_KERNEL
+    assert found[OpportunityKind.DONATION] == NOT_FOUND
+    assert not found.keys() & {OpportunityKind.REMAT, OpportunityKind.SCATTER}
