@@ -234,6 +234,7 @@ def to_way(commands: Iterable[Next | Sentence | None]) -> Way:
 # to fill in.
 ADVISE = Next.of("advise", "--", "COMMAND")
 AUTO = Next.of("auto")
+CARRY = Next.of("carry")
 COMPLETE = Next.of("complete", "PROFILE", "--hlo", "DUMP")
 CONFIRM = Next.of("confirm", "LOG")
 CONVERT = Next.of("convert", "TRACE", "--hlo", "DUMP")

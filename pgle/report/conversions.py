@@ -335,7 +335,16 @@ def complete_page(
         sections=sections,
         way=to_way(following),
         about=(sha256,),
+        warnings=_completion_warnings(completions),
     )
+
+
+def _completion_warnings(completions: Sequence[Completion]) -> tuple[str, ...]:
+    """What was wrong with the given costs, by module."""
+    found: list[str] = []
+    for item in completions:
+        found += item.warnings
+    return tuple(found)
 
 
 def _all_filled(completions: Sequence[Completion]) -> list[Cost]:

@@ -57,8 +57,8 @@ from pgle.costs.profile.value import (
     profile_findings,
     strip_remat,
 )
-from pgle.errors import UserError, some
-from pgle.next import COMPLETE, CONVERT, PROFILE, PROFILE_SYNC, Sentence
+from pgle.errors import UserError, many, some
+from pgle.next import CARRY, COMPLETE, CONVERT, PROFILE, PROFILE_SYNC, Sentence
 from pgle.xla.async_opcodes import is_start
 from pgle.xla.collectives import group_size
 from pgle.xla.hlo.module import Instruction, Module
@@ -695,6 +695,7 @@ class Completion:
     wanted: int  # instructions and loops of the module that take a cost
     measured: int  # of them, the ones that the given profile covers
     filled: tuple[Cost, ...]  # the new costs
+    warnings: tuple[str, ...] = ()  # costs that were no time, or of something else
 
     def count(self, origin: Origin) -> int:
         """How many of `filled` are of that origin."""
@@ -712,16 +713,21 @@ def complete_profile(
     """Give every schedulable instruction of a module a cost.
 
     Args:
-        profile: any. Its costs are kept as they are, except negative and non-finite ones, which
-            count as gaps.
+        profile: any. Its costs are kept as they are, except negative and non-finite ones and those
+            of another opcode or shape, which count as gaps.
         lhs_module: the module as LHS saw it, if `module` is the final one and a schedule dump
             exists.
         with_fingerprint: name the filled costs by the module's fingerprint. This also happens if
             any name of the profile has a fingerprint.
     """
-    valid = _without_invalid(profile)
+    with_fingerprint = with_fingerprint or any(
+        cost.fingerprint for cost in profile.costs
+    )
+    prefix = module.fingerprint if with_fingerprint else ""
     table = LookupTable(module, lhs_module)
-    effective = effective_costs(valid, module.fingerprint)
+    valid = _without_invalid(profile)
+    own = _without_others(valid, table)
+    effective = effective_costs(own, module.fingerprint)
     known = table.find(effective)
     for name in table.ambiguous:
         if name in effective:
@@ -754,10 +760,7 @@ def complete_profile(
         for loop in loops
         if loop.name not in effective
     ]
-    if any(cost.fingerprint for cost in valid.costs):
-        with_fingerprint = True
-    prefix = module.fingerprint if with_fingerprint else ""
-    new = _writable(valid, prefix, effective, [*fills.values(), *of_loops])
+    new = _writable(own, prefix, effective, [*fills.values(), *of_loops])
     filled = Counter(cost.origin for cost in new)
     notes = {
         "module": module.name,
@@ -766,9 +769,11 @@ def complete_profile(
         "filled": {origin.value: filled[origin] for origin in FILLED},
     }
     earlier = cast(Sequence[object], profile.provenance.get("completed", ()))
+    # a new cost with a fingerprint wins over a bare one, which other modules may need
+    kept = valid.costs if prefix else own.costs
     result = replace(
-        valid,
-        costs=valid.costs + new,
+        own,
+        costs=kept + new,
         provenance={**valid.provenance, "completed": [*earlier, notes]},
     )
     wanted = len(rows) + len(loops)
@@ -779,6 +784,7 @@ def complete_profile(
         wanted=wanted,
         measured=wanted - len(gaps) - len(of_loops),
         filled=new,
+        warnings=own.warnings[len(profile.warnings) :],
     )
 
 
@@ -802,6 +808,33 @@ def _without_invalid(profile: Profile) -> Profile:
     warning = f"{len(invalid)} costs are no times and count as gaps: {some(invalid, 4)}"
     valid = tuple(cost for cost in profile.costs if cost.is_valid)
     return replace(profile, costs=valid, warnings=(*profile.warnings, warning))
+
+
+def _without_others(profile: Profile, table: LookupTable) -> Profile:
+    """The profile without costs that XLA would take for an instruction of another opcode or shape,
+    with a warning that names them.
+    """
+    effective = effective_costs(profile, table.final.fingerprint)
+    wrong = set()
+    for row in table.rows.values():
+        for name in row.accepted:
+            if name in effective and not row.differs(effective[name]):
+                break
+            wrong.add(name)
+    wrong.intersection_update(effective)
+    if not wrong:
+        return profile
+    warning = (
+        f"{many(len(wrong), 'name')} of another opcode or shape here: filled like gaps "
+        f"({some(sorted(wrong), 2)}). `{CARRY}` keeps what was measured on the other program"
+    )
+    mine = ("", table.final.fingerprint)
+    kept = tuple(
+        cost
+        for cost in profile.costs
+        if cost.fingerprint not in mine or strip_remat(cost.name) not in wrong
+    )
+    return replace(profile, costs=kept, warnings=(*profile.warnings, warning))
 
 
 def _writable(

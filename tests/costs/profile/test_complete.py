@@ -13,7 +13,7 @@ import pytest
 from simulated import simulate
 
 from pgle.costs.measure.measured import aggregate, find_programs
-from pgle.costs.profile.coverage import complete_profile
+from pgle.costs.profile.coverage import complete_profile, cover
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.errors import UserError
@@ -70,6 +70,18 @@ def test_nothing_measured_is_changed() -> None:
     found = complete_profile(given, module(fusion("a", 8), fusion("b", 9)), A100)
     assert found.profile.costs[:2] == given.costs
     assert (found.wanted, found.measured) == (2, 1)
+
+
+def test_a_cost_of_another_shape_is_replaced_like_a_gap() -> None:
+    of = module(fusion("a", 8), fusion("b", 8))
+    mine = Cost("a", 3.0, opcode="fusion", shape="f32[8]")
+    other = Cost("b", 99.0, opcode="fusion", shape="f32[4]")
+    found = complete_profile(Profile((mine, other)), of, A100)
+    costs = [(cost.name, cost.cost_us) for cost in found.profile.costs]
+    assert costs == [("a", 3.0), ("b", 3.0)]
+    assert (found.wanted, found.measured) == (2, 1)
+    assert "pgle carry" in found.warnings[0]
+    assert not cover(found.profile, [of]).modules[0].gaps
 
 
 def test_a_collective_is_filed_under_the_name_it_had_when_lhs_ran() -> None:
