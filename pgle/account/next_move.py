@@ -42,12 +42,13 @@ BY_ADVISE = frozenset(
         OpportunityKind.ATTENTION,
         OpportunityKind.PRECISION,
         OpportunityKind.SCATTER,
-        OpportunityKind.LOGITS,
         OpportunityKind.REMAT,
         OpportunityKind.DONATION,
     )
 )
-"""Of these, what the command of `Move.ADVISE` tries without an edit of the user."""
+"""Of these, what the command of `Move.ADVISE` tries without an edit of the user. `TRIED_BY` of
+`pgle.run.untried` names the alternative of each.
+"""
 
 
 class Measured(StrEnum):

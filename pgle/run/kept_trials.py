@@ -25,6 +25,7 @@ from pgle.run.rehearse_program import (
 )
 from pgle.xla.targets import load_target
 
+FORMAT = 2  # 1: losses in chunks were trials of fewer passes over logits
 MOST_BYTES = 1 << 16  # of a file; what is more is damage
 
 
@@ -80,7 +81,8 @@ def _place(request: RehearseRequest) -> Path | None:
         return None
     hardware = (request.target.text, request.topology, request.asked.network_gb_s)
     memory = request.allocator_bytes
-    others = {"pgle": __version__, "hardware": hardware, "memory": memory}
+    version = f"{__version__}, trials {FORMAT}"
+    others = {"pgle": version, "hardware": hardware, "memory": memory}
     module = partitioned(request.module)
     key = key_of(request.python, module, request.flags, None, others)
     return _folder() / key

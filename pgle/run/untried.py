@@ -18,14 +18,15 @@ from pgle.run.alternatives import MOST_SITES, Kind
 TRIED_BY: Mapping[OpportunityKind, Kind] = {
     OpportunityKind.ATTENTION: Kind.ATTENTION,
     OpportunityKind.SCATTER: Kind.LOOKUP,
-    OpportunityKind.LOGITS: Kind.LOSS,
     OpportunityKind.KEEP_LESS: Kind.CHECKPOINT,
     OpportunityKind.REMAT: Kind.REMAT,
     OpportunityKind.PRECISION: Kind.PRECISION,
     OpportunityKind.DONATION: Kind.DONATION,
     OpportunityKind.FLAGS: Kind.FLAGS,
 }
-"""The alternatives of each opportunity of the account. The others have none."""
+"""The alternatives that make the edit of an opportunity. The others have none: a loss in chunks
+computes its logits twice to save memory, so it does not show what fewer passes over them save.
+"""
 
 NO_ALTERNATIVE = "pgle has no alternative for it"
 NOT_FOUND = "pgle found no place in the program to change"

@@ -74,7 +74,7 @@ def test_every_way_from_a_first_answer_ends_within_four_moves(found) -> None:
         (Known(account=ATTENTION), Move.ADVISE),
         (Known(account=TRIED), Move.EDIT),
         (Known(account=REFUSED), Move.EDIT),
-        (Known(account=LOGITS), Move.ADVISE),
+        (Known(account=LOGITS), Move.EDIT),
         (Known(account=OPTIMIZER), Move.EDIT),
         (Known(Measured.SIMULATED, Verdict.SAME, account=ATTENTION), Move.ADVISE),
         (Known(Measured.SIMULATED, Verdict.SAME, account=TRIED), Move.EDIT),

@@ -3,6 +3,7 @@
 import pytest
 from accounts import account, opportunity
 
+from pgle.account.next_move import BY_ADVISE
 from pgle.account.value import OpportunityKind
 from pgle.run.alternatives import Kind
 from pgle.run.untried import (
@@ -10,6 +11,7 @@ from pgle.run.untried import (
     NOT_FOUND,
     OVER_BUDGET,
     OWN_TYPES,
+    TRIED_BY,
     Attempted,
     refused_of,
     untried_of,
@@ -29,6 +31,7 @@ NO_KERNEL = "no kernel"
             NO_KERNEL,
         ),
         (OpportunityKind.OPTIMIZER, Attempted({}, {}, {}), NO_ALTERNATIVE),
+        (OpportunityKind.LOGITS, Attempted({}, {Kind.LOSS}, {}), NO_ALTERNATIVE),
         (OpportunityKind.PRECISION, Attempted({}, {}, {}), OWN_TYPES),
         (OpportunityKind.FLAGS, Attempted({Kind.FLAGS}, {}, {}), OVER_BUDGET),
     ],
@@ -70,3 +73,8 @@ def test_all_but_what_was_shown_and_what_the_budget_left_is_refused() -> None:
     assert found[OpportunityKind.ATTENTION] == NO_KERNEL
     assert found[OpportunityKind.DONATION] == NOT_FOUND
     assert not found.keys() & {OpportunityKind.REMAT, OpportunityKind.SCATTER}
+
+
+def test_an_answer_leads_to_advise_only_for_what_an_alternative_edits() -> None:
+    others = {OpportunityKind.FLAGS, OpportunityKind.KEEP_LESS}
+    assert TRIED_BY.keys() - others == BY_ADVISE
