@@ -42,6 +42,7 @@ PRECISION = "tensorfloat32"
 """What jax's ``bfloat16`` and ``default`` are on a GPU, too (`jax.lax.Precision`)."""
 
 NO_LOOP = "all iterations are written out, which does not carry over to more of them"
+SPREADS = "a NaN in the gradient of one row reaches every row"
 
 BY_HAND = "by hand"
 """In place of a call site: what the program writes itself, wherever it does."""
@@ -97,7 +98,9 @@ LOOKUPS = {
         "lookup = jax.custom_vjp(lambda table, ids: table[ids]); "
         f"lookup.defvjp(lambda table, ids: (table[ids], (table, {_PLACES})), "
         'lambda kept, g: (jnp.einsum("...v,...d->vd", '
-        "jax.nn.one_hot(kept[1], len(kept[0]), dtype=g.dtype), g), None))"
+        "jax.nn.one_hot(kept[1], len(kept[0]), dtype=g.dtype), "
+        "jnp.where((kept[1] == jnp.clip(kept[1], 0, len(kept[0]) - 1))[..., None], g, 0)"
+        "), None))"
     ),
     "sorted": (
         "lookup = jax.custom_vjp(lambda table, ids: table[ids]); "
@@ -158,7 +161,7 @@ class Alternative:
     edit: str  # what the user writes
     rounds: bool = False  # words of a command that round otherwise
     made_at: str = ""  # what the hook is told in place of `where`; empty: the same
-    limit: str = ""  # why it may not help a larger model, in a clause
+    limit: str = ""  # what it may cost other models or data, in a clause
     library: str = ""  # file of an installed library that makes the call
 
     @property
@@ -320,7 +323,8 @@ def _lookups(program: Written) -> Iterator[Alternative]:
     rows = map(int, _LOOKED_UP.findall(program.text))
     if max(rows, default=0) >= LEAST_ROWS:
         for how, edit in LOOKUPS.items():
-            yield Alternative(Kind.LOOKUP, BY_HAND, how, edit)
+            limit = SPREADS if how == "one_hot" else ""
+            yield Alternative(Kind.LOOKUP, BY_HAND, how, edit, limit=limit)
 
 
 def _losses(program: Written) -> Iterator[Alternative]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,7 +11,7 @@ from accounts import account, opportunity
 
 from pgle.account.value import OpportunityKind
 from pgle.next import Next
-from pgle.report.advise import _at, commands, headline
+from pgle.report.advise import _actions, _at, commands, headline
 from pgle.run.advise import Advised, Attempt
 from pgle.run.alternatives import Alternative, Kind
 from pgle.run.untried import Untried
@@ -99,6 +100,12 @@ def test_a_program_is_edited_before_it_is_measured() -> None:
     found = advised(Attempt((UNROLL,), Verdict.BETTER, ""), measure=measure)
     (end,) = commands(found)
     assert str(end) == f"the program, then measure it: `{measure}`"
+
+
+def test_an_edit_shows_its_limit() -> None:
+    limited = replace(UNROLL, limit="a NaN spreads")
+    found = advised(Attempt((limited,), Verdict.BETTER, ""))
+    assert "a NaN spreads" in _actions(found)[0].why
 
 
 def test_flags_have_no_place_in_the_program() -> None:

@@ -170,6 +170,13 @@ def test_a_checkpoint_is_tried_if_the_step_does_not_fit_and_has_none() -> None:
     assert Kind.CHECKPOINT not in kinds(scan, checkpoint, large=True)
 
 
+def test_a_product_for_a_lookup_says_where_a_nan_goes() -> None:
+    text = SCATTER.replace("ROWS", "1024").replace("WORDS", "1")
+    limits = {item.name: item.limit for item in alternatives(Written((), STEP, text))}
+    spread = "a NaN in the gradient of one row reaches every row"
+    assert limits == {"lookup one_hot": spread, "lookup sorted": ""}
+
+
 def test_lookups_and_losses_are_tried_from_some_rows_and_words_on() -> None:
     def kinds(rows: int, words: int) -> list[Kind]:
         text = SCATTER.replace("ROWS", str(rows)).replace("WORDS", str(words))

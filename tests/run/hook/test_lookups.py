@@ -211,6 +211,30 @@ def test_rows_that_are_absent_get_no_gradient(how: str) -> None:
     assert len(seen) == 1
 
 
+@pytest.mark.parametrize("is_written", [False, True])
+def test_padding_out_of_bounds_without_a_finite_gradient_reaches_no_row(
+    is_written: bool,
+) -> None:
+    written: dict[str, Any] = {"jax": jax, "jnp": jnp}
+    exec(LOOKUPS_WRITTEN["one_hot"], written)
+
+    def loss(rows: Any, ids: Any) -> Any:
+        shown = (ids < ROWS)[..., None]
+        return jnp.where(shown, rows / shown, 0).sum()  # elsewhere a slope is 0 / 0
+
+    table, ids = operands()
+    ids = abs(ids).at[0, 0].set(ROWS)
+    looked_up = lambda table, ids: loss(
+        table.at[ids].get(mode="fill", fill_value=0), ids
+    )
+    other, _ = changed(looked_up, "one_hot")
+    if is_written:
+        other = lambda table, ids: loss(written["lookup"](table, ids), ids)
+    before, after = (jax.grad(one)(table, ids) for one in (looked_up, other))
+    assert jnp.isfinite(before).all()
+    np.testing.assert_allclose(after, before, rtol=1e-6)
+
+
 def carried(table: Any, ids: Any) -> Any:
     step = lambda x, _: (x + jnp.tanh(x[ids[0]].sum()), None)
     return jax.lax.scan(step, table, length=2)[0].sum()

@@ -99,7 +99,11 @@ def _lookup(jax, node, gradient):
 
 
 def _of_one_hot(jax, ids, given, table):
-    """A product of one-hot rows with the gradient of what was looked up."""
+    """A product of one-hot rows with the gradient of what was looked up. What was looked up out of
+    bounds is dropped: zero times a NaN would reach every row.
+    """
+    is_there = ids == jax.numpy.clip(ids, 0, table.shape[0] - 1)
+    given = jax.numpy.where(is_there[..., None], given, 0)
     hot = jax.nn.one_hot(ids, table.shape[0], dtype=given.dtype)
     return jax.numpy.einsum("...v,...d->vd", hot, given).astype(table.dtype)
 
