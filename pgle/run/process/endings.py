@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+
+Handler = Callable[[int, FrameType | None], object]
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -51,19 +53,26 @@ class Ending:
 
 @contextmanager
 def noted_signals() -> Iterator[Ending]:
-    """Have an `Ending` note the signals that end a program. Other threads than the main one get
-    none.
-    """
+    """Have an `Ending` note the signals that end a program."""
     ending = Ending()
+    with handling(ENDING, ending.note):
+        yield ending
+
+
+@contextmanager
+def handling(numbers: Iterable[int], handler: Handler) -> Iterator[None]:
+    """Have `handler` take signals, but for those that are ignored, as `nohup` does. Other threads
+    than the main one get none.
+    """
     is_main = threading.current_thread() is threading.main_thread()
     taken = [
         number
-        for number in ENDING
+        for number in numbers
         if is_main and signal.getsignal(number) != signal.SIG_IGN
-    ]  # nohup
-    before = {number: signal.signal(number, ending.note) for number in taken}
+    ]
+    before = {number: signal.signal(number, handler) for number in taken}
     try:
-        yield ending
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for number, usual in before.items():
+            signal.signal(number, signal.SIG_DFL if usual is None else usual)

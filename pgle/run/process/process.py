@@ -24,6 +24,7 @@ from pgle.files import content_digest, sha256
 from pgle.masking import Masker, kept_argv
 from pgle.next import Next, typed
 from pgle.run.process import terminal
+from pgle.run.process.endings import handling
 from pgle.xla.log.messages import flag_refusal
 
 if TYPE_CHECKING:  # most commands read one file, in this process
@@ -386,18 +387,8 @@ def _forwarding() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
         for number in early:
             forward(number, None)
 
-    is_main = threading.current_thread() is threading.main_thread()
-    taken = [
-        number
-        for number in FORWARDED
-        if is_main and signal.getsignal(number) != signal.SIG_IGN
-    ]  # nohup
-    before = {number: signal.signal(number, forward) for number in taken}
-    try:
+    with handling(FORWARDED, forward):
         yield begin
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
 def _in_foreground() -> bool:
