@@ -111,6 +111,85 @@ def test_a_mask_that_compares_segments_leaves_all_the_work() -> None:
     assert "is_causal" not in segments.edit
 
 
+PADDED = """masked { product = f32[48,2048,2048] parameter(0)
+  real = pred[48,2048] parameter(1)
+  wide_seen = pred[48,2048,2048] broadcast(real), dimensions={0,2}
+"""
+
+Case = tuple[dict[str, str], tuple[str, ...]]
+
+PADDING: Case = (
+    {
+        CAUSAL[: CAUSAL.index("  low =")]: PADDED,
+        "fusion(qk)": "fusion(qk, padding)",
+    },
+    ("(q, k, v, mask=mask, impl", "the program's own mask"),
+)
+CAUSAL_AND_PADDING: Case = (
+    {
+        "  wide_seen =": "  real = pred[2048,2048] parameter(1)\n"
+        "  both = pred[2048,2048] and(seen, real)\n  wide_seen =",
+        "broadcast(seen)": "broadcast(both)",
+        "fusion(qk)": "fusion(qk, padding)",
+    },
+    ("(q, k, v, mask=mask, impl", "add is_causal=True if"),
+)
+BIAS: Case = (
+    {
+        "ROOT kept": "kept",
+        "product, lows) }": "product, lows)\n  more = f32[48,2048,2048] parameter(1)\n"
+        "  ROOT biased = f32[48,2048,2048] add(kept, more) }",
+        "fusion(qk)": "fusion(qk, bias)",
+    },
+    ("(q, k, v, bias=bias, is_causal=True, impl", "the program's own bias"),
+)
+SOFT_CAP: Case = (
+    {
+        "ROOT kept": "kept",
+        "product, lows) }": "product, lows)\n"
+        "  ROOT capped = f32[48,2048,2048] tanh(kept) }",
+    },
+    ("cuDNN's call in jax.nn has no soft cap",),
+)
+DROPOUT: Case = (
+    {
+        "convert(weight)": "convert(left)",
+        "  ROOT half": "  keep = f32[48,2048,2048] parameter(1)\n"
+        "  left = f32[48,2048,2048] multiply(weight, keep)\n  ROOT half",
+        "fusion(mask)": "fusion(mask, bias)",
+    },
+    ("(q, k, v, is_causal=True, impl", "only with attention's dropout off"),
+)
+NOTHING: Case = ({}, ("(q, k, v, is_causal=True, impl", "softmax. Pass scale="))
+
+OWN = {
+    "padding": PADDING,
+    "causal and padding": CAUSAL_AND_PADDING,
+    "bias": BIAS,
+    "soft cap": SOFT_CAP,
+    "dropout": DROPOUT,
+    "nothing": NOTHING,
+}
+
+
+@pytest.mark.parametrize("case", OWN)
+def test_an_edit_names_what_the_program_does_to_its_scores(case: str) -> None:
+    changed, said = OWN[case]
+    text = ATTENTION
+    for old, new in changed.items():
+        assert old in text
+        text = text.replace(old, new)
+    given = (
+        "  padding = pred[48,2048] parameter(3)\n"
+        "  bias = f32[48,2048,2048] parameter(4)\n  qk = f32"
+    )
+    found = attention(priced(text.replace("  qk = f32", given), KERNELS))
+    assert found is not None
+    assert [words for words in said if words not in found.edit] == []
+    assert ("without its dropout" in found.title) == (case == "dropout")
+    assert ("dropout" in found.edit) == (case == "dropout")
+
+
 def test_products_with_weights_are_a_layer_and_no_attention() -> None:
     text = ATTENTION.replace("[48,", "[").replace("batch_dims={0}", "batch_dims={}")
     text = text.replace("contracting_dims={2}", "contracting_dims={1}")

@@ -8,12 +8,12 @@ the way belong to it, forward and backward.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from itertools import chain
 
 from pgle.account.levers.flow import RESHAPED, Flow
 from pgle.account.levers.places import places, taken_us
 from pgle.account.levers.savings import bound_alone
 from pgle.account.levers.softmax import Key, Scores, followed, joined, touching
+from pgle.account.levers.terms import Terms, is_causal, terms
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
 from pgle.costs.estimate.attention import (
@@ -24,18 +24,6 @@ from pgle.costs.estimate.attention import (
     largest_head,
 )
 from pgle.errors import in_words, many
-
-_SIDES = frozenset(("LT", "LE", "GT", "GE"))
-_MASKS = RESHAPED.union(
-    ("select", "compare", "and", "or", "not", "broadcast", "minimum", "maximum"),
-    ("add", "subtract", "multiply", "slice", "dynamic-slice", "negate"),
-)
-"""Opcodes between positions of queries and keys and the mask that is made of them."""
-
-_MASKING = ("select", "add", "minimum")  # opcodes that apply a mask to scores
-
-_COUNTED = RESHAPED.union(("broadcast", "add", "subtract", "clamp"))
-"""Opcodes between a counting sequence and positions."""
 
 _LAYOUTS = RESHAPED.union(("slice", "concatenate", "pad", "broadcast", "constant"))
 """Opcodes that only place values elsewhere."""
@@ -51,7 +39,7 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     kernels = _kernels(flow, scores) & step.us.keys()
     now_us = taken_us(step, kernels)
     forward = [item for item in scores if item.exponential]
-    causal = {item.key for item in forward if _is_causal(flow, item)}
+    causal = {item.key for item in forward if is_causal(flow, item)}
     fused = Speed(0.0, 0.0, 0.0)
     for item in scores:
         times = step.count.get(flow.kernel[item.product], 0.0)
@@ -68,7 +56,9 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     )
     layouts_us = taken_us(step, _layouts(flow, scores, kernels))
     is_published = has_figures(step.hardware)
-    edit = _edit(flow, forward, bool(causal)) if is_published else _KERNEL
+    own = terms(flow, forward)
+    title = _WITHOUT if own.drops else _TITLE
+    edit = _edit(own, is_published)
     known = Opportunity(
         kind=OpportunityKind.ATTENTION,
         expected_us=now_us - fused.likely,
@@ -76,7 +66,7 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
         most_us=now_us - fused.least + layouts_us,
         part=StepPart.COMPUTE,
         basis=Basis.ESTIMATED,
-        title="Fuse the attention",
+        title=title,
         why=why,
         edit=edit,
         source=line,
@@ -86,23 +76,60 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     return known if is_published else bound_alone(known)
 
 
+_TITLE = "Fuse the attention"
+_WITHOUT = f"{_TITLE}, without its dropout"
+
 _KERNEL = (
     "Call a fused kernel that your GPU has (Pallas, Triton) in place of the products "
-    "and the softmax."
+    "and the softmax"
+)
+_SCALE = "Pass scale= unless the program's is 1/sqrt(head size)."
+_CAP = (
+    "Call a fused kernel that caps scores (Pallas, Transformer Engine) in place of the "
+    "products and the softmax"
+)
+_NO_CAP = "cuDNN's call in jax.nn has no soft cap."
+_DROPS = (
+    "The program drops or scales weights after the softmax (dropout), which {call}: the "
+    "saving holds only with attention's dropout off, or in a fused kernel that has it."
 )
 
 
-def _edit(flow: Flow, forward: Sequence[Scores], causal: bool) -> str:
-    """What to write; JAX's function has no soft cap."""
-    before = chain.from_iterable(item.before for item in forward)
-    if any(flow.opcode(name) == "tanh" for name in before):
-        return (
-            "Call a fused kernel that caps scores (Pallas, Transformer Engine) "
-            "in place of the products and the softmax."
+def _edit(known: Terms, is_published: bool) -> str:
+    """What to write, and all that has to be in it for the same model."""
+    own = [
+        name
+        for name, has in (("mask", known.is_masked), ("bias", known.is_biased))
+        if has
+    ]
+    kept = f", with the program's own {' and '.join(own)}" if own else ""
+    if known.is_capped:
+        said = [f"{_CAP}{kept}. {_NO_CAP}"]
+    elif not is_published:
+        said = [f"{_KERNEL}{kept}."]
+    else:
+        said = [_call(known, own, kept), _SCALE]
+    if known.drops:
+        is_call = is_published and not known.is_capped
+        call = "cuDNN's call in jax.nn has not" if is_call else "not every kernel has"
+        said.append(_DROPS.format(call=call))
+    return " ".join(said)
+
+
+def _call(known: Terms, own: Sequence[str], kept: str) -> str:
+    """JAX's call of cuDNN; causal alone only where nothing else can be masked."""
+    given = "".join(f", {name}={name}" for name in own)
+    also = ""
+    if known.is_causal and known.is_only_causal:
+        given += ", is_causal=True"
+    elif known.is_causal:
+        also = (
+            " Its price is that of a causal mask: add is_causal=True if no query sees "
+            "a later key."
         )
-    mask = ", is_causal=True" if causal else ""
-    call = f'jax.nn.dot_product_attention(q, k, v{mask}, implementation="cudnn")'
-    return f"Call {call} on bfloat16 in place of the products and the softmax."
+    call = f'jax.nn.dot_product_attention(q, k, v{given}, implementation="cudnn")'
+    where = "on bfloat16 in place of the products and the softmax"
+    return f"Call {call} {where}{kept}.{also}"
 
 
 def _fused_us(step: StepCosts, item: Scores, causal: set[Key]) -> Speed:
@@ -157,32 +184,6 @@ def _is_one_kernel(flow: Flow, item: Scores) -> bool:
     """Whether the product and all that takes its result are fused already."""
     kernel = flow.kernel[item.product]
     return all(flow.kernel[name] == kernel for name in item.products)
-
-
-def _is_causal(flow: Flow, item: Scores) -> bool:
-    """Whether the scores are masked by comparing positions of queries and keys."""
-    masked = (name for name in item.before if flow.nodes[name].opcode in _MASKING)
-    return any(_has_causal_mask(flow, name) for name in masked)
-
-
-def _has_causal_mask(flow: Flow, name: str) -> bool:
-    """Whether an operand of a node is computed from the order of two positions."""
-    seen = (flow.looked_at(given, _MASKS) for given in flow.inputs[name])
-    return any(_compares(flow, each) for each in chain.from_iterable(seen))
-
-
-def _compares(flow: Flow, name: str) -> bool:
-    """Whether a value says which of two positions is larger."""
-    node = flow.nodes.get(name)
-    if node is None or node.opcode != "compare" or node.direction not in _SIDES:
-        return False
-    return all(_counts(flow, given) for given in flow.inputs[name])
-
-
-def _counts(flow: Flow, name: str) -> bool:
-    """Whether a value is a position: a counting sequence, perhaps moved."""
-    seen = flow.looked_at(name, _COUNTED)
-    return any(flow.opcode(each) == "iota" for each in seen)
 
 
 def _kernels(flow: Flow, scores: Sequence[Scores]) -> set[str]:

@@ -23,6 +23,9 @@ class Scores:
     reduced: bool = False
     exponential: bool = False
     before: list[str] = field(default_factory=list)  # nodes before the exponential
+    after: list[str] = field(
+        default_factory=list
+    )  # the exponential, and nodes after it
     products: list[str] = field(default_factory=list)  # that take what becomes of them
     weighted: list[str] = field(default_factory=list)  # of these, after the exponential
 
@@ -44,8 +47,7 @@ def followed(flow: Flow, product: str, size: Matmul) -> Scores:
     todo = [(product, False)]
     seen = set(todo)
     for name, after in todo:
-        if not after:
-            found.before.append(name)
+        (found.after if after else found.before).append(name)
         for user in flow.users.get(name, ()):
             opcode = flow.nodes[user].opcode
             if user in flow.products:

@@ -1,0 +1,176 @@
+"""What a program does to the scores of attention, and to their softmax, that a fused call has to do
+as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from pgle.account.levers.flow import RESHAPED, Flow
+from pgle.account.levers.softmax import Scores
+
+_SIDES = frozenset(("LT", "LE", "GT", "GE"))
+_MASKS = RESHAPED.union(
+    ("select", "compare", "and", "or", "not", "broadcast", "minimum", "maximum"),
+    ("add", "subtract", "multiply", "slice", "dynamic-slice", "negate"),
+)
+"""Opcodes between positions of queries and keys and the mask that is made of them."""
+
+_ORDER = RESHAPED.union(
+    ("compare", "iota", "constant", "not", "broadcast", "slice", "select")
+)
+"""Opcodes of a mask that is the order of positions and nothing else: no offset, no window."""
+
+_TOTALS = _MASKS.union(("divide", "all-reduce", "all-reduce-start", "all-reduce-done"))
+"""Opcodes between the sum of exponentials and what they are divided by."""
+
+_MASKING = ("select", "minimum")  # opcodes that apply a mask to scores
+_ADDING = ("add", "subtract")  # opcodes that apply a mask or a bias
+
+_COUNTED = RESHAPED.union(("broadcast", "add", "subtract", "clamp"))
+"""Opcodes between a counting sequence and positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a program does between both products, but for the softmax and a scale."""
+
+    is_causal: bool  # a mask compares positions
+    is_only_causal: bool  # and does nothing else, wherever one does
+    is_masked: bool  # some mask is not proven to be the causal one alone
+    is_biased: bool
+    is_capped: bool
+    drops: bool  # weights are dropped or scaled after the softmax
+
+
+def terms(flow: Flow, forward: Sequence[Scores]) -> Terms:
+    """What all attentions of a program do, taken together."""
+    before = [_before(flow, item) for item in forward]
+    masking = list(chain.from_iterable(before))
+    orders = list(_orders(flow, masking))
+    is_masked = any(_masks(flow, name, way) for name, way in masking)
+    is_biased = any(_biases(flow, name, way) for name, way in masking)
+    return Terms(
+        is_causal=bool(orders),
+        is_only_causal=all(_is_plain(flow, name) for name in orders),
+        is_masked=is_masked,
+        is_biased=is_biased,
+        is_capped=any(flow.opcode(name) == "tanh" for name, _ in masking),
+        drops=any(_drops(flow, item) for item in forward),
+    )
+
+
+def is_causal(flow: Flow, item: Scores) -> bool:
+    """Whether the scores are masked by comparing positions of queries and keys."""
+    opcodes = (*_MASKING, "add")
+    masked = (name for name in item.before if flow.nodes[name].opcode in opcodes)
+    given = chain.from_iterable(flow.inputs[name] for name in masked)
+    return any(_order(flow, each) for each in given)
+
+
+def _between(flow: Flow, item: Scores) -> set[str]:
+    """The nodes on the way from the scores to the product that takes their softmax."""
+    reached = {*item.before, *item.after}
+    todo = item.values(flow)
+    found: set[str] = set()
+    for name in todo:
+        new = [each for each in flow.inputs[name] if each in reached - found]
+        found.update(new)
+        todo += new
+    return found
+
+
+def _before(flow: Flow, item: Scores) -> Iterator[tuple[str, set[str]]]:
+    """The nodes of that way before the exponential, each with the whole way."""
+    way = _between(flow, item)
+    for name in item.before:
+        if name in way:
+            yield name, way
+
+
+def _orders(flow: Flow, masking: Iterable[tuple[str, set[str]]]) -> Iterator[str]:
+    """What nodes apply that is computed from the order of positions."""
+    for name, way in masking:
+        if flow.opcode(name) in (*_MASKING, *_ADDING):
+            for given in flow.inputs[name]:
+                if given not in way and _order(flow, given):
+                    yield given
+
+
+def _masks(flow: Flow, name: str, way: set[str]) -> bool:
+    """Whether a node applies a mask that may be another than the causal one."""
+    if flow.opcode(name) not in _MASKING:
+        return False
+    others = (each for each in flow.inputs[name] if each not in way)
+    return any(not _is_plain(flow, each) for each in others)
+
+
+def _biases(flow: Flow, name: str, way: set[str]) -> bool:
+    """Whether a node adds to scores; a library's product may do so by itself."""
+    node = flow.nodes[name]
+    if name in flow.products:
+        is_library = (
+            node.opcode == "custom-call" and "f8" not in node.custom_call_target
+        )
+        return is_library and len(flow.inputs[name]) > 2
+    if node.opcode not in _ADDING:
+        return False
+    others = [each for each in flow.inputs[name] if each not in way]
+    return not all(_is_plain(flow, each) or _is_reduced(flow, each) for each in others)
+
+
+def _drops(flow: Flow, item: Scores) -> bool:
+    """Whether weights are dropped or scaled after the softmax."""
+    way = _between(flow, item)
+    for name in way.intersection(item.after):
+        opcode = flow.opcode(name)
+        others = [each for each in flow.inputs[name] if each not in way]
+        is_scaled = opcode in ("multiply", "divide")
+        if opcode == "select":
+            return True
+        if is_scaled and any(not _is_reduced(flow, each) for each in others):
+            return True
+    return False
+
+
+def _is_plain(flow: Flow, name: str) -> bool:
+    """Whether a value is one constant, or says nothing but which of two positions is larger."""
+    found = flow.looked_at(name, _MASKS)
+    seen = [each for each in found if not flow.before_loop(each)]
+    opcodes = set(map(flow.opcode, seen))
+    compared = [each for each in seen if flow.opcode(each) == "compare"]
+    if not compared:
+        return opcodes <= {"constant", "broadcast", *RESHAPED} and _is_one(flow, seen)
+    return opcodes <= _ORDER and len(compared) == 1 and _compares(flow, compared[0])
+
+
+def _is_one(flow: Flow, names: Iterable[str]) -> bool:
+    """Whether all constants among these have one element."""
+    constants = (name for name in names if flow.opcode(name) == "constant")
+    return all(flow.elements(name) == 1 for name in constants)
+
+
+def _is_reduced(flow: Flow, name: str) -> bool:
+    """Whether a value comes from a largest score, or a sum of exponentials."""
+    return any(flow.opcode(each) == "reduce" for each in flow.looked_at(name, _TOTALS))
+
+
+def _order(flow: Flow, name: str) -> bool:
+    """Whether a value is computed from the order of two positions."""
+    return any(_compares(flow, each) for each in flow.looked_at(name, _MASKS))
+
+
+def _compares(flow: Flow, name: str) -> bool:
+    """Whether a value says which of two positions is larger."""
+    node = flow.nodes.get(name)
+    if node is None or node.opcode != "compare" or node.direction not in _SIDES:
+        return False
+    return all(_counts(flow, given) for given in flow.inputs[name])
+
+
+def _counts(flow: Flow, name: str) -> bool:
+    """Whether a value is a position: a counting sequence, perhaps moved."""
+    seen = flow.looked_at(name, _COUNTED)
+    return any(flow.opcode(each) == "iota" for each in seen)
