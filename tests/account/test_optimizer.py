@@ -40,6 +40,7 @@ def test_small_updates_are_done_together() -> None:
     # 200 parameters of 16 KiB take microseconds to read and write
     assert 370 < found.expected_us < 400
     assert "optax.flatten" in found.edit
+    assert "not LAMB" in found.edit
 
 
 def test_a_few_updates_are_left() -> None:

@@ -40,6 +40,7 @@ def test_the_gradient_of_a_lookup_becomes_a_product() -> None:
     assert found.least_us < found.expected_us < found.most_us
     assert found.title.startswith("Write the lookup's gradient as a one-hot product")
     assert "jax.nn.one_hot" in found.edit
+    assert "negative ones too, then give zeros" in found.edit
 
 
 def test_a_product_that_is_no_faster_is_not_proposed() -> None:

@@ -62,7 +62,8 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
 
 _EDIT = (
     "Write the loss as logsumexp(logits) - logits[label] under jax.custom_vjp, with "
-    "exp(logits - logsumexp) - one_hot as gradient, or take a fused cross-entropy."
+    "(exp(logits - logsumexp) - one_hot) times the incoming gradient as gradient, or take "
+    "a fused cross-entropy. Label smoothing and a z-loss need their own terms in both."
 )
 
 

@@ -65,10 +65,16 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     return known if is_whole else bound_alone(known)
 
 
-_WHOLE = "Wrap the optimizer in optax.flatten, so that it updates one long array."
+_EACH = (
+    ". This is the same only if it updates each element by itself, and all alike: not "
+    "LAMB, Adafactor, or decay with a mask."
+)
+_WHOLE = (
+    f"Wrap the optimizer in optax.flatten, so that it updates one long array{_EACH}"
+)
 _SHARDED = (
     "Wrap the optimizer of parameters that are not sharded (scales, biases) in "
-    "optax.flatten, or stack the parameters of equal layers."
+    f"optax.flatten, or stack the parameters of equal layers{_EACH}"
 )
 
 

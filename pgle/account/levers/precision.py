@@ -69,11 +69,12 @@ def _why(count: int, now_us: float, likely: float, is_exact: bool) -> str:
 
 _TF32 = (
     "Remove precision=HIGHEST and jax_default_matmul_precision from products that "
-    "training does not need in full f32."
+    "training does not need in full f32. TF32 rounds inputs to 10 bits: compare the loss."
 )
 _BF16 = (
     "Cast parameters and activations to bfloat16 before the layers, and keep f32 "
-    "parameters in the optimizer (mixed precision)."
+    "parameters in the optimizer (mixed precision). bfloat16 rounds to 7 bits: keep the "
+    "softmax and the loss in f32, and compare the loss."
 )
 
 

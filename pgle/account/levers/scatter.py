@@ -73,7 +73,9 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
 
 _PRODUCT = (
     "Look up with jax.nn.one_hot(ids, rows, dtype=table.dtype) @ table in place of "
-    "table[ids], so that the gradient is a product too."
+    "table[ids], so that the gradient is a product too. "
+    "Ids outside of the table, negative ones too, then give zeros; f32 is multiplied as "
+    "TF32 unless precision='highest' is given."
 )
 _SORTED = (
     "Sort the indices first (jnp.argsort), and add the rows in that order with "
