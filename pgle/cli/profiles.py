@@ -63,12 +63,12 @@ def complete_command(**options: Any) -> Answer[Any]:
     pgle complete profile.pbtxt --hlo dump/ --target h100
     """
     from pgle.report import conversions as report
-    from pgle.report.next_steps import after_conversion
+    from pgle.report.next_steps import after_completion
     from pgle.run.coverage import complete_file
 
     request = Complete(**options)
-    completions, written = complete_file(request)
-    following = after_conversion(written.path, request.hlo)
+    completions, coverage, written = complete_file(request)
+    following = after_completion(written.path, request.hlo, coverage)
     page = report.complete_page(completions, written, following)
     return answer(
         "complete", completions, page, report.complete_document(completions, written)

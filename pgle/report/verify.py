@@ -9,7 +9,14 @@ from itertools import chain
 from math import isfinite
 from pathlib import PurePath
 
-from pgle.costs.profile.coverage import MOST_OFF, Coverage, Gap, ModuleCoverage, Share
+from pgle.costs.profile.coverage import (
+    FILL,
+    MOST_OFF,
+    Coverage,
+    Gap,
+    ModuleCoverage,
+    Share,
+)
 from pgle.costs.profile.value import (
     Cost,
     CostKind,
@@ -53,12 +60,12 @@ def verify_page(
         following: commands for a profile that does.
     """
     worst = _worst(coverage)
-    hints = _hints(profile, coverage)
+    hints = _hints(profile, coverage, bounds)
     identity = (_names(profile, worst), ranks_given(coverage.inherited))
     page = Page(
         title=f"pgle verify {profile}",
         identity=identity,
-        verdict=_has_costs(coverage.main, bounds),
+        verdict=_has_costs(coverage, bounds),
         tone="warn" if worst.implausible else "good",
         sections=tuple(_sections(worst, coverage, hints)),
         way=to_way(following),
@@ -109,16 +116,19 @@ def _unused_line(unused: Sequence[Cost]) -> str:
     return f"{costs} unused, {figures.time(total_us)} (--section unused)"
 
 
-def _hints(profile: str, coverage: Coverage) -> list[Sentence]:
+def _hints(profile: str, coverage: Coverage, bounds: Bounds) -> list[Sentence]:
     """Return what to do, each hint once; commands name the profile and the dump."""
     hints = []
-    if coverage.invalid:
+    is_mended = all(module.meets_if_filled(bounds) for module in coverage.main)
+    if coverage.invalid and is_mended:
         invalid = Sentence.of(
             "costs that are no time: ", COMPLETE, " treats them as gaps"
         )
         hints.append(_filled(invalid, profile, coverage.main[0]))
     for module in coverage.main:
-        hints += [_filled(hint, profile, module) for hint in module.hints]
+        found = module.remedies(bounds)
+        useful = [hint for hint in found if hint is not FILL or is_mended]
+        hints += [_filled(hint, profile, module) for hint in useful]
     return list(dict.fromkeys(hints))
 
 
@@ -136,7 +146,7 @@ def _failures(coverage: Coverage, bounds: Bounds) -> Iterator[str]:
     if least.kept_share < bounds.collectives:
         yield _lost_line(least)
     if any((module.measured.value or 0.0) < bounds.time for module in coverage.main):
-        yield _has_costs(coverage.main, bounds)
+        yield _has_costs(coverage, bounds)
     if coverage.invalid:
         names = [f"{item.name} ({item.values_us[0]:g})" for item in coverage.invalid]
         what = "costs that are negative or not finite, which XLA takes as they are"
@@ -164,16 +174,20 @@ def _weighed(module: ModuleCoverage) -> str:
     return "as XLA assumes" if True in are_assumed else "estimated"
 
 
-def _has_costs(main: Sequence[ModuleCoverage], bounds: Bounds) -> str:
-    """Say how much of the step is covered, by the compilation with the least coverage. `pgle
-    confirm` uses the same words.
+def _has_costs(coverage: Coverage, bounds: Bounds) -> str:
+    """Say how much of the step measured costs cover, and what estimates add, by the compilation
+    with the least coverage.
     """
-    worst = min(main, key=lambda module: module.measured.value or 0.0)
+    worst = coverage.least_measured
     covered = figures.share(worst.time.value or 0.0)
     measured = figures.share(worst.measured.value or 0.0)
     asked = figures.share(bounds.time)
-    by = "" if measured == covered else f", {measured} by {worst.costs_are} costs"
-    return f"the profile covers {covered} of the step's time{by} (asked for: {asked})"
+    if measured == covered:
+        return f"the profile covers {covered} of the step's time (asked for: {asked})"
+    return (
+        f"{worst.costs_are} costs cover {measured} of the step's time (asked for: {asked}; with "
+        f"estimates: {covered})"
+    )
 
 
 def _sections(
@@ -362,7 +376,7 @@ class VerifyDocument(Document):
 
 def document(profile: str, coverage: Coverage, bounds: Bounds) -> VerifyDocument:
     """A profile compared with modules, and whether it reaches the bounds."""
-    modules = [_verified_module(profile, module) for module in coverage.modules]
+    modules = [_verified_module(profile, module, bounds) for module in coverage.modules]
     return VerifyDocument(
         ok=coverage.is_ok(bounds),
         failed=tuple(_failures(coverage, bounds)),
@@ -376,8 +390,10 @@ def document(profile: str, coverage: Coverage, bounds: Bounds) -> VerifyDocument
     )
 
 
-def _verified_module(profile: str, module: ModuleCoverage) -> VerifiedModule:
-    hints = [_filled(hint, profile, module) for hint in module.hints]
+def _verified_module(
+    profile: str, module: ModuleCoverage, bounds: Bounds
+) -> VerifiedModule:
+    hints = [_filled(hint, profile, module) for hint in module.remedies(bounds)]
     missing = [gap.name for gap in module.gaps]
     totals = CoveredTotals.of_value(
         module,

@@ -80,9 +80,11 @@ def _dumps(paths: Sequence[AnyPath], wanted: str) -> Dumps:
     return Dumps(tuple(paths), tuple(modules), schedules)
 
 
-def complete_file(request: Complete) -> tuple[tuple[Completion, ...], Written]:
+def complete_file(
+    request: Complete,
+) -> tuple[tuple[Completion, ...], Coverage, Written]:
     """Fill the gaps of a profile; what was filled, by module, of which the last holds the whole
-    profile; its file.
+    profile; what that covers; its file.
 
     Raises:
         UserError: the dump is of another generation of GPUs than the target.
@@ -120,7 +122,8 @@ def complete_file(request: Complete) -> tuple[tuple[Completion, ...], Written]:
     (written,) = write_profiles(
         {request.output: given}, force=request.force, inputs=inputs
     )
-    return tuple(completions), written
+    lhs_modules = {item.name: dumps.lhs_module(item.name) for item in dumps.modules}
+    return tuple(completions), cover(given, dumps.modules, lhs_modules), written
 
 
 def carry_file(request: Carry) -> tuple[Carried, Written]:

@@ -116,3 +116,17 @@ def test_estimates_are_for_the_gpu_of_the_dump_and_no_other_generation(
     assert module["target"].startswith("a100")
     assert run([*words, "--force", "--target", "h100"]) == 2
     assert "was compiled for sm_8.0" in capsys.readouterr().err
+
+
+def test_estimates_lead_to_a_measurement_and_not_to_a_check_that_fails(
+    half: Path, testdata: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = half.with_name("full.pbtxt")
+    dump = str(testdata / DUMP)
+    assert run(["complete", str(half), "--hlo", dump, "-o", str(out)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Now: measure this program with `pgle profile -- COMMAND`: measured" in text
+    assert run(["verify", str(out), "--hlo", dump]) == 1
+    text = capsys.readouterr().out
+    assert "FAILED: measured costs cover" in text
+    assert "pgle complete" not in text

@@ -219,8 +219,10 @@ class ModuleCoverage:
     # covered by a cost that is far off the estimate, heaviest first
     implausible: tuple[Implausible, ...]
     fallback: str  # what XLA takes gaps for: ``T-shirt sizes``, or its ``speed-of-light model``
-    hints: tuple[Sentence, ...] = ()  # what to do, each with a command
+    hints: tuple[Sentence, ...] = ()  # what to do, whatever the bounds; see `remedies`
     estimated_us: float = 0.0  # of `time.covered`, the part that estimates cover
+    # collectives that nobody can name as LHS did: a cost for them finds no place
+    ambiguous: tuple[str, ...] = ()
 
     @cached_property
     def covered(self) -> Mapping[str, Cost]:
@@ -275,9 +277,40 @@ class ModuleCoverage:
         """1 less what collectives without a cost weigh, as a part of the step; not below 0."""
         return max(1 - self.lost_us / self.step_us, 0.0) if self.step_us > 0 else 1.0
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether most costs are of another program."""
+        return (self.count.value or 0.0) < MOSTLY_UNKNOWN
+
     def meets(self, bounds: Bounds) -> bool:
         """Whether measured costs cover enough of it."""
         return bounds.are_met(self.measured.value or 0.0, self.kept_share)
+
+    @property
+    def measured_if_filled(self) -> float:
+        """What `measured` would be without gaps, 0 to 1. Costs of the same shape count as measured,
+        estimates do not.
+        """
+        same_us = sum(
+            gap.total_us for gap in self.gaps if gap.basis is Origin.SAME_SHAPE
+        )
+        return Share(self.measured.covered + same_us, self.step_us).value or 0.0
+
+    def meets_if_filled(self, bounds: Bounds) -> bool:
+        """Whether it would meet the bounds with its gaps filled."""
+        lost_us = sum(gap.weight_us for gap in self.gaps if gap.name in self.ambiguous)
+        kept = 1 - lost_us / self.step_us if self.step_us > 0 else 1.0
+        return bounds.are_met(self.measured_if_filled, kept)
+
+    def remedies(self, bounds: Bounds) -> tuple[Sentence, ...]:
+        """What to do, each with a command; to fill gaps only if that can meet the bounds."""
+        if self.is_foreign:
+            return self.hints
+        if self.measured_if_filled < bounds.time and not self.mismatched:
+            return (*self.hints, MEASURE)
+        if self.gaps and self.meets_if_filled(bounds):
+            return (*self.hints, FILL)
+        return self.hints
 
 
 @dataclass(frozen=True)
@@ -304,6 +337,11 @@ class Coverage:
             for item in self.findings
             if item.fault in (Fault.NOT_FINITE, Fault.NEGATIVE)
         )
+
+    @property
+    def least_measured(self) -> ModuleCoverage:
+        """The compilation of the main module of which measured costs cover least."""
+        return min(self.main, key=lambda module: module.measured.value or 0.0)
 
     def is_ok(self, bounds: Bounds) -> bool:
         """Whether every compilation of the main module meets the bounds and every cost is a number
@@ -438,6 +476,7 @@ def cover_module(
         implausible=implausible,
         fallback=fallback_of(module),
         estimated_us=estimated_us,
+        ambiguous=table.ambiguous,
     )
 
 
@@ -496,10 +535,20 @@ def _with_hints(
             gap = replace(gap, hint=hint)
         gaps.append(gap)
     full = replace(item, gaps=tuple(gaps))
-    return replace(full, hints=tuple(_hints(full, len(table.ambiguous), renamed)))
+    return replace(full, hints=tuple(_hints(full, renamed)))
 
 
-def _hints(item: ModuleCoverage, ambiguous: int, renamed: bool) -> Iterator[Sentence]:
+FILL = Sentence.of(
+    "fill gaps from same-shape instructions and estimates with ", COMPLETE
+)
+MEASURE = Sentence.of(
+    "estimated costs do not count here, so more of them do not help: measure this program with ",
+    PROFILE,
+    ", or ask for less with --min-time-coverage",
+)
+
+
+def _hints(item: ModuleCoverage, renamed: bool) -> Iterator[Sentence]:
     """Remedies for what a module lacks, the likeliest cause first; `renamed`: it has collectives by
     other names.
     """
@@ -508,8 +557,7 @@ def _hints(item: ModuleCoverage, ambiguous: int, renamed: bool) -> Iterator[Sent
             "every name is for another fingerprint; this module is "
             f"{item.fingerprint or 'without one'}"
         )
-    is_foreign = (item.count.value or 0.0) < MOSTLY_UNKNOWN
-    if is_foreign:
+    if item.is_foreign:
         also = (
             f" ({item.mismatched} names are of another opcode or shape there)"
             if item.mismatched
@@ -520,7 +568,9 @@ def _hints(item: ModuleCoverage, ambiguous: int, renamed: bool) -> Iterator[Sent
         )
         yield Sentence.of(f"{made_by}: profile this program with ", PROFILE)
     lost = [
-        gap for gap in item.gaps if gap.kind is CostKind.COLLECTIVE and not is_foreign
+        gap
+        for gap in item.gaps
+        if gap.kind is CostKind.COLLECTIVE and not item.is_foreign
     ]
     if lost and renamed:
         yield Sentence.of(
@@ -529,7 +579,7 @@ def _hints(item: ModuleCoverage, ambiguous: int, renamed: bool) -> Iterator[Sent
             " translates them, if LHS was on in the profile run, or DUMP has a schedule dump of "
             "the performance run",
         )
-    elif lost and not ambiguous:
+    elif lost and not item.ambiguous:
         yield Sentence.of(
             "the profile lacks collectives: convert the trace of all streams with its HLO (",
             CONVERT,
@@ -537,23 +587,19 @@ def _hints(item: ModuleCoverage, ambiguous: int, renamed: bool) -> Iterator[Sent
             PROFILE,
             ")",
         )
-    if ambiguous:
+    if item.ambiguous:
         yield Sentence.of(
-            f"{ambiguous} collectives were renamed after scheduling and the dump does not say "
-            "from what: give its schedule dump in --hlo too "
+            f"{len(item.ambiguous)} collectives were renamed after scheduling and the dump does "
+            "not say from what: give its schedule dump in --hlo too "
             "(--xla_dump_latency_hiding_schedule=true), or profile with LHS on (",
             PROFILE_SYNC,
             ")",
         )
-    if item.mismatched and not is_foreign:
+    if item.mismatched and not item.is_foreign:
         yield Sentence.of(
             "names of another opcode or shape come from another program or another jax: profile "
             "this one again with ",
             PROFILE,
-        )
-    if item.gaps and not is_foreign:
-        yield Sentence.of(
-            "fill gaps from same-shape instructions and estimates with ", COMPLETE
         )
 
 

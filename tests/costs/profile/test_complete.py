@@ -190,7 +190,7 @@ def test_the_command_writes_a_profile_whose_sidecar_marks_what_was_filled(
     )
     full = tmp_path / "full.pbtxt"
     asked = Complete(given, hlo=[DUMP], output=full, target="a100")
-    completions, _ = complete_file(asked)
+    completions, _, _ = complete_file(asked)
     written = read_profile(tmp_path / "full.pbtxt")
     assert len(written) == completions[0].wanted
     assert {cost.origin for cost in written.costs[-100:]} <= {

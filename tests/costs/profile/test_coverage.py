@@ -217,6 +217,16 @@ def test_filled_in_costs_are_counted_apart(step: Module, full: Profile) -> None:
     assert main_of(cover(full, [step])).filled_in == 0
 
 
+def test_filling_gaps_is_a_remedy_only_if_enough_is_measured_then(
+    step: Module, full: Profile
+) -> None:
+    estimated = tuple(cost._replace(origin=Origin.ESTIMATED) for cost in full.costs)
+    for costs, remedy in ((full.costs, "pgle complete"), (estimated, "pgle profile")):
+        half = without(Profile(costs), "input_reduce_fusion.1")
+        (hint,) = main_of(cover(half, [step])).remedies(Bounds())
+        assert remedy in str(hint)
+
+
 def test_fingerprint_names_count_for_their_module_only(
     step: Module, full: Profile
 ) -> None:
