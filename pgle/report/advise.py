@@ -47,6 +47,10 @@ AT_START = OF_COMMAND | {Kind.FLAGS}
 
 NOT_COMPARED = "values not compared"
 
+IN_TURN = (
+    "savings are shares of the step as it is, each counted after the edits above it"
+)
+
 MOST_LEFT = 3  # places that are left as they are, in a note
 
 AS_IT_IS = "as it is"
@@ -238,6 +242,8 @@ def _notes(found: Advised) -> Iterator[str]:
     for item in found.attempts:
         if item.helps and len(item.changes) == 1:
             yield from _values_note(item)
+    if found.best is not None and len(found.best.changes) > 1:
+        yield IN_TURN
     if found.left_out:
         yield found.left_out
     if any(item.changes[0].kind is Kind.VARIED for item in found.attempts):
@@ -302,22 +308,35 @@ def _stand_in(item: Attempt) -> str:
 
 
 def _actions(found: Advised) -> tuple[Advice, ...]:
-    """The edits of the best, with what each saves alone."""
+    """The edits of the best, each with what it saves after those above it."""
     if found.best is None:
         return ()
-    alone = {item.changes: item for item in found.attempts}
+    known = {item.changes: item for item in (*found.attempts, found.best)}
     listed = []
-    for change in found.best.changes:
-        item = alone.get((change,))
+    before: Attempt | None = None
+    for place, change in enumerate(found.best.changes, start=1):
+        made = known.get(found.best.changes[:place])
+        saves = None if made is None else _saving_after(made, before)
+        before = made or before
         title = f"Write {change.edit} {_place(change)}"
-        saves = None if item is None else _saving(item)
-        is_known = item is not None and item.are_values_compared
-        if change.kind == Kind.FLAGS:
-            saves = _saving_by(found.best.deciding_gain)
-            is_known = True
+        alone = known.get((change,))
+        is_compared = alone is not None and alone.are_values_compared
+        is_known = change.kind == Kind.FLAGS or is_compared
         doubts = (change.limit, "" if is_known else NOT_COMPARED)
         listed.append(Advice(title, saves, "; ".join(filter(None, doubts))))
     return tuple(listed)
+
+
+def _saving_after(item: Attempt, before: Attempt | None) -> Saving | None:
+    """What an attempt saves more than the one before it, as a share of the program as it is."""
+    if before is None:
+        return _saving(item)
+    more = item.least - before.least
+    if item.tried is None or before.tried is None or more <= 0:
+        return None
+    gained = item.tried.gain_over(before.tried, item.work / before.work).answer
+    left = 1 - before.least
+    return Saving(more, min(gained.low * left, more), max(gained.high * left, more))
 
 
 def _place(change: Alternative) -> str:

@@ -13,6 +13,7 @@ from pgle.account.value import OpportunityKind
 from pgle.next import Next
 from pgle.report.advise import _actions, _at, commands, headline
 from pgle.run.advise import Advised, Attempt
+from pgle.run.alternative_steps import Tried
 from pgle.run.alternatives import Alternative, Kind
 from pgle.run.untried import Untried
 from pgle.schedule.control import Controlled
@@ -44,6 +45,24 @@ def test_a_gain_has_its_range() -> None:
     found = advised(Attempt((UNROLL,), Verdict.BETTER, "", gained=gained))
     words, _ = headline(found)
     assert words == "unroll 2 shortens the step by about 10.0 % (2.0 … 20.0 %)"
+
+
+def test_the_savings_of_edits_in_turn_add_up_to_that_of_all() -> None:
+    """The second edit halves what the first one leaves of the step: 30 % of it as it is."""
+    halved = Controlled(Gain(0.5, 0.4, 0.6, 0.0))
+    tried = cast(Tried, SimpleNamespace(gain_over=lambda base, work: halved))
+    gains = (
+        Controlled(Gain(0.4, 0.3, 0.5, 0.0)),
+        Controlled(Gain(0.7, 0.6, 0.8, 0.0)),
+    )
+    both = (UNROLL, Alternative(Kind.UNROLL, "a.py:2", "4", ""))
+    one, two = (
+        Attempt(both[:count], Verdict.BETTER, "", tried, gained)
+        for count, gained in enumerate(gains, start=1)
+    )
+    first, second = _actions(advised(one, two, best=two))
+    assert str(first.saves) == "40.0 % (30.0 … 50.0 %)"
+    assert str(second.saves) == "30.0 % (24.0 … 36.0 %)"
 
 
 FAILED = Attempt((UNROLL,), Verdict.UNSURE, "it fails: head of 512")
