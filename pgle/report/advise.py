@@ -238,7 +238,9 @@ def _notes(found: Advised) -> Iterator[str]:
     """Why others are not proposed, and what was left out."""
     for item in found.ranked:
         if item.why:
-            yield f"{item.name}{_at(item)}: {item.why}"
+            limits = () if item.verdict is Verdict.WORSE else _limits(item.changes)
+            said = "; ".join((item.why, *limits))
+            yield f"{item.name}{_at(item)}: {said}"
     for item in found.attempts:
         if item.helps and len(item.changes) == 1:
             yield from _values_note(item)
@@ -254,6 +256,11 @@ def _notes(found: Advised) -> Iterator[str]:
         yield f"left as it is: {some(_left_alone(found), MOST_LEFT)}"
     if left := "; ".join(_left(found)):
         yield f"not tried: {left}"
+
+
+def _limits(changes: Sequence[Alternative]) -> tuple[str, ...]:
+    """When changes hold, or what they may cost other models or data."""
+    return tuple(change.limit for change in changes if change.limit)
 
 
 def _left_alone(found: Advised) -> Iterator[str]:
@@ -447,6 +454,7 @@ class TriedChange:
     value: str
     edit: str
     library: str  # file of an installed library that makes the call; empty: none
+    limit: str  # when it holds, or what it may cost other models or data
 
 
 @dataclass(frozen=True, slots=True)
@@ -599,7 +607,14 @@ def _attempt(item: Attempt) -> TriedAlternatives:
 
 def _alternatives(changes: Sequence[Alternative]) -> Alternatives:
     listed = (
-        TriedChange(item.kind, item.where, item.value, item.edit, item.library)
+        TriedChange(
+            item.kind,
+            item.where,
+            value=item.value,
+            edit=item.edit,
+            library=item.library,
+            limit=item.limit,
+        )
         for item in changes
     )
     return Alternatives(

@@ -344,7 +344,7 @@ class _Trials:
         account = account_of_schedule(
             base.compiled.scheduled, base.prediction, request.hardware
         )
-        attempted = self._attempted(every)
+        attempted = self._attempted(every, is_written_as)
         shown = shown_of(self.attempts)
         if not request.no_step:
             shown = {**shown, **refused_of(attempted, shown)}
@@ -389,7 +389,7 @@ class _Trials:
         for site in program.left_sites():
             yield Untried(f"{site.kind}, {site.where}", OTHER_PLACES, AS_ELSEWHERE)
 
-    def _attempted(self, every: Sequence[Alternative]) -> Attempted:
+    def _attempted(self, every: Sequence[Alternative], program: Written) -> Attempted:
         """Which kinds were tried. Words of a trainer's command try what they decide."""
         variants = self.maker.variants
         left_out = frozenset(Kind) - variants.kinds
@@ -401,6 +401,8 @@ class _Trials:
         impossible |= dict.fromkeys(left_out, "it cannot be tried of what was given")
         if why := no_fused_attention(self.request.target.vendor):
             impossible[Kind.ATTENTION] = why
+        if program.why_not_donated and not program.donated:
+            impossible[Kind.DONATION] = program.why_not_donated
         tried = {change.kind for change in self.alone} - without_step.keys()
         if self.are_flags_tried:
             tried.add(Kind.FLAGS)

@@ -43,12 +43,16 @@ PRECISION = "tensorfloat32"
 
 NO_LOOP = "all iterations are written out, which does not carry over to more of them"
 SPREADS = "a NaN in the gradient of one row reaches every row"
+STILL_READ = "only if nothing reads the old state after the call"
 
 BY_HAND = "by hand"
 """In place of a call site: what the program writes itself, wherever it does."""
 
 JIT = "jit"
 """The kind of a call site that compiles a function, whose name it has in place of a setting."""
+
+SHARED = "shared"
+"""The kind of a call that passes one array several times, with names of parameters as options."""
 
 _ARGUMENT = re.compile(r"%arg\d+: tensor<([^>]+)>")
 _NAMED = re.compile(r'^(#loc\d*) = loc\("([^"]+)"', re.MULTILINE)
@@ -161,7 +165,7 @@ class Alternative:
     edit: str  # what the user writes
     rounds: bool = False  # words of a command that round otherwise
     made_at: str = ""  # what the hook is told in place of `where`; empty: the same
-    limit: str = ""  # what it may cost other models or data, in a clause
+    limit: str = ""  # when it holds, or what it may cost other models or data; a clause
     library: str = ""  # file of an installed library that makes the call
 
     @property
@@ -239,16 +243,40 @@ class Written:
                 f"attention is not tried: {no_fused_attention(self.vendor)}; try Pallas "
                 "(jax.experimental.pallas.ops.gpu.attention) or Transformer Engine"
             )
-        if self.alongside and state_of(self.text):
-            left.append(f"donation is not tried: {self.why_not_donated}")
+        if why := self.why_not_donated:
+            of = " of some of the state" if self.donated else ""
+            left.append(f"donation{of} is not tried: {why}")
         return "; ".join(left)
 
     @property
     def why_not_donated(self) -> str:
-        """Why donation is not tried; empty if it may be."""
-        if not self.alongside:
+        """Why some of the state is not donated; empty if nothing speaks against it."""
+        state = state_of(self.text)
+        if state and self.alongside:
+            return f"{some(self.alongside, 2)} may use the same state after the step"
+        shared = [name for name in state if name in self._shared]
+        if not shared:
             return ""
-        return f"{some(self.alongside, 2)} may use the same state after the step"
+        return f"one array is passed several times ({some(shared, 3)})"
+
+    @property
+    def donated(self) -> Sequence[str]:
+        """Parameters of the step that may be donated."""
+        if self.alongside:
+            return []
+        return [name for name in state_of(self.text) if name not in self._shared]
+
+    @property
+    def _shared(self) -> Collection[str]:
+        """Parameters of the step with an array that its call passes once more."""
+        called = (SHARED, self.function)
+        given = (site for site in self.sites if (site.kind, site.now) == called)
+        return ",".join(site.options for site in given).split(",")
+
+    @property
+    def function(self) -> str:
+        """The name of the step's function."""
+        return module_name(self.module).removeprefix("jit_")
 
     def place_of(self, kind: Kind) -> str:
         """Where the program first makes a call of a kind; empty if nobody saw one."""
@@ -387,12 +415,10 @@ def _precisions(program: Written) -> Iterator[Alternative]:
 
 
 def _donations(program: Written) -> Iterator[Alternative]:
-    names = state_of(program.text)
-    if not names or program.alongside:
-        return
-    function = module_name(program.module).removeprefix("jit_")
+    names = program.donated
+    function = program.function
     compiled_at = program.jitted(function)
-    if compiled_at is None:
+    if not names or compiled_at is None:
         return
     listed = ", ".join(f'"{name}"' for name in names)
     donated = f"donate_argnames=[{listed}]"
@@ -400,7 +426,14 @@ def _donations(program: Written) -> Iterator[Alternative]:
     if not compiled_at.where:
         edit = f"{donated} in the call that compiles {function}"
     where = compiled_at.where or function
-    yield Alternative(Kind.DONATION, where, ",".join(names), edit, made_at=function)
+    yield Alternative(
+        Kind.DONATION,
+        where,
+        ",".join(names),
+        edit,
+        made_at=function,
+        limit=STILL_READ,
+    )
 
 
 def _words(program: Written) -> Iterator[Alternative]:

@@ -57,6 +57,14 @@ for _ in range(3):
     ws = train_step(ws, jnp.ones((16, 16), jnp.bfloat16))
 """
 
+SHARES = """
+import jax, jax.numpy as jnp
+@jax.jit
+def train_step(params, ema, x):
+    return params["w"] * x, ema["w"] + x
+params = {"w": jnp.ones(4)}
+train_step(params, params, jnp.ones(4))
+"""
 
 SCATTER = """
     %1 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0] : (tensor<64x8xbf16>, \
@@ -108,6 +116,35 @@ def test_state_that_another_function_may_use_is_not_donated() -> None:
     apart = Written([own], STEP, MAIN, alongside=["jit_apply_step"])
     assert alternatives(apart) == []
     assert "jit_apply_step may use the same state" in apart.left_out
+
+
+def test_an_array_that_is_passed_several_times_is_not_donated() -> None:
+    compiled = CallSite("jit", "train.py:9", "train_step")
+    shared = CallSite("shared", "", "train_step", options="params,ema")
+    other = replace(shared, now="evaluate")
+    assert alternatives(Written([compiled, shared], STEP, MAIN)) == []
+    left = Written([compiled, shared], STEP, MAIN).left_out
+    assert "not tried: one array is passed several times (params)" in left
+    (found,) = alternatives(Written([compiled, other], STEP, MAIN))
+    assert found.limit == "only if nothing reads the old state after the call"
+
+
+def test_a_capture_notes_an_array_that_a_call_passes_several_times(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "shares.py"
+    script.write_text(SHARES)
+    words = [sys.executable, str(script)]
+    capture_modules(
+        words,
+        tmp_path / "out",
+        target=load_target("a100"),
+        devices=Devices(1),
+        quiet_s=20,
+    )
+    sites = read_captured(tmp_path / "out").sites
+    shared = [(site.now, site.options) for site in sites if site.kind == "shared"]
+    assert shared == [("train_step", "params,ema")]
 
 
 def test_an_alternative_has_a_place_in_the_program_and_names_the_library() -> None:

@@ -179,12 +179,15 @@ def modules_in(folder: Path, *, dumps: bool = False) -> tuple[Path, ...]:
 class CallSite:
     """A call of the program that could be made otherwise."""
 
-    kind: str  # ``attention``, ``remat``, ``unroll``; ``jit``: a function is compiled
+    # ``attention``, ``remat``, ``unroll``; ``jit``: a function is compiled; ``shared``: its first
+    # call passes one array several times
+    kind: str
     where: str  # ``train.py:41``
-    # its setting: implementation, policy, unrolled iterations; of ``jit`` the function
+    # its setting: implementation, policy, unrolled iterations; of the last two the function
     now: str = ""
     length: int = 0  # iterations of a scan
-    options: str = ""  # of the fused call in place of attention by hand
+    # of the fused call in place of attention by hand; of ``shared`` the parameters
+    options: str = ""
     mask: str = ""  # of attention: the program's ``own``, or none
     causal: bool = False  # of attention: whether queries see no later keys
     library: str = ""  # file of an installed library that calls: ``flax/core/lift.py``

@@ -6,10 +6,12 @@ arguments on as they are if no alternative of its call site is asked for.
 
 import contextlib
 import functools
+import inspect
 import itertools
 import os
 import sys
 import threading
+from collections import Counter
 
 from pgle_hook import (
     SetAside,
@@ -91,6 +93,28 @@ class Alternatives:
         """
         found = [one for one in self._jitted if one.function is function]
         return found[-1] if found else None
+
+    def called(self, function, args, options):
+        """Note the parameters of a function whose call passes one array several times: none of them
+        can be donated.
+        """
+        jax = self._jax
+        leaves = jax.tree_util.tree_leaves
+        is_array = lambda leaf: (
+            isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+        )
+        count = Counter(map(id, filter(is_array, leaves((args, options)))))
+        if all(times == 1 for times in count.values()):
+            return
+        given = inspect.signature(function).bind(*args, **options).arguments
+        shared = [
+            name
+            for name, value in given.items()
+            if any(count[id(leaf)] > 1 for leaf in leaves(value))
+        ]
+        self._note(
+            "shared", ("", ""), _name_of(function), {"options": ",".join(shared)}
+        )
 
     def precision(self):
         """What products are rounded to by the alternatives; empty: nothing."""

@@ -64,6 +64,7 @@ def capture(
     record = CaptureRecord(captured, given, ones, gpu["plugins"])
     made = Alternatives(jax, record, alternatives, serves)
     guarded(made.watch)
+    guarded(lambda: jax_private.before_traces(made.called))
     lowering = Lowering(record, os.path.dirname(captured), not computes, gpu)
     guarded(lowering.watch)
     served = Served(jax, serves, made, record, lowering)
