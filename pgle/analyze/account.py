@@ -179,7 +179,7 @@ def _between_steps(step: MeasuredStep, basis: Basis) -> Iterator[Opportunity]:
         part=StepPart.IDLE,
         basis=basis,
         title=RULES["input-bound"].todo,
-        why=f"no kernel runs for {in_words(us)} after each step",
+        why=f"{in_words(us)} without a kernel after each",
         edit="look at the host",
         where=(Place(str(RowGroup.BETWEEN), us),),
     )

@@ -123,7 +123,7 @@ PADDING: Case = (
         CAUSAL[: CAUSAL.index("  low =")]: PADDED,
         "fusion(qk)": "fusion(qk, padding)",
     },
-    ("(q, k, v, mask=mask, impl", "the program's own mask"),
+    ("(q, k, v, mask=mask, scale=scale, impl",),
 )
 CAUSAL_AND_PADDING: Case = (
     {
@@ -132,7 +132,7 @@ CAUSAL_AND_PADDING: Case = (
         "broadcast(seen)": "broadcast(both)",
         "fusion(qk)": "fusion(qk, padding)",
     },
-    ("(q, k, v, mask=mask, impl", "add is_causal=True if"),
+    ("(q, k, v, mask=mask, scale=scale, impl", ", is_causal=True if"),
 )
 BIAS: Case = (
     {
@@ -141,7 +141,7 @@ BIAS: Case = (
         "  ROOT biased = f32[48,2048,2048] add(kept, more) }",
         "fusion(qk)": "fusion(qk, bias)",
     },
-    ("(q, k, v, bias=bias, is_causal=True, impl", "the program's own bias"),
+    ("(q, k, v, bias=bias, scale=scale, is_causal=True, impl",),
 )
 SOFT_CAP: Case = (
     {
@@ -158,9 +158,9 @@ DROPOUT: Case = (
         "  left = f32[48,2048,2048] multiply(weight, keep)\n  ROOT half",
         "fusion(mask)": "fusion(mask, bias)",
     },
-    ("(q, k, v, is_causal=True, impl", "only with attention's dropout off"),
+    ("(q, k, v, scale=scale, is_causal=True, impl", "with attention's dropout off"),
 )
-NOTHING: Case = ({}, ("(q, k, v, is_causal=True, impl", "softmax. Pass scale="))
+NOTHING: Case = ({}, ("(q, k, v, scale=scale, is_causal=True, impl",))
 
 OWN = {
     "padding": PADDING,

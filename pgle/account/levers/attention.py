@@ -83,7 +83,6 @@ _KERNEL = (
     "Call a fused kernel that your GPU has (Pallas, Triton) in place of the products "
     "and the softmax"
 )
-_SCALE = "Pass scale= unless the program's is 1/sqrt(head size)."
 _CAP = (
     "Call a fused kernel that caps scores (Pallas, Transformer Engine) in place of the "
     "products and the softmax"
@@ -108,7 +107,7 @@ def _edit(known: Terms, is_published: bool) -> str:
     elif not is_published:
         said = [f"{_KERNEL}{kept}."]
     else:
-        said = [_call(known, own, kept), _SCALE]
+        said = [_call(known, own)]
     if known.drops:
         is_call = is_published and not known.is_capped
         call = "cuDNN's call in jax.nn has not" if is_call else "not every kernel has"
@@ -116,20 +115,17 @@ def _edit(known: Terms, is_published: bool) -> str:
     return " ".join(said)
 
 
-def _call(known: Terms, own: Sequence[str], kept: str) -> str:
+def _call(known: Terms, own: Sequence[str]) -> str:
     """JAX's call of cuDNN; causal alone only where nothing else can be masked."""
-    given = "".join(f", {name}={name}" for name in own)
+    kept = (*own, "scale")
+    given = "".join(f", {name}={name}" for name in kept)
     also = ""
     if known.is_causal and known.is_only_causal:
         given += ", is_causal=True"
     elif known.is_causal:
-        also = (
-            " Its price is that of a causal mask: add is_causal=True if no query sees "
-            "a later key."
-        )
+        also = ", is_causal=True if no query sees a later key"
     call = f'jax.nn.dot_product_attention(q, k, v{given}, implementation="cudnn")'
-    where = "on bfloat16 in place of the products and the softmax"
-    return f"Call {call} {where}{kept}.{also}"
+    return f"Call {call} in bf16{also}."
 
 
 def _fused_us(step: StepCosts, item: Scores, causal: set[Key]) -> Speed:

@@ -102,7 +102,7 @@ def _of_reads(
     spared_us = hardware.memory_us(extra.likely - extra.least)
     least_us = max(us - spared_us, KERNEL_US)
     most_us = us + hardware.memory_us(extra.most - extra.likely)
-    return Range(least_us, most_us, "reads across memory may be in a cache")
+    return Range(least_us, most_us, "reads across memory may be cached")
 
 
 def _of_one(
