@@ -71,9 +71,8 @@ class MeasuredStep:
     trace: Trace  # of all ranks
     costs: ProgramCosts  # of the main module
     module: Module | None  # its HLO; None where none was given or embedded
-    hardware: (
-        Hardware | None
-    )  # for estimates; None where neither the user nor the HLO says it
+    # for estimates; None where neither the user nor the HLO says it
+    hardware: Hardware | None
     windows: tuple[DeviceWindow, ...]  # of the devices that ran it
     breakdown: StepBreakdown  # of a step, mean over steps and devices
     collectives: tuple[MeasuredCollective, ...]  # the one with most exposed time first
@@ -85,9 +84,8 @@ class MeasuredStep:
     # of asynchronous collectives together, after the last rank arrived, in a step
     async_exposed_us: float
     layers: Layers | None = None  # by part of the program; None without HLO
-    products: tuple[
-        Products, ...
-    ] = ()  # matrix products by the type that they were computed in
+    # matrix products by the type that they were computed in
+    products: tuple[Products, ...] = ()
     memory: Memory | None = None  # of the main module; None without scheduled HLO
     # what the scheduler knew and could still hide; None without scheduled HLO and hardware, and of
     # a profile run whose collectives are synchronous, which no schedule of a plain run has

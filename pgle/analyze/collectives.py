@@ -52,9 +52,8 @@ class CostError:
     """One instruction as the profile has it and as it ran."""
 
     name: str  # when LHS ran
-    profile_us: (
-        float | None
-    )  # the cost that the scheduler used; None if the profile lacks it
+    # the cost that the scheduler used; None if the profile lacks it
+    profile_us: float | None
     measured_us: float  # what it took, once
     count: float  # executions in a step
 
@@ -70,9 +69,8 @@ class CostError:
 class ProfileErrors:
     """A profile against what ran."""
 
-    rows: tuple[
-        CostError, ...
-    ]  # every instruction with a measured cost, the largest error first
+    # every instruction with a measured cost, the largest error first
+    rows: tuple[CostError, ...]
     covered: float  # share of the measured time whose instructions the profile has
     off: float  # sum of all errors, whatever their sign, as a share of the measured time it covers
 
@@ -187,9 +185,8 @@ class LinkUse:
     payload_bytes: int  # as nccl-tests count them
     moved_bytes: float  # times their factor: what bus bandwidth is measured by
     peak_gb_s: float  # bus bandwidth of the links, 0 where the collective is no ring
-    estimate_us: (
-        float  # from XLA's measured tables, scaled where they have no such GPU or group
-    )
+    # from XLA's measured tables, scaled where they have no such GPU or group
+    estimate_us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +198,8 @@ class MeasuredCollective:
     sync: bool  # it runs in turn with compute. Without HLO: on the stream where most compute ran.
     count: float  # executions in a step
     time_us: float  # of one execution, after the last rank arrived
-    exposed_us: (
-        float  # of all executions in a step, the part during which nothing computes
-    )
+    # of all executions in a step, the part during which nothing computes
+    exposed_us: float
     wait_us: float  # the part of `exposed_us` that is a wait for the last rank
     link: LinkUse | None = None  # None without HLO or hardware
     instruction: Instruction | None = None  # of the final module; None without HLO
@@ -264,9 +260,8 @@ class Arrivals:
     last part: what computes at its beginning hides the transfer.
     """
 
-    done: tuple[
-        npt.NDArray[np.float64], ...
-    ]  # by window, float64[rows]: when a row would have ended without a wait
+    # by window, float64[rows]: when a row would have ended without a wait
+    done: tuple[npt.NDArray[np.float64], ...]
     ranks: LateRanks
     slow_links: tuple[SlowLink, ...] = ()  # the one that costs most first
 

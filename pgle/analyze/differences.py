@@ -112,18 +112,16 @@ class Differences:
     # breakdown of this step; the four parts of the difference add up to the steps' difference
     after: Breakdown
     waiting_us: float  # by how much waits for other ranks grew
-    changes: tuple[
-        StepChange, ...
-    ]  # the largest first; with `other_us` they add up to `delta_us`
+    # the largest first; with `other_us` they add up to `delta_us`
+    changes: tuple[StepChange, ...]
     # matched, renamed: instructions in both steps, and how many of them have another name
     matched: int
     renamed: int
     other_us: float  # changes below `NOISE` together
     verdict: StepVerdict  # of the typical step, without slow ones
     typical_us: float  # by how much that got longer
-    noise_us: (
-        float | None
-    )  # by how much it must differ to be seen; None if a side has too few steps
+    # by how much it must differ to be seen; None if a side has too few steps
+    noise_us: float | None
     why: str  # why no difference can be seen; else empty
     # what the other ranks wait for the last one in a step, before and after, and which rank that is
     # after, if it is one

@@ -321,9 +321,8 @@ class Layer:
     instructions: int  # how many
     flops: float  # of matrix products, in a step
     bytes: float  # moved in a step
-    roofline_us: (
-        float | None
-    )  # what the same would take at the GPU's peaks; None without hardware
+    # what the same would take at the GPU's peaks; None without hardware
+    roofline_us: float | None
     source: str = ""  # file and line of the costliest instruction; empty where unknown
 
 

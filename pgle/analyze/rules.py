@@ -50,12 +50,10 @@ class Rule:
     find: Callable[[MeasuredStep], Observation | None]
     title: str  # what the finding is called
     todo: str  # what to do about it, if it saves time
-    limit: (
-        float  # what must be reached: a share of the step if `condition` names no other
-    )
-    condition: (
-        str  # when it is a finding, in words; `rule` writes the limit for ``{limit}``
-    )
+    # what must be reached: a share of the step if `condition` names no other
+    limit: float
+    # when it is a finding, in words; `rule` writes the limit for ``{limit}``
+    condition: str
     source: str  # who says so
     # what it is in the account; None: another order or other flags mend it, or it saves nothing
     kind: OpportunityKind | None = None

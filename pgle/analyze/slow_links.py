@@ -46,9 +46,8 @@ class Launches:
     group: Ints  # int64[k], index of the replica group; 0 if unknown
     occurrence: Ints  # int64[k], in its execution
     length_ns: Floats  # float64[k]
-    start_ns: (
-        Floats  # float64[k], on the clock of the first device; NaN if that is unknown
-    )
+    # float64[k], on the clock of the first device; NaN if that is unknown
+    start_ns: Floats
 
     @property
     def end_ns(self) -> Floats:
@@ -87,9 +86,8 @@ class SlowLinks:
     links: tuple[SlowLink, ...]  # the one that costs most first
     changed: Flags  # bool[k]: launches of these collectives
     waited_ns: Floats  # float64[k], until the last of its peers has started
-    exposed_ns: (
-        Floats  # float64[k], by how much it is longer than on the others, exposed
-    )
+    # float64[k], by how much it is longer than on the others, exposed
+    exposed_ns: Floats
 
 
 def find_slow_links(

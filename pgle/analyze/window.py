@@ -90,9 +90,8 @@ class StepParts:
     inside_us: Floats  # float64[k, n], during the step
     pause_us: Floats  # float64[k, n], between it and the next
     steps: tuple[StepTime, ...]  # n, by execution
-    kernels: Mapping[
-        str, float
-    ]  # GPU activities of the main module in a step, by the name of their row
+    # GPU activities of the main module in a step, by the name of their row
+    kernels: Mapping[str, float]
 
     def mean_us(self, *, slow: bool | None = None) -> Floats:
         """float64[k]: a row in a mean step.

@@ -30,9 +30,8 @@ class Answer(Generic[Result]):
 
     result: Result  # the values behind it
     page: Page  # what the command prints
-    document: Mapping[
-        str, Any
-    ]  # what the command prints with ``--json``, by the schema of docs/schemas
+    # what the command prints with ``--json``, by the schema of docs/schemas
+    document: Mapping[str, Any]
     ok: bool  # whether the command's check is met, so that it exits with 0
     exit_code: int = 1  # that it exits with if the check is not met
 

@@ -28,9 +28,8 @@ class ProgramChanges:
     collectives: Mapping[str, tuple[CollectiveUse, CollectiveUse]]
     order: Difference | None  # the first place where collectives are in another order
     products: Mapping[str, tuple[int, int]]  # by the types of their operands
-    kernels: Mapping[
-        str, tuple[int, int]
-    ]  # by kind of fusion and target of custom call
+    # by kind of fusion and target of custom call
+    kernels: Mapping[str, tuple[int, int]]
     gone: int  # scheduled instructions of which the new program has no equal
     come: int  # scheduled instructions of which the old program has no equal
     memory_bytes: tuple[int | None, int | None]

@@ -154,14 +154,12 @@ class Advised:
     unchanged: int  # alternatives that make the same program
     left: int  # alternatives that were not tried
     left_sites: int  # call sites whose alternatives were not tried
-    ended_by: (
-        int  # exit code of a shell for the signal that ended the trials; 0: none did
-    )
+    # exit code of a shell for the signal that ended the trials; 0: none did
+    ended_by: int
     left_out: str  # what cannot be tried of what was given, and why
     measure: Next | None  # the command that measures the program; None: it is none
-    again: (
-        Next | None
-    )  # the command of this answer; None: of a function of this process
+    # the command of this answer; None: of a function of this process
+    again: Next | None
     account: Account  # of the step as it is
     # what nobody tried: opportunities, the largest first, then alternatives, then places
     untried: tuple[Untried, ...] = ()

@@ -75,9 +75,8 @@ class StepInput:
     # traces, run directories or their stages, rehearsals, scheduled HLO; several traces are ranks
     # of one job
     inputs: tuple[AnyPath, ...]
-    hlo: tuple[
-        AnyPath, ...
-    ] = ()  # dumps of the run; without, dumps of run directories or embedded ones are used
+    # dumps of the run; without, dumps of run directories or embedded ones are used
+    hlo: tuple[AnyPath, ...] = ()
     target: str | None = None  # the GPU, by name or description; None: as the HLO says
     profile: AnyPath | None = (
         None  # what the scheduler was given; None: the run directory's
@@ -546,9 +545,8 @@ class RunFacts:
     # comparison, checks: step times of baseline and performance run
     comparison: Comparison | None = None
     checks: tuple[LimitCheck, ...] = ()
-    schedules: tuple[
-        StageSchedule, ...
-    ] = ()  # of these two, predicted with the profile
+    # of these two, predicted with the profile
+    schedules: tuple[StageSchedule, ...] = ()
     missing: tuple[str, ...] = ()  # the unknowns, and why, a line each
 
 

@@ -36,9 +36,8 @@ from pgle.steps.series import Rules, Side, check_runs
 class CompareRequest:
     """What to compare."""
 
-    words: tuple[
-        str, ...
-    ]  # BASE and NEW; one folder that holds both; or, with `rounds`, the command or commands
+    # BASE and NEW; one folder that holds both; or, with `rounds`, the command or commands
+    words: tuple[str, ...]
     base: tuple[str, ...] = ()  # more runs of BASE
     new: tuple[str, ...] = ()  # more runs of NEW
     rules: Rules = field(default_factory=Rules)  # which steps to leave out

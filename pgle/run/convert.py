@@ -33,9 +33,8 @@ from pgle.xla.hlo.dumps import read_dumps
 class Conversion:
     """What a conversion found and wrote."""
 
-    measured: (
-        Measured  # the costs that the profiles hold, with the trace that they come from
-    )
+    # the costs that the profiles hold, with the trace that they come from
+    measured: Measured
     written: tuple[Written, ...]  # the profiles
 
     @property

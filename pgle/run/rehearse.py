@@ -186,19 +186,16 @@ class Rehearsal:
     """Baseline (LHS without a profile) against profiled."""
 
     request: RehearseRequest  # what was compiled
-    default: (
-        CompiledSide | None
-    )  # the schedule that XLA makes by the user's flags alone; None where that is LHS too
+    # the schedule that XLA makes by the user's flags alone; None where that is LHS too
+    default: CompiledSide | None
     # baseline, profiled: LHS without the profile and with it
     baseline: CompiledSide
     profiled: CompiledSide
-    verdict: (
-        ModuleVerdict  # whether XLA used the profile for this module, with its proof
-    )
+    # whether XLA used the profile for this module, with its proof
+    verdict: ModuleVerdict
     moves: tuple[Move, ...]  # collectives, the largest change of exposed time first
-    costs_are: (
-        str  # ``measured``, ``simulated and estimated``, …: behind every prediction
-    )
+    # ``measured``, ``simulated and estimated``, …: behind every prediction
+    costs_are: str
     profile: Path  # the profile that was given to XLA
     warnings: tuple[str, ...]  # one line each
     control: Control | None = (

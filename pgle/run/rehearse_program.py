@@ -110,16 +110,14 @@ class RehearseRequest:
     python: str  # the interpreter whose jaxlib compiles
     # the command; what else is here is settled, whatever it says
     asked: ForCompiler = field(default_factory=ForCompiler)
-    flags: tuple[
-        str, ...
-    ] = ()  # of the user, from XLA_FLAGS and from the command line, as text; the later wins
+    # of the user, from XLA_FLAGS and from the command line, as text; the later wins
+    flags: tuple[str, ...] = ()
     topology: str | None = None  # ``SxHxD``; None: one host
     profile: Path | None = None  # measured costs; None: estimates replace them
     # part of the GPU's memory that the job's allocator has; 0: it has no limit
     memory_fraction: float = DEFAULT_FRACTION
-    others: tuple[
-        str, ...
-    ] = ()  # the other modules, which were not chosen, in words, the largest first
+    # the other modules, which were not chosen, in words, the largest first
+    others: tuple[str, ...] = ()
     no_step: str = ""  # why the module is no step of its captured program
     # how its captured program failed, by a fault of its own, after its step; empty: it did not
     failed: str = ""

@@ -140,15 +140,13 @@ class Proven:
     # it against the profile alone if the job has a little less memory (`LESS`); None if both need
     # much less than it has
     in_less: OverWorlds | None
-    control: (
-        Controlled | None
-    )  # it by two compilations; None: nothing hangs on kernels of products
+    # it by two compilations; None: nothing hangs on kernels of products
+    control: Controlled | None
     # better by the rule of the search and by both compilations, not longer in less memory
     accepted: bool
     use: ModuleVerdict  # whether XLA used the new profile, by its log and schedule
-    coverage: (
-        float  # share of the new module's time that the new profile has a cost for
-    )
+    # share of the new module's time that the new profile has a cost for
+    coverage: float
     change: float  # its step against the trial's, as a share; 0 if both ways to compile agree
     memory_change: float  # the same of its temporary memory
     written: tuple[Path, ...] = ()  # files
@@ -185,9 +183,8 @@ class Tuning:
     proof: Proven | None  # of the best setting; None where nothing is better
     trials: tuple[Trial, ...]  # all, in order
     without: dict[str, Trial]  # the best setting without each of its flags, by flag
-    refused: tuple[
-        str, ...
-    ]  # settings that the worlds of the search accepted, and the proof did not, with why
+    # settings that the worlds of the search accepted, and the proof did not, with why
+    refused: tuple[str, ...]
     # ``measured``, ``simulated and estimated``, …: of the program as it is; new collectives are
     # modelled
     costs_are: str

@@ -340,16 +340,13 @@ class ScaleAnswer:
     """Every size, compared with the smallest one that has a step."""
 
     rows: tuple[Judged, ...]
-    first: (
-        Judged | None
-    )  # the smallest size, which others are compared with; None where no row has a step
-    best: tuple[
-        Judged, ...
-    ]  # the rows of the variant that is fastest at the largest size
+    # the smallest size, which others are compared with; None where no row has a step
+    first: Judged | None
+    # the rows of the variant that is fastest at the largest size
+    best: tuple[Judged, ...]
     breaks: Judged | None  # of `best`, the first whose `scaling` is below `BREAKS`
-    culprit: (
-        Exposed | None
-    )  # the collectives exposed more there than in the first of `best`
+    # the collectives exposed more there than in the first of `best`
+    culprit: Exposed | None
     culprit_share: float  # of the step that it is exposed for there
     anchor: Anchor | None
 

@@ -22,9 +22,8 @@ class ScaleControl:
     breaks: bool  # whether the best variant scales to another size
     is_other_best: bool  # whether another variant is best at the largest size
     fits: tuple[ScaleRow, ...]  # rows of which only one compilation fits
-    swapped: tuple[
-        tuple[ScaleRow, ScaleRow], ...
-    ]  # variants of one size whose order turns
+    # variants of one size whose order turns
+    swapped: tuple[tuple[ScaleRow, ScaleRow], ...]
 
     @property
     def depends(self) -> bool:

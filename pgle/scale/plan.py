@@ -60,9 +60,8 @@ class SizeTrial:
 
     devices: int  # GPUs
     per_host: int  # GPUs that share NVLink
-    values: tuple[
-        tuple[str, str], ...
-    ] = ()  # of each varied name, as the user wrote them
+    # of each varied name, as the user wrote them
+    values: tuple[tuple[str, str], ...] = ()
     file: str = ""  # a module in place of the command
     digest: str = ""  # of that file's content
     unfit: str = ""  # why this size cannot be, where that is known beforehand

@@ -28,9 +28,8 @@ class Order:
     earlier ones only.
     """
 
-    issued_us: (
-        Floats  # float64[n], from the start of the step to its launch by the host
-    )
+    # float64[n], from the start of the step to its launch by the host
+    issued_us: Floats
     first: Ints  # int64[n + 1], where the waits of an activity begin
     before: Ints  # int64[m], the activity that is waited for
     lag_us: Floats  # float64[m], from the end of `before` to the start

@@ -52,12 +52,10 @@ class Placement:
     between: int  # compute instructions from its start to its done
     cover_us: float  # their time
     cost_us: float  # its own time, once
-    exposed_us: (
-        float  # the part of all its executions in a step during which nothing computes
-    )
-    independent_us: (
-        float  # compute of its computation that neither needs it nor is needed by it
-    )
+    # the part of all its executions in a step during which nothing computes
+    exposed_us: float
+    # compute of its computation that neither needs it nor is needed by it
+    independent_us: float
     count: int = 1  # its executions in a step
     arrays: int = 1  # that it moves; several if XLA combined collectives
     kept_by: str = ""  # the flag that keeps it synchronous; empty where none does
@@ -144,9 +142,8 @@ def placements(
     dones = {
         pair.start: pair.done for pair in async_pairs(module) if pair.is_collective
     }
-    chosen: dict[
-        str, list[tuple[str, str]]
-    ] = {}  # collectives, each with its kind, by computation
+    # collectives, each with its kind, by computation
+    chosen: dict[str, list[tuple[str, str]]] = {}
     for item, kind in walk_collectives(module):
         if item.name in cost:
             chosen.setdefault(item.computation, []).append((item.name, kind))

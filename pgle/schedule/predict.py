@@ -142,26 +142,22 @@ class Prediction:
 
     timeline: Timeline  # one step
     shortest_us: float  # lower bound of any schedule of the same instructions
-    program: (
-        Program  # what the runtime does, each op with the cost that the timeline takes
-    )
+    # what the runtime does, each op with the cost that the timeline takes
+    program: Program
     costs_are: str  # as of `costs_are` in `pgle.costs.profile.value`
     estimated_share: float  # of the activity time, the part whose cost was not measured
     launch: LaunchGaps  # the gaps that were used
     # how much longer kernels take while a collective runs, measured or assumed; the step has it
     contention: Contention
-    steps_us: (
-        Steps  # the step as it is likely to be and at the ends of each uncertainty
-    )
-    uncertain: tuple[
-        Uncertain, ...
-    ] = ()  # costs that data decides, the widest range first
+    # the step as it is likely to be and at the ends of each uncertainty
+    steps_us: Steps
+    # costs that data decides, the widest range first
+    uncertain: tuple[Uncertain, ...] = ()
     contended_us: float = 0.0  # compute that the step loses to contention
     # part of the step that is the wait for the slowest rank; 0 where ranks were not compared
     skew_us: float = 0.0
-    not_modelled: tuple[
-        str, ...
-    ] = ()  # what could change this answer and is in no figure, one line each
+    # what could change this answer and is in no figure, one line each
+    not_modelled: tuple[str, ...] = ()
 
     @property
     def step_us(self) -> float:

@@ -141,12 +141,10 @@ class Timeline:
     origin: npt.NDArray[np.uint8]  # uint8[n], index into `ORIGINS`
     # length of the step, from the start of the first activity to the end of the last
     step_us: float
-    kinds: tuple[
-        str, ...
-    ]  # what each of `names` is: ``all-gather``, ``matmul``, else its opcode
-    lhs_names: tuple[
-        str, ...
-    ]  # what each of `names` was called when LHS ran, by which schedules are compared
+    # what each of `names` is: ``all-gather``, ``matmul``, else its opcode
+    kinds: tuple[str, ...]
+    # what each of `names` was called when LHS ran, by which schedules are compared
+    lhs_names: tuple[str, ...]
     module: str = ""  # name of the module
     loops: tuple[Loop, ...] = ()  # the loops, in order of their start
     warnings: tuple[str, ...] = ()  # what the user should know, one line each

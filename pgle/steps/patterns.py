@@ -66,9 +66,8 @@ class StepPattern:
     change: float
     first: int  # index of the first step that differs; of growth 0
     last: int  # index of the last step that differs
-    period: (
-        int  # steps from one that differs to the next; 1 where they follow each other
-    )
+    # steps from one that differs to the next; 1 where they follow each other
+    period: int
     p: float  # share of shuffles that show as clear a pattern
     fitted: Floats  # float64[n], logarithms: what the pattern adds to each step
 

@@ -251,9 +251,8 @@ class StepTimes:
     series: Series  # the run as recorded
     step: npt.NDArray[np.int64]  # int64[n], numbers of the steady steps
     step_time_s: Floats  # float64[n], their times
-    left_out: tuple[
-        LeftOut, ...
-    ]  # what was left out, by rule, in the order of the rules
+    # what was left out, by rule, in the order of the rules
+    left_out: tuple[LeftOut, ...]
     # share of the run's time after warm-up that went into stalls; profiled steps do not count
     stall_share: float
     warnings: tuple[str, ...] = ()  # what the user should know, one line each

@@ -101,9 +101,8 @@ class ModuleExecutions:
     end_ns: Ints
     compute_ns: Floats  # float64[n], GPU time of activities that are not collectives
     keep: Flags  # bool[n], False for warm-up and truncated ones
-    reasons: dict[
-        tuple[int, int], str
-    ]  # why, for the dropped ones, by (module, execution)
+    # why, for the dropped ones, by (module, execution)
+    reasons: dict[tuple[int, int], str]
     # activities that are missing in the middle, by (module, execution) and device
     lost: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
 
@@ -122,9 +121,8 @@ class MeasuredWindow:
 
     used: int  # executions used, summed over devices
     seen: int  # executions in the trace, summed over devices
-    steps_used: (
-        int  # executions used of a device, the most on any; what `analyze` calls steps
-    )
+    # executions used of a device, the most on any; what `analyze` calls steps
+    steps_used: int
     steps_seen: int  # executions in the trace of a device, the most on any
     dropped: Mapping[int, str]  # reason by execution number
     # median span of a used execution, first start to last end, in microseconds; NaN where none

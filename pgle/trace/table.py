@@ -251,9 +251,8 @@ class Trace:
     modules: tuple[ModuleKey, ...]  # the executables
     instructions: tuple[str, ...]  # instruction names
     devices: tuple[Device, ...]  # the devices
-    unresolved: tuple[
-        Unresolved, ...
-    ] = ()  # activities that were seen and left out, by reason
+    # activities that were seen and left out, by reason
+    unresolved: tuple[Unresolved, ...] = ()
     # of these, the ones with a possible time on one of `devices`
     other: OtherWork = NO_OTHER_WORK
     # serialized HloProto by executable, where the trace embeds them

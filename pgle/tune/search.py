@@ -68,9 +68,8 @@ class Axis:
     name: str  # in words
     # the collective whose exposed time it is about; `ALL`, `LOOPS`; or empty: none in particular
     kind: str
-    settings: tuple[
-        Flags, ...
-    ]  # flag values to try, each on top of the best so far, in this order
+    # flag values to try, each on top of the best so far, in this order
+    settings: tuple[Flags, ...]
     # the flag whose value is halved and doubled, on as long as that helps; empty if absent
     number: str = ""
     parts: bool = False  # whether it splits combined collectives
@@ -123,9 +122,8 @@ class _Facts:
     unrolled: float  # instructions over all iterations of the longest loop that holds a collective
     # by kind and computation, bytes and number of tensors of each collective
     sizes: Mapping[tuple[str, str], list[tuple[int, int]]]
-    joined: frozenset[
-        tuple[str, str]
-    ]  # of these, where a threshold can join or part something
+    # of these, where a threshold can join or part something
+    joined: frozenset[tuple[str, str]]
     opcodes: frozenset[str]  # of all instructions
     memory_share: float  # part of the GPU's memory that it needs
 

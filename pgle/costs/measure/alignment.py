@@ -179,9 +179,8 @@ class Way:
 
     shift: int  # the offset of the second's numbers
     offset_ns: float  # median of the second's ends minus the first's
-    spread_ns: (
-        float  # median distance of those from their median, at least `RESOLUTION_NS`
-    )
+    # median distance of those from their median, at least `RESOLUTION_NS`
+    spread_ns: float
     points: int  # how many there are
     common: int  # executions that are compared
 
@@ -290,9 +289,8 @@ class Alignment:
         ""  # the label of the one with the weakest, if that is unclear; else empty
     )
     whole: int = 0  # executions that every window has
-    placed: tuple[
-        tuple[int, int], ...
-    ] = ()  # each window but the first, and its neighbour
+    # each window but the first, and its neighbour
+    placed: tuple[tuple[int, int], ...] = ()
 
     def describe(self, fewest: int, most: int) -> str:
         """How the executions that ranks recorded differ, in clauses; empty if they do not."""
@@ -434,9 +432,8 @@ class AlignedProgram:
     """How the windows of the devices that ran one program lie on each other."""
 
     alignment: Alignment  # of those devices
-    shift: (
-        Ints  # int64[devices of the trace], what to add to a device's execution numbers
-    )
+    # int64[devices of the trace], what to add to a device's execution numbers
+    shift: Ints
     windows: tuple[CollectiveEnds, ...]  # when their collectives ended
     # float64[executions, devices of the trace], how far each clock is ahead of the first window's,
     # by the renumbered execution; NaN if unknown

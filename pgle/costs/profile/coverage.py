@@ -210,9 +210,8 @@ class ModuleCoverage:
     # µs per execution of the module; see `Gap.weight_us` for what gaps weigh
     time: Share
     collectives: Share  # collectives with a cost
-    costs: Mapping[
-        str, Cost
-    ]  # what XLA finds, by the name when LHS ran, whatever it is worth
+    # what XLA finds, by the name when LHS ran, whatever it is worth
+    costs: Mapping[str, Cost]
     step_us: float  # time of one execution, gaps as estimated
     gaps: tuple[Gap, ...]  # without a cost, heaviest first
     is_of_others: bool  # every cost is under another fingerprint

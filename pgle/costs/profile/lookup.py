@@ -65,9 +65,8 @@ class LookupRow:
     # XLA does well without its cost: copies, whose names change after LHS, and conditions of loops
     # that LHS does not schedule
     is_optional: bool
-    groups: tuple[
-        tuple[int, ...], ...
-    ]  # replica groups of a collective; empty: all devices
+    # replica groups of a collective; empty: all devices
+    groups: tuple[tuple[int, ...], ...]
     instruction: Instruction  # of the module that it was read from
 
     def find(self, costs: Mapping[str, Cost]) -> Cost | None:

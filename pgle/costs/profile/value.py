@@ -475,9 +475,8 @@ class Summary:
     """What a profile holds, as XLA would take it."""
 
     entries: int  # lines of the profile file
-    costs: tuple[
-        Cost, ...
-    ]  # each usable cost once, the costliest first, as many as asked for
+    # each usable cost once, the costliest first, as many as asked for
+    costs: tuple[Cost, ...]
     kinds: tuple[KindTotal, ...]  # totals, costliest first, loops last
     total_us: float  # sum over all but loops, whose bodies count already
     names: int  # usable costs

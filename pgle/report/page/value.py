@@ -85,9 +85,8 @@ class Table(msgspec.Struct, frozen=True, tag_field="kind", tag="table"):
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Value, ...], ...]
-    find: tuple[
-        str, ...
-    ] = ()  # of each row the instruction whose bar it leads to, empty if none; or nothing at all
+    # of each row the instruction whose bar it leads to, empty if none; or nothing at all
+    find: tuple[str, ...] = ()
     shown: int = 12  # rows that are not folded away
     more: int = 0  # further rows that there are, but that are not here
 
@@ -222,9 +221,8 @@ class Page:
     """
 
     title: str  # of the window: ``pgle rehearse: jit_train_step``
-    identity: tuple[
-        str, ...
-    ]  # program, GPUs and how many of them, date, versions, measured or simulated
+    # program, GPUs and how many of them, date, versions, measured or simulated
+    identity: tuple[str, ...]
     verdict: str  # the answer, at most twelve words
     tone: Tone = ""  # whether that is good
     table: Table | None = None  # the one table of the first screen
@@ -235,9 +233,8 @@ class Page:
     way: Way = field(default_factory=Way)
     warnings: tuple[str, ...] = ()  # one line each
     tiles: tuple[Tile, ...] = ()  # on a page: step, exposed, idle
-    about: tuple[
-        tuple[str, str], ...
-    ] = ()  # where the figures come from, (name, value)
+    # where the figures come from, (name, value)
+    about: tuple[tuple[str, str], ...] = ()
     paste: str = (
         ""  # a line for a shell that is the answer itself; shown below the verdict
     )

@@ -102,9 +102,8 @@ class Prepared:
 
     flags: tuple[str, ...]  # all of the schedule that `checked` holds
     compiled: Future[CompileResult]  # without a profile
-    scheduler_input: (
-        SchedulerInput | None
-    )  # None if only all passes together can make a schedule
+    # None if only all passes together can make a schedule
+    scheduler_input: SchedulerInput | None
     checked: Future[Checked]  # not ready while the program is `CHECKING`
 
     @property

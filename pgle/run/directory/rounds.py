@@ -25,14 +25,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal["pgle.abba/1"] = "pgle.abba/1"
     base: tuple[str, ...] = ()  # command A, masked
     new: tuple[str, ...] = ()  # command B
-    inside: tuple[
-        str, str
-    ]  # where in a run's folder step times are, for A and B; empty: in the folder itself
+    # where in a run's folder step times are, for A and B; empty: in the folder itself
+    inside: tuple[str, str]
     # SHA-256 of the files that decide what runs, by the word that names them, and XLA's flags
     inputs: dict[str, str] = {}
-    finished: tuple[
-        str, ...
-    ]  # folders of the runs so far, in order; run 2 i and run 2 i + 1 are a pair
+    # folders of the runs so far, in order; run 2 i and run 2 i + 1 are a pair
+    finished: tuple[str, ...]
 
     def __post_init__(self) -> None:
         runs = [match for match in map(RUN.fullmatch, self.finished) if match]

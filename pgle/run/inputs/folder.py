@@ -33,15 +33,13 @@ class FileKind:
 
     name: str  # what they are, in words
     files: str  # pattern of the names
-    heads: tuple[
-        bytes, ...
-    ] = ()  # one of them is in the first `HEAD_BYTES`; none: the name is enough
+    # one of them is in the first `HEAD_BYTES`; none: the name is enough
+    heads: tuple[bytes, ...] = ()
     whole: bool = False  # the folder is one thing, whatever else is in it
     sidecar: bool = False  # the head may be that of the file's sidecar instead
     at_top: bool = False  # in folders below they are parts of something else
-    words: tuple[
-        str, ...
-    ] = ()  # of the command, without the path; none: `_commands` knows
+    # of the command, without the path; none: `_commands` knows
+    words: tuple[str, ...] = ()
 
 
 _KINDS = (
@@ -94,9 +92,8 @@ class Sight:
     """The files of one kind that a folder holds, and what to do with them."""
 
     kind: str  # what they are, in words
-    paths: tuple[
-        Path, ...
-    ]  # where, newest first; started programs before imported ones
+    # where, newest first; started programs before imported ones
+    paths: tuple[Path, ...]
     commands: tuple[Next, ...]  # what to type for the newest
 
 

@@ -40,9 +40,8 @@ class Graphs:
 
     present: bool  # False where nothing was ever launched as a graph
     launches: XlaLaunches  # the thunks and modules of the ranges
-    instructions: tuple[
-        str, ...
-    ]  # instruction names, longer than the ranges' where kernels had to name them
+    # instruction names, longer than the ranges' where kernels had to name them
+    instructions: tuple[str, ...]
     traced: Columns = ()  # start, end, process, device and stream of whole-graph activities
     named: int = 0  # activities that were named after their kernel
     _launches: dict[int, Lookup] = field(default_factory=dict)

@@ -186,12 +186,10 @@ MAX_DEPTH = 1000  # deeper nesting is damage: XLA nests about ten ranges
 class XlaLaunches:
     """What XLA launched: t thunk ranges inside m module ranges. It outlives `Ranges`."""
 
-    instruction: (
-        Codes  # int[t], index into `instructions`; -1 for a thunk that names none
-    )
-    module_range: (
-        Codes  # int[t], the nearest module range around the thunk; -1 for none
-    )
+    # int[t], index into `instructions`; -1 for a thunk that names none
+    instruction: Codes
+    # int[t], the nearest module range around the thunk; -1 for none
+    module_range: Codes
     module: Codes  # int[m], index into `modules`; -1 for a module without program id
     module_start: Ints  # int64[m], ns
     modules: tuple[ModuleKey, ...]  # executables with program id

@@ -390,9 +390,8 @@ def impossible_times(start: Ints, end: Ints) -> Reasons:
 class Calls:
     """CUDA API calls, and the ranges that they began in."""
 
-    range: Mapping[
-        int, Lookup
-    ]  # by process (globalPid) from correlation id to the row of the range
+    # by process (globalPid) from correlation id to the row of the range
+    range: Mapping[int, Lookup]
     thunk: Codes  # `Ranges.thunk`
     reason: Reasons  # `Ranges.reason`
 

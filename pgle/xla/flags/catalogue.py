@@ -79,9 +79,8 @@ class KnownSetting:
     reader: str
     kind: str  # ``bool``, ``int``, ``float``, ``string``, ``list`` or ``choice``
     meaning: str  # what it does
-    defaults: tuple[
-        tuple[str, str], ...
-    ] = ()  # (release, value) pairs, the value from that release on
+    # (release, value) pairs, the value from that release on
+    defaults: tuple[tuple[str, str], ...] = ()
     since: str = ""  # first release that knows it; empty: as old as the catalogue
     # first release that does not; ``always``: none ever did; empty: still there
     gone: str = ""
@@ -102,9 +101,8 @@ class KnownSetting:
     about: str = ""
     # what a program needs for it to do anything (`pgle.tune.search`); empty: nothing
     where: str = ""
-    inert: tuple[
-        str, ...
-    ] = ()  # jaxlib releases whose compiler does nothing with it without a GPU
+    # jaxlib releases whose compiler does nothing with it without a GPU
+    inert: tuple[str, ...] = ()
     interacts: tuple[str, ...] = ()  # settings that change what it does
 
     @property
@@ -150,9 +148,8 @@ class KnownFlags:
     """Every flag of several jaxlib releases."""
 
     releases: tuple[str, ...]  # the ones that were asked, oldest first
-    kinds: Mapping[
-        str, str
-    ]  # kind of value by flag: ``bool``, ``int``, ``float``, ``string`` or ``choice``
+    # kind of value by flag: ``bool``, ``int``, ``float``, ``string`` or ``choice``
+    kinds: Mapping[str, str]
     present: Mapping[str, frozenset[str]]  # by flag, the releases that know it
 
     def seen(self, name: str) -> list[str]:
@@ -297,12 +294,10 @@ class Effect:
     """One published comparison of two settings of one program."""
 
     id: str  # a name of our own
-    set: tuple[
-        str, ...
-    ]  # what was changed, ``NAME=value``, or ``NAME`` if left at its default; empty: no flag
-    change: tuple[
-        float, ...
-    ]  # per cent of the step time, one number for each reading; minus is shorter
+    # what was changed, ``NAME=value``, or ``NAME`` if left at its default; empty: no flag
+    set: tuple[str, ...]
+    # per cent of the step time, one number for each reading; minus is shorter
+    change: tuple[float, ...]
     program: str  # what was run
     model: Literal["experts", "dense", "kernel"]  # which kind of program that is
     gpus: str  # how many of which

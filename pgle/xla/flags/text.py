@@ -128,9 +128,8 @@ class FlagList:
 class FlagPlan:
     """How a run is to be started."""
 
-    flags: tuple[
-        Flag, ...
-    ]  # our flags that are added; a user's flag with another value wins
+    # our flags that are added; a user's flag with another value wins
+    flags: tuple[Flag, ...]
     xla_flags: str  # the whole XLA_FLAGS, ours first and then the user's text unchanged
     # what gives way (``kept``), is left out or will go wrong, and what the user's text hides
     warnings: tuple[FlagFinding, ...]

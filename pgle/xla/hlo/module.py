@@ -133,9 +133,8 @@ class Instruction:
     computation: str  # name of the computation that holds it
     operands: tuple[str, ...] = ()  # names, in order; all in the same computation
     called: tuple[str, ...] = ()  # names of the called computations
-    control_predecessors: tuple[
-        str, ...
-    ] = ()  # names of instructions that must run before it
+    # names of instructions that must run before it
+    control_predecessors: tuple[str, ...] = ()
     # the name it had when LHS ran (``metadata.scheduling_name``); empty where absent. To be trusted
     # for collectives only.
     scheduling_name: str = ""
@@ -147,9 +146,8 @@ class Instruction:
     custom_call_target: str = ""  # of a custom call
     fusion_kind: str = ""  # ``kLoop``, ``kInput``, ``kOutput``, ``kCustom`` or empty
     backend_config: str = ""  # JSON text, or empty
-    dot_lhs_contracting: tuple[
-        int, ...
-    ] = ()  # contracting dimensions of the left operand of a dot
+    # contracting dimensions of the left operand of a dot
+    dot_lhs_contracting: tuple[int, ...] = ()
     tuple_index: int | None = None  # of a get-tuple-element; None otherwise
     parameter_number: int | None = None  # of a parameter; None otherwise
     is_host_transfer: bool = False  # of a send or receive that talks to the host
@@ -168,9 +166,8 @@ class Instruction:
     precision: str = ""
     fft_length: tuple[int, ...] = ()  # of an FFT: lengths of the last dimensions
     dimensions: tuple[int, ...] = ()  # of what `MAPPED` names: attribute ``dimensions``
-    slices: tuple[
-        tuple[int, int, int], ...
-    ] = ()  # of a slice: start, limit and stride by dimension
+    # of a slice: start, limit and stride by dimension
+    slices: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +187,10 @@ class Module:
     """One HLO module."""
 
     name: str  # ``jit_train_step``
-    program_id: (
-        int | None
-    )  # HloModuleProto.id, the program id in traces; None where unknown
-    fingerprint: (
-        str  # ``fingerprint_before_lhs``, 32 hexadecimal digits; empty where absent
-    )
+    # HloModuleProto.id, the program id in traces; None where unknown
+    program_id: int | None
+    # ``fingerprint_before_lhs``, 32 hexadecimal digits; empty where absent
+    fingerprint: str
     entry: str  # name of the entry computation
     computations: Mapping[str, Computation]  # by name
     is_scheduled: bool  # True where instruction order is the schedule

@@ -165,9 +165,8 @@ class ModuleVerdict(KnownCoverage):
     names_unlisted: bool = False
     fingerprint: str = ""  # where the log gives it
     times: int = 1  # how often the log schedules it
-    ranks: tuple[
-        str, ...
-    ] = ()  # the labels of the ranks that this verdict is about, where the log has several
+    # the labels of the ranks that this verdict is about, where the log has several
+    ranks: tuple[str, ...] = ()
 
     def with_coverage(self, known: KnownCoverage | None) -> ModuleVerdict:
         """The verdict with what is known of the profile's coverage."""

@@ -91,9 +91,8 @@ class Vendor:
     name: str  # ``NVIDIA``
     toolkit: str  # ``CUDA``: what jax's plugin, kernels and drivers belong to
     platform: str  # as jax lowers for it, ``cuda``
-    client_version: (
-        str  # how jax's client calls itself, in which kernels are chosen by the name
-    )
+    # how jax's client calls itself, in which kernels are chosen by the name
+    client_version: str
     capability_field: str  # of XLA's description of a GPU
     # an architecture in names of dumps, with groups ``major`` and ``minor``
     architecture: re.Pattern[str]
