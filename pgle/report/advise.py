@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from pgle.account.value import Account
 from pgle.costs.profile.value import costs_are
 from pgle.errors import many, some
 from pgle.next import Commands, Sentence, to_way
-from pgle.report import account, charts, text
+from pgle.report import account, charts
 from pgle.report.account import AccountDocument
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
@@ -30,7 +29,7 @@ from pgle.report.page.value import (
     table,
 )
 from pgle.report.rehearse import flags_note
-from pgle.report.text import live, near, phases
+from pgle.report.text import Document, flat, live, near, phases
 from pgle.report.timeline import PARTS, colored_parts
 from pgle.run.advise import Advised, Attempt, OnAttempt
 from pgle.run.alternative_steps import Tried
@@ -432,8 +431,7 @@ def trying() -> Iterator[tuple[OnAttempt, OnPhase]]:
         yield on_attempt, on_phase
 
 
-@dataclass(frozen=True, slots=True)
-class StepFigures:
+class StepFigures(Document):
     """What was predicted of a step; None in every field if it was not compiled."""
 
     step_us: float | None = None
@@ -445,8 +443,7 @@ class StepFigures:
     measured_share: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TriedChange:
+class TriedChange(Document):
     """One change of the program."""
 
     kind: str
@@ -457,8 +454,7 @@ class TriedChange:
     limit: str  # when it holds, or what it may cost other models or data
 
 
-@dataclass(frozen=True, slots=True)
-class Alternatives:
+class Alternatives(Document):
     """What was tried; the words of several changes are joined."""
 
     kind: str
@@ -467,8 +463,7 @@ class Alternatives:
     changes: tuple[TriedChange, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedAttempt:
+class JudgedAttempt(Document):
     """What became of it; `change` and `range` are shares of the step."""
 
     change: float | None
@@ -482,29 +477,26 @@ class JudgedAttempt:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class TriedAlternatives:
+class TriedAlternatives(Document):
     """One attempt: what was tried, its step, and what became of it."""
 
-    alternatives: Alternatives = field(metadata=text.FLAT)
-    figures: StepFigures = field(metadata=text.FLAT)
-    judged: JudgedAttempt = field(metadata=text.FLAT)
+    alternatives: Alternatives = flat()
+    figures: StepFigures = flat()
+    judged: JudgedAttempt = flat()
 
 
-@dataclass(frozen=True, slots=True)
-class UntriedDocument:
+class UntriedDocument(Document):
     """What nobody tried: an opportunity of the account, an alternative, or a place."""
 
     what: str
     why: str
     how: str  # to try it: a command to paste, or what to write
     # shares of the step that an opportunity saves; null: nobody knows
-    expected: float | None = None
-    most: float | None = None
+    expected: float | None
+    most: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class LeftAlone:
+class LeftAlone(Document):
     """What was found in the program and stays as it is."""
 
     kind: str
@@ -512,8 +504,7 @@ class LeftAlone:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class AdvisedAttempts:
+class AdvisedAttempts(Document):
     """Every attempt, the best of them, and what was not tried."""
 
     tried: tuple[TriedAlternatives, ...]
@@ -530,13 +521,12 @@ class AdvisedAttempts:
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AdviseDocument:
+class AdviseDocument(Document):
     """``pgle.advise/1``: the step as it is, then every attempt."""
 
     module: str
-    figures: StepFigures = field(metadata=text.FLAT)
-    attempts: AdvisedAttempts = field(metadata=text.FLAT)
+    figures: StepFigures = flat()
+    attempts: AdvisedAttempts = flat()
     account: AccountDocument
     page: Path
     jaxlib: str
@@ -546,13 +536,13 @@ class AdviseDocument:
 def document(found: Advised, page: Path) -> AdviseDocument:
     """The step, what was tried on it, and the best."""
     compiled = found.base.compiled
-    return AdviseDocument(
+    return AdviseDocument.of_value(
+        compiled,
         module=compiled.scheduled.name,
         figures=_figures_of(found.base),
         attempts=_attempts(found),
         account=account.document(found.account),
         page=page,
-        jaxlib=compiled.jaxlib,
         next=str(commands(found)[0]),
     )
 
@@ -561,40 +551,26 @@ def _figures_of(tried: Tried | None) -> StepFigures:
     if tried is None:
         return StepFigures()
     control = tried.control
-    return StepFigures(
-        step_us=tried.step_us,
-        interval_us=tried.prediction.interval_us,
-        control_us=None if control is None else control.step_us,
-        exposed_us=tried.prediction.exposed_us,
-        temp_bytes=tried.temp_bytes,
-        memory_bytes=tried.memory_bytes,
-        measured_share=tried.measured_share,
-    )
+    control_us = None if control is None else control.step_us
+    return StepFigures.of_value(tried, tried.prediction, control_us=control_us)
 
 
 def _attempts(found: Advised) -> AdvisedAttempts:
     untried = (_document_of(found.account, item) for item in found.untried)
-    alone = (LeftAlone(site.kind, site.where, site.why) for site in found.left_alone)
     best = None if found.best is None else _attempt(found.best)
-    return AdvisedAttempts(
+    return AdvisedAttempts.of_value(
+        found,
         tried=tuple(map(_attempt, found.ranked)),
         best=best,
-        unchanged=found.unchanged,
-        left=found.left,
-        left_sites=found.left_sites,
-        left_out=found.left_out,
-        interrupted=found.interrupted,
         untried=tuple(untried),
-        left_alone=tuple(alone),
-        warnings=found.warnings,
+        left_alone=tuple(map(LeftAlone.of_value, found.left_alone)),
     )
 
 
 def _document_of(known: Account, item: Untried) -> UntriedDocument:
     if item.opportunity is None:
-        return UntriedDocument(item.what, item.why, item.how)
-    saves = account.saving_of(known, item.opportunity)
-    return UntriedDocument(item.what, item.why, item.how, saves.expected, saves.most)
+        return UntriedDocument.of_value(item, expected=None, most=None)
+    return UntriedDocument.of_value(item, account.saving_of(known, item.opportunity))
 
 
 def _attempt(item: Attempt) -> TriedAlternatives:
@@ -606,33 +582,19 @@ def _attempt(item: Attempt) -> TriedAlternatives:
 
 
 def _alternatives(changes: Sequence[Alternative]) -> Alternatives:
-    listed = (
-        TriedChange(
-            item.kind,
-            item.where,
-            value=item.value,
-            edit=item.edit,
-            library=item.library,
-            limit=item.limit,
-        )
-        for item in changes
-    )
     return Alternatives(
         kind=" + ".join(change.kind for change in changes),
         where=" + ".join(change.where for change in changes),
         edit="; ".join(change.edit for change in changes),
-        changes=tuple(listed),
+        changes=tuple(map(TriedChange.of_value, changes)),
     )
 
 
 def _judged(item: Attempt) -> JudgedAttempt:
     gained = item.gained
-    return JudgedAttempt(
+    return JudgedAttempt.of_value(
+        item,
         change=None if gained is None else -gained.first.share,
         values_compared=item.are_values_compared,
-        values=item.values,
         range=_range(item),
-        same_as=item.same_as,
-        verdict=item.verdict,
-        why=item.why,
     )

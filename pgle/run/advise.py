@@ -1,10 +1,10 @@
 """`pgle advise` as a function: the compiler tries a program's alternatives.
 
 The program is captured once as it is. Then it waits at its step, which is captured with each
-alternative (`variants.py`). Each step is
-compiled and priced by one set of costs: the profile's where there is one, else estimates. If other
-kernels for products could turn the verdict, it is compiled with them, too. What all compilations
-find shorter is then combined, best first; flags are tried last, on the best program.
+alternative (`variants.py`). Each step is compiled and priced by one set of costs: the profile's
+where there is one, else estimates. If other kernels for products could turn the verdict, it is
+compiled with them, too. What all compilations find shorter is then combined, best first; flags are
+tried last, on the best program.
 """
 
 from __future__ import annotations

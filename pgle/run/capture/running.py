@@ -229,12 +229,13 @@ def wait_or_stop(
         load = max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0)
         is_late = now - began > limit_s * load
         if not seen:
-            why = doing(read_captured(folder), 0)
             if is_late:
+                why = doing(read_captured(folder), 0)
                 remedy = f"name a program that trains, or wait longer: --quiet-for {2 * quiet_s:g}"
                 what = f"the program compiled nothing in {now - began:.0f} s: {why}"
                 raise UserError(what, remedy=remedy)
             if waited > said_s:
+                why = doing(read_captured(folder), 0)
                 said = f"nothing new from the program in {said_s:g} s: {why}"
                 say(f"{said}; waiting up to {limit_s:g} s (Ctrl-C ends it)")
                 said_s *= 2
