@@ -197,7 +197,8 @@ class TimedSteps:
     base_us: float  # the median step without the profile
     step_us: float  # with it
     change: float  # of the step as a share, negative if it got shorter
-    # least, most: ends of the change's confidence interval
+    # least, most: ends of the change's confidence interval; of simulated steps of the range of the
+    # estimate
     least: float
     most: float
     verdict: Verdict

@@ -28,6 +28,7 @@ from pgle.report.page.value import (
 from pgle.report.text import Document, flat
 from pgle.steps.compare import (
     Comparison,
+    IntervalKind,
     LimitCheck,
     LossChange,
     Outcome,
@@ -109,8 +110,8 @@ def _tone(found: Comparison, checks: Iterable[LimitCheck]) -> Tone:
 
 
 def headline(found: Comparison) -> str:
-    """Return the verdict in one line: ``2.8 % faster (0.1 … 5.4 %, 95 % CI)``. If the sides ran
-    different things, it says which.
+    """Return the verdict in one line: ``2.8 % faster (0.1 … 5.4 %, 95 % CI)``; of simulated steps
+    the range is that of the estimate. If the sides ran different things, it says which.
     """
     return printable("; ".join((_change(found), *found.unlike)))
 
@@ -119,7 +120,7 @@ def _change(found: Comparison) -> str:
     digits = _digits(found)
     simulated = ", simulated" if found.simulated else ""
     low, high = (edge - 1 for edge in found.ci)
-    level = f"{found.assumptions.confidence * 100:g} % CI"
+    level = found.interval_name
     if not math.isfinite(high):
         return (
             f"Undecided{simulated}: {figures.signed(found.change, 2)}, with no interval"
@@ -206,6 +207,10 @@ def _method(found: Comparison) -> Iterator[str]:
     design, p = found.estimate.design, found.estimate.p
     base, new = found.estimate.n
     yield f"unit: {design.unit} ({base:,} of base, {new:,} of new); {design.text}"
+    if found.simulated:
+        kind = found.interval_kind
+        yield f"Simulated: the {kind} holds the model's own range and simulated noise."
+        return
     if p is not None:
         value = "<0.001" if p < 0.001 else f"{p:.3f}"
         yield f"p ({design.test}): {value}"
@@ -299,11 +304,13 @@ class StatisticsDocument(Document):
 
     verdict: Verdict
     ratio: float
+    # ends of the interval of the ratio; `interval_kind` says of what kind it is
     ci: tuple[float, float]
+    interval_kind: IntervalKind
     p: float | None
     n: PairOfUnits
     minimum_detectable: float
-    confidence: float
+    confidence: float | None  # null: the interval is no confidence interval
     design: str
     method: str
     test: str
@@ -391,7 +398,7 @@ def _statistics(found: Comparison) -> StatisticsDocument:
         estimate,
         design,
         n=PairOfUnits(*estimate.n),
-        confidence=found.assumptions.confidence,
+        confidence=None if found.simulated else found.assumptions.confidence,
         design=design.unit,
         method=design.text,
         run_noise=None if spread is None else spread.share,

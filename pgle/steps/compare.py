@@ -32,6 +32,13 @@ STALL_DIFFERENCE = (
 LEAST_STALLS = 0.0005  # a smaller share would be 0.0 % in it
 
 
+class IntervalKind(StrEnum):
+    """What the interval of a comparison is."""
+
+    CONFIDENCE = "confidence interval"  # of measured steps
+    ESTIMATE = "range of the estimate"  # of simulated steps: a model made them
+
+
 UNLIKE = {"hardware": "other GPUs", "module": "another program"}
 """What both sides of a comparison must have in common, by its name in `Series.about`."""
 
@@ -72,9 +79,21 @@ class Comparison:
 
     @property
     def ci(self) -> tuple[float, float]:
-        """Confidence interval of the ratio; (0, inf) if nothing is known."""
+        """Interval of the ratio, as `interval_kind` says; (0, inf) if nothing is known."""
         low, high = self.estimate.ends
         return math.exp(low), _exp(high)
+
+    @property
+    def interval_kind(self) -> IntervalKind:
+        """What `ci` is: no sample of simulated steps tells how sure a change is on a GPU."""
+        return IntervalKind.ESTIMATE if self.simulated else IntervalKind.CONFIDENCE
+
+    @property
+    def interval_name(self) -> str:
+        """The interval in an answer: ``95 % CI``, or what it is instead."""
+        if self.interval_kind is IntervalKind.ESTIMATE:
+            return str(self.interval_kind)
+        return f"{self.assumptions.confidence * 100:g} % CI"
 
     @property
     def minimum_detectable(self) -> float:
@@ -184,7 +203,7 @@ def _with_model(found: Estimate, base: Side, new: Side) -> Estimate:
         return found
     least, most = (change(math.expm1(end)) for end in (low, high))
     note = (
-        "the interval holds the model's own range: by contention, data and network "
+        "the range is the model's own, no confidence interval: by contention, data and network "
         f"the step changes by {least} to {most}"
     )
     return found.modelled(likely - low, high - likely, note)
@@ -542,7 +561,7 @@ def describe(found: Comparison) -> str:
         return f"{change(found.change)}, with no interval"
     low, high = (change(edge - 1) for edge in found.ci)
     return (
-        f"{change(found.change)} ({found.assumptions.confidence * 100:g} % CI "
+        f"{change(found.change)} ({found.interval_name} "
         f"{low.removesuffix(' %')} … {high})"
     )
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -157,3 +158,19 @@ def test_the_document_has_the_promised_keys() -> None:
     assert {"verdict", "ratio", "ci", "p", "n", "minimum_detectable"} <= set(
         plain(document(slower(), ()))
     )
+
+
+def test_an_interval_of_simulated_steps_is_no_confidence_interval() -> None:
+    one, two = (
+        Side(name, (replace(run, series=replace(run.series, simulated=True)),))
+        for name, level in (("a", 0.21), ("b", 0.2))
+        for run in side(name, level).runs
+    )
+    found = compare(one, two)
+    assert headline(found).endswith("%, range of the estimate)")
+    known = document(found, gate(found, Limits(fail_slower=0.01))).statistics
+    assert known.interval_kind == "range of the estimate"
+    assert known.confidence is None
+    page = render(comparison_page(found, gate(found, Limits(fail_slower=0.01))))
+    assert "% CI" not in page
+    assert "80 % probability" not in page
