@@ -23,6 +23,7 @@ BY_SCHEDULE = frozenset(
 
 OF_PROGRAM = frozenset(
     (
+        OpportunityKind.REPLICATED,
         OpportunityKind.ATTENTION,
         OpportunityKind.PRECISION,
         OpportunityKind.SCATTER,
@@ -39,6 +40,7 @@ OF_PROGRAM = frozenset(
 
 BY_ADVISE = frozenset(
     (
+        OpportunityKind.REPLICATED,
         OpportunityKind.ATTENTION,
         OpportunityKind.PRECISION,
         OpportunityKind.SCATTER,

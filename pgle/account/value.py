@@ -65,6 +65,7 @@ class OpportunityKind(StrEnum):
     STALE_PROFILE = "stale profile"
     FLAGS = "flags"
     # the program
+    REPLICATED = "work that every device repeats"
     ATTENTION = "attention that is not fused"
     PRECISION = "products of f32 values"
     SCATTER = "scatters"

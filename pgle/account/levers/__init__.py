@@ -13,6 +13,7 @@ from pgle.account.levers import (
     optimizer,
     precision,
     remat,
+    replicated,
     scatter,
 )
 from pgle.account.levers.flow import Flow
@@ -21,6 +22,7 @@ from pgle.account.value import LEAST_WORTH, Opportunity, in_order
 from pgle.xla.vendors import maker_of
 
 LEVERS: tuple[Callable[[StepCosts, Flow], Opportunity | None], ...] = (
+    replicated.find,
     attention.find,
     scatter.find,
     logits.find,

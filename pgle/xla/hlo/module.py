@@ -15,6 +15,7 @@ from functools import cached_property
 from math import prod
 from typing import Any, TypeVar, dataclass_transform
 
+from pgle.xla.hlo.replica_groups import Shards
 from pgle.xla.vendors import Architecture, architecture_in
 
 
@@ -159,6 +160,8 @@ class Instruction:
     latency_ns: int | None = None
     # value of a scalar integer constant; None of anything else
     constant: int | None = None
+    # values of a constant that is a row of 32-bit integers; empty of anything else
+    row: tuple[int, ...] = ()
     # of a compare: ``EQ``, ``NE``, ``LT``, ``LE``, ``GT`` or ``GE``
     direction: str = ""
     # of products: ``high``, ``highest``, or the algorithm that the program asks for
@@ -199,6 +202,8 @@ class Module:
     source: str = ""  # where it was read from
     # numbers of the parameters whose memory a result takes (donated and used so)
     donated: frozenset[int] = frozenset()
+    # by number of a parameter, which device holds which part of it; empty: unknown
+    shards: tuple[Shards, ...] = ()
 
     @cached_property
     def instructions(self) -> Mapping[str, Instruction]:

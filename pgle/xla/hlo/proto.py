@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import PurePath
 from typing import Any
 
@@ -24,11 +25,15 @@ from pgle.xla.hlo.check import checked, groups_in
 from pgle.xla.hlo.module import MAPPED, NOT_HLO, Computation, Instruction, Module, Shape
 from pgle.xla.hlo.replica_groups import (
     SEND_ATTRIBUTE,
+    WHOLE,
     Groups,
+    Shards,
     SubAxis,
+    along_axes,
     iota_groups,
     iota_ids,
     mesh_groups,
+    tiled,
 )
 from pgle.xla.protos import hlo_pb2
 
@@ -46,20 +51,8 @@ def groups_of(item: hlo_pb2.HloInstructionProto) -> Groups:
 def _stated_groups(item: hlo_pb2.HloInstructionProto) -> Groups:
     if item.HasField("mesh_axes_replica_group_list"):
         stated = item.mesh_axes_replica_group_list
-        mesh = stated.mesh
-        ids: Sequence[int] = mesh.device_ids
-        if not ids and mesh.HasField("iota_transform"):
-            ids = iota_ids(
-                mesh.iota_transform.reshape_dims, mesh.iota_transform.transpose_perm
-            )
-        axes: list[tuple[int, SubAxis | None]] = []
-        for axis in stated.axes:
-            info = axis.sub_axis_info
-            part = (
-                (info.pre_size, info.size) if axis.HasField("sub_axis_info") else None
-            )
-            axes.append((axis.mesh_axis_index, part))
-        return mesh_groups([axis.size for axis in mesh.axes], ids, axes)
+        sizes, ids = _mesh(stated.mesh)
+        return mesh_groups(sizes, ids, _axes(stated.axes))
     if item.HasField("iota_collective_device_list"):
         return _iota(item.iota_collective_device_list)
     if item.HasField("collective_device_list"):
@@ -68,6 +61,65 @@ def _stated_groups(item: hlo_pb2.HloInstructionProto) -> Groups:
             return _iota(devices.iota_replica_group_list)
         return tuple(tuple(group.replica_ids) for group in devices.replica_groups)
     return tuple(tuple(group.replica_ids) for group in item.replica_groups)
+
+
+def _mesh(mesh: hlo_pb2.MeshProto) -> tuple[Sequence[int], Sequence[int]]:
+    """The sizes of a mesh's axes, and its devices in the order of the mesh."""
+    ids: Sequence[int] = mesh.device_ids
+    if not ids and mesh.HasField("iota_transform"):
+        iota = mesh.iota_transform
+        ids = iota_ids(iota.reshape_dims, iota.transpose_perm)
+    return [axis.size for axis in mesh.axes], ids
+
+
+def _axes(
+    stated: Iterable[hlo_pb2.AxisRefProto],
+) -> list[tuple[int, SubAxis | None]]:
+    """Axes or parts of axes, as `mesh_groups` takes them."""
+    axes: list[tuple[int, SubAxis | None]] = []
+    for axis in stated:
+        info = axis.sub_axis_info
+        part = (info.pre_size, info.size) if axis.HasField("sub_axis_info") else None
+        axes.append((axis.mesh_axis_index, part))
+    return axes
+
+
+def _shards_of(sharding: hlo_pb2.OpSharding) -> Shards:
+    """Which device holds which part of an array; empty where that is not known."""
+    try:
+        if sharding.HasField("named_sharding"):
+            return _named_shards(sharding.named_sharding)
+        return _tiled_shards(sharding)
+    except ValueError:
+        return ()
+
+
+def _named_shards(sharding: hlo_pb2.NamedShardingProto) -> Shards:
+    used: list[tuple[int, SubAxis | None]] = []
+    for dimension in sharding.dim_shardings:
+        used += _axes(dimension.axes)
+    if sharding.unreduced_axes:
+        return ()
+    sizes, ids = _mesh(sharding.mesh)
+    return along_axes(sizes, ids, used) if used else WHOLE
+
+
+def _tiled_shards(sharding: hlo_pb2.OpSharding) -> Shards:
+    kinds = hlo_pb2.OpSharding
+    sizes = sharding.tile_assignment_dimensions
+    if sharding.type == kinds.REPLICATED:
+        return WHOLE
+    copied = list(sharding.last_tile_dims)
+    if sharding.replicate_on_last_tile_dim:
+        copied = [kinds.REPLICATED]
+    is_plain = all(kind == kinds.REPLICATED for kind in copied)
+    if sharding.type != kinds.OTHER or not is_plain:
+        return ()
+    copies = prod(sizes[len(sizes) - len(copied) :])
+    devices: Sequence[int] = sharding.tile_assignment_devices
+    if not devices:
+        devices = iota_ids(sharding.iota_reshape_dims, sharding.iota_transpose_perm)
+    return tiled(devices, copies)
 
 
 def _iota(proto: hlo_pb2.IotaReplicaGroupListProto) -> Groups:
@@ -160,6 +212,7 @@ def module_from_proto(proto: hlo_pb2.HloModuleProto, source: str) -> Module:
         num_replicas=max(proto.device_assignment.replica_count, 1),
         source=source,
         donated=donated,
+        shards=tuple(map(_shards_of, proto.spmd_parameters_shardings)),
     )
     return checked(module)
 
@@ -213,6 +266,13 @@ def _constant(item: hlo_pb2.HloInstructionProto) -> int | None:
     return int(values[0]) if values is not None and len(values) == 1 else None
 
 
+def _row(item: hlo_pb2.HloInstructionProto) -> tuple[int, ...]:
+    """The values of a constant that is a row of 32-bit integers; empty of any other."""
+    if len(item.shape.dimensions) != 1:
+        return ()
+    return (*item.literal.s32s, *item.literal.u32s)
+
+
 def _precision(config: hlo_pb2.PrecisionConfig) -> str:
     """The algorithm that a product asks for, else the highest precision of its operands; empty by
     default.
@@ -251,7 +311,7 @@ _READ_OF_OPCODE: Mapping[
 ] = {
     "get-tuple-element": lambda item: {"tuple_index": item.tuple_index},
     "parameter": lambda item: {"parameter_number": item.parameter_number},
-    "constant": lambda item: {"constant": _constant(item)},
+    "constant": lambda item: {"constant": _constant(item), "row": _row(item)},
     "custom-call": lambda item: {"custom_call_target": item.custom_call_target},
     "dot": lambda item: {
         "dot_lhs_contracting": tuple(

@@ -1,4 +1,5 @@
-"""Replica groups of collectives as lists of devices, and as XLA writes them in HLO text.
+"""Replica groups of collectives as lists of devices, and as XLA writes them in HLO text; which
+device holds which shard of an array.
 
 Standard library only, Python 3.10 or newer: the hook loads this file inside the user's program.
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import prod
 
 Groups = tuple[tuple[int, ...], ...]
@@ -170,3 +171,60 @@ def _mesh_ids(text: str | None) -> Sequence[int]:
     if iota is None:
         return integers(text)
     return iota_ids(integers(iota.group(1)), integers(iota.group(3)))
+
+
+Shards = tuple[int, ...]
+"""By device, the number of the shard that it holds; devices with one number hold the same. One
+number alone: all devices hold the whole array. Empty: unknown.
+"""
+
+WHOLE: Shards = (0,)
+
+_TILES = re.compile(
+    r"devices=\[([\d,]+)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+)) ?(last_tile.*)?"
+)
+_COPIES = ("last_tile_dim_replicate", "last_tile_dims={replicated}")
+
+
+def tiled(devices: Sequence[int], copies: int) -> Shards:
+    """The shards of a tiling.
+
+    Args:
+        devices: in the order of the tiles, those with the same tile next to each other.
+        copies: devices with the same tile.
+    """
+    found = [0] * len(devices)
+    for place, device in enumerate(devices):
+        if not 0 <= device < len(found):
+            return ()
+        found[device] = place // copies
+    return tuple(found)
+
+
+def along_axes(
+    sizes: Sequence[int], ids: Sequence[int], axes: Sequence[tuple[int, SubAxis | None]]
+) -> Shards:
+    """The shards of an array that is divided along axes of a mesh, as `mesh_groups` takes them."""
+    rows = mesh_groups(sizes, ids, axes)
+    by_place = list(chain.from_iterable(zip(*rows, strict=True)))
+    return tiled(by_place, len(rows))
+
+
+def shards_from_text(text: str) -> Shards:
+    """The shards of ``replicated``, ``devices=[2,1,2]<=[4] last_tile_dim_replicate`` or
+    ``devices=[2]1,0``; empty of anything else.
+    """
+    if text == "replicated":
+        return WHOLE
+    found = _TILES.fullmatch(text)
+    if found is None:
+        return ()
+    sizes = integers(found[1])
+    is_copied = bool(found[5])
+    if is_copied and found[5] not in _COPIES:
+        return ()
+    try:
+        devices = integers(found[4]) or iota_ids(integers(found[2]), integers(found[3]))
+    except ValueError:
+        return ()
+    return tiled(devices, sizes[-1] if is_copied else 1)

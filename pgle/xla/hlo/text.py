@@ -21,7 +21,9 @@ from pgle.xla.hlo.module import DEEPEST, MAPPED, Computation, Instruction, Modul
 from pgle.xla.hlo.replica_groups import (
     PAIRS_OF_SEND,
     STATED,
+    Shards,
     integers,
+    shards_from_text,
 )
 from pgle.xla.hlo.tokens import TABLES, printed
 
@@ -39,8 +41,10 @@ _FRONTEND = re.compile(r', frontend_attributes=\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\}
 _OP_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
 _SOURCE = re.compile(r'\bsource_file="((?:[^"\\]|\\.)*)"(?: source_line=(\d+))?')
 _FRAME = re.compile(r"\bstack_frame_id=(\d+)")
+_SHARDING = re.compile(r"\bsharding=\{((?:[^{}]|\{[^{}]*\})*)\}")
 _SCHEDULING_NAME = re.compile(r'\bscheduling_name="([^"]*)"')
 _SCALAR = re.compile(r"(?:pred|[su]\d+)\[\](?:\{[^}]*\})?")
+_ROW = re.compile(r"[su]32\[\d+\]")
 _CALLED = {
     "while": ("body", "condition"),
     "conditional": ("branch_computations", "true_computation", "false_computation"),
@@ -297,6 +301,8 @@ class _Parser:
         self.files: dict[str, str] = {}
         self.places: dict[str, str] = {}
         self.frames: dict[str, str] = {}
+        # by computation and number of a parameter
+        self.shards: dict[tuple[str, int], Shards] = {}
 
     def feed(self, line: str) -> bool:
         """Read a line without blanks at its end; False if XLA prints none like it."""
@@ -382,8 +388,12 @@ class _Parser:
             self.fused.update(called)
         elif opcode == "parameter" and inside.isdigit():
             stated["parameter_number"] = int(inside)
+            if found := _SHARDING.search(tail):
+                self.shards[self.name, int(inside)] = shards_from_text(found[1])
         elif opcode == "constant" and _SCALAR.fullmatch(shape_text):
             stated["constant"] = _constant(inside)
+        elif opcode == "constant" and _ROW.match(shape_text):
+            stated["row"] = tuple(map(int, re.findall(r"-?\d{1,10}", inside)))
         self.items[name] = Instruction(
             name, opcode, self.shape(shape_text), self.name, operands, **stated
         )
@@ -503,6 +513,12 @@ class _Parser:
         is_whole = not stated or stated.startswith(str(root.shape).replace(" ", ""))
         return computation.name if is_whole else ""
 
+    def _shards(self) -> tuple[Shards, ...]:
+        """By number of a parameter of the entry, as of `Module.shards`."""
+        numbers = {at for name, at in self.shards if name == self.entry}
+        count = max(numbers, default=-1) + 1
+        return tuple([self.shards.get((self.entry, at), ()) for at in range(count)])
+
     def module(self, program_id: int | None) -> Module:
         if not self.entry and self.computations:
             self.entry = self._last()
@@ -523,8 +539,10 @@ class _Parser:
             for name, item in self.computations.items()
         }
         donated = frozenset(map(int, _ALIAS.findall(self.header)))
+        shards = self._shards()
+        name = _module_name(self.header) or f"module_{self.entry}"
         module = Module(
-            name=_module_name(self.header) or f"module_{self.entry}",
+            name=name,
             program_id=program_id,
             fingerprint=fingerprint,
             entry=self.entry,
@@ -534,6 +552,7 @@ class _Parser:
             num_replicas=int(devices.get("replica_count", 1)),
             source=self.source,
             donated=donated,
+            shards=shards,
         )
         return checked(module)
 

@@ -704,6 +704,112 @@ class MeshAxesReplicaGroupListProto(google.protobuf.message.Message):
 global___MeshAxesReplicaGroupListProto = MeshAxesReplicaGroupListProto
 
 @typing.final
+class NamedShardingProto(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class DimensionSharding(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        AXES_FIELD_NUMBER: builtins.int
+        @property
+        def axes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AxisRefProto]: ...
+        def __init__(
+            self,
+            *,
+            axes: collections.abc.Iterable[global___AxisRefProto] | None = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["axes", b"axes"]) -> None: ...
+
+    MESH_FIELD_NUMBER: builtins.int
+    DIM_SHARDINGS_FIELD_NUMBER: builtins.int
+    UNREDUCED_AXES_FIELD_NUMBER: builtins.int
+    @property
+    def mesh(self) -> global___MeshProto: ...
+    @property
+    def dim_shardings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NamedShardingProto.DimensionSharding]: ...
+    @property
+    def unreduced_axes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AxisRefProto]: ...
+    def __init__(
+        self,
+        *,
+        mesh: global___MeshProto | None = ...,
+        dim_shardings: collections.abc.Iterable[global___NamedShardingProto.DimensionSharding] | None = ...,
+        unreduced_axes: collections.abc.Iterable[global___AxisRefProto] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["mesh", b"mesh"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["dim_shardings", b"dim_shardings", "mesh", b"mesh", "unreduced_axes", b"unreduced_axes"]) -> None: ...
+
+global___NamedShardingProto = NamedShardingProto
+
+@typing.final
+class OpSharding(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    class _Type:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _TypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[OpSharding._Type.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        REPLICATED: OpSharding._Type.ValueType  # 0
+        MAXIMAL: OpSharding._Type.ValueType  # 1
+        TUPLE: OpSharding._Type.ValueType  # 2
+        OTHER: OpSharding._Type.ValueType  # 3
+        MANUAL: OpSharding._Type.ValueType  # 4
+        UNKNOWN: OpSharding._Type.ValueType  # 5
+        UNREDUCED: OpSharding._Type.ValueType  # 6
+
+    class Type(_Type, metaclass=_TypeEnumTypeWrapper): ...
+    REPLICATED: OpSharding.Type.ValueType  # 0
+    MAXIMAL: OpSharding.Type.ValueType  # 1
+    TUPLE: OpSharding.Type.ValueType  # 2
+    OTHER: OpSharding.Type.ValueType  # 3
+    MANUAL: OpSharding.Type.ValueType  # 4
+    UNKNOWN: OpSharding.Type.ValueType  # 5
+    UNREDUCED: OpSharding.Type.ValueType  # 6
+
+    TYPE_FIELD_NUMBER: builtins.int
+    TILE_ASSIGNMENT_DIMENSIONS_FIELD_NUMBER: builtins.int
+    TILE_ASSIGNMENT_DEVICES_FIELD_NUMBER: builtins.int
+    REPLICATE_ON_LAST_TILE_DIM_FIELD_NUMBER: builtins.int
+    LAST_TILE_DIMS_FIELD_NUMBER: builtins.int
+    IOTA_RESHAPE_DIMS_FIELD_NUMBER: builtins.int
+    IOTA_TRANSPOSE_PERM_FIELD_NUMBER: builtins.int
+    NAMED_SHARDING_FIELD_NUMBER: builtins.int
+    type: global___OpSharding.Type.ValueType
+    replicate_on_last_tile_dim: builtins.bool
+    @property
+    def tile_assignment_dimensions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def tile_assignment_devices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def last_tile_dims(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[global___OpSharding.Type.ValueType]: ...
+    @property
+    def iota_reshape_dims(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def iota_transpose_perm(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def named_sharding(self) -> global___NamedShardingProto: ...
+    def __init__(
+        self,
+        *,
+        type: global___OpSharding.Type.ValueType = ...,
+        tile_assignment_dimensions: collections.abc.Iterable[builtins.int] | None = ...,
+        tile_assignment_devices: collections.abc.Iterable[builtins.int] | None = ...,
+        replicate_on_last_tile_dim: builtins.bool = ...,
+        last_tile_dims: collections.abc.Iterable[global___OpSharding.Type.ValueType] | None = ...,
+        iota_reshape_dims: collections.abc.Iterable[builtins.int] | None = ...,
+        iota_transpose_perm: collections.abc.Iterable[builtins.int] | None = ...,
+        named_sharding: global___NamedShardingProto | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_named_sharding", b"_named_sharding", "named_sharding", b"named_sharding"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_named_sharding", b"_named_sharding", "iota_reshape_dims", b"iota_reshape_dims", "iota_transpose_perm", b"iota_transpose_perm", "last_tile_dims", b"last_tile_dims", "named_sharding", b"named_sharding", "replicate_on_last_tile_dim", b"replicate_on_last_tile_dim", "tile_assignment_devices", b"tile_assignment_devices", "tile_assignment_dimensions", b"tile_assignment_dimensions", "type", b"type"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_named_sharding", b"_named_sharding"]) -> typing.Literal["named_sharding"] | None: ...
+
+global___OpSharding = OpSharding
+
+@typing.final
 class HloInstructionProto(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1102,6 +1208,7 @@ class HloModuleProto(google.protobuf.message.Message):
     SCHEDULE_FIELD_NUMBER: builtins.int
     INPUT_OUTPUT_ALIAS_FIELD_NUMBER: builtins.int
     IS_DYNAMIC_FIELD_NUMBER: builtins.int
+    SPMD_PARAMETERS_SHARDINGS_FIELD_NUMBER: builtins.int
     DEVICE_ASSIGNMENT_FIELD_NUMBER: builtins.int
     USE_AUTO_SPMD_PARTITIONING_FIELD_NUMBER: builtins.int
     STACK_FRAME_INDEX_FIELD_NUMBER: builtins.int
@@ -1125,6 +1232,8 @@ class HloModuleProto(google.protobuf.message.Message):
     @property
     def input_output_alias(self) -> global___HloInputOutputAliasProto: ...
     @property
+    def spmd_parameters_shardings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OpSharding]: ...
+    @property
     def device_assignment(self) -> global___DeviceAssignmentProto: ...
     @property
     def stack_frame_index(self) -> global___StackFrameIndexProto: ...
@@ -1142,6 +1251,7 @@ class HloModuleProto(google.protobuf.message.Message):
         schedule: global___HloScheduleProto | None = ...,
         input_output_alias: global___HloInputOutputAliasProto | None = ...,
         is_dynamic: builtins.bool = ...,
+        spmd_parameters_shardings: collections.abc.Iterable[global___OpSharding] | None = ...,
         device_assignment: global___DeviceAssignmentProto | None = ...,
         use_auto_spmd_partitioning: builtins.bool = ...,
         stack_frame_index: global___StackFrameIndexProto | None = ...,
@@ -1150,7 +1260,7 @@ class HloModuleProto(google.protobuf.message.Message):
         pjrt_id: builtins.int | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_pjrt_id", b"_pjrt_id", "device_assignment", b"device_assignment", "frontend_attributes", b"frontend_attributes", "host_program_shape", b"host_program_shape", "input_output_alias", b"input_output_alias", "pjrt_id", b"pjrt_id", "schedule", b"schedule", "stack_frame_index", b"stack_frame_index"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_pjrt_id", b"_pjrt_id", "computations", b"computations", "device_assignment", b"device_assignment", "device_type", b"device_type", "entry_computation_id", b"entry_computation_id", "entry_computation_name", b"entry_computation_name", "frontend_attributes", b"frontend_attributes", "host_program_shape", b"host_program_shape", "id", b"id", "input_output_alias", b"input_output_alias", "is_dynamic", b"is_dynamic", "name", b"name", "pjrt_id", b"pjrt_id", "schedule", b"schedule", "stack_frame_index", b"stack_frame_index", "use_auto_spmd_partitioning", b"use_auto_spmd_partitioning"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_pjrt_id", b"_pjrt_id", "computations", b"computations", "device_assignment", b"device_assignment", "device_type", b"device_type", "entry_computation_id", b"entry_computation_id", "entry_computation_name", b"entry_computation_name", "frontend_attributes", b"frontend_attributes", "host_program_shape", b"host_program_shape", "id", b"id", "input_output_alias", b"input_output_alias", "is_dynamic", b"is_dynamic", "name", b"name", "pjrt_id", b"pjrt_id", "schedule", b"schedule", "spmd_parameters_shardings", b"spmd_parameters_shardings", "stack_frame_index", b"stack_frame_index", "use_auto_spmd_partitioning", b"use_auto_spmd_partitioning"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_pjrt_id", b"_pjrt_id"]) -> typing.Literal["pjrt_id"] | None: ...
 
 global___HloModuleProto = HloModuleProto

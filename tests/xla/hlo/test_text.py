@@ -71,6 +71,8 @@ def test_text_and_proto_have_equal_headers(dumps: Path) -> None:
     text, proto = (
         replace(module, computations={}, source="") for module in both(dumps, "async")
     )
+    if not text.shards:  # jaxlib 0.12 prints none
+        proto = replace(proto, shards=())
     assert text == proto
 
 

@@ -1,0 +1,183 @@
+"""Which devices compute the same value: a value is replicated if no device has another input for
+it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from math import inf
+
+from pgle.account.levers.flow import RESHAPED, Flow
+from pgle.xla.collective_kinds import KIND_OF_OPCODE
+from pgle.xla.hlo.module import Instruction
+from pgle.xla.hlo.replica_groups import Groups
+
+Classes = tuple[int, ...]
+"""By device, the number of its class: devices of one class have the same value. Classes are
+numbered in the order of their first device.
+"""
+
+_Variable = tuple[str, int]  # a loop, and a place in its state
+
+_UNLIKE = ("partition-id", "replica-id", "rng", "infeed", "recv", "recv-done")
+"""Opcodes whose result differs from device to device, or may do so."""
+
+_JOINED = ("all-reduce", "all-gather", "collective-broadcast")
+"""Collectives after which all devices of a group have the same."""
+
+
+class Alike:
+    """The classes of all values of a module, by name."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+        self._module = flow.module
+        count = flow.module.num_devices
+        self._same: Classes = (0,) * count
+        self._apart: Classes = tuple(range(count))
+        self._found: dict[str, Classes] = {}
+        self._carried: dict[_Variable, Classes] = {}
+        self._both = cache(_both)
+        if count > 1 and flow.module.num_replicas == 1:
+            self._settle()
+
+    def copies(self, name: str) -> int:
+        """How many devices compute the same value as any other; 1: each has its own part."""
+        classes = self._found.get(name)
+        return 1 if classes is None else min(Counter(classes).values())
+
+    def _settle(self) -> None:
+        """Take all values for the same everywhere, and divide them until nothing changes: a loop
+        may carry a value from one iteration to the next.
+        """
+        is_changed = True
+        while is_changed:
+            is_changed = False
+            for name in self._flow.nodes:
+                found = self._of_node(name)
+                is_changed |= found != self._of(name)
+                self._found[name] = found
+            for variable, before in list(self._carried.items()):
+                found = self._all(self._values(*variable))
+                is_changed |= found != before
+                self._carried[variable] = found
+
+    def _of(self, name: str) -> Classes:
+        """The classes of a value, as far as they are known now."""
+        if name in self._flow.nodes:
+            return self._found.get(name, self._same)
+        item = self._module.instructions[name]
+        variable = self._flow.variable(name)
+        if variable is not None:
+            loop, index = variable
+            return self._carried.setdefault((loop.name, index), self._same)
+        if item.opcode == "parameter":
+            return self._of_parameter(item)
+        if item.opcode in ("get-tuple-element", "tuple"):
+            return self._all(map(self._flow.made_by, item.operands))
+        return self._apart
+
+    def _all(self, names: Iterable[str]) -> Classes:
+        """The classes of what is computed from some values."""
+        found = self._same
+        for name in names:
+            found = self._both(found, self._of(name))
+        return found
+
+    def _of_parameter(self, item: Instruction) -> Classes:
+        """Of a parameter of the program as it is sharded; of any other as if it was."""
+        number = item.parameter_number
+        shards = self._module.shards
+        if item.computation != self._module.entry or number is None:
+            return self._apart
+        found = shards[number] if number < len(shards) else ()
+        if len(found) == 1:
+            return self._same
+        return numbered(found) if len(found) == len(self._same) else self._apart
+
+    def _values(self, name: str, index: int) -> Iterator[str]:
+        """What a variable of a loop is before the first iteration and after each."""
+        flow = self._flow
+        loop = self._module.instructions[name]
+        for start in (loop.operands[0], *self._results(loop)):
+            whole = self._module.instructions[flow.made_by(start)]
+            is_split = whole.opcode == "tuple" and index < len(whole.operands)
+            yield flow.made_by(whole.operands[index]) if is_split else whole.name
+
+    def _results(self, loop: Instruction) -> Iterator[str]:
+        """The root of a loop's body."""
+        for name in loop.called:
+            root = self._module.computations[name].root
+            if self._module.instructions[root].shape == loop.shape:
+                yield root
+
+    def _of_node(self, name: str) -> Classes:
+        node = self._flow.nodes[name]
+        given = self._all(self._flow.inputs[name])
+        opcode = node.opcode
+        if opcode in ("while", "conditional") or opcode in _UNLIKE:
+            return self._apart
+        if opcode == "dynamic-slice" and (row := self._row(name)):
+            return numbered(row)
+        operation = self._module.operation(node)
+        kind = KIND_OF_OPCODE.get(operation.opcode)
+        if kind is None or opcode.endswith(("-done", "-update")):
+            return given
+        if kind in _JOINED:
+            return moved(given, operation.replica_groups, is_split=False)
+        if kind == "collective-permute":
+            return _permuted(given, operation.source_target_pairs)
+        if kind in ("send", "recv"):
+            return self._apart
+        return moved(given, operation.replica_groups, is_split=True)
+
+    def _row(self, name: str) -> tuple[int, ...]:
+        """What a slice of a row gives each device, if its number says where; else nothing."""
+        row, *start = self._flow.inputs[name]
+        values = self._module.instructions[row].row
+        if len(values) != len(self._same) or len(start) != 1:
+            return ()
+        seen = self._flow.looked_at(start[0], RESHAPED)
+        is_by_device = any(self._flow.opcode(each) == "partition-id" for each in seen)
+        return values if is_by_device else ()
+
+
+def numbered(labels: Iterable[object]) -> Classes:
+    """Labels of devices as classes."""
+    numbers: dict[object, int] = {}
+    return tuple([numbers.setdefault(label, len(numbers)) for label in labels])
+
+
+def _both(one: Classes, other: Classes) -> Classes:
+    """Devices that are of one class in both."""
+    if one == other:
+        return one
+    return numbered(zip(one, other, strict=True))
+
+
+def moved(given: Classes, groups: Groups, *, is_split: bool) -> Classes:
+    """The classes after a collective.
+
+    Args:
+        groups: of devices; empty: all are one.
+        is_split: each device of a group gets a part of its own.
+    """
+    labels: list[object] = [-1 - device for device in range(len(given))]
+    for group in groups or (tuple(range(len(given))),):
+        held = tuple([given[device] for device in group if device < len(given)])
+        for place, device in enumerate(group):
+            if device < len(given):
+                labels[device] = (held, place if is_split else 0)
+    return numbered(labels)
+
+
+def _permuted(given: Classes, pairs: Sequence[tuple[int, int]]) -> Classes:
+    """The classes after values went from some devices to others; the rest have zeros."""
+    sources: Mapping[int, int] = {target: source for source, target in pairs}
+    labels = []
+    for device in range(len(given)):
+        source = sources.get(device)
+        labels.append(inf if source is None else given[source])
+    return numbered(labels)

@@ -1,0 +1,78 @@
+"""Products that several devices compute from the same inputs, such as a layer whose batch lost its
+sharding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pgle.account.levers.alike import Alike
+from pgle.account.levers.flow import Flow
+from pgle.account.levers.places import places, taken_us
+from pgle.account.step_costs import StepCosts
+from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
+from pgle.errors import in_words, many
+from pgle.xla.matrix_products import is_product
+
+
+def find(step: StepCosts, flow: Flow) -> Opportunity | None:
+    """What dividing the work would save that several devices do from the same inputs: in the
+    computations with such products all of it, and at least the products.
+    """
+    copies = _copies(step, flow)
+    module = step.module
+    products = [
+        name for name in copies if is_product(module, module.instructions[name])
+    ]
+    if not products:
+        return None
+    bodies = {module.instructions[name].computation for name in products}
+    divided = [
+        name for name in copies if module.instructions[name].computation in bodies
+    ]
+    least_us = _saved_us(step, copies, products)
+    expected_us = _saved_us(step, copies, divided)
+    where = places(step, products)
+    count = copies[where[0].instruction]
+    return Opportunity(
+        kind=OpportunityKind.REPLICATED,
+        expected_us=expected_us,
+        least_us=least_us,
+        most_us=expected_us,
+        part=StepPart.COMPUTE,
+        basis=Basis.ESTIMATED,
+        title="Divide the work that every device repeats",
+        why=_why(step, products, count, module.num_devices),
+        edit=_EDIT,
+        where=where,
+        instructions=frozenset(divided),
+    )
+
+
+_EDIT = (
+    "Constrain the activations that the product takes, in a scan the carry, to the mesh axis "
+    'of the batch: x = jax.lax.with_sharding_constraint(x, P("data")).'
+)
+
+
+def _why(step: StepCosts, products: list[str], count: int, devices: int) -> str:
+    now_us = taken_us(step, products)
+    among = f"{count} of {devices}" if count < devices else f"all {devices}"
+    found = f"{many(len(products), 'product')} of the same values on {among} devices"
+    return f"{found}: {in_words(now_us)} a step on each"
+
+
+def _copies(step: StepCosts, flow: Flow) -> Mapping[str, int]:
+    """By kernel, how many devices compute the same; without those that each device has alone."""
+    alike = Alike(flow)
+    found: dict[str, int] = {}
+    for name, kernel in flow.kernel.items():
+        if kernel in step.us:
+            count = alike.copies(name)
+            found[kernel] = min(count, found.get(kernel, count))
+    return {kernel: count for kernel, count in found.items() if count > 1}
+
+
+def _saved_us(step: StepCosts, copies: Mapping[str, int], kernels: list[str]) -> float:
+    """What kernels save of a step if each device computes its own part."""
+    return sum(step.us[name] * (1 - 1 / copies[name]) for name in kernels)
