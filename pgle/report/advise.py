@@ -287,13 +287,17 @@ def _values_note(item: Attempt) -> Iterator[str]:
     if values.why:
         yield f"{item.name}: {NOT_COMPARED} ({values.why}); compare the loss"
         return
-    difference = figures.share(values.difference, decimals=2)
-    tolerance = figures.share(values.tolerance, decimals=2)
     small = f" ({values.sizes})" if values.sizes else ""
-    yield (
-        f"{item.name}: {_compared(values)} differ by {difference} at most, rounding explains "
-        f"{tolerance}; on the CPU{small}, {_stand_in(item)}"
-    )
+    how = f"on the CPU{small}, {_stand_in(item)}"
+    if not (values.are_rounded or values.differs):
+        yield f"{item.name}: {_compared(values)} are the same but for rounding; {how}"
+        return
+    difference = figures.share(values.difference, decimals=2)
+    explained = ""
+    if values.are_rounded:
+        tolerance = figures.share(values.tolerance, decimals=2)
+        explained = f", rounding explains {tolerance}"
+    yield f"{item.name}: {_compared(values)} differ by {difference} at most{explained}; {how}"
 
 
 def _compared(values: ComparedValues) -> str:
@@ -307,9 +311,11 @@ def _compared(values: ComparedValues) -> str:
 def _stand_in(item: Attempt) -> str:
     """What computed in place of what only a GPU has."""
     if any(change.kind == Kind.ATTENTION for change in item.changes):
-        return "where XLA's attention stands in for cuDNN's kernel"
+        return (
+            "with 64 bits a number, where XLA's attention stands in for cuDNN's kernel"
+        )
     if not any(change.kind == Kind.PRECISION for change in item.changes):
-        return "the same computation"
+        return "with 64 bits a number"
     return "where operands of products are rounded as Tensor Cores round them"
 
 

@@ -684,7 +684,9 @@ def _trial_of(best: Attempt) -> Trial:
 
 def differing(values: ComparedValues) -> str:
     """How far values are apart, in a clause."""
-    explained = f"rounding explains {in_percent(values.tolerance, 2)}"
+    explained = "not by rounding: it computes something else"
+    if values.are_rounded:
+        explained = f"rounding explains {in_percent(values.tolerance, 2)}"
     place = f" in {values.worst}" if values.worst else ""
     return f"values differ by {in_percent(values.difference, 2)}{place}, {explained}"
 

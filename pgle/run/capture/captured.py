@@ -194,15 +194,20 @@ class CallSite:
     why: str = ""  # it is left as it is; empty: it is not
 
 
+ROUNDS_CONSTANTS = 2.0**-20  # unit of a comparison, as of `pgle_hook/values.py`
+
+
 @dataclass(frozen=True)
 class ComparedValues:
-    """A step's values at a small size on the CPU, with alternatives against without."""
+    """A step's values at a small size on the CPU, with alternatives against without. Both are
+    computed with 64 bits a number.
+    """
 
     # the largest of loss, gradients and results, relative to what it changes
     difference: float = 0.0
     tolerance: float = 0.0  # the most that rounding explains
     worst: str = ""  # where they are of: ``gradient['layer']['w']``
-    unit: float = 0.0  # unit roundoff of the least precise type
+    unit: float = 0.0  # what rounds once: products on Tensor Cores, else constants
     seen: int = 0  # losses and gradients that were compared
     results: int = 0  # results of the step that were compared
     noisy: int = 0  # others, which rounding the arguments changes too much
@@ -213,6 +218,11 @@ class ComparedValues:
     def differs(self) -> bool:
         """Whether rounding does not explain the difference."""
         return self.difference > self.tolerance
+
+    @property
+    def are_rounded(self) -> bool:
+        """Whether the alternative rounds more than its constants."""
+        return self.unit > ROUNDS_CONSTANTS
 
 
 @dataclass(frozen=True)

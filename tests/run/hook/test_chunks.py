@@ -47,7 +47,10 @@ def operands(tokens: int = T) -> list[Any]:
 def largest(traced: Any) -> int:
     """Elements of the largest array that a traced function makes."""
     values = importlib.import_module("pgle_hook.values")
-    return max(int(np.prod(one.shape)) for one in values._arrays_in(traced.jaxpr))
+    return max(
+        int(np.prod(one.shape))
+        for one in values._arrays_in(values._eqns_in(traced.jaxpr))
+    )
 
 
 def taken(logits: Any, labels: Any) -> Any:

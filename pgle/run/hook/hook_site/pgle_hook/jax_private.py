@@ -677,6 +677,16 @@ def without_constants(jaxpr):
     return partial_eval.convert_constvars_jaxpr(jaxpr)
 
 
+def held_and_carried(params):
+    """How many arguments of an operation's body are the same in all iterations, and how many it
+    carries; zeros of what is no `jax.lax.scan`.
+    """
+    if "ft_in" in params:  # from jax 0.12 on
+        held, carried, _ = params["ft_in"].unpack()
+        return len(list(held)), len(list(carried))
+    return params.get("num_consts", 0), params.get("num_carry", 0)
+
+
 def frames_of(eqn):
     """Files and lines of the calls that made a traced operation, the innermost first."""
     traceback = eqn.source_info.traceback

@@ -351,8 +351,7 @@ class Rewriter:
 
     def _connect(self, node, body, taken):
         """Note what an operation gives the arguments of its body."""
-        held = node.params.get("num_consts", 0)
-        carried = node.params.get("num_carry", 0)
+        held, carried = jax_private.held_and_carried(node.params)
         for place, (value, given) in enumerate(zip(taken, node.ins)):
             if place < held:
                 value.constant = constant_of(self._jax, given)
@@ -452,34 +451,3 @@ def _shape(jax, aval):
     weak = getattr(aval, "weak_type", False)
     axes = _axes_of(aval)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak, **axes)
-
-
-def with_rounded_products(jax, function, bits):
-    """A function whose products of f32 arrays take operands of fewer bits, as Tensor Cores do.
-
-    Args:
-        bits: of exponent and mantissa.
-    """
-
-    def find(graph):
-        return {
-            id(node): _rounded(jax, node, bits)
-            for node in graph.nodes
-            if _is_rounded(node)
-        }
-
-    return Rewriter(jax, find)(function)
-
-
-def _is_rounded(node):
-    if node.name != "dot_general" or str(node.ins[0].dtype) != "float32":
-        return False
-    return "HIGHEST" not in str(node.params.get("precision"))
-
-
-def _rounded(jax, node, bits):
-    def make(read):
-        taken = [jax.lax.reduce_precision(read(value), *bits) for value in node.ins]
-        return node.bound(taken)
-
-    return Replacement(node.ins, make)

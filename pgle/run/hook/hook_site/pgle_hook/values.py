@@ -2,7 +2,8 @@
 
 The step's function is traced again with small arguments, both times with the same random values. A
 size is made small if the function still traces with it. Compared are the loss, the gradients and
-all other results that are floating-point numbers.
+all other results that are floating-point numbers. Both are computed with 64 bits a number
+(`exact.py`): what is left of the difference is that of what they compute.
 """
 
 import functools
@@ -12,32 +13,38 @@ import os
 import threading
 
 from pgle_hook import SetAside, guarded, jax_private
+from pgle_hook.exact import EMULATED, Exact, wide
 
 MOST_OPERATIONS = 1e11  # of one execution: about 3 CPU seconds
 MOST_S = 20.0  # for comparing one change of a program; an answer has several
 MOST_TRIED = 8  # sizes that are made small, the largest first
 LEAST_SIZE = 8  # a smaller one stays
 SMALL = 16  # what becomes of a size
-ALONE = 1
+PAIR = 2
 """What becomes of a size that only counts arrays of two and more axes, among all values that the
-step computes: layers, a batch of activations.
+step computes: layers, a batch of activations. Of one row nobody sees whether rows are mixed up.
 """
 WORDS = 8
 """What becomes of another size of first axes only: a vocabulary, a length. Of one word or place
 neither a mask nor a scale has an effect. Random integers are smaller: tokens, classes.
 """
+UNIT = 2.0**-20
+"""What an alternative may round: constants that it takes from a program are f32, whose roundings
+(2⁻²⁴) are up to 16 times as large after some operations.
+"""
+MOST_PLACES = 1024  # up to which a number that places are compared with is kept
+COMPARING = frozenset(("add", "ge", "gt", "le", "lt", "sub"))
+"""Operations that make a window of a length: places are compared with a number."""
+
 TOLERANCE = 4.0
 """Roundings of one program that may add up. Both programs round as many values, at other places,
 so each is that far from the exact result, and both distances add up (triangle inequality).
 """
 
+SHOWN = 0.75  # part of the truth values of an argument
+
 LOOSEST = 0.25  # tolerance with which a comparison still says something
 SAYS_NOTHING = "rounding changes its results too much, or they are zero"
-
-ROUNDED_TO = {"tensorfloat32": (8, 10)}
-"""Bits of exponent and mantissa that a precision of products keeps of f32."""
-
-MOST_SIGNIFICANT = 24  # bits of f32, the leading one among them
 
 
 class Values:
@@ -161,23 +168,26 @@ class Values:
         return self._judged(step, (*before, *after))
 
     def _with_noise(self, step, values, precision=""):
-        """Results of a program; then with arguments as if rounded once more."""
-        unit = self._unit(step)
+        """Results of a program; then with arguments as if rounded once."""
+        unit = self._unit()
         random = importlib.import_module("numpy").random.default_rng(1)
         signs = lambda value: random.choice((-1.0, 1.0), size=value.shape)
-        nudged = _changed(values, lambda value: value * (1 + unit * signs(value)))
+        with wide(self._jax):
+            exact = list(map(Exact(self._jax).widened, values))
+            nudge = lambda value: value * (1 + unit * signs(value))
+            nudged = _changed(exact, nudge)
         return self._results(step, precision, values, nudged)
 
-    def _unit(self, step):
-        """Unit roundoff of the least precise type that the step or an alternative uses."""
-        bits = {_significant(self._jax, one.dtype) for one in step.made}
-        if self.precision:
-            bits.add(ROUNDED_TO[self.precision][1] + 1)
-        return 2.0 ** -min(MOST_SIGNIFICANT, *bits)
+    def _unit(self):
+        """What rounds once: products on Tensor Cores, else constants of an alternative."""
+        if not self.precision:
+            return UNIT
+        _, digits = EMULATED[self.precision]
+        return 2.0 ** -(digits + 1)
 
     def _results(self, step, precision, *inputs):
         """Losses and gradients, and results of the step, as arrays, of each of some arguments."""
-        run_with = lambda run: [self._jax.device_get(run(values)) for values in inputs]
+        run_with = lambda run: [run(values) for values in inputs]
         try:
             return run_with(self._compiled(step, precision, inputs[0], sees=True))
         except (self._jax.errors.UnexpectedTracerError, TypeError):
@@ -198,20 +208,29 @@ class Values:
             self._names = [_names(jax, seen), _names(jax, named)]
             return _floats(jax, seen), _floats(jax, results)
 
-        if precision:
-            rewritten = importlib.import_module("pgle_hook.rewrite")
-            run = rewritten.with_rounded_products(jax, run, ROUNDED_TO[precision])
-        compiled = jax.jit(run).lower(values).compile()
+        closed = jax.make_jaxpr(run)(values)
+        exact = Exact(jax, precision)
+        with wide(jax):
+            given = list(map(exact.widened, values))
+            compute = jax.jit(lambda arrays: exact(closed, arrays))
+            compiled = compute.lower(given).compile()
         operations = (compiled.cost_analysis() or {}).get("flops", 0.0)
         if operations > MOST_OPERATIONS:
             raise ValueError("its small size takes %.0e operations" % operations)
-        return compiled
+        count = len(self._names[0])
+
+        def parts(arrays):
+            with wide(jax):
+                found = jax.device_get(compiled(list(map(exact.widened, arrays))))
+            return found[:count], found[count:]
+
+        return parts
 
     def _judged(self, step, programs):
         """The largest difference of loss, gradients and results, each relative to its size. Left
         out are those that rounding the arguments changes too much.
         """
-        unit = self._unit(step)
+        unit = self._unit()
         before = programs[0]
         worst = {"difference": 0.0, "tolerance": 2 * TOLERANCE * unit}
         compared = {"seen": 0, "results": 0}
@@ -227,7 +246,7 @@ class Values:
                 if tolerance > LOOSEST:
                     continue
                 compared[kind] += 1
-                if difference / tolerance > worst["difference"] / worst["tolerance"]:
+                if difference - tolerance > worst["difference"] - worst["tolerance"]:
                     worst = {"difference": difference, "tolerance": tolerance}
                     worst["worst"] = name
         is_flat = before[0] and not any(item.any() for item in before[0])
@@ -250,6 +269,7 @@ class _Step:
         ]
         self._sizes = {}
         self.made = []  # kinds of values that it computes, arguments and results among them
+        self._numbers = {}  # by size: the largest number that places on it are compared with
 
     def arrays(self):
         """The arguments that are arrays, as shapes of the small size."""
@@ -271,7 +291,9 @@ class _Step:
     def look(self):
         """Trace the function as it is, and keep the shapes and types of what it computes."""
         closed = self._jax.make_jaxpr(lambda arrays: self.call(arrays))(self.arrays())
-        self.made = [*self.arrays(), *_arrays_in(closed.jaxpr)]
+        eqns = list(_eqns_in(closed.jaxpr))
+        self.made = [*self.arrays(), *_arrays_in(eqns)]
+        self._numbers = _numbers_in(eqns)
 
     def shrink(self):
         """Make each size small with which the function still traces."""
@@ -283,7 +305,11 @@ class _Step:
         }
         wanted = sorted((size for size in places if size >= LEAST_SIZE), reverse=True)
         for size in wanted[:MOST_TRIED]:
-            self._sizes[size] = min(_small(places[size], size in inner), size)
+            small = _small(places[size], size in inner)
+            number = self._numbers.get(size, 0)
+            if number >= small:
+                small = number // SMALL * SMALL + SMALL
+            self._sizes[size] = min(small, size)
             try:
                 self._jax.eval_shape(lambda arrays: self.call(arrays), self.arrays())
             except Exception:  # of the function, which does not take this size
@@ -318,28 +344,55 @@ class _Step:
         if jax.numpy.issubdtype(dtype, jax.numpy.integer):
             drawn = random.integers(0, WORDS, size=shape) if shape else 1
             return jax.numpy.asarray(drawn, dtype)
+        if shape and str(dtype) == "bool":
+            return jax.numpy.asarray(_shown(random, shape))
         return jax.numpy.ones(shape, dtype)
 
 
-def _arrays_in(jaxpr):
-    """All arrays that a traced function and those in it make, as shapes with types."""
-    found = []
+def _shown(random, shape):
+    """Truth values of a mask, most of which are true: always the first on the last axis, so that
+    each query sees a key.
+    """
+    shown = random.random(size=shape) < SHOWN
+    shown[..., 0] = True
+    return shown
+
+
+def _eqns_in(jaxpr):
+    """All operations of a traced function and of those in it."""
     for eqn in jaxpr.eqns:
-        found += [var.aval for var in eqn.outvars if hasattr(var.aval, "dtype")]
+        yield eqn
         for given in eqn.params.values():
             several = given if isinstance(given, (tuple, list)) else (given,)
             for inner in several:
                 inner = getattr(inner, "jaxpr", inner)  # of a closed one
                 if hasattr(inner, "eqns"):
-                    found += _arrays_in(inner)
+                    yield from _eqns_in(inner)
+
+
+def _arrays_in(eqns):
+    """All arrays that operations make, as shapes with types."""
+    for eqn in eqns:
+        for var in eqn.outvars:
+            if hasattr(var.aval, "dtype"):
+                yield var.aval
+
+
+def _numbers_in(eqns):
+    """By size of a last axis, the largest constant that integers there are compared with: a window,
+    which no shorter length shows.
+    """
+    found = {}
+    for eqn in eqns:
+        if eqn.primitive.name not in COMPARING:
+            continue
+        given = [atom.val for atom in eqn.invars if hasattr(atom, "val")]
+        wholes = [int(each) for each in given if "int" in str(each.dtype)]
+        shape = eqn.outvars[0].aval.shape
+        size = next((size for size in reversed(shape) if size > 1), 0)
+        fitting = [each for each in wholes if each < min(size, MOST_PLACES)]
+        found[size] = max([found.get(size, 0), *fitting])
     return found
-
-
-def _significant(jax, dtype):
-    """Bits of a type's numbers, the leading one among them; `MOST_SIGNIFICANT` of integers."""
-    if not jax.numpy.issubdtype(dtype, jax.numpy.floating):
-        return MOST_SIGNIFICANT
-    return jax.numpy.finfo(dtype).nmant + 1
 
 
 def _places(arrays):
@@ -368,7 +421,7 @@ def _small(places, is_inner):
     if any(axis > 0 for axis, _ in places):
         return SMALL
     is_count = all(count > 2 for _, count in places) and not is_inner
-    return ALONE if is_count else WORDS
+    return PAIR if is_count else WORDS
 
 
 class _Unsharded:

@@ -1,0 +1,290 @@
+"""A traced function, computed with 64 bits a number, so that what its types round is gone.
+
+Two ways to write the same computation then differ by nothing but what they compute. Types with
+fewer digits than bf16, such as eight bits, are part of a program: casts to them still round. So
+does each operation that cannot take 64 bits, such as one of a custom kernel: it takes and returns
+the types that it was traced with.
+"""
+
+import contextlib
+import functools
+import importlib
+
+from pgle_hook import jax_private
+from pgle_hook.rewrite import Node
+
+LEAST_DIGITS = 7  # stored bits of a type's mantissa whose rounding is left out: bf16
+CALLS = frozenset(
+    (
+        "checkpoint",
+        "closed_call",
+        "core_call",
+        "custom_jvp_call",
+        "custom_vjp_call",
+        "custom_vjp_call_jaxpr",
+        "jit",
+        "pjit",
+        "remat",
+        "remat2",
+    )
+)
+"""Operations that do nothing but call a function."""
+
+OPAQUE = frozenset(
+    (
+        "bitcast_convert_type",
+        "ffi_call",
+        "io_callback",
+        "nextafter",
+        "pallas_call",
+        "pure_callback",
+        "random_gamma",
+    )
+)
+"""Operations that mean the types of their operands."""
+
+UPDATES = "update_jaxpr"  # of a scatter: what it does of a pair
+
+EMULATED = {"tensorfloat32": (8, 10), "BF16_BF16_F32": (8, 7)}
+"""Bits of exponent and mantissa that a precision of products keeps of f32."""
+
+
+@contextlib.contextmanager
+def wide(jax):
+    """Within it, numbers may have 64 bits."""
+    enable = getattr(jax, "enable_x64", None)
+    if enable is None:  # before jax 0.8
+        enable = importlib.import_module("jax.experimental").enable_x64
+    with enable(True):
+        yield
+
+
+class Exact:
+    """Evaluates traced functions with 64 bits a number; `wide` is on.
+
+    Args:
+        jax: the module.
+        precision: of products whose operands are rounded as a GPU does; empty: of none.
+    """
+
+    def __init__(self, jax, precision=""):
+        self._jax = jax
+        self._precision = precision
+        self._special = {
+            "cond": self._cond,
+            "convert_element_type": self._cast,
+            "dot_general": self._product,
+            "reduce_precision": self._rounded,
+            "scan": self._scan,
+            "shard_map": self._on_devices,
+            "while": self._while,
+        }
+
+    def __call__(self, closed, args):
+        """The results of a traced function.
+
+        Args:
+            closed: it, with its constants.
+            args: arrays; numbers have 64 bits.
+        """
+        jaxpr = closed.jaxpr
+        known = dict(zip(jaxpr.constvars, map(self.widened, closed.consts)))
+        known.update(zip(jaxpr.invars, args))
+
+        def read(atom):
+            if hasattr(atom, "val"):
+                np = importlib.import_module("numpy")
+                return np.asarray(atom.val, self._wide(atom.aval.dtype))
+            return known[atom]
+
+        for eqn in jaxpr.eqns:
+            taken = list(map(read, eqn.invars))
+            known.update(zip(eqn.outvars, self._made(eqn, taken)))
+        return list(map(read, jaxpr.outvars))
+
+    def widened(self, array):
+        """A value of the program with 64 bits a number."""
+        dtype = getattr(array, "dtype", None)
+        if dtype is None or not self._is_inexact(dtype):
+            return array
+        return self._jax.numpy.asarray(array).astype(self._wide(dtype))
+
+    def _is_inexact(self, dtype):
+        return self._jax.numpy.issubdtype(dtype, self._jax.numpy.inexact)
+
+    def _wide(self, dtype):
+        """The type in place of another one: of numbers with a point that with 64 bits."""
+        jnp = self._jax.numpy
+        if jnp.issubdtype(dtype, jnp.complexfloating):
+            return jnp.complex128
+        return jnp.float64 if jnp.issubdtype(dtype, jnp.floating) else dtype
+
+    def _is_narrow(self, dtype):
+        """Whether rounding to a type is part of the program."""
+        jnp = self._jax.numpy
+        is_real = jnp.issubdtype(dtype, jnp.floating)
+        return is_real and jnp.finfo(dtype).nmant < LEAST_DIGITS
+
+    def _made(self, eqn, taken):
+        name = eqn.primitive.name
+        if name in CALLS:
+            return self(_called(eqn), taken)
+        if name in self._special:
+            return self._special[name](eqn, taken)
+        if name in OPAQUE or _holds_function(eqn):
+            return self._as_traced(eqn, taken)
+        try:
+            settings = self._settings(eqn)
+            made = Node(eqn, ()).bound(taken, **settings)
+        except Exception:  # of an operation that does not take 64 bits
+            return self._as_traced(eqn, taken)
+        return list(map(self.widened, made))
+
+    def _settings(self, eqn):
+        """The settings of an operation that name types, with those of 64 bits."""
+        np = importlib.import_module("numpy")
+        found = {}
+        for name, value in eqn.params.items():
+            is_type = isinstance(value, (np.dtype, type))
+            if is_type and self._is_inexact(value):
+                found[name] = np.dtype(self._wide(value))
+        if eqn.params.get(UPDATES) is not None:
+            found[UPDATES] = self._body(eqn.params[UPDATES])
+        return found
+
+    def _body(self, jaxpr):
+        """The same function of numbers, for those with 64 bits."""
+        closed = _closed(jaxpr)
+        shape = self._jax.ShapeDtypeStruct
+        given = [
+            shape(var.aval.shape, self._wide(var.aval.dtype)) for var in jaxpr.invars
+        ]
+        return self._jax.make_jaxpr(lambda *args: self(closed, args))(*given).jaxpr
+
+    def _as_traced(self, eqn, taken):
+        """An operation with the types of its trace."""
+        given = [
+            self._narrowed(value, atom.aval) for value, atom in zip(taken, eqn.invars)
+        ]
+        return list(map(self.widened, Node(eqn, ()).bound(given)))
+
+    def _narrowed(self, value, aval):
+        """A value with the type that it was traced with."""
+        dtype = getattr(aval, "dtype", None)
+        is_other = dtype is not None and self._is_inexact(dtype)
+        return self._jax.numpy.asarray(value).astype(dtype) if is_other else value
+
+    def _cast(self, eqn, taken):
+        dtype = eqn.params["new_dtype"]
+        (value,) = taken
+        is_number = self._is_inexact(value.dtype) and self._is_inexact(dtype)
+        if self._is_narrow(dtype):
+            return [value.astype(dtype).astype(self._wide(dtype))]
+        is_same = self._wide(value.dtype) == self._wide(dtype)
+        return [value] if is_number and is_same else [value.astype(self._wide(dtype))]
+
+    def _rounded(self, eqn, taken):
+        is_part = eqn.params["mantissa_bits"] < LEAST_DIGITS
+        return self._as_traced(eqn, taken) if is_part else taken
+
+    def _product(self, eqn, taken):
+        """A product; its operands are rounded if the GPU does that."""
+        if self._precision and self._is_emulated(eqn):
+            bits = EMULATED[self._precision]
+            taken = [self._kept(value, bits) for value in taken]
+        settings = dict(self._settings(eqn), precision=None)
+        return Node(eqn, ()).bound(taken, **settings)
+
+    def _is_emulated(self, eqn):
+        """Whether a product rounds its operands by the default precision of products."""
+        if str(eqn.invars[0].aval.dtype) != "float32":
+            return False
+        words = str(eqn.params.get("precision"))
+        if self._precision == "tensorfloat32":
+            return "HIGHEST" not in words
+        return words.endswith(self._precision)
+
+    def _kept(self, value, bits):
+        """A value with some bits of f32, those of exponent and mantissa."""
+        single = value.astype(self._jax.numpy.float32)
+        return self._jax.lax.reduce_precision(single, *bits).astype(value.dtype)
+
+    def _scan(self, eqn, taken):
+        params = eqn.params
+        first, count = jax_private.held_and_carried(params)
+        held = taken[:first]
+        start = taken[first : first + count]
+
+        closed = _called(eqn)
+
+        def body(carry, given):
+            made = self(closed, [*held, *carry, *given])
+            return made[:count], made[count:]
+
+        end, found = self._jax.lax.scan(
+            body,
+            start,
+            taken[first + count :],
+            length=params["length"],
+            reverse=params["reverse"],
+        )
+        return [*end, *found]
+
+    def _while(self, eqn, taken):
+        params = eqn.params
+        first = params["cond_nconsts"]
+        second = first + params["body_nconsts"]
+        condition = _closed(params["cond_jaxpr"])
+        closed = _closed(params["body_jaxpr"])
+        asks = lambda state: self(condition, [*taken[:first], *state])[0]
+        body = lambda state: self(closed, [*taken[first:second], *state])
+        return self._jax.lax.while_loop(asks, body, taken[second:])
+
+    def _cond(self, eqn, taken):
+        branches = [
+            functools.partial(lambda branch, *args: self(branch, args), _closed(branch))
+            for branch in eqn.params["branches"]
+        ]
+        return self._jax.lax.switch(taken[0], branches, *taken[1:])
+
+    def _on_devices(self, eqn, taken):
+        """A function for each device of a mesh."""
+        params = eqn.params
+        closed = _called(eqn)
+        made = self._jax.shard_map(
+            lambda *args: tuple(self(closed, args)),
+            mesh=params["mesh"],
+            in_specs=params["in_specs"],
+            out_specs=params["out_specs"],
+            check_vma=params["check_vma"],
+            axis_names=params["newly_manual_axes"],
+        )
+        return list(made(*taken))
+
+
+def _called(eqn):
+    """The function that an operation calls."""
+    names = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+    return _closed(next(eqn.params[name] for name in names if name in eqn.params))
+
+
+def _holds_function(eqn):
+    """Whether an operation calls a function with the types that it was traced with."""
+    others = (value for name, value in eqn.params.items() if name != UPDATES)
+    return any(hasattr(each, "eqns") for each in _each_in(others))
+
+
+def _each_in(values):
+    """Values and those within them, one level deep; of a closed function the function."""
+    for value in values:
+        within = value if isinstance(value, (tuple, list)) else (value,)
+        for each in within:
+            yield getattr(each, "jaxpr", each)
+
+
+def _closed(jaxpr):
+    """A function with its constants."""
+    if hasattr(jaxpr, "consts"):
+        return jaxpr
+    core = importlib.import_module("jax.extend.core")
+    return core.ClosedJaxpr(jaxpr, ())
