@@ -20,6 +20,7 @@ from pgle.report.page.value import (
     Chart,
     Column,
     Page,
+    Part,
     Prose,
     Saving,
     Section,
@@ -49,6 +50,13 @@ NOT_COMPARED = "values not compared"
 IN_TURN = (
     "savings are shares of the step as it is, each counted after the edits above it"
 )
+
+IN_EDITS = (
+    "… stands for the arguments that are there; one of the same name is replaced. jnp is "
+    "jax.numpy; functools is Python's."
+)
+
+LONGEST = 240  # characters of an edit that the screen has, too
 
 MOST_LEFT = 3  # places that are left as they are, in a note
 
@@ -86,7 +94,7 @@ def advise_page(found: Advised, picture: Path | None = None) -> Page:
     )
     sections = (
         Section("steps", "Before and after", (_chart(found),), open=True),
-        Section("edits", "What each alternative is", (_edits(found),)),
+        Section("edits", "What each alternative is", tuple(_edits(found))),
         account.section(found.account),
         Section("method", "How it is judged", (Prose(METHOD),)),
     )
@@ -330,13 +338,20 @@ def _actions(found: Advised) -> tuple[Advice, ...]:
         made = known.get(found.best.changes[:place])
         saves = None if made is None else _saving_after(made, before)
         before = made or before
-        title = f"Write {change.edit} {_place(change)}"
+        title = f"Write {_short(change)} {_place(change)}"
         alone = known.get((change,))
         is_compared = alone is not None and alone.are_values_compared
         is_known = change.kind == Kind.FLAGS or is_compared
         doubts = (change.limit, "" if is_known else NOT_COMPARED)
         listed.append(Advice(title, saves, "; ".join(filter(None, doubts))))
     return tuple(listed)
+
+
+def _short(change: Alternative) -> str:
+    """What to write, or where its lines are: several do not fit on a screen."""
+    if len(change.edit) <= LONGEST:
+        return change.edit
+    return f"{change.name} as --section edits has it"
 
 
 def _saving_after(item: Attempt, before: Attempt | None) -> Saving | None:
@@ -388,19 +403,17 @@ def _range(item: Attempt) -> tuple[float, float] | None:
     return -answer.high, -answer.low
 
 
-def _edits(found: Advised) -> Table:
-    single = (
-        item
-        for item in found.ranked
-        if len(item.changes) == 1 or item.changes[-1].kind == Kind.FLAGS
-    )
-    rows = (_edit(item) for item in single)
-    return table(("alternative", "where", "what to write", "verdict"), rows)
-
-
-def _edit(item: Attempt) -> tuple[Value, ...]:
-    change = item.changes[-1]
-    return change.name, place_of(change), change.edit, item.verdict
+def _edits(found: Advised) -> Iterator[Part]:
+    """What to write for each alternative, as it is: a line that is broken cannot be pasted."""
+    yield Prose(IN_EDITS)
+    for item in found.ranked:
+        change = item.changes[-1]
+        if len(item.changes) > 1 and change.kind != Kind.FLAGS:
+            continue
+        yield Prose(f"{change.name} {_place(change)}: {item.verdict}", tone="head")
+        yield Prose(change.edit, code=True)
+        if change.limit:
+            yield Prose(change.limit)
 
 
 def commands(found: Advised) -> Commands:

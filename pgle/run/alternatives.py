@@ -17,7 +17,7 @@ from pathlib import Path
 from pgle.errors import some
 from pgle.files import read_bytes
 from pgle.run.capture.captured import CallSite, module_name
-from pgle.run.libraries import edit_of, masked
+from pgle.run.libraries import call_of, edit_of
 from pgle.run.trainers import decided_by, settings_of
 from pgle.xla.vendors import NVIDIA, Vendor
 
@@ -184,13 +184,24 @@ class Alternative:
         ]
         if self.where != BY_HAND or not found:
             return self
+        edits: dict[str, list[str]] = {}
+        for site in found:
+            edit = edit_of(site, self.value, site.call or self.edit)
+            places = edits.setdefault(edit, [])
+            places += [] if site.where in places else [site.where]
         where = ", ".join(dict.fromkeys(site.where for site in found))
-        first = found[0]
-        options = f"{masked(first, 'mask=…')}, {first.options}"
-        usual = self.edit.replace(", …", options)
-        edit = edit_of(first, self.value, usual)
-        library = first.library
-        return replace(self, where=where, edit=edit, made_at=BY_HAND, library=library)
+        notes = dict.fromkeys(site.note for site in found if not site.library)
+        written = list(edits)
+        if len(edits) > 1:
+            written = [f"{edit} in {', '.join(at)}" for edit, at in edits.items()]
+        return replace(
+            self,
+            where=where,
+            edit="; ".join(written),
+            made_at=BY_HAND,
+            limit="; ".join(filter(None, (self.limit, *notes))),
+            library=found[0].library,
+        )
 
     @property
     def switch(self) -> Mapping[str, str]:
@@ -330,8 +341,7 @@ def _attentions(program: Written) -> Iterator[Alternative]:
         return
     sites = {site.where: site for site in program.of(Kind.ATTENTION)}
     for where in _unfused(program):
-        given = "q, k, v, …" if where == BY_HAND else "…"
-        edit = f'jax.nn.dot_product_attention({given}, implementation="{how}")'
+        edit = f'jax.nn.dot_product_attention(…, implementation="{how}")'
         if where in sites:
             edit = edit_of(sites[where], how, edit)
         yield Alternative(Kind.ATTENTION, where, how, edit)
@@ -378,7 +388,8 @@ def _remats(program: Written) -> Iterator[Alternative]:
         for policy in POLICIES:
             if policy == (site.now or DEFAULT_POLICY):
                 continue
-            usual = f"jax.checkpoint(…, policy=jax.checkpoint_policies.{policy})"
+            options = f"policy=jax.checkpoint_policies.{policy}"
+            usual = call_of(site, "jax.checkpoint", options)
             edit = edit_of(site, policy, usual)
             yield Alternative(Kind.REMAT, site.where, policy, edit)
 
@@ -420,11 +431,15 @@ def _donations(program: Written) -> Iterator[Alternative]:
     compiled_at = program.jitted(function)
     if not names or compiled_at is None:
         return
-    listed = ", ".join(f'"{name}"' for name in names)
+    every = [*filter(None, compiled_at.options.split(",")), *names]
+    listed = ", ".join(f'"{name}"' for name in every)
     donated = f"donate_argnames=[{listed}]"
-    edit = f"jax.jit({function}, {donated})"
+    edit = call_of(compiled_at, "jax.jit", donated)
     if not compiled_at.where:
         edit = f"{donated} in the call that compiles {function}"
+    limit = STILL_READ
+    if compiled_at.options:
+        limit = f"{limit}; in place of what it donates now"
     where = compiled_at.where or function
     yield Alternative(
         Kind.DONATION,
@@ -432,7 +447,7 @@ def _donations(program: Written) -> Iterator[Alternative]:
         ",".join(names),
         edit,
         made_at=function,
-        limit=STILL_READ,
+        limit=limit,
     )
 
 

@@ -11,8 +11,24 @@ from dataclasses import dataclass
 
 from pgle.run.capture.captured import CallSite
 
-_FUSED = 'jax.nn.dot_product_attention({operands}{mask}, implementation="cudnn")'
+_FUSED = 'jax.nn.dot_product_attention(q, k, v{mask}, implementation="cudnn")'
 _POLICY = "policy=jax.checkpoint_policies.{value}"
+_UNROLL = "unroll={value}"
+_IN_EQUINOX = (
+    "turned = lambda *each: [one.swapaxes(0, 1) for one in each]; "
+    "spread = lambda mask, q: mask if mask is None else "
+    "jax.numpy.broadcast_to(mask, (len(q), *mask.shape[-2:])); "
+    "heads = lambda q, k, v, mask: {fused}.swapaxes(0, 1); "
+    "attend = lambda q, k, v, mask: heads(*turned(q, k, v), spread(mask, q)); "
+    "fused = jax.custom_batching.custom_vmap(lambda q, k, v, mask: "
+    "attend(q[None], k[None], v[None], mask)[0]); "
+    "fused.def_vmap(lambda size, batched, *each: (attend(*each), True)); "
+    "eqx.nn._attention.dot_product_attention = "
+    "lambda q, k, v, mask=None, *_, **__: fused(q, k, v, mask)"
+)
+"""Equinox maps its attention of one head over all. Mapped as it is, the fused call would have all
+heads copied to the front as batch rows; so the map is told what to compute of all heads.
+"""
 
 
 @dataclass(frozen=True)
@@ -21,19 +37,18 @@ class LibraryCall:
 
     kind: str  # as of a call site
     files: str  # that call jax begin with it
-    edit: str  # with ``{value}``, or ``{mask}`` and ``{takes_mask}``
-    operands: str = "q, k, v"  # of the fused call
+    edit: str  # with ``{fused}`` and ``{takes_mask}``; else the function that is called
+    options: str = ""  # that the function is given, with ``{value}``
     own_mask: str = "mask=mask"  # the library's mask as that of the fused call
 
     def written(self, site: CallSite, value: str) -> str:
         """Return the edit of a call, as text to write into the program."""
+        if self.options:
+            return call_of(site, self.edit, self.options.format(value=value))
         given = masked(site, self.own_mask)
-        takes = ", mask=None" if site.mask == "own" else ""
-        return self.edit.format(
-            value=value,
-            fused=_FUSED.format(operands=self.operands, mask=given),
-            takes_mask=takes,
-        )
+        takes = ", mask=None" if site.mask else ""
+        fused = _FUSED.format(mask=given)
+        return self.edit.format(fused=fused, takes_mask=takes)
 
 
 CALLS = (
@@ -43,27 +58,30 @@ CALLS = (
         "MultiHeadAttention(…, attention_fn=lambda q, k, v{takes_mask}, **_: {fused})",
         own_mask="mask=mask if mask is None else mask.astype(bool)",
     ),
-    LibraryCall(
-        "attention",
-        "equinox/",
-        "eqx.nn._attention.dot_product_attention = "
-        "lambda q, k, v, *_{takes_mask}, **__: {fused}[:, 0]",
-        operands="q[:, None], k[:, None], v[:, None]",
-        own_mask="mask=mask if mask is None else mask[None]",
-    ),
-    LibraryCall("remat", "flax/nnx/", f"nnx.remat(…, {_POLICY})"),
-    LibraryCall("remat", "flax/", f"nn.remat(…, {_POLICY})"),
-    LibraryCall("remat", "equinox/", f"eqx.filter_checkpoint(…, {_POLICY})"),
-    LibraryCall("unroll", "flax/nnx/", "nnx.scan(…, unroll={value})"),
-    LibraryCall("unroll", "flax/", "nn.scan(…, unroll={value})"),
+    LibraryCall("attention", "equinox/", _IN_EQUINOX, own_mask="mask=mask"),
+    LibraryCall("remat", "flax/nnx/", "nnx.remat", _POLICY),
+    LibraryCall("remat", "flax/", "nn.remat", _POLICY),
+    LibraryCall("remat", "equinox/", "eqx.filter_checkpoint", _POLICY),
+    LibraryCall("unroll", "flax/nnx/", "nnx.scan", _UNROLL),
+    LibraryCall("unroll", "flax/", "nn.scan", _UNROLL),
 )
 """The first row that fits is taken."""
 
 
 def masked(site: CallSite, own: str) -> str:
     """A mask as further arguments of jax's attention."""
-    causal = ", is_causal=True" if site.causal else ""
-    return f"{causal}, {own}" if site.mask else causal
+    causal = "is_causal=True" if site.causal else ""
+    mask = own if site.mask else ""
+    return "".join(f", {each}" for each in (causal, site.options, mask) if each)
+
+
+def call_of(site: CallSite, function: str, options: str) -> str:
+    """A call with further arguments, as it is written at its place."""
+    if site.form == "decorator":
+        return f"@functools.partial({function}, {options})"
+    if site.form == "partial":
+        return f"@functools.partial({function}, …, {options})"
+    return f"{function}(…, {options})"
 
 
 def edit_of(site: CallSite, value: str, usual: str) -> str:

@@ -104,11 +104,23 @@ def test_a_step_is_donated_only_if_the_program_itself_gives_it_to_jit() -> None:
     edits = lambda *sites: [
         item.edit for item in alternatives(Written(sites, STEP, MAIN))
     ]
-    assert edits(own) == ['jax.jit(train_step, donate_argnames=["params"])']
+    assert edits(own) == ['jax.jit(…, donate_argnames=["params"])']
     assert edits(unknown) == [
         'donate_argnames=["params"] in the call that compiles train_step'
     ]
     assert edits(library) == edits(own, library) == edits() == []
+
+
+def test_an_edit_of_jit_keeps_what_its_place_has() -> None:
+    def edit(**about: str) -> str:
+        own = CallSite("jit", "train.py:9", "train_step", **about)
+        (change,) = alternatives(Written([own], STEP, MAIN))
+        return change.edit
+
+    names = 'donate_argnames=["params"]'
+    assert edit(form="decorator") == f"@functools.partial(jax.jit, {names})"
+    assert edit(form="partial") == f"@functools.partial(jax.jit, …, {names})"
+    assert edit(options="opt") == 'jax.jit(…, donate_argnames=["opt", "params"])'
 
 
 def test_state_that_another_function_may_use_is_not_donated() -> None:
@@ -354,7 +366,11 @@ def test_attention_written_by_hand_is_fused_and_its_values_are_compared(
     sites = read_captured(tmp_path / "after").sites
     (site,) = [site for site in sites if site.kind != "jit"]
     assert (site.where, site.now) == ("by_hand.py:7", "by hand")
-    assert change.at([site]).edit == "attend(q, k, v, mask=…, scale=0.25)"
+    assert change.at([site]).edit == (
+        "jax.nn.dot_product_attention(q, k, v, "
+        "mask=mask[:, None, None] & jnp.ones((32, 32), bool), scale=0.25, "
+        'implementation="cudnn")'
+    )
     values = values_of(tmp_path / "values", program, change)
     assert (values.why, values.seen, values.results) == ("", 1, 1)
     assert not values.differs

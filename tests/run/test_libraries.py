@@ -48,16 +48,20 @@ def test_policies_and_loops_are_arguments_of_the_library_that_calls_jax() -> Non
 
 
 def test_attention_by_hand_in_a_library_is_edited_where_the_library_is_called() -> None:
-    made = Alternative(
-        Kind.ATTENTION,
-        BY_HAND,
-        "cudnn",
-        'jax.nn.dot_product_attention(q, k, v, …, implementation="cudnn")',
-    )
-    site = CallSite("attention", "a.py:1", BY_HAND, options="scale=0.5", causal=True)
-    assert made.at([site]).edit == (
-        "jax.nn.dot_product_attention(q, k, v, is_causal=True, scale=0.5, "
-        'implementation="cudnn")'
-    )
+    usual = 'jax.nn.dot_product_attention(…, implementation="cudnn")'
+    made = Alternative(Kind.ATTENTION, BY_HAND, "cudnn", usual)
+    own = CallSite("attention", "a.py:1", BY_HAND, call="attend(q, k, v)", note="q")
+    other = CallSite("attention", "a.py:9", BY_HAND, call="attend(q, k)", note="q")
+    assert made.at([own]).edit == "attend(q, k, v)"
+    both = made.at([own, other])
+    assert both.edit == "attend(q, k, v) in a.py:1; attend(q, k) in a.py:9"
+    assert (both.where, both.limit) == ("a.py:1, a.py:9", "q")
     library = CallSite("attention", "a.py:1", BY_HAND, library=FLAX)
     assert "attention_fn=" in made.at([library]).edit
+
+
+def test_a_decorator_stays_a_decorator() -> None:
+    site = CallSite("remat", "a.py:1", form="decorator", library="flax/core/lift.py")
+    assert edit_of(site, "dots_saveable", "usual") == (
+        "@functools.partial(nn.remat, policy=jax.checkpoint_policies.dots_saveable)"
+    )

@@ -13,7 +13,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pgle.run.alternatives import IN_CHUNKS, LOOKUPS, Kind, Written, alternatives
+from pgle.run.alternatives import (
+    IN_CHUNKS,
+    LOOKUPS,
+    Alternative,
+    Kind,
+    Written,
+    alternatives,
+)
 from pgle.run.capture.capture import lowered_step
 from pgle.run.variants import _alternatives, _Record
 from pgle.xla.targets import load_target
@@ -59,8 +66,13 @@ CALLS = (Kind.ATTENTION, Kind.REMAT, Kind.UNROLL)
 
 def lowered(body: str, args: Sequence[Any], folder: Path) -> str:
     """A step's module, without the places that it comes from."""
+    return lowered_program(HEAD + body + TAIL, args, folder)
+
+
+def lowered_program(source: str, args: Sequence[Any], folder: Path) -> str:
+    """The same of a whole program."""
     program = folder / "train.py"
-    program.write_text(HEAD + body + TAIL)
+    program.write_text(source)
     step = runpy.run_path(str(program))["step"]
     text = lowered_step(step, args, folder, load_target("h100")).read_text()
     return re.sub(r"^#loc.*\n| loc\(.*\)$", "", text, flags=re.MULTILINE)
@@ -94,6 +106,83 @@ def test_an_edited_call_is_the_program_that_was_tried(
             hook.use(True)
             tried = lowered(body, args, tmp_path)
         assert lowered(with_calls(change.edit, body), args, tmp_path) == tried != before
+
+
+BY_HAND = """import jax
+import jax.numpy as jnp
+
+def attend(x, lengths):
+    q, k, v = (x[..., part : part + 32].reshape(2, 32, 4, 8) for part in (0, 32, 64))
+"""
+STEP = """
+
+def step(x, lengths):
+    return x - jax.grad(lambda x: (attend(x, lengths) ** 2).sum())(x)
+"""
+HEADS_FIRST = """    q, k, v = (each.swapaxes(1, 2) for each in (q, k, v))
+"""
+SEGMENTS = """    rows = (jnp.arange(32) + lengths[:, None]) // 7
+    mask = rows[:, None, :, None] == rows[:, None, None, :]
+"""
+GROUPED = """    q = q.reshape(2, 32, 2, 2, 8)
+    k, v = k[:, :, :2], v[:, :, :2]
+"""
+OF_HEAD = "(lambda q, k, v: jax.nn.softmax(q @ k.T / 3, -1) @ v)"
+OF_ROW = (
+    'jnp.einsum("hqk,khd->qhd", jax.nn.softmax(jnp.where(jnp.arange(32) < lengths, '
+    'jnp.einsum("qhd,khd->hqk", q, k), -1e9), -1), v)'
+)
+SCORES = 'jnp.einsum("bqhd,bkhd->bhqk", q, k) * 0.5'
+CAUSAL = f"jnp.where(jnp.tril(jnp.ones((32, 32), bool)), {SCORES}, -1e9)"
+VALUES = 'jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax({}, -1), v)'
+OVER_ROWS = "jax.vmap(lambda q, k, v, lengths: {})(q, k, v, lengths)"
+
+WRITTEN_OUT = {
+    "causal": ("", VALUES.format(CAUSAL), "{}"),
+    "heads first": (HEADS_FIRST, "jax.nn.softmax(q @ k.mT, -1) @ v", "{}"),
+    "grouped": (
+        GROUPED,
+        'jnp.einsum("bgrqk,bkgd->bqgrd", jax.nn.softmax('
+        'jnp.einsum("bqgrd,bkgd->bgrqk", q, k), -1), v)',
+        "{}",
+    ),
+    "mask": (SEGMENTS, VALUES.format(f"jnp.where(mask, {SCORES}, -1e9)"), "{}"),
+    "mapped heads": ("", f"jax.vmap(jax.vmap({OF_HEAD}, 1, 1))(q, k, v)", "{}"),
+    "mapped rows": ("", OVER_ROWS.format(OF_ROW), OVER_ROWS),
+}
+"""Lines before the attention, the attention, and what the edit is written in."""
+
+
+@pytest.mark.parametrize("case", WRITTEN_OUT)
+def test_an_edit_of_attention_by_hand_computes_the_same_as_pasted(
+    case: str, tmp_path: Path
+) -> None:
+    before, by_hand, around = WRITTEN_OUT[case]
+    head = f"{BY_HAND}{before}    return "
+    x = jax.random.normal(jax.random.key(0), (2, 32, 96), jnp.bfloat16)
+    args = (x, jnp.array([20, 9]))
+    edit = only_edit(f"{head}{by_hand}{STEP}", args, tmp_path)
+    pasted = around.format(edit.replace('"cudnn"', '"xla"'))
+    attends = [namespace(f"{head}{each}")["attend"] for each in (by_hand, pasted)]
+    want, got = (jax.jit(attend)(*args).astype(float) for attend in attends)
+    assert jnp.abs(want - got).max() < 0.03
+
+
+def namespace(source: str) -> dict[str, Any]:
+    """What a program defines."""
+    found: dict[str, Any] = {}
+    exec(source, found)
+    return found
+
+
+def only_edit(source: str, args: Sequence[Any], folder: Path) -> str:
+    """The edit of the attention that a program writes by hand."""
+    change = Alternative(Kind.ATTENTION, "by hand", "cudnn", "")
+    record = _Record()
+    with _alternatives(record, [change.switch]) as hook:
+        hook.use(True)
+        lowered_program(source, args, folder)
+    return change.at(record.sites).edit
 
 
 @pytest.mark.parametrize("how", LOOKUPS)

@@ -186,10 +186,15 @@ class CallSite:
     # its setting: implementation, policy, unrolled iterations; of the last two the function
     now: str = ""
     length: int = 0  # iterations of a scan
-    # of the fused call in place of attention by hand; of ``shared`` the parameters
+    # of attention by hand a window that queries see; of ``shared`` the parameters, of ``jit``
+    # those that are donated
     options: str = ""
+    call: str = ""  # the fused call in place of attention by hand, as it is written
+    note: str = ""  # what names in the call stand for
     mask: str = ""  # of attention: the program's ``own``, or none
     causal: bool = False  # of attention: whether queries see no later keys
+    # it is a bare ``decorator``, or in a ``partial`` that is one; else empty
+    form: str = ""
     library: str = ""  # file of an installed library that calls: ``flax/core/lift.py``
     why: str = ""  # it is left as it is; empty: it is not
 

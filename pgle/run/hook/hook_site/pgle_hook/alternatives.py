@@ -8,6 +8,7 @@ import contextlib
 import functools
 import inspect
 import itertools
+import linecache
 import os
 import sys
 import threading
@@ -18,6 +19,7 @@ from pgle_hook import (
     after_import,
     by_hand,
     chunks,
+    fused_call,
     guarded,
     jax_private,
     lookups,
@@ -228,7 +230,8 @@ class Alternatives:
                 continue
             if found is not None:
                 made = by_hand.replacement(self._jax, found, attend)
-                about = guarded(lambda: by_hand.described(self._jax, found)) or {}
+                describe = functools.partial(fused_call.described, self._jax, found)
+                about = guarded(lambda: describe(graph.nodes)) or {}
                 yield node, {id(node): made}, about
 
     def _lookups(self, graph, how):
@@ -245,13 +248,14 @@ class Alternatives:
         if SetAside.is_on():
             count, least = chunks.COUNT_SMALL, small
         found = chunks.find(self._jax, graph, int(count), self._usual_checkpoint, least)
-        for product, replacements, why in found:
-            yield product, replacements, {"why": why}
+        for product, replacements, said in found:
+            yield product, replacements, {"note" if replacements else "why": said}
 
     def _note(self, kind, place, now, about):
         """Note a call site; what pgle itself traces has none."""
         where, library = place
         site = {"kind": kind, "where": where, "now": now, "library": library, **about}
+        site["form"] = guarded(lambda: _form_at(where)) or ""
         if not SetAside.is_on():
             guarded(lambda: self._record.site(site))
 
@@ -333,12 +337,16 @@ class Alternatives:
         def jit(*args, **options):
             if not args and "fun" not in options:  # a decorator with settings
                 return lambda given: jit(given, **options)
-            name = guarded(lambda: _name_of(args[0] if args else options["fun"]))
+            function = args[0] if args else options["fun"]
+            name = guarded(lambda: _name_of(function))
+            donated = guarded(lambda: _donated(function, options)) or []
             if name and name.isidentifier():  # `<lambda>` is a step's name for nobody
-                self._note("jit", self._here(), name, {})
+                self._note("jit", self._here(), name, {"options": ",".join(donated)})
             names = self._settings.get(("donation", name))
-            if names and not any(given.startswith("donate") for given in options):
-                options["donate_argnames"] = tuple(names.split(","))
+            if names:
+                for given in ("donate_argnums", "donate_argnames"):
+                    options.pop(given, None)  # jax takes names alone, or numbers
+                options["donate_argnames"] = (*donated, *names.split(","))
             made = usual(*args, **options)
             if name and name == self._serves:
                 self._jitted.append(Jitted(usual, made, args, options))
@@ -485,6 +493,31 @@ def _name_of(function):
     return getattr(function, "__name__", "")
 
 
+def _donated(function, options):
+    """The parameters of a function that are donated, by name."""
+    parameters = list(inspect.signature(function).parameters)
+    found = []
+    for given in (options.get("donate_argnums"), options.get("donate_argnames")):
+        several = given if isinstance(given, (tuple, list)) else [given]
+        for one in several:
+            if isinstance(one, str):
+                found.append(one)
+            elif one is not None:
+                found.append(parameters[one])
+    return found
+
+
+def _form_at(where):
+    """How a call is written: as a bare ``decorator``, in a ``partial`` that is one; else empty."""
+    file, _, line = where.rpartition(":")
+    text = linecache.getline(file, int(line)).strip() if file else ""
+    if not text.startswith("@"):
+        return ""
+    if "partial(" in text:
+        return "partial"
+    return "" if "(" in text else "decorator"
+
+
 def _argnums_of(args, options):
     """Places of the arguments that `jax.grad` is to differentiate."""
     given = args[0] if args else options.get("argnums", 0)
@@ -507,7 +540,7 @@ def _name_in(policies, policy):
 
 
 def _mask_of(args, options):
-    """How a call of jax's attention is masked, as `by_hand.described` has it."""
+    """How a call of jax's attention is masked, as `fused_call.described` has it."""
     mask = args[_POSITION_OF_MASK] if len(args) > _POSITION_OF_MASK else None
     is_own = options.get("mask", mask) is not None
     return {

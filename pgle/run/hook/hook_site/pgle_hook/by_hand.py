@@ -44,6 +44,9 @@ class Attention:
 
     def __init__(self, node):
         self.node = node  # that makes its results
+        self.product = None  # the second one
+        self.operands = ()  # names of the axes of its operands
+        self.multiplied = ()  # values that the products take
         self.names = ()  # of the axes of these
         self.sizes = {}  # of what axes count
         self.sides = ()  # queries, keys, values
@@ -138,6 +141,9 @@ def _found(jax, node, product, path, place):
     found.names = _names_after(found, product, path, place, sides)
     if found.names is None:
         return None
+    found.product = product
+    in_order = sides[::-1] if place else sides
+    found.operands = [names for _, names in in_order]
     total = None
     if node is not product:
         total = (node.ins[1], names_of(node.ins[1], found.names))
@@ -149,6 +155,7 @@ def _found(jax, node, product, path, place):
     operands = None if first is None else _first(found, *first)
     if operands is None:
         return None
+    found.multiplied = [value.seen() for value, _ in (*operands, values)]
     found.sides = [_narrow(found, *side) for side in (*operands, values)]
     types = {str(value.dtype) for value, _ in found.sides}
     if len(types) == 1 and types <= set(HALF):
@@ -562,28 +569,6 @@ def replacement(jax, found, attend):
 
     values = [value for value, _ in found.sides]
     return Replacement([*values, *masking.values], make)
-
-
-def described(jax, found):
-    """What the fused call takes besides its operands, as it is written, and its mask."""
-    masking = found.masking(jax)
-    words = []
-    if masking.window is not None:
-        words.append("local_window_size=(%d, 0)" % masking.window)
-    if masking.lengths:
-        words.append("key_value_seq_lengths=…")
-    words.append("scale=%g" % found.scale)
-    keys, values = map(found.count, (("d",), ("e",)))
-    if keys != values:
-        wide = max(keys, values)
-        words.append(
-            "heads padded with zeros to %d, the result cut to %d" % (wide, values)
-        )
-    return {
-        "options": ", ".join(words),
-        "mask": "own" if masking.others else "",
-        "causal": masking.is_causal,
-    }
 
 
 def _alike(jax, taken):

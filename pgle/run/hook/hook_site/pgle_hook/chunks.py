@@ -79,7 +79,8 @@ def find(jax, graph, count, checkpoint, least_words=LEAST_WORDS):
 
     Returns:
         An iterator. For each loss: the node of the product that makes its logits, a dict of
-        replacements by the id of the node that is replaced, and why that is empty.
+        replacements by the id of the node that is replaced, and why that is empty, else which
+        tokens count.
     """
     for product in graph.nodes:
         if not _makes_logits(product, least_words):
@@ -90,7 +91,7 @@ def find(jax, graph, count, checkpoint, least_words=LEAST_WORDS):
             if _has_softmax(graph, product):
                 yield product, {}, str(error) or "not all of it is of each token alone"
             continue
-        yield product, loss.replacements(count, checkpoint), ""
+        yield product, loss.replacements(count, checkpoint), loss.counted()
 
 
 def _makes_logits(node, least_words):
@@ -218,6 +219,18 @@ class _Loss:
             self._now = self._tokens_of(node)
             self._bind[id(node)] = self._planned(node)
         self._outs = list(self._used_outside(graph))
+
+    def counted(self):
+        """Which tokens of its features the loss computes; empty: all of them."""
+        start, stop = self._first.kept
+        if self._left is None:
+            return ""
+        first = start or ""
+        lacking = stop - self._first.sizes[-1]
+        return "pass x[:, %s:%s]: the logits of others are not used" % (
+            first,
+            lacking or "",
+        )
 
     def _tokens_of(self, node):
         """How the results of an operation hold the tokens."""

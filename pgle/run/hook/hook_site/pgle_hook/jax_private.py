@@ -695,6 +695,11 @@ def frames_of(eqn):
     return [(frame.file_name, frame.line_num) for frame in traceback.frames]
 
 
+def name_of(eqn):
+    """The scopes and transformations that a traced operation was made in, as one text."""
+    return str(eqn.source_info.name_stack)
+
+
 def is_derivative_of_jax(params):
     """Whether the derivative of a ``custom_jvp_call`` with these parameters is a function of jax,
     as that of `jax.nn.softmax`; False if this jax cannot tell.

@@ -1,0 +1,285 @@
+"""The fused call as a user writes it in place of attention by hand: operands, masks and result in
+the order of axes that the program has. Axes have the names of `by_hand`.
+
+Within `jax.vmap` the program's arrays lack an axis. If it maps over heads, the call replaces that
+`jax.vmap`: a call for one head would have all heads copied to the front, as batch rows.
+"""
+
+import itertools
+import re
+
+from pgle_hook import jax_private
+from pgle_hook.masks import KEYS, QUERIES
+
+MAPPED = "vmap("  # in the name of an operation, once for each `jax.vmap` around it
+OVER_HEADS = "write it in place of jax.vmap over heads"
+
+_FORMULA = re.compile(r"(\w+),(\w+)->(\w+)\)*$")  # of `jnp.einsum`, in the same name
+
+
+def described(jax, found, nodes):
+    """The call as it is written, what the program does between both products, and what names in
+    the call stand for.
+
+    Args:
+        nodes: of the graph that holds the attention.
+    """
+    written = _Written(found, found.masking(jax))
+    masking = written.masking
+    operands = written.operands()
+    given = [*operands, *written.masks(), *written.numbers()]
+    call = 'jax.nn.dot_product_attention(%s, implementation="cudnn")' % ", ".join(given)
+    return {
+        "call": call + written.result(nodes),
+        "options": written.window(),
+        "mask": "own" if masking.others or masking.lengths else "",
+        "causal": masking.is_causal,
+        "note": written.note(),
+    }
+
+
+class _Written:
+    """Attention as it is written where the program has it."""
+
+    def __init__(self, found, masking):
+        self._found = found
+        self.masking = masking
+        self._batch, self._heads = found.batch_and_heads()
+        depth = jax_private.name_of(found.product.eqn).count(MAPPED)
+        mapped = set(range(depth))  # `jax.vmap` puts its axis before those in common
+        self._is_over_heads = not mapped.isdisjoint(self._heads)
+        self._mapped = set() if self._is_over_heads else mapped
+        self._has_rows = not self._mapped.issuperset(self._batch)
+        self._most = max(found.count(("d",)), found.count(("e",)))
+
+    def note(self):
+        """What names in the call stand for, and where it belongs."""
+        queries, names = self._found.sides[0]
+        said = ["q, k, v: what the products take, q %s" % self._shape(queries, names)]
+        for name, mask in self._named_masks():
+            shape = self._shape(mask.value, mask.names)
+            seen = "zero" if mask.is_added else str(not mask.hides).lower()
+            said.append("%s %s: %s where a key is seen" % (name, shape, seen))
+        if self._is_over_heads:
+            said.append(OVER_HEADS)
+        return ", ".join(said)
+
+    def operands(self):
+        """Queries, keys and values with the axes that jax's function takes."""
+        rows = [self._batch] if self._has_rows else []
+        orders = (
+            (*rows, QUERIES, (*self._heads, "g"), ("d",)),
+            (*rows, KEYS, self._heads, ("d",)),
+            (*rows, KEYS, self._heads, ("e",)),
+        )
+        queries = self._there(self._found.sides[0][1])
+        alike = tuple({QUERIES: KEYS}.get(name, name) for name in queries)
+        texts = []
+        for letter, side, order in zip("qkv", self._found.sides, orders):
+            value = side[0]
+            names = self._there(side[1])
+            before = self._there(_before_transpose(*side))
+            if letter == "k" and names != alike == before:
+                names = before  # a product of two matrices wants keys transposed
+            text = self._moved(letter, names, order)
+            if value.seen() not in self._found.multiplied:
+                text += '.astype("%s")' % value.dtype
+            texts.append(self._widened(text, order))
+        return texts
+
+    def _widened(self, text, order):
+        """An operand with zeros up to the features of the others: they change no product."""
+        lacking = self._most - self._found.count(order[-1])
+        if not lacking:
+            return text
+        return "jnp.pad(%s, [(0, 0)] * %d + [(0, %d)])" % (
+            text,
+            len(order) - 1,
+            lacking,
+        )
+
+    def masks(self):
+        """Arguments of the call in place of masks."""
+        given = ["is_causal=True"] if self.masking.is_causal else []
+        shown = [self._shown(*each) for each in self._named_masks()]
+        return [*given, "mask=" + " & ".join(shown)] if shown else given
+
+    def _named_masks(self):
+        masks = self.masking.others
+        numbers = range(1, len(masks) + 1) if len(masks) > 1 else [""]
+        for number, mask in zip(numbers, masks):
+            yield "%s%s" % ("bias" if mask.is_added else "mask", number), mask
+
+    def _shown(self, name, mask):
+        """A mask of each query and each key: cuDNN repeats batch rows and heads alone."""
+        rows = [self._batch] if self._has_rows else []
+        order = (*rows, (*self._heads, "g"), QUERIES, KEYS)
+        counted = _parts(mask.names)
+        text = self._moved(name, self._there(mask.names), order)
+        if mask.is_added:
+            text = "(%s == 0)" % text
+        elif mask.hides:
+            text = "~" + text
+        sizes = [self._found.count(each) for each in order]
+        if not self._mapped.isdisjoint(counted):  # jax wants all heads of a mapped mask
+            return "jnp.broadcast_to(%s, %s)" % (text, tuple(sizes))
+        if {"q", "k"}.issubset(counted):
+            return text
+        return "%s & jnp.ones(%s, bool)" % (text, tuple(sizes[-2:]))
+
+    def numbers(self):
+        """Further arguments of the call."""
+        given = ["scale=%g" % self._found.scale]
+        if self.masking.window is not None:
+            given.insert(0, self.window())
+        if not self.masking.lengths:
+            return given
+        lengths = [self._length(*each) for each in self.masking.lengths]
+        least = (
+            lengths[0] if len(lengths) == 1 else "jnp.minimum(%s)" % ", ".join(lengths)
+        )
+        if not self._has_rows and self._batch:  # jax wants both of mapped rows
+            queries = "0 * lengths[None] + %d" % self._found.count(QUERIES)
+            given.insert(0, "query_seq_lengths=%s" % queries)
+        return ["key_value_seq_lengths=%s" % least, *given]
+
+    def window(self):
+        """How far back a query sees, as an argument; empty: as far as there are keys."""
+        window = self.masking.window
+        return "" if window is None else "local_window_size=(%d, 0)" % window
+
+    def _length(self, value, names, added):
+        """The number of keys of each batch row."""
+        text = "lengths"
+        if not self._has_rows:
+            text = "lengths[None]"
+        elif not _parts(names):
+            text = "jnp.full(%d, lengths)" % self._found.count(self._batch)
+        if str(value.dtype) != "int32":
+            text += '.astype("int32")'
+        return "%s + %d" % (text, added) if added else text
+
+    def result(self, nodes):
+        """What follows the call: its result as the program has it."""
+        rows = [self._batch] if self._has_rows else []
+        width = self._found.count(("e",))
+        text = "[..., :%d]" % width if width < self._most else ""
+        order = (*rows, QUERIES, (*self._heads, "g"), ("e",))
+        text = self._moved(text, order, self._result_names(nodes))
+        dtype = self._found.node.outs[0].dtype
+        is_same = dtype == self._found.sides[0][0].dtype
+        return text if is_same else '%s.astype("%s")' % (text, dtype)
+
+    def _result_names(self, nodes):
+        """The names of the axes of what the line of the program gives."""
+        found = self._found
+        node, names = found.node, found.names
+        if self._is_over_heads:
+            return _followed(node, names, nodes)
+        formula = _FORMULA.search(jax_private.name_of(found.product.eqn))
+        if node is not found.product or formula is None:
+            return self._there(names)
+        *taken, made = formula.groups()
+        for letters in (taken, taken[::-1]):
+            known = {}
+            for each, operand in zip(letters, found.operands):
+                there = self._there(operand)
+                if len(there) == len(each):
+                    known.update((name, letter) for letter, name in zip(each, there))
+            by_letter = {letter: name for name, letter in known.items()}
+            if len(by_letter) == len(known) and by_letter.keys() >= {*made}:
+                return tuple(by_letter[letter] for letter in made)
+        return self._there(names)
+
+    def _there(self, names):
+        """The names of the axes that the program sees."""
+        return tuple(name for name in names if not self._is_mapped(name))
+
+    def _is_mapped(self, name):
+        return bool(name) and self._mapped.issuperset(name)
+
+    def _shape(self, value, names):
+        sizes = [
+            size for size, name in zip(value.shape, names) if not self._is_mapped(name)
+        ]
+        return "(%s)" % ", ".join(map(str, sizes))
+
+    def _moved(self, text, before, after):
+        """An array with other axes, as text; as it is if it lacks something of them.
+
+        Args:
+            before: names of its axes.
+            after: names of those that are wanted; one of which it has nothing is of one element.
+        """
+        before = [tuple(filter(self._found.sizes.get, name)) for name in before]
+        there = _parts(before)
+        after = [tuple(each for each in name if each in there) for name in after]
+        wanted = _parts(after)
+        if {*wanted} != {*there}:
+            return text
+        places = [there.index(each) for each in wanted]
+        is_moved = places != sorted(places)
+        is_joined = any(len(name) > 1 for name in after)
+        if any(len(name) > 1 for name in before):
+            sizes = map(self._found.count, after)
+            if is_moved:
+                sizes = (self._found.count((each,)) for each in there)
+            text += ".reshape(%s)" % ", ".join(map(str, sizes))
+            if not is_moved:
+                return text
+        else:
+            text += _indexed(before, "0")
+        text += _permuted(places, self._is_over_heads) if is_moved else ""
+        if is_joined:
+            sizes = map(self._found.count, after)
+            return text + ".reshape(%s)" % ", ".join(map(str, sizes))
+        return text + _indexed(after, "None")
+
+
+def _before_transpose(value, names):
+    """The names of the axes of what a value is the transpose of; of itself if it is none."""
+    node = value.made_by("transpose")
+    if node is None:
+        return names
+    before = list(names)
+    for axis, source in enumerate(node.params["permutation"]):
+        before[source] = names[axis]
+    return tuple(before)
+
+
+def _followed(node, names, nodes):
+    """The names of the axes of a result once no `jax.vmap` moves it any more."""
+    value = node.outs[0]
+    for each in nodes:
+        is_next = each.name == "transpose" and each.ins[0] is value
+        if is_next and MAPPED in jax_private.name_of(each.eqn):
+            names = tuple(names[place] for place in each.params["permutation"])
+            value = each.outs[0]
+    return names
+
+
+def _parts(names):
+    """All that axes of some names count, in order."""
+    return list(itertools.chain.from_iterable(names))
+
+
+def _indexed(names, item):
+    """What puts an item in place of each axis that counts nothing, and keeps the others."""
+    if all(names):
+        return ""
+    items = []
+    for name in names:
+        items.append(":" if name else item)
+    while items[-1] == ":":
+        items.pop()
+    return "[%s]" % ", ".join(items)
+
+
+def _permuted(places, from_the_end):
+    """What puts the axes at some places in order; counted from the end, whatever is before them."""
+    moved = [place for place, source in enumerate(places) if place != source]
+    if len(moved) != 2:
+        return ".transpose(%s)" % ", ".join(map(str, places))
+    first, second = moved
+    start = len(places) if from_the_end else 0
+    return ".swapaxes(%d, %d)" % (first - start, second - start)
