@@ -1,5 +1,5 @@
-"""What many tests read of testdata is read once in a process: its modules, its measured and its
-predicted steps, which are frozen.
+"""What many tests read of testdata is read once in a process: its modules, estimates of their
+instructions, its measured and its predicted steps, which are frozen.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ from pathlib import Path
 import pytest
 
 from pgle.analyze.analysis import MeasuredStep
+from pgle.costs.estimate import estimate
 from pgle.files import Progress
 from pgle.requests.predictions import Predict
 from pgle.run import analyze, predict
 from pgle.run.analyze import StepInput
 from pgle.run.predict import Predicted
+from pgle.xla.hardware import Hardware
 from pgle.xla.hlo import proto
-from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.module import Instruction, Module
 
 TESTDATA = Path(__file__).parents[2] / "testdata"
 _read = proto.module_from_bytes
 _module = cache(_read)
+_compute = estimate.compute_us
 _measure = analyze.measured_step
 _predict = predict.predict_file
 
@@ -35,7 +38,26 @@ recording.
 
 def _module_of(data: bytes, source: str) -> Module:
     is_ours = Path(source).resolve().is_relative_to(TESTDATA)
-    return _module(data, source) if is_ours else _read(data, source)
+    if not is_ours:
+        return _read(data, source)
+    module = _module(data, source)
+    _kept[id(module)] = module
+    return module
+
+
+_kept: dict[int, Module] = {}
+"""The modules that live to the end, by identity."""
+
+_costs: dict[tuple[int, str, Hardware], float] = {}
+
+
+def _compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> float:
+    if id(module) not in _kept:
+        return _compute(module, instruction, hardware)
+    what = id(module), instruction.name, hardware
+    if what not in _costs:
+        _costs[what] = _compute(module, instruction, hardware)
+    return _costs[what]
 
 
 def _step_of(side: StepInput, progress: Progress | None = None) -> MeasuredStep:
@@ -69,6 +91,7 @@ def testdata_is_read_once() -> Iterator[None]:
     """Within, `pgle` in this process reads so."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(proto, "module_from_bytes", _module_of)
+        patch.setattr(estimate, "compute_us", _compute_us)
         patch.setattr(analyze, "measured_step", _step_of)
         patch.setattr(predict, "predict_file", _predicted_of)
         yield

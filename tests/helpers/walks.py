@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
+import shlex
 import subprocess
 import sys
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
+from pgle.cli.main import run
 from pgle.run.inputs.next_command import ON_GPU
 
 ENDS = ("Done: ", "Now edit: ", "Now: ")
@@ -25,12 +32,14 @@ class Walk:
     last: str  # the last answer
 
 
-def walk(first: str, folder: Path) -> Walk:
-    """Type a command in a folder, and every next one."""
+def walk(first: str, folder: Path, *, always_in_shell: bool = False) -> Walk:
+    """Type a command in a folder, and every next one; those of pgle alone in this process, unless
+    `always_in_shell`.
+    """
     commands, codes, command = [], [], first
     while True:
         commands.append(command)
-        code, answer = _typed(command, folder)
+        code, answer = _typed(command, folder, always_in_shell)
         codes.append(code)
         following = _following(answer)
         if following is None:
@@ -57,16 +66,37 @@ def _following(answer: str) -> str | None:
     return lines[-1].removeprefix("Next: ") if lines else None
 
 
-def _typed(command: str, folder: Path) -> tuple[int, str]:
-    """Run a command of pgle by bash; its exit code and answer."""
+PLAIN = re.compile(r"pgle [^|;<>$&*?`()[{#~!\n]*")
+"""A command of pgle whose words are the same to `bash` and to `shlex`."""
+
+
+def _typed(command: str, folder: Path, always_in_shell: bool) -> tuple[int, str]:
+    """Run a command as bash does; its exit code and answer."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    changed = {"PATH": path, "COLUMNS": "400", "NO_COLOR": "1"}
+    if PLAIN.fullmatch(command) and not always_in_shell:
+        return _run_here(shlex.split(command)[1:], folder, changed)
     made = subprocess.run(
         ["bash", "-c", command],
         cwd=folder,
-        env={**os.environ, "PATH": path, "COLUMNS": "400", "NO_COLOR": "1"},
+        env=os.environ | changed,
         capture_output=True,
         text=True,
         timeout=900,
         check=False,
     )
     return made.returncode, made.stdout + made.stderr
+
+
+def _run_here(
+    words: list[str], folder: Path, changed: dict[str, str]
+) -> tuple[int, str]:
+    """Run a command of pgle in this process; its exit code and answer."""
+    printed = io.StringIO()
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, chdir(folder):
+        for name, value in changed.items():
+            patch.setenv(name, value)
+        with redirect_stdout(printed), redirect_stderr(said):
+            code = run(words)
+    return code, printed.getvalue() + said.getvalue()

@@ -8,6 +8,8 @@ import pytest
 from documents import write_steps
 from walks import FINE, walk
 
+pytestmark = pytest.mark.usefixtures("read_once", "plugin_loaded_once")
+
 DATA = Path(__file__).parents[2] / "testdata"
 
 
@@ -72,6 +74,7 @@ def test_the_way_from_an_answer_of_the_compiler_ends(
 
 
 def test_a_module_whose_only_gain_is_open_asks_for_its_program(tmp_path: Path) -> None:
-    found = walk(f"pgle predict {data('hlo/jax-0.10.2/async')}", tmp_path)
+    first = f"pgle predict {data('hlo/jax-0.10.2/async')}"
+    found = walk(first, tmp_path, always_in_shell=True)
     assert found.end == "done"
     assert "is open; to try it, give pgle the program" in found.last

@@ -110,7 +110,7 @@ def reads_of(module: Module, instruction: Instruction) -> Mapping[int, Reads]:
     return walk.found()
 
 
-@lru_cache(maxsize=1024)  # an estimate and its range ask for the same fusion
+@lru_cache(maxsize=4096)  # an estimate and its range ask for the same fusion
 def _reads_of_fusion(fused: Computation) -> Mapping[int, Reads]:
     items = {item.name: item for item in fused.instructions}
     walk = _Walk(items)

@@ -130,22 +130,32 @@ def estimator(module: Module, hardware: Hardware) -> Callable[[Instruction], flo
     """A function from an instruction of `module` to its microseconds per execution on
     `hardware`.
     """
+    known: dict[str, float] = {}  # by name: an answer asks two or three times for each
 
     def estimate(instruction: Instruction) -> float:
-        if instruction.custom_call_target in FREE_TARGETS:
-            return 0.0
-        if instruction.latency_ns is not None:
-            return instruction.latency_ns / 1e3
-        wrapped = module.wrapped(instruction)
-        kind = collective_kind(module, instruction)
-        if kind is not None:
-            return collective_us(module, kind, wrapped or instruction, hardware)
-        if crosses_host_link(module, instruction):
-            size = transferred_bytes(module, instruction)
-            return LAUNCH_US + size / (hardware.host_gb_s * HOST_LINK_EFFICIENCY * 1e3)
-        return compute_us(module, wrapped or instruction, hardware)
+        name = instruction.name
+        if name not in known:
+            known[name] = _estimated_us(module, instruction, hardware)
+        return known[name]
 
     return estimate
+
+
+def _estimated_us(
+    module: Module, instruction: Instruction, hardware: Hardware
+) -> float:
+    if instruction.custom_call_target in FREE_TARGETS:
+        return 0.0
+    if instruction.latency_ns is not None:
+        return instruction.latency_ns / 1e3
+    wrapped = module.wrapped(instruction)
+    kind = collective_kind(module, instruction)
+    if kind is not None:
+        return collective_us(module, kind, wrapped or instruction, hardware)
+    if crosses_host_link(module, instruction):
+        size = transferred_bytes(module, instruction)
+        return LAUNCH_US + size / (hardware.host_gb_s * HOST_LINK_EFFICIENCY * 1e3)
+    return compute_us(module, wrapped or instruction, hardware)
 
 
 def transferred_bytes(module: Module, instruction: Instruction) -> int:

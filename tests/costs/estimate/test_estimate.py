@@ -576,3 +576,17 @@ def test_a_call_that_xla_runs_asynchronously_is_what_it_wraps(
     inner = (Instruction("p", "parameter", shape, "wrapped"), call)
     of = module(parameter("x", 64, 64), start, wrapped=inner)
     assert is_product(of, start) is product
+
+
+def test_an_estimator_works_a_cost_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def counted(_: Module, instruction: Instruction, hardware: object) -> float:
+        asked.append(instruction.name)
+        return 3.0
+
+    monkeypatch.setattr("pgle.costs.estimate.estimate.compute_us", counted)
+    copied = Instruction("copied", "copy", Shape("f32", (64,)), "e", ("x",))
+    estimate = estimator(module(parameter("x", 64, dtype="f32"), copied), H100)
+    assert [estimate(copied), estimate(copied)] == [3.0, 3.0]
+    assert asked == ["copied"]
