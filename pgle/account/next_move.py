@@ -57,6 +57,7 @@ class Measured(StrEnum):
     """Whether baseline and performance run were timed and compared."""
 
     NOT = "not"
+    TOO_SHORT = "too short"  # their steps cannot be compared
     SIMULATED = "simulated"
     ON_GPU = "on a GPU"
 
@@ -66,24 +67,28 @@ class Search(StrEnum):
 
     NOT = "not"
     IN_VAIN = "in vain"
-    FOUND = "found"  # and not measured yet
+    FOUND = "found"  # and they are not measured yet
 
 
 class Move(StrEnum):
     """What to do next."""
 
+    FINISH = (
+        "finish"  # the stage or comparison of the run that is missing or out of date
+    )
     MEASURE = "measure"  # a run of all stages
     ADVISE = "advise"  # try the edit with the compiler
     SEARCH = "search"  # for flags
     PROVE = "prove"  # on GPUs what a simulation has shown
     REPEAT = "repeat"  # more launches on GPUs
     EXPLAIN = "explain"  # where the slower side loses its time
+    LENGTHEN = "lengthen"  # the end: only the user makes the program run more steps
     KEEP = "keep"  # the end: the setting is better
     EDIT = "edit"  # the end: the program or the machine is the user's
     END = "end"  # the end: nothing is left
 
 
-ENDS = frozenset((Move.KEEP, Move.EDIT, Move.END))
+ENDS = frozenset((Move.LENGTHEN, Move.KEEP, Move.EDIT, Move.END))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +99,17 @@ class Known:
     verdict: Verdict | None = None  # of the comparison of their step times
     search: Search = Search.NOT
     account: Account | None = None  # of its newest step; None: no step was taken apart
+    is_unfinished: bool = False  # a stage of its run is missing or out of date
 
 
 def known_of(
-    timed: TimedSteps | None, *, is_searched: bool, account: Account | None = None
+    timed: TimedSteps | None, *, search: Search, account: Account | None = None
 ) -> Known:
-    """What is known by the timed steps of a run directory, a search for flags, and an account.
+    """What is known by timed steps, a search for flags, and an account.
 
     Args:
         timed: None: nothing was compared.
-        is_searched: the search found nothing better.
     """
-    search = Search.IN_VAIN if is_searched else Search.NOT
     if timed is None:
         return Known(search=search, account=account)
     is_simulated = timed.basis is Basis.SIMULATED
@@ -115,10 +119,16 @@ def known_of(
 
 def next_move(known: Known) -> Move:
     """The move that follows; no move leads back to what is known already."""
-    if known.measured is Measured.ON_GPU:
-        return _after_gpu(known)
+    if known.is_unfinished:
+        return Move.FINISH
+    if known.search is Search.FOUND:
+        return Move.MEASURE
+    if known.measured is Measured.ON_GPU and known.verdict is not Verdict.SAME:
+        return _after_change_on_gpu(known)
     if _is_edit(known):
         return Move.ADVISE if _is_tried_by_advise(known) else Move.EDIT
+    if known.measured is Measured.TOO_SHORT:
+        return Move.LENGTHEN
     if known.measured is Measured.SIMULATED and known.verdict is Verdict.FASTER:
         return Move.PROVE
     if known.measured is Measured.NOT and _has_setting(known):
@@ -126,6 +136,20 @@ def next_move(known: Known) -> Move:
     if known.search is Search.NOT and _is_open(known):
         return Move.SEARCH
     return Move.END
+
+
+def _after_change_on_gpu(known: Known) -> Move:
+    """After timed steps on a GPU that are not the same. A faster setting is kept, but for an edit
+    that nobody made yet.
+    """
+    if known.verdict is Verdict.UNDECIDED:
+        return Move.REPEAT
+    if known.verdict is Verdict.SLOWER:
+        return Move.EXPLAIN
+    if _is_tried_by_advise(known):
+        return Move.ADVISE
+    lever = None if known.account is None else known.account.lever
+    return Move.EDIT if lever is not None and lever.tried else Move.KEEP
 
 
 def _is_edit(known: Known) -> bool:
@@ -142,25 +166,8 @@ def _is_tried_by_advise(known: Known) -> bool:
     return lever.kind in BY_ADVISE
 
 
-def _after_gpu(known: Known) -> Move:
-    """After timed steps on a GPU."""
-    if known.verdict is Verdict.FASTER:
-        return Move.KEEP
-    if known.verdict is Verdict.UNDECIDED:
-        return Move.REPEAT
-    if known.verdict is Verdict.SLOWER:
-        return Move.EXPLAIN
-    if _is_edit(known):
-        return Move.ADVISE if _is_tried_by_advise(known) else Move.EDIT
-    if known.search is Search.NOT and _is_open(known):
-        return Move.SEARCH
-    return Move.END
-
-
 def _has_setting(known: Known) -> bool:
     """Whether a setting is predicted to help, and waits to be measured."""
-    if known.search is Search.FOUND:
-        return True
     return known.account is not None and known.account.lever is not None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from pgle.account.next_move import ENDS, Move, known_of
+from pgle.account.next_move import ENDS, Known, Move
 from pgle.account.value import LEAST_WORTH, UnreadWork
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import (
@@ -24,7 +24,7 @@ from pgle.analyze.memory import LiveValue
 from pgle.analyze.rules import RULES
 from pgle.analyze.window import RowGroup, StepTime
 from pgle.errors import cut, many, printable
-from pgle.next import Commands, Sentence, to_way
+from pgle.next import Commands, Next, Sentence, to_way
 from pgle.report import account
 from pgle.report.account import AccountDocument
 from pgle.report.layers import LEAST
@@ -37,9 +37,9 @@ from pgle.report.step_differences import (
     first_changes,
     verdict_of_change,
 )
-from pgle.report.step_sections import exposed_groups, group_label, step_sections
+from pgle.report.step_sections import exposed_groups, step_sections
 from pgle.report.text import SCOPE_WIDTH, Document, bar, flat
-from pgle.report.timeline import OTHER_WORK, most_exposed, parts_of
+from pgle.report.timeline import OTHER_WORK, OTHERS, group_label, most_exposed, parts_of
 from pgle.run.analyze import Analysis
 from pgle.schedule.simulate import StepBreakdown
 from pgle.trace.table import Device
@@ -69,7 +69,7 @@ def analyze_page(
     name = printable(step.costs.program.key.name)
     timed = account.timed_note(found.account, is_base=found.is_base)
     lines = (
-        *notes(step),
+        *notes(step, found.plain),
         account.without_communication(found.account),
         account.contention_note(found.account),
         account.note(found.account),
@@ -184,13 +184,16 @@ def way_on(found: Analysis) -> Commands:
     """Return the next command, or the end in words."""
     if found.next:
         return found.next
+    if found.run is not None:
+        # a trace alone needs nothing that compares runs
+        from pgle.report.next_in_run import way_in_run
+
+        return way_in_run(found.run)
     if found.account.needs_module and found.with_hlo is not None:
         dump = "run the program once with --xla_dump_to=hlo in XLA_FLAGS, then "
         return (Sentence.todo(dump, found.with_hlo),)
-    known = known_of(found.timed, is_searched=found.is_searched, account=found.account)
-    command = found.search or found.convert
-    commands = dict.fromkeys(set(Move) - ENDS, command)
-    return (account.follow(known, {**commands, Move.ADVISE: found.advise}),)
+    commands = dict.fromkeys(set(Move) - ENDS, found.convert)
+    return (account.follow(Known(account=found.account), commands),)
 
 
 def breakdown_table(step: MeasuredStep, *, bars: bool) -> Table:
@@ -219,23 +222,36 @@ def _part_row(name: str, us: float, step_us: float, *, bars: bool) -> tuple[Valu
 
 
 def _rows_within(name: str, step: MeasuredStep) -> Iterator[tuple[Value, ...]]:
-    """Yield rows for what a part of the step consists of; small ones are left out."""
+    """Yield rows for what a part of the step consists of; small ones are one row."""
     least_us = LEAST * step.step_us
     if name == OTHER_WORK:
-        for kind, us in step.parts.of(RowGroup.OTHER).items():
+        kinds = step.parts.of(RowGroup.OTHER)
+        small = [us for us in kinds.values() if us < least_us]
+        for kind, us in kinds.items():
             if us >= least_us:
                 yield f"  {kind}", us, us / step.step_us, ""
+        if sum(small) > 0 and len(small) < len(kinds):
+            yield (
+                f"  {OTHERS} ({len(small)})",
+                sum(small),
+                sum(small) / step.step_us,
+                "",
+            )
     if name == "exposed communication":
         for group in most_exposed(exposed_groups(step), least_us):
             label = f"  {printable(group_label(group))}"
             yield label, group.after_us, group.after_us / step.step_us, group.why
 
 
-def notes(step: MeasuredStep) -> tuple[str, ...]:
+def notes(step: MeasuredStep, plain: Next | None = None) -> tuple[str, ...]:
     """Return lines about waits, idle time, the heaviest layers, the use of the GPU, and what the
     recording lacks.
+
+    Args:
+        plain: the command that shows a step in which collectives overlap.
     """
-    return tuple(filter(None, (*_waits(step), *_weights(step), *_limits(step))))
+    lines = (*_waits(step), *_weights(step), *_limits(step, plain))
+    return tuple(filter(None, lines))
 
 
 def _waits(step: MeasuredStep) -> Iterator[str]:
@@ -291,8 +307,8 @@ def _heaviest_line(layers: Layers, step_us: float) -> str:
     return ""
 
 
-def _limits(step: MeasuredStep) -> Iterator[str]:
-    """What the recording cannot say."""
+def _limits(step: MeasuredStep, plain: Next | None) -> Iterator[str]:
+    """What the recording cannot say, and the command that does."""
     given = len(step.windows)
     # one simulated rank represents all
     if given < step.costs.ranks and not step.trace.simulated:
@@ -302,7 +318,9 @@ def _limits(step: MeasuredStep) -> Iterator[str]:
         sync = [item for item in step.collectives if item.sync]
         sync_us = sum(item.transfer_exposed_us for item in sync)
         share = figures.share(sync_us / step.step_us)
-        yield f"Collectives take {share} of this step. Only a plain run shows what stays exposed."
+        shows = "Only a plain run shows what stays exposed"
+        said = f"{shows}." if plain is None else f"{shows}: {plain}"
+        yield f"Collectives take {share} of this step. {said}"
 
 
 def actions(

@@ -54,9 +54,9 @@ def after_verification(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
     """Run with a profile that fits; outside a run directory predict its effect first."""
     run = _run_of_profile(profile)
     if run is not None:
-        from pgle.run.inputs.next_command import following
+        from pgle.report.next_in_run import way_in_run
 
-        return (following(run),)
+        return way_in_run(run)
     return (Next.of("predict", hlo[0], "--profile", profile),)
 
 
@@ -90,9 +90,9 @@ def after_confirmation(log: AnyPath, found: LogVerdict) -> Commands:
             return (found.main.remedy or unknown,)
         return after_summary(stage.run.profile)
     if stage is not None:
-        from pgle.run.inputs.next_command import following
+        from pgle.report.next_in_run import way_in_run
 
-        return (following(stage.run),)
+        return way_in_run(stage.run)
     words = "XLA used the profile; compare the step times of both jobs"
     return (Sentence.todo(words),)
 
@@ -112,9 +112,9 @@ def after_comparison(
 
     run = compared_run(found)
     if run is not None:
-        from pgle.report.next_in_run import after_stages
+        from pgle.report.next_in_run import way_in_run
 
-        return after_stages(run, found)
+        return way_in_run(run, found)
     if found.verdict == "undecided" or any(check.ok is None for check in checks):
         words = more or ("--abba", 3, "--", "COMMAND_A", "--vs", "COMMAND_B")
         return (Next.of("compare", *words),)

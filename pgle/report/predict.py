@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,7 @@ from pgle.report.text import Document, flat
 from pgle.report.timeline import (
     parts_of,
 )
-from pgle.run.directory.directory import STORED, RunDirectory, free
+from pgle.run.directory.directory import STORED
 from pgle.schedule.placements import (
     ExposedGroup,
     in_one,
@@ -41,7 +40,6 @@ from pgle.schedule.placements import (
 if TYPE_CHECKING:
     from pgle.costs.measure.contention import Slowdown
     from pgle.costs.profile.value import Origin
-    from pgle.requests.predictions import Predict
     from pgle.run.predict import Predicted
     from pgle.run.target import TargetFrom
     from pgle.schedule.predict import Prediction, Uncertain
@@ -198,31 +196,35 @@ def _extreme_us(item: Uncertain) -> float | None:
 def _predict_advice(found: Predicted) -> tuple[str, Next | Sentence]:
     """What data decides, and what follows: a command, or the end in words."""
     prediction = found.prediction
-    asked = found.asked
     if not prediction.step_us:
         words = "give the dump of a job's step, or choose its module with --module"
         return "", Sentence.todo(words)
     run = found.run_around
+    words, remedy = _doubt(prediction)
+    if run is not None:
+        from pgle.report.next_in_run import way_in_run
+
+        return words, way_in_run(run)[0]
+    return words, remedy or _follow(found)
+
+
+def _doubt(prediction: Prediction) -> tuple[str, Sentence | None]:
+    """How much longer data can make the step, and what to do then; empty and None if hardly."""
     doubt = prediction.steps_us.most_data / prediction.step_us - 1
-    if doubt > MUCH_DOUBT:
-        item = shown(prediction.uncertain[0].name)
-        why = prediction.uncertain[0].range.why
-        words = f"Up to {figures.share(doubt, 0)} more, most of it {item}: {why}."
-        unmeasured = Sentence.todo(f"measure {item}: profile the program")
-        return words, _measure(asked, run) or unmeasured
-    return "", _follow(found, run)
+    if doubt <= MUCH_DOUBT:
+        return "", None
+    item = shown(prediction.uncertain[0].name)
+    why = prediction.uncertain[0].range.why
+    words = f"Up to {figures.share(doubt, 0)} more, most of it {item}: {why}."
+    return words, Sentence.todo(f"measure {item}: profile the program")
 
 
-def _follow(found: Predicted, run: RunDirectory | None) -> Next | Sentence:
-    """The command that leads on, or the end in words."""
+def _follow(found: Predicted) -> Next | Sentence:
+    """The command that leads on from a module that is in no run directory, or the end in words."""
     asked = found.asked
     known = Known(account=found.account)
     if next_move(known) in (Move.EDIT, Move.ADVISE):
-        return account.follow(known, {Move.ADVISE: found.advise})
-    if run is not None:
-        from pgle.run.inputs.next_command import following
-
-        return following(run)
+        return account.end_words(known)
     if found.prediction.costs_are == "measured":
         return Sentence.todo(f"{GIVE_IT}{asked.profile}")
     if asked.profile is not None or not _is_whole(asked.hlo):
@@ -245,21 +247,6 @@ def _is_whole(hlo: AnyPath) -> bool:
     if (hlo.parent / STORED).exists():
         return False
     return any(".before_optimizations." in path.name for path in hlo.iterdir())
-
-
-def _measure(asked: Predict, run: RunDirectory | None) -> Next | None:
-    """The command that takes measured costs from the HLO's run directory; None without one."""
-    if run is None:
-        return None
-    from pgle.run.inputs.next_command import following, launch_of
-
-    if (profile := run.found_profile) is None:
-        return following(run)
-    if asked.profile is None:
-        return Next.of("predict", asked.hlo, "--profile", profile)
-    return replace(launch_of(run), capture="").line(
-        "run", free(run.path.with_name(f"{run.path.name}-gpu"))
-    )
 
 
 class PredictedCollective(Document):

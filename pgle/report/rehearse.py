@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pgle.account.next_move import Move, known_of
+from pgle.account.next_move import Move, Search, known_of
 from pgle.account.schedule_gains import pays
 from pgle.account.value import OpportunityKind
 from pgle.errors import shown, some
@@ -203,9 +203,14 @@ def advice(result: Rehearsal) -> tuple[str, Next | Sentence]:
         hlo = near(result.baseline.compiled.after_optimizations)
         remedy = str(result.verdict.remedy) or "See which names match."
         return remedy, Next.of("verify", near(result.profile), "--hlo", hlo)
+    if result.run is not None:
+        # a program alone needs nothing that compares runs
+        from pgle.report.next_in_run import way_in_run
+
+        return "", way_in_run(result.run)[0]
     found = result.account
-    is_searched = result.tune is None
-    known = known_of(found.timed, is_searched=is_searched, account=found)
+    search = Search.IN_VAIN if result.tune is None else Search.NOT
+    known = known_of(found.timed, search=search, account=found)
     commands = {
         Move.MEASURE: result.measure,
         Move.ADVISE: result.advise,

@@ -18,7 +18,7 @@ from pgle.report.account import SpanOf, nowhere
 from pgle.report.analyze import BETWEEN, analyze_page
 from pgle.report.chrome_trace import chrome_trace, packed_chrome_trace
 from pgle.report.measured_timeline import measured_panels
-from pgle.report.next_in_run import after_stages
+from pgle.report.next_in_run import way_in_run
 from pgle.report.page import figures, value
 from pgle.report.page.html import render
 from pgle.report.page.plain import markdown
@@ -148,8 +148,8 @@ def run_page(found: RunFacts) -> Page:
     if compared is not None:
         tone = compare.TONES.get(compared.verdict, "")
         page = replace(page, verdict=compare.headline(compared), tone=tone)
-    if compared is not None and found.run is not None:
-        page = replace(page, way=to_way(after_stages(found.run, compared)))
+    if found.run is not None:
+        page = replace(page, way=to_way(way_in_run(found.run, compared)))
     if analysis is not None and analysis.step.measures_alone:
         page = replace(page, actions=())
     drawn = tuple(_timeline_and_times(found, panels))

@@ -25,8 +25,10 @@ from pgle.report.page.value import (
     table,
 )
 from pgle.report.timeline import (
+    OTHERS,
     PARTS,
     Panel,
+    group_label,
     most_exposed,
     panel_of,
     timeline,
@@ -144,21 +146,26 @@ def exposed_notes(
     found: Sequence[ExposedGroup], step_us: float, which: str = ""
 ) -> tuple[str, ...]:
     """A line for each group that matters: its exposed time, the share of the step, and why; most
-    exposed first.
+    exposed first. The line above has the time of all others.
 
     Args:
         found: collectives in groups.
         step_us: the step.
         which: the schedules, in the line above.
     """
-    lines = [
-        f"  {group.kind} ×{group.count}: {_exposed_times(group)} "
-        f"({figures.share(group.most_us / step_us)}); {_why_exposed(group)}"
-        for group in most_exposed(found, LEAST * step_us)
-    ]
+    shown = most_exposed(found, LEAST * step_us)
+    others = ""
+    lines = []
+    for group in shown:
+        times = f"{group_label(group)}: {_exposed_times(group)}"
+        if group.kind == OTHERS:
+            others = f"; {times}"
+        else:
+            share = figures.share(group.most_us / step_us)
+            lines.append(f"  {times} ({share}); {_why_exposed(group)}")
     if not lines:
         return ()
-    return (f"exposed (the GPU waits, nothing computes){which}:", *lines)
+    return (f"exposed (the GPU waits, nothing computes){which}{others}:", *lines)
 
 
 def _exposed_times(group: ExposedGroup) -> str:

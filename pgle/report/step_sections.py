@@ -26,7 +26,7 @@ from pgle.report.page.value import (
     Value,
     table,
 )
-from pgle.report.timeline import OTHER_WORK, PARTS, parts_of
+from pgle.report.timeline import OTHER_WORK, PARTS, group_label, parts_of
 from pgle.schedule.placements import ExposedGroup
 
 _MOST_SHAPE = 40  # characters of a shape
@@ -202,12 +202,6 @@ def _group(kind: str, why: str, items: Sequence[MeasuredCollective]) -> ExposedG
         count=round(max(count, 1)),
         after_us=exposed_us,
     )
-
-
-def group_label(group: ExposedGroup) -> str:
-    """``all-gather ×72, synchronous``."""
-    kind, comma, sync = group.kind.partition(",")
-    return f"{kind} ×{group.count:,}{comma}{sync}"
 
 
 def _collectives(step: MeasuredStep) -> Iterator[Part]:

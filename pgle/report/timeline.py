@@ -43,6 +43,7 @@ OTHER_WORK = "other GPU work"
 # share of the exposed time that the groups of the first screen explain, if `GROUPS` suffice
 EXPLAINED = 0.95
 GROUPS = 3
+OTHERS = "others"  # the row of what is not named
 
 
 def times_of(found: Breakdown) -> tuple[float, ...]:
@@ -124,7 +125,8 @@ def _of_step(us: float, parts: Breakdown) -> str:
 
 
 def most_exposed(found: Sequence[ExposedGroup], least_us: float) -> list[ExposedGroup]:
-    """The groups that explain most of the exposed time, three at most.
+    """The groups that explain most of the exposed time, three at most, and all others as one, so
+    that they add up.
 
     Args:
         found: collectives in groups.
@@ -137,7 +139,28 @@ def most_exposed(found: Sequence[ExposedGroup], least_us: float) -> list[Exposed
             break
         left_us -= group.most_us
         chosen.append(group)
-    return chosen
+    left = [group for group in found if group not in chosen and group.most_us > 0]
+    return [*chosen, _together(left)] if chosen and left else chosen
+
+
+def _together(left: Sequence[ExposedGroup]) -> ExposedGroup:
+    """Groups that are not named, as one."""
+    return ExposedGroup(
+        OTHERS,
+        "",
+        left[0].name,
+        count=sum(group.count for group in left),
+        before_us=sum(group.before_us for group in left),
+        after_us=sum(group.after_us for group in left),
+    )
+
+
+def group_label(group: ExposedGroup) -> str:
+    """``all-gather ×72, synchronous``; of those that are not named ``others (5)``."""
+    if group.kind == OTHERS:
+        return f"{OTHERS} ({group.count:,})"
+    kind, comma, sync = group.kind.partition(",")
+    return f"{kind} ×{group.count:,}{comma}{sync}"
 
 
 class Style(IntEnum):

@@ -44,7 +44,7 @@ from pgle.run.directory.directory import (
 )
 from pgle.run.directory.manifest import Manifest, read_manifest
 from pgle.run.inputs.folder import dump_near
-from pgle.run.inputs.next_command import launch_of, stage_left, tune
+from pgle.run.inputs.next_command import launch_of, tune
 from pgle.run.inputs.traces import is_trace, read_traces
 from pgle.run.target import FROM_WORDS, GpuFound, gpu_of
 from pgle.run.timed import timed_steps
@@ -348,9 +348,11 @@ def _memory(
 class Analysis:
     """A step, what it loses, and what to do."""
 
+    run: RunDirectory | None  # that was given, or holds what was; None: there is none
     step: MeasuredStep  # the main module's, with its layers, memory and overlap
     findings: tuple[StepFinding, ...]  # the one that could save most first
-    next: tuple[Next, ...]  # commands, the nearest first
+    # commands that the inputs alone decide, the nearest first; its run decides all others
+    next: tuple[Next, ...]
     warnings: tuple[str, ...]  # one line each
     # against, before: what changed since another step, and that step; None without one
     against: Differences | None
@@ -377,6 +379,17 @@ class Analysis:
             timed=self.timed,
         )
         return found.with_trials(self.trials)
+
+    @property
+    def plain(self) -> Next | None:
+        """The command that shows a step in which collectives overlap; None if there is no such
+        step, or this is one.
+        """
+        if self.run is None or not self.step.measures_alone:
+            return None
+        perf = self.run.stage("perf")
+        is_there = bool(perf.traces() or perf.dumps())
+        return Next.of("analyze", perf.path) if is_there else None
 
     @property
     def shown_warnings(self) -> tuple[str, ...]:
@@ -406,13 +419,16 @@ def analyze(
             )
     recorded = filter(None, map(recorded_by, side.inputs))
     run = next((stage.run for stage in recorded), None)
-    next_ = _next(step, side, run) if other is None else _next_of(side, other)
+    next_ = _next(step, side) if other is None else _next_of(side, other)
+    if other is None and run is not None:
+        next_ = ()
     convert = _conversion(step, side) if run is None else None
     timed = timed_steps(run)
     search = None if run is None else tune(run)
     about = tuple(dict.fromkeys(warnings))
     advise = None if run is None else Next.of("advise", run.path)
     return Analysis(
+        run=run,
         step=step,
         findings=find_findings(step),
         next=next_,
@@ -462,30 +478,18 @@ def _about_trace(step: MeasuredStep) -> list[str]:
     return lines
 
 
-def _next(
-    step: MeasuredStep, side: StepInput, run: RunDirectory | None
-) -> tuple[Next, ...]:
-    """Commands, the nearest first.
-
-    Args:
-        run: the run directory of the inputs; None: they have none.
+def _next(step: MeasuredStep, side: StepInput) -> tuple[Next, ...]:
+    """The command with the dump of the program that is in or next to its traces; none if its HLO is
+    known, or none is there.
     """
-    if run is not None and step.measures_alone:
-        # its collectives ran alone: the performance run shows what stays exposed
-        perf = run.stage("perf")
-        if perf.traces() or perf.dumps():
-            return (Next.of("analyze", perf.path),)
-        return (launch_of(run).line("perf", run.path),)
-    if run is not None:
-        left = stage_left(run)
-        return () if left is None else (left,)
-    if step.module is None:  # its dump may be in or next to its traces
-        modules = {step.costs.program.key.name: step.costs.program.fingerprints}
-        paths = [path for path in side.inputs if isinstance(path, Path)]
-        for folder in dict.fromkeys(map(_folder_of, paths)):  # of thousands of ranks
-            found = dump_near(folder, modules)
-            if found:
-                return (Next.of("analyze", *_words(side), f"--hlo={found}"),)
+    if step.module is not None:
+        return ()
+    modules = {step.costs.program.key.name: step.costs.program.fingerprints}
+    paths = [path for path in side.inputs if isinstance(path, Path)]
+    for folder in dict.fromkeys(map(_folder_of, paths)):  # of thousands of ranks
+        found = dump_near(folder, modules)
+        if found:
+            return (Next.of("analyze", *_words(side), f"--hlo={found}"),)
     return ()
 
 

@@ -23,6 +23,7 @@ from pgle.files import AnyPath, as_path, read_bytes
 from pgle.next import Next
 from pgle.requests.predictions import Predict
 from pgle.run.directory.directory import RunDirectory
+from pgle.run.inputs.next_command import tune
 from pgle.run.target import TargetFrom, gpu_of
 from pgle.run.timed import timed_steps
 from pgle.schedule.predict import Prediction, predict
@@ -69,6 +70,12 @@ class Predicted:
         run = self.run_around
         return None if run is None else Next.of("advise", run.path)
 
+    @property
+    def search(self) -> Next | None:
+        """The command that looks for flags; None: nobody knows it, or it was done."""
+        run = self.run_around
+        return None if run is None else tune(run)
+
     @cached_property
     def account(self) -> Account:
         """The step, and what would shorten it."""
@@ -80,6 +87,8 @@ class Predicted:
             base=StepBase.SCHEDULED,
             timed=timed_steps(self.run),
             advise=self.advise,
+            search=self.search,
+            is_searched=self.run_around is not None and self.search is None,
         )
         return found.with_trials(self.trials)
 

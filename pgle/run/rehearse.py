@@ -30,7 +30,7 @@ from pgle.run.compiler.compile import CompileResult, OnPhase
 from pgle.run.compiler.session import Session, open_session
 from pgle.run.confirm import confirm_compiled
 from pgle.run.coverage import carried_over
-from pgle.run.directory.directory import claim
+from pgle.run.directory.directory import RunDirectory, claim
 from pgle.run.kept_trials import kept_trials
 from pgle.run.process.memory import MEMORY_FRACTION
 from pgle.run.rehearse_program import (
@@ -205,6 +205,8 @@ class Rehearsal:
     measure: Next | None = None  # the command that measures the program
     advise: Next | None = None  # the command that tries edits of the program
     timed: TimedSteps | None = None  # of the run directory that was given
+    # that was given, if it is rehearsed as it was run; None: another setting, or no run directory
+    run: RunDirectory | None = None
     trials: Shown = field(default_factory=dict)  # of an earlier `advise`
 
     @property
@@ -304,6 +306,7 @@ def rehearse(asked: Rehearse, on_phase: OnPhase = lambda phase: None) -> Rehears
             advise=advise_line(command),
             trials=kept_trials(request),
             timed=timed_steps(run),
+            run=run if command.is_as_it_ran else None,
         )
 
 

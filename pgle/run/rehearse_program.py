@@ -192,6 +192,11 @@ class Understood:
         return is_program(self.asked.words)
 
     @property
+    def is_as_it_ran(self) -> bool:
+        """Whether it names a run directory and asks for nothing else than what was run there."""
+        return self.of_run is not None and not self.of_run.next_words(Rehearse)
+
+    @property
     def next_words(self) -> tuple[str, ...]:
         """The words for the next command."""
         words: tuple[str, ...] = self.typed.words

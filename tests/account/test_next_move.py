@@ -1,5 +1,6 @@
 """The way on from an answer: it never returns, and it ends."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -32,22 +33,49 @@ ACCOUNTS = (None, NOTHING, PROFILE, FLAGS, ATTENTION, LOGITS)
 VERDICTS = tuple(Verdict)
 
 
+VAIN = Trial(0.0, -0.01, 0.01, "0.0 %, attention cudnn, worse", helps=False)
+STATES = tuple(
+    Known(*state, is_unfinished=unfinished)
+    for *state, unfinished in product(
+        Measured, (None, *VERDICTS), Search, ACCOUNTS, (False, True)
+    )
+)
+"""What can be known of a program or of a run directory."""
+
+
 def results(known: Known, move: Move) -> list[Known]:
-    """Everything that a move can show on a machine without a GPU."""
+    """Everything that a move can show."""
+    if move is Move.FINISH:
+        whole = replace(known, is_unfinished=False)
+        short = replace(whole, measured=Measured.TOO_SHORT, verdict=None)
+        return [short, *compared(whole, Measured.SIMULATED, Measured.ON_GPU)]
     if move is Move.MEASURE:
-        after = replace(known, measured=Measured.SIMULATED, search=_used(known.search))
-        return [replace(after, verdict=verdict) for verdict in VERDICTS]
-    if move is Move.ADVISE:  # it ends, or proposes a run
-        shown = dict.fromkeys(OpportunityKind, SHOWN)
-        tried = None if known.account is None else known.account.with_trials(shown)
-        measured = replace(known, measured=Measured.SIMULATED, account=tried)
-        return [replace(measured, verdict=verdict) for verdict in VERDICTS]
+        measured = replace(known, search=_used(known.search))
+        is_known = known.measured in (Measured.SIMULATED, Measured.ON_GPU)
+        there = (known.measured,) if is_known else (Measured.SIMULATED, Measured.ON_GPU)
+        return list(compared(measured, *there))
+    if move is Move.PROVE:
+        return list(compared(replace(known, search=Search.NOT), Measured.ON_GPU))
+    if move is Move.ADVISE:
+        return [_shown(known, trial) for trial in (SHOWN, VAIN, Refused("dropped"))]
     if move is Move.SEARCH:
-        return [
-            replace(known, search=Search.IN_VAIN),
-            Known(search=Search.FOUND, account=known.account),
-        ]
-    return []
+        return [replace(known, search=search) for search in (Search.IN_VAIN, FOUND)]
+    return []  # REPEAT and EXPLAIN have answers of their own
+
+
+FOUND = Search.FOUND
+
+
+def compared(known: Known, *measured: Measured) -> Iterator[Known]:
+    """The same with every verdict on its steps."""
+    for where, verdict in product(measured, VERDICTS):
+        yield replace(known, measured=where, verdict=verdict)
+
+
+def _shown(known: Known, trial: Trial | Refused) -> Known:
+    assert known.account is not None
+    shown = dict.fromkeys(OpportunityKind, trial)
+    return replace(known, account=known.account.with_trials(shown))
 
 
 def _used(search: Search) -> Search:
@@ -55,14 +83,14 @@ def _used(search: Search) -> Search:
     return Search.IN_VAIN if search is Search.FOUND else search
 
 
-@pytest.mark.parametrize("found", ACCOUNTS)
-def test_every_way_from_a_first_answer_ends_within_four_moves(found) -> None:
-    ways = [(Known(account=found), ())]
+def test_every_way_ends_and_no_move_is_made_twice_by_the_same_facts() -> None:
+    ways: list[tuple[Known, tuple[tuple[Known, Move], ...]]]
+    ways = [(known, ()) for known in STATES]
     while ways:
         known, moves = ways.pop()
         move = next_move(known)
-        assert len(moves) < 4, moves
         assert (known, move) not in moves
+        assert len(moves) < 9, [each for _, each in moves]
         ways += [(after, (*moves, (known, move))) for after in results(known, move)]
 
 
@@ -83,6 +111,15 @@ def test_every_way_from_a_first_answer_ends_within_four_moves(found) -> None:
         (Known(Measured.SIMULATED, Verdict.FASTER, account=PROFILE), Move.PROVE),
         (Known(Measured.SIMULATED, Verdict.SAME, account=FLAGS), Move.SEARCH),
         (Known(Measured.SIMULATED, Verdict.SAME, Search.IN_VAIN, FLAGS), Move.END),
+        (Known(Measured.SIMULATED, Verdict.FASTER, account=ATTENTION), Move.ADVISE),
+        (Known(Measured.SIMULATED, Verdict.FASTER, account=TRIED), Move.EDIT),
+        (Known(Measured.ON_GPU, Verdict.FASTER, account=ATTENTION), Move.ADVISE),
+        (Known(Measured.ON_GPU, Verdict.FASTER, account=TRIED), Move.EDIT),
+        (Known(Measured.ON_GPU, Verdict.FASTER, account=LOGITS), Move.KEEP),
+        (Known(Measured.TOO_SHORT, account=ATTENTION), Move.ADVISE),
+        (Known(Measured.TOO_SHORT, account=FLAGS), Move.LENGTHEN),
+        (Known(account=ATTENTION, is_unfinished=True), Move.FINISH),
+        (Known(Measured.SIMULATED, Verdict.SAME, Search.FOUND, FLAGS), Move.MEASURE),
         (Known(search=Search.FOUND, account=FLAGS), Move.MEASURE),
         (Known(Measured.ON_GPU, Verdict.FASTER), Move.KEEP),
         (Known(Measured.ON_GPU, Verdict.UNDECIDED), Move.REPEAT),
@@ -95,9 +132,8 @@ def test_what_is_known_decides_the_next_move(known: Known, move: Move) -> None:
 
 
 def test_no_state_searches_again_or_measures_again() -> None:
-    states = product(Measured, (None, *Verdict), Search, ACCOUNTS)
-    for state in states:
-        known = Known(*state)
+    for known in STATES:
         move = next_move(known)
         assert not (move is Move.SEARCH and known.search is not Search.NOT)
-        assert not (move is Move.MEASURE and known.measured is not Measured.NOT)
+        is_measured = known.measured is not Measured.NOT and known.search is not FOUND
+        assert not (move is Move.MEASURE and is_measured)

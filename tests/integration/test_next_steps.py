@@ -20,7 +20,7 @@ from accounts import account, opportunity
 import pgle.next
 from pgle.account.value import OpportunityKind
 from pgle.cli.main import COMMANDS, group
-from pgle.next import Next
+from pgle.next import Next, Sentence
 from pgle.report import next_in_run
 from pgle.report import next_steps as report
 from pgle.report import rehearse as rehearsal
@@ -56,6 +56,7 @@ ASKED = {
     "choose": None,
 }
 AS_IT_WAS = "--capture simulated --target a100 --devices 8 --flag=--xla_gpu_enable_pipelined_all_gather=true"
+MODULE = "jax_ir0000_jit_f_compile.mlir"
 PROFILED = ["profile/trace/rank0000.nsys-rep"]
 CONVERTED = [*PROFILED, "profile.pbtxt"]
 RAN = [*CONVERTED, "perf/output.log"]
@@ -152,8 +153,36 @@ def test_what_was_compared_is_looked_at(tmp_path: Path, ranks: str) -> None:
 
 
 def test_after_steps_that_did_not_change_come_flags(tmp_path: Path) -> None:
+    module = f"captured/{MODULE}"
+    run = run_directory(tmp_path / "a", [module, *WHOLE])
+    assert next_in_run.way_in_run(run, compared("same"))[-1].name == "tune"
+
+
+def test_a_run_that_holds_no_module_leads_to_nothing_that_compiles(
+    tmp_path: Path,
+) -> None:
     run = run_directory(tmp_path / "a", WHOLE)
-    assert next_in_run.after_stages(run, compared("same"))[-1].name == "tune"
+    (end,) = next_in_run.way_in_run(run, compared("same"))
+    assert isinstance(end, Sentence)
+
+
+def test_a_run_with_too_few_steps_is_not_begun_again(tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "a", WHOLE)
+    (end,) = next_in_run.way_in_run(run)
+    assert isinstance(end, Sentence)
+    assert "run more of them" in str(end)
+
+
+def test_flags_that_a_search_found_are_measured_before_anything_else(
+    tmp_path: Path,
+) -> None:
+    found = ["tuned/report.json", "tuned/flags.txt"]
+    run = run_directory(tmp_path / "a", [*WHOLE, *found])
+    (line,) = next_in_run.way_in_run(run, compared("same"))
+    assert f"--flags-file {run.path}/tuned/flags.txt" in str(line)
+    run_directory(tmp_path / "a-tuned", WHOLE)
+    (line,) = next_in_run.way_in_run(run, compared("same"))
+    assert "--flags-file" not in str(line)
 
 
 def test_a_search_that_found_nothing_is_not_proposed_again(tmp_path: Path) -> None:
@@ -200,7 +229,7 @@ def after_results(run: RunDirectory) -> Iterator[Next]:
         for simulated in (False, True):
             yield from report.after_comparison(compared(verdict, simulated))
             yield from report.after_comparison(compared(verdict, simulated, *inside))
-    yield from next_in_run.after_stages(run, None)
+    yield from next_in_run.way_in_run(run, None)
     for profile in (run.profile, Path("my profile.pb")):
         for hlo in ((), (Path("dump"), Path("b"))):
             yield from report.after_conversion(profile, hlo)
@@ -274,7 +303,7 @@ def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
                 found = SimpleNamespace(
                     gained=SimpleNamespace(answer=answer), account=known, is_measured=False,
                     good=True, costs_are="estimated", tune=tune_line(command),
-                    measure=measure_line(command), advise=advise_line(command),
+                    measure=measure_line(command), advise=advise_line(command), run=None,
                     request=SimpleNamespace(no_step="", failed=False),
                     baseline=SimpleNamespace(prediction=sides[0], compiled=SimpleNamespace(after_optimizations=module)),
                     profiled=SimpleNamespace(prediction=sides[1]), moves=(),
@@ -293,7 +322,7 @@ def test_every_next_step_can_be_typed(
     monkeypatch.chdir(tmp_path)
     run, module = (
         run_directory(tmp_path / "a run", WHOLE),
-        tmp_path / "captured/jax_ir0000_jit_f_compile.mlir",
+        tmp_path / "captured" / MODULE,
     )
     for file in (module, run.captured / module.name, Path("tuned/flags.txt")):
         file.parent.mkdir(exist_ok=True)

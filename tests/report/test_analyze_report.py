@@ -2,6 +2,8 @@
 
 from pgle.analyze.layers import Layer, Layers
 from pgle.report.analyze import _heavy_layers
+from pgle.report.timeline import group_label, most_exposed
+from pgle.schedule.placements import ExposedGroup
 
 
 def test_the_heaviest_layers_are_named_by_their_computing_time() -> None:
@@ -9,3 +11,14 @@ def test_the_heaviest_layers_are_named_by_their_computing_time() -> None:
     computed = Layer("mlp", "forward", 60.0, 0.0, 1, 0.0, 0.0, None)
     found = _heavy_layers(Layers((exchanged, computed), ()), 100.0)
     assert found == "layers mlp 60 % · exchange 20 %"
+
+
+def test_exposed_groups_that_are_not_named_are_one_row_so_that_rows_add_up() -> None:
+    times = {"all-gather": 90.0, "all-to-all": 6.0, "all-reduce": 3.0, "permute": 1.0}
+    groups = [
+        ExposedGroup(kind, "why", kind, count=2, after_us=us)
+        for kind, us in times.items()
+    ]
+    shown = most_exposed(groups, least_us=0.0)
+    assert [group_label(one) for one in shown][-1] == "others (4)"
+    assert sum(one.after_us for one in shown) == sum(times.values())
