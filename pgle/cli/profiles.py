@@ -63,12 +63,12 @@ def complete_command(**options: Any) -> Answer[Any]:
     pgle complete profile.pbtxt --hlo dump/ --target h100
     """
     from pgle.report import conversions as report
-    from pgle.report.next_steps import after_completion
+    from pgle.report.next_steps import after_coverage
     from pgle.run.coverage import complete_file
 
     request = Complete(**options)
     completions, coverage, written = complete_file(request)
-    following = after_completion(written.path, request.hlo, coverage)
+    following = after_coverage(written.path, request.hlo, coverage)
     page = report.complete_page(completions, written, following)
     return answer(
         "complete", completions, page, report.complete_document(completions, written)
@@ -88,11 +88,11 @@ def carry_command(**options: Any) -> Answer[Any]:
     pgle carry profile.pbtxt --from old_dump/ --to new_dump/
     """
     from pgle.report import conversions as report
-    from pgle.report.next_steps import after_conversion
+    from pgle.report.next_steps import after_coverage
     from pgle.run.coverage import carry_file
 
     request = Carry(**options)
-    carried, written = carry_file(request)
-    following = after_conversion(written.path, [request.new])
+    carried, coverage, written = carry_file(request)
+    following = after_coverage(written.path, [request.new], coverage)
     page = report.carry_page(carried, written, following)
     return answer("carry", carried, page, report.carry_document(carried, written))

@@ -35,16 +35,21 @@ def after_conversion(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
     return (Next.of("verify", profile, *dumps),)
 
 
-def after_completion(
+def after_coverage(
     profile: AnyPath, hlo: Sequence[AnyPath], coverage: Coverage
 ) -> Commands:
-    """Check the profile; if it has too few measured costs for that, measure the program."""
+    """Check a profile that passes; of one that does not, what would make it pass. If it has too few
+    measured costs for that, measure the program.
+    """
+    from pgle.report.verify import remedies
     from pgle.xla.log.verdict import BOUNDS
 
+    if coverage.is_ok(BOUNDS):
+        return after_conversion(profile, hlo)
     worst = coverage.least_measured
     measured = worst.measured.value or 0.0
     if measured >= BOUNDS.time:
-        return after_conversion(profile, hlo)
+        return remedies(str(profile), coverage, BOUNDS)
     found = f"{worst.costs_are} costs cover {in_percent(measured)} of the step's time"
     asked = f": {found}, and 'pgle verify' asks for {in_percent(BOUNDS.time)}"
     return (Sentence.todo("measure this program with ", PROFILE, asked),)

@@ -83,16 +83,25 @@ def _failed(
     notes += [f"To do: {hint}" for hint in hints[:1]]
     if coverage.unused:
         notes.append(_unused_line(coverage.unused))
-    commands = chain.from_iterable(hint.commands for hint in hints)
     return replace(
         page,
         verdict=f"FAILED: {failures[0]}",
         tone="bad",
         table=_gaps(_worst(coverage), GAPS_SHOWN),
         notes=tuple(notes),
-        way=to_way(tuple(commands)),
+        way=to_way(_commands(hints)),
         warnings=tuple(_warnings(coverage)),
     )
+
+
+def remedies(profile: str, coverage: Coverage, bounds: Bounds) -> Commands:
+    """What to do about a profile that fails: commands; without one the first remedy in words."""
+    return _commands(_hints(profile, coverage, bounds))
+
+
+def _commands(hints: Sequence[Sentence]) -> Commands:
+    commands = tuple(chain.from_iterable(hint.commands for hint in hints))
+    return commands or tuple(Sentence.todo(*hint.parts) for hint in hints[:1])
 
 
 def _worst(coverage: Coverage) -> ModuleCoverage:

@@ -122,13 +122,18 @@ def complete_file(
     (written,) = write_profiles(
         {request.output: given}, force=request.force, inputs=inputs
     )
+    return tuple(completions), _covered_by(given, dumps), written
+
+
+def _covered_by(profile: Profile, dumps: Dumps) -> Coverage:
+    """What a profile covers of all modules of some dumps, as `pgle verify` asks."""
     lhs_modules = {item.name: dumps.lhs_module(item.name) for item in dumps.modules}
-    return tuple(completions), cover(given, dumps.modules, lhs_modules), written
+    return cover(profile, dumps.modules, lhs_modules)
 
 
-def carry_file(request: Carry) -> tuple[Carried, Written]:
+def carry_file(request: Carry) -> tuple[Carried, Coverage, Written]:
     """Carry a profile over from the module that it was measured on, in an old dump, to that of a
-    new dump; and its file.
+    new dump; what it covers there; and its file.
 
     Raises:
         UserError: the new dump is of another generation of GPUs than the target.
@@ -168,7 +173,7 @@ def carry_file(request: Carry) -> tuple[Carried, Written]:
     (written,) = write_profiles(
         {request.output: carried.profile}, force=request.force, inputs=inputs
     )
-    return carried, written
+    return carried, _covered_by(carried.profile, after), written
 
 
 def _covered_modules(profile: Profile, dumps: Dumps, pattern: str) -> list[Module]:
