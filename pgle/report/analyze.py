@@ -192,7 +192,8 @@ def way_on(found: Analysis) -> Commands:
     if found.account.needs_module and found.with_hlo is not None:
         dump = "run the program once with --xla_dump_to=hlo in XLA_FLAGS, then "
         return (Sentence.todo(dump, found.with_hlo),)
-    commands = dict.fromkeys(set(Move) - ENDS, found.convert)
+    others = set(Move) - ENDS - {Move.ADVISE}  # which needs the program
+    commands = dict.fromkeys(others, found.convert)
     return (account.follow(Known(account=found.account), commands),)
 
 

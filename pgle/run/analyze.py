@@ -44,7 +44,7 @@ from pgle.run.directory.directory import (
 )
 from pgle.run.directory.manifest import Manifest, read_manifest
 from pgle.run.inputs.folder import dump_near
-from pgle.run.inputs.next_command import launch_of, tune
+from pgle.run.inputs.next_command import ON_GPU, launch_of, tune
 from pgle.run.inputs.traces import is_trace, read_traces
 from pgle.run.target import FROM_WORDS, GpuFound, gpu_of
 from pgle.run.timed import timed_steps
@@ -197,16 +197,16 @@ def _traces(path: AnyPath) -> Sequence[AnyPath]:
         raise UserError(
             "this stage was not traced",
             where=path,
-            remedy=f"run it again with --capture: {_again(stage)}",
+            remedy=f"trace a plain run: {_traced_run(stage)}",
         )
     return found or [path]
 
 
-def _again(stage: StageFolder) -> Next:
-    baseline = ("--baseline",) if stage.name == "baseline" else ()
-    return replace(launch_of(stage.run), capture="jax").line(
-        "perf", stage.run.path, *baseline, "--force"
-    )
+def _traced_run(stage: StageFolder) -> Next:
+    """The command that traces a plain run of the program: only profile stages are traced."""
+    folder = free(stage.run.path.with_name(f"{stage.run.path.name}-traced"))
+    launch = replace(launch_of(stage.run), capture=ON_GPU, profiling=())
+    return launch.line("profile", folder, "--mode", "async")
 
 
 def _dumped(inputs: Sequence[AnyPath]) -> tuple[AnyPath, ...]:
@@ -272,7 +272,7 @@ def _simulated(
     if stage is not None:
         notes.append(
             f"{path} was not traced: its step is simulated from its schedule; on a GPU: "
-            f"{_again(stage)}"
+            f"{_traced_run(stage)}"
         )
     return replace(trace, warnings=(*trace.warnings, *notes)), Dumps(
         (folder,), (module,)

@@ -23,7 +23,6 @@ from pgle.files import AnyPath, as_path, read_bytes
 from pgle.next import Next
 from pgle.requests.predictions import Predict
 from pgle.run.directory.directory import RunDirectory
-from pgle.run.inputs.next_command import tune
 from pgle.run.target import TargetFrom, gpu_of
 from pgle.run.timed import timed_steps
 from pgle.schedule.predict import Prediction, predict
@@ -74,7 +73,12 @@ class Predicted:
     def search(self) -> Next | None:
         """The command that looks for flags; None: nobody knows it, or it was done."""
         run = self.run_around
-        return None if run is None else tune(run)
+        if run is None:
+            return None
+        # a module alone needs nothing that starts programs
+        from pgle.run.inputs.next_command import tune
+
+        return tune(run)
 
     @cached_property
     def account(self) -> Account:

@@ -239,7 +239,7 @@ def test_of_a_profile_run_no_saving_is_claimed(
     assert (
         "pgle tune" not in text
     )  # the room for flags is that of the performance run, which is not there yet
-    assert f"pgle perf --run-dir {profile_run}" in text
+    assert f"Next: pgle convert {profile_run}" in text
 
 
 def test_of_a_run_directory_the_traced_performance_run_is_looked_at(
