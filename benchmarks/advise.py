@@ -59,7 +59,7 @@ def advised(form: str, budget: int, folder: Path) -> tuple[float, int]:
     before = used_s()
     told = subprocess.run(command, check=True, env=environment, capture_output=True)
     found = json.loads(told.stdout)
-    return used_s() - before, len(found["tried"]) + found["unchanged"]
+    return used_s() - before, len(found["tried"]) + len(found["unchanged"])
 
 
 def main() -> int:

@@ -51,6 +51,12 @@ class Next:
         """Whether the user must complete it."""
         return to_type(self) != str(self)
 
+    def with_options(self, *options: object) -> Next:
+        """The command with more options, before the words of a program."""
+        at = self.argv.index("--") if "--" in self.argv else len(self.argv)
+        words = map(word_of, options)
+        return replace(self, argv=(*self.argv[:at], *words, *self.argv[at:]))
+
     def filled(self, known: Mapping[str, object]) -> Next:
         """The command with words of `BLANKS` replaced, by their names."""
         words = (word_of(known.get(word, word)) for word in self.argv)

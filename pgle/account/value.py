@@ -158,8 +158,11 @@ class Trial:
 Refused = NewType("Refused", str)
 """Why `advise` could not try an opportunity's edit, one clause."""
 
-Shown = Mapping[OpportunityKind, Trial | Refused]
-"""What trying the edit of each opportunity has shown, or why it could not be tried."""
+Budget = NewType("Budget", int)
+"""How many alternatives `advise` must try to come to an opportunity's edit."""
+
+Shown = Mapping[OpportunityKind, Trial | Refused | Budget]
+"""What trying the edit of each opportunity has shown, or why it was not tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +231,7 @@ class Account:
     def with_trials(self, shown: Shown) -> Account:
         """The account with what trying the edits of its opportunities has shown. What helps saves
         what was compiled, and nothing is expected of what does not. What could not be tried keeps
-        its saving and says why.
+        its saving and says why; what a budget left out is tried with a larger one.
         """
         found = []
         for item in self.opportunities:
@@ -237,7 +240,11 @@ class Account:
             found.append(item)
         return replace(self, opportunities=in_order(found))
 
-    def _tried(self, item: Opportunity, trial: Trial | Refused) -> Opportunity:
+    def _tried(self, item: Opportunity, trial: Trial | Refused | Budget) -> Opportunity:
+        if isinstance(trial, int):
+            if item.command is None:
+                return item
+            return replace(item, command=item.command.with_options("--budget", trial))
         if not isinstance(trial, Trial):
             return replace(item, not_tried=trial, command=None)
         tried = replace(item, tried=trial.words, command=None, expected_us=0.0)

@@ -63,7 +63,7 @@ def complete_command(**options: Any) -> Answer[Any]:
     pgle complete profile.pbtxt --hlo dump/ --target h100
     """
     from pgle.report import conversions as report
-    from pgle.report.next_steps import after_coverage
+    from pgle.report.verify import after_coverage
     from pgle.run.coverage import complete_file
 
     request = Complete(**options)
@@ -88,7 +88,7 @@ def carry_command(**options: Any) -> Answer[Any]:
     pgle carry profile.pbtxt --from old_dump/ --to new_dump/
     """
     from pgle.report import conversions as report
-    from pgle.report.next_steps import after_coverage
+    from pgle.report.verify import after_coverage
     from pgle.run.coverage import carry_file
 
     request = Carry(**options)

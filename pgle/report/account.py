@@ -136,8 +136,14 @@ def _advice(account: Account, item: Opportunity, span_of: SpanOf) -> Advice:
 
 
 def follow(known: Known, commands: Mapping[Move, Next | None]) -> Next | Sentence:
-    """Return the command of the next move, or the end in words if there is no command."""
-    return commands.get(next_move(known)) or end_words(known)
+    """Return the command of the next move, or the end in words if there is no command. The largest
+    lever says with which command its edit is tried.
+    """
+    move = next_move(known)
+    lever = None if known.account is None else known.account.lever
+    if move is Move.ADVISE and lever is not None and lever.command is not None:
+        return lever.command
+    return commands.get(move) or end_words(known)
 
 
 def end_words(known: Known) -> Sentence:
@@ -325,7 +331,8 @@ class ListedOpportunity(Document):
     title: str
     why: str
     edit: str
-    tried: str
+    tried: str  # what trying the edit has shown; empty: nobody tried
+    not_tried: str  # why `advise` could not try it; empty: nothing is known of that
     command: Next | None
     flag: str
     where: tuple[Place, ...]

@@ -196,20 +196,36 @@ def _chart(found: Advised) -> Chart:
 
 
 def _table(found: Advised) -> Table:
-    """The program as it is, and every alternative."""
-    rows = [(AS_IT_IS, *_figures(found.base), ""), *map(_row, found.ranked)]
-    if found.base.profiled_share is None:
-        return table(_HEADS, rows)
+    """The program as it is, and every alternative; one that reads like a gain and is none has the
+    reason in a row under it.
+    """
+    rows: list[tuple[Value, ...]] = [
+        (AS_IT_IS, *_figures(found.base), "", _profiled(found.base))
+    ]
+    for item in found.ranked:
+        rows.append((*_row(item), _profiled(item.tried)))
+        if _reads_like_gain(item):
+            rows.append((f"  {_why(item)}", *[""] * len(_HEADS)))
     steps = (found.base, *(item.tried for item in found.ranked))
-    shares = map(_profiled, steps)
-    priced = [(*row, share) for row, share in zip(rows, shares, strict=True)]
     origins = costs_are(step.costs_are for step in steps if step is not None)
     head = origins.removesuffix(" and estimated")
-    return table((*_HEADS, Column(head, Unit.SHARE)), priced)
+    return table((*_HEADS, Column(head, Unit.SHARE)), rows)
+
+
+def _reads_like_gain(item: Attempt) -> bool:
+    """Whether a step is shorter, and the reason why it is no gain is not in its figures."""
+    is_shorter = item.gained is not None and item.gained.first.share > 0
+    return is_shorter and bool(item.why) and not item.helps
+
+
+def _why(item: Attempt) -> str:
+    """Why an alternative is not proposed, and what limits it."""
+    limits = () if item.verdict is Verdict.WORSE else _limits(item.changes)
+    return "; ".join((item.why, *limits))
 
 
 def _profiled(tried: Tried | None) -> Value:
-    """The part of a step whose cost is the profile's; empty if it was not compiled."""
+    """The part of a step whose cost is the profile's; empty if nothing is known of that."""
     if tried is None or tried.profiled_share is None:
         return ""
     return tried.profiled_share
@@ -244,10 +260,8 @@ def _at(item: Attempt) -> str:
 def _notes(found: Advised) -> Iterator[str]:
     """Why others are not proposed, and what was left out."""
     for item in found.ranked:
-        if item.why:
-            limits = () if item.verdict is Verdict.WORSE else _limits(item.changes)
-            said = "; ".join((item.why, *limits))
-            yield f"{item.name}{_at(item)}: {said}"
+        if item.why and not _reads_like_gain(item):
+            yield f"{item.name}{_at(item)}: {_why(item)}"
     for item in found.attempts:
         if item.helps and len(item.changes) == 1:
             yield from _values_note(item)
@@ -258,7 +272,7 @@ def _notes(found: Advised) -> Iterator[str]:
     if any(item.changes[0].kind is Kind.VARIED for item in found.attempts):
         yield "change: of the time for each element of the step's data"
     if found.unchanged:
-        yield f"{many(found.unchanged, 'alternative')} changed nothing in the step"
+        yield f"changed nothing in the step: {some(found.unchanged, MOST_LEFT)}"
     if found.left_alone:
         yield f"left as it is: {some(_left_alone(found), MOST_LEFT)}"
     if left := "; ".join(_left(found)):
@@ -281,7 +295,7 @@ def _left(found: Advised) -> Iterator[str]:
     if found.open is not None and (found.best or found.interrupted):
         yield _untried(found.account, found.open)
     if found.left:
-        remedy = "" if found.interrupted else " (--budget N)"
+        remedy = "" if found.interrupted else f" (--budget {found.budget})"
         yield f"{many(found.left, 'alternative')}{remedy}"
     if found.left_sites:
         yield many(found.left_sites, "further call site")
@@ -428,6 +442,12 @@ def commands(found: Advised) -> Commands:
         return (Sentence.of("measure the step before and after the edit"),)
     if found.interrupted:
         return (found.again or Sentence.todo("call pgle.advise again to try the rest"),)
+    if found.whole is not None:
+        return (found.whole,)
+    if found.run is not None and not found.request.no_step:
+        from pgle.report.next_in_run import way_in_run
+
+        return way_in_run(found.run, shown=found.shown)
     if found.open is not None:
         how = found.open.how.rstrip(".")
         return (Sentence.edit(f"by hand: {how}; then rehearse again"),)
@@ -528,7 +548,7 @@ class AdvisedAttempts(Document):
 
     tried: tuple[TriedAlternatives, ...]
     best: TriedAlternatives | None
-    unchanged: int
+    unchanged: tuple[str, ...]  # what was tried and changes nothing in the step
     left: int
     left_sites: int
     # alternatives that cannot be made of what was given, and why; empty: all can

@@ -7,13 +7,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pgle.errors import in_percent
 from pgle.files import AnyPath
-from pgle.next import PROFILE, Commands, Next, Sentence
+from pgle.next import Commands, Next, Sentence
 from pgle.run.directory.directory import RunDirectory, stage_of
 
 if TYPE_CHECKING:
-    from pgle.costs.profile.coverage import Coverage
     from pgle.steps.compare import Comparison, LimitCheck
     from pgle.xla.log.verdict import LogVerdict
 
@@ -33,26 +31,6 @@ def after_conversion(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
         return (Next.of("show", profile),)
     dumps = chain.from_iterable(("--hlo", path) for path in hlo)
     return (Next.of("verify", profile, *dumps),)
-
-
-def after_coverage(
-    profile: AnyPath, hlo: Sequence[AnyPath], coverage: Coverage
-) -> Commands:
-    """Check a profile that passes; of one that does not, what would make it pass. If it has too few
-    measured costs for that, measure the program.
-    """
-    from pgle.report.verify import remedies
-    from pgle.xla.log.verdict import BOUNDS
-
-    if coverage.is_ok(BOUNDS):
-        return after_conversion(profile, hlo)
-    worst = coverage.least_measured
-    measured = worst.measured.value or 0.0
-    if measured >= BOUNDS.time:
-        return remedies(str(profile), coverage, BOUNDS)
-    found = f"{worst.costs_are} costs cover {in_percent(measured)} of the step's time"
-    asked = f": {found}, and 'pgle verify' asks for {in_percent(BOUNDS.time)}"
-    return (Sentence.todo("measure this program with ", PROFILE, asked),)
 
 
 def after_verification(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:

@@ -25,8 +25,10 @@ from pgle.costs.profile.value import (
     join_name,
     split_name,
 )
-from pgle.errors import many, shown, some
-from pgle.next import COMPLETE, Commands, Sentence, to_way
+from pgle.errors import in_percent, many, shown, some
+from pgle.files import AnyPath
+from pgle.next import COMPLETE, PROFILE, Commands, Sentence, to_way
+from pgle.report.next_steps import after_conversion
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
@@ -41,7 +43,7 @@ from pgle.report.page.value import (
 )
 from pgle.report.profiles import conversion_section, ranks_given
 from pgle.report.text import Document
-from pgle.xla.log.verdict import Bounds
+from pgle.xla.log.verdict import BOUNDS, Bounds
 
 GAPS_SHOWN = 3  # on the first screen
 MOST_GAPS = 12  # that are not folded away in their section
@@ -94,9 +96,21 @@ def _failed(
     )
 
 
-def remedies(profile: str, coverage: Coverage, bounds: Bounds) -> Commands:
-    """What to do about a profile that fails: commands; without one the first remedy in words."""
-    return _commands(_hints(profile, coverage, bounds))
+def after_coverage(
+    profile: AnyPath, hlo: Sequence[AnyPath], coverage: Coverage
+) -> Commands:
+    """Check a profile that passes; of one that does not, what would make it pass. If it has too few
+    measured costs for that, measure the program.
+    """
+    if coverage.is_ok(BOUNDS):
+        return after_conversion(profile, hlo)
+    worst = coverage.least_measured
+    measured = worst.measured.value or 0.0
+    if measured >= BOUNDS.time:
+        return _commands(_hints(str(profile), coverage, BOUNDS))
+    found = f"{worst.costs_are} costs cover {in_percent(measured)} of the step's time"
+    asked = f": {found}, and 'pgle verify' asks for {in_percent(BOUNDS.time)}"
+    return (Sentence.todo("measure this program with ", PROFILE, asked),)
 
 
 def _commands(hints: Sequence[Sentence]) -> Commands:

@@ -151,7 +151,9 @@ class Advised:
     request: RehearseRequest  # the program as it is
     base: Tried
     attempts: tuple[Attempt, ...]  # in the order in which they were tried
-    unchanged: int  # alternatives that make the same program
+    unchanged: tuple[
+        str, ...
+    ]  # alternatives that make the same program, with their place
     left: int  # alternatives that were not tried
     left_sites: int  # call sites whose alternatives were not tried
     # exit code of a shell for the signal that ended the trials; 0: none did
@@ -165,6 +167,21 @@ class Advised:
     untried: tuple[Untried, ...] = ()
     left_alone: tuple[CallSite, ...] = ()  # found, without an alternative
     warnings: tuple[str, ...] = ()
+    budget: int = 0  # with which all alternatives are tried
+    # what is kept for all answers on the program
+    shown: Shown = field(default_factory=dict)
+    # that was given, and is tried as it was run; None: another setting, or no run directory
+    run: RunDirectory | None = None
+
+    @property
+    def whole(self) -> Next | None:
+        """The command that tries what the budget left out; None: it left out nothing, or a
+        function of this process was given.
+        """
+        is_cut = self.open is not None and self.open.why == OVER_BUDGET
+        if self.again is None or not is_cut:
+            return None
+        return self.again.with_options("--budget", self.budget)
 
     @property
     def interrupted(self) -> bool:
@@ -199,6 +216,11 @@ class Advised:
 def named(changes: Sequence[Alternative]) -> str:
     """Changes in a few words."""
     return " + ".join(change.name for change in changes)
+
+
+def placed(change: Alternative) -> str:
+    """A change with its place, if it has one."""
+    return f"{change.name}, {change.where}" if change.where else change.name
 
 
 OnAttempt = Callable[[str, int, int], None]
@@ -288,6 +310,14 @@ def _as_program(asked: Advise) -> Rehearse:
     return attrs.evolve(command.asked, step=program)
 
 
+def _run_of(asked: Advise) -> RunDirectory | None:
+    """The run directory that was given, if nothing else is asked than what was run there."""
+    run = RunDirectory(Path(asked.words[0])) if len(asked.words) == 1 else None
+    if run is None or not run.is_recorded or asked.vary:
+        return None
+    return None if asked.next_words(Rehearse) else run
+
+
 @dataclass(eq=False)
 class _Trials:
     """The trials of one program."""
@@ -303,7 +333,7 @@ class _Trials:
     attempts: list[Attempt] = field(default_factory=list)
     begun: int = 0  # alternatives, combinations and settings of flags
     planned: int = 0  # as many as are known of; combinations and flags come later
-    unchanged: int = 0
+    unchanged: list[str] = field(default_factory=list)
     # alternatives of the program that were tried, each alone; flags are none of them
     alone: list[Alternative] = field(default_factory=list)
     are_flags_tried: bool = False
@@ -357,7 +387,7 @@ class _Trials:
             request=request,
             base=base,
             attempts=tuple(self.attempts),
-            unchanged=self.unchanged,
+            unchanged=tuple(self.unchanged),
             left=left,
             left_sites=left_sites,
             ended_by=self.ending.code,
@@ -368,6 +398,9 @@ class _Trials:
             left_alone=tuple(self.left_alone),
             untried=tuple(untried),
             warnings=warnings,
+            budget=attempted.budget,
+            shown=shown,
+            run=_run_of(self.asked),
         )
 
     def _untried(
@@ -382,8 +415,7 @@ class _Trials:
         how = attempted.how[attempted.left]
         for change in every:
             if change not in self.alone:
-                what = f"{change.name}, {change.where}" if change.where else change.name
-                yield Untried(what, attempted.left, how)
+                yield Untried(placed(change), attempted.left, how)
         for site in program.left_sites():
             yield Untried(f"{site.kind}, {site.where}", OTHER_PLACES, AS_ELSEWHERE)
 
@@ -420,7 +452,7 @@ class _Trials:
                 STOPPED: "pgle.advise(step, *args)",
             }
         why_left = STOPPED if self.ending.code else OVER_BUDGET
-        return Attempted(possible, tried, impossible, why_left, how)
+        return Attempted(possible, tried, impossible, why_left, how, budget)
 
     def _without_step(self) -> Mapping[Kind, str]:
         """Kinds of which no alternative made another step, with the reason."""
@@ -476,7 +508,7 @@ class _Trials:
             found = self._attempt(made, task.name)
             self.alone += task.changes
             if found is None:
-                self.unchanged += 1
+                self.unchanged.append(placed(task.changes[0]))
             else:
                 self.attempts.append(found)
 

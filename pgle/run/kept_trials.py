@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from pgle import __version__
-from pgle.account.value import OpportunityKind, Refused, Shown, Trial
+from pgle.account.value import Budget, OpportunityKind, Refused, Shown, Trial
 from pgle.errors import UserError
 from pgle.files import read_kept, write_files
 from pgle.requests.predictions import Rehearse
@@ -26,13 +26,21 @@ from pgle.run.rehearse_program import (
 from pgle.xla.targets import load_target
 
 FORMAT = 2  # 1: losses in chunks were trials of fewer passes over logits
+_What = Trial | Refused | Budget
 MOST_BYTES = 1 << 16  # of a file; what is more is damage
 
 
 def keep_trials(request: RehearseRequest, shown: Shown) -> None:
-    """Keep what was shown, if compilations are kept; a disk that is full is no failure."""
+    """Keep what was shown, if compilations are kept; a disk that is full is no failure. What an
+    earlier answer tried stays tried if a budget left it out now.
+    """
     path = _place(request)
     if path is not None and shown:
+        known = dict(kept_trials(request))
+        for kind, what in shown.items():
+            if kind not in known or not isinstance(what, int):
+                known[kind] = what
+        shown = known
         with suppress(OSError, UserError):
             write_files({path: msgspec.json.encode(shown)}, force=True)
 
@@ -44,7 +52,7 @@ def kept_trials(request: RehearseRequest) -> Shown:
         return {}
     try:
         data = read_kept(path, max_bytes=MOST_BYTES) or b""
-        return msgspec.json.decode(data, type=dict[OpportunityKind, Trial | Refused])
+        return msgspec.json.decode(data, type=dict[OpportunityKind, _What])
     except (OSError, msgspec.MsgspecError, ValueError):
         return {}
 

@@ -9,6 +9,7 @@ from pgle.account.next_move import BY_ADVISE
 from pgle.account.value import (
     LEAST_WORTH,
     Account,
+    Budget,
     Opportunity,
     OpportunityKind,
     Refused,
@@ -61,6 +62,7 @@ class Attempted:
     left: str = OVER_BUDGET  # why what is possible was not tried
     # by the reason a command that tries it
     how: Mapping[str, str] = field(default_factory=dict)
+    budget: int = 0  # with which all that is possible is tried
 
     def why_not(self, kind: OpportunityKind) -> str:
         """Why no alternative of an opportunity was tried; empty if one was."""
@@ -78,16 +80,20 @@ class Attempted:
 
 def refused_of(
     attempted: Attempted, shown: Collection[OpportunityKind]
-) -> Mapping[OpportunityKind, Refused]:
-    """The opportunities that trying again cannot try either, with the reason.
+) -> Mapping[OpportunityKind, Refused | Budget]:
+    """The opportunities that trying again cannot try either, with the reason; and those that a
+    larger budget tries.
 
     Args:
         shown: opportunities whose edit was tried.
     """
-    found = {}
-    for kind in OpportunityKind:
+    found: dict[OpportunityKind, Refused | Budget] = {}
+    left = [kind for kind in OpportunityKind if kind in BY_ADVISE - set(shown)]
+    for kind in left:
         why = attempted.why_not(kind) or BY_WORDS
-        if kind in BY_ADVISE and kind not in shown and why != attempted.left:
+        if why == OVER_BUDGET:
+            found[kind] = Budget(attempted.budget)
+        elif why != attempted.left:
             found[kind] = Refused(why)
     return found
 

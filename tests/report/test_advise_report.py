@@ -11,7 +11,8 @@ from accounts import account, opportunity
 
 from pgle.account.value import OpportunityKind
 from pgle.next import Next
-from pgle.report.advise import _actions, _at, commands, headline
+from pgle.report.advise import _actions, _at, _notes, _table, commands, headline
+from pgle.report.page.value import as_cell
 from pgle.run.advise import Advised, Attempt
 from pgle.run.alternative_steps import Tried
 from pgle.run.alternatives import Alternative, Kind
@@ -26,7 +27,9 @@ UNROLL = Alternative(Kind.UNROLL, "a.py:1", "2", "")
 def advised(*attempts: Attempt, **fields: Any) -> Advised:
     best = next((item for item in attempts if item.verdict is Verdict.BETTER), None)
     usual = {
-        "unchanged": 0,
+        "unchanged": (),
+        "whole": None,
+        "run": None,
         "left": 0,
         "interrupted": False,
         "best": best,
@@ -77,7 +80,7 @@ FAILED = Attempt((UNROLL,), Verdict.UNSURE, "it fails: head of 512")
         ),
         (advised(FAILED, FAILED), "No answer: 2 alternatives tried, all failed"),
         (
-            advised(FAILED, unchanged=1),
+            advised(FAILED, unchanged=("unroll 2, a.py:1",)),
             "Nothing to gain: no alternative is surely 0.5 % shorter",
         ),
     ],
@@ -92,7 +95,7 @@ def test_without_a_gain_the_largest_untried_opportunity_is_named_with_the_reason
     fuse = opportunity(OpportunityKind.ATTENTION, None, most=0.4)
     why = "jax has no fused kernel of its own for AMD"
     left = Untried(str(fuse.kind), why, "use Pallas", fuse)
-    found = advised(unchanged=1, open=left, account=account(fuse))
+    found = advised(unchanged=("unroll 2, a.py:1",), open=left, account=account(fuse))
     words, tone = headline(found)
     assert (words, tone) == (
         "Nothing of what was tried helps. Not tried: attention that is not fused "
@@ -131,3 +134,31 @@ def test_flags_have_no_place_in_the_program() -> None:
     flags = Alternative(Kind.FLAGS, "all-reduce combined to 32 MiB", "--x", "--x")
     assert _at(Attempt((flags,), Verdict.BETTER, "")) == ""
     assert _at(Attempt((UNROLL,), Verdict.BETTER, "")) == ", a.py:1"
+
+
+def test_a_shorter_step_that_is_no_gain_has_the_reason_under_its_row() -> None:
+    gained = Controlled(Gain(0.9, 0.8, 0.95, 0.0))
+    step = SimpleNamespace(
+        step_us=10.0,
+        memory_bytes=0,
+        profiled_share=None,
+        costs_are="estimated",
+        prediction=SimpleNamespace(exposed_us=0.0),
+    )
+    why = "it needs 93.1 GiB of 60.0 GiB"
+    tried = cast(Tried, step)
+    large = Attempt((UNROLL,), Verdict.WORSE, why, tried, gained)
+    found = advised(large, ranked=[large], base=step)
+    names = [as_cell(row[0]).value for row in _table(found).rows]
+    assert names == ["as it is", "unroll 2, a.py:1", f"  {why}"]
+
+
+def test_what_changed_nothing_is_named() -> None:
+    names = ("unroll 2, a.py:1",)
+    found = advised(ranked=[], unchanged=names, left_alone=())
+    assert list(_notes(found)) == ["changed nothing in the step: unroll 2, a.py:1"]
+
+
+def test_what_the_budget_left_out_is_tried_next() -> None:
+    again = Next.of("advise", "--budget", 9, "--", "python", "train.py")
+    assert commands(advised(whole=again)) == (again,)

@@ -1,10 +1,14 @@
 """What `pgle advise` did not try, why not, and how to try it."""
 
+from dataclasses import replace
+
 import pytest
 from accounts import account, opportunity
 
-from pgle.account.next_move import BY_ADVISE
-from pgle.account.value import OpportunityKind
+from pgle.account.next_move import BY_ADVISE, Known, Move
+from pgle.account.value import Budget, OpportunityKind
+from pgle.next import Next
+from pgle.report.account import follow
 from pgle.run.alternatives import Kind
 from pgle.run.untried import (
     NO_ALTERNATIVE,
@@ -68,11 +72,21 @@ def test_what_the_budget_left_out_is_tried_by_a_command() -> None:
 
 
 def test_all_but_what_was_shown_and_what_the_budget_left_is_refused() -> None:
-    attempted = Attempted({Kind.LOOKUP}, {Kind.REMAT}, {Kind.ATTENTION: NO_KERNEL})
+    without_kernel = {Kind.ATTENTION: NO_KERNEL}
+    attempted = Attempted({Kind.LOOKUP}, {Kind.REMAT}, without_kernel, budget=9)
     found = refused_of(attempted, [OpportunityKind.REMAT])
     assert found[OpportunityKind.ATTENTION] == NO_KERNEL
     assert found[OpportunityKind.DONATION] == NOT_FOUND
-    assert not found.keys() & {OpportunityKind.REMAT, OpportunityKind.SCATTER}
+    assert found[OpportunityKind.SCATTER] == 9
+    assert OpportunityKind.REMAT not in found
+
+
+def test_what_the_budget_left_out_leads_to_advise_with_a_larger_one() -> None:
+    given = Next.of("advise", "--", "python", "train.py")
+    fuse = replace(opportunity(OpportunityKind.ATTENTION, 0.4), command=given)
+    known = Known(account=account(fuse).with_trials({fuse.kind: Budget(9)}))
+    line = follow(known, {Move.ADVISE: given})
+    assert str(line) == "pgle advise --budget 9 -- python train.py"
 
 
 def test_an_answer_leads_to_advise_only_for_what_an_alternative_edits() -> None:

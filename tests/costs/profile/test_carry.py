@@ -195,6 +195,19 @@ def test_the_command_writes_a_profile_that_verify_accepts(
     assert run(["verify", str(tmp_path / "new.pbtxt"), "--hlo", str(new)]) == 0
 
 
+def test_a_profile_that_verify_would_refuse_leads_to_measuring(
+    testdata: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dump = str(testdata / "hlo" / RELEASES[0] / "async")
+    given, out = tmp_path / "p.pbtxt", tmp_path / "new.pbtxt"
+    given.write_text('costs { name: "all-gather-start" cost_us: 500 }')
+    assert run(["carry", str(given), "--from", dump, "--to", dump, "-o", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "Next: pgle verify" not in said
+    assert "Now: measure this program" in said
+    assert run(["verify", str(out), "--hlo", dump]) == 1
+
+
 def test_modules_that_share_nothing_are_refused(
     testdata: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
