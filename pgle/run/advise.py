@@ -452,7 +452,9 @@ class _Trials:
                 STOPPED: "pgle.advise(step, *args)",
             }
         why_left = STOPPED if self.ending.code else OVER_BUDGET
-        return Attempted(possible, tried, impossible, why_left, how, budget)
+        return Attempted(
+            possible, tried, impossible, left=why_left, how=how, budget=budget
+        )
 
     def _without_step(self) -> Mapping[Kind, str]:
         """Kinds of which no alternative made another step, with the reason."""
