@@ -41,6 +41,7 @@ OF_PROGRAM = frozenset(
 BY_ADVISE = frozenset(
     (
         OpportunityKind.REPLICATED,
+        OpportunityKind.REPLICATED,
         OpportunityKind.ATTENTION,
         OpportunityKind.PRECISION,
         OpportunityKind.SCATTER,

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import attrs
 
+from pgle.account.levers.replicated import is_undivided
 from pgle.account.parts_and_bounds import parts_of
-from pgle.account.scheduled import account_of_schedule
+from pgle.account.scheduled import account_of_schedule, step_costs
 from pgle.account.value import Account, Shown, Trial
 from pgle.errors import UserError, as_change, in_percent
 from pgle.next import Next
@@ -37,6 +38,8 @@ from pgle.run.alternative_steps import (
     flags_of,
 )
 from pgle.run.alternatives import (
+    EXPLICIT,
+    EXPLICIT_AXES,
     OF_COMMAND,
     Alternative,
     Kind,
@@ -359,6 +362,7 @@ class _Trials:
             vary=self.asked.vary,
             vendor=request.target.vendor,
             is_too_large=self._is_too_large(self.base),
+            is_undivided=self._is_undivided(),
             alongside=executed_alongside(request.module),
         )
         every = self._possible(is_written_as)
@@ -431,6 +435,8 @@ class _Trials:
         impossible |= dict.fromkeys(left_out, "it cannot be tried of what was given")
         if why := no_fused_attention(self.request.target.vendor):
             impossible[Kind.ATTENTION] = why
+        if any(one.now == EXPLICIT for one in program.of(Kind.SHARDING)):
+            impossible[Kind.SHARDING] = EXPLICIT_AXES
         if program.why_not_donated and not program.donated:
             impossible[Kind.DONATION] = program.why_not_donated
         tried = {change.kind for change in self.alone} - without_step.keys()
@@ -678,6 +684,12 @@ class _Trials:
         data = turned_by_data(before.prediction, tried.prediction)
         parts = (why, data, saved_memory(before, tried))
         return Judged(found.verdict, "; ".join(filter(None, parts)))
+
+    def _is_undivided(self) -> bool:
+        """Whether the account's facts speak for another sharding of activations."""
+        base = self.base
+        module = base.compiled.scheduled
+        return is_undivided(step_costs(module, base.prediction, self.request.hardware))
 
     def _is_too_large(self, tried: Tried) -> bool:
         """Whether a step needs more memory than the GPU's allocator has."""

@@ -48,6 +48,11 @@ STILL_READ = "only if nothing reads the old state after the call"
 BY_HAND = "by hand"
 """In place of a call site: what the program writes itself, wherever it does."""
 
+EXPLICIT = "explicit"
+"""In place of a setting, of a scan: its mesh has explicit axes."""
+
+EXPLICIT_AXES = "the mesh has explicit axes, so that types say how a carry is divided"
+
 JIT = "jit"
 """The kind of a call site that compiles a function, whose name it has in place of a setting."""
 
@@ -133,6 +138,7 @@ tokens, each with features and a label.
 class Kind(StrEnum):
     """What an alternative changes."""
 
+    SHARDING = "sharding"  # of the carry of a scan, as the batch is divided
     ATTENTION = "attention"
     REMAT = "remat"
     CHECKPOINT = "checkpoint"  # of the body of a scan, where there is none
@@ -230,6 +236,8 @@ class Written:
     text: str
     words: Sequence[str] = ()  # of its command
     is_too_large: bool = False  # for the GPU's memory
+    # devices repeat each other's work, or loops move activations from one to another
+    is_undivided: bool = False
     # values of its placeholders, of which it has the first
     vary: Mapping[str, Sequence[str]] = field(default_factory=dict)
     vendor: Vendor = NVIDIA  # of the GPUs
@@ -254,6 +262,8 @@ class Written:
                 f"attention is not tried: {no_fused_attention(self.vendor)}; try Pallas "
                 "(jax.experimental.pallas.ops.gpu.attention) or Transformer Engine"
             )
+        if any(_explicit(self)):
+            left.append(f"sharding is not tried: {EXPLICIT_AXES}")
         if why := self.why_not_donated:
             of = " of some of the state" if self.donated else ""
             left.append(f"donation{of} is not tried: {why}")
@@ -333,6 +343,23 @@ def alternatives(program: Written) -> list[Alternative]:
             library = libraries.get((change.kind, change.where), "")
             found.append(replace(change, library=library))
     return found
+
+
+def _shardings(program: Written) -> Iterator[Alternative]:
+    if not program.is_undivided:
+        return
+    for site in program.of(Kind.SHARDING):
+        if site.now != EXPLICIT:
+            divided = f"x = jax.lax.with_sharding_constraint(x, {site.options})"
+            edit = f"{divided} first in the body of the scan with carry x"
+            yield Alternative(Kind.SHARDING, site.where, site.now, edit)
+
+
+def _explicit(program: Written) -> Iterator[str]:
+    """Where a carry would be divided if its mesh had no explicit axes."""
+    for site in program.of(Kind.SHARDING):
+        if program.is_undivided and site.now == EXPLICIT:
+            yield site.where
 
 
 def _attentions(program: Written) -> Iterator[Alternative]:
@@ -468,6 +495,7 @@ def _varied(program: Written) -> Iterator[Alternative]:
 MAKERS: Sequence[Callable[[Written], Iterator[Alternative]]] = (
     _varied,
     _words,
+    _shardings,
     _attentions,
     _losses,
     _lookups,

@@ -17,6 +17,7 @@ from pgle.account.value import (
 from pgle.run.alternatives import MOST_SITES, Kind
 
 TRIED_BY: Mapping[OpportunityKind, Kind] = {
+    OpportunityKind.REPLICATED: Kind.SHARDING,
     OpportunityKind.ATTENTION: Kind.ATTENTION,
     OpportunityKind.SCATTER: Kind.LOOKUP,
     OpportunityKind.KEEP_LESS: Kind.CHECKPOINT,

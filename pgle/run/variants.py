@@ -244,6 +244,7 @@ class StepVariants:
         record = _Record()
         with _alternatives(record, _switches(changes)) as made:
             made.use(True)
+            made.divided(self.args, {})
             target = self.request.target
             module = lowered_step(self.step, self.args, folder, target)
         return module, record.sites

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from priced import priced
 
 from pgle.account.levers import find_levers
 from pgle.account.levers.alike import moved
+from pgle.account.levers.replicated import is_undivided
 from pgle.account.value import Opportunity, OpportunityKind
 from pgle.xla.hlo.replica_groups import shards_from_text
 
@@ -140,3 +143,25 @@ def test_a_scatter_in_groups_of_the_same_values_leaves_one_copy_a_group() -> Non
     groups = ((0, 1), (2, 3))
     assert moved(same, groups, is_split=True) == (0, 1, 0, 1)
     assert moved((0, 1, 0, 1), groups, is_split=False) == same
+
+
+@pytest.mark.parametrize(
+    ("makes_y", "moves"),
+    [
+        ("all-gather(n), replica_groups={{0,1,2,3}}, dimensions={0}", True),
+        ("all-gather(w), replica_groups={{0,1,2,3}}, dimensions={0}", False),
+        ("all-reduce(n), replica_groups={{0,1,2,3}}, to_apply=cond", False),
+    ],
+    ids=["activations", "weights", "a sum"],
+)
+def test_a_loop_that_gathers_activations_may_be_divided_otherwise(
+    makes_y: str, moves: bool
+) -> None:
+    text = LOOP.replace("OF_W", BATCH).replace("NEXT", "y")
+    text = text.replace(
+        "  product =",
+        f"  n = f32[1024,1024] negate(x)\n  y = f32[1024,1024] {makes_y}\n  product =",
+    )
+    costs = replace(priced(text, {"product": 80.0}), exposed_us={"y": 4.0})
+    assert is_undivided(costs) == moves
+    assert not is_undivided(replace(costs, exposed_us={"y": 3.9}))

@@ -192,6 +192,18 @@ def test_the_setting_that_a_call_has_is_not_tried() -> None:
     ]
 
 
+def test_a_carry_is_divided_if_devices_repeat_each_other() -> None:
+    scan = CallSite("sharding", "a.py:3", 'P("data")', options='P("data")')
+    explicit = replace(scan, now="explicit")
+    (found,) = alternatives(Written([scan], STEP, "", is_undivided=True))
+    assert found.name == 'sharding P("data")'
+    assert not found.changes_values
+    assert alternatives(Written([scan], STEP, "")) == []
+    left = Written([explicit], STEP, "", is_undivided=True)
+    assert alternatives(left) == []
+    assert "the mesh has explicit axes" in left.left_out
+
+
 def test_unrolling_all_iterations_is_said_as_what_it_is() -> None:
     scan = CallSite("unroll", "a.py:3", "1", length=4)
     found = alternatives(Written([scan], STEP, ""))

@@ -22,6 +22,7 @@ from pgle.run.alternatives import (
     alternatives,
 )
 from pgle.run.capture.capture import lowered_step
+from pgle.run.capture.captured import CallSite
 from pgle.run.variants import _alternatives, _Record
 from pgle.xla.targets import load_target
 
@@ -47,6 +48,13 @@ LOSS = """        losses_of = lambda x, labels: jax.nn.logsumexp(x @ w, -1) - la
         labels = x[..., 0]
         losses = losses_of(x, labels)
         return losses.mean()
+"""
+DIVIDED = """        def layer(x, w, _=None):
+            return jnp.tanh(x @ w), None
+        return jax.lax.scan(layer, x, w)[0].sum()
+"""
+MESH = """        P, NamedSharding = jax.P, jax.sharding.NamedSharding
+        mesh = jax.sharding.AbstractMesh((4,), ("data",))
 """
 WORDS = 4096
 
@@ -203,3 +211,60 @@ def test_an_edited_loss_makes_logits_of_a_chunk_alone(tmp_path: Path) -> None:
     found = re.findall(rf"tensor<((?:\d+x)+){WORDS}xf32>", text)
     rows = [math.prod(map(int, one.split("x")[:-1])) for one in found]
     assert max(rows) == 2 * 8
+
+
+def divided_args(batch: str | None = "data") -> Sequence[Any]:
+    """Weights of layers that are divided over four devices, and a batch that may be."""
+    mesh = jax.sharding.AbstractMesh((4,), ("data",))
+    on = lambda *axes: jax.sharding.NamedSharding(mesh, jax.P(*axes))
+    shapes = shape(4, 16, 16), shape(8, 16)
+    placed = on(None, "data"), on(batch)
+    return [
+        jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=sharding)
+        for one, sharding in zip(shapes, placed, strict=True)
+    ]
+
+
+def noted(body: str, args: Sequence[Any], folder: Path) -> list[CallSite]:
+    """The scans of a program whose carry can be divided."""
+    record = _Record()
+    with _alternatives(record, []) as hook:
+        hook.divided(args, {})
+        lowered(body, args, folder)
+    return [site for site in record.sites if site.kind == Kind.SHARDING]
+
+
+@pytest.mark.parametrize("batch", ["data", None], ids=["batch", "state"])
+def test_an_edited_carry_is_the_program_that_was_tried(
+    batch: str | None, tmp_path: Path
+) -> None:
+    args = divided_args(batch)
+    sites = noted(DIVIDED, args, tmp_path)
+    before = lowered(DIVIDED, args, tmp_path)
+    program = Written(sites, Path("jit_step.mlir"), before, is_undivided=True)
+    (change,) = alternatives(program)
+    with _alternatives(_Record(), [change.switch]) as hook:
+        hook.use(True)
+        hook.divided(args, {})
+        tried = lowered(DIVIDED, args, tmp_path)
+    line, _, _ = change.edit.partition(" first in the body")
+    body = DIVIDED.replace("None):\n", f"None):\n            {line}\n")
+    assert lowered(MESH + body, args, tmp_path) == tried != before
+
+
+def test_a_carry_that_the_program_divides_itself_is_left_alone(tmp_path: Path) -> None:
+    line = "x = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P()))"
+    body = DIVIDED.replace("None):\n", f"None):\n            {line}\n")
+    assert noted(MESH + body, divided_args(), tmp_path) == []
+
+
+def test_a_carry_that_no_axis_divides_is_left_alone(tmp_path: Path) -> None:
+    weights, _ = divided_args()
+    assert noted(DIVIDED, [weights, shape(7, 16)], tmp_path) == []
+
+
+def test_a_gradient_that_a_scan_adds_up_is_no_activation(tmp_path: Path) -> None:
+    body = """        add = lambda total, part: (total + w * part.sum(), None)
+        return jax.lax.scan(add, w, x)[0].sum()
+"""
+    assert noted(body, divided_args(), tmp_path) == []

@@ -4,14 +4,22 @@ sharding.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from pgle.account.levers.alike import Alike
 from pgle.account.levers.flow import Flow
 from pgle.account.levers.places import places, taken_us
 from pgle.account.step_costs import StepCosts
-from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
+from pgle.account.value import (
+    LARGE,
+    LEAST_WORTH,
+    Basis,
+    Opportunity,
+    OpportunityKind,
+    StepPart,
+)
 from pgle.errors import in_words, many
+from pgle.xla.collectives import collective_kind
 from pgle.xla.matrix_products import is_product
 
 
@@ -50,9 +58,34 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
 
 
 _EDIT = (
-    "Constrain the activations that the product takes, in a scan the carry, to the mesh axis "
-    'of the batch: x = jax.lax.with_sharding_constraint(x, P("data")).'
+    "Constrain the activations that the product takes, in a scan its carry, to the mesh axis of "
+    'the batch, as data here: x = jax.lax.with_sharding_constraint(x, P("data")).'
 )
+
+
+def is_undivided(step: StepCosts) -> bool:
+    """Whether dividing activations otherwise may be worth a trial: devices repeat each other's
+    work, or collectives in loops move activations, as long as `LARGE` of the step.
+    """
+    flow = Flow(step.module)
+    found = find(step, flow)
+    if found is not None and found.most_us >= LEAST_WORTH * step.step_us:
+        return True
+    return sum(_moving_us(step, flow)) >= LARGE * step.step_us
+
+
+def _moving_us(step: StepCosts, flow: Flow) -> Iterator[float]:
+    """Exposed time of collectives in loops that divide activations in another way; what gathers
+    weights or reduces is none.
+    """
+    module = step.module
+    for name, us in step.exposed_us.items():
+        item = module.instructions[name]
+        is_divided = collective_kind(module, item) in ("all-gather", "all-to-all")
+        if is_divided and item.computation != module.entry:
+            given = map(flow.made_by, item.operands)
+            if not all(map(flow.is_weight, given)):
+                yield us
 
 
 def _why(step: StepCosts, products: list[str], count: int, devices: int) -> str:

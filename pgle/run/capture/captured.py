@@ -179,15 +179,17 @@ def modules_in(folder: Path, *, dumps: bool = False) -> tuple[Path, ...]:
 class CallSite:
     """A call of the program that could be made otherwise."""
 
-    # ``attention``, ``remat``, ``unroll``; ``jit``: a function is compiled; ``shared``: its first
-    # call passes one array several times
+    # ``attention``, ``remat``, ``unroll``, ``sharding``; ``jit``: a function is compiled;
+    # ``shared``: its first call passes one array several times
     kind: str
     where: str  # ``train.py:41``
-    # its setting: implementation, policy, unrolled iterations; of the last two the function
+    # its setting: implementation, policy, unrolled iterations, the spec of a batch; of the last two
+    # the function
     now: str = ""
-    length: int = 0  # iterations of a scan
+    # iterations of a scan; of ``sharding`` the size of the batch
+    length: int = 0
     # of attention by hand a window that queries see; of ``shared`` the parameters, of ``jit``
-    # those that are donated
+    # those that are donated, of ``sharding`` what divides a carry as the batch
     options: str = ""
     call: str = ""  # the fused call in place of attention by hand, as it is written
     note: str = ""  # what names in the call stand for

@@ -17,6 +17,7 @@ from collections import Counter
 from pgle_hook import (
     SetAside,
     after_import,
+    batches,
     by_hand,
     chunks,
     fused_call,
@@ -65,6 +66,7 @@ class Alternatives:
         self._attend = None  # jax's own function of attention
         self._usual_checkpoint = jax.checkpoint
         self._replaced = Replaced()
+        self._batches = batches.Batches(jax)
 
     def _choose(self, chosen):
         self._chosen = chosen
@@ -101,6 +103,7 @@ class Alternatives:
         can be donated.
         """
         jax = self._jax
+        guarded(lambda: self.divided(args, options))
         leaves = jax.tree_util.tree_leaves
         is_array = lambda leaf: (
             isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
@@ -117,6 +120,10 @@ class Alternatives:
         self._note(
             "shared", ("", ""), _name_of(function), {"options": ",".join(shared)}
         )
+
+    def divided(self, args, options):
+        """Note how the arguments of a function are divided over devices."""
+        self._batches.called(args, options)
 
     def precision(self):
         """What products are rounded to by the alternatives; empty: nothing."""
@@ -142,6 +149,9 @@ class Alternatives:
         replace = self._replaced.replace
         replace(jax, "jit", self._jit(jax.jit))
         replace(jax.lax, "scan", self._scan(jax.lax.scan))
+        constrain = jax.lax.with_sharding_constraint
+        counting = functools.wraps(constrain)(self._batches.counting(constrain))
+        replace(jax.lax, "with_sharding_constraint", counting)
         if hasattr(jax.nn, "dot_product_attention"):
             self._attend = jax.nn.dot_product_attention
             replace(jax.nn, "dot_product_attention", self._attention(self._attend))
@@ -310,9 +320,29 @@ class Alternatives:
             if value:
                 args, more = args[:_POSITION_OF_UNROLL], args[_POSITION_OF_UNROLL + 1 :]
                 options.update(zip(_AFTER_UNROLL, more), unroll=int(value))
-            return usual(*args, **options)
+            return self._scanned(usual, args, options)
 
         return scan
+
+    def _scanned(self, usual, args, options):
+        """The result of a scan, whose carry is divided as the batch is if that is asked for. Note
+        how it could be, unless its body constrains values itself.
+        """
+        init = args[1] if len(args) > 1 else options.get("init")
+        division = guarded(lambda: self._batches.division(init))
+        place = self._here()
+        if division is None or not place[0]:
+            return usual(*args, **options)
+        is_asked = ("sharding", place[0]) in self._settings
+        if self._is_on and is_asked and division.spec != batches.EXPLICIT:
+            made = lambda body: self._batches.dividing(body, division)
+            args, options = _with_body(args, options, made)
+        before = self._batches.constrained
+        found = usual(*args, **options)
+        if self._batches.constrained == before:
+            about = {"length": division.size, "options": division.written}
+            self._note("sharding", place, division.spec, about)
+        return found
 
     def _attention(self, usual):
         @functools.wraps(usual)
@@ -403,11 +433,8 @@ class Alternatives:
         """Arguments of a scan whose body computes values again for gradients."""
         keeps = getattr(self._jax.checkpoint_policies, policy)
         wrap = self._usual_checkpoint
-        if args:
-            body = wrap(args[0], prevent_cse=False, policy=keeps)
-            return (body, *args[1:]), options
-        body = wrap(options["f"], prevent_cse=False, policy=keeps)
-        return args, dict(options, f=body)
+        made = lambda body: wrap(body, prevent_cse=False, policy=keeps)
+        return _with_body(args, options, made)
 
     def _here(self):
         """Where the program calls, as of `_place`; empty if it cannot be said."""
@@ -523,6 +550,13 @@ def _argnums_of(args, options):
     given = args[0] if args else options.get("argnums", 0)
     is_one = hasattr(given, "__index__")  # numpy's integers have it, too
     return (int(given),) if is_one else tuple(map(int, given))
+
+
+def _with_body(args, options, made):
+    """Arguments of a scan with what is made of its body."""
+    if args:
+        return (made(args[0]), *args[1:]), options
+    return args, dict(options, f=made(options["f"]))
 
 
 def _unroll_of(args, options):

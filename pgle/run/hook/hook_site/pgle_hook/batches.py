@@ -1,0 +1,181 @@
+"""How the batch of a program is divided over devices, and how the carry of a scan is divided in the
+same way: XLA may forget it inside a loop, and have each device compute the whole batch.
+"""
+
+import math
+from collections import namedtuple
+
+EXPLICIT = "explicit"
+"""In place of a setting: the mesh has explicit axes, so that shardings are types."""
+
+_EXPLICIT, _MANUAL = "Explicit", "Manual"
+
+Division = namedtuple("Division", ("sharding", "spec", "written", "size"))
+"""How to divide a carry: a sharding, its spec in short or `EXPLICIT`, what a user writes for it,
+and the size of the leading axis that it divides.
+"""
+
+
+class Batches:
+    """Knows how the arguments of the step are divided.
+
+    Args:
+        jax: the module.
+    """
+
+    def __init__(self, jax):
+        self._jax = jax
+        self._leaves = []
+        self.constrained = 0  # calls of the program that divide a value
+
+    def called(self, args, options):
+        """Note the arguments of a function if some are on a mesh. Those that jax traces are of a
+        function within the step.
+        """
+        leaves = self._jax.tree_util.tree_leaves((args, options))
+        if any(isinstance(leaf, self._jax.core.Tracer) for leaf in leaves):
+            return
+        if any(_mesh_of(self._jax, leaf) for leaf in leaves):
+            self._leaves = [leaf for leaf in leaves if hasattr(leaf, "dtype")]
+
+    def counting(self, usual):
+        """A function that constrains values; the calls of the program are counted."""
+
+        def with_sharding_constraint(*args, **options):
+            self.constrained += 1
+            return usual(*args, **options)
+
+        return with_sharding_constraint
+
+    def division(self, init):
+        """How to divide the carry of a scan; None: nothing to divide, or nobody knows how.
+
+        Args:
+            init: what the scan begins with.
+        """
+        carried = self._activations(init)
+        if not carried:
+            return None
+        size = max(carried, key=lambda leaf: math.prod(leaf.shape)).shape[0]
+        found = self._found(size)
+        if found is None:
+            return None
+        mesh, axes = found
+        jax = self._jax
+        context = getattr(jax.sharding, "get_abstract_mesh", lambda: mesh)()
+        if _are(_MANUAL, context, axes):  # in the body of `jax.shard_map`
+            return None
+        if size % math.prod(mesh.shape[name] for name in axes):
+            return None
+        spec = jax.sharding.PartitionSpec(axes[0] if len(axes) == 1 else axes)
+        sharding = jax.sharding.NamedSharding(mesh, spec)
+        names = ", ".join('"%s"' % name for name in axes)
+        short = "P(%s)" % (names if len(axes) == 1 else "(%s)" % names)
+        if _are(_EXPLICIT, mesh, axes):
+            return Division(sharding, EXPLICIT, short, size)
+        one = next(leaf for leaf in carried if leaf.shape[0] == size)
+        for given, written in (
+            (spec, short),
+            (sharding, "jax.sharding.NamedSharding(mesh, %s)" % short),
+        ):
+            if self._holds(one, given):
+                return Division(sharding, short, written, size)
+        return None
+
+    def dividing(self, body, division):
+        """The body of a scan that divides its carry first."""
+        constrain = self._jax.lax.with_sharding_constraint
+
+        def divide(leaf):
+            shape = getattr(leaf, "shape", ())
+            if len(shape) < 2 or shape[0] != division.size:
+                return leaf
+            return constrain(leaf, division.sharding)
+
+        def divided(carry, x):
+            return body(self._jax.tree_util.tree_map(divide, carry), x)
+
+        return divided
+
+    def _activations(self, init):
+        """The arrays of a carry but for gradients that a scan adds up, which have the shapes of
+        parameters: of one that is divided along another axis, or of several arguments.
+        """
+        leaves = self._jax.tree_util.tree_leaves(init)
+        carried = [leaf for leaf in leaves if len(getattr(leaf, "shape", ())) > 1]
+        elsewhere = set()
+        whole = set()
+        for leaf in self._leaves:
+            axes = _axes_of(self._jax, leaf)
+            if not axes:
+                whole.add(tuple(leaf.shape))
+            elif not axes[0]:
+                elsewhere.add(tuple(leaf.shape))
+        carried = [leaf for leaf in carried if tuple(leaf.shape) not in elsewhere]
+        alike = [leaf for leaf in carried if tuple(leaf.shape) in whole]
+        if len(alike) > 1:
+            return [leaf for leaf in carried if tuple(leaf.shape) not in whole]
+        return carried
+
+    def _found(self, size):
+        """The mesh, and its axes by which arguments with this leading size are divided: integers,
+        as tokens are, before others. If none is, the axes of all arguments; if these have none,
+        those of the mesh.
+        """
+        is_number = lambda leaf: self._jax.numpy.issubdtype(
+            leaf.dtype, self._jax.numpy.integer
+        )
+        for leaf in sorted(self._leaves, key=is_number, reverse=True):
+            axes = _axes_of(self._jax, leaf)[:1]
+            if any(axes) and (leaf.shape[0] == size or is_number(leaf)):
+                return leaf.sharding.mesh, axes[0]
+        meshes = (_mesh_of(self._jax, leaf) for leaf in self._leaves)
+        mesh = next(filter(None, meshes), None)
+        if mesh is None:
+            return None
+        used = set()
+        for leaf in self._leaves:
+            used.update(*_axes_of(self._jax, leaf))
+        names = [name for name in mesh.axis_names if mesh.shape[name] > 1]
+        return mesh, tuple(name for name in names if name in used or not used)
+
+    def _holds(self, leaf, given):
+        """Whether jax takes a constraint where it is traced now."""
+        constrain = lambda value: self._jax.lax.with_sharding_constraint(value, given)
+        counted = self.constrained
+        shape = self._jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+        try:
+            self._jax.eval_shape(constrain, shape)
+        except Exception:  # no mesh in context, or axes that the program divides itself
+            return False
+        finally:
+            self.constrained = counted
+        return True
+
+
+def _mesh_of(jax, leaf):
+    """The mesh of several devices that an array is on; None: it is on none."""
+    sharding = getattr(leaf, "sharding", None)
+    if not isinstance(sharding, jax.sharding.NamedSharding):
+        return None
+    return sharding.mesh if sharding.mesh.size > 1 else None
+
+
+def _axes_of(jax, leaf):
+    """By dimension the axes of a mesh that divide an array; nothing if none does."""
+    mesh = _mesh_of(jax, leaf)
+    if mesh is None:
+        return ()
+    found = []
+    for given in leaf.sharding.spec:
+        names = given if isinstance(given, tuple) else (given,)
+        named = tuple(name for name in names if isinstance(name, str))
+        found.append(tuple(name for name in named if mesh.shape[name] > 1))
+    return tuple(found) if any(found) else ()
+
+
+def _are(kind, mesh, axes):
+    """Whether some of these axes of a mesh are of a kind of `jax.sharding.AxisType`."""
+    kinds = getattr(mesh, "axis_types", None) or ()
+    named = zip(mesh.axis_names, kinds)
+    return any(kind in str(found) for name, found in named if name in axes)
