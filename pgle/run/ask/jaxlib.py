@@ -79,6 +79,12 @@ class Installed:
         at = Path(self.jaxlib_at) / "jaxlib" / "version.py"
         return at.stat().st_mtime_ns if at.is_file() else 0
 
+    @property
+    def changed_ns(self) -> int:
+        """When a package was last installed next to jaxlib, or removed; 0: unknown."""
+        at = Path(self.jaxlib_at)
+        return at.stat().st_mtime_ns if self.jaxlib_at and at.is_dir() else 0
+
     def plugins_of(self, vendor: Vendor) -> Mapping[str, str]:
         """The packages of a vendor's plugin and their versions."""
         return {
@@ -88,10 +94,25 @@ class Installed:
         }
 
 
+_INSTALLED: dict[str, tuple[int, Installed]] = {}
+"""By interpreter: when the folder of its packages had changed last, and what it would import."""
+
+
 def installed(python: str | None = None) -> Installed:
-    """The versions that `python` (default: ours) would import, without importing them."""
+    """The versions that `python` (default: ours) would import, without importing them. Another
+    interpreter is asked once, and again when a package was installed or removed.
+    """
     if python is None or python == sys.executable:
         return Installed(*versions(PACKAGES))
+    changed_ns, found = _INSTALLED.get(python, (0, None))
+    if found is None or changed_ns != found.changed_ns or not changed_ns:
+        found = _asked(python)
+        _INSTALLED[python] = found.changed_ns, found
+    return found
+
+
+def _asked(python: str) -> Installed:
+    """The versions that another interpreter would import."""
     code = (
         "from __future__ import annotations\n"
         f"import json, sys\n{inspect.getsource(versions)}\n"

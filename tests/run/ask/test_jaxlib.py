@@ -142,3 +142,20 @@ def test_nothing_is_left_in_the_environment():
     before = dict(os.environ)
     probe([Flag(LHS)])
     assert dict(os.environ) == before
+
+
+def test_another_interpreter_is_asked_once_until_its_packages_change(
+    tmp_path, monkeypatch
+):
+    asked = []
+    answer = [{"jaxlib": "0.10.2"}, str(tmp_path)]
+    monkeypatch.setattr(
+        jaxlib, "_answers", lambda *_, **__: asked.append(1) or list(answer)
+    )
+    python = str(tmp_path / "python")
+    assert jaxlib.installed(python) == jaxlib.installed(python)
+    assert len(asked) == 1
+    (tmp_path / "numpy").mkdir()
+    os.utime(tmp_path, ns=(1, 1))
+    jaxlib.installed(python)
+    assert len(asked) == 2
