@@ -373,6 +373,7 @@ def capture_environment(
     ones: bool = False,
     alternatives: Sequence[Mapping[str, str]] = (),
     serves: str = "",
+    passes: int = 0,
 ) -> dict[str, str]:
     """The environment of a capturing run: CPU platform, virtual devices, dumps on, no compilation
     cache.
@@ -380,7 +381,7 @@ def capture_environment(
     The hook in it has the program see the target, and has every module dumped as jax lowers it for
     GPUs. The devices are the job's if the command starts several processes. With `ones`, small
     results of large modules are ones. With `serves`, the program waits where it calls the function
-    of this name (`WaitingProgram`).
+    of this name (`WaitingProgram`), after `passes` other modules of that function.
     """
     user = user_flags()
     given = [flag for flag in user.flags if flag.name != HOST_DEVICES]
@@ -417,6 +418,7 @@ def capture_environment(
         "ranks": ranks,
         "alternatives": list(alternatives),
         "serves": serves,
+        "passes": passes,
     }
     return {
         **with_hook(os.environ, config),

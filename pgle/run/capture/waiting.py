@@ -113,9 +113,19 @@ class WaitingProgram:
         """The program, which waits at its step; None if it never came there."""
         claim(self.folder)
         self.folder.mkdir(parents=True)
-        function = module_name(self.module).removeprefix("jit_")
+        name = module_name(self.module)
+        # of other arguments: parameters that are on one device before the first step, say
+        before = [
+            path
+            for path in modules_in(self.module.parent)
+            if module_name(path) == name and path.name < self.module.name
+        ]
         environment = capture_environment(
-            self.folder, self.devices, self.target, serves=function
+            self.folder,
+            self.devices,
+            self.target,
+            serves=name.removeprefix("jit_"),
+            passes=len(before),
         )
         printed = ProgramOutput(self.folder / OUTPUT, names_log=False)
         started = program_started(self.command, environment, printed, output=DEVNULL)

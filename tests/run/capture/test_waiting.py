@@ -122,3 +122,39 @@ def test_a_program_that_has_ended_is_started_again_for_what_is_asked_next(
     waiting._child.kill()
     waiting._child.wait()
     assert waiting.make([UNROLL], folder / "renewed")
+
+
+TWICE = """
+import jax, jax.numpy as jnp
+from jax.sharding import AxisType
+with open("started", "a") as file:
+    file.write("x")
+mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
+x = jax.device_put(jnp.ones((2, 8)), jax.NamedSharding(mesh, jax.P("x")))
+@jax.jit
+def train_step(w, x):
+    loss = lambda w: jax.lax.scan(lambda x, w: (jnp.sin(x @ w), None), x, w)[0].sum()
+    return w - jax.grad(loss)(w)
+w = jnp.ones((4, 8, 8))
+for _ in range(3):
+    w = train_step(w, x)
+"""
+
+
+def test_a_step_that_is_compiled_again_for_its_own_results_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(TWICE)
+    how = {**HOW, "devices": Devices(2)}
+    found = capture_modules(
+        WORDS, tmp_path / "now", until_step=True, output=DEVNULL, **how
+    )
+    names = [path for path in found if "train_step" in path.name]
+    assert len(names) == 2
+    assert choose_module(found, "jit_train_step") == names[1]
+    folder = tmp_path / "waiting"
+    with closing(WaitingProgram(WORDS, names[1], folder, **how)) as program:
+        unroll = {"kind": "unroll", "where": "train.py:10", "value": "2"}
+        assert program.make([unroll], tmp_path / "made")
+    assert Path("started").read_text() == "xx"

@@ -40,6 +40,7 @@ def capture(
     flags,
     alternatives,
     serves,
+    passes,
 ):
     """Capture the modules of this process.
 
@@ -56,6 +57,7 @@ def capture(
         flags: the ones that pgle added to XLA_FLAGS.
         alternatives: changes of the program to make, as of `Alternatives`.
         serves: the function that others are made of later, as of `Served`; empty: of none.
+        passes: modules of that function that are executed before its step's.
     """
     guarded(jax_private.silence_plugins)
     jax_private.before_backends(lambda: restore_flags(flags))
@@ -67,7 +69,7 @@ def capture(
     guarded(lambda: jax_private.before_traces(made.called))
     lowering = Lowering(record, os.path.dirname(captured), not computes, gpu)
     guarded(lowering.watch)
-    served = Served(jax, serves, made, record, lowering)
+    served = Served(jax, serves, passes, made, record=record, lowering=lowering)
     if serves:
         guarded(served.watch)
     uncomputed = Uncomputed(record, lowering.is_zeros, ones)
@@ -75,7 +77,7 @@ def capture(
     def results(call, execute):
         if SetAside.is_on():
             return execute()
-        served.executed(call.name)
+        served.executed(call)
         guarded(lambda: record.executed(call.xla_executable))
         return execute() if computes else uncomputed.results(call, execute)
 

@@ -1,9 +1,10 @@
 """A program that waits at its step, which is traced with one alternative after the other.
 
 A program may take longer to reach its step than jax takes to trace it. So it is run once for all
-alternatives. It stops where it calls its step for the first time, and takes requests: files that
-pgle writes next to the record. Each names a folder for the module, or for what comparing values
-has shown. `DONE` in it says that all of it is there. The program never continues.
+alternatives. It stops where it calls its step with arguments of the module that pgle compiles, and
+takes requests: files that pgle writes next to the record. Each names a folder for the module, or
+for what comparing values has shown. `DONE` in it says that all of it is there. The program never
+continues.
 """
 
 import functools
@@ -33,14 +34,17 @@ class Served:
     Args:
         jax: the module, freshly imported.
         function: the name of the step's function; empty: nothing is served.
+        passes: modules of that function that the program executes before the one to wait at.
         alternatives: makes them, as of `Alternatives`.
         record: of the capture, as of `CaptureRecord`.
         lowering: lowers for GPUs, as of `Lowering`.
     """
 
-    def __init__(self, jax, function, alternatives, record, lowering):
+    def __init__(self, jax, function, passes, alternatives, record, lowering):
         self._jax = jax
         self._function = function
+        self._passes = passes
+        self._passed = {}  # by id: jax's records of executables, which keep their ids
         self._alternatives = alternatives
         self._record = record
         self._lowering = lowering
@@ -53,16 +57,22 @@ class Served:
         self._values = self._alternatives.comparison(self._compared)
         jax_private.before_traces(self._called)
 
-    def executed(self, name):
-        """A module is about to be executed. If it is the step, it could not be served, and there is
-        nothing to wait for.
+    def executed(self, call):
+        """A module is about to be executed, by jax's record of it. If it is the step, it could not
+        be served, and there is nothing to wait for.
         """
-        if self._function and re.sub(r"^jit[_(]|\)$", "", name) == self._function:
+        name = re.sub(r"^jit[_(]|\)$", "", call.name)
+        if not self._function or name != self._function:
+            return
+        self._passed[id(call)] = call
+        if len(self._passed) > self._passes:
             os._exit(0)
 
     def _called(self, function, args, options):
         step = self._alternatives.jitted(function)
         if step is None or self._has_begun or SetAside.is_on():
+            return
+        if len(self._passed) < self._passes:
             return
         given = self._jax.tree_util.tree_leaves((args, options))
         if any(isinstance(leaf, self._jax.core.Tracer) for leaf in given):
