@@ -225,3 +225,25 @@ def test_each_of_both_programs_may_round_four_constants() -> None:
     found = Program().compared(dtype=jnp.bfloat16)
     assert found.unit == 2**-20
     assert 2 * 4 * found.unit <= found.tolerance < 1e-4
+
+
+def test_a_comparison_ends_by_its_cpu_time() -> None:
+    values = importlib.import_module("pgle_hook.values")
+    found: list[dict[str, Any]] = []
+    made = values.Values(jax, lambda is_on: None, found.append)
+    made._until_s = 0.0
+    made.compare(Program().step, arguments(Program.shapes, jnp.float32), {})
+    assert found == [{"why": "comparing takes more than 40 CPU seconds"}]
+
+
+def test_a_step_with_too_many_operations_is_not_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jax.stages.Lowered, "compile", None)
+
+    class Large(Program):
+        def step(self, ws: Any, x: Any) -> Any:
+            wide = jnp.broadcast_to(x.sum(), (5_000, 5_000))
+            return super().step(ws, x)[0], (wide @ wide).sum()
+
+    assert Large().compared().why == "ValueError: its small size takes 3e+11 operations"

@@ -11,12 +11,19 @@ import importlib
 import math
 import os
 import threading
+import time
 
 from pgle_hook import SetAside, guarded, jax_private
 from pgle_hook.exact import EMULATED, Exact, wide
 
 MOST_OPERATIONS = 1e11  # of one execution: about 3 CPU seconds
-MOST_S = 20.0  # for comparing one change of a program; an answer has several
+# CPU seconds for comparing one change of a program; an answer has several
+MOST_S = 40.0
+MOST_ELAPSED_S = 600.0  # for the same, however busy the machine is
+LOOKED_S = 0.5  # time between two looks at how long it takes
+FUSED = 2.0
+"""How many times as many operations a function may have before it is compiled. XLA removes some."""
+
 MOST_TRIED = 8  # sizes that are made small, the largest first
 LEAST_SIZE = 8  # a smaller one stays
 SMALL = 16  # what becomes of a size
@@ -44,7 +51,12 @@ so each is that far from the exact result, and both distances add up (triangle i
 SHOWN = 0.75  # part of the truth values of an argument
 
 LOOSEST = 0.25  # tolerance with which a comparison still says something
+TOO_LONG = "comparing takes more than %g CPU seconds" % MOST_S
 SAYS_NOTHING = "rounding changes its results too much, or they are zero"
+
+
+class _TooLongError(Exception):
+    """Comparing takes too long."""
 
 
 class Values:
@@ -65,6 +77,7 @@ class Values:
         self._note = note
         self.precision = precision
         self._is_made = is_made
+        self._until_s = math.inf  # CPU time of this process, from which it is too long
         self._names = []  # of them, and of other results, each as of `_names`
         self._seen = None  # losses and gradients of a trace; None: nobody asks for them
 
@@ -96,16 +109,28 @@ class Values:
         return comparing
 
     def compare_in_time(self, function, args, options):
-        """Compare as `compare` does. Note why not, and end the process, if that takes too long."""
-        limit = threading.Timer(MOST_S, self._end)
-        limit.daemon = True
-        limit.start()
+        """Compare as `compare` does. Note why not if that takes too long. End the process if it
+        does not come to a step at which it sees that.
+        """
+        self._until_s = time.process_time() + MOST_S
+        is_done = threading.Event()
+        watching = threading.Thread(target=self._end, args=(is_done,), daemon=True)
+        watching.start()
         guarded(lambda: self.compare(function, args, options))
-        limit.cancel()
+        is_done.set()
+        watching.join()
 
-    def _end(self):
-        self._note({"why": "comparing takes longer than %g s" % MOST_S})
-        os._exit(0)
+    def _end(self, is_done):
+        last = time.monotonic() + MOST_ELAPSED_S
+        while not is_done.wait(LOOKED_S):
+            is_late = time.process_time() > self._until_s + MOST_S
+            if is_late or time.monotonic() > last:
+                self._note({"why": TOO_LONG})
+                os._exit(0)
+
+    def _check_time(self):
+        if time.process_time() > self._until_s:
+            raise _TooLongError(TOO_LONG)
 
     def see_gradients(self, replace=setattr):
         """Note what functions of jax that differentiate return, for as long as somebody asks.
@@ -158,6 +183,8 @@ class Values:
                     before = self._with_noise(step, values)
                 self._use(True)
                 after = self._with_noise(step, values, self.precision)
+            except _TooLongError as error:
+                return {"why": str(error)}
             except Exception as error:
                 text = " ".join(str(error).split())[:160]
                 return {"why": "%s: %s" % (type(error).__name__, text)}
@@ -187,12 +214,16 @@ class Values:
 
     def _results(self, step, precision, *inputs):
         """Losses and gradients, and results of the step, as arrays, of each of some arguments."""
-        run_with = lambda run: [run(values) for values in inputs]
+        run_with = lambda run: [self._run(run, values) for values in inputs]
         try:
             return run_with(self._compiled(step, precision, inputs[0], sees=True))
         except (self._jax.errors.UnexpectedTracerError, TypeError):
             # Gradients within a loop are no values of the step.
             return run_with(self._compiled(step, precision, inputs[0], sees=False))
+
+    def _run(self, run, values):
+        self._check_time()
+        return run(values)
 
     def _compiled(self, step, precision, values, sees):
         jax = self._jax
@@ -208,15 +239,17 @@ class Values:
             self._names = [_names(jax, seen), _names(jax, named)]
             return _floats(jax, seen), _floats(jax, results)
 
-        closed = jax.make_jaxpr(run)(values)
+        with jax_private.traced_only():
+            closed = jax.make_jaxpr(run)(values)
         exact = Exact(jax, precision)
         with wide(jax):
             given = list(map(exact.widened, values))
             compute = jax.jit(lambda arrays: exact(closed, arrays))
-            compiled = compute.lower(given).compile()
-        operations = (compiled.cost_analysis() or {}).get("flops", 0.0)
-        if operations > MOST_OPERATIONS:
-            raise ValueError("its small size takes %.0e operations" % operations)
+            lowered = compute.lower(given)
+            _check_size(lowered, FUSED * MOST_OPERATIONS)
+            self._check_time()
+            compiled = lowered.compile()
+        _check_size(compiled, MOST_OPERATIONS)
         count = len(self._names[0])
 
         def parts(arrays):
@@ -234,13 +267,20 @@ class Values:
         before = programs[0]
         worst = {"difference": 0.0, "tolerance": 2 * TOLERANCE * unit}
         compared = {"seen": 0, "results": 0}
+        np = importlib.import_module("numpy")
         for kind, names, *sides in zip(compared, self._names, *programs):
-            for name, one, moved, other, other_moved in zip(names, *sides):
-                difference = _apart(one, other)
-                noises = (_apart(one, moved), _apart(other, other_moved))
-                if None in (difference, *noises):
+            for name, *arrays in zip(names, *sides):
+                one, moved, other, other_moved = map(_wide, arrays)
+                size = np.linalg.norm(one)
+                other_size = np.linalg.norm(other)
+                difference = _apart(one, other, size)
+                noises = (
+                    _apart(one, moved, size),
+                    _apart(other, other_moved, other_size),
+                )
+                if not np.isfinite([size, other_size, difference, *noises]).all():
                     return {"why": "its results are not finite at a small size"}
-                if not (one.any() or other.any()):  # zeros are equal whatever made them
+                if not (size or other_size):  # zeros are equal whatever made them
                     continue
                 tolerance = TOLERANCE * sum(max(unit, noise) for noise in noises)
                 if tolerance > LOOSEST:
@@ -324,7 +364,10 @@ class _Step:
         """Random arguments: numbers of normal size, so that products of them are so, too."""
         np = importlib.import_module("numpy")
         random = np.random.default_rng(0)
-        results = self._jax.eval_shape(lambda arrays: self.call(arrays), self.arrays())
+        with jax_private.traced_only():
+            results = self._jax.eval_shape(
+                lambda arrays: self.call(arrays), self.arrays()
+            )
         kept = {
             (tuple(leaf.shape), str(leaf.dtype))
             for leaf in self._jax.tree_util.tree_leaves(results)
@@ -347,6 +390,13 @@ class _Step:
         if shape and str(dtype) == "bool":
             return jax.numpy.asarray(_shown(random, shape))
         return jax.numpy.ones(shape, dtype)
+
+
+def _check_size(made, most):
+    """Refuse a function, lowered or compiled, that takes more operations than `most`."""
+    operations = (made.cost_analysis() or {}).get("flops", 0.0)
+    if operations > most:
+        raise ValueError("its small size takes %.0e operations" % operations)
 
 
 def _shown(random, shape):
@@ -481,12 +531,13 @@ def _are_finite(parts):
     return all(np.isfinite(np.asarray(array, np.float64)).all() for array in arrays)
 
 
-def _apart(one, other):
-    """How far apart two arrays are, relative to the size of the first; None: not finite."""
+def _wide(array):
+    """An array of numbers whose squares do not overflow."""
     np = importlib.import_module("numpy")
-    one, other = (np.asarray(item, np.float64) for item in (one, other))
-    if not (np.isfinite(one).all() and np.isfinite(other).all()):
-        return None
-    size = np.linalg.norm(one)
-    apart = np.linalg.norm(one - other)
+    return np.asarray(array, np.float64)
+
+
+def _apart(one, other, size):
+    """How far apart two arrays are, relative to the size of the first; not finite if one is not."""
+    apart = importlib.import_module("numpy").linalg.norm(one - other)
     return float(apart / size) if size else float(apart)
