@@ -55,7 +55,7 @@ from pgle.run.inputs.next_command import UNKNOWN
 from pgle.run.kept_trials import keep_trials
 from pgle.run.process.endings import Ending
 from pgle.run.process.on_worker import Seen
-from pgle.run.process.workers import workers
+from pgle.run.process.workers import check_place, workers
 from pgle.run.rehearse import memory_warning
 from pgle.run.rehearse_program import (
     LHS_ON,
@@ -243,6 +243,7 @@ def advise(
         remedy = "give the words of the program, or leave out the executor"
         what = "a function of this process cannot be tried on other machines"
         raise UserError(what, where="--executor", remedy=remedy)
+    check_place(asked.executor)
     with prepared(_as_program(asked)) as (command, request):
         variants = variants_of(asked, command, request)
         if asked.function is not None:  # traced as its variants are
@@ -630,7 +631,13 @@ class _Trials:
         if found.changes[0].is_same_call:
             return replace(found, values=SAME_CALL)
         self._tell(f"comparing values of {found.name}")
-        values = self.makers.compared(self.maker, found.changes, folder)
+        try:
+            values = self.makers.compared(self.maker, found.changes, folder)
+        except (KeyboardInterrupt, SystemExit):
+            why = "values not compared: stopped"
+            self.attempts.append(replace(found, verdict=Verdict.UNSURE, why=why))
+            self.alone += found.changes
+            raise
         found = replace(found, values=values)
         if not values.differs:
             return found

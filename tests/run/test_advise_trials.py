@@ -211,6 +211,25 @@ def test_a_signal_ends_the_trials_and_keeps_what_is_known(
     assert ended.alone == []
 
 
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), SystemExit(143)])
+def test_a_signal_while_values_are_compared_keeps_what_is_compiled(
+    end: BaseException,
+) -> None:
+    def compared(*_: Any) -> None:
+        raise end
+
+    makers = SimpleNamespace(compared=compared)
+    ended = trials(makers=makers)
+    with pytest.raises(type(end)):
+        ended._with_values(better(PRECISION), FOLDER)
+    (kept,) = ended.attempts
+    assert (kept.verdict, kept.why) == (
+        Verdict.UNSURE,
+        "values not compared: stopped",
+    )
+    assert ended.alone == [PRECISION]
+
+
 def test_a_step_that_a_lost_worker_began_is_made_again(tmp_path: Path) -> None:
     module = tmp_path / "jax_ir0001_jit_train_step_compile.mlir"
     module.write_text('func.func @main(%arg0: tensor<4xf32> loc("w")) -> tensor<4xf32>')
