@@ -137,9 +137,11 @@ def tune(request: Tune) -> Answer[Tuning]:
     """Find the XLA flags that, with the profile, make a step fastest, as `pgle tune`."""
     from pgle.report import tune as report
     from pgle.report.schedules import write_page
+    from pgle.run.process.workers import check_place
     from pgle.run.rehearse_program import advise_line, launch_of_program, prepared
     from pgle.run.tune import NAME, tune
 
+    check_place(request.executor)
     with prepared(request, question=NAME) as (command, given):
         with report.searching(request.budget) as (on_trial, on_phase):
             found = tune(

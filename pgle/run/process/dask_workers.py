@@ -8,8 +8,10 @@ environment of their process. Versions are compared on every worker, also on tho
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -84,6 +86,18 @@ class DaskWorkers:
                     raise _lost(self._where) from None
 
 
+def check_scheduler(where: str) -> None:
+    """Raise `UserError` if nothing listens where a scheduler should, or Dask is missing."""
+    place = f"--executor {where}"
+    if find_spec("distributed") is None:
+        raise _no_dask(place)
+    host, _, port = where.removeprefix(DASK).rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise _no_scheduler(place, error) from None
+
+
 @contextmanager
 def connected(where: str, seen: Seen) -> Iterator[DaskWorkers]:
     """A cluster whose workers have the versions of this machine and see its paths."""
@@ -92,9 +106,7 @@ def connected(where: str, seen: Seen) -> Iterator[DaskWorkers]:
         from distributed import CancelledError, Client, KilledWorker
         from distributed.comm.core import CommClosedError
     except ImportError:
-        raise UserError(
-            "needs Dask", where=place, remedy="pip install 'distributed>=2024.1'"
-        ) from None
+        raise _no_dask(place) from None
     address = _address(where)
     with _quiet():
         try:
@@ -125,6 +137,12 @@ def _address(where: str) -> str:
 
     scheme = "tls://" if Security().require_encryption else "tcp://"
     return where.replace(DASK, scheme, 1)
+
+
+def _no_dask(place: str) -> UserError:
+    return UserError(
+        "needs Dask", where=place, remedy="pip install 'distributed>=2024.1'"
+    )
 
 
 def _no_scheduler(place: str, error: Exception) -> UserError:

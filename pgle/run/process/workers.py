@@ -62,6 +62,14 @@ def in_order(results: Iterable[tuple[int, R]]) -> Iterator[R]:
             place += 1
 
 
+def check_place(where: str) -> None:
+    """Raise `UserError` if nothing answers at a place of workers, before work is done for them."""
+    if where != PROCESSES:
+        from pgle.run.process.dask_workers import check_scheduler
+
+        check_scheduler(where)
+
+
 @contextmanager
 def workers(where: str, tasks: int, seen: Seen | None = None) -> Iterator[Workers]:
     """The workers at a place.

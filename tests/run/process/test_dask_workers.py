@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from on_workers import alone, dies, dies_once, refuses, square, surroundings
 from present import needs
 
+import pgle
 from pgle.api.profiles import convert
 from pgle.errors import UserError
 from pgle.requests.profiles import Convert
@@ -149,6 +151,16 @@ def test_no_scheduler_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     line = r"^--executor dask://127.0.0.1:9: no Dask scheduler answers; start it \(dask scheduler\)"
     with pytest.raises(UserError, match=line), workers("dask://127.0.0.1:9", 1):
         pass
+
+
+def test_a_command_asks_for_the_scheduler_before_it_runs_the_program(
+    tmp_path: Path,
+) -> None:
+    program = [sys.executable, "-c", f"open({str(tmp_path / 'ran')!r}, 'w')"]
+    for answer in (pgle.advise, pgle.tune):
+        with pytest.raises(UserError, match="no Dask scheduler answers"):
+            answer(program, executor="dask://127.0.0.1:9", output=tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_cluster_that_must_encrypt_without_certificates_is_one_line() -> None:
