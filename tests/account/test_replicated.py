@@ -20,7 +20,7 @@ ENTRY main {
   y = f32[1024,1024] MAKES_Y
   product = f32[1024,1024] dot(y, w), lhs_contracting_dims={1}, rhs_contracting_dims={0},
     metadata={op_name="jit(step)/dot_general" source_file="train.py" source_line=7}
-  ROOT z = f32[1024,1024] negate(product)
+  ROOT z = f32[512,2048] reshape(product)
 }
 """
 LOOP = """HloModule jit_step, is_scheduled=true, num_partitions=4
@@ -68,6 +68,13 @@ def test_work_of_the_same_values_is_named_with_its_line() -> None:
     assert (found.least_us, found.expected_us) == (60.0, 75.0)  # 3 of 4 devices
     assert found.line == "train.py:7"
     assert "all 4 devices" in found.why
+
+
+def test_what_updates_state_stays_on_every_device() -> None:
+    text = step("replicated").replace("f32[512,2048] reshape", "f32[1024,1024] negate")
+    found = replicated(text)
+    assert found is not None
+    assert found.instructions == {"product"}
 
 
 def test_devices_with_one_shard_in_common_repeat_each_other() -> None:

@@ -268,3 +268,29 @@ def test_a_gradient_that_a_scan_adds_up_is_no_activation(tmp_path: Path) -> None
         return jax.lax.scan(add, w, x)[0].sum()
 """
     assert noted(body, divided_args(), tmp_path) == []
+
+
+def test_a_carry_whose_type_says_how_it_is_divided_is_left_alone(
+    tmp_path: Path,
+) -> None:
+    kinds = (jax.sharding.AxisType.Explicit,)
+    mesh = jax.sharding.AbstractMesh((4,), ("data",), axis_types=kinds)
+    on = lambda *axes: jax.sharding.NamedSharding(mesh, jax.P(*axes))
+    args = [
+        jax.ShapeDtypeStruct((4, 16, 16), jnp.float32, sharding=on()),
+        jax.ShapeDtypeStruct((8, 16), jnp.float32, sharding=on("data")),
+    ]
+    with jax.sharding.use_abstract_mesh(mesh):
+        (site,) = noted(DIVIDED, args, tmp_path)
+    assert site.now == "explicit"
+
+
+def test_a_carry_within_a_shard_map_is_left_alone(tmp_path: Path) -> None:
+    body = """        layer = lambda x, w: (jnp.tanh(x @ w), None)
+        inner = lambda w, x: jax.lax.scan(layer, x, w)[0]
+        specs = {"in_specs": (P(), P("data")), "out_specs": P("data")}
+        return jax.shard_map(inner, mesh=mesh, **specs)(w, x).sum()
+"""
+    _, x = divided_args()
+    x = jax.ShapeDtypeStruct((32, 16), x.dtype, sharding=x.sharding)
+    assert noted(MESH + body, [shape(4, 16, 16), x], tmp_path) == []

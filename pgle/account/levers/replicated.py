@@ -20,12 +20,13 @@ from pgle.account.value import (
 )
 from pgle.errors import in_words, many
 from pgle.xla.collectives import collective_kind
+from pgle.xla.hlo.module import Module, Shape
 from pgle.xla.matrix_products import is_product
 
 
 def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     """What dividing the work would save that several devices do from the same inputs: in the
-    computations with such products all of it, and at least the products.
+    computations with such products all but updates of state, and at least the products.
     """
     copies = _copies(step, flow)
     module = step.module
@@ -35,9 +36,12 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     if not products:
         return None
     bodies = {module.instructions[name].computation for name in products}
-    divided = [
-        name for name in copies if module.instructions[name].computation in bodies
-    ]
+    state = _state_sizes(module)
+    divided = list(products)
+    for name in copies.keys() - {*products}:
+        item = module.instructions[name]
+        if item.computation in bodies and state.isdisjoint(_sizes(item.shape)):
+            divided.append(name)
     least_us = _saved_us(step, copies, products)
     expected_us = _saved_us(step, copies, divided)
     where = places(step, products)
@@ -92,7 +96,8 @@ def _why(step: StepCosts, products: list[str], count: int, devices: int) -> str:
     now_us = taken_us(step, products)
     among = f"{count} of {devices}" if count < devices else f"all {devices}"
     found = f"{many(len(products), 'product')} of the same values on {among} devices"
-    return f"{found}: {in_words(now_us)} a step on each"
+    cost = "communication that dividing them adds is not counted"
+    return f"{found}: {in_words(now_us)} a step on each; {cost}"
 
 
 def _copies(step: StepCosts, flow: Flow) -> Mapping[str, int]:
@@ -104,6 +109,23 @@ def _copies(step: StepCosts, flow: Flow) -> Mapping[str, int]:
             count = alike.copies(name)
             found[kernel] = min(count, found.get(kernel, count))
     return {kernel: count for kernel, count in found.items() if count > 1}
+
+
+def _state_sizes(module: Module) -> set[tuple[int, ...]]:
+    """The sizes of arrays that the step takes and returns: parameters, and their gradients."""
+    entry = module.entry_computation
+    taken: set[tuple[int, ...]] = set()
+    for item in entry.instructions:
+        if item.opcode == "parameter":
+            taken.update(_sizes(item.shape))
+    return taken.intersection(_sizes(module.instructions[entry.root].shape))
+
+
+def _sizes(shape: Shape) -> Iterator[tuple[int, ...]]:
+    """The sizes of an array with axes, or of those in a tuple."""
+    for each in shape.elements or (shape,):
+        if each.dimensions:
+            yield each.dimensions
 
 
 def _saved_us(step: StepCosts, copies: Mapping[str, int], kernels: list[str]) -> float:
