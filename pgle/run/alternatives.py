@@ -299,11 +299,6 @@ class Written:
         """The name of the step's function."""
         return module_name(self.module).removeprefix("jit_")
 
-    def place_of(self, kind: Kind) -> str:
-        """Where the program first makes a call of a kind; empty if nobody saw one."""
-        places = [site.where for site in self.sites if site.kind == kind]
-        return next(filter(None, places), "")
-
     def jitted(self, function: str) -> CallSite | None:
         """The program's own call of `jax.jit` for a function. None: nobody saw one, or a library
         calls it: `jax.jit` in place of `flax.nnx.jit` loses what the step changes in its models.
@@ -448,8 +443,15 @@ def _unrolls(program: Written) -> Iterator[Alternative]:
 def _precisions(program: Written) -> Iterator[Alternative]:
     if not _PRECISE.search(program.text):
         return
-    edit = f'jax.config.update("jax_default_matmul_precision", "{PRECISION}")'
-    yield Alternative(Kind.PRECISION, program.place_of(Kind.PRECISION), PRECISION, edit)
+    usual = f'jax.config.update("jax_default_matmul_precision", "{PRECISION}")'
+    edits: dict[str, str] = {}
+    for site in program.sites:
+        if site.kind == Kind.PRECISION and site.where:
+            edits[site.where] = f'{site.call}("{PRECISION}")' if site.call else usual
+    written = list(dict.fromkeys(edits.values())) or [usual]
+    if len(written) > 1:
+        written = [f"{edit} in {where}" for where, edit in edits.items()]
+    yield Alternative(Kind.PRECISION, ", ".join(edits), PRECISION, "; ".join(written))
 
 
 def _donations(program: Written) -> Iterator[Alternative]:

@@ -40,6 +40,7 @@ class LibraryCall:
     edit: str  # with ``{fused}`` and ``{takes_mask}``; else the function that is called
     options: str = ""  # that the function is given, with ``{value}``
     own_mask: str = "mask=mask"  # the library's mask as that of the fused call
+    called: str = ""  # the library's function that the program calls; empty: any
 
     def written(self, site: CallSite, value: str) -> str:
         """Return the edit of a call, as text to write into the program."""
@@ -52,6 +53,13 @@ class LibraryCall:
 
 
 CALLS = (
+    LibraryCall(
+        "attention",
+        "flax/",
+        "{fused}",
+        own_mask="mask=mask.astype(bool)",
+        called="dot_product_attention",
+    ),
     LibraryCall(
         "attention",
         "flax/",
@@ -87,6 +95,8 @@ def call_of(site: CallSite, function: str, options: str) -> str:
 def edit_of(site: CallSite, value: str, usual: str) -> str:
     """What is written at a call site: as its library wants it, else as `usual` has it."""
     for call in CALLS:
-        if site.kind == call.kind and site.library.startswith(call.files):
+        is_called = call.called in ("", site.called)
+        is_in_library = site.library.startswith(call.files)
+        if site.kind == call.kind and is_in_library and is_called:
             return call.written(site, value)
     return usual

@@ -34,6 +34,12 @@ def test_the_copy_of_an_argument_that_a_result_replaces_is_saved() -> None:
     assert found is not None
     assert found.expected_us == 180
     assert "0.25 GiB" in found.why
+    named = DECODE.replace(
+        "parameter(0)", "parameter(0), metadata={op_name=\"kept['k']\"}"
+    )
+    edited = donation(named)
+    assert edited is not None
+    assert edited.edit.startswith('Pass donate_argnames=["kept"] to the jax.jit')
 
 
 def test_donated_state_is_copied_for_another_reason() -> None:

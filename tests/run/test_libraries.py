@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pgle.run.alternatives import BY_HAND, Alternative, Kind
@@ -65,3 +67,14 @@ def test_a_decorator_stays_a_decorator() -> None:
     assert edit_of(site, "dots_saveable", "usual") == (
         "@functools.partial(nn.remat, policy=jax.checkpoint_policies.dots_saveable)"
     )
+
+
+def test_a_function_of_flax_is_replaced_where_the_program_calls_it() -> None:
+    file = "flax/linen/attention.py"
+    site = CallSite(
+        "attention", "a.py:1", library=file, called="dot_product_attention", mask="own"
+    )
+    own = "mask=mask.astype(bool), "
+    assert edit_of(site, "cudnn", "usual") == FUSED.format(own)
+    in_module = replace(site, called="__call__")
+    assert "attention_fn=" in edit_of(in_module, "cudnn", "usual")

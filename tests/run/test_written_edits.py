@@ -193,6 +193,72 @@ def only_edit(source: str, args: Sequence[Any], folder: Path) -> str:
     return change.at(record.sites).edit
 
 
+PRECISE = """        jax.config.update("jax_default_matmul_precision", "highest")
+        return (x @ w).sum()
+"""
+WITHIN = """        with jax.default_matmul_precision("highest"):
+            return (x @ w).sum()
+"""
+
+
+@pytest.mark.parametrize("body", [PRECISE, WITHIN], ids=["for all", "within"])
+def test_an_edited_precision_is_the_program_that_was_tried(
+    body: str, tmp_path: Path
+) -> None:
+    args = (shape(16, 16), shape(8, 16))
+    usual = jax.config.jax_default_matmul_precision
+    try:
+        record = _Record()
+        with _alternatives(record, []):
+            before = lowered(body, args, tmp_path)
+        found = alternatives(Written(record.sites, Path("jit_step.mlir"), before))
+        (change,) = [each for each in found if each.kind == Kind.PRECISION]
+        with _alternatives(_Record(), [change.switch]) as hook:
+            hook.use(True)
+            tried = lowered(body, args, tmp_path)
+        name, _, _ = change.edit.partition("(")
+        edited = re.sub(re.escape(name) + r"\(.*?\)", change.edit, body)
+        jax.config.update("jax_default_matmul_precision", usual)
+        assert lowered(edited, args, tmp_path) == tried != before
+    finally:
+        jax.config.update("jax_default_matmul_precision", usual)
+
+
+DONATING = """import functools
+import jax
+
+{}
+def step(n, ws, opt):
+    return [w - o for w, o in zip(ws, opt)], [o * n for o in opt]
+{}
+"""
+IN_PARTIAL = "@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)"
+IN_CALL = "step = jax.jit(step, static_argnums=0)"
+
+
+@pytest.mark.parametrize("compiled", [(IN_PARTIAL, ""), ("", IN_CALL)])
+def test_an_edit_of_jit_donates_all_state_of_the_step(
+    compiled: tuple[str, str], tmp_path: Path
+) -> None:
+    source = DONATING.format(*compiled)
+    args = (2, [jnp.ones(4)], [jnp.ones(4)])
+    program = tmp_path / "train.py"
+    program.write_text(source)
+    record = _Record()
+    with _alternatives(record, []):
+        step = runpy.run_path(str(program))["step"]
+        text = step.lower(*args).as_text(debug_info=True)
+    (change,) = alternatives(
+        Written(record.sites, Path("jax_ir0_jit_step_compile.mlir"), text)
+    )
+    call, _, options = change.edit.rstrip(")").partition("…")
+    assert call.partition("(")[0] in source
+    kept = source.replace(", donate_argnums=1", "")
+    edited = kept.replace("static_argnums=0", f"static_argnums=0{options}")
+    donating = namespace(edited)["step"].lower(*args).as_text()
+    assert donating.count("tf.aliasing_output") == 2
+
+
 @pytest.mark.parametrize("how", LOOKUPS)
 def test_an_edited_lookup_adds_no_rows_in_any_order(how: str, tmp_path: Path) -> None:
     # Not equal to what was tried: the edit wraps negative ids for the gradient once more.

@@ -125,7 +125,7 @@ def _call(known: Terms, own: Sequence[str]) -> str:
     elif known.is_causal:
         also = ", is_causal=True if no query sees a later key"
     call = f'jax.nn.dot_product_attention(q, k, v{given}, implementation="cudnn")'
-    return f"Call {call} in bf16{also}."
+    return f"Call {call} on bf16 (batch, length, heads, features){also}."
 
 
 def _fused_us(step: StepCosts, item: Scores, causal: set[Key]) -> Speed:

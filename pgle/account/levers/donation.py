@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -11,6 +12,10 @@ from pgle.account.step_costs import StepCosts
 from pgle.account.value import Opportunity, OpportunityKind, StepPart
 from pgle.errors import in_words, many
 from pgle.xla.hlo.module import Instruction, Module
+
+_ROOT = re.compile(
+    r"[A-Za-z_]\w*"
+)  # a parameter of the function, in an argument's name
 
 _KEPT = ("bitcast", "reshape")  # opcodes between a parameter and its copy
 
@@ -46,11 +51,13 @@ def _number(parameter: Instruction) -> int:
 
 
 def _edit(arguments: list[Instruction]) -> str:
-    names = [item.op_name for item in arguments if item.op_name]
-    which = f" ({names[0]})" if names else ""
+    roots = (_ROOT.match(item.op_name) for item in arguments)
+    names = dict.fromkeys(root[0] for root in roots if root is not None)
+    listed = ", ".join(f'"{name}"' for name in names)
+    given = f"donate_argnames=[{listed}]" if names else "donate_argnums"
     return (
-        f"Donate the state{which} in the call that compiles the step (donate_argnums), "
-        "and use only what the step returns."
+        f"Pass {given} to the jax.jit that compiles the step, with what it donates now, and "
+        "use only what the step returns."
     )
 
 

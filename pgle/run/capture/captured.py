@@ -191,13 +191,16 @@ class CallSite:
     # of attention by hand a window that queries see; of ``shared`` the parameters, of ``jit``
     # those that are donated, of ``sharding`` what divides a carry as the batch
     options: str = ""
-    call: str = ""  # the fused call in place of attention by hand, as it is written
+    # the fused call in place of attention by hand, as it is written; what else than
+    # `jax.config.update` sets a precision
+    call: str = ""
     note: str = ""  # what names in the call stand for
     mask: str = ""  # of attention: the program's ``own``, or none
     causal: bool = False  # of attention: whether queries see no later keys
     # it is a bare ``decorator``, or in a ``partial`` that is one; else empty
     form: str = ""
     library: str = ""  # file of an installed library that calls: ``flax/core/lift.py``
+    called: str = ""  # the library's function that the program calls
     why: str = ""  # it is left as it is; empty: it is not
 
 

@@ -33,6 +33,8 @@ from pgle_hook.values import Values
 BY_HAND = "by hand"
 """In place of a call site: what the program writes itself, wherever it does."""
 
+NOWHERE = ("", "", "")  # a place that cannot be said, as of `_place`
+
 LEFT = "left as it is"
 """In place of a setting: what was found, and has no alternative."""
 
@@ -117,9 +119,7 @@ class Alternatives:
             for name, value in given.items()
             if any(count[id(leaf)] > 1 for leaf in leaves(value))
         ]
-        self._note(
-            "shared", ("", ""), _name_of(function), {"options": ",".join(shared)}
-        )
+        self._note("shared", NOWHERE, _name_of(function), {"options": ",".join(shared)})
 
     def divided(self, args, options):
         """Note how the arguments of a function are divided over devices."""
@@ -224,7 +224,7 @@ class Alternatives:
             for node, replacements, about in find[kind](graph, value):
                 found.update(replacements)
                 self._is_made_aside |= SetAside.is_on() and bool(replacements)
-                place = guarded(lambda: self._place_of(node)) or ("", "")
+                place = guarded(lambda: self._place_of(node)) or NOWHERE
                 now = BY_HAND if replacements else LEFT
                 self._note(kind, place, now, about)
         return found
@@ -263,8 +263,9 @@ class Alternatives:
 
     def _note(self, kind, place, now, about):
         """Note a call site; what pgle itself traces has none."""
-        where, library = place
+        where, library, called = place
         site = {"kind": kind, "where": where, "now": now, "library": library, **about}
+        site["called"] = called
         site["form"] = guarded(lambda: _form_at(where)) or ""
         if not SetAside.is_on():
             guarded(lambda: self._record.site(site))
@@ -396,9 +397,11 @@ class Alternatives:
         def noting(usual):
             @functools.wraps(usual)
             def noted(*args, **options):
-                if usual is set_context or args[:1] == (_PRECISION,):
+                is_context = usual is set_context
+                if is_context or args[:1] == (_PRECISION,):
                     now = str(args[-1]) if args else ""
-                    self._note("precision", self._here(), now, {})
+                    call = "jax.default_matmul_precision" if is_context else ""
+                    self._note("precision", self._here(), now, {"call": call})
                 return usual(*args, **options)
 
             return noted
@@ -416,6 +419,9 @@ class Alternatives:
         def update(name, given):
             usual(name, value if name == _PRECISION else given)
 
+        context = self._jax.default_matmul_precision
+        within = lambda given: context(value)
+        self._replaced.replace(self._jax, "default_matmul_precision", within)
         usual(_PRECISION, value)
         self._replaced.later(lambda: usual(_PRECISION, before))
         self._replaced.replace(config, "update", update)
@@ -438,7 +444,7 @@ class Alternatives:
 
     def _here(self):
         """Where the program calls, as of `_place`; empty if it cannot be said."""
-        return guarded(lambda: _place(_calls(), self._folder)) or ("", "")
+        return guarded(lambda: _place(_calls(), self._folder)) or NOWHERE
 
     def _place_of(self, node):
         """Where the program makes an operation, as of `_place`. What jax traced within a jitted
@@ -449,10 +455,11 @@ class Alternatives:
 
     def _setting(self, kind, now, about=None):
         """The setting to use at this call site in place of `now`; None: as it is."""
-        where, library = self._here()
+        place = self._here()
+        where = place[0]
         if not where:
             return None
-        self._note(kind, (where, library), now or "", about or {})
+        self._note(kind, place, now or "", about or {})
         return self._settings.get((kind, where)) if self._is_on else None
 
 
@@ -584,31 +591,34 @@ def _mask_of(args, options):
 
 
 def _calls():
-    """Files and lines of the calls that lead here, the innermost first."""
+    """As of `jax_private.frames_of`, of the calls that lead here."""
     frame = sys._getframe(1)
     while frame is not None:
-        yield frame.f_code.co_filename, frame.f_lineno
+        yield frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
         frame = frame.f_back
 
 
 def _place(calls, jax_folder):
     """Where the program calls: ``train.py:41``; in an installed library if no code is its own. And
-    the file of the library that calls for it: ``flax/nnx/nn/attention.py``, or nothing.
+    the file of the library that calls for it, ``flax/nnx/nn/attention.py``, and its function that
+    the program calls; or nothing.
     """
-    installed = library = ""
-    for file, line in calls:
+    installed = library = called = ""
+    for file, line, function in calls:
         if file.startswith(_IMPORTING):  # a library's own call, wherever it is imported
-            return "", library
+            return "", library, called
         path = os.path.abspath(file)
         if path.startswith((_OURS, jax_folder + os.sep)):
             continue
         if is_own(file):
-            return "%s:%d" % (_shown(path), line), library
+            return "%s:%d" % (_shown(path), line), library, called
         is_python = os.sep + "functools.py" in path or "contextlib" in path
         if not installed and os.path.exists(path) and not is_python:
             installed = "%s:%d" % (path, line)
             library = _in_library(path)
-    return installed, library
+        if library and not is_python:
+            called = function
+    return installed, library, called
 
 
 def _in_library(path):

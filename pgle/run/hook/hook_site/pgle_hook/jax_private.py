@@ -688,11 +688,12 @@ def held_and_carried(params):
 
 
 def frames_of(eqn):
-    """Files and lines of the calls that made a traced operation, the innermost first."""
+    """Files, lines and functions of the calls that made a traced operation, the innermost first."""
     traceback = eqn.source_info.traceback
     if traceback is None:
         return []
-    return [(frame.file_name, frame.line_num) for frame in traceback.frames]
+    frames = traceback.frames
+    return [(each.file_name, each.line_num, each.function_name) for each in frames]
 
 
 def name_of(eqn):
