@@ -588,7 +588,9 @@ class _Trials:
         """
         self.left_alone.update(dict.fromkeys(made.left))
         if made.failure:
-            return Attempt(made.changes, Verdict.UNSURE, f"it fails: {made.failure}")
+            return Attempt(
+                made.changes, Verdict.UNSURE, f"could not be made: {made.failure}"
+            )
         if not made.program or made.program == self.program:
             return None
         if made.program in self.programs:

@@ -123,8 +123,7 @@ LOOKUPS = {
 
 
 IN_CHUNKS = (
-    f"split = lambda a: jnp.pad(a, ((0, 0), (0, -a.shape[1] % {CHUNKS}), "
-    '*[(0, 0)] * (a.ndim - 2)), mode="edge")'
+    f"split = lambda a: jnp.concatenate([a, *[a[:, -1:]] * (-a.shape[1] % {CHUNKS})], 1)"
     f".reshape(len(a), {CHUNKS}, -1, *a.shape[2:]).swapaxes(0, 1); "
     "losses = jax.lax.map(jax.checkpoint(lambda part: losses_of(*part)), "
     "(split(x), split(labels)))"

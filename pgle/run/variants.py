@@ -246,7 +246,12 @@ class StepVariants:
             made.use(True)
             made.divided(self.args, {})
             target = self.request.target
-            module = lowered_step(self.step, self.args, folder, target)
+            try:
+                module = lowered_step(self.step, self.args, folder, target)
+            except UserError as error:
+                if not changes or error.__cause__ is None:
+                    raise
+                raise UserError(made.why_not(error.__cause__)) from error
         return module, record.sites
 
     def compared(self, changes: Changes, folder: Path) -> ComparedValues:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -11,7 +13,9 @@ import pytest
 from jax import ad_checkpoint
 from jax._src import source_info_util
 
-from pgle.run.variants import _alternatives, _Record
+from pgle.run.alternatives import BY_HAND, Alternative, Kind
+from pgle.run.variants import StepVariants, _alternatives, _Record
+from pgle.xla.targets import load_target
 
 Scan = Callable[..., Any]
 
@@ -69,3 +73,22 @@ def test_jax_is_as_it_was_after_alternatives_of_every_kind() -> None:
         ]
     assert sum(changed) >= 4
     assert [dict(vars(owner)) for owner in owners] == before
+
+
+def test_why_a_step_of_this_process_has_no_values_is_said_in_a_line(
+    tmp_path: Path,
+) -> None:
+    kept: list[Any] = []
+
+    def loss(table: Any, ids: Any) -> Any:
+        kept.append(ids * 0.5)
+        return (table[ids] ** 2).sum()
+
+    def step(table: Any, ids: Any) -> Any:
+        return jax.grad(loss)(table, ids), kept[-1] + 1
+
+    request: Any = SimpleNamespace(target=load_target("a100"), out=tmp_path)
+    variants = StepVariants(step, [jnp.ones((2048, 2)), jnp.arange(4)], request)
+    change = Alternative(Kind.LOOKUP, BY_HAND, "sorted", "")
+    found = variants.compared([change], tmp_path)
+    assert found.why.startswith("a loss keeps values outside of itself")

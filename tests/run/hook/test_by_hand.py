@@ -6,7 +6,6 @@ import importlib
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -602,7 +601,7 @@ def test_other_functions_keep_their_own_derivative() -> None:
 
 def test_values_that_a_loss_keeps_outside_are_the_reason_of_an_alternative() -> None:
     rewrite = importlib.import_module("pgle_hook.rewrite")
-    served = importlib.import_module("pgle_hook.served")
+    alternatives = importlib.import_module("pgle_hook.alternatives")
     kept: list[Any] = []
 
     def loss(x: Any) -> Any:
@@ -612,9 +611,6 @@ def test_values_that_a_loss_keeps_outside_are_the_reason_of_an_alternative() -> 
     rewritten = rewrite.Rewriter(jax, lambda graph: {})(loss)
     with pytest.raises(jax.errors.UnexpectedTracerError) as raised:
         jax.jit(lambda x: (jax.grad(rewritten)(x), kept[0] + 1))(jnp.ones(3))
-    lowering = SimpleNamespace(folder="")
-    at_work = served.Served(jax, "step", None, None, lowering)
-    request = {"alternatives": [{"where": "by hand"}]}
-    assert at_work._why(request, raised.value) == served.KEEPS
-    request = {"alternatives": [{"where": "train.py:1"}]}
-    assert at_work._why(request, raised.value) != served.KEEPS
+    of_program, of_call = ([{"where": where}] for where in ("by hand", "train.py:1"))
+    assert alternatives.why_not(jax, raised.value, of_program) == alternatives.KEEPS
+    assert alternatives.why_not(jax, raised.value, of_call) != alternatives.KEEPS

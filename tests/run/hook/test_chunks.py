@@ -295,3 +295,32 @@ def test_tokens_that_fill_a_chunk_make_no_gradient_nan() -> None:
 
     gradients = jax.grad(chunked(tempered), argnums=(0, 1))(table, heat)
     assert all(jnp.isfinite(each).all() for each in gradients)
+
+
+def largest_on_four_devices(spec: Any, tokens: int) -> int:
+    """Elements of the largest array of a loss whose activations are sharded explicitly."""
+    sharding = jax.sharding
+    mesh = sharding.AbstractMesh((4,), ("x",), axis_types=(sharding.AxisType.Explicit,))
+
+    def given(shape: Any, dtype: Any, spec: Any) -> Any:
+        placed = sharding.NamedSharding(mesh, sharding.PartitionSpec(*spec))
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=placed)
+
+    def loss(x: Any, table: Any, labels: Any) -> Any:
+        return one_hot_of(jnp.einsum("btd,dv->btv", x, table), labels)
+
+    shapes = [
+        given((4, tokens, D), jnp.float32, spec),
+        given((D, V), jnp.float32, ()),
+        given((4, tokens), jnp.int32, spec),
+    ]
+    with sharding.use_abstract_mesh(mesh):
+        return largest(jax.make_jaxpr(chunked(loss))(*shapes))
+
+
+def test_rows_that_are_sharded_explicitly_stay_so_in_chunks() -> None:
+    assert largest_on_four_devices(("x",), 13) < 4 * 13 * V
+
+
+def test_tokens_that_are_sharded_explicitly_are_not_cut() -> None:
+    assert largest_on_four_devices((None, "x"), 12) >= 4 * 12 * V

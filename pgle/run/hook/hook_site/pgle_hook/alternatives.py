@@ -26,7 +26,7 @@ from pgle_hook import (
     lookups,
 )
 from pgle_hook.by_hand import HALF
-from pgle_hook.records import is_own, packages_of
+from pgle_hook.records import describe, is_own, packages_of
 from pgle_hook.rewrite import Rewriter
 from pgle_hook.values import Values
 
@@ -37,6 +37,13 @@ NOWHERE = ("", "", "")  # a place that cannot be said, as of `_place`
 
 LEFT = "left as it is"
 """In place of a setting: what was found, and has no alternative."""
+
+KEEPS = (
+    "a loss keeps values outside of itself, in a list or a variable; "
+    "return them from it (has_aux=True)"
+)
+ASKS = "a loss asks for the numbers in its arguments, which jax does not know while it traces"
+SHARDED = "explicit shardings of the program do not allow it"
 
 _IMPORTING = "<frozen importlib"
 _OURS = os.path.dirname(os.path.abspath(__file__))
@@ -125,6 +132,10 @@ class Alternatives:
         """Note how the arguments of a function are divided over devices."""
         self._batches.called(args, options)
 
+    def why_not(self, error):
+        """Why what is chosen cannot be made, in a line."""
+        return why_not(self._jax, error, self._chosen)
+
     def precision(self):
         """What products are rounded to by the alternatives; empty: nothing."""
         given = [one["value"] for one in self._chosen if one["kind"] == "precision"]
@@ -173,7 +184,14 @@ class Alternatives:
     def comparison(self, note, precision=""):
         """What compares values with the alternatives and without, as of `Values`."""
         is_made = lambda: not self._in_graphs() or self._is_made_aside
-        made = Values(self._jax, self.use, note, precision, is_made=is_made)
+        made = Values(
+            self._jax,
+            self.use,
+            note,
+            precision,
+            is_made=is_made,
+            why_not=self.why_not,
+        )
         made.see_gradients(self._replaced.replace)
         return made
 
@@ -461,6 +479,21 @@ class Alternatives:
             return None
         self._note(kind, place, now or "", about or {})
         return self._settings.get((kind, where)) if self._is_on else None
+
+
+def why_not(jax, error, chosen):
+    """Why alternatives cannot be made, in a line; of what replaces what a program writes itself in
+    words of ours, for jax speaks of what the user does not see.
+    """
+    if all(item["where"] != BY_HAND for item in chosen):
+        return describe(error)
+    if isinstance(error, jax.errors.UnexpectedTracerError):
+        return KEEPS
+    if isinstance(error, jax.errors.ConcretizationTypeError):
+        return ASKS
+    if "ShardingType" in type(error).__name__:
+        return SHARDED
+    return describe(error)
 
 
 class Jitted:

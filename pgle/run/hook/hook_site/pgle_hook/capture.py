@@ -65,6 +65,7 @@ def capture(
     guarded(jax_private.slice_on_host)
     record = CaptureRecord(captured, given, ones, gpu["plugins"])
     made = Alternatives(jax, record, alternatives, serves)
+    record.describe = made.why_not
     guarded(made.watch)
     guarded(lambda: jax_private.before_traces(made.called))
     lowering = Lowering(record, os.path.dirname(captured), not computes, gpu)
@@ -214,6 +215,7 @@ class CaptureRecord:
     def __init__(self, path, given, ones, plugins):
         self._path = path
         self._given = given
+        self.describe = describe  # an exception that ended the program, in a line
         self._sources = Sources()
         self._is_silent = False
         self._pid = os.getpid()
@@ -278,7 +280,7 @@ class CaptureRecord:
             sys, "last_value", None
         )  # which Python sets for an exception that ends a program
         if error is not None:
-            self._about["error"] = describe(error)
+            self._about["error"] = self.describe(error)
             self._about["traced"] = bool(guarded(lambda: jax_private.is_traced(error)))
         self._write()
 

@@ -9,7 +9,12 @@ the logits of all tokens never exist at once.
 import importlib
 import math
 
-from pgle_hook.rewrite import Replacement, constant_of
+from pgle_hook.rewrite import (
+    Replacement,
+    constant_of,
+    explicit_sharding,
+    shape_of,
+)
 
 LEAST_WORDS = 4096  # from which on a product makes logits
 LEAST_WORDS_SMALL = 2  # the same at a small size
@@ -87,6 +92,7 @@ def find(jax, graph, count, checkpoint, least_words=LEAST_WORDS):
             continue
         try:
             loss = _Loss(jax, graph, product)
+            loss.check(count, checkpoint)
         except _UnfitError as error:
             if _has_softmax(graph, product):
                 yield product, {}, str(error) or "not all of it is of each token alone"
@@ -175,9 +181,9 @@ class _Tokens:
         array = jax.lax.slice_in_dim(array, *self.kept, axis=axis)
         missing = count * length - array.shape[axis]
         if missing:
-            widths = [(0, 0)] * array.ndim
-            widths[axis] = (0, missing)
-            array = jnp.pad(array, widths, mode="edge")
+            # by a concatenation: `jnp.pad` cuts all axes, also those that are sharded
+            last = jax.lax.slice_in_dim(array, -1, None, axis=axis)
+            array = jnp.concatenate([array, *[last] * missing], axis)
         sizes = (count, length) if axis else (length, count)
         shape = (*array.shape[:axis], *sizes, *array.shape[axis + 1 :])
         array = jnp.moveaxis(array.reshape(shape), axis if axis else 1, 0)
@@ -523,6 +529,31 @@ class _Loss:
 
         needs = [*(value for value, _ in self._led), *self._whole]
         return {id(node): Replacement(needs, make(node)) for node in self._outs}
+
+    def check(self, count, checkpoint):
+        """Raise if jax cannot compute it in chunks, as with tokens that are sharded explicitly."""
+        jax = self._jax
+        values = [*(value for value, _ in self._led), *self._whole]
+        shapes = [shape_of(jax, value.aval) for value in values]
+
+        def compute(*arrays):
+            known = dict(zip(map(id, values), arrays))
+            made = self._chunked(lambda value: known[id(value)], count, checkpoint)
+            return [made[id(node)] for node in self._outs]
+
+        try:
+            found = jax.eval_shape(compute, *shapes)
+        except Exception as error:
+            is_sharded = "Sharding" in type(error).__name__
+            why = "explicit shardings do not let its tokens be cut in chunks"
+            why = why if is_sharded else "jax cannot compute it in chunks"
+            raise _UnfitError(why) from error
+        for one, node in zip(found, self._outs):
+            aval = node.outs[0].aval
+            self._must((one.shape, one.dtype) == (aval.shape, aval.dtype))
+            placed = explicit_sharding(aval)
+            if placed and one.sharding != placed["sharding"]:
+                raise _UnfitError("in chunks its results have other shardings")
 
     def _chunked(self, read, count, checkpoint):
         """The results that others use, by the id of their node."""

@@ -107,7 +107,9 @@ class Exact:
         dtype = getattr(array, "dtype", None)
         if dtype is None or not self._is_inexact(dtype):
             return array
-        return self._jax.numpy.asarray(array).astype(self._wide(dtype))
+        if not isinstance(array, self._jax.core.Tracer):  # perhaps of another mesh
+            array = importlib.import_module("numpy").asarray(array)
+        return array.astype(self._wide(dtype))
 
     def _is_inexact(self, dtype):
         return self._jax.numpy.issubdtype(dtype, self._jax.numpy.inexact)

@@ -372,7 +372,7 @@ class Rewriter:
         core = importlib.import_module("jax.extend.core")
         closed = inner if is_closed else core.ClosedJaxpr(inner, ())
         moving = [one.moves for one in node.ins]
-        shapes = [_shape(self._jax, var.aval) for var in closed.jaxpr.invars]
+        shapes = [shape_of(self._jax, var.aval) for var in closed.jaxpr.invars]
         before = self.replaced
         rewritten = self._jax.make_jaxpr(
             lambda *args: self.evaluate(closed, args, moving, node)
@@ -435,7 +435,7 @@ def _in_order(planned, given):
 def _with_axes(jax, array):
     """An array as something to trace with; its shape if it differs on axes of a mesh."""
     aval = getattr(array, "aval", None)
-    return _shape(jax, aval) if _axes_of(aval) else array
+    return shape_of(jax, aval) if _axes_of(aval) else array
 
 
 def _axes_of(aval):
@@ -447,7 +447,16 @@ def _axes_of(aval):
     return {}
 
 
-def _shape(jax, aval):
+def shape_of(jax, aval):
+    """A value as something to trace with, on the axes of its mesh."""
     weak = getattr(aval, "weak_type", False)
-    axes = _axes_of(aval)
+    axes = _axes_of(aval) or explicit_sharding(aval)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak, **axes)
+
+
+def explicit_sharding(aval):
+    """The sharding that is part of a value's type, as an argument of its shape; empty: none."""
+    sharding = getattr(aval, "sharding", None)
+    mesh = getattr(sharding, "mesh", None)
+    is_explicit = bool(getattr(mesh, "explicit_axes", ()))
+    return {"sharding": sharding} if is_explicit else {}

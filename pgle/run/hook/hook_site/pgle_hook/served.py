@@ -14,18 +14,13 @@ import re
 import time
 
 from pgle_hook import SetAside, jax_private
-from pgle_hook.alternatives import BY_HAND
-from pgle_hook.records import describe, write_whole
+from pgle_hook.alternatives import why_not
+from pgle_hook.records import write_whole
 
 WAITS = ".waits"  # in the folder of the record: the program waits at its step
 REQUEST = ".request%d.json"  # there, too; numbered from 0
 DONE = ".done"  # in the folder of a request; it holds why it failed, or nothing
 POLL_S = 0.02
-KEEPS = (
-    "a loss keeps values outside of itself, in a list or a variable; "
-    "return them from it (has_aux=True)"
-)
-"""Why what a program writes itself has no alternative: it is traced aside first."""
 
 
 class Served:
@@ -101,14 +96,8 @@ class Served:
                 make = self._compare if request["compares"] else self._lower
                 make(step, args, options)
         except Exception as error:
-            why = self._why(request, error)
+            why = why_not(self._jax, error, request["alternatives"])
         _write(os.path.join(folder, DONE), why)
-
-    def _why(self, request, error):
-        """Why an alternative cannot be made, in a line."""
-        is_leak = isinstance(error, self._jax.errors.UnexpectedTracerError)
-        is_rewritten = any(item["where"] == BY_HAND for item in request["alternatives"])
-        return KEEPS if is_leak and is_rewritten else describe(error)
 
     def _lower(self, step, args, options):
         """Dump the step's module as it would be compiled if the program called it."""

@@ -15,6 +15,8 @@ import time
 
 from pgle_hook import SetAside, guarded, jax_private
 from pgle_hook.exact import EMULATED, Exact, wide
+from pgle_hook.records import describe
+from pgle_hook.rewrite import explicit_sharding
 
 MOST_OPERATIONS = 1e11  # of one execution: about 3 CPU seconds
 # CPU seconds for comparing one change of a program; an answer has several
@@ -69,10 +71,14 @@ class Values:
             there is none.
         precision: what products are rounded to by an alternative; empty: nothing.
         is_made: whether the alternatives were made in what was traced aside.
+        why_not: says in a line why an exception ended it.
     """
 
-    def __init__(self, jax, use, note, precision="", is_made=lambda: True):
+    def __init__(
+        self, jax, use, note, precision="", *, is_made=lambda: True, why_not=describe
+    ):
         self._jax = jax
+        self._why_not = why_not
         self._use = use
         self._note = note
         self.precision = precision
@@ -186,8 +192,9 @@ class Values:
             except _TooLongError as error:
                 return {"why": str(error)}
             except Exception as error:
-                text = " ".join(str(error).split())[:160]
-                return {"why": "%s: %s" % (type(error).__name__, text)}
+                if any(map(explicit_sharding, leaves)):
+                    return {"why": "explicit shardings have no meaning on one device"}
+                return {"why": self._why_not(error)}
             finally:
                 self._use(True)
         if not self._is_made():
@@ -241,6 +248,8 @@ class Values:
 
         with jax_private.traced_only():
             closed = jax.make_jaxpr(run)(values)
+        if any(isinstance(one, jax.core.Tracer) for one in closed.consts):
+            raise jax.errors.UnexpectedTracerError("a value of another trace")
         exact = Exact(jax, precision)
         with wide(jax):
             given = list(map(exact.widened, values))
