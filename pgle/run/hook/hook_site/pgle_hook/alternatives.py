@@ -190,7 +190,7 @@ class Alternatives:
             note,
             precision,
             is_made=is_made,
-            why_not=self.why_not,
+            in_words=lambda error: in_words(self._jax, error, self._chosen),
         )
         made.see_gradients(self._replaced.replace)
         return made
@@ -482,18 +482,21 @@ class Alternatives:
 
 
 def why_not(jax, error, chosen):
-    """Why alternatives cannot be made, in a line; of what replaces what a program writes itself in
-    words of ours, for jax speaks of what the user does not see.
+    """Why alternatives cannot be made, in a line."""
+    return in_words(jax, error, chosen) or describe(error)
+
+
+def in_words(jax, error, chosen):
+    """The same in words of ours, of what replaces what a program writes itself: jax speaks of what
+    the user does not see. Empty: there are none.
     """
     if all(item["where"] != BY_HAND for item in chosen):
-        return describe(error)
+        return ""
     if isinstance(error, jax.errors.UnexpectedTracerError):
         return KEEPS
     if isinstance(error, jax.errors.ConcretizationTypeError):
         return ASKS
-    if "ShardingType" in type(error).__name__:
-        return SHARDED
-    return describe(error)
+    return SHARDED if "ShardingType" in type(error).__name__ else ""
 
 
 class Jitted:

@@ -15,7 +15,6 @@ import time
 
 from pgle_hook import SetAside, guarded, jax_private
 from pgle_hook.exact import EMULATED, Exact, wide
-from pgle_hook.records import describe
 from pgle_hook.rewrite import explicit_sharding
 
 MOST_OPERATIONS = 1e11  # of one execution: about 3 CPU seconds
@@ -71,14 +70,21 @@ class Values:
             there is none.
         precision: what products are rounded to by an alternative; empty: nothing.
         is_made: whether the alternatives were made in what was traced aside.
-        why_not: says in a line why an exception ended it.
+        in_words: says in a line why an exception ended it; empty: by its own words.
     """
 
     def __init__(
-        self, jax, use, note, precision="", *, is_made=lambda: True, why_not=describe
+        self,
+        jax,
+        use,
+        note,
+        precision="",
+        *,
+        is_made=lambda: True,
+        in_words=lambda error: "",
     ):
         self._jax = jax
-        self._why_not = why_not
+        self._in_words = in_words
         self._use = use
         self._note = note
         self.precision = precision
@@ -194,7 +200,9 @@ class Values:
             except Exception as error:
                 if any(map(explicit_sharding, leaves)):
                     return {"why": "explicit shardings have no meaning on one device"}
-                return {"why": self._why_not(error)}
+                text = " ".join(str(error).split())[:160]
+                own = "%s: %s" % (type(error).__name__, text)
+                return {"why": self._in_words(error) or own}
             finally:
                 self._use(True)
         if not self._is_made():
