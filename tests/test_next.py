@@ -13,7 +13,21 @@ import pytest
 
 import pgle
 from pgle.errors import UserError, one_line
-from pgle.next import BLANKS, VERIFY, Next, Sentence, to_type, to_way, typed
+from pgle.next import (
+    BLANKS,
+    COMPLETE,
+    CONFIRM,
+    CONVERT,
+    CONVERT_ALL,
+    PROFILE,
+    REHEARSE_FLAG,
+    VERIFY,
+    Next,
+    Sentence,
+    to_type,
+    to_way,
+    typed,
+)
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.history import read_history
 from pgle.run.inputs.step_times import read_runs
@@ -161,3 +175,8 @@ def test_flags_of_a_command_are_added_to_those_of_the_shell() -> None:
         check=True,
     )
     assert done.stdout == "--xla_b=1 --xla_a='b c'\n"
+
+
+def test_a_command_that_lacks_a_word_is_never_printed_to_be_pasted() -> None:
+    lacking = (COMPLETE, CONFIRM, CONVERT, CONVERT_ALL, PROFILE, REHEARSE_FLAG, VERIFY)
+    assert [to_way([command]).next for command in lacking] == [()] * len(lacking)

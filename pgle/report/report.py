@@ -12,7 +12,7 @@ import numpy as np
 from pgle.analyze.analysis import MeasuredStep
 from pgle.errors import UserError, many, printable, some
 from pgle.files import AnyPath, Progress, check_absent, write_files
-from pgle.next import Next, to_way
+from pgle.next import Next, Sentence, to_way
 from pgle.report import compare
 from pgle.report.account import SpanOf, nowhere
 from pgle.report.analyze import BETWEEN, analyze_page
@@ -137,6 +137,10 @@ def written(page: Page, lines: Sequence[str]) -> Page:
     )
 
 
+PROOF = Sentence.of("only step times of several launches prove a difference")
+"""What follows the page of two recorded steps."""
+
+
 def run_page(found: RunFacts) -> Page:
     """The page of the analysis, with the comparison of step times first, and what the run directory
     knows.
@@ -150,6 +154,8 @@ def run_page(found: RunFacts) -> Page:
         page = replace(page, verdict=compare.headline(compared), tone=tone)
     if found.run is not None:
         page = replace(page, way=to_way(way_in_run(found.run, compared)))
+    elif analysis is not None and analysis.against is not None:
+        page = replace(page, way=to_way([PROOF]))
     if analysis is not None and analysis.step.measures_alone:
         page = replace(page, actions=())
     drawn = tuple(_timeline_and_times(found, panels))

@@ -19,10 +19,13 @@ def data(name: str) -> str:
 
 
 WORKLOAD = f"{shlex.quote(sys.executable)} -m pgle.workloads"
+PROFILE = "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"
 READ = (
     f"pgle analyze {data('pax_fsdp4/proc0.sqlite')}",
     f"pgle convert {data('pax_fsdp4/proc0.sqlite')} -o profile.pbtxt",
     f"pgle analyze {data('jax_xplane/jax08_gemm.xplane.pb')}",
+    f"pgle analyze {data('hlo/jax-0.10.2/sync')} --against {data('hlo/jax-0.10.2/async')}",
+    f"pgle verify {data(PROFILE)} --hlo {data('hlo/jax-0.12.0.1/async')}",
     f"pgle show {data('maxtext_pgle/llama3_1_70b_bf16_64n_sts.pbtxt')}",
     f"pgle confirm {data('maxtext_pgle/llama2_7b_pgle_run.log')}",
     f"pgle predict {data('hlo/jax-0.10.2/async')}",
