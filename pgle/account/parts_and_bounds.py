@@ -115,6 +115,8 @@ def search_for_flags(
     basis: Basis,
     command: Next | None,
     where: tuple[Place, ...] = (),
+    *,
+    has_waits: bool = False,
 ) -> tuple[Opportunity, ...]:
     """A search for flags; none if flags can hide nothing.
 
@@ -123,11 +125,13 @@ def search_for_flags(
         exposed_us: all exposed communication, which no search saves more than.
         command: that searches; None: it is not known.
         where: the exposed collectives, the most exposed first.
+        has_waits: there are exposed waits for other ranks, too, which no flag hides.
     """
     most_us = min(reach_us, exposed_us)
     if most_us <= 0:
         return ()
-    why = "all exposed communication is the most that they can hide"
+    but = ", without waits for other ranks," if has_waits else ""
+    why = f"all exposed communication{but} is the most that they can hide"
     if not isclose(most_us, exposed_us, rel_tol=EQUAL):
         why = (
             "the most that they can hide; the rest of the exposed communication runs "

@@ -201,7 +201,10 @@ def _of_schedule(
         for item in exposed
     )
     reach_us = reach_of_flags_us(map(_in_reach, step.collectives))
-    yield from search_for_flags(reach_us, exposed_us, basis, search, where)
+    has_waits = any(item.wait_us > 0 for item in exposed)
+    yield from search_for_flags(
+        reach_us, exposed_us, basis, search, where, has_waits=has_waits
+    )
 
 
 def _in_reach(item: MeasuredCollective) -> PlacedCollective:

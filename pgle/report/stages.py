@@ -403,7 +403,7 @@ def _run_notes(result: Pipeline) -> Iterator[str]:
         figures.time(us).replace(figures.NONE, "none") for us in result.exposed_us
     )
     means = "exposed: the GPU waits, nothing computes"
-    yield f"exposed communication: {before} → {after} ({means})"
+    yield f"exposed communication, simulated: {before} → {after} ({means})"
     yield SIMULATED
 
 

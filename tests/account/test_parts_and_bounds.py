@@ -59,3 +59,10 @@ def test_a_sum_in_whole_nanoseconds_is_the_same_reach() -> None:
         for us in (72.9815999999, 72.981)
     )
     assert exact[0].why == traced[0].why
+
+
+def test_waits_for_other_ranks_are_exposed_and_no_flag_hides_them() -> None:
+    (found,) = search_for_flags(
+        50.0, 50.0, Basis.MEASURED, None, has_waits=True
+    )  # of 60.0 exposed
+    assert "without waits for other ranks" in found.why
