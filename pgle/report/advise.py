@@ -37,7 +37,7 @@ from pgle.run.alternative_steps import Tried
 from pgle.run.alternatives import OF_COMMAND, Alternative, Kind
 from pgle.run.capture.captured import STEP_REMEDY, ComparedValues
 from pgle.run.compiler.compile import OnPhase
-from pgle.run.untried import Untried
+from pgle.run.untried import OVER_BUDGET, Untried
 from pgle.schedule.control import Controlled
 from pgle.schedule.predict import LEAST_GAIN
 from pgle.schedule.verdict import Verdict
@@ -153,7 +153,7 @@ def headline(found: Advised) -> tuple[str, Tone]:
         return f"No answer: {failed} tried, all failed", ""
     is_tried = bool(found.attempts or found.unchanged)
     if found.open is not None:
-        left = _untried(found.account, found.open)
+        left = _untried(found, found.open)
         tried = "Nothing of what was tried helps" if is_tried else "Nothing was tried"
         return f"{tried}. Not tried: {left}", "warn"
     if not (is_tried or found.left):
@@ -162,12 +162,14 @@ def headline(found: Advised) -> tuple[str, Tone]:
     return f"Nothing to gain: no alternative is surely {least} shorter", ""
 
 
-def _untried(known: Account, left: Untried) -> str:
-    """An opportunity with what it may save, and why nobody tried it."""
+def _untried(found: Advised, left: Untried) -> str:
+    """An opportunity with what it may save, and why nobody tried it; a budget with what suffices."""
+    suffices = f" (--budget {found.budget})" if left.why == OVER_BUDGET else ""
+    why = f"{left.why}{suffices}"
     if left.opportunity is None:
-        return f"{left.what}: {left.why}"
-    saves = account.saving_of(known, left.opportunity)
-    return f"{left.what} (saves {saves} of the step): {left.why}"
+        return f"{left.what}: {why}"
+    saves = account.saving_of(found.account, left.opportunity)
+    return f"{left.what} (saves {saves} of the step): {why}"
 
 
 MOST_SHOWN = 6  # alternatives in the picture
@@ -293,7 +295,7 @@ def _left_alone(found: Advised) -> Iterator[str]:
 def _left(found: Advised) -> Iterator[str]:
     """What was not tried, unless the headline says it."""
     if found.open is not None and (found.best or found.interrupted):
-        yield _untried(found.account, found.open)
+        yield _untried(found, found.open)
     if found.left:
         remedy = "" if found.interrupted else f" (--budget {found.budget})"
         yield f"{many(found.left, 'alternative')}{remedy}"

@@ -33,7 +33,7 @@ computes its logits twice to save memory, so it does not show what fewer passes 
 NO_ALTERNATIVE = "pgle has no alternative for it"
 NOT_FOUND = "pgle found no place in the program to change"
 OWN_TYPES = "pgle sets the precision of products, not the types of a program"
-OVER_BUDGET = "the budget ended before it (--budget N)"
+OVER_BUDGET = "the budget ended before it"
 STOPPED = "the trials were stopped before it"
 OTHER_PLACES = f"at most {MOST_SITES} places of a kind are tried"
 UNCHANGED = "the alternative changes nothing in the step"
