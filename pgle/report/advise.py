@@ -163,7 +163,7 @@ def headline(found: Advised) -> tuple[str, Tone]:
 
 
 def _untried(found: Advised, left: Untried) -> str:
-    """An opportunity with what it may save, and why nobody tried it; a budget with what suffices."""
+    """An opportunity with what it may save, and why nobody tried it."""
     suffices = f" (--budget {found.budget})" if left.why == OVER_BUDGET else ""
     why = f"{left.why}{suffices}"
     if left.opportunity is None:
