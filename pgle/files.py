@@ -28,6 +28,11 @@ Progress: TypeAlias = Callable[[int, int], None]
 argument.
 """
 
+Json: TypeAlias = Mapping[str, Any]
+"""An object as JSON and TOML have it: a file or another process wrote it, or one will read it. What
+is known of its fields is a type where they are read; this is the rest.
+"""
+
 MAX_FILE_BYTES = 8 << 30
 """Bound on one whole file read into memory; a larger protocol buffer cannot be parsed anyway (2 GiB
 limit).

@@ -23,6 +23,7 @@ from pgle import __version__
 from pgle.api import known, looks, predictions, profiles, steps
 from pgle.api.answer import Answer
 from pgle.errors import UserError, shell_code, shown
+from pgle.files import Json
 from pgle.run.directory.directory import RunDirectory, new_answer
 from pgle.run.process.process import end_with_parent, ended
 from pgle.run.scale import are_modules
@@ -86,7 +87,7 @@ _SEVERAL = {"type": ["array", "string"], "minItems": 1}
 _WORDS = {**_TEXTS, **_SEVERAL}
 _PROGRAM = {**_WORDS, "format": PROGRAM}
 _PATHS = {**_SEVERAL, "items": _PATH}
-_KINDS: Mapping[str, Mapping[str, Any]] = {
+_KINDS: Mapping[str, Json] = {
     "StrPath": _PATH,
     "str": {"type": "string"},
     "float": {"type": "number"},
@@ -109,7 +110,7 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
 """JSON schemas of annotations."""
 
 
-def arguments(tool: str) -> dict[str, Any]:
+def arguments(tool: str) -> Json:
     """The JSON schema of a tool's arguments: the parameters of its function, in the words of its
     docstring.
     """
@@ -143,7 +144,7 @@ def arguments(tool: str) -> dict[str, Any]:
 
 
 def checked(
-    root: Path, tool: str, given: Mapping[str, Any], programs: bool = False
+    root: Path, tool: str, given: Json, programs: bool = False
 ) -> dict[str, Any]:
     """The arguments of a call, with paths relative to `root`.
 
@@ -294,7 +295,7 @@ def starts_programs(tool: str) -> bool:
     return any(kind.get("format") in (STEP, PROGRAM) for kind in kinds)
 
 
-def output_schema(tool: str) -> dict[str, Any] | None:
+def output_schema(tool: str) -> Json | None:
     """The JSON schema of a tool's answer, as docs/schemas has it: in the package, or in a
     checkout.
     """
@@ -302,7 +303,7 @@ def output_schema(tool: str) -> dict[str, Any] | None:
     name = f"pgle.{tool.partition('_')[0]}-1.json"
     for folder in (here / "schemas", here.parent / "docs/schemas"):
         if (folder / name).exists():
-            found: dict[str, Any] = json.loads((folder / name).read_text("utf-8"))
+            found: Json = json.loads((folder / name).read_text("utf-8"))
             return found
     return None
 
@@ -326,7 +327,7 @@ class Calls:
         self._running: set[Process] = set()
 
     async def answer(
-        self, tool: str, given: Mapping[str, Any], say: Callable[[float, str], Any]
+        self, tool: str, given: Json, say: Callable[[float, str], Any]
     ) -> Reply:
         """The answer of one call; its process ends if this is cancelled.
 
@@ -336,7 +337,7 @@ class Calls:
             return await self._answer(tool, given, say)
 
     async def _answer(
-        self, tool: str, given: Mapping[str, Any], say: Callable[[float, str], Any]
+        self, tool: str, given: Json, say: Callable[[float, str], Any]
     ) -> Reply:
         import anyio
 
@@ -449,7 +450,7 @@ def _answered(tool: str, asked: dict[str, Any]) -> Reply:
     return Reply(text, document)
 
 
-def bounded(document: Mapping[str, Any]) -> tuple[Any, int | None]:
+def bounded(document: Json) -> tuple[Any, int | None]:
     """A document of at most `MOST_BYTES`, and how many entries its lists have at most; None: it is
     whole.
     """

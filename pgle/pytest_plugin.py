@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from pgle.files import Json
+
 if TYPE_CHECKING:
     from pgle.account.snapshot import Change, CollectiveFacts, Snapshot
     from pgle.api.answer import Answer
@@ -83,7 +85,7 @@ class Compared:
     changes: tuple[Change, ...] = ()
 
     @classmethod
-    def from_property(cls, value: dict[str, Any]) -> Compared:
+    def from_property(cls, value: Json) -> Compared:
         """The inverse of `dataclasses.asdict`."""
         from pgle.account.snapshot import Change
 
@@ -272,7 +274,7 @@ class _Report:
         """Collect the steps of a test; fail it if another worker's test has the same baseline."""
         for name, value in report.user_properties:
             if name == _PROPERTY:
-                compared = Compared.from_property(cast("dict[str, Any]", value))
+                compared = Compared.from_property(cast("Json", value))
                 first = self.seen.get(compared.path, compared)
                 if first.test != compared.test:
                     report.outcome = "failed"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pgle.checks import check_switch
-from pgle.files import as_path, write_files
+from pgle.files import Json, as_path, write_files
 from pgle.report import text
 from pgle.report.page import plain
 from pgle.report.page.value import Page
@@ -31,7 +30,7 @@ class Answer(Generic[Result]):
     result: Result  # the values behind it
     page: Page  # what the command prints
     # what the command prints with ``--json``, by the schema of docs/schemas
-    document: Mapping[str, Any]
+    document: Json
     ok: bool  # whether the command's check is met, so that it exits with 0
     exit_code: int = 1  # that it exits with if the check is not met
 

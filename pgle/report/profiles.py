@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -25,6 +25,7 @@ from pgle.costs.profile.value import (
     module_records,
 )
 from pgle.errors import many, printable, shown, some
+from pgle.files import Json
 from pgle.next import Commands, to_way
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
@@ -179,7 +180,7 @@ def _statistics(provenance: Mapping[str, object]) -> str:
     return f" ({', '.join(stats)})".replace("_", " ") if stats else ""
 
 
-def _module_words(module: Mapping[str, Any]) -> str:
+def _module_words(module: Json) -> str:
     """``module jit_step, 5 of 6 executions over 4 devices, fingerprint 0123456789ab``."""
     words = f"module {module.get('name')}"
     used = module.get("executions_used")

@@ -35,6 +35,7 @@ from pgle.errors import (
     printable,
     shown,
 )
+from pgle.files import Json
 from pgle.next import Next, Sentence
 from pgle.run.process import terminal
 
@@ -523,7 +524,7 @@ def _escaped(line: str, stays: Callable[[str], bool]) -> str:
     return "".join(map(kept, line))
 
 
-def print_json(schema: str, value: Mapping[str, Any]) -> None:
+def print_json(schema: str, value: Json) -> None:
     """Print the object on stdout."""
     found = as_json(schema, value)
     if (sys.stdout.encoding or "").lower().replace("-", "") not in (

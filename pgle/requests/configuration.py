@@ -22,7 +22,7 @@ from shlex import split
 from typing import Any
 
 from pgle.errors import UserError, suggestion
-from pgle.files import read_bytes
+from pgle.files import Json, read_bytes
 from pgle.next import quoted
 from pgle.requests import kinds
 from pgle.requests.commands import COMMANDS
@@ -48,8 +48,8 @@ class Configuration:
     """What a file says."""
 
     path: Path
-    keys: Mapping[str, Any]  # of all commands
-    tables: Mapping[str, Mapping[str, Any]]  # of one command each
+    keys: Json  # of all commands
+    tables: Mapping[str, Json]  # of one command each
 
     @property
     def name(self) -> str:

@@ -20,7 +20,7 @@ from attrs import evolve
 
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError, in_percent
-from pgle.files import read_bytes, read_head, sha256
+from pgle.files import Json, read_bytes, read_head, sha256
 from pgle.masking import kept_argv
 from pgle.next import Next
 from pgle.requests.predictions import Advise, Rehearse, Tune
@@ -427,7 +427,7 @@ SETTLED = ("devices", "topology", "flags", "module")
 """What is recorded as it was settled, or is in the module."""
 
 
-def asked_of_search(asked: ForCompiler, program: str, target: Target) -> dict[str, Any]:
+def asked_of_search(asked: ForCompiler, program: str, target: Target) -> Json:
     """What a search is of, as far as it is known before its module is.
 
     Args:

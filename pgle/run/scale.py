@@ -18,7 +18,6 @@ from itertools import chain
 from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import msgspec
 from attrs import evolve
@@ -33,7 +32,7 @@ from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Origin, Profile
 from pgle.errors import UserError, WorkloadError
-from pgle.files import read_bytes, sha256, write_files
+from pgle.files import Json, read_bytes, sha256, write_files
 from pgle.next import ADVISE, RUN, TUNE
 from pgle.requests.predictions import Scale
 from pgle.run.ask.jax_private import partitions_of
@@ -299,7 +298,7 @@ def _devices_in(path: Path, asked: Sequence[int]) -> int:
     return found
 
 
-def _about(request: Scale) -> Mapping[str, Any]:
+def _about(request: Scale) -> Json:
     """All that a row depends on, but its size and values."""
     profile = request.profile
     words = () if are_files(request) else request.words  # a file's row has its digest
@@ -319,7 +318,7 @@ class KeptRows:
         about: what a row depends on besides its size and values, as JSON values.
     """
 
-    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, about: Json) -> None:
         self._folder = folder
         head = json.dumps({"schema": SCHEMA, "pgle": __version__, **about})
         check_question(

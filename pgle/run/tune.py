@@ -22,7 +22,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from pgle import __version__
 from pgle.account.scheduled import PlannedMemory, account_of_schedule
@@ -41,7 +40,7 @@ from pgle.costs.profile.files import profile_files
 from pgle.costs.profile.lookup import LookupTable
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, as_change, in_percent, points_into
-from pgle.files import AnyPath, check_absent, read_bytes, sha256, write_files
+from pgle.files import AnyPath, Json, check_absent, read_bytes, sha256, write_files
 from pgle.next import Next
 from pgle.requests.kinds import FOUND_BY_SEARCH, PROCESSES
 from pgle.run.ask.jaxlib import installed
@@ -320,7 +319,7 @@ def check(request: RehearseRequest) -> None:
     )
 
 
-def _question(request: RehearseRequest) -> dict[str, Any]:
+def _question(request: RehearseRequest) -> Json:
     """All that a trial depends on, but its flags."""
     return {
         "schema": "pgle.search/1",

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from pgle.errors import UserError
-from pgle.files import write_files
+from pgle.files import Json, write_files
 from pgle.requests.predictions import Advise
 from pgle.requests.shared import OnDevices
 from pgle.run.alternatives import (
@@ -273,13 +273,13 @@ class _Record:
     sites: list[CallSite] = field(default_factory=list)
     found: ComparedValues = field(default_factory=ComparedValues)
 
-    def site(self, found: Mapping[str, Any]) -> None:
+    def site(self, found: Json) -> None:
         """Note a call site, once."""
         site = CallSite(**found)
         if site not in self.sites:
             self.sites.append(site)
 
-    def compared(self, found: Mapping[str, Any]) -> None:
+    def compared(self, found: Json) -> None:
         """Note what comparing values has shown."""
         self.found = msgspec.convert(found, ComparedValues)
 

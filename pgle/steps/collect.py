@@ -19,13 +19,14 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from pgle.errors import UserError
+from pgle.files import Json
 from pgle.steps.series import (
     LARGEST_LOSS,
     LARGEST_STEP,
@@ -58,7 +59,7 @@ MARKS = {
     "checkpoint": Mark.CHECKPOINT,
 }
 
-_Row: TypeAlias = Mapping[str, Any]
+_Row: TypeAlias = Json
 _Rows: TypeAlias = Iterable[tuple[int, str, _Row | str]]
 """Number and text of a line, and the record in it, or why there is none."""
 _Match: TypeAlias = Callable[[str], "_Row | str | None"]

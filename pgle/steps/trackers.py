@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 from pgle.errors import UserError, some
+from pgle.files import Json
 
 UNITS = {
     "s": 1.0,
@@ -197,7 +198,7 @@ def _chosen(measures: Sequence[Measure], source: str) -> Measure | None:
 
 
 def table_points(
-    names: Sequence[str], rows: Iterable[Mapping[str, Any]], tag: str
+    names: Sequence[str], rows: Iterable[Json], tag: str
 ) -> Iterator[Point]:
     """The points of a table. It is wide (a column for each metric) or long (a row for each value).
 
@@ -240,7 +241,7 @@ def _step_column(names: Sequence[str]) -> str:
     return next((columns[key] for key in STEP_KEYS if key in columns), "")
 
 
-def run_of(row: Mapping[str, Any]) -> str:
+def run_of(row: Json) -> str:
     """The run that a row names; empty if it names none."""
     for name, value in row.items():
         is_named = value is not None and value != ""  # a run may be number 0
@@ -262,7 +263,7 @@ def _is_of_lines(name: str, columns: Sequence[str]) -> bool:
     return name in columns or name.startswith("_") or plain_name(name) in RUN_KEYS
 
 
-def _is_filled(row: Mapping[str, Any], name: str) -> bool:
+def _is_filled(row: Json, name: str) -> bool:
     cell = row.get(name)
     return cell is not None and bool(str(cell).strip())
 

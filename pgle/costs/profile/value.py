@@ -19,11 +19,12 @@ from enum import StrEnum
 from functools import lru_cache
 from heapq import nsmallest
 from itertools import chain
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, NamedTuple, cast
 
 from msgspec import Meta
 
 from pgle.errors import some
+from pgle.files import Json
 from pgle.next import SHOW
 
 Entry = tuple[
@@ -207,9 +208,9 @@ class Profile:
         return len(self.costs)
 
 
-def module_records(provenance: Mapping[str, object]) -> tuple[Mapping[str, Any], ...]:
+def module_records(provenance: Mapping[str, object]) -> tuple[Json, ...]:
     """What the provenance of a profile says of each of its modules, as far as it does."""
-    return tuple(cast(Iterable[Mapping[str, Any]], provenance.get("modules", ())))
+    return tuple(cast(Iterable[Json], provenance.get("modules", ())))
 
 
 def effective_costs(profile: Profile, fingerprint: str = "") -> Mapping[str, Cost]:

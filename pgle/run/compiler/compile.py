@@ -16,13 +16,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from pgle.costs.profile.lookup import LookupTable
 from pgle.errors import UserError
-from pgle.files import check_file
+from pgle.files import Json, check_file
 from pgle.run.compiler import worker
 from pgle.run.compiler.cache import Cache, Compiled, key_of
 from pgle.run.compiler.worker import UNSCHEDULED, CompilerProcess
@@ -247,10 +247,10 @@ class Compiler:
 
     def _ask(
         self, request: CompileRequest, folder: Path, unscheduled: Unscheduled
-    ) -> dict[str, Any]:
+    ) -> Json:
         """What XLA's process answers to a request."""
 
-        def on_message(said: dict[str, Any]) -> None:
+        def on_message(said: Json) -> None:
             phase = CompilerPhase(
                 request, said["phase"], said.get("module", ""), said.get("devices", 0)
             )
@@ -277,7 +277,7 @@ class Compiler:
                 passes=request.passes != "from scheduling on"
                 and worker.keep_unscheduled(folder),
             )
-            return reply | {"jaxlib": jaxlib}
+            return {**reply, "jaxlib": jaxlib}
         finally:
             self.on_phase(CompilerPhase(request, "done"))
 

@@ -26,7 +26,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from math import prod
@@ -36,7 +36,7 @@ from typing import IO, Any, NoReturn, TypeAlias
 
 import pgle
 from pgle.errors import UserError
-from pgle.files import read_bytes
+from pgle.files import Json, read_bytes
 from pgle.masking import mask_file
 from pgle.run.ask.jax_private import hlo_module_bytes, without_fields
 from pgle.run.ask.programs import last_line
@@ -61,7 +61,7 @@ MOST_SAID = 3_000
 
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 
-OnMessage: TypeAlias = Callable[[dict[str, Any]], None]
+OnMessage: TypeAlias = Callable[[Json], None]
 """Called with each phase of a compilation: ``phase``, ``module``, ``devices``; from the thread that
 reads answers.
 """
@@ -80,7 +80,7 @@ class CompilerProcess:
         )
         self.child: subprocess.Popen[bytes] | None = None
         self.waiting: dict[
-            int, tuple[OnMessage, Future[dict[str, Any]]]
+            int, tuple[OnMessage, Future[Json]]
         ] = {}  # requests without an answer, by number
         self.is_closed = False
         self._count = 0
@@ -105,9 +105,9 @@ class CompilerProcess:
             self._started()
             return self.jaxlib
 
-    def ask(self, order: Mapping[str, Any], on_message: OnMessage) -> dict[str, Any]:
+    def ask(self, order: Json, on_message: OnMessage) -> Json:
         """The answer to a request, once it is there; `on_message` hears of its phases before."""
-        answer: Future[dict[str, Any]] = Future()
+        answer: Future[Json] = Future()
         with self._lock:
             child = self._started()
             self._count += 1
@@ -229,7 +229,7 @@ class Compilation:
     code generation.
     """
 
-    def __init__(self, worker: Worker, request: dict[str, Any]) -> None:
+    def __init__(self, worker: Worker, request: Json) -> None:
         self.worker, self.api, self.request = worker, worker.api, request
         self.folder = Path(request["dump_dir"])
         self.began = time.perf_counter()
@@ -256,7 +256,7 @@ class Compilation:
                 kill(self.pid, signal.SIGKILL)
         self.answer()
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self) -> Json:
         """Wait for its end; the answer for the client."""
         _, status = os.waitpid(self.pid, 0)
         self.pipe.close()
@@ -454,7 +454,7 @@ class Worker:
             for child in self.children:
                 child.kill()
 
-    def say(self, answer: dict[str, Any]) -> None:
+    def say(self, answer: Json) -> None:
         """One line to the client."""
         self.answers.write(json.dumps(answer) + "\n")
         self.answers.flush()

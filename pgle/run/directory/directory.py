@@ -21,15 +21,15 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeGuard, get_args
+from typing import Literal, TypeAlias, TypeGuard, get_args
 
 from pgle.errors import UserError, points_into
-from pgle.files import AnyPath, is_bare, read_head
+from pgle.files import AnyPath, Json, is_bare, read_head
 from pgle.next import Next
 
 StageName: TypeAlias = Literal["profile", "baseline", "perf", "auto", "auto-nsys"]
@@ -442,7 +442,7 @@ def _make_room(place: Path, made: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def asked_in(path: Path) -> dict[str, Any]:
+def asked_in(path: Path) -> Json:
     """What an answer is of, by this file in its folder, ``search.json`` of schema
     ``pgle.search/…``; empty: there is no such file of ours.
     """
@@ -456,7 +456,7 @@ def asked_in(path: Path) -> dict[str, Any]:
     return found if is_ours else {}
 
 
-def check_question(path: Path, asked: Mapping[str, Any], of: str) -> None:
+def check_question(path: Path, asked: Json, of: str) -> None:
     """Refuse to continue in the folder of another answer.
 
     Args:

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import TypedDict, cast
 
-from pgle.files import read_kept
+from pgle.files import Json, read_kept
 from pgle.run.directory.directory import RANK_FILES, RankFiles
 
 
@@ -99,11 +99,12 @@ def read_sources(files: RankFiles, *, is_alone: bool) -> dict[str, str]:
     return found
 
 
-def _contents(paths: Iterable[Path]) -> list[dict[str, Any]]:
+def _contents(paths: Iterable[Path]) -> list[Json]:
     """Files of facts, without those that cannot be read."""
-    found = []
+    found: list[Json] = []
     for path in paths:
         with suppress(ValueError, RecursionError):
             content = json.loads(read_kept(path) or b"")
-            found += [content] if isinstance(content, dict) else []
+            if isinstance(content, dict):
+                found.append(content)
     return found

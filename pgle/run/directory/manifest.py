@@ -19,12 +19,12 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypedDict, get_args
+from typing import TypedDict, get_args
 
 import msgspec
 
 from pgle.errors import UserError, some
-from pgle.files import content_digest, is_bare, read_bytes, write_files
+from pgle.files import Json, content_digest, is_bare, read_bytes, write_files
 from pgle.run.directory.directory import (
     CAPTURE,
     CAPTURED,
@@ -87,7 +87,7 @@ class StageRecord:
     commit: str = ""
     gpus: tuple[Gpu, ...] = ()  # of this host
     # facts about hosts, processes and devices, by name
-    topology: Mapping[str, Any] = field(default_factory=dict)
+    topology: Json = field(default_factory=dict)
     host: str = ""  # its name
     started: str = ""  # ISO time in UTC
     ended: str = ""  # ISO time in UTC; empty while it runs
@@ -98,9 +98,9 @@ class StageRecord:
     outputs: tuple[FileRecord, ...] = ()  # files written
     warnings: tuple[str, ...] = ()  # as printed
     # results of the stage, by name, JSON types only
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Json = field(default_factory=dict)
     # what was asked for, by option: a stage that is asked for something else is run again
-    asked: Mapping[str, Any] = field(default_factory=dict)
+    asked: Json = field(default_factory=dict)
     # why the stage did not do its work though the command ended with 0, such as a missing trace
     failed: str = ""
     # folder where what the finished run before left waits until this one has done its work

@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pgle.account.next_move import Search
 from pgle.errors import UserError
-from pgle.files import read_kept
+from pgle.files import Json, read_kept
 from pgle.masking import kept_argv
 from pgle.next import Next
 from pgle.requests.option import declared
@@ -108,7 +107,7 @@ def launch_of(run: RunDirectory) -> ProgramLaunch:
     )
 
 
-def _words(asked: Mapping[str, Any], defaults: Mapping[str, object]) -> list[str]:
+def _words(asked: Json, defaults: Mapping[str, object]) -> list[str]:
     """The options that do not have their default."""
     words = []
     for name, default in defaults.items():
@@ -216,7 +215,7 @@ def _written_before(path: Path, other: Path) -> bool:
     return 0 < time_written(path) < time_written(other)
 
 
-def _asked(run: RunDirectory) -> dict[str, Any]:
+def _asked(run: RunDirectory) -> Json:
     """What the stages of a run were asked for; the profile stage says most."""
     manifest = _manifest(run)
     records = (manifest.last(name) for name in ("profile", *COMPARED, "capture"))
@@ -226,7 +225,7 @@ def _asked(run: RunDirectory) -> dict[str, Any]:
     return {}
 
 
-def _flags(asked: dict[str, Any]) -> list[Flag]:
+def _flags(asked: Json) -> list[Flag]:
     """The flags that are not in the environment, where the next command has them too."""
     if not asked.get("XLA_FLAGS"):
         return []

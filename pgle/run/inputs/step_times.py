@@ -10,15 +10,15 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pgle.errors import UserError
-from pgle.files import NO_PIPE, TextLines, write_files
+from pgle.files import NO_PIPE, Json, TextLines, write_files
 from pgle.next import Next
 from pgle.run.directory.directory import COMPARED, LOG, STEP_FILES
 from pgle.run.directory.manifest import StageRecord, read_manifest
@@ -313,7 +313,7 @@ class StepLines:
 
 def console_records(
     log: Iterable[str], lines: Sequence[StepLine], facts: HookFacts
-) -> list[dict[str, Any]]:
+) -> list[Json]:
     """Records for a steps file: the times that the program printed in its log, else those between
     its step lines.
 
@@ -347,7 +347,7 @@ def _printed(log: Iterable[str]) -> list[tuple[int, float]]:
     return list(zip(series.step.tolist(), series.step_time_s.tolist(), strict=True))
 
 
-def write_steps(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+def write_steps(path: Path, records: Iterable[Json]) -> None:
     """Write a steps file."""
     write_files({path: "".join(json.dumps(record) + "\n" for record in records)})
 

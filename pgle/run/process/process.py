@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pgle.errors import UserError, shell_code
-from pgle.files import content_digest, sha256
+from pgle.files import Json, content_digest, sha256
 from pgle.masking import Masker, kept_argv
 from pgle.next import Next, typed
 from pgle.run.process import terminal
@@ -198,7 +198,7 @@ def check_program(command: Sequence[str]) -> None:
         raise _refusal(command[0], "no such program")
 
 
-def program_of(command: Sequence[str]) -> dict[str, Any]:
+def program_of(command: Sequence[str]) -> Json:
     """What distinguishes programs, as JSON values without a credential: the words, and a digest of
     each that is a file, since a script that was edited is another program.
     """

@@ -7,7 +7,7 @@ stages are done and skipped, what is recorded.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -15,7 +15,15 @@ from typing import Any, Literal, TypeAlias
 from pgle.costs.profile.coverage import Coverage
 from pgle.costs.profile.files import read_profile, sidecar_path
 from pgle.errors import UserError, WorkloadError
-from pgle.files import AnyPath, check_absent, read_bytes, read_kept, sha256, write_files
+from pgle.files import (
+    AnyPath,
+    Json,
+    check_absent,
+    read_bytes,
+    read_kept,
+    sha256,
+    write_files,
+)
 from pgle.mission import Compared, fulfil
 from pgle.requests.kinds import FOUND_BY_SEARCH
 from pgle.requests.profiles import Convert
@@ -165,7 +173,7 @@ class Pipeline:
     comparison: Comparison | None
     checks: tuple[LimitCheck, ...]  # what the comparison had to keep
     warnings: tuple[str, ...]  # one line each
-    facts: Mapping[str, Any]  # of the performance run
+    facts: Json  # of the performance run
     # predicted exposed communication per step without and with the profile; None unless the GPU is
     # simulated
     exposed_us: tuple[float, float] | None

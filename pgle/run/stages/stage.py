@@ -7,10 +7,10 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pgle.costs.profile.files import read_profile
-from pgle.files import AnyPath
+from pgle.files import AnyPath, Json
 from pgle.masking import kept_argv, kept_environment
 from pgle.next import Sentence
 from pgle.run.ask.machine import all_gpus, git_commit
@@ -249,7 +249,7 @@ def end_record(
     *,
     outputs: Iterable[Path] = (),
     warnings: Sequence[str] = (),
-    facts: Mapping[str, Any] | None = None,
+    facts: Json | None = None,
     verdict: ModuleVerdict | None = None,
     failed: str = "",
 ) -> StageRecord:

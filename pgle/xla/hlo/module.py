@@ -13,8 +13,9 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Any, TypeVar, dataclass_transform
+from typing import TypeVar, dataclass_transform
 
+from pgle.files import Json
 from pgle.xla.hlo.replica_groups import Shards
 from pgle.xla.vendors import Architecture, architecture_in
 
@@ -320,7 +321,7 @@ class Module:
             yield from computation.instructions
 
 
-def backend_config(instruction: Instruction) -> Mapping[str, Any]:
+def backend_config(instruction: Instruction) -> Json:
     """The backend config as a dictionary; empty where it is no JSON object (custom calls may hold
     any text).
     """
