@@ -41,6 +41,19 @@ UNROLLED = (2, 4)  # iterations of a scan that are tried together
 PRECISION = "tensorfloat32"
 """What jax's ``bfloat16`` and ``default`` are on a GPU, too (`jax.lax.Precision`)."""
 
+HALVED = "BF16_BF16_F32"
+"""Of `jax.lax.DotAlgorithmPreset`: operands of f32 products are rounded to bf16 and added in f32,
+without another type in the program. XLA:GPU has it for CUDA from Ampere on (openxla/xla,
+`algorithm_util.cc`).
+"""
+
+_AS_HALVED = (
+    ", algorithm = <lhs_precision_type = bf16, rhs_precision_type = bf16, "
+    "accumulation_type = f32, lhs_component_count = 1, rhs_component_count = 1, "
+    "num_primitive_operations = 1, allow_imprecise_accumulation = false>"
+)
+"""The same in StableHLO."""
+
 NO_LOOP = "all iterations are written out, which does not carry over to more of them"
 SPREADS = "a NaN in the gradient of one row reaches every row"
 STILL_READ = "only if nothing reads the old state after the call"
@@ -68,6 +81,13 @@ _RETURNS = ") -> "
 _ROOT = re.compile(r"[A-Za-z_]\w*")
 _PRECISE = re.compile(r"dot_general .*precision = \[(?:HIGHEST|HIGH)\b.*xf32>")
 """A product of f32 arrays that the program does not leave to the Tensor Cores."""
+
+_SINGLE = re.compile(
+    r"(dot_general .*precision = \[DEFAULT, DEFAULT\])( : \(tensor<[^>]*f32>, tensor<[^>]*xf32>)"
+)
+"""A product of f32 arrays with the default precision, in two parts."""
+
+_PRODUCT = "stablehlo.dot_general "
 
 _WRITTEN_OUT = re.compile(
     r"stablehlo\.dot_general .*x(?:bf16|f16)>.*\n(?s:.*)"
@@ -440,17 +460,26 @@ def _unrolls(program: Written) -> Iterator[Alternative]:
 
 
 def _precisions(program: Written) -> Iterator[Alternative]:
-    if not _PRECISE.search(program.text):
-        return
-    usual = f'jax.config.update("jax_default_matmul_precision", "{PRECISION}")'
+    if _PRECISE.search(program.text):
+        yield _with_precision(program, PRECISION)
+    of_f32 = len(_SINGLE.findall(program.text))
+    is_mostly = 2 * of_f32 > program.text.count(_PRODUCT)
+    if is_mostly and program.vendor is NVIDIA:
+        halved = _with_precision(program, HALVED)
+        yield replace(halved, limit="compare the loss: products keep 7 bits of f32")
+
+
+def _with_precision(program: Written, value: str) -> Alternative:
+    """The default precision of products, set wherever the program sets it."""
+    usual = f'jax.config.update("jax_default_matmul_precision", "{value}")'
     edits: dict[str, str] = {}
     for site in program.sites:
         if site.kind == Kind.PRECISION and site.where:
-            edits[site.where] = f'{site.call}("{PRECISION}")' if site.call else usual
+            edits[site.where] = f'{site.call}("{value}")' if site.call else usual
     written = list(dict.fromkeys(edits.values())) or [usual]
     if len(written) > 1:
         written = [f"{edit} in {where}" for where, edit in edits.items()]
-    yield Alternative(Kind.PRECISION, ", ".join(edits), PRECISION, "; ".join(written))
+    return Alternative(Kind.PRECISION, ", ".join(edits), value, "; ".join(written))
 
 
 def _donations(program: Written) -> Iterator[Alternative]:
@@ -544,6 +573,11 @@ def marked_as_donated(text: str, names: Sequence[str]) -> str:
             donated = f"{kind}{end}{{{_DONOR} = true{others}"
             changed = changed.replace(argument.text, donated)
     return text.replace(main, changed)
+
+
+def halved(text: str) -> str:
+    """A module, StableHLO as jax dumps it, whose f32 products of default precision are `HALVED`."""
+    return _SINGLE.sub(rf"\1{_AS_HALVED}\2", text)
 
 
 def work_of(before: str, after: str) -> float:

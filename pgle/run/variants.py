@@ -20,10 +20,12 @@ from pgle.files import Json, write_files
 from pgle.requests.predictions import Advise
 from pgle.requests.shared import OnDevices
 from pgle.run.alternatives import (
+    HALVED,
     JIT,
     OF_COMMAND,
     Alternative,
     Kind,
+    halved,
     marked_as_donated,
     text_of,
 )
@@ -310,6 +312,8 @@ def rewritten(module: Path, changes: Changes, folder: Path) -> Path:
     for change in changes:
         if change.kind == Kind.DONATION:
             text = marked_as_donated(text, change.value.split(","))
+        elif change.value == HALVED:
+            text = halved(text)
         else:
             text = _PRECISION.sub("precision = [HIGH, HIGH]", text)
     folder.mkdir(parents=True)

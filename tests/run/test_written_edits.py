@@ -20,6 +20,7 @@ from pgle.run.alternatives import (
     Kind,
     Written,
     alternatives,
+    halved,
 )
 from pgle.run.capture.capture import lowered_step
 from pgle.run.capture.captured import CallSite
@@ -222,6 +223,37 @@ def test_an_edited_precision_is_the_program_that_was_tried(
         assert lowered(edited, args, tmp_path) == tried != before
     finally:
         jax.config.update("jax_default_matmul_precision", usual)
+
+
+IN_F32 = """import jax
+{}
+@jax.jit
+def step(w, x):
+    return (x @ w).sum()
+"""
+
+
+def test_products_of_f32_are_halved_as_jax_does_it(tmp_path: Path) -> None:
+    usual = jax.config.jax_default_matmul_precision
+    args = [jax.ShapeDtypeStruct(size, jnp.float32) for size in ((16, 16), (8, 16))]
+    try:
+        before = lowered_program(IN_F32.format(""), args, tmp_path)
+        found = alternatives(Written([], Path("jit_step.mlir"), before))
+        (change,) = [each for each in found if each.kind == Kind.PRECISION]
+        after = lowered_program(IN_F32.format(change.edit), args, tmp_path)
+        assert halved(before) == after != before
+    finally:
+        jax.config.update("jax_default_matmul_precision", usual)
+
+
+def test_products_of_f32_in_a_program_of_bfloat16_stay(tmp_path: Path) -> None:
+    body = IN_F32.format("").replace("(x @ w).sum()", "(x @ w) + (h @ h) @ (h @ h)")
+    body = body.replace("(w, x)", "(w, x, h)")
+    half = jax.ShapeDtypeStruct((16, 16), jnp.bfloat16)
+    square = jax.ShapeDtypeStruct((16, 16), jnp.float32)
+    text = lowered_program(body, (square, square, half), tmp_path)
+    found = alternatives(Written([], Path("jit_step.mlir"), text))
+    assert [each for each in found if each.kind == Kind.PRECISION] == []
 
 
 DONATING = """import functools

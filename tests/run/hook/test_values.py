@@ -110,6 +110,13 @@ def test_products_on_tensor_cores_differ_by_rounding() -> None:
     assert found.unit == 2**-11
 
 
+def test_products_of_f32_that_are_halved_differ_by_rounding() -> None:
+    found = Program(precision="BF16_BF16_F32").compared("BF16_BF16_F32")
+    assert 2**-12 < found.difference <= found.tolerance
+    assert found.unit == 2**-8
+    assert Program(precision="highest").compared("BF16_BF16_F32").difference == 0
+
+
 def test_products_that_stay_exact_do_not_differ() -> None:
     found = Program(precision="highest").compared("tensorfloat32")
     assert found.difference == 0

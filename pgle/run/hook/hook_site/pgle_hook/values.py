@@ -303,7 +303,11 @@ class Values:
                 if tolerance > LOOSEST:
                     continue
                 compared[kind] += 1
-                if difference - tolerance > worst["difference"] - worst["tolerance"]:
+                rank = (difference > tolerance, difference)
+                if rank > (
+                    worst["difference"] > worst["tolerance"],
+                    worst["difference"],
+                ):
                     worst = {"difference": difference, "tolerance": tolerance}
                     worst["worst"] = name
         is_flat = before[0] and not any(item.any() for item in before[0])
