@@ -22,9 +22,6 @@ MOST_OPERATIONS = 1e11  # of one execution: about 3 CPU seconds
 MOST_S = 40.0
 MOST_ELAPSED_S = 600.0  # for the same, however busy the machine is
 LOOKED_S = 0.5  # time between two looks at how long it takes
-FUSED = 2.0
-"""How many times as many operations a function may have before it is compiled. XLA removes some."""
-
 MOST_TRIED = 8  # sizes that are made small, the largest first
 LEAST_SIZE = 8  # a smaller one stays
 SMALL = 16  # what becomes of a size
@@ -263,10 +260,9 @@ class Values:
             given = list(map(exact.widened, values))
             compute = jax.jit(lambda arrays: exact(closed, arrays))
             lowered = compute.lower(given)
-            _check_size(lowered, FUSED * MOST_OPERATIONS)
             self._check_time()
             compiled = lowered.compile()
-        _check_size(compiled, MOST_OPERATIONS)
+        _check_operations((compiled.cost_analysis() or {}).get("flops", 0.0))
         count = len(self._names[0])
 
         def parts(arrays):
@@ -385,10 +381,11 @@ class _Step:
         """Random arguments: numbers of normal size, so that products of them are so, too."""
         np = importlib.import_module("numpy")
         random = np.random.default_rng(0)
+        trace = self._jax.make_jaxpr(self.call, return_shape=True)
         with jax_private.traced_only():
-            results = self._jax.eval_shape(
-                lambda arrays: self.call(arrays), self.arrays()
-            )
+            closed, results = trace(self.arrays())
+        # before gigabytes are drawn for a step that is not compared
+        _check_operations(sum(map(_operations_of, _eqns_in(closed.jaxpr))))
         kept = {
             (tuple(leaf.shape), str(leaf.dtype))
             for leaf in self._jax.tree_util.tree_leaves(results)
@@ -413,11 +410,20 @@ class _Step:
         return jax.numpy.ones(shape, dtype)
 
 
-def _check_size(made, most):
-    """Refuse a function, lowered or compiled, that takes more operations than `most`."""
-    operations = (made.cost_analysis() or {}).get("flops", 0.0)
-    if operations > most:
-        raise ValueError("its small size takes %.0e operations" % operations)
+def _check_operations(count):
+    """Refuse a function that takes too many operations."""
+    if count > MOST_OPERATIONS:
+        raise ValueError("its small size takes %.0e operations" % count)
+
+
+def _operations_of(eqn):
+    """Operations of a matrix product, in a loop those of one iteration; 0 of anything else."""
+    if eqn.primitive.name != "dot_general":
+        return 0
+    (contracted, _), _ = eqn.params["dimension_numbers"]
+    left = eqn.invars[0].aval.shape
+    depth = math.prod(left[axis] for axis in contracted)
+    return 2 * depth * math.prod(eqn.outvars[0].aval.shape)
 
 
 def _shown(random, shape):
