@@ -41,6 +41,7 @@ from pgle.run.capture.captured import (
     read_captured,
     topology_of_step,
 )
+from pgle.run.compiler.cache import Cache
 from pgle.run.compiler.compile import CompileRequest, devices_in
 from pgle.run.directory.directory import RunDirectory, check_question, free, opened
 from pgle.run.directory.manifest import (
@@ -375,6 +376,7 @@ def prepared(
     command = understood(given)
     asked, shape = command.asked, command.asked.shape
     target = load_target(command.target)  # fails before a program runs for minutes
+    Cache.of_user()  # so does its limit
     if shape:
         devices_in(shape)
     if asked.profile is not None:

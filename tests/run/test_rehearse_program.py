@@ -267,3 +267,16 @@ def test_a_bad_profile_or_flag_is_refused_before_the_program_runs(
     with pytest.raises(UserError), prepared(command):
         pass
     assert not Path("ran").exists()
+
+
+def test_a_wrong_limit_of_the_cache_is_found_before_the_program_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGLE_CACHE_MIB", "2G")
+    program = ("touch", str(tmp_path / "ran"))
+    with (
+        pytest.raises(UserError, match="PGLE_CACHE_MIB=2G"),
+        prepared(Rehearse(program)),
+    ):
+        pass
+    assert not (tmp_path / "ran").exists()
