@@ -569,7 +569,7 @@ class _Trials:
         given = [typed_flag(flag).name for flag in self.request.flags]
         settings = flag_settings(step, given, self.request.target)[:most]
         tasks = [
-            Wanted(f"flags{number}", (*changes, change), module)
+            Wanted(f"flags{number}", (*changes, change), module, step)
             for number, change in enumerate(settings, start=1)
         ]
         for task, made in zip(tasks, self._made(tasks), strict=True):

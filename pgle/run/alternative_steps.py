@@ -23,7 +23,8 @@ from pgle.run.process.workers import Workers, in_order
 from pgle.run.rehearse_program import RehearseRequest
 from pgle.run.variants import ProgramVariants, Variants
 from pgle.schedule.control import Controlled, hangs_on_choice, other_choice
-from pgle.schedule.predict import LEAST_GAIN, Prediction, gain, predict
+from pgle.schedule.predict import Prediction, gain, predict
+from pgle.schedule.verdict import Verdict, judge
 
 MOST_SAID = 160  # characters of a failure that the answer quotes
 NOW = "now"  # the program as it is, as a name
@@ -96,6 +97,8 @@ class Wanted:
     changes: tuple[Alternative, ...]
     # the module that is compiled, if it is captured already
     module: Path | None = None
+    # the step that it must be shorter than; None: the program as it is
+    over: Tried | None = None
 
 
 @dataclass(frozen=True)
@@ -130,8 +133,7 @@ class StepMaker:
             found = self._captured(wanted)
             if found.module is None or not found.program or found.program in known:
                 return found
-            flags = flags_of(wanted.changes)
-            tried = self.tried(found.module, wanted.name, compiler, flags)
+            tried = self._tried(wanted, found.module, found.work, compiler)
         except UserError as error:
             return replace(found, failure=cut(one_line(str(error)), MOST_SAID))
         except WorkloadError as error:
@@ -166,14 +168,17 @@ class StepMaker:
             work = work_of(text_of(self.request.module), text_of(module))
         return Made(changes, module, digest_of(module), work, left=left)
 
-    def tried(
-        self, module: Path, name: str, compiler: StepCompiler, flags: Sequence[str] = ()
+    def _tried(
+        self, wanted: Wanted, module: Path, work: float, compiler: StepCompiler
     ) -> Tried:
         """A module's step, by the user's flags and with the other kernels for products."""
-        session = compiler.session(self, module, name)
-        own = (*self.request.flags, *flags)
-        first = session.schedule(f"{name}-first", own)
-        return self._controlled(session, name, own, first)
+        session = compiler.session(self, module, wanted.name)
+        flags = (*self.request.flags, *flags_of(wanted.changes))
+        first = session.schedule(f"{wanted.name}-first", flags)
+        found = self._priced(session, first)
+        if not self._can_be_better(found, wanted.over or self.base, work):
+            return found
+        return self._controlled(session, wanted.name, flags, found)
 
     def with_base(self, compiler: StepCompiler) -> tuple[StepMaker, Tried, str]:
         """Make the step of the program as it is.
@@ -191,27 +196,31 @@ class StepMaker:
             table = first.table
             found, carried = measured_for(request.profile, table, request.hardware)
             maker = replace(self, costs=MeasuredCosts(found, table))
-        base = maker._controlled(session, NOW, request.flags, first)
+        base = maker._priced(session, first)
+        if maker.costs is not None or hangs_on_choice([base.prediction]):
+            base = maker._controlled(session, NOW, request.flags, base)
         return replace(maker, base=base), base, carried
 
     def _controlled(
-        self, session: Session, name: str, flags: Sequence[str], first: CompileResult
+        self, session: Session, name: str, flags: Sequence[str], found: Tried
     ) -> Tried:
-        """A step, compiled again with the other kernels for products if that can decide."""
-        found = self._priced(session, first)
-        if not self._needs_control(found):
-            return found
+        """A step, compiled again with the other kernels for products."""
         other = session.schedule(f"{name}-control", (*flags, other_choice(flags)))
         return replace(found, control=self._priced(session, other).prediction)
 
-    def _needs_control(self, found: Tried) -> bool:
-        """Whether a second compilation can decide the verdict."""
-        if self.base is None:
-            return self.costs is not None or hangs_on_choice([found.prediction])
-        if self.base.control is None:
+    def _can_be_better(self, found: Tried, over: Tried | None, work: float) -> bool:
+        """Whether a second compilation can decide what becomes of a step. If the first one does not
+        find it better, the second one cannot make it so. If the program does not fit, a longer step
+        may be worth an edit.
+        """
+        if over is None or over.control is None:
             return False
-        change = found.gain_over(self.base).first.share
-        return hangs_on_choice([found.prediction]) and abs(change) >= LEAST_GAIN
+        if not hangs_on_choice([found.prediction]):
+            return False
+        if 0 < self.request.allocator_bytes < over.memory_bytes:
+            return True
+        alone = Controlled(found.gain_over(over, work).first)
+        return judge(alone).verdict is Verdict.BETTER
 
     def _priced(self, session: Session, made: CompileResult) -> Tried:
         by_estimates = session.predicted(made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -295,14 +296,49 @@ def test_a_setting_of_more_flags_must_be_surely_shorter() -> None:
     assert best_of([edit, first, shorter]) is shorter
 
 
+@pytest.mark.parametrize(
+    ("step_us", "work", "needs_control"),
+    [(90.0, 1.0, True), (99.9, 1.0, False), (110.0, 1.0, False), (110.0, 2.0, True)],
+)
+def test_only_a_step_that_may_be_better_is_compiled_again(
+    step_us: float, work: float, needs_control: bool
+) -> None:
+    now = taking(100.0)
+    base = replace(now, control=now.prediction)
+    maker = maker_in(allocator_bytes=0)
+    assert maker._can_be_better(taking(step_us), base, work) is needs_control
+
+
+def test_if_the_program_does_not_fit_each_step_is_compiled_again() -> None:
+    now = taking(100.0, memory_bytes=9)
+    base = replace(now, control=now.prediction)
+    assert maker_in(allocator_bytes=8)._can_be_better(taking(110.0), base, 1.0)
+
+
+def maker_in(allocator_bytes: int) -> StepMaker:
+    """What makes steps for a GPU with some memory."""
+    request = SimpleNamespace(allocator_bytes=allocator_bytes)
+    return StepMaker(*cast(Any, (None, request)), FOLDER)
+
+
 def with_flags(step_us: float) -> Attempt:
     """A setting of flags that helps, with its step."""
     flags = Alternative(Kind.FLAGS, "preset", "--xla_a=true", "")
+    return Attempt((PRECISION, flags), Verdict.BETTER, "", taking(step_us))
+
+
+def taking(step_us: float, memory_bytes: int = 0) -> Tried:
+    """A step with one matrix product, compiled once."""
     timeline = SimpleNamespace(breakdown=SimpleNamespace(idle_us=0.0))
-    steps_us = (step_us,) * len(Steps._fields)
-    prediction = SimpleNamespace(step_us=step_us, steps_us=steps_us, timeline=timeline)
-    tried = Tried(cast(Any, None), cast(Any, prediction), None)
-    return Attempt((PRECISION, flags), Verdict.BETTER, "", tried)
+    product = SimpleNamespace(kind="matmul", origin=Origin.ESTIMATED)
+    prediction = SimpleNamespace(
+        step_us=step_us,
+        steps_us=(step_us,) * len(Steps._fields),
+        timeline=timeline,
+        program=SimpleNamespace(ops=[product]),
+    )
+    compiled = SimpleNamespace(memory_bytes=memory_bytes)
+    return Tried(cast(Any, compiled), cast(Any, prediction), None)
 
 
 def test_flags_begin_with_the_scheduler_if_it_is_off(testdata: Path) -> None:
