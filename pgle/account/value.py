@@ -14,6 +14,7 @@ from typing import NewType
 
 from pgle.next import Next
 from pgle.steps.verdict import Verdict
+from pgle.xla.hlo.frames import in_package
 
 LEAST_WORTH = 0.01
 """Of the step. If no opportunity of any kind is above this, nothing is to gain."""
@@ -131,7 +132,7 @@ class Opportunity:
     def line(self) -> str:
         """Where the edit is made: ``train.py:41``; empty if nobody knows."""
         sources = (self.source, *(place.source for place in self.where))
-        return next(filter(None, sources), "").rpartition("/")[2]
+        return in_package(next(filter(None, sources), ""))
 
     @property
     def known_saving_us(self) -> float:

@@ -90,6 +90,34 @@ def test_attention_in_four_kernels_is_replaced_by_one() -> None:
     assert found.where[0].instruction == "p"
 
 
+CALLED = """FileNames
+1 "/env/site-packages/flax/linen/attention.py"
+2 "/src/model.py"
+
+FunctionNames
+1 "attend"
+2 "block"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=132 end_line=132 column=4 end_column=9}
+2 {file_name_id=2 function_name_id=2 line=8 end_line=8 column=4 end_column=9}
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=2}
+2 {file_location_id=2 parent_frame_id=2}
+
+"""
+
+
+def test_attention_of_a_library_is_at_the_program_s_line_with_its_result() -> None:
+    of_result = ', metadata={op_name="attend/pv" stack_frame_id=1}\n}\n'
+    head, _, rest = ATTENTION.partition("\n")
+    text = head + "\n\n" + CALLED + rest.rstrip().removesuffix("}").rstrip() + of_result
+    found = attention(priced(text, KERNELS))
+    assert found is not None
+    assert found.line == "model.py:8"
+
+
 def test_a_kernel_that_only_moves_the_keys_may_go_too() -> None:
     moved = ATTENTION.replace(
         "  qk = f32", "  turned = bf16[48,2048,64] copy(k)\n  qk = f32"

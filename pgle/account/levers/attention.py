@@ -24,6 +24,7 @@ from pgle.costs.estimate.attention import (
     largest_head,
 )
 from pgle.errors import in_words, many
+from pgle.xla.hlo.frames import in_package
 
 _LAYOUTS = RESHAPED.union(("slice", "concatenate", "pad", "broadcast", "constant"))
 """Opcodes that only place values elsewhere."""
@@ -47,8 +48,12 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     if fused.likely >= now_us:
         return None
     sizes = " × ".join(f"{each:,}" for each in forward[0].key)
-    product = places(step, [flow.kernel[forward[0].product]])[0]
-    line = product.source.rpartition("/")[2]
+    # the line with its result, which `pgle advise` names, too
+    result = forward[0].values(flow)[0]
+    node = flow.nodes[result]
+    of_kernel = places(step, [flow.kernel[result]])[0].source
+    source = node.called_from or node.source or of_kernel
+    line = in_package(source)
     about = f"{sizes}, {line}" if line else sizes
     why = (
         f"{many(len(kernels), 'kernel')} with its scores ({about}) in memory: "
@@ -69,7 +74,7 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
         title=title,
         why=why,
         edit=edit,
-        source=line,
+        source=source,
         where=places(step, kernels),
         instructions=frozenset(kernels),
     )

@@ -37,18 +37,19 @@ def places(step: StepCosts, names: Iterable[str]) -> tuple[Place, ...]:
 
 def _place(step: StepCosts, name: str) -> Place:
     item = step.module.instructions[name]
-    op_name, source = item.op_name, item.source
     fused = step.module.fused(item)
     inside = () if fused is None else fused.instructions
-    for each in reversed(inside):
-        op_name = op_name or each.op_name
-        source = source or each.source
+    alike = [item, *reversed(inside)]
+    op_name = next((each.op_name for each in alike if each.op_name), "")
+    source = next((each.source for each in alike if each.source), "")
+    # the program's own line, if any leads there
+    own = next((each.called_from for each in alike if each.source == source), "")
     return Place(
         instruction=name,
         us=_us(step, name),
         note=str(item.shape),
         op_name=op_name,
-        source=source,
+        source=own or source,
     )
 
 

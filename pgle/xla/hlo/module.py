@@ -153,8 +153,10 @@ class Instruction:
     tuple_index: int | None = None  # of a get-tuple-element; None otherwise
     parameter_number: int | None = None  # of a parameter; None otherwise
     is_host_transfer: bool = False  # of a send or receive that talks to the host
-    # file and line of the program, ``/src/model.py:12``; empty where absent
+    # file and line that made it, ``/src/model.py:12``; empty where absent
     source: str = ""
+    # if that is a library's: the line of the program that leads to it; empty where absent
+    called_from: str = ""
     # what the program states that it takes (frontend attribute ``latency_metadata``); None where
     # absent. XLA's speed-of-light model takes it for any instruction, its table of constants for
     # custom calls.

@@ -22,6 +22,7 @@ from pgle.errors import UserError
 from pgle.next import Next
 from pgle.xla.collectives import is_collective_opcode
 from pgle.xla.hlo.check import checked, groups_in
+from pgle.xla.hlo.frames import Frames
 from pgle.xla.hlo.module import MAPPED, NOT_HLO, Computation, Instruction, Module, Shape
 from pgle.xla.hlo.replica_groups import (
     SEND_ATTRIBUTE,
@@ -217,17 +218,18 @@ def module_from_proto(proto: hlo_pb2.HloModuleProto, source: str) -> Module:
     return checked(module)
 
 
-def _frames(index: hlo_pb2.StackFrameIndexProto) -> dict[int, str]:
-    """File and line by the number of a stack frame; numbers of the table count from 1."""
+def _frames(index: hlo_pb2.StackFrameIndexProto) -> Frames:
+    """The stack frames of a module; numbers of the table count from 1."""
     files = index.file_names
     places = index.file_locations
-    found: dict[int, str] = {}
+    found = Frames()
     for number, frame in enumerate(index.stack_frames, start=1):
         if not 0 < frame.file_location_id <= len(places):
             continue
         place = places[frame.file_location_id - 1]
         if 0 < place.file_name_id <= len(files):
-            found[number] = f"{files[place.file_name_id - 1]}:{place.line}"
+            where = f"{files[place.file_name_id - 1]}:{place.line}"
+            found.add(number, where, frame.parent_frame_id)
     return found
 
 
@@ -376,7 +378,7 @@ class _Builder:
             scheduling_name=metadata.scheduling_name,
             op_name=metadata.op_name,
             fusion_kind=item.fusion_kind,
-            source=self.source(metadata) if metadata.op_name else "",
+            **(self.sources(metadata) if metadata.op_name else {}),
         )
 
     def links(
@@ -412,13 +414,16 @@ class _Builder:
             "is_host_transfer": item.is_host_transfer,
         }
 
-    def source(self, metadata: hlo_pb2.OpMetadata) -> str:
-        """File and line: of older releases in the metadata, of newer ones in the module's table of
-        stack frames.
+    def sources(self, metadata: hlo_pb2.OpMetadata) -> dict[str, Any]:
+        """Files and lines: of older releases in the metadata, of newer ones in the module's table
+        of stack frames.
         """
+        number = metadata.stack_frame_id
         if metadata.source_file:
-            return f"{metadata.source_file}:{metadata.source_line}"
-        return self.frames.get(metadata.stack_frame_id, "")
+            source = f"{metadata.source_file}:{metadata.source_line}"
+        else:
+            source = self.frames.place(number)
+        return {"source": source, "called_from": self.frames.called_from(number)}
 
     def shape(self, proto: hlo_pb2.ShapeProto) -> Shape:
         """A shape, the same object for the same proto."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from pgle.errors import UserError
 from pgle.xla.hlo.check import checked, groups_in
+from pgle.xla.hlo.frames import Frames
 from pgle.xla.hlo.module import DEEPEST, MAPPED, Computation, Instruction, Module, Shape
 from pgle.xla.hlo.replica_groups import (
     PAIRS_OF_SEND,
@@ -199,7 +200,9 @@ _DEVICES = re.compile(r"(num_partitions|replica_count)=(\d+)")
 _FINGERPRINT = re.compile(r'fingerprint_before_lhs="([0-9a-f]+)"')
 _FILE = re.compile(r'(\d+) "((?:[^"\\]|\\.)*)"$')
 _PLACE = re.compile(r"(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)")
-_FRAME_LINE = re.compile(r"(\d+) \{file_location_id=(\d+)\b")
+_FRAME_LINE = re.compile(
+    r"(\d+) \{file_location_id=(\d+)\b(?:.*?\bparent_frame_id=(\d+))?"
+)
 
 
 def module_from_text(
@@ -300,7 +303,7 @@ class _Parser:
         self.items: dict[str, Instruction] = {}
         self.files: dict[str, str] = {}
         self.places: dict[str, str] = {}
-        self.frames: dict[str, str] = {}
+        self.frames = Frames()
         # by computation and number of a parameter
         self.shards: dict[tuple[str, int], Shards] = {}
 
@@ -343,7 +346,8 @@ class _Parser:
         if match := _PLACE.match(line):
             self.places[match[1]] = f"{self.files.get(match[2], '')}:{match[3]}"
         elif match := _FRAME_LINE.match(line):
-            self.frames[match[1]] = self.places.get(match[2], "")
+            place = self.places.get(match[2], "")
+            self.frames.add(int(match[1]), place, int(match[3] or 0))
         elif (match := _FILE.match(line)) and match[
             1
         ] not in self.files:  # the functions follow, from 1 again
@@ -413,7 +417,7 @@ class _Parser:
         if metadata:
             if (named := _OP_NAME.search(metadata)) and named[1]:
                 stated["op_name"] = unescape(named[1])
-                stated["source"] = self._place(metadata)
+                stated |= self._sources(metadata)
             if "scheduling_name" in metadata and (
                 known := _SCHEDULING_NAME.search(metadata)
             ):
@@ -443,12 +447,14 @@ class _Parser:
             stated["replica_groups"] = self.groups(groups[1])
         return stated
 
-    def _place(self, metadata: str) -> str:
-        """File and line, of newer releases from the tables at the head of the text."""
-        if known := _SOURCE.search(metadata):
-            return f"{unescape(known[1])}:{known[2] or 0}"
+    def _sources(self, metadata: str) -> dict[str, str]:
+        """Files and lines, of newer releases from the tables at the head of the text."""
         frame = _FRAME.search(metadata)
-        return "" if frame is None else self.frames.get(frame[1], "")
+        number = 0 if frame is None else int(frame[1])
+        source = self.frames.place(number)
+        if known := _SOURCE.search(metadata):
+            source = f"{unescape(known[1])}:{known[2] or 0}"
+        return {"source": source, "called_from": self.frames.called_from(number)}
 
     def _opcode(
         self, opcode: str, called: tuple[str, ...], operands: tuple[str, ...]

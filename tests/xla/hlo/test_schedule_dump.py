@@ -24,7 +24,7 @@ def schedule(dumps: Path) -> LhsSchedule:
 
 def without_source(module: Module) -> list[Instruction]:
     """Of a text dump the stack frames are not read."""
-    return [replace(item, source="") for item in module.walk()]
+    return [replace(item, source="", called_from="") for item in module.walk()]
 
 
 def test_text_and_binary_say_the_same(dumps: Path, schedule: LhsSchedule) -> None:
