@@ -225,12 +225,12 @@ def timed_note(account: Account, *, is_base: bool) -> str:
     steps = " → ".join(map(figures.time, (timed.base_us, timed.step_us)))
     change = figures.signed(timed.change)
     ends = figures.between(figures.signed(timed.least), figures.signed(timed.most))
+    said = f"Timed steps, {timed.basis}: {steps}, {change} ({ends}), {timed.verdict}"
+    if account.base is StepBase.ALONE:  # another step than those that were timed
+        return f"{said}."
     timed_us = timed.base_us if is_base else timed.step_us
     off = figures.signed(account.step_us / timed_us - 1)
-    return (
-        f"Timed steps, {timed.basis}: {steps}, {change} ({ends}), {timed.verdict}; "
-        f"the model is {off} from them."
-    )
+    return f"{said}; the model is {off} from them."
 
 
 def bound_rows(account: Account) -> Iterator[tuple[str, float, float]]:

@@ -7,11 +7,13 @@ from accounts import account, opportunity
 
 from pgle.account.next_move import Known, Search
 from pgle.account.value import (
+    Basis,
     ContentionLoss,
     OpportunityKind,
     Place,
     Refused,
     StepBase,
+    TimedSteps,
     Trial,
 )
 from pgle.next import to_way
@@ -22,10 +24,12 @@ from pgle.report.account import (
     end_words,
     headline,
     note,
+    timed_note,
     without_communication,
 )
 from pgle.report.page.value import Saving
 from pgle.report.text import plain
+from pgle.steps.verdict import Verdict
 
 FLAGS = OpportunityKind.FLAGS
 ATTENTION = opportunity(
@@ -183,3 +187,19 @@ def test_an_edit_that_could_not_be_tried_says_why() -> None:
     refused = {OpportunityKind.ATTENTION: Refused("its weights are dropped")}
     edit, _ = actions(account(ATTENTION, SEARCH).with_trials(refused))
     assert edit.why.endswith("not tried: its weights are dropped")
+
+
+def test_the_step_of_a_profile_run_is_not_held_against_timed_steps() -> None:
+    timed = TimedSteps(
+        base_us=1000.0,
+        step_us=980.0,
+        change=-0.02,
+        least=-0.03,
+        most=-0.01,
+        verdict=Verdict.FASTER,
+        basis=Basis.SIMULATED,
+    )
+    plain = replace(account(), timed=timed)
+    alone = replace(plain, base=StepBase.ALONE)
+    assert "the model is 0.0 % from them" in timed_note(plain, is_base=True)
+    assert timed_note(alone, is_base=True).endswith("faster.")
