@@ -130,8 +130,9 @@ def search_for_flags(
     most_us = min(reach_us, exposed_us)
     if most_us <= 0:
         return ()
-    but = ", without waits for other ranks," if has_waits else ""
-    why = f"all exposed communication{but} is the most that they can hide"
+    why = "all exposed communication is the most that they can hide"
+    if has_waits:
+        why = "at most all that is exposed, without waits"
     if not isclose(most_us, exposed_us, rel_tol=EQUAL):
         why = (
             "the most that they can hide; the rest of the exposed communication runs "

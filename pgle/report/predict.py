@@ -180,7 +180,7 @@ def _uncertain_line(item: Uncertain) -> str:
     least = figures.time(item.range.least_us)
     most = figures.time(item.range.most_us)
     cost = f"{times}{figures.time(item.cost_us)} ({figures.between(least, most)})"
-    line = f"not certain: {printable(item.name)}: {cost}, {item.range.why}"
+    line = f"unsure: {printable(item.name)}: {cost}, {item.range.why}"
     extreme_us = item.range.extreme_us
     if extreme_us is None or extreme_us <= item.range.most_us:
         return line
