@@ -66,10 +66,18 @@ def assert_printed(lines: list[str], expected: list[str]) -> None:
     assert lines == expected
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The user's cache: pages show several answers about one program, which compile the same."""
+    return tmp_path_factory.mktemp("cache")
+
+
 def check(
     words: list[str],
     expected: str,
     folder: Path,
+    *,
+    cache: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -79,9 +87,8 @@ def check(
     monkeypatch.chdir(folder)
     # `python` in a transcript is that of the environment that pgle is installed in
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
-    monkeypatch.setenv(
-        "XDG_CACHE_HOME", str(folder / "cache")
-    )  # compilations kept there say so
+    # compilations kept there say so on stderr alone
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     if not (folder / "testdata").exists():
         (folder / "testdata").symlink_to(ROOT / "testdata")
     capsys.readouterr()
@@ -103,12 +110,20 @@ def check(
 def test_what_needs_no_compiler(
     page: Path,
     tmp_path: Path,
+    cache: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_steps(tmp_path)
     for words, expected in commands(page, CHEAP):
-        check(words, expected, tmp_path, monkeypatch, capsys)
+        check(
+            words,
+            expected,
+            tmp_path,
+            cache=cache,
+            monkeypatch=monkeypatch,
+            capsys=capsys,
+        )
 
 
 @pytest.mark.rehearse
@@ -123,10 +138,18 @@ def test_what_compiles(
     words: list[str],
     expected: str,
     tmp_path: Path,
+    cache: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    check(words, expected, tmp_path, monkeypatch, capsys)
+    check(
+        words,
+        expected,
+        tmp_path,
+        cache=cache,
+        monkeypatch=monkeypatch,
+        capsys=capsys,
+    )
 
 
 def test_every_transcript_is_run() -> None:
