@@ -139,6 +139,30 @@ def test_a_mask_that_compares_segments_leaves_all_the_work() -> None:
     assert "is_causal" not in segments.edit
 
 
+def test_a_mask_of_earlier_keys_is_not_causal() -> None:
+    later = attention(priced(ATTENTION.replace("=GE", "=LE"), KERNELS))
+    causal = attention(priced(ATTENTION, KERNELS))
+    swapped = ATTENTION.replace("compare(row, column)", "compare(column, row)")
+    same = attention(priced(swapped.replace("=GE", "=LE"), KERNELS))
+    assert later is not None
+    assert causal is not None
+    assert same is not None
+    assert "is_causal" not in later.edit
+    assert "mask=mask" in later.edit
+    assert 2400 - later.most_us == pytest.approx(2 * (2400 - causal.most_us))
+    assert (same.edit, same.most_us) == (causal.edit, causal.most_us)
+
+
+def test_a_mask_that_hides_where_it_is_true_is_read_so() -> None:
+    hiding = ATTENTION.replace("=GE", "=LT")
+    hiding = hiding.replace("wide_seen, product, lows", "wide_seen, lows, product")
+    found = attention(priced(hiding, KERNELS))
+    causal = attention(priced(ATTENTION, KERNELS))
+    assert found is not None
+    assert causal is not None
+    assert (found.edit, found.most_us) == (causal.edit, causal.most_us)
+
+
 PADDED = """masked { product = f32[48,2048,2048] parameter(0)
   real = pred[48,2048] parameter(1)
   wide_seen = pred[48,2048,2048] broadcast(real), dimensions={0,2}

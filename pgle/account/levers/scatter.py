@@ -75,7 +75,7 @@ _PRODUCT = (
     "Look up with jax.nn.one_hot(ids, rows, dtype=table.dtype) @ table in place of "
     "table[ids], so that the gradient is a product too. "
     "Ids outside of the table, negative ones too, then give zeros; f32 is multiplied as "
-    "TF32 unless precision='highest' is given."
+    "TF32 unless precision='highest' is given. A NaN or an infinity in one row reaches all."
 )
 _SORTED = (
     "Sort the indices first (jnp.argsort), and add the rows in that order with "

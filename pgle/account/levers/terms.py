@@ -63,11 +63,18 @@ def terms(flow: Flow, forward: Sequence[Scores]) -> Terms:
 
 
 def is_causal(flow: Flow, item: Scores) -> bool:
-    """Whether the scores are masked by comparing positions of queries and keys."""
+    """Whether the scores are masked by comparing positions of queries and keys, so that no query
+    is known to see later keys alone.
+    """
     opcodes = (*_MASKING, "add")
-    masked = (name for name in item.before if flow.nodes[name].opcode in opcodes)
-    given = chain.from_iterable(flow.inputs[name] for name in masked)
-    return any(_order(flow, each) for each in given)
+    way = {*item.before, *item.after}
+    for name in item.before:
+        if flow.nodes[name].opcode in opcodes and any(
+            _order(flow, each) and _hides_later(flow, name, each, way) is not False
+            for each in flow.inputs[name]
+        ):
+            return True
+    return False
 
 
 def _between(flow: Flow, item: Scores) -> set[str]:
@@ -95,7 +102,8 @@ def _orders(flow: Flow, masking: Iterable[tuple[str, set[str]]]) -> Iterator[str
     for name, way in masking:
         if flow.opcode(name) in (*_MASKING, *_ADDING):
             for given in flow.inputs[name]:
-                if given not in way and _order(flow, given):
+                is_order = given not in way and _order(flow, given)
+                if is_order and _hides_later(flow, name, given, way) is not False:
                     yield given
 
 
@@ -103,8 +111,93 @@ def _masks(flow: Flow, name: str, way: set[str]) -> bool:
     """Whether a node applies a mask that may be another than the causal one."""
     if flow.opcode(name) not in _MASKING:
         return False
-    others = (each for each in flow.inputs[name] if each not in way)
-    return any(not _is_plain(flow, each) for each in others)
+    others = [each for each in flow.inputs[name] if each not in way]
+    is_plain = all(_is_plain(flow, each) for each in others)
+    return not is_plain or any(
+        _hides_later(flow, name, each, way) is False for each in others
+    )
+
+
+def _hides_later(flow: Flow, name: str, mask: str, way: set[str]) -> bool | None:
+    """Whether a node hides later keys by a mask, not earlier ones; None if that is not known.
+
+    Args:
+        way: the nodes from the scores to the product that takes their softmax.
+    """
+    inputs = flow.inputs[name]
+    axes = flow.shape(name).dimensions
+    keys = _axis_of_keys(flow, way, len(axes))
+    if flow.opcode(name) != "select" or inputs[0] != mask or keys is None:
+        return None
+    are_keys = tuple(axis == keys for axis in range(len(axes)))
+    is_later = _is_later(flow, mask, are_keys)
+    shows = inputs[1] in way
+    return None if is_later is None else is_later != shows
+
+
+def _axis_of_keys(flow: Flow, way: Iterable[str], count: int) -> int | None:
+    """The axis that the softmax is taken over, of scores with so many axes; None: not known."""
+    users = chain.from_iterable(flow.users.get(name, ()) for name in way)
+    for user in users:
+        axes = flow.nodes[user].dimensions
+        if flow.opcode(user) == "reduce" and len(axes) == 1:
+            given = flow.shape(flow.inputs[user][0]).dimensions
+            return axes[0] if len(given) == count else None
+    return None
+
+
+def _is_later(flow: Flow, name: str, are_keys: tuple[bool, ...]) -> bool | None:
+    """Whether truth values are true where the key is later than the query; None: not known.
+
+    Args:
+        are_keys: of each axis of the value, whether it counts keys.
+    """
+    flips = False
+    while name in flow.nodes and flow.opcode(name) != "compare":
+        flips ^= flow.opcode(name) == "not"
+        before = _before_moved(flow, name, are_keys)
+        if before is None:
+            return None
+        name, are_keys = before
+    if not _compares(flow, name):
+        return None
+    sides = [_counts_keys(flow, each, are_keys) for each in flow.inputs[name]]
+    if None in sides or sides[0] == sides[1]:
+        return None
+    is_larger = flow.nodes[name].direction in ("GT", "GE")
+    return (sides[0] == is_larger) != flips
+
+
+def _counts_keys(flow: Flow, name: str, are_keys: tuple[bool, ...]) -> bool | None:
+    """Whether a counting sequence counts keys, not queries; None: not known."""
+    while name in flow.nodes:
+        node = flow.nodes[name]
+        if node.opcode == "iota":
+            return are_keys[node.dimensions[0]] if node.dimensions else None
+        before = _before_moved(flow, name, are_keys)
+        if before is None:
+            return None
+        name, are_keys = before
+    return None
+
+
+def _before_moved(
+    flow: Flow, name: str, are_keys: tuple[bool, ...]
+) -> tuple[str, tuple[bool, ...]] | None:
+    """What a value is made of, and the same of its axes; None if its axes are others."""
+    node = flow.nodes[name]
+    if not flow.inputs[name]:
+        return None
+    given = flow.inputs[name][0]
+    sizes = flow.shape(given).dimensions
+    if node.opcode == "broadcast":
+        return given, tuple(are_keys[axis] for axis in node.dimensions)
+    if node.opcode == "transpose":
+        marks = dict(zip(node.dimensions, are_keys, strict=True))
+        return given, tuple(marks[axis] for axis in range(len(sizes)))
+    if node.opcode in (*RESHAPED, *_ADDING, "not", "slice"):
+        return (given, are_keys) if len(sizes) == len(are_keys) else None
+    return None
 
 
 def _biases(flow: Flow, name: str, way: set[str]) -> bool:

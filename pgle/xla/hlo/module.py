@@ -110,8 +110,8 @@ class Shape:
         return f"{self.dtype}[{','.join(map(str, self.dimensions))}]"
 
 
-MAPPED = frozenset(("broadcast", "concatenate", "reduce", "transpose"))
-"""Opcodes whose ``dimensions`` say which element of an operand goes where."""
+MAPPED = frozenset(("broadcast", "concatenate", "iota", "reduce", "transpose"))
+"""Opcodes whose ``dimensions`` say which element of an operand goes where, or is counted."""
 
 
 @dataclass_transform(frozen_default=True)

@@ -34,7 +34,7 @@ _ATTRIBUTE = re.compile(
     r"(?:^|, )(calls|to_apply|condition|body|branch_computations|true_computation|false_computation"
     r"|called_computations|select|scatter|control-predecessors|index|channel_id|custom_call_target"
     r"|kind|lhs_contracting_dims|is_host_transfer|source_target_pairs|direction"
-    r"|operand_precision|algorithm|fft_length|dimensions|slice)="
+    r"|operand_precision|algorithm|fft_length|dimensions|iota_dimension|slice)="
     r'(\{(?:[^{}]|\{[^{}]*\})*\}|"(?:[^"\\]|\\.)*"|[^,\s]+)'
 )
 _LATENCY = re.compile(r'[{,]\s*latency_metadata="(\d+)"')
@@ -184,6 +184,7 @@ _FIELDS: Mapping[str, tuple[str, str, Callable[[str], Any]]] = {
     "operand_precision": ("precision", "", _highest),
     "algorithm": ("precision", "", lambda value: "" if value == "unset" else value),
     "slice": ("slices", "slice", _slices),
+    "iota_dimension": ("dimensions", "iota", lambda value: (int(value),)),
     "fft_length": ("fft_length", "fft", _sizes),
     "index": ("tuple_index", "get-tuple-element", _number),
 }
