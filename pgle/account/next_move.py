@@ -27,6 +27,7 @@ OF_PROGRAM = frozenset(
         OpportunityKind.ATTENTION,
         OpportunityKind.PRECISION,
         OpportunityKind.SCATTER,
+        OpportunityKind.DENSE_GRADIENT,
         OpportunityKind.LOGITS,
         OpportunityKind.REMAT,
         OpportunityKind.KEEP_LESS,
@@ -41,10 +42,10 @@ OF_PROGRAM = frozenset(
 BY_ADVISE = frozenset(
     (
         OpportunityKind.REPLICATED,
-        OpportunityKind.REPLICATED,
         OpportunityKind.ATTENTION,
         OpportunityKind.PRECISION,
         OpportunityKind.SCATTER,
+        OpportunityKind.DENSE_GRADIENT,
         OpportunityKind.REMAT,
         OpportunityKind.DONATION,
     )

@@ -70,6 +70,7 @@ class OpportunityKind(StrEnum):
     ATTENTION = "attention that is not fused"
     PRECISION = "products of f32 values"
     SCATTER = "scatters"
+    DENSE_GRADIENT = "whole gradients of tables"
     LOGITS = "full logits"
     REMAT = "values computed twice"
     KEEP_LESS = "memory"

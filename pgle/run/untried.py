@@ -20,6 +20,7 @@ TRIED_BY: Mapping[OpportunityKind, Kind] = {
     OpportunityKind.REPLICATED: Kind.SHARDING,
     OpportunityKind.ATTENTION: Kind.ATTENTION,
     OpportunityKind.SCATTER: Kind.LOOKUP,
+    OpportunityKind.DENSE_GRADIENT: Kind.LOOKUP,
     OpportunityKind.KEEP_LESS: Kind.CHECKPOINT,
     OpportunityKind.REMAT: Kind.REMAT,
     OpportunityKind.PRECISION: Kind.PRECISION,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pgle.account.levers import (
     attention,
     copies,
+    dense_gradient,
     donation,
     logits,
     optimizer,
@@ -25,6 +26,7 @@ LEVERS: tuple[Callable[[StepCosts, Flow], Opportunity | None], ...] = (
     replicated.find,
     attention.find,
     scatter.find,
+    dense_gradient.find,
     logits.find,
     precision.find,
     copies.find,
@@ -41,7 +43,7 @@ belongs to the first that takes it away.
 def find_levers(step: StepCosts) -> tuple[Opportunity, ...]:
     """The edits that may save 1 % of the step or more, the largest expected saving first.
 
-    No instruction belongs to two of them.
+    No instruction belongs to two of them, but for a scatter whose whole table is also reduced.
     """
     flow = Flow(step.module)
     worth = LEAST_WORTH * step.step_us

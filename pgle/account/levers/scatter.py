@@ -119,10 +119,21 @@ def _replacement(step: StepCosts, flow: Flow, name: str) -> _Replacement:
     now_us = step.us.get(kernel, 0.0) / step.count[kernel]
     if product_us <= _WORTH * now_us:
         return _Replacement(product_us, least_product_us(product, hardware), True)
+    given, kept = rows * width * item, places * width * item
+    likely_us = sorted_us(hardware, rows, given, kept)
+    least_us = (3 * given + kept) / (hardware.memory_gb_s * 1e3)
+    return _Replacement(likely_us, least_us, False)
+
+
+def sorted_us(hardware: Hardware, rows: int, given: float, kept: float) -> float:
+    """Microseconds to sort indices and to add their rows in that order.
+
+    Args:
+        given: bytes of all rows.
+        kept: bytes of the sums that are written.
+    """
     sort_us = _SORT_PASSES * _memory_us(hardware, 2 * rows * _INDEX_BYTES)
-    moved = (3 * rows * width + places * width) * item
-    sorted_us = sort_us + KERNEL_US + _memory_us(hardware, moved)
-    return _Replacement(sorted_us, moved / (hardware.memory_gb_s * 1e3), False)
+    return sort_us + KERNEL_US + _memory_us(hardware, 3 * given + kept)
 
 
 def _memory_us(hardware: Hardware, size: float) -> float:
