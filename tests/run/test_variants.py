@@ -92,3 +92,18 @@ def test_why_a_step_of_this_process_has_no_values_is_said_in_a_line(
     change = Alternative(Kind.LOOKUP, BY_HAND, "sorted", "")
     found = variants.compared([change], tmp_path)
     assert found.why.startswith("a loss keeps values outside of itself")
+
+
+def test_an_array_that_was_put_where_it_is_shares_its_memory() -> None:
+    record = _Record()
+    with _alternatives(record, []) as made:
+        first = jnp.ones((4, 4))
+        same = jax.device_put(first, jax.devices()[0])
+        moved = jax.device_put(first + 0, jax.devices()[0])
+
+        def step(params: Any, average: Any, other: Any) -> None: ...
+
+        made.called(step, (first, same, moved), {})
+    assert first is not same
+    (site,) = [site for site in record.sites if site.kind == "shared"]
+    assert site.options == "params,average"

@@ -12,6 +12,7 @@ import linecache
 import os
 import sys
 import threading
+import weakref
 from collections import Counter
 
 from pgle_hook import (
@@ -75,6 +76,7 @@ class Alternatives:
         self._attend = None  # jax's own function of attention
         self._usual_checkpoint = jax.checkpoint
         self._replaced = Replaced()
+        self._buffers = Buffers(jax)
         self._batches = batches.Batches(jax)
 
     def _choose(self, chosen):
@@ -117,14 +119,15 @@ class Alternatives:
         is_array = lambda leaf: (
             isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
         )
-        count = Counter(map(id, filter(is_array, leaves((args, options)))))
+        buffer = self._buffers.of
+        count = Counter(map(buffer, filter(is_array, leaves((args, options)))))
         if all(times == 1 for times in count.values()):
             return
         given = inspect.signature(function).bind(*args, **options).arguments
         shared = [
             name
             for name, value in given.items()
-            if any(count[id(leaf)] > 1 for leaf in leaves(value))
+            if any(count[buffer(leaf)] > 1 for leaf in leaves(value))
         ]
         self._note("shared", NOWHERE, _name_of(function), {"options": ",".join(shared)})
 
@@ -158,6 +161,7 @@ class Alternatives:
         self._watch_checkpoints(jax)
         after_import("jax.ad_checkpoint", self._watch_checkpoints)
         replace = self._replaced.replace
+        replace(jax, "device_put", self._buffers.watched(jax.device_put))
         replace(jax, "jit", self._jit(jax.jit))
         replace(jax.lax, "scan", self._scan(jax.lax.scan))
         constrain = jax.lax.with_sharding_constraint
@@ -520,6 +524,50 @@ class Jitted:
         options = dict(self._options)
         options.pop("fun", None)
         return self._usual(function, *self._args[1:], **options)
+
+
+class Buffers:
+    """Which arrays share their memory, as those that `jax.device_put` has no need to move. By their
+    addresses alone nobody can tell: what stands for large results shares its memory, too.
+    """
+
+    def __init__(self, jax):
+        self._jax = jax
+        self._known = {}  # by the id of an array: a reference to it, and what its memory is
+
+    def of(self, leaf):
+        """What tells the memory of an array from that of others."""
+        known = self._known.get(id(leaf))
+        return known[1] if known and known[0]() is leaf else id(leaf)
+
+    def watched(self, usual):
+        """`jax.device_put`, whose results are noted."""
+
+        @functools.wraps(usual)
+        def device_put(x, *args, **options):
+            made = usual(x, *args, **options)
+            guarded(lambda: self._note(x, made))
+            return made
+
+        return device_put
+
+    def _note(self, given, made):
+        leaves = self._jax.tree_util.tree_leaves
+        for one, other in zip(leaves(given), leaves(made)):
+            if one is not other and self._address(one) == self._address(other) != 0:
+                memory = self.of(one)
+                if memory == id(one):
+                    memory = object()
+                for array in (one, other):
+                    self._known[id(array)] = (weakref.ref(array), memory)
+
+    def _address(self, leaf):
+        """Of an array that is there; 0 of anything else."""
+        jax = self._jax
+        is_there = isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+        if not is_there or jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
+            return 0
+        return leaf.addressable_shards[0].data.unsafe_buffer_pointer()
 
 
 class Replaced:
