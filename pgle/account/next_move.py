@@ -35,6 +35,7 @@ OF_PROGRAM = frozenset(
         OpportunityKind.OPTIMIZER,
         OpportunityKind.COPIES,
         OpportunityKind.RECOMPILATION,
+        OpportunityKind.IDLE_DEVICES,
     )
 )
 """Opportunities that need an edit of the program; all others are the machine's."""

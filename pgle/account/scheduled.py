@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pgle.account.captured_program import (
+    NOTHING_KNOWN,
+    CapturedFacts,
+    opportunities_of,
+)
 from pgle.account.levers import find_levers
 from pgle.account.parts_and_bounds import (
     PlacedCollective,
@@ -63,6 +68,7 @@ def account_of_schedule(
     hardware: Hardware,
     *,
     tried: Iterable[Opportunity] = (),
+    facts: CapturedFacts = NOTHING_KNOWN,
     memory: PlannedMemory = PlannedMemory(),
     search: Next | None = None,
     advise: Next | None = None,
@@ -75,6 +81,7 @@ def account_of_schedule(
     Args:
         module: as it was scheduled.
         tried: what other schedules of the same program have shown, against this step.
+        facts: what its capture has shown.
         search: the command that looks for other flags; None: it is not known.
         advise: the command that tries edits of the program; None: it is not known.
         is_searched: it was done, and found nothing better.
@@ -96,13 +103,15 @@ def account_of_schedule(
     least_us, most_us = prediction.interval_us
     basis = BASES.get(prediction.costs_are, Basis.ESTIMATED)
     limit_us = prediction.step_us - bounds.best_order_us
-    facts = step_costs(module, prediction, hardware, memory)
-    levers = tried_by(advise, find_levers(facts))
+    costs = step_costs(module, prediction, hardware, memory)
+    levers = tried_by(advise, find_levers(costs))
     exposed_us = parts.exposed_communication_us
     untried: tuple[Opportunity, ...] = ()
     if not is_searched:
         reach_us = reach_of_flags_us(map(_in_reach, placed.values()))
         untried = search_for_flags(reach_us, exposed_us, basis, search)
+    program = opportunities_of(facts, module.num_devices, prediction.step_us)
+    found = (*program, *within(tried, limit_us), *levers, *untried)
     return Account(
         module=module.name,
         base=base,
@@ -112,7 +121,7 @@ def account_of_schedule(
         basis=basis,
         parts=parts_of(parts),
         bounds=bounds,
-        opportunities=in_order((*within(tried, limit_us), *levers, *untried)),
+        opportunities=in_order(found),
         timed=timed,
         contention=contention_of(prediction),
     )

@@ -66,6 +66,7 @@ class OpportunityKind(StrEnum):
     STALE_PROFILE = "stale profile"
     FLAGS = "flags"
     # the program
+    IDLE_DEVICES = "devices that do nothing"
     REPLICATED = "work that every device repeats"
     ATTENTION = "attention that is not fused"
     PRECISION = "products of f32 values"
@@ -128,6 +129,8 @@ class Opportunity:
     not_tried: str = (
         ""  # why `advise` could not try it; empty: nothing is known of that
     )
+    # it goes before all savings, since figures of the step do not hold what it saves
+    comes_first: bool = False
 
     @property
     def line(self) -> str:
@@ -266,16 +269,28 @@ class Account:
 
     @property
     def lever(self) -> Opportunity | None:
-        """The largest opportunity that is worth its effort; None: nothing is to gain."""
+        """The largest opportunity that is worth its effort, or what comes first; None: nothing is
+        to gain.
+        """
         for item in self.opportunities:
-            if self.share(item.known_saving_us) >= LEAST_WORTH:
+            if item.comes_first or self.share(item.known_saving_us) >= LEAST_WORTH:
                 return item
         return None
 
     @property
+    def first(self) -> Opportunity | None:
+        """What goes before all savings; None: nothing does."""
+        lever = self.lever
+        return lever if lever is not None and lever.comes_first else None
+
+    @property
     def unproven(self) -> Opportunity | None:
         """The largest one that nobody has tried, and whose bound is worth an attempt."""
-        open_ones = (item for item in self.opportunities if item.expected_us is None)
+        open_ones = (
+            item
+            for item in self.opportunities
+            if item.expected_us is None and not item.comes_first
+        )
         most = max(open_ones, key=lambda item: item.most_us, default=None)
         if most is None or self.share(most.most_us) < LEAST_WORTH:
             return None
@@ -310,8 +325,15 @@ class Account:
 
 
 def in_order(found: Iterable[Opportunity]) -> tuple[Opportunity, ...]:
-    """Opportunities by expected saving, then by what they save at most."""
-    return tuple(sorted(found, key=lambda item: (-item.known_saving_us, -item.most_us)))
+    """What comes first, then opportunities by expected saving, then by what they save at most."""
+    return tuple(sorted(found, key=_place_of))
+
+
+def _place_of(item: Opportunity) -> tuple[bool, float, float]:
+    """What it is sorted by; what comes first keeps its order."""
+    if item.comes_first:
+        return False, 0.0, 0.0
+    return True, -item.known_saving_us, -item.most_us
 
 
 def chosen(found: Iterable[Opportunity]) -> tuple[Opportunity, ...]:

@@ -64,6 +64,8 @@ def headline(account: Account) -> tuple[str, Tone]:
     if account.needs_module:
         return f"Give the program's HLO: {_unread(account)}", "warn"
     lever = account.lever
+    if lever is not None and lever.comes_first:
+        return f"{lever.title}: {lever.why}", "warn"
     if lever is not None:
         share = account.share(lever.known_saving_us)
         saves = saving_of(account, lever)
@@ -114,8 +116,14 @@ def listed(
     return tuple(
         (item, _advice(account, item, span_of))
         for item in chosen(account.opportunities)
-        if account.share(item.at_stake_us) >= LEAST_WORTH
+        if item.comes_first or account.share(item.at_stake_us) >= LEAST_WORTH
     )
+
+
+def firsts(account: Account) -> tuple[Advice, ...]:
+    """Return the advice that comes before all savings."""
+    found = listed(account)
+    return tuple(advice for item, advice in found if item.comes_first)
 
 
 def _advice(account: Account, item: Opportunity, span_of: SpanOf) -> Advice:
@@ -125,9 +133,10 @@ def _advice(account: Account, item: Opportunity, span_of: SpanOf) -> Advice:
         said = f"{said}; tried: {item.tried}"
     elif item.not_tried:
         said = f"{said}; not tried: {item.not_tried}"
+    has_share = item.at_stake_us > 0
     return Advice(
         title=item.title,
-        saves=saving_of(account, item),
+        saves=saving_of(account, item) if has_share else None,
         why=printable(said),
         command=_command(item),
         find=first,
@@ -151,7 +160,7 @@ def end_words(known: Known) -> Sentence:
     account = known.account
     lever = None if account is None else account.lever
     if account is not None and lever is not None:
-        return _to_act(account, lever)
+        return to_act(account, lever)
     unproven = None if account is None else account.unproven
     if account is not None and unproven is not None and known.search is Search.NOT:
         most = figures.share(account.share(unproven.most_us))
@@ -164,15 +173,16 @@ def end_words(known: Known) -> Sentence:
     return Sentence.of(f"nothing above {limit} of the step is left to gain")
 
 
-def _to_act(account: Account, lever: Opportunity) -> Sentence:
+def to_act(account: Account, lever: Opportunity) -> Sentence:
     """What the user writes or sets, where, and what it saves; only a measurement proves it."""
-    saves = figures.share(account.share(lever.known_saving_us))
+    share = figures.share(account.share(lever.known_saving_us))
+    saves = "" if lever.comes_first else f": saves {share}"
     if lever.kind in BY_SCHEDULE:
-        words = f"{lowered(lever.title)}: saves {saves}"
+        words = f"{lowered(lever.title)}{saves}"
         return Sentence.todo(f"{words}; then measure again")
     said = (lever.edit or lever.title).rstrip(".")
     where = f", at {lever.line}" if lever.line and lever.line not in said else ""
-    words = f"{said}{where}: saves {saves}"
+    words = f"{said}{where}{saves}"
     if lever.kind in OF_PROGRAM:
         return Sentence.edit(f"{words}; then rehearse")
     return Sentence.todo(f"{words}; then measure again")
@@ -283,8 +293,10 @@ def section(account: Account) -> Section:
 def _parts(account: Account) -> Iterator[Part]:
     instead = excluded(account.opportunities)
     for number, item in enumerate(account.opportunities, start=1):
-        saves = saving_of(account, item)
-        yield Prose(f"{number}. {item.title}: saves {saves}, {item.basis}", tone="head")
+        saves = ""
+        if item.at_stake_us > 0:
+            saves = f": saves {saving_of(account, item)}, {item.basis}"
+        yield Prose(f"{number}. {item.title}{saves}", tone="head")
         yield Prose(_sentences(item, instead.get(item.kind)))
         rows = (_place(place) for place in item.where[:PLACES])
         finds = [place.instruction for place in item.where[:PLACES]]
@@ -333,6 +345,9 @@ class ListedOpportunity(Document):
     edit: str
     tried: str  # what trying the edit has shown; empty: nobody tried
     not_tried: str  # why `advise` could not try it; empty: nothing is known of that
+    comes_first: (
+        bool  # before all savings: figures of the step do not hold what it saves
+    )
     command: Next | None
     flag: str
     where: tuple[Place, ...]

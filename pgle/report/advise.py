@@ -140,6 +140,9 @@ def headline(found: Advised) -> tuple[str, Tone]:
     if found.request.no_step:
         return "Cannot tell: no training step was found", "bad"
     stopped = "Stopped. " if found.interrupted else ""
+    if found.account.first is not None:
+        words, tone = account.headline(found.account)
+        return f"{stopped}{words}", tone
     if best is not None and best.verdict is Verdict.FITS:
         return f"{stopped}{best.name} makes the step fit in memory", "good"
     if best is not None:
@@ -344,9 +347,12 @@ def _stand_in(item: Attempt) -> str:
 
 
 def _actions(found: Advised) -> tuple[Advice, ...]:
-    """The edits of the best, each with what it saves after those above it."""
+    """What comes first, then the edits of the best, each with what it saves after those above
+    it.
+    """
+    first = account.firsts(found.account)
     if found.best is None:
-        return ()
+        return first
     known = {item.changes: item for item in (*found.attempts, found.best)}
     listed = []
     before: Attempt | None = None
@@ -360,7 +366,7 @@ def _actions(found: Advised) -> tuple[Advice, ...]:
         is_known = change.kind == Kind.FLAGS or is_compared
         doubts = (change.limit, "" if is_known else NOT_COMPARED)
         listed.append(Advice(title, saves, "; ".join(filter(None, doubts))))
-    return tuple(listed)
+    return (*first, *listed)
 
 
 def _short(change: Alternative) -> str:
@@ -436,6 +442,8 @@ def commands(found: Advised) -> Commands:
     """The run that proves the best; the end if nothing helps."""
     if found.request.no_step:
         return (Sentence.todo(STEP_REMEDY),)
+    if found.account.first is not None and not found.interrupted:
+        return (account.to_act(found.account, found.account.first),)
     if found.best is not None and found.measure is not None:
         if all(change.kind in AT_START for change in found.best.changes):
             return (found.measure,)
@@ -452,7 +460,7 @@ def commands(found: Advised) -> Commands:
         return way_in_run(found.run, shown=found.shown)
     if found.open is not None:
         how = found.open.how.rstrip(".")
-        return (Sentence.edit(f"by hand: {how}; then rehearse again"),)
+        return (Sentence.edit(f"{how}; then rehearse again"),)
     if not (found.attempts or found.unchanged):
         return (Sentence.of("pgle knows no edit that shortens this step"),)
     return (Sentence.of("nothing that was tried is worth an edit"),)

@@ -98,7 +98,7 @@ def _rehearse_identity(result: Rehearsal) -> tuple[str, ...]:
 
 def _rehearse_actions(result: Rehearsal) -> tuple[Advice, ...]:
     """What to do; nothing if the prediction cannot be used."""
-    if not result.good and not result.lower_bound_why:
+    if not result.holds and not result.lower_bound_why:
         return ()
     return account.actions(result.account, span_finder(result))
 
@@ -109,7 +109,7 @@ def _rehearse_notes(result: Rehearsal, picture: Path | None) -> Iterator[str]:
     yield control.note(result)
     lever = result.account.lever
     is_said = lever is not None and lever.kind is OpportunityKind.PROFILE
-    if result.good and not is_said:
+    if result.holds and not is_said:
         yield profile_words(result)
     yield account.contention_note(result.account)
     yield account.note(result.account)
@@ -162,11 +162,9 @@ def headline(result: Rehearsal) -> tuple[str, Tone]:
     """The largest fact in one line with one number, and its tone."""
     if result.request.no_step:
         return "Cannot tell: no training step was found", "bad"
-    if result.request.failed:
-        return f"The program failed after its step: {result.request.failed}", "bad"
     if result.lower_bound_why:
         return f"Cannot tell: {shown(result.lower_bound_why)}", "warn"
-    if not result.good:
+    if not result.holds:
         used = str(result.verdict.verdict).replace("-", " ")
         return f"Cannot tell: XLA's use of the profile is '{used}'", "bad"
     if result.account.lever is None:
@@ -196,10 +194,7 @@ def advice(result: Rehearsal) -> tuple[str, Next | Sentence]:
     """Why, and what follows: a command, or the end in words."""
     if result.request.no_step:
         return "", Sentence.todo(STEP_REMEDY)
-    if result.request.failed:
-        words = "mend the program, then rehearse it again"
-        return "The prediction of its step holds.", Sentence.todo(words)
-    if not result.good and not result.lower_bound_why:
+    if not result.holds and not result.lower_bound_why:
         hlo = near(result.baseline.compiled.after_optimizations)
         remedy = str(result.verdict.remedy) or "See which names match."
         return remedy, Next.of("verify", near(result.profile), "--hlo", hlo)

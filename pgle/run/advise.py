@@ -375,7 +375,10 @@ class _Trials:
         memory = memory_warning(base.compiled, request.allocator_bytes, request.target)
         said = (*self.command.doubts, *request.warnings, carried, memory)
         account = account_of_schedule(
-            base.compiled.scheduled, base.prediction, request.hardware
+            base.compiled.scheduled,
+            base.prediction,
+            request.hardware,
+            facts=request.facts,
         )
         attempted = self._attempted(every, is_written_as)
         shown = shown_of(self.attempts)

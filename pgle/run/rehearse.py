@@ -249,7 +249,8 @@ class Rehearsal:
             now.module,
             now.prediction,
             request.hardware,
-            tried=tried.opportunities if self.good else (),
+            tried=tried.opportunities if self.holds else (),
+            facts=request.facts,
             memory=PlannedMemory(now.compiled.memory_bytes, request.allocator_bytes),
             search=self.tune,
             advise=self.advise,
@@ -279,13 +280,17 @@ class Rehearsal:
         return next((why for one in predictions if (why := one.lower_bound_why)), "")
 
     @property
-    def good(self) -> bool:
-        """Whether a step was compiled, its program ran without a fault of its own, the profile was
-        used if there is anything that it could move, and the steps can be compared.
+    def holds(self) -> bool:
+        """Whether a step was compiled, the profile was used if there is anything that it could
+        move, and the steps can be compared.
         """
         is_used = self.used or not self.moves
-        failures = (self.request.no_step, self.request.failed, self.lower_bound_why)
-        return is_used and not any(failures)
+        return is_used and not (self.request.no_step or self.lower_bound_why)
+
+    @property
+    def good(self) -> bool:
+        """Whether the prediction holds, and the program ran without a fault of its own."""
+        return self.holds and not self.request.failed
 
 
 def rehearse(asked: Rehearse, on_phase: OnPhase = lambda phase: None) -> Rehearsal:

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from attrs import evolve
 
+from pgle.account.captured_program import NOTHING_KNOWN, CapturedFacts
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError, in_percent
 from pgle.files import Json, read_bytes, read_head, sha256
@@ -33,12 +34,14 @@ from pgle.run.capture.captured import (
     candidates,
     capture_warnings,
     choose_module,
+    devices_of,
     modules_in,
     no_step,
     own_exit_code,
     partitioned,
     program_failure,
     read_captured,
+    recompiled,
     topology_of_step,
 )
 from pgle.run.compiler.cache import Cache
@@ -124,6 +127,7 @@ class RehearseRequest:
     failed: str = ""
     # of that program, if the capture cannot have caused its fault; else 0
     exit_code: int = 0
+    facts: CapturedFacts = NOTHING_KNOWN  # of that program
     assumed: bool = False  # nobody names how many devices the captured program has
     program: str = ""  # a digest of the captured program, if it was run for the request
     warnings: tuple[str, ...] = ()  # one line each
@@ -141,6 +145,10 @@ class RehearseRequest:
     def allocator_bytes(self) -> int:
         """Device memory that the job's allocator has; 0: it has no limit."""
         return int(self.memory_fraction * self.target.memory_bytes)
+
+    def asked_for(self, devices: int) -> RehearseRequest:
+        """The request with the devices that the user asked for."""
+        return replace(self, facts=replace(self.facts, devices=devices))
 
     def absolute(self) -> RehearseRequest:
         """The same for a process in another folder."""
@@ -404,8 +412,12 @@ def prepared(
             topology, remarks = topology_of_step(request.module, had)
             is_assumed = devices.assumed and command.of_run is None
             request = replace(request, assumed=is_assumed)
+            if not is_assumed:
+                request = request.asked_for(devices_in(had))
             request = replace(request, topology=topology) if remarks else request
-            warnings = (*remarks, *warnings)
+            own = devices_of(request.module) or devices.count
+            if not request.facts.leaves_idle(own):  # else the account says it
+                warnings = (*remarks, *warnings)
         if (
             question
         ):  # anew: the program may have written files that its command line names
@@ -527,6 +539,8 @@ def settle(
             *warnings,
             f"the {vendor.toolkit} plugin: {doubt.what}; {doubt.line}",
         )
+    facts = CapturedFacts(recompiled=recompiled(module))
+    said = [line for line in capture_warnings(module) if line not in facts.words]
     others = candidates([path for path in modules if path != module])
     return RehearseRequest(
         module,
@@ -541,7 +555,8 @@ def settle(
         no_step="" if choose else no_step(module),
         failed=program_failure(module),
         exit_code=own_exit_code(module),
-        warnings=(*capture_warnings(module), *warnings, *more),
+        facts=facts,
+        warnings=(*said, *warnings, *more),
     )
 
 

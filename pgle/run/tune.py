@@ -204,6 +204,7 @@ class Tuning:
             pgle.prediction,
             request.hardware,
             tried=tried,
+            facts=request.facts,
             memory=PlannedMemory(pgle.trial.memory_bytes, request.allocator_bytes),
             advise=self.advise,
             is_searched=True,

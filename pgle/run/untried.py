@@ -105,7 +105,8 @@ def untried_of(account: Account, attempted: Attempted) -> tuple[Untried, ...]:
     first.
     """
     found = []
-    for item in sorted(account.opportunities, key=lambda item: -item.at_stake_us):
+    counted = [item for item in account.opportunities if not item.comes_first]
+    for item in sorted(counted, key=lambda item: -item.at_stake_us):
         if account.share(item.at_stake_us) < LEAST_WORTH:
             break
         if why := attempted.why_not(item.kind):

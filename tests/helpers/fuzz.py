@@ -574,7 +574,8 @@ def captured(case: Case) -> Words:
              "executed": {module: 3}, "options": {module: [["xla_gpu_autotune_level", "0"]]},
              "compiling": module, "of_jax": ["x"], "uncomputed": ["step"], "not_lowered": [module],
              "error": "ValueError: x", "place": "train.py, line 4, in f", "waits_for": "2 processes",
-             "again": {second: [["x", "f32[4]", "f32[8]"]]}, "sources": {"/x/model.py": "0" * 64},
+             "compiled_again": {second: {"first": module, "differing": [["x", "f32[4]", "f32[8]"]]}},
+             "sources": {"/x/model.py": "0" * 64},
              "xla_flags": "--xla_gpu_autotune_level=0"}  # fmt: skip
     for name in case.draw.sample(list(known), case.draw.choice((0, 3, 8))):
         del known[name]

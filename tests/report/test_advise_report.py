@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from accounts import account, opportunity
 
+from pgle.account.captured_program import CapturedFacts, opportunities_of
 from pgle.account.value import OpportunityKind
 from pgle.next import Next
 from pgle.report.advise import _actions, _at, _notes, _table, commands, headline
@@ -21,6 +22,7 @@ from pgle.schedule.control import Controlled
 from pgle.schedule.predict import Gain
 from pgle.schedule.verdict import Verdict
 
+IDLE = tuple(opportunities_of(CapturedFacts(devices=8), devices=4, step_us=1000.0))
 UNROLL = Alternative(Kind.UNROLL, "a.py:1", "2", "")
 
 
@@ -41,6 +43,14 @@ def advised(*attempts: Attempt, **fields: Any) -> Advised:
     }
     found = {**usual, "attempts": attempts, **fields}
     return cast(Advised, SimpleNamespace(**found))
+
+
+def test_devices_that_do_nothing_lead_before_what_was_tried() -> None:
+    found = advised(account=replace(account(), opportunities=IDLE))
+    words, _ = headline(found)
+    assert words == "Use all 8 GPUs: the step runs on 4 of the 8 that were asked for"
+    assert [item.title for item in _actions(found)] == ["Use all 8 GPUs"]
+    assert str(commands(found)[0]).startswith("Divide the batch: mesh = Mesh(")
 
 
 def test_a_gain_has_its_range() -> None:
@@ -108,7 +118,7 @@ def test_an_edit_by_hand_goes_on_in_its_own_sentence() -> None:
     casts = opportunity(OpportunityKind.PRECISION, 0.2)
     untried = Untried("products", "types", "Cast to bfloat16.", casts)
     (end,) = commands(advised(open=untried))
-    assert str(end) == "by hand: Cast to bfloat16; then rehearse again"
+    assert str(end) == "Cast to bfloat16; then rehearse again"
 
 
 def test_without_a_step_nothing_is_claimed_of_it() -> None:

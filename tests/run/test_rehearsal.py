@@ -6,21 +6,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from accounts import account, opportunity
 
+from pgle.account.value import OpportunityKind
 from pgle.report.rehearse import headline
 from pgle.run.rehearse import Rehearsal
 
 UNKNOWN = "a loop has an unknown length"
 
 
-def rehearsed(lower_bound_why: str) -> Any:
+def rehearsed(lower_bound_why: str, failed: str = "") -> Any:
     """A rehearsal in which XLA used the profile."""
     found = SimpleNamespace(
-        request=SimpleNamespace(no_step="", failed=""),
+        request=SimpleNamespace(no_step="", failed=failed),
         lower_bound_why=lower_bound_why,
         used=True,
         moves=(),
     )
+    found.holds = Rehearsal.holds.__get__(found)  # type: ignore[attr-defined]
     found.good = Rehearsal.good.__get__(found)  # type: ignore[attr-defined]
     return found
 
@@ -32,3 +35,12 @@ def test_a_step_that_is_a_lower_bound_fails_as_in_tune(why: str, is_good: bool) 
 
 def test_the_verdict_says_why_the_step_is_a_lower_bound() -> None:
     assert headline(rehearsed(UNKNOWN)) == (f"Cannot tell: {UNKNOWN}", "warn")
+
+
+def test_a_program_that_fails_after_its_step_keeps_the_levers_of_the_step() -> None:
+    found = rehearsed("", failed="OSError: no such file")
+    found.account = account(opportunity(OpportunityKind.ATTENTION, 0.3))
+    words, _ = headline(found)
+    assert words.startswith("Mend attention that is not fused: saves 30.0 %")
+    assert found.holds
+    assert not found.good

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
+from pgle.account.captured_program import Recompiled
 from pgle.errors import UserError, many, some
 from pgle.files import read_bytes, read_kept
 from pgle.xla.flags.text import Flag, format_flags
@@ -135,6 +136,9 @@ NEVER_OF_ZEROS = (
 )
 """Exceptions that other numbers do not prevent."""
 
+_STATIC_FLOAT = re.compile(r"static -?(\d+\.\d*(e[-+]?\d+)?|\d+e[-+]?\d+)")
+"""A static argument as the hook writes it, if it could as well be an array."""
+
 MOST_CHANGES = 4  # arguments that a line on a second compilation names
 
 SUBSTANTIAL = 0.05  # part of the largest module's size that a step has at least
@@ -236,6 +240,17 @@ class ComparedValues:
 
 
 @dataclass(frozen=True)
+class CompiledAgain:
+    """Why a function was compiled another time."""
+
+    function: str = ""  # as the program names it
+    first: str = ""  # file name of its first module
+    # arguments that differ from those of its last compilation, as name, before, now
+    differing: Sequence[tuple[str, str, str]] = ()
+    same: bool = False  # it is the same object as before
+
+
+@dataclass(frozen=True)
 class CapturedProgram:
     """What the hook found out about a captured program."""
 
@@ -257,9 +272,8 @@ class CapturedProgram:
     ones: bool = False  # small results of `uncomputed` were ones, not zeros
     # where its main thread was, in its own code: ``train.py, line 41, in load``
     place: str = ""
-    # by file name of a module that is not the first of its function: arguments that differ, as
-    # name, before, now
-    again: Mapping[str, Sequence[tuple[str, str, str]]] = field(default_factory=dict)
+    # by file name of a module that is not the first of its function
+    compiled_again: Mapping[str, CompiledAgain] = field(default_factory=dict)
     # SHA-256 by absolute path of the modules that it imported from below its working directory or
     # its script's folder
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -339,8 +353,8 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
             f"{module_name(module)} may not be its step; "
             f"{STEP_REMEDY}"
         )
-    if again := compiled_again(module, program):
-        found.append(again)
+    if again := recompiled(module):
+        found.append(again.words)
     if code is not None:
         why = f" ({program.error})" if program.error else ""
         failed = (
@@ -380,27 +394,62 @@ def executed_alongside(module: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def compiled_again(module: Path, program: CapturedProgram) -> str:
-    """That a captured module's function was compiled several times, and the arguments that differ;
-    empty if once.
+def recompiled(module: Path) -> Recompiled | None:
+    """That a captured module's function was compiled several times, and why; None if it was
+    compiled once, or if functions that are alike were compiled once each.
     """
-    function = module_name(module)
-    modules = [
-        path for path in modules_in(module.parent) if module_name(path) == function
-    ]
-    known = [path.name for path in modules if path.name in program.again]
-    if not known or module.name not in (modules[0].name, *known):
-        return ""
-    differing = list(chain.from_iterable(program.again[name] for name in known))
-    changes = [f"{name} was {was} and is {now}" for name, was, now in differing]
-    alike = "its arguments are alike, so it is another function object each time"
-    why = some(changes, MOST_CHANGES) or alike
-    remedy = "call jax.jit once, outside the loop"
-    if changes:
-        remedy = "give it the same each time"
-    if changes and all(_type_of(was) == _type_of(now) for _, was, now in differing):
-        remedy = "before the first step, jax.device_put it where the step returns it"
-    return f"{function} is compiled {len(known) + 1} times: {why}; {remedy}"
+    program = read_captured(module.parent)
+    own = program.compiled_again.get(module.name)
+    first = module.name if own is None else own.first
+    again = {
+        name: item
+        for name, item in program.compiled_again.items()
+        if item.first == first
+    }
+    if not again:
+        return None
+    modules = (first, *again)
+    executions = sum(program.executed.get(name, 0) for name in modules)
+    differing = list(chain.from_iterable(item.differing for item in again.values()))
+    is_same = all(item.same for item in again.values())
+    if not is_same and not differing and executions >= 2 * len(modules):
+        return None
+    last = next(reversed(again.values()))
+    why, remedy = _why_again(differing, is_same=is_same)
+    is_second = len(modules) == 2 and program.executed.get(first, 0) == 1
+    if is_second and is_same and _are_types_alike(differing):
+        why = f"the second time in its second step, and never again: {why}"
+    return Recompiled(last.function, len(modules), executions, why, remedy)
+
+
+PLACED = "its results are placed otherwise than its first arguments"
+PUT = "before the first step, jax.device_put %s where the step returns %s"
+
+
+def _why_again(
+    differing: Sequence[tuple[str, str, str]], *, is_same: bool
+) -> tuple[str, str]:
+    """Why a function is compiled again, and what ends it, a clause each."""
+    if not differing and not is_same:
+        why = "its arguments are alike, so it is another function object each time"
+        return why, "call jax.jit once, outside the loop"
+    if not differing:
+        return PLACED, PUT % ("them", "them")
+    first = {name: (was, now) for name, was, now in reversed(differing)}
+    changes = [f"{name} was {was} and is {now}" for name, (was, now) in first.items()]
+    why = some(reversed(changes), MOST_CHANGES)
+    if _are_types_alike(differing):
+        return why, PUT % ("it", "it")
+    rates = [name for name, (_, now) in first.items() if _STATIC_FLOAT.fullmatch(now)]
+    if len(rates) == len(first):
+        names = " and ".join(rates)
+        return why, f"pass {names} as an array, and not as static argument"
+    return why, "give it the same each time"
+
+
+def _are_types_alike(differing: Sequence[tuple[str, str, str]]) -> bool:
+    """Whether arguments differ in nothing else than their devices."""
+    return all(_type_of(was) == _type_of(now) for _, was, now in differing)
 
 
 def _type_of(argument: str) -> str:

@@ -188,6 +188,12 @@ for _ in range(2): train({second})
             GIVE,
         ),
         (
+            "w, 0.1, layers=1.",
+            "w, 0.1, layers=2.",
+            "layers was static 1.0 and is static 2.0",
+            "pass layers as an array, and not as static argument",
+        ),
+        (
             "w, 0.1, layers=1",
             "w[:4, :4], 0.1, layers=1",
             "w was float32[8,8] and is float32[4,4]",
@@ -206,7 +212,7 @@ def test_a_step_that_is_compiled_twice_is_named_with_the_argument(
 ):
     folder = captured(COMPILED_AGAIN.format(first=first, second=second))
     (said,) = capture_warnings(choose_module(modules_in(folder), None))
-    assert said == f"jit_train is compiled 2 times: {why}; {remedy}"
+    assert said == f"train is compiled 2 times: {why}; {remedy}"
 
 
 def test_a_function_that_is_jitted_in_every_step_is_told_to_be_jitted_once(captured):
@@ -219,6 +225,38 @@ for _ in range(3): w = jax.jit(lambda w: w - w @ w)(w)
     assert said.endswith(
         "another function object each time; call jax.jit once, outside the loop"
     )
+
+
+PMAPPED = """
+import jax, jax.numpy as jnp
+@jax.pmap
+def train(state, x): return {"w": state["w"] - x @ state["w"]}
+@jax.pmap
+def evaluate(state, x): return (x @ state["w"]).sum()
+state, x, y = {"w": jnp.ones((2, 8, 8))}, jnp.ones((2, 8, 8)), jnp.ones((2, 4, 8))
+"""
+
+
+def test_functions_of_pmap_are_told_apart(captured):
+    steps = "train(state, x)\nfor _ in range(4): train(state, x), evaluate(state, y)"
+    folder = captured(f"{PMAPPED}{steps}")
+    assert capture_warnings(choose_module(modules_in(folder), None)) == ()
+
+
+def test_an_argument_of_pmap_has_the_users_name(captured):
+    steps = "for x in (x, x[:, :4, :4]): train({'w': state['w'][:, :x.shape[1]]}, x)"
+    folder = captured(f"{PMAPPED}{steps}")
+    (said,) = capture_warnings(choose_module(modules_in(folder), None))
+    assert "compiled 2 times: state['w'] was float32[2,8,8]" in said
+
+
+def test_a_compilation_in_the_second_step_alone_blames_no_new_function(captured):
+    folder = captured(f"{PMAPPED}for _ in range(4): state = train(state, x)")
+    (said,) = capture_warnings(choose_module(modules_in(folder), None))
+    assert said.startswith(
+        "train is compiled 2 times: the second time in its second step"
+    )
+    assert "its results are placed otherwise than its first arguments" in said
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ class CaptureRecord:
             "uncomputed": [],
             "not_lowered": [],
             "options": {},
-            "again": {},
+            "compiled_again": {},
             "ones": ones,
             "place": "",
             "sources": {},
@@ -264,11 +264,9 @@ class CaptureRecord:
         self._about.update(compiling="", options={}, sites=[], compared=None)
         self._write()
 
-    def again(self, name, differing):
-        """A function is compiled again as the module with this name, with other arguments: name,
-        before, now.
-        """
-        self._about["again"][name] = differing
+    def again(self, name, again):
+        """A function is compiled again as the module with this name, as of `Compilations`."""
+        self._about["compiled_again"][name] = again
 
     def waits_for(self, what):
         """The program waits for other processes; empty: no longer."""

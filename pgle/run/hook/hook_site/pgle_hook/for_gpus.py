@@ -351,7 +351,8 @@ class Lowering:
 
     def _takes(self, module, name, jaxpr, given):
         known = self._of(module)
-        known.function = name
+        info = getattr(getattr(jaxpr, "jaxpr", jaxpr), "debug_info", None)
+        known.function = jax_private.function_of(info) or re.sub(JIT, "", name)
         known.takes = jax_private.arguments_of(jaxpr, given)
 
     def _note(self, result, for_gpus, instead):
@@ -371,6 +372,7 @@ class Lowering:
         guarded(lambda: self._record.compiled(executable, self._of(module).name, given))
 
 
+JIT = r"^jit[_(]|\)$"  # what jax puts around the name of a function
 DIFFERENCES = 3  # arguments that a second compilation of a function names at most
 
 
@@ -382,20 +384,28 @@ class Compilations:
     def __init__(self, record):
         self._record = record
         self._last = {}  # by function: what it took
-        self._static = {}  # by function without ``jit_``: the static arguments of its last call
+        self._first = {}  # by function: the file name of its first module
+        self._static = {}  # by function: the static arguments of its last call
+        self._called = {}  # by function: its object in its last call
+        self._compiled = {}  # the same of its last compilation
 
-    def called(self, function, static):
-        """A function is called, with these static arguments."""
-        self._static[function] = static
+    def called(self, name, function, static):
+        """A function is traced, with these static arguments."""
+        self._static[name] = static
+        self._called[name] = function
 
     def dumped(self, known):
         """Note what a module takes that is about to be compiled. If its function was compiled
         before, record what differs.
         """
-        name = re.sub(r"^jit[_(]|\)$", "", known.function)
-        takes = dict(known.takes, **self._static.get(name, {}))
-        before = self._last.get(known.function)
-        self._last[known.function] = takes
+        function = known.function
+        takes = dict(known.takes, **self._static.get(function, {}))
+        before = self._last.get(function)
+        self._last[function] = takes
+        first = self._first.setdefault(function, known.name)
+        called = self._called.get(function)
+        is_same = called is not None and called is self._compiled.get(function)
+        self._compiled[function] = called
         if before is None:
             return
         differing = [
@@ -403,7 +413,13 @@ class Compilations:
             for name in dict(before, **takes)
             if before.get(name) != takes.get(name)
         ]
-        self._record.again(known.name, differing[:DIFFERENCES])
+        again = {
+            "function": function.partition(" at ")[0],
+            "first": first,
+            "differing": differing[:DIFFERENCES],
+            "same": is_same,
+        }
+        self._record.again(known.name, again)
 
 
 CALL = "CustomSPMDPartitioning"

@@ -591,7 +591,7 @@ def _sharding_in_words(sharding):
     parts = list(spec)
     while parts and parts[-1] is None:
         parts.pop()
-    split = ", ".join(map(repr, parts))
+    split = ", ".join(map(repr, parts)).replace(repr(PMAP_AXIS), "pmap")
     return " sharded P(%s)" % split if parts else " on every device of the mesh"
 
 
@@ -605,9 +605,10 @@ def before_traces(act):
 
 
 def static_arguments(on_call):
-    """Call `on_call(name of the function, {argument: value in words})` for every jitted call that
-    jax traces, or may: only static values that tell two compilations apart. Nothing happens if this
-    jax lacks the function.
+    """Call `on_call(name, function, {argument: value in words})` for every jitted call that jax
+    traces, with the name as of `function_of`: only static values that tell two compilations apart.
+    What `jax.pmap` maps is named, with its arguments, as the user does. Nothing happens if this jax
+    lacks the function.
     """
     pjit = sys.modules.get("jax._src.pjit")
     describe = getattr(pjit, "debug_info", None)
@@ -615,14 +616,58 @@ def static_arguments(on_call):
         return
 
     def new_describe(kind, function, args, kwargs, *more, **options):
-        name = getattr(function, "__name__", None)
+        found = describe(kind, function, args, kwargs, *more, **options)
+        found = guarded(lambda: _of_user(found, function, args)) or found
+        name = function_of(found) or getattr(function, "__name__", None)
         if name is not None:
             guarded(
-                lambda: on_call(name, _statics(function, args, kwargs, more, options))
+                lambda: on_call(
+                    name, function, _statics(function, args, kwargs, more, options)
+                )
             )
-        return describe(kind, function, args, kwargs, *more, **options)
+        return found
 
     pjit.debug_info = new_describe
+
+
+def function_of(info):
+    """What jax knows of a function that it traces, as ``train_step at /home/me/train.py:12``; empty
+    if this jax does not say it.
+    """
+    return getattr(info, "func_src_info", "") or ""
+
+
+PMAP = "/jax/_src/pmap.py"
+PMAP_AXIS = "_internal_pmap_axis_name"  # if the user gives it no name
+
+
+def _of_user(info, function, args):
+    """What jax knows of a function, with the user's function and the names of its arguments, if
+    `jax.pmap` made it; else None.
+    """
+    inner = inspect.unwrap(function)
+    code = getattr(inner, "__code__", None)
+    if code is None or not code.co_filename.endswith(PMAP):
+        return None
+    around = inspect.getclosurevars(inner).nonlocals
+    own = around["fun"].debug_info
+    tree = sys.modules["jax"].tree_util
+    given = tree.tree_unflatten(around["in_tree"], list(range(len(args))))
+    paths, _ = tree.tree_flatten_with_path(given)
+    names = [_argument(tree, path, own.arg_names) for path, _ in paths]
+    return info._replace(func_src_info=own.func_src_info, arg_names=tuple(names))
+
+
+def _argument(tree, path, names):
+    """The name of an argument at a path in (arguments, keyword arguments)."""
+    kind, which, *rest = path
+    if kind.idx:
+        name = str(which.key)
+    elif names and which.idx < len(names):
+        name = names[which.idx]
+    else:
+        name = "args[%d]" % which.idx
+    return name + tree.keystr(tuple(rest))
 
 
 def _statics(function, args, kwargs, more, options):

@@ -1,0 +1,111 @@
+"""What a capture has shown of a program around its step, as opportunities that go before all
+savings: devices that it leaves idle, and a step that is compiled again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
+from pgle.errors import many
+
+
+@dataclass(frozen=True, slots=True)
+class Recompiled:
+    """A function that a program compiled more than once."""
+
+    function: str  # as the program names it
+    compilations: int
+    executions: int  # of all that was compiled of it
+    why: str  # what differs, one clause
+    remedy: str  # in the imperative
+
+    @property
+    def is_each_step(self) -> bool:
+        """Whether most executions needed a compilation of their own. Two compilations are none of
+        that: the second step may find its arrays elsewhere than the first.
+        """
+        return self.compilations > 2 and 2 * self.compilations > self.executions
+
+    @property
+    def words(self) -> str:
+        """A line with the remedy."""
+        times = f"{self.function} is compiled {self.compilations} times"
+        return f"{times}: {self.why}; {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedFacts:
+    """What is known of a captured program besides the module of its step."""
+
+    devices: int = 0  # that the user asked for; 0: nobody did
+    recompiled: Recompiled | None = None  # its step was; None: it was compiled once
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Warnings that the account of the step makes needless."""
+        found = self.recompiled
+        return (found.words,) if found is not None and found.is_each_step else ()
+
+    def leaves_idle(self, used: int) -> bool:
+        """Whether a step on so many devices leaves some idle that were asked for."""
+        return used < self.devices
+
+
+NOTHING_KNOWN = CapturedFacts()
+
+
+def opportunities_of(
+    facts: CapturedFacts, devices: int, step_us: float
+) -> Iterator[Opportunity]:
+    """What goes before all savings of a step.
+
+    Args:
+        devices: that the step is for.
+        step_us: its microseconds.
+    """
+    if facts.recompiled is not None and facts.recompiled.is_each_step:
+        yield _recompiled(facts.recompiled)
+    if facts.leaves_idle(devices):
+        yield _idle(devices, facts.devices, step_us)
+
+
+def _recompiled(found: Recompiled) -> Opportunity:
+    times = f"{found.compilations} times for {many(found.executions, 'step')}"
+    why = f"{found.function} is compiled {times}, while GPUs wait: {found.why}"
+    edit = f"{found.remedy[:1].upper()}{found.remedy[1:]}."
+    kind = OpportunityKind.RECOMPILATION
+    return _first(kind, "Compile the step once", why, edit)
+
+
+def _idle(used: int, asked: int, step_us: float) -> Opportunity:
+    """At most the share of the idle devices: gradients are reduced then, and what each device does
+    with the state stays.
+    """
+    why = f"the step runs on {used} of the {asked} that were asked for"
+    found = _first(OpportunityKind.IDLE_DEVICES, f"Use all {asked} GPUs", why, _EDIT)
+    return replace(found, most_us=step_us * (1 - used / asked))
+
+
+def _first(kind: OpportunityKind, title: str, why: str, edit: str) -> Opportunity:
+    """An opportunity of unknown saving that comes first."""
+    return Opportunity(
+        kind=kind,
+        expected_us=None,
+        least_us=0.0,
+        most_us=0.0,
+        part=StepPart.COMPUTE,
+        basis=Basis.ESTIMATED,
+        title=title,
+        why=why,
+        edit=edit,
+        comes_first=True,
+    )
+
+
+_EDIT = (
+    'Divide the batch: mesh = Mesh(jax.devices(), ("data",)); batch = jax.device_put(batch, '
+    'NamedSharding(mesh, P("data"))); and put the state on NamedSharding(mesh, P()) (from '
+    "jax.sharding import Mesh, NamedSharding, PartitionSpec as P)."
+)
