@@ -245,12 +245,12 @@ def wait_or_stop(
             _stop(child)
             return 0
         is_late = is_late and not (is_known or is_settled)
-        quiet = waited / load
-        if quiet <= quiet_s and not is_late:
+        least_s = patience_s(quiet_s, load, is_known=is_known)
+        if waited <= least_s and not is_late:
             continue
-        patience = quiet_s * (1 if is_settled else UNSETTLED)
+        patience = least_s * (1 if is_settled else UNSETTLED)
         program = read_captured(folder)
-        if quiet > patience or is_late:
+        if waited > patience or is_late:
             at = "" if is_settled else f"; {doing(program, len(modules))}"
             quiet_for = f"none in the last {waited:.0f} s (--quiet-for)"
             if is_late:
@@ -266,8 +266,20 @@ def wait_or_stop(
             said_size = seen
             what = f"no training step yet: {doing(program, len(modules))}"
             say(
-                f"{what}; waiting {patience:g} s for one (--module NAME takes another module)"
+                f"{what}; waiting {patience:.0f} s for one (--module NAME takes another module)"
             )
+
+
+def patience_s(quiet_s: float, load: float, *, is_known: bool) -> float:
+    """Seconds without a new module after which a program is done: on a busy machine more, unless
+    its step is known already.
+
+    Args:
+        quiet_s: ``--quiet-for``.
+        load: how many times longer everything takes.
+        is_known: whether the step was executed.
+    """
+    return quiet_s if is_known else quiet_s * load
 
 
 def doing(program: CapturedProgram, modules: int) -> str:

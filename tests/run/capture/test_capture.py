@@ -821,6 +821,25 @@ def test_an_exception_while_jax_traces_has_seen_no_numbers(of_hook):
         assert private.is_traced(raised.value) == is_traced
 
 
+def test_jaxs_own_error_over_a_tree_has_seen_no_numbers(of_hook):
+    jax = pytest.importorskip("jax")
+    private = of_hook("jax_private")
+
+    def differs():
+        jax.tree.map(lambda x, y: x, {"a": 1}, {"b": 1})
+
+    def is_split():
+        jax.jit(lambda x: x, in_shardings=({"a": None},))([1.0])
+
+    def is_zero():
+        raise ValueError("loss is 0")
+
+    for fails, is_own in ((differs, True), (is_split, True), (is_zero, False)):
+        with pytest.raises(ValueError) as raised:
+            fails()
+        assert private.is_traced(raised.value) == is_own
+
+
 @pytest.mark.parametrize(
     ("work", "found"),
     [("exec sleep 600", False), ("echo > m.after_spmd_partitioner.hlo.pb", True)],

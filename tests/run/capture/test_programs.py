@@ -26,7 +26,14 @@ from pgle.run.capture.captured import (
     own_failure,
     read_captured,
 )
-from pgle.run.capture.running import OUTPUT, STDERR, ProgramOutput, doing, run_program
+from pgle.run.capture.running import (
+    OUTPUT,
+    STDERR,
+    ProgramOutput,
+    doing,
+    patience_s,
+    run_program,
+)
 from pgle.run.process import terminal
 from pgle.xla.targets import load_target
 
@@ -225,6 +232,13 @@ for _ in range(3): w = jax.jit(lambda w: w - w @ w)(w)
     assert said.endswith(
         "another function object each time; call jax.jit once, outside the loop"
     )
+
+
+@pytest.mark.parametrize(("is_known", "waited_s"), [(True, 20.0), (False, 150.0)])
+def test_a_busy_machine_gives_time_to_reach_a_step_and_none_after_it(
+    is_known, waited_s
+):
+    assert patience_s(20.0, load=7.5, is_known=is_known) == waited_s
 
 
 PMAPPED = """

@@ -782,15 +782,26 @@ _TRACING = os.path.join("jax", "_src", "interpreters", "partial_eval.py")
 
 
 def is_traced(error):
-    """Whether an exception was raised while jax traced a function, which sees no numbers. Frames
-    are asked for their callers, since jax takes its own out of the traceback.
+    """Whether an exception has seen no numbers: jax raised it over types, shapes or trees, or it
+    was raised while jax traced a function. Frames are asked for their callers, since jax takes its
+    own out of the traceback.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     frame = trace and trace.tb_frame
+    if type(error) is ValueError and frame and _is_of_jax_itself(error, frame):
+        return True
     while frame is not None:
         if frame.f_code.co_filename.endswith(_TRACING):
             return True
         frame = frame.f_back
     return False
+
+
+def _is_of_jax_itself(error, frame):
+    """Whether jax raised an exception in this frame, or took its own frames out of it and left a
+    note.
+    """
+    notes = " ".join(getattr(error, "__notes__", ()))
+    return "/jax/_src/" in frame.f_code.co_filename or "JAX has removed" in notes
