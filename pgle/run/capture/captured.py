@@ -260,6 +260,8 @@ class CapturedProgram:
     plugin: bool = False  # whether it has jax's CUDA plugin
     # executions by the file name of the module
     executed: Mapping[str, int] = field(default_factory=dict)
+    # by the same the numbers of its first and its last execution, among those of all
+    turns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     compiling: str = ""  # file name of the module that it is compiling
     # file names of modules that are named as functions of jax's
     of_jax: Sequence[str] = ()
@@ -290,6 +292,14 @@ class CapturedProgram:
     options: Mapping[str, Sequence[tuple[str, str | None]]] = field(
         default_factory=dict
     )
+
+    def is_between(self, name: str, step: str) -> bool:
+        """Whether a module was executed between executions of another one, as far as is known."""
+        if name not in self.turns or step not in self.turns:
+            return True
+        first, last = self.turns[name]
+        first_step, last_step = self.turns[step]
+        return first < last_step and last > first_step
 
     @property
     def by_zeros(self) -> bool:
@@ -365,8 +375,8 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
         found.append(failed)
     if also := executed_alongside(module):
         found.append(
-            f"executed as often as {module_name(module)}, and not in these "
-            f"figures: {some(also, 3)} (--module NAME)"
+            f"executed between steps, as often as {module_name(module)} or more, and not in "
+            f"these figures: {some(also, 3)} (--module NAME)"
         )
     if module.name in program.not_lowered:
         found.append(
@@ -379,15 +389,18 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
 
 
 def executed_alongside(module: Path) -> tuple[str, ...]:
-    """Names of the program's other functions that are executed as often as a captured module, as an
-    update apart from its gradients is. A function that is compiled several times is one.
+    """Names of the program's other functions that are executed as often as a captured module or
+    more often, between its executions, as an update apart from its gradients is. A function that is
+    compiled several times is one.
     """
     program = read_captured(module.parent)
     times = program.executed.get(module.name, 0)
     others = (
         name
         for name, count in program.executed.items()
-        if count >= times > 1 and name not in program.of_jax
+        if count >= times > 1
+        and name not in program.of_jax
+        and program.is_between(name, module.name)
     )
     names = dict.fromkeys(module_name(Path(name)) for name in others)
     names.pop(module_name(module), None)

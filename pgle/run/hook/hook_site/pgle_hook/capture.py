@@ -223,6 +223,8 @@ class CaptureRecord:
         self._writing = threading.Lock()
         self._names = {}
         self._counts = {}
+        self._turns = {}  # by module: numbers of its first and its last execution
+        self._turn = 0
         self._written = 0.0
         version = list(sys.version_info[:3])
         has_plugin = any(map(_is_installed, plugins))
@@ -261,6 +263,7 @@ class CaptureRecord:
         """Write into another folder from now on, of what happens from now on."""
         self._path = os.path.join(folder, os.path.basename(self._path))
         self._counts = {}
+        self._turns = {}
         self._about.update(compiling="", options={}, sites=[], compared=None)
         self._write()
 
@@ -335,6 +338,8 @@ class CaptureRecord:
         with self._lock:
             name = self._names[id(executable)][0]
             self._counts[name] = self._counts.get(name, 0) + 1
+            self._turn += 1
+            self._turns.setdefault(name, [self._turn, 0])[1] = self._turn
             if self._counts[name] <= 2 or time.monotonic() - self._written > WRITTEN_S:
                 self._write()
 
@@ -346,7 +351,12 @@ class CaptureRecord:
         own = flags if flags != self._given else ""
         with self._writing:
             self._about["sources"] = guarded(self._sources.found) or {}
-            about = dict(self._about, executed=dict(self._counts), xla_flags=own)
+            about = dict(
+                self._about,
+                executed=dict(self._counts),
+                turns=dict(self._turns),
+                xla_flags=own,
+            )
             write_json(self._path, about)
 
 
