@@ -561,6 +561,7 @@ class Line:
     item: str = ""  # the one that `done` counts up to, in words
     best: str = ""  # the best so far, in words
     since: float = field(default_factory=time.monotonic)
+    _least_left_s: float = field(default=math.inf, init=False)  # that was shown
 
     def text(self, now: float) -> str:
         """``trial 5 of 20 · best −4.4 % · compiling · 18 s, about 50 s left``."""
@@ -580,11 +581,16 @@ class Line:
         return printable(" · ".join(parts))
 
     def _left(self, elapsed_s: float) -> str:
-        """``, about 50 s left``; empty if that is not known, or less than a second."""
+        """``, about 50 s left``; empty if that is not known, less than a second, or more than was
+        shown before.
+        """
         if not 0 < self.done < self.total:
             return ""
         left_s = elapsed_s / self.done * (self.total - self.done)
-        return f", about {left_s:.0f} s left" if left_s >= 1 else ""
+        if not 1 <= left_s <= self._least_left_s:
+            return ""
+        self._least_left_s = left_s
+        return f", about {left_s:.0f} s left"
 
 
 @contextmanager

@@ -33,6 +33,14 @@ def test_what_is_done_is_named_next_to_its_number(
     assert line.text(21.0) == f"{said}, about 28 s left"
 
 
+def test_the_time_that_is_left_never_grows() -> None:
+    line = progress.Line("compiling", done=5, total=10, noun="trial", since=0.0)
+    assert line.text(50.0).endswith("50 s, about 50 s left")
+    assert line.text(60.0).endswith("60 s")
+    line.done = 9
+    assert line.text(70.0).endswith("70 s, about 8 s left")
+
+
 def test_work_that_is_not_counted_is_named() -> None:
     assert progress.Line("reading log", since=0.0).text(3.0) == "reading log · 3 s"
 
