@@ -17,7 +17,7 @@ from pathlib import Path
 from pgle.errors import some
 from pgle.files import read_bytes
 from pgle.run.capture.captured import CallSite, module_name
-from pgle.run.libraries import call_of, edit_of
+from pgle.run.libraries import ROUNDED, call_of, edit_of
 from pgle.run.trainers import decided_by, settings_of
 from pgle.xla.vendors import NVIDIA, Vendor
 
@@ -94,6 +94,12 @@ _WRITTEN_OUT = re.compile(
     r"stablehlo\.exponential(?s:.*)stablehlo\.dot_general "
 )
 """Products in half precision around an exponential: attention may be written by hand."""
+
+_IN_F32 = re.compile(
+    r"dot_general .*batching_dims.*\(tensor<[^>]*xf32>, tensor<[^>]*xf32>\).*\n(?s:.*)"
+    r"stablehlo\.exponential(?s:.*)dot_general .*batching_dims"
+)
+"""Products of f32 arrays around an exponential, with an axis in common."""
 
 _BATCHED = re.compile(
     r"dot_general .*batching_dims.*\n(?s:.*)"
@@ -386,6 +392,11 @@ def _attentions(program: Written) -> Iterator[Alternative]:
         if where in sites:
             edit = edit_of(sites[where], how, edit)
         yield Alternative(Kind.ATTENTION, where, how, edit)
+    fused = (how, BY_HAND)
+    if how == NVIDIA.fused_attention and _may_attend_by_hand(program, fused, _IN_F32):
+        edit = f'jax.nn.dot_product_attention(…, implementation="{how}")'
+        limit = "compare the loss: attention keeps 7 bits of f32"
+        yield Alternative(Kind.ATTENTION, BY_HAND, ROUNDED, edit, limit=limit)
 
 
 def _unfused(program: Written) -> Iterator[str]:
@@ -394,7 +405,7 @@ def _unfused(program: Written) -> Iterator[str]:
     for site in program.of(Kind.ATTENTION):
         if site.now not in fused:
             yield site.where
-    if _may_attend_by_hand(program, fused):
+    if _may_attend_by_hand(program, fused, _WRITTEN_OUT):
         yield BY_HAND
 
 
@@ -412,14 +423,19 @@ def _losses(program: Written) -> Iterator[Alternative]:
         yield Alternative(Kind.LOSS, BY_HAND, str(CHUNKS), IN_CHUNKS)
 
 
-def _may_attend_by_hand(program: Written, fused: Collection[str]) -> bool:
+def _may_attend_by_hand(
+    program: Written, fused: Collection[str], like: re.Pattern[str]
+) -> bool:
     """Whether the module may hold attention that is not one of the calls. A call that is not
     fused looks the same in a module, so nothing is looked for next to one.
+
+    Args:
+        like: what its products look like.
     """
     if Kind.ATTENTION in decided_by(program.words):
         return False
     kernels = {site.now for site in program.sites if site.kind == Kind.ATTENTION}
-    if not _WRITTEN_OUT.search(program.text) or kernels - {*fused}:
+    if not like.search(program.text) or kernels - {*fused}:
         return False
     return not kernels or bool(_BATCHED.search(program.text))
 

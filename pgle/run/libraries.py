@@ -12,6 +12,13 @@ from dataclasses import dataclass
 from pgle.run.capture.captured import CallSite
 
 _FUSED = 'jax.nn.dot_product_attention(q, k, v{mask}, implementation="cudnn")'
+_ROUNDED = (
+    'jax.nn.dot_product_attention(*(each.astype("bfloat16") for each in (q, k, v)){mask}, '
+    'implementation="cudnn").astype(q.dtype)'
+)
+ROUNDED = "cudnn in bf16"
+"""Attention in f32, rounded to bf16 around the fused call (`pgle_hook/alternatives.py`)."""
+
 _POLICY = "policy=jax.checkpoint_policies.{value}"
 _UNROLL = "unroll={value}"
 _IN_EQUINOX = (
@@ -48,7 +55,8 @@ class LibraryCall:
             return call_of(site, self.edit, self.options.format(value=value))
         given = masked(site, self.own_mask)
         takes = ", mask=None" if site.mask else ""
-        fused = _FUSED.format(mask=given)
+        call = _ROUNDED if value == ROUNDED else _FUSED
+        fused = call.format(mask=given)
         return self.edit.format(fused=fused, takes_mask=takes)
 
 

@@ -24,6 +24,7 @@ from pgle.run.alternatives import (
 )
 from pgle.run.capture.capture import lowered_step
 from pgle.run.capture.captured import CallSite
+from pgle.run.libraries import ROUNDED
 from pgle.run.variants import _alternatives, _Record
 from pgle.xla.targets import load_target
 
@@ -156,6 +157,16 @@ WRITTEN_OUT = {
         "{}",
     ),
     "mask": (SEGMENTS, VALUES.format(f"jnp.where(mask, {SCORES}, -1e9)"), "{}"),
+    "keys transposed": (
+        f"{HEADS_FIRST}    k = k.mT\n",
+        "jax.nn.softmax(q @ k, -1) @ v",
+        "{}",
+    ),
+    "another order": (
+        "    v = v.transpose(0, 2, 3, 1)\n",
+        f'jnp.einsum("bhqk,bhdk->hqdb", jax.nn.softmax({SCORES}, -1), v)',
+        "{}",
+    ),
     "mapped heads": ("", f"jax.vmap(jax.vmap({OF_HEAD}, 1, 1))(q, k, v)", "{}"),
     "mapped rows": ("", OVER_ROWS.format(OF_ROW), OVER_ROWS),
 }
@@ -184,9 +195,24 @@ def namespace(source: str) -> dict[str, Any]:
     return found
 
 
-def only_edit(source: str, args: Sequence[Any], folder: Path) -> str:
+def test_attention_in_f32_is_rounded_around_the_call(tmp_path: Path) -> None:
+    head = f"{BY_HAND}    return "
+    by_hand = VALUES.format(CAUSAL)
+    args = (jax.random.normal(jax.random.key(0), (2, 32, 96)), jnp.array([20, 9]))
+    edit = only_edit(f"{head}{by_hand}{STEP}", args, tmp_path, ROUNDED)
+    assert edit.count('.astype("bfloat16")') == 3
+    pasted = edit.replace('"cudnn"', '"xla"')
+    attends = [namespace(f"{head}{each}")["attend"] for each in (by_hand, pasted)]
+    want, got = (jax.jit(attend)(*args) for attend in attends)
+    assert want.dtype == got.dtype == jnp.float32
+    assert jnp.abs(want - got).max() < 0.03
+
+
+def only_edit(
+    source: str, args: Sequence[Any], folder: Path, value: str = "cudnn"
+) -> str:
     """The edit of the attention that a program writes by hand."""
-    change = Alternative(Kind.ATTENTION, "by hand", "cudnn", "")
+    change = Alternative(Kind.ATTENTION, "by hand", value, "")
     record = _Record()
     with _alternatives(record, [change.switch]) as hook:
         hook.use(True)

@@ -36,6 +36,9 @@ BY_HAND = "by hand"
 
 NOWHERE = ("", "", "")  # a place that cannot be said, as of `_place`
 
+ROUNDED = "cudnn in bf16"
+"""Attention in f32, rounded to bf16 around the fused call."""
+
 LEFT = "left as it is"
 """In place of a setting: what was found, and has no alternative."""
 
@@ -251,12 +254,15 @@ class Alternatives:
                 self._note(kind, place, now, about)
         return found
 
-    def _attentions(self, graph, _):
+    def _attentions(self, graph, value):
         how = "xla" if SetAside.is_on() else "cudnn"
+        rounded = ""
+        if value == ROUNDED:  # values are compared without rounding
+            rounded = "float32" if SetAside.is_on() else "bfloat16"
         attend = functools.partial(self._attend, implementation=how)
         for node in graph.nodes:
             try:
-                found = by_hand.find(self._jax, node)
+                found = by_hand.find(self._jax, node, rounded)
             except by_hand.LeftError as error:
                 yield node, {}, {"why": str(error)}
                 continue

@@ -44,6 +44,7 @@ class Attention:
 
     def __init__(self, node):
         self.node = node  # that makes its results
+        self.first = None  # the product that makes scores
         self.product = None  # the second one
         self.operands = ()  # names of the axes of its operands
         self.multiplied = ()  # values that the products take
@@ -51,6 +52,9 @@ class Attention:
         self.sizes = {}  # of what axes count
         self.sides = ()  # queries, keys, values
         self.scale = 1.0
+        self.rounded = (
+            ""  # the type that the fused call takes them in; empty: their own
+        )
         self.masks = []  # as of `Mask`
         self._distances = None
 
@@ -86,8 +90,11 @@ class LeftError(Exception):
     """Attention that stays as it is; says why."""
 
 
-def find(jax, node):
+def find(jax, node, rounded=""):
     """The attention whose results this node makes; None if it makes none.
+
+    Args:
+        rounded: the type that attention in f32 is rounded to; empty: it stays as it is.
 
     Raises:
         LeftError: it makes those of attention that the fused call cannot compute.
@@ -101,6 +108,8 @@ def find(jax, node):
     for place in (0, 1):
         try:
             found = _found(jax, node, product, path, place)
+            if found is not None:
+                _choose_type(found, rounded)
         except LeftError as error:
             left = error
             continue
@@ -155,12 +164,25 @@ def _found(jax, node, product, path, place):
     operands = None if first is None else _first(found, *first)
     if operands is None:
         return None
+    found.first, _ = first
     found.multiplied = [value.seen() for value, _ in (*operands, values)]
     found.sides = [_narrow(found, *side) for side in (*operands, values)]
+    return found
+
+
+def _choose_type(found, rounded):
+    """Set the type that the fused call takes.
+
+    Raises:
+        LeftError: cuDNN has no call for these types.
+    """
     types = {str(value.dtype) for value, _ in found.sides}
     if len(types) == 1 and types <= set(HALF):
-        return found
-    raise LeftError("cuDNN takes bf16 or f16, not %s" % " and ".join(sorted(types)))
+        return
+    if not rounded or not types <= {*HALF, "float32"}:
+        given = " and ".join(sorted(types))
+        raise LeftError("cuDNN takes bf16 or f16, not %s" % given)
+    found.rounded = rounded
 
 
 def _check_weights(found, value, names):
@@ -560,6 +582,8 @@ def replacement(jax, found, attend):
             _arranged(jax, found, read(value), names, order)
             for (value, names), order in zip(found.sides, orders)
         ]
+        if found.rounded:
+            taken = [each.astype(found.rounded) for each in taken]
         order = (batch, (*heads, "g"), ("q",), KEYS)
         options = _masking(jax, found, masking, read, order)
         alike, width = _alike(jax, taken)

@@ -10,6 +10,7 @@ import re
 
 from pgle_hook import jax_private
 from pgle_hook.masks import KEYS, QUERIES
+from pgle_hook.records import is_own
 
 MAPPED = "vmap("  # in the name of an operation, once for each `jax.vmap` around it
 OVER_HEADS = "write it in place of jax.vmap over heads"
@@ -78,14 +79,28 @@ class _Written:
         for letter, side, order in zip("qkv", self._found.sides, orders):
             value = side[0]
             names = self._there(side[1])
-            before = self._there(_before_transpose(*side))
+            before = self._there(self._before_transpose(*side))
             if letter == "k" and names != alike == before:
                 names = before  # a product of two matrices wants keys transposed
             text = self._moved(letter, names, order)
-            if value.seen() not in self._found.multiplied:
+            if self._found.rounded:
+                text += '.astype("%s")' % self._found.rounded
+            elif value.seen() not in self._found.multiplied:
                 text += '.astype("%s")' % value.dtype
             texts.append(self._widened(text, order))
         return texts
+
+    def _before_transpose(self, value, names):
+        """The names of the axes of what a value is the transpose of, if the line of the first
+        product transposes it; else of itself.
+        """
+        node = value.made_by("transpose")
+        if node is None or _line_of(node) != _line_of(self._found.first):
+            return names
+        before = list(names)
+        for axis, source in enumerate(node.params["permutation"]):
+            before[source] = names[axis]
+        return tuple(before)
 
     def _widened(self, text, order):
         """An operand with zeros up to the features of the others: they change no product."""
@@ -167,7 +182,8 @@ class _Written:
         order = (*rows, QUERIES, (*self._heads, "g"), ("e",))
         text = self._moved(text, order, self._result_names(nodes))
         dtype = self._found.node.outs[0].dtype
-        is_same = dtype == self._found.sides[0][0].dtype
+        taken = self._found.rounded or self._found.sides[0][0].dtype
+        is_same = str(dtype) == str(taken)
         return text if is_same else '%s.astype("%s")' % (text, dtype)
 
     def _result_names(self, nodes):
@@ -175,20 +191,10 @@ class _Written:
         found = self._found
         node, names = found.node, found.names
         if self._is_over_heads:
-            return _followed(node, names, nodes)
-        formula = _FORMULA.search(jax_private.name_of(found.product.eqn))
-        if node is not found.product or formula is None:
-            return self._there(names)
-        *taken, made = formula.groups()
-        for letters in (taken, taken[::-1]):
-            known = {}
-            for each, operand in zip(letters, found.operands):
-                there = self._there(operand)
-                if len(there) == len(each):
-                    known.update((name, letter) for letter, name in zip(each, there))
-            by_letter = {letter: name for name, letter in known.items()}
-            if len(by_letter) == len(known) and by_letter.keys() >= {*made}:
-                return tuple(by_letter[letter] for letter in made)
+            return _followed(node, names, nodes, lambda name: MAPPED in name)
+        own = jax_private.name_of(found.product.eqn)
+        if node is found.product and _FORMULA.search(own):
+            names = _followed(node, names, nodes, lambda name: name == own)
         return self._there(names)
 
     def _there(self, names):
@@ -236,23 +242,22 @@ class _Written:
         return text + _indexed(after, "None")
 
 
-def _before_transpose(value, names):
-    """The names of the axes of what a value is the transpose of; of itself if it is none."""
-    node = value.made_by("transpose")
-    if node is None:
-        return names
-    before = list(names)
-    for axis, source in enumerate(node.params["permutation"]):
-        before[source] = names[axis]
-    return tuple(before)
+def _line_of(node):
+    """File and line of the program that make an operation; None if they are a library's alone."""
+    frames = jax_private.frames_of(node.eqn)
+    return next((frame for frame in frames if is_own(frame[0])), None)
 
 
-def _followed(node, names, nodes):
-    """The names of the axes of a result once no `jax.vmap` moves it any more."""
+def _followed(node, names, nodes, is_part):
+    """The names of the axes of a result once it is moved no more, by `jax.vmap` or `jnp.einsum`.
+
+    Args:
+        is_part: whether an operation of a name belongs to what moves it.
+    """
     value = node.outs[0]
     for each in nodes:
         is_next = each.name == "transpose" and each.ins[0] is value
-        if is_next and MAPPED in jax_private.name_of(each.eqn):
+        if is_next and is_part(jax_private.name_of(each.eqn)):
             names = tuple(names[place] for place in each.params["permutation"])
             value = each.outs[0]
     return names
