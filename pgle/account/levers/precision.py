@@ -74,7 +74,8 @@ _TF32 = (
 _BF16 = (
     "Cast parameters and activations to bfloat16 before the layers, and keep f32 "
     "parameters in the optimizer (mixed precision). bfloat16 rounds to 7 bits: keep the "
-    "softmax and the loss in f32, and compare the loss."
+    "softmax and the loss in f32, and compare the loss. The saving is of products alone: "
+    "smaller activations may save more."
 )
 
 
