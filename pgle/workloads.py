@@ -233,10 +233,9 @@ def fsdp(options: argparse.Namespace, devices: Any) -> Workload:
 
 
 def overlap(options: argparse.Namespace, devices: Any) -> Workload:
-    """Gather `big` and `small`, and meanwhile multiply."""
+    """Gather `big` and `small`, and meanwhile multiply weights that each device has alone."""
     grid = mesh(devices, data=options.devices)
     sharded = PartitionSpec("data")
-    replicated = PartitionSpec()
 
     def device_step(big: Any, small: Any, weights: Any) -> Any:
         all_big = jax.lax.all_gather(jnp.tanh(big), "data", axis=0, tiled=True)
@@ -250,8 +249,8 @@ def overlap(options: argparse.Namespace, devices: Any) -> Workload:
     mapped = shard_map(
         device_step,
         grid,
-        (sharded, sharded, replicated),
-        (sharded, sharded, replicated),
+        (sharded, sharded, sharded),
+        (sharded, sharded, sharded),
     )
 
     def overlap_step(state: Any) -> Any:
@@ -266,7 +265,11 @@ def overlap(options: argparse.Namespace, devices: Any) -> Workload:
         for name, count in rows.items()
     }
     state["weights"] = array(
-        grid, (options.dim, options.dim), options.dtype, None, None
+        grid,
+        (options.dim * options.devices, options.dim),
+        options.dtype,
+        "data",
+        None,
     )
     return Workload(overlap_step, state)
 

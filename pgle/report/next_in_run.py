@@ -8,7 +8,7 @@ from pgle.account.next_move import Known, Move, next_move
 from pgle.next import Commands, Next, Sentence
 from pgle.report.account import end_words
 from pgle.run.directory.directory import RunDirectory
-from pgle.run.inputs import next_command
+from pgle.run.inputs import found_flags, next_command
 from pgle.run.known_run import can_compile, known_of_run
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _command(run: RunDirectory, known: Known, move: Move) -> Next | None:
     if move is Move.FINISH:
         return next_command.stage_left(run)
     if move is Move.MEASURE:
-        return next_command.tuned_run(run)
+        return found_flags.tuned_run(run)
     if move is Move.PROVE:
         there = run.path.with_name(f"{run.path.name}-gpu")
         return next_command.launch_of(run).on_gpus().line("run", there)
@@ -62,7 +62,7 @@ def _command(run: RunDirectory, known: Known, move: Move) -> Next | None:
     if move is Move.EXPLAIN:
         return next_command.both_stages(run)
     if move is Move.SEARCH and can_compile(run):
-        return next_command.tune(run)
+        return found_flags.tune(run)
     if move is Move.ADVISE and can_compile(run):
         lever = None if known.account is None else known.account.lever
         tries = None if lever is None else lever.command

@@ -44,7 +44,8 @@ from pgle.run.directory.directory import (
 )
 from pgle.run.directory.manifest import Manifest, read_manifest
 from pgle.run.inputs.folder import dump_near
-from pgle.run.inputs.next_command import ON_GPU, launch_of, tune
+from pgle.run.inputs.found_flags import tune
+from pgle.run.inputs.next_command import ON_GPU, launch_of
 from pgle.run.inputs.traces import is_trace, read_traces
 from pgle.run.target import FROM_WORDS, GpuFound, gpu_of
 from pgle.run.timed import timed_steps

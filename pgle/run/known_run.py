@@ -10,7 +10,8 @@ from pgle.errors import UserError
 from pgle.requests.predictions import Rehearse
 from pgle.run.compare import CompareRequest, run_compare, timed_of
 from pgle.run.directory.directory import RunDirectory
-from pgle.run.inputs.next_command import UNKNOWN, search_of, stage_left
+from pgle.run.inputs.found_flags import search_of
+from pgle.run.inputs.next_command import UNKNOWN, stage_left
 from pgle.steps.compare import Comparison
 
 

@@ -76,7 +76,7 @@ class Predicted:
         if run is None:
             return None
         # a module alone needs nothing that starts programs
-        from pgle.run.inputs.next_command import tune
+        from pgle.run.inputs.found_flags import tune
 
         return tune(run)
 

@@ -53,13 +53,8 @@ from pgle.run.directory.manifest import (
     imported_files,
     read_manifest,
 )
-from pgle.run.inputs.next_command import (
-    UNKNOWN,
-    ProgramLaunch,
-    following,
-    launch_of,
-    tune,
-)
+from pgle.run.inputs.found_flags import tune
+from pgle.run.inputs.next_command import UNKNOWN, ProgramLaunch, following, launch_of
 from pgle.run.process.compilers import check_compiler, compiler_of
 from pgle.run.process.efforts import EFFORTS, checked_effort
 from pgle.run.process.flags import OF_CPUS, flags_with, user_flags

@@ -23,7 +23,7 @@ MOST = {
     "verify": 99,
     "convert": 89,
     "compare": 81,
-    "predict": 121,
+    "predict": 128,
 }
 """Files of pgle that a command loads at most."""
 

@@ -30,7 +30,7 @@ from pgle.requests.predictions import Rehearse
 from pgle.run.compare import compared_run, record_comparison
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.manifest import StageRecord, extend_manifest
-from pgle.run.inputs import next_command
+from pgle.run.inputs import found_flags, next_command
 from pgle.run.rehearse_program import (
     Understood,
     advise_line,
@@ -187,12 +187,12 @@ def test_flags_that_a_search_found_are_measured_before_anything_else(
 
 def test_a_search_that_found_nothing_is_not_proposed_again(tmp_path: Path) -> None:
     run = run_directory(tmp_path, WHOLE)
-    assert next_command.tune(run) == Next.of("tune", run.path, "-o", run.path / "tuned")
+    assert found_flags.tune(run) == Next.of("tune", run.path, "-o", run.path / "tuned")
     (run.path / "tuned").mkdir()
     (run.path / "tuned" / "report.json").touch()
-    assert next_command.tune(run) is None
+    assert found_flags.tune(run) is None
     (run.path / "tuned" / "flags.txt").touch()
-    assert str(next_command.tune(run)).endswith("tuned-2")
+    assert str(found_flags.tune(run)).endswith("tuned-2")
 
 
 def test_the_flags_of_the_environment_are_not_repeated(
@@ -301,7 +301,7 @@ def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
                 share = 1 - new_us / 100
                 answer = Gain(share=share, low=share, high=share, idle_share=0.0)
                 found = SimpleNamespace(
-                    gained=SimpleNamespace(answer=answer), account=known, is_measured=False,
+                    gained=SimpleNamespace(answer=answer), account=known, is_measured=False, holds=True,
                     good=True, costs_are="estimated", tune=tune_line(command),
                     measure=measure_line(command), advise=advise_line(command), run=None,
                     request=SimpleNamespace(no_step="", failed=False),

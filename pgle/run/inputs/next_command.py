@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pgle.account.next_move import Search
 from pgle.errors import UserError
 from pgle.files import Json, read_kept
 from pgle.masking import kept_argv
@@ -20,7 +19,7 @@ from pgle.next import Next
 from pgle.requests.option import declared
 from pgle.requests.shared import Captured, OnDevices
 from pgle.requests.stages import InMode, Windowed
-from pgle.run.directory.directory import COMPARED, STORED, RunDirectory, free
+from pgle.run.directory.directory import COMPARED, RunDirectory, free
 from pgle.run.directory.manifest import Manifest, is_compared, read_manifest
 from pgle.run.directory.rounds import abba_words
 from pgle.run.process.flags import user_flags
@@ -28,7 +27,6 @@ from pgle.xla.flags.text import Flag, format_flags, parse_flags
 
 ON_GPU = "jax"  # the profiler that every GPU has; without a GPU it is refused
 UNKNOWN = ("COMMAND",)  # placeholder for an unknown program
-FLAGS = "flags.txt"  # what a search found, in its folder
 
 _OPTIONS: Mapping[str, object] = {
     item.name: None
@@ -148,52 +146,12 @@ def stage_left(run: RunDirectory) -> Next | None:
     return None
 
 
-def search_of(run: RunDirectory) -> Search:
-    """What a search for flags in a run has shown. Flags that it found count as measured once the
-    run that has them is whole.
-    """
-    if run.judged_flags.exists():
-        return Search.IN_VAIN
-    if _found_flags(run) is not None:
-        tuned = RunDirectory(_tuned_folder(run))
-        is_whole = all(tuned.stage(name).path.exists() for name in COMPARED)
-        return Search.IN_VAIN if is_whole else Search.FOUND
-    return Search.IN_VAIN if any(run.path.glob(f"tuned*/{STORED}")) else Search.NOT
-
-
-def _found_flags(run: RunDirectory) -> Path | None:
-    """The file of flags that the last search in a run found; None if none found any."""
-    found = [path.parent / FLAGS for path in run.path.glob(f"tuned*/{STORED}")]
-    files = [path for path in found if path.exists()]
-    return max(files, key=time_written, default=None)
-
-
-def _tuned_folder(run: RunDirectory) -> Path:
-    """Where a run is made with the flags that a search found."""
-    return run.path.with_name(f"{run.path.name}-tuned")
-
-
-def tuned_run(run: RunDirectory) -> Next | None:
-    """The run of all stages with the flags that a search in a run found; None if it found none."""
-    flags = _found_flags(run)
-    if flags is None:
-        return None
-    return launch_of(run).line("run", _tuned_folder(run), "--flags-file", flags)
-
-
 def both_stages(run: RunDirectory) -> Next | None:
     """The command that explains why a step got longer; None if a stage left nothing to read."""
     baseline, perf = (run.stage(name) for name in COMPARED)
     if not all(stage.traces() or stage.dumps() for stage in (baseline, perf)):
         return None
     return Next.of("analyze", perf.path, "--against", baseline.path)
-
-
-def tune(run: RunDirectory) -> Next | None:
-    """The search for flags by what was measured in a run; None if it found nothing better."""
-    if search_of(run) is Search.IN_VAIN:
-        return None
-    return Next.of("tune", run.path, "-o", free(run.path / "tuned"))
 
 
 def more_runs(run: RunDirectory) -> Next:

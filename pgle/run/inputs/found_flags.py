@@ -1,0 +1,52 @@
+"""What a search for flags left in a run directory, and the command that follows from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pgle.account.next_move import Search
+from pgle.next import Next
+from pgle.run.directory.directory import COMPARED, STORED, RunDirectory, free
+from pgle.run.inputs.next_command import launch_of, time_written
+
+FLAGS = "flags.txt"  # what a search found, in its folder
+
+
+def search_of(run: RunDirectory) -> Search:
+    """What a search for flags in a run has shown. Flags that it found count as measured once the
+    run that has them is whole.
+    """
+    if run.judged_flags.exists():
+        return Search.IN_VAIN
+    if _found_flags(run) is not None:
+        tuned = RunDirectory(_tuned_folder(run))
+        is_whole = all(tuned.stage(name).path.exists() for name in COMPARED)
+        return Search.IN_VAIN if is_whole else Search.FOUND
+    return Search.IN_VAIN if any(run.path.glob(f"tuned*/{STORED}")) else Search.NOT
+
+
+def _found_flags(run: RunDirectory) -> Path | None:
+    """The file of flags that the last search in a run found; None if none found any."""
+    found = [path.parent / FLAGS for path in run.path.glob(f"tuned*/{STORED}")]
+    files = [path for path in found if path.exists()]
+    return max(files, key=time_written, default=None)
+
+
+def _tuned_folder(run: RunDirectory) -> Path:
+    """Where a run is made with the flags that a search found."""
+    return run.path.with_name(f"{run.path.name}-tuned")
+
+
+def tuned_run(run: RunDirectory) -> Next | None:
+    """The run of all stages with the flags that a search in a run found; None if it found none."""
+    flags = _found_flags(run)
+    if flags is None:
+        return None
+    return launch_of(run).line("run", _tuned_folder(run), "--flags-file", flags)
+
+
+def tune(run: RunDirectory) -> Next | None:
+    """The search for flags by what was measured in a run; None if it found nothing better."""
+    if search_of(run) is Search.IN_VAIN:
+        return None
+    return Next.of("tune", run.path, "-o", free(run.path / "tuned"))
