@@ -172,3 +172,9 @@ def test_a_loop_that_gathers_activations_may_be_divided_otherwise(
     costs = replace(priced(text, {"product": 80.0}), exposed_us={"y": 4.0})
     assert is_undivided(costs) == moves
     assert not is_undivided(replace(costs, exposed_us={"y": 3.9}))
+
+
+def test_what_shard_map_leaves_whole_is_the_program_s_own_choice() -> None:
+    text = STEP.replace("OF_X", "replicated").replace("MAKES_Y", SAME)
+    assert replicated(text)
+    assert not replicated(text.replace("jit(step)/dot", "jit(step)/shard_map/dot"))

@@ -427,7 +427,7 @@ def test_a_module_alone_is_tried_as_far_as_its_text_allows(
     options = ["--target", "a100", "--devices", "1", "-o", str(tmp_path / "out")]
     assert run(["advise", *options, "--json", str(module)]) == 0
     found = json.loads(capfd.readouterr().out)
-    assert [item["kind"] for item in found["tried"]] == ["donation"]
+    assert {item["kind"] for item in found["tried"]} == {"donation", "precision"}
     assert "remat" in found["left_out"]
 
 

@@ -366,7 +366,8 @@ def test_an_edited_carry_is_the_program_that_was_tried(
     sites = noted(DIVIDED, args, tmp_path)
     before = lowered(DIVIDED, args, tmp_path)
     program = Written(sites, Path("jit_step.mlir"), before, is_undivided=True)
-    (change,) = alternatives(program)
+    kinds = {item.kind: item for item in alternatives(program)}
+    change = kinds[Kind.SHARDING]
     with _alternatives(_Record(), [change.switch]) as hook:
         hook.use(True)
         hook.divided(args, {})

@@ -30,9 +30,7 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     """
     copies = _copies(step, flow)
     module = step.module
-    products = [
-        name for name in copies if is_product(module, module.instructions[name])
-    ]
+    products = [name for name in copies if _is_by_compiler(module, name)]
     if not products:
         return None
     bodies = {module.instructions[name].computation for name in products}
@@ -59,6 +57,15 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
         where=where,
         instructions=frozenset(divided),
     )
+
+
+def _is_by_compiler(module: Module, name: str) -> bool:
+    """Whether a product is divided by the compiler: within `shard_map` the program itself says what
+    each device does, and takes no constraint.
+    """
+    item = module.instructions[name]
+    scopes = item.op_name.split("/")
+    return is_product(module, item) and "shard_map" not in scopes
 
 
 _EDIT = (
