@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from pgle.run.capture.captured import ComparedValues
@@ -255,3 +256,56 @@ def test_no_values_are_drawn_for_a_step_with_too_many_operations(
             return super().step(ws, x)[0], (wide @ wide).sum()
 
     assert Large().compared().why == "ValueError: its small size takes 3e+11 operations"
+
+
+class Split(Program):
+    """A step whose first product makes three parts as wide as its second one takes."""
+
+    shapes: Any = ((512, 3 * 512), (512, 512), (BATCH, 512))
+
+    def step(self, first: Any, second: Any, x: Any) -> Any:
+        self.traces.append(x.shape)
+        factor = self.factor if self.is_on else 1.0
+
+        def loss(first: Any) -> Any:
+            q, k, v = jnp.split(x @ first, 3, -1)
+            return jnp.square((q * k + factor * v) @ second).mean()
+
+        return jax.grad(loss)(first)
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__(factor)
+        self.traces: list[Any] = []
+
+
+def test_sizes_of_which_one_is_a_multiple_become_small_together() -> None:
+    assert Split().compared().sizes == "32 → 8, 1536 → 48, 512 → 16"
+
+
+def test_a_program_is_computed_once_for_all_its_alternatives() -> None:
+    values = importlib.import_module("pgle_hook.values")
+    found: list[dict[str, Any]] = []
+    program = Split()
+    made = values.Values(jax, program.use, found.append)
+    given = arguments(program.shapes, jnp.float32)
+    step = program.step
+    for factor in (1.0, 1.5):
+        program.factor = factor
+        program.traces.clear()
+        made.compare(step, given, {})
+    assert len(program.traces) == 1
+    first, second = (ComparedValues(**one) for one in found)
+    assert not first.differs
+    assert second.differs
+
+
+def test_a_constant_that_a_program_computes_keeps_its_rounding() -> None:
+    program = Program()
+
+    def step(ws: Any, x: Any) -> Any:
+        root = jnp.sqrt(jnp.float32(WIDTH)).astype(jnp.bfloat16)
+        known = np.asarray(np.sqrt(WIDTH), jnp.bfloat16)
+        return ws * (known if program.is_on else root)
+
+    program.step = step  # type: ignore[method-assign]
+    assert program.compared(dtype=jnp.bfloat16).difference == 0

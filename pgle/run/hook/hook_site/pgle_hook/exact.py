@@ -3,7 +3,8 @@
 Two ways to write the same computation then differ by nothing but what they compute. Types with
 fewer digits than bf16, such as eight bits, are part of a program: casts to them still round. So
 does each operation that cannot take 64 bits, such as one of a custom kernel: it takes and returns
-the types that it was traced with.
+the types that it was traced with. So does one that depends on no argument: a constant of the
+program, such as a scale that it computes in bf16, is what an edit takes from it.
 """
 
 import contextlib
@@ -80,14 +81,16 @@ class Exact:
             "while": self._while,
         }
 
-    def __call__(self, closed, args):
+    def __call__(self, closed, args, is_fixed=False):
         """The results of a traced function.
 
         Args:
             closed: it, with its constants.
             args: arrays; numbers have 64 bits.
+            is_fixed: whether they depend on no argument of the program.
         """
         jaxpr = closed.jaxpr
+        fixed = {*jaxpr.constvars, *(jaxpr.invars if is_fixed else ())}
         known = dict(zip(jaxpr.constvars, map(self.widened, closed.consts)))
         known.update(zip(jaxpr.invars, args))
 
@@ -99,7 +102,10 @@ class Exact:
 
         for eqn in jaxpr.eqns:
             taken = list(map(read, eqn.invars))
-            known.update(zip(eqn.outvars, self._made(eqn, taken)))
+            is_constant = all(hasattr(one, "val") or one in fixed for one in eqn.invars)
+            if is_constant:
+                fixed.update(eqn.outvars)
+            known.update(zip(eqn.outvars, self._made(eqn, taken, is_constant)))
         return list(map(read, jaxpr.outvars))
 
     def widened(self, array):
@@ -127,10 +133,12 @@ class Exact:
         is_real = jnp.issubdtype(dtype, jnp.floating)
         return is_real and jnp.finfo(dtype).nmant < LEAST_DIGITS
 
-    def _made(self, eqn, taken):
+    def _made(self, eqn, taken, is_constant):
         name = eqn.primitive.name
         if name in CALLS:
-            return self(_called(eqn), taken)
+            return self(_called(eqn), taken, is_constant)
+        if is_constant:
+            return self._as_traced(eqn, taken)
         if name in self._special:
             return self._special[name](eqn, taken)
         if name in OPAQUE or _holds_function(eqn):

@@ -1,13 +1,14 @@
 """What a step computes with its alternatives and without, at a small size on the CPU.
 
 The step's function is traced again with small arguments, both times with the same random values. A
-size is made small if the function still traces with it. Compared are the loss, the gradients and
-all other results that are floating-point numbers. Both are computed with 64 bits a number
-(`exact.py`): what is left of the difference is that of what they compute.
+size is made small if the function still traces with it, alone or with others. Compared are the
+loss, the gradients and all other results that are floating-point numbers. Both are computed with
+64 bits a number (`exact.py`): what is left of the difference is that of what they compute.
 """
 
 import functools
 import importlib
+import itertools
 import math
 import os
 import threading
@@ -89,6 +90,8 @@ class Values:
         self._until_s = math.inf  # CPU time of this process, from which it is too long
         self._names = []  # of them, and of other results, each as of `_names`
         self._seen = None  # losses and gradients of a trace; None: nobody asks for them
+        # the function as it is, of the last comparison, as of `_Original`; None: of none
+        self._original = None
 
     def watch(self, function):
         """Compare when jax traces a function with this name for the first time."""
@@ -176,22 +179,12 @@ class Values:
         self._note(found or {"why": "the comparison failed"})
 
     def _compared(self, function, args, options):
-        tree = self._jax.tree_util
-        leaves, structure = tree.tree_flatten((args, options))
-        step = _Step(self._jax, function, leaves, structure)
+        leaves, structure = self._jax.tree_util.tree_flatten((args, options))
         with SetAside(), _Unsharded(self._jax):
             try:
-                self._use(False)
-                with jax_private.traced_only():
-                    step.look()
-                    step.shrink()
-                values = step.values()
-                before = self._with_noise(step, values)
-                if not _are_finite(before[0]):  # it takes roots, as of second moments
-                    values = _changed(values, abs)
-                    before = self._with_noise(step, values)
+                original = self._original_of(function, leaves, structure)
                 self._use(True)
-                after = self._with_noise(step, values, self.precision)
+                after = self._measured(original.step, original.values, self.precision)
             except _TooLongError as error:
                 return {"why": str(error)}
             except Exception as error:
@@ -204,18 +197,41 @@ class Values:
                 self._use(True)
         if not self._is_made():
             return {"why": "the change is not found in it at a small size"}
-        return self._judged(step, (*before, *after))
+        return self._judged(original, after)
 
-    def _with_noise(self, step, values, precision=""):
-        """Results of a program; then with arguments as if rounded once."""
+    def _original_of(self, function, leaves, structure):
+        """The function as it is, computed once for all its alternatives with one rounding."""
+        key = (function, structure, list(map(_described, leaves)), self._unit())
+        if self._original is None or self._original.key != key:
+            self._original = None  # before another one takes as much memory
+            self._use(False)
+            step = _Step(self._jax, function, leaves, structure)
+            with jax_private.traced_only():
+                step.look()
+                step.shrink()
+            values = step.values()
+            results = self._measured(step, values)
+            if not _are_finite(results):  # it takes roots, as of second moments
+                values = _changed(values, abs)
+                results = self._measured(step, values)
+            self._original = _Original(key, step, values, results)
+        return self._original
+
+    def _measured(self, step, values, precision=""):
+        """Losses and gradients of a program, then results of the step, each as of `_Result`."""
         unit = self._unit()
+        run = self._runs(step, precision, values)
+        found = [list(map(_Result, arrays)) for arrays in self._run(run, values)]
         random = importlib.import_module("numpy").random.default_rng(1)
         signs = lambda value: random.choice((-1.0, 1.0), size=value.shape)
+        nudge = lambda value: value * (1 + unit * signs(value))
         with wide(self._jax):
-            exact = list(map(Exact(self._jax).widened, values))
-            nudge = lambda value: value * (1 + unit * signs(value))
+            exact = map(Exact(self._jax).widened, values)
             nudged = _changed(exact, nudge)
-        return self._results(step, precision, values, nudged)
+        for results, arrays in zip(found, self._run(run, nudged)):
+            for result, moved in zip(results, arrays):
+                result.see_noise(moved, unit)
+        return found
 
     def _unit(self):
         """What rounds once: products on Tensor Cores, else constants of an alternative."""
@@ -224,14 +240,13 @@ class Values:
         _, digits = EMULATED[self.precision]
         return 2.0 ** -(digits + 1)
 
-    def _results(self, step, precision, *inputs):
-        """Losses and gradients, and results of the step, as arrays, of each of some arguments."""
-        run_with = lambda run: [self._run(run, values) for values in inputs]
+    def _runs(self, step, precision, values):
+        """What computes losses and gradients, and results of the step, as arrays."""
         try:
-            return run_with(self._compiled(step, precision, inputs[0], sees=True))
+            return self._compiled(step, precision, values, sees=True)
         except (self._jax.errors.UnexpectedTracerError, TypeError):
             # Gradients within a loop are no values of the step.
-            return run_with(self._compiled(step, precision, inputs[0], sees=False))
+            return self._compiled(step, precision, values, sees=False)
 
     def _run(self, run, values):
         self._check_time()
@@ -272,32 +287,27 @@ class Values:
 
         return parts
 
-    def _judged(self, step, programs):
+    def _judged(self, original, after):
         """The largest difference of loss, gradients and results, each relative to its size. Left
         out are those that rounding the arguments changes too much.
         """
         unit = self._unit()
-        before = programs[0]
+        before = original.results
         worst = {"difference": 0.0, "tolerance": 2 * TOLERANCE * unit}
         compared = {"seen": 0, "results": 0}
         np = importlib.import_module("numpy")
-        for kind, names, *sides in zip(compared, self._names, *programs):
-            for name, *arrays in zip(names, *sides):
-                one, moved, other, other_moved = map(_wide, arrays)
-                size = np.linalg.norm(one)
-                other_size = np.linalg.norm(other)
-                difference = _apart(one, other, size)
-                noises = (
-                    _apart(one, moved, size),
-                    _apart(other, other_moved, other_size),
-                )
-                if not np.isfinite([size, other_size, difference, *noises]).all():
+        for kind, names, *sides in zip(compared, self._names, before, after):
+            for name, one, other in zip(names, *sides):
+                known = (one.size, other.size, one.noise, other.noise)
+                if not np.isfinite(known).all():
                     return {"why": "its results are not finite at a small size"}
-                if not (size or other_size):  # zeros are equal whatever made them
+                if not (one.size or other.size):  # zeros are equal whatever made them
                     continue
-                tolerance = TOLERANCE * sum(max(unit, noise) for noise in noises)
+                noises = max(unit, one.noise) + max(unit, other.noise)
+                tolerance = TOLERANCE * noises
                 if tolerance > LOOSEST:
                     continue
+                difference = _apart(one.array, other.array, one.size)
                 compared[kind] += 1
                 rank = (difference > tolerance, difference)
                 if rank > (
@@ -306,11 +316,43 @@ class Values:
                 ):
                     worst = {"difference": difference, "tolerance": tolerance}
                     worst["worst"] = name
-        is_flat = before[0] and not any(item.any() for item in before[0])
+        is_flat = before[0] and not any(result.size for result in before[0])
         if is_flat or not any(compared.values()):
             return {"why": SAYS_NOTHING}
         left = sum(map(len, before)) - sum(compared.values())
-        return dict(worst, unit=unit, noisy=left, sizes=step.shown(), **compared)
+        sizes = original.step.shown()
+        return dict(worst, unit=unit, noisy=left, sizes=sizes, **compared)
+
+
+class _Original:
+    """A function as it is: at which sizes, with which values, and what it computes of them."""
+
+    def __init__(self, key, step, values, results):
+        self.key = key  # what tells it from others
+        self.step = step
+        self.values = values
+        self.results = results
+
+
+class _Result:
+    """An array that a program computes.
+
+    Args:
+        array: its numbers.
+    """
+
+    def __init__(self, array):
+        self.array = _wide(array)  # None: rounding changes it too much to be compared
+        self.size = float(importlib.import_module("numpy").linalg.norm(self.array))
+        self.noise = (
+            0.0  # how far rounding the arguments moves it, relative to its size
+        )
+
+    def see_noise(self, moved, unit):
+        """Take what the program computes of arguments that are rounded by a unit."""
+        self.noise = _apart(self.array, _wide(moved), self.size)
+        if TOLERANCE * (max(unit, self.noise) + unit) > LOOSEST:
+            self.array = None
 
 
 class _Step:
@@ -353,7 +395,7 @@ class _Step:
         self._numbers = _numbers_in(eqns)
 
     def shrink(self):
-        """Make each size small with which the function still traces."""
+        """Make each size small with which the function still traces, alone or with others."""
         places = _places(self.arrays())
         inner = {
             size
@@ -361,16 +403,45 @@ class _Step:
             if any(axis > 0 for axis, _ in found)
         }
         wanted = sorted((size for size in places if size >= LEAST_SIZE), reverse=True)
+        least = {}
         for size in wanted[:MOST_TRIED]:
             small = _small(places[size], size in inner)
             number = self._numbers.get(size, 0)
             if number >= small:
                 small = number // SMALL * SMALL + SMALL
-            self._sizes[size] = min(small, size)
-            try:
-                self._jax.eval_shape(lambda arrays: self.call(arrays), self.arrays())
-            except Exception:  # of the function, which does not take this size
-                del self._sizes[size]
+            if small < size:
+                least[size] = small
+                self._traces_with({size: small})
+        left = [size for size in least if size not in self._sizes]
+        for group in (left, *itertools.combinations(left, 2)):
+            self._shrink_together([size for size in group if size in left], least)
+            left = [size for size in left if size not in self._sizes]
+
+    def _shrink_together(self, sizes, least):
+        """Divide several sizes by the same number, as large as possible: one is a multiple of
+        another one in the function, as queries, keys and values of one product are.
+        """
+        if len(sizes) < 2:
+            return
+        part = math.gcd(*sizes)
+        halvings = (part & -part).bit_length() - 1
+        for factor in (2**number for number in range(halvings, 0, -1)):
+            smaller = {size: size // factor for size in sizes}
+            if any(smaller[size] < least[size] for size in sizes):
+                continue
+            if self._traces_with(smaller):
+                return
+
+    def _traces_with(self, sizes):
+        """Whether the function traces with other sizes. If so, keep them."""
+        before = self._sizes
+        self._sizes = {**before, **sizes}
+        try:
+            self._jax.eval_shape(lambda arrays: self.call(arrays), self.arrays())
+        except Exception:  # of the function, which does not take these sizes
+            self._sizes = before
+            return False
+        return True
 
     def shown(self):
         """The sizes that were made small: ``2048 → 16``."""
@@ -552,10 +623,15 @@ def _changes(jax, results, arguments):
     return found
 
 
+def _described(leaf):
+    """What of an argument counts at a small size: its shape and type, or all of it."""
+    is_array = hasattr(leaf, "dtype")
+    return (tuple(leaf.shape), leaf.dtype) if is_array else leaf
+
+
 def _are_finite(parts):
-    np = importlib.import_module("numpy")
-    arrays = [*parts[0], *parts[1]]
-    return all(np.isfinite(np.asarray(array, np.float64)).all() for array in arrays)
+    results = itertools.chain(*parts)
+    return all(math.isfinite(result.size) for result in results)
 
 
 def _wide(array):
