@@ -121,6 +121,7 @@ _LOGITS = re.compile(r"stablehlo\.dot_general .*-> tensor<(?:\d+x)+(\d+)x\w+>")
 _LOG = "stablehlo.log "  # of a sum of exponentials
 
 LEAST_ROWS = 1024  # as of `pgle_hook/lookups.py`
+MOST_ONE_HOT = 1 << 18  # rows of a table, as there
 LEAST_WORDS = 4096  # as of `pgle_hook/chunks.py`
 
 CHUNKS = 8
@@ -410,10 +411,12 @@ def _unfused(program: Written) -> Iterator[str]:
 
 
 def _lookups(program: Written) -> Iterator[Alternative]:
-    rows = map(int, _LOOKED_UP.findall(program.text))
-    if max(rows, default=0) >= LEAST_ROWS:
-        for how, edit in LOOKUPS.items():
-            limit = SPREADS if how == "one_hot" else ""
+    tables = list(map(int, _LOOKED_UP.findall(program.text)))
+    for how, edit in LOOKUPS.items():
+        is_product = how == "one_hot"
+        most_rows = MOST_ONE_HOT if is_product else math.inf
+        if any(LEAST_ROWS <= rows <= most_rows for rows in tables):
+            limit = SPREADS if is_product else ""
             yield Alternative(Kind.LOOKUP, BY_HAND, how, edit, limit=limit)
 
 

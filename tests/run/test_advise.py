@@ -245,6 +245,7 @@ def test_lookups_and_losses_are_tried_from_some_rows_and_words_on() -> None:
 
     assert kinds(1024, 4096) == [Kind.LOSS, Kind.LOOKUP, Kind.LOOKUP]
     assert kinds(1023, 4095) == []
+    assert kinds((1 << 18) + 1, 4095) == [Kind.LOOKUP]  # too many for one-hot rows
 
 
 PRODUCT = "stablehlo.dot_general %1, %2, {} : (tensor<8x8xbf16>) -> tensor<8x8xbf16>\n"
