@@ -8,6 +8,7 @@ from pgle.report.page.value import Column, Prose, Table, Value, table
 from pgle.report.text import Document
 from pgle.run.rehearse import Rehearsal
 from pgle.run.second_compilation import Schedules
+from pgle.schedule.control import Controlled
 from pgle.schedule.predict import Gain
 
 STAGE = "scheduled, kernels not compiled"
@@ -18,14 +19,18 @@ SMALLER = "the smaller change counts"
 
 def depends_words(result: Rehearsal) -> str:
     """The verdict if the kernels of matrix products decide a change; empty if they do not."""
-    lhs = result.lhs_gained
-    for what, found in (("LHS", lhs), ("The profile", result.gained)):
-        if found is not None and found.other is not None and found.depends:
-            first = longer(found.first.share)
-            other = longer(found.other.share)
-            sides = f"the step gets {first} or {other}"
-            return f"{what} depends on what autotuning picks: {sides}"
+    for what, found in (("LHS", result.lhs_gained), ("The profile", result.gained)):
+        if words := changes_words(what, found):
+            return words
     return ""
+
+
+def changes_words(what: str, found: Controlled | None) -> str:
+    """The change by both compilations if the kernels decide its sign; empty if they do not."""
+    if found is None or found.other is None or not found.depends:
+        return ""
+    sides = f"the step gets {longer(found.first.share)} or {longer(found.other.share)}"
+    return f"{what} depends on what autotuning picks: {sides}"
 
 
 def longer(share: float) -> str:

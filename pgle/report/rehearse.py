@@ -109,8 +109,10 @@ def _rehearse_notes(result: Rehearsal, picture: Path | None) -> Iterator[str]:
     yield control.note(result)
     lever = result.account.lever
     is_said = lever is not None and lever.kind is OpportunityKind.PROFILE
+    words = profile_words(result)
+    is_said |= words.lower() == headline(result)[0].lower()
     if result.holds and not is_said:
-        yield profile_words(result)
+        yield words
     yield account.contention_note(result.account)
     yield account.note(result.account)
     yield account.timed_note(result.account, is_base=True)
@@ -167,17 +169,24 @@ def headline(result: Rehearsal) -> tuple[str, Tone]:
     if not result.holds:
         used = str(result.verdict.verdict).replace("-", " ")
         return f"Cannot tell: XLA's use of the profile is '{used}'", "bad"
+    depends = control.depends_words(result)
     if result.account.lever is None:
-        if depends := control.depends_words(result):
+        if depends:
             return depends, "warn"
         if result.gained.answer.share <= -LEAST_GAIN:
             return profile_words(result), "warn"
-    return account.headline(result.account)
+    words, tone = account.headline(result.account)
+    if depends:
+        what, _, _ = depends.partition(":")
+        words = f"{words}. {what}"
+    return words, tone
 
 
 def profile_words(result: Rehearsal) -> str:
     """What the profile is predicted to change, in one line."""
     found = result.gained.answer
+    if depends := control.changes_words("the profile", result.gained):
+        return depends
     if found.share <= -LEAST_GAIN:
         return (
             f"Use no profile here: the step gets {figures.share(-found.share)} longer"

@@ -9,10 +9,16 @@ import pytest
 from accounts import account, opportunity
 
 from pgle.account.value import OpportunityKind
-from pgle.report.rehearse import headline
+from pgle.report.rehearse import headline, profile_words
 from pgle.run.rehearse import Rehearsal
+from pgle.schedule.control import Controlled
+from pgle.schedule.predict import Gain
 
 UNKNOWN = "a loop has an unknown length"
+
+
+def gain(share: float) -> Gain:
+    return Gain(share, share, share, 0.0)
 
 
 def rehearsed(lower_bound_why: str, failed: str = "") -> Any:
@@ -22,6 +28,8 @@ def rehearsed(lower_bound_why: str, failed: str = "") -> Any:
         lower_bound_why=lower_bound_why,
         used=True,
         moves=(),
+        lhs_gained=None,
+        gained=Controlled(gain(0.0)),
     )
     found.holds = Rehearsal.holds.__get__(found)  # type: ignore[attr-defined]
     found.good = Rehearsal.good.__get__(found)  # type: ignore[attr-defined]
@@ -44,3 +52,14 @@ def test_a_program_that_fails_after_its_step_keeps_the_levers_of_the_step() -> N
     assert words.startswith("Mend attention that is not fused: saves 30.0 %")
     assert found.holds
     assert not found.good
+
+
+def test_a_profile_whose_sign_hangs_on_kernels_says_so_next_to_a_larger_lever() -> None:
+    found = rehearsed("")
+    found.gained = Controlled(gain(-0.012), gain(0.014))
+    found.account = account(opportunity(OpportunityKind.ATTENTION, 0.3))
+    depends = "profile depends on what autotuning picks"
+    words, _ = headline(found)
+    assert words.endswith(f". The {depends}")
+    sides = "the step gets 1.2 % longer or 1.4 % shorter"
+    assert profile_words(found) == f"the {depends}: {sides}"
