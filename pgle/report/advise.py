@@ -146,8 +146,7 @@ def headline(found: Advised) -> tuple[str, Tone]:
     if best is not None and best.verdict is Verdict.FITS:
         return f"{stopped}{best.name} makes the step fit in memory", "good"
     if best is not None:
-        shorter = _saving(best)
-        return f"{stopped}{best.name} shortens the step by about {shorter}", "good"
+        return f"{stopped}{best.name} {_shortens(found, best)}", "good"
     if found.interrupted:
         return f"Stopped: nothing that was tried is surely {least} shorter", ""
     has_failed = [item.tried is None for item in found.attempts]
@@ -163,6 +162,19 @@ def headline(found: Advised) -> tuple[str, Tone]:
         bound = account.bound_words(found.account)
         return f"Nothing to gain: found no alternative to try; {bound}", ""
     return f"Nothing to gain: no alternative is surely {least} shorter", ""
+
+
+def _shortens(found: Advised, best: Attempt) -> str:
+    """What the best saves: of the step, or of the time for each element if it takes other data."""
+    shorter = _saving(best)
+    if best.work == 1 or best.tried is None:
+        return f"shortens the step by about {shorter}"
+    before = figures.time(found.base.step_us)
+    after = figures.time(best.tried.step_us)
+    return f"shortens {FOR_EACH} by about {shorter}; the step: {before} → {after}"
+
+
+FOR_EACH = "the time for each element of the data"
 
 
 def _untried(found: Advised, left: Untried) -> str:
@@ -275,7 +287,7 @@ def _notes(found: Advised) -> Iterator[str]:
     if found.left_out:
         yield found.left_out
     if any(item.changes[0].kind is Kind.VARIED for item in found.attempts):
-        yield "change: of the time for each element of the step's data"
+        yield f"change: of {FOR_EACH} that a step takes"
     if found.unchanged:
         yield f"changed nothing in the step: {some(found.unchanged, MOST_LEFT)}"
     if found.left_alone:
@@ -297,10 +309,12 @@ def _left_alone(found: Advised) -> Iterator[str]:
 
 def _left(found: Advised) -> Iterator[str]:
     """What was not tried, unless the headline says it."""
+    names_budget = found.interrupted
     if found.open is not None and (found.best or found.interrupted):
         yield _untried(found, found.open)
+        names_budget |= found.open.why == OVER_BUDGET
     if found.left:
-        remedy = "" if found.interrupted else f" (--budget {found.budget})"
+        remedy = "" if names_budget else f" (--budget {found.budget})"
         yield f"{many(found.left, 'alternative')}{remedy}"
     if found.left_sites:
         yield many(found.left_sites, "further call site")
@@ -364,7 +378,8 @@ def _actions(found: Advised) -> tuple[Advice, ...]:
         alone = known.get((change,))
         is_compared = alone is not None and alone.are_values_compared
         is_known = change.kind == Kind.FLAGS or is_compared
-        doubts = (change.limit, "" if is_known else NOT_COMPARED)
+        of_what = "" if made is None or made.work == 1 else f"of {FOR_EACH}"
+        doubts = (of_what, change.limit, "" if is_known else NOT_COMPARED)
         listed.append(Advice(title, saves, "; ".join(filter(None, doubts))))
     return (*first, *listed)
 

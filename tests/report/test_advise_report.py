@@ -12,12 +12,12 @@ from accounts import account, opportunity
 from pgle.account.captured_program import CapturedFacts, opportunities_of
 from pgle.account.value import OpportunityKind
 from pgle.next import Next
-from pgle.report.advise import _actions, _at, _notes, _table, commands, headline
+from pgle.report.advise import _actions, _at, _left, _notes, _table, commands, headline
 from pgle.report.page.value import as_cell
 from pgle.run.advise import Advised, Attempt
 from pgle.run.alternative_steps import Tried
 from pgle.run.alternatives import Alternative, Kind
-from pgle.run.untried import Untried
+from pgle.run.untried import OVER_BUDGET, Untried
 from pgle.schedule.control import Controlled
 from pgle.schedule.predict import Gain
 from pgle.schedule.verdict import Verdict
@@ -58,6 +58,26 @@ def test_a_gain_has_its_range() -> None:
     found = advised(Attempt((UNROLL,), Verdict.BETTER, "", gained=gained))
     words, _ = headline(found)
     assert words == "unroll 2 shortens the step by about 10.0 % (2.0 … 20.0 %)"
+
+
+def test_a_longer_step_with_more_data_is_not_called_shorter() -> None:
+    batch = Alternative(Kind.VARIED, "batch", "batch=16", "batch=16")
+    gained = Controlled(Gain(0.4, 0.4, 0.4, 0.0))
+    tried = cast(Tried, SimpleNamespace(step_us=1200.0))
+    found = Attempt((batch,), Verdict.BETTER, "", tried, gained, work=2.0)
+    words, _ = headline(advised(found, base=SimpleNamespace(step_us=1000.0)))
+    assert words == (
+        "batch=16 shortens the time for each element of the data by about 40.0 %; "
+        "the step: 1.00 ms → 1.20 ms"
+    )
+
+
+def test_the_budget_that_suffices_is_named_once() -> None:
+    left = Untried("flags", OVER_BUDGET, "")
+    found = advised(open=left, interrupted=False, best=FAILED, left=3, budget=8)
+    assert (
+        "; ".join(_left(found)) == f"flags: {OVER_BUDGET} (--budget 8); 3 alternatives"
+    )
 
 
 def test_the_savings_of_edits_in_turn_add_up_to_that_of_all() -> None:
