@@ -143,7 +143,7 @@ def next_move(known: Known) -> Move:
 
 def _after_change_on_gpu(known: Known) -> Move:
     """After timed steps on a GPU that are not the same. A faster setting is kept, but for an edit
-    that nobody made yet.
+    that nobody tried or made yet.
     """
     if known.verdict is Verdict.UNDECIDED:
         return Move.REPEAT
@@ -152,7 +152,8 @@ def _after_change_on_gpu(known: Known) -> Move:
     if _is_tried_by_advise(known):
         return Move.ADVISE
     lever = None if known.account is None else known.account.lever
-    return Move.EDIT if lever is not None and lever.tried else Move.KEEP
+    is_edit = lever is not None and lever.kind in OF_PROGRAM
+    return Move.EDIT if is_edit else Move.KEEP
 
 
 def _is_edit(known: Known) -> bool:
