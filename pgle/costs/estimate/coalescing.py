@@ -22,6 +22,7 @@ import numpy.typing as npt
 from pgle.xla.hlo.module import BITS, Computation, Instruction, Module, Shape
 
 _Places: TypeAlias = npt.NDArray[np.int64]
+_Layout: TypeAlias = tuple[int, ...]  # as of `Shape.minor_to_major`
 
 WARP = 32  # threads
 SECTOR_BYTES = 32
@@ -96,7 +97,7 @@ def reads_of(module: Module, instruction: Instruction) -> Mapping[int, Reads]:
     fused = module.fused(instruction)
     if fused is not None:
         is_looping = instruction.fusion_kind in ("kLoop", "kInput")
-        return _reads_of_fusion(fused) if is_looping else {}
+        return _reads_of_fusion(fused, _layouts(fused)) if is_looping else {}
     if instruction.opcode not in ("copy", "transpose", "slice"):
         return {}
     operand = module.instructions.get(instruction.operands[0])
@@ -110,8 +111,16 @@ def reads_of(module: Module, instruction: Instruction) -> Mapping[int, Reads]:
     return walk.found()
 
 
+def _layouts(fused: Computation) -> tuple[_Layout, ...]:
+    """The layouts of a fusion's instructions."""
+    return tuple(item.shape.minor_to_major for item in fused.instructions)
+
+
 @lru_cache(maxsize=4096)  # an estimate and its range ask for the same fusion
-def _reads_of_fusion(fused: Computation) -> Mapping[int, Reads]:
+def _reads_of_fusion(
+    fused: Computation, layouts: tuple[_Layout, ...]
+) -> Mapping[int, Reads]:
+    """As `reads_of`; the layouts are of the key alone, since equal shapes may differ in them."""
     items = {item.name: item for item in fused.instructions}
     walk = _Walk(items)
     root = items[fused.root]
@@ -196,9 +205,14 @@ class _Walk:
             self.follow(operand, found)
 
 
-@lru_cache(maxsize=256)  # results of one shape are followed from the same places
 def _threads(shape: Shape) -> Sequence[_Places]:
     """Indices of the elements that some warps take, in the order of memory."""
+    return _warps(shape.dimensions, shape.minor_to_major)
+
+
+@lru_cache(maxsize=256)  # results of one shape are followed from the same places
+def _warps(dimensions: tuple[int, ...], layout: _Layout) -> Sequence[_Places]:
+    shape = Shape("", dimensions, minor_to_major=layout)
     count = shape.count
     warps = max(count // WARP, 1)
     first = np.unique(np.linspace(0, warps - 1, _SAMPLES).astype(np.int64)) * WARP

@@ -142,6 +142,23 @@ def test_layouts_move_dimensions_as_transpositions_do() -> None:
     assert reads_of(*parsed(text)) == {}  # a copy is tiled
 
 
+def test_a_fusion_is_read_by_its_own_layouts_whatever_was_read_before() -> None:
+    """Two fusions that differ in nothing else than a layout, and a cache that has seen one."""
+    sizes = "f32[64,64,1024]"
+
+    def doubled(layout: str) -> tuple[Module, Instruction]:
+        line = f"  ROOT %t = {sizes}{{2,1,0}} add(%p, %p)"
+        return fusion(f"{sizes}{layout}", line, f"{sizes}{{2,1,0}}")
+
+    assert not reads_of(*doubled("{2,1,0}"))
+    assert reads_of(*doubled("{0,1,2}"))[0].sectors == SECTOR_BYTES / 4
+    along, across = f"{sizes}{{2,1,0}}", f"{sizes}{{0,1,2}}"
+    first = fusion(along, f"  ROOT %n = {along} negate(%p)", along)
+    second = fusion(across, f"  ROOT %n = {across} exponential(%p)", across)
+    assert not reads_of(*first)
+    assert not reads_of(*second)
+
+
 def test_a_measured_transposition_is_in_its_range() -> None:
     """c64[8,128,128,1024] to [1024,128,8,128] took about 8 ms in a job on A100, 6 to 7 times its
     bytes.
