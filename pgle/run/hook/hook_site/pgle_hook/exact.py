@@ -12,7 +12,7 @@ import functools
 import importlib
 
 from pgle_hook import jax_private
-from pgle_hook.rewrite import Node
+from pgle_hook.rewrite import OF_DEVICES, VARIED, Node
 
 LEAST_DIGITS = 7  # stored bits of a type's mantissa whose rounding is left out: bf16
 CALLS = frozenset(
@@ -23,6 +23,7 @@ CALLS = frozenset(
         "custom_jvp_call",
         "custom_vjp_call",
         "custom_vjp_call_jaxpr",
+        "eval_jaxpr",
         "jit",
         "pjit",
         "remat",
@@ -34,6 +35,7 @@ CALLS = frozenset(
 OPAQUE = frozenset(
     (
         "bitcast_convert_type",
+        "call_hi_primitive",
         "ffi_call",
         "io_callback",
         "nextafter",
@@ -75,6 +77,7 @@ class Exact:
             "cond": self._cond,
             "convert_element_type": self._cast,
             "dot_general": self._product,
+            "psum_invariant": self._sum_of_devices,
             "reduce_precision": self._rounded,
             "scan": self._scan,
             "shard_map": self._on_devices,
@@ -113,7 +116,10 @@ class Exact:
         dtype = getattr(array, "dtype", None)
         if dtype is None or not self._is_inexact(dtype):
             return array
-        if not isinstance(array, self._jax.core.Tracer):  # perhaps of another mesh
+        is_traced = isinstance(array, self._jax.core.Tracer)
+        if is_traced and not hasattr(array.aval, "astype"):
+            return array  # a reference: it was made of what has 64 bits
+        if not is_traced:  # perhaps of another mesh
             array = importlib.import_module("numpy").asarray(array)
         return array.astype(self._wide(dtype))
 
@@ -137,7 +143,10 @@ class Exact:
         name = eqn.primitive.name
         if name in CALLS:
             return self(_called(eqn), taken, is_constant)
-        if is_constant:
+        if name in VARIED:  # a device's own values are the same numbers
+            return taken
+        is_plain = name not in OF_DEVICES and not _holds_function(eqn)
+        if is_constant and is_plain:
             return self._as_traced(eqn, taken)
         if name in self._special:
             return self._special[name](eqn, taken)
@@ -181,7 +190,8 @@ class Exact:
     def _narrowed(self, value, aval):
         """A value with the type that it was traced with."""
         dtype = getattr(aval, "dtype", None)
-        is_other = dtype is not None and self._is_inexact(dtype)
+        is_number = hasattr(aval, "astype")  # no reference
+        is_other = is_number and dtype is not None and self._is_inexact(dtype)
         return self._jax.numpy.asarray(value).astype(dtype) if is_other else value
 
     def _cast(self, eqn, taken):
@@ -266,10 +276,15 @@ class Exact:
             mesh=params["mesh"],
             in_specs=params["in_specs"],
             out_specs=params["out_specs"],
-            check_vma=params["check_vma"],
+            check_vma=False,  # jax has checked it, and `VARIED` is left out
             axis_names=params["newly_manual_axes"],
         )
         return list(made(*taken))
+
+    def _sum_of_devices(self, eqn, taken):
+        """A sum over a mesh, whose type says that it is the same on each device."""
+        sums = functools.partial(self._jax.lax.psum, axis_name=eqn.params["axes"])
+        return list(map(sums, taken))
 
 
 def _called(eqn):

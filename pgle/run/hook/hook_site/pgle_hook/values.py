@@ -271,7 +271,7 @@ class Values:
         if any(isinstance(one, jax.core.Tracer) for one in closed.consts):
             raise jax.errors.UnexpectedTracerError("a value of another trace")
         exact = Exact(jax, precision)
-        with wide(jax):
+        with wide(jax), jax_private.traced_only():
             given = list(map(exact.widened, values))
             compute = jax.jit(lambda arrays: exact(closed, arrays))
             lowered = compute.lower(given)
@@ -468,7 +468,7 @@ class _Step:
         dtype = array.dtype
         shape = tuple(array.shape)
         if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
-            return jax.random.split(jax.random.key(0), shape or None)
+            return _keys(jax, array)
         if jax.numpy.issubdtype(dtype, jax.numpy.floating):
             is_state = (shape, str(dtype)) in kept and len(shape) > 1
             deviation = 1 / math.sqrt(shape[-2]) if is_state else 1.0
@@ -479,6 +479,14 @@ class _Step:
         if shape and str(dtype) == "bool":
             return jax.numpy.asarray(_shown(random, shape))
         return jax.numpy.ones(shape, dtype)
+
+
+def _keys(jax, array):
+    """Random keys of a shape, of the implementation that their type names."""
+    found = []
+    jax.eval_shape(lambda keys: found.append(jax.random.key_impl(keys)), array)
+    key = jax.random.key(0, impl=found[0])
+    return jax.random.split(key, array.shape) if array.shape else key
 
 
 def _check_operations(count):
