@@ -309,3 +309,14 @@ def test_a_constant_that_a_program_computes_keeps_its_rounding() -> None:
 
     program.step = step  # type: ignore[method-assign]
     assert program.compared(dtype=jnp.bfloat16).difference == 0
+
+
+def test_a_jaxlib_that_takes_no_list_of_passes_compiles_without_it() -> None:
+    class Old:
+        def compile(self, options: Any = None) -> str:
+            if options:
+                raise RuntimeError("Field is repeated")
+            return "compiled"
+
+    values = importlib.import_module("pgle_hook.values")
+    assert values._quickly(Old()) == "compiled"

@@ -24,6 +24,9 @@ MOST_S = 40.0
 MOST_ELAPSED_S = 600.0  # for the same, however busy the machine is
 LOOKED_S = 0.5  # time between two looks at how long it takes
 MOST_TRIED = 8  # sizes that are made small, the largest first
+FEW_ELEMENTS = 1e8  # of all values of a function: 0.8 GB with 64 bits each
+QUICKLY = {"xla_backend_optimization_level": 0, "xla_disable_hlo_passes": "fusion"}
+"""Options of XLA for a function of few elements: compiling it takes longer than running it."""
 LEAST_SIZE = 8  # a smaller one stays
 SMALL = 16  # what becomes of a size
 PAIR = 2
@@ -276,7 +279,9 @@ class Values:
             compute = jax.jit(lambda arrays: exact(closed, arrays))
             lowered = compute.lower(given)
             self._check_time()
-            compiled = lowered.compile()
+            made = _arrays_in(_eqns_in(closed.jaxpr))
+            is_quick = sum(math.prod(each.shape) for each in made) < FEW_ELEMENTS
+            compiled = _quickly(lowered) if is_quick else lowered.compile()
         _check_operations((compiled.cost_analysis() or {}).get("flops", 0.0))
         count = len(self._names[0])
 
@@ -629,6 +634,14 @@ def _changes(jax, results, arguments):
             result = result.astype(jax.numpy.float32) - before
         found.append(result)
     return found
+
+
+def _quickly(lowered):
+    """A function compiled with the options of `QUICKLY`, if jaxlib takes them."""
+    try:
+        return lowered.compile(QUICKLY)
+    except RuntimeError:  # jaxlib 0.4.38 takes no list of passes
+        return lowered.compile()
 
 
 def _described(leaf):
