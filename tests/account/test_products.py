@@ -8,6 +8,7 @@ from priced import priced
 from pgle.account.levers import find_levers
 from pgle.account.value import Opportunity, OpportunityKind
 from pgle.costs.estimate.products import Matmul, matmul_us
+from pgle.xla.hardware import KERNEL_US
 from pgle.xla.targets import find_hardware
 
 DOT = """HloModule jit_step, is_scheduled=true
@@ -23,8 +24,8 @@ EXACT = DOT.replace(
 )
 
 
-def precision(text: str, us: float) -> Opportunity | None:
-    found = find_levers(priced(text, {"y": us}, gpu="h100-sxm"))
+def precision(text: str, us: float, **others: float) -> Opportunity | None:
+    found = find_levers(priced(text, {"y": us, **others}, gpu="h100-sxm"))
     return next(
         (item for item in found if item.kind is OpportunityKind.PRECISION), None
     )
@@ -35,10 +36,16 @@ def product_us(dtype: str) -> float:
     return matmul_us(size, find_hardware("h100-sxm"))
 
 
+def cast_us(elements: int) -> float:
+    """A kernel that reads four bytes of each element and writes two."""
+    return KERNEL_US + find_hardware("h100-sxm").memory_us(6 * elements)
+
+
 def test_f32_becomes_bfloat16() -> None:
     found = precision(DOT, 900)
     assert found is not None
-    assert found.expected_us == pytest.approx(900 - product_us("bf16"))
+    casts_us = cast_us(8192 * 4096) + cast_us(4096 * 4096)
+    assert found.expected_us == pytest.approx(900 - product_us("bf16") - casts_us)
     assert found.title == "Multiply in bfloat16"
     assert found.most_us < 900
 
@@ -71,3 +78,30 @@ def test_bfloat16_stays() -> None:
 def test_a_product_that_is_bound_by_latency_stays() -> None:
     small = DOT.replace("8192", "16").replace("4096", "64")
     assert precision(small, 2) is None
+
+
+def test_a_kernel_of_f32_activations_takes_half_as_long_and_casts_may_cost_all() -> (
+    None
+):
+    alone = precision(DOT, 900, z=100)
+    turned = "ROOT z = f32[4096,8192] transpose(y), dimensions={1,0}"
+    text = DOT.replace("ROOT y", "y").replace("\n}", f"\n  {turned}\n}}")
+    found = precision(text, 900, z=100)
+    assert alone is not None
+    assert found is not None
+    assert found.expected_us == pytest.approx((alone.expected_us or 0.0) + 50)
+    assert found.most_us == pytest.approx(alone.most_us + 50)
+    assert found.least_us <= 0.0
+
+
+def test_what_another_type_divides_from_the_products_stays() -> None:
+    text = DOT.replace("ROOT y", "y").replace(
+        "\n}",
+        "\n  h = bf16[8192,4096] convert(y)\n  g = f32[8192,4096] convert(h)"
+        "\n  ROOT z = f32[4096,8192] transpose(g), dimensions={1,0}\n}",
+    )
+    near = precision(DOT, 900)
+    found = precision(text, 900, z=100)
+    assert near is not None
+    assert found is not None
+    assert found.most_us == near.most_us

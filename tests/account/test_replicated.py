@@ -70,6 +70,12 @@ def test_work_of_the_same_values_is_named_with_its_line() -> None:
     assert "all 4 devices" in found.why
 
 
+def test_at_most_communication_goes_away_as_well() -> None:
+    costs = priced(step("replicated"), US, step_us=300)
+    (found,) = find_levers(costs)
+    assert found.most_us == 75.0 + 200.0
+
+
 def test_what_updates_state_stays_on_every_device() -> None:
     text = step("replicated").replace("f32[512,2048] reshape", "f32[1024,1024] negate")
     found = replicated(text)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from pgle.account.levers.flow import Flow
+from pgle.account.levers.narrowed import Narrowed, narrowed
 from pgle.account.levers.places import places, taken_us
 from pgle.account.levers.savings import least_saved_us
 from pgle.account.step_costs import StepCosts
@@ -22,6 +24,7 @@ class _Slow:
     """One kernel that multiplies f32 values."""
 
     kernel: str
+    nodes: tuple[str, ...]  # its products
     times: float  # executions in a step
     other_us: float  # with other inputs, per execution
     least_us: float  # the same at the GPU's peak
@@ -31,6 +34,25 @@ class _Slow:
     def likely_us(self) -> float:
         """With other inputs, in a step."""
         return self.times * self.other_us
+
+
+@dataclass(frozen=True, slots=True)
+class _Saving:
+    """Microseconds of a step that are saved."""
+
+    expected_us: float
+    least_us: float
+    most_us: float
+
+    def with_casts(self, casts: Narrowed) -> _Saving:
+        """The saving if activations are cast as well. At least no kernel around the products gets
+        shorter, at most no cast takes a kernel, and f32 collectives take half as long.
+        """
+        around_us = casts.kernels_us
+        expected_us = self.expected_us + around_us - casts.casts_us
+        least_us = min(self.least_us - casts.casts_us, 0.0)
+        most_us = self.most_us + around_us + casts.communication_us
+        return _Saving(max(expected_us, 0.0), least_us, most_us)
 
 
 def find(step: StepCosts, flow: Flow) -> Opportunity | None:
@@ -45,11 +67,15 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     exact = [item.kernel for item in slow if item.is_exact]
     is_exact = taken_us(step, exact) > now_us / 2
     why = _why(len(slow), now_us, likely, is_exact)
+    saving = _Saving(now_us - likely, least_saved_us(now_us, likely), now_us - least)
+    if not is_exact:
+        nodes = list(chain.from_iterable(item.nodes for item in slow))
+        saving = saving.with_casts(narrowed(step, flow, nodes))
     return Opportunity(
         kind=OpportunityKind.PRECISION,
-        expected_us=now_us - likely,
-        least_us=least_saved_us(now_us, likely),
-        most_us=now_us - least,
+        expected_us=saving.expected_us,
+        least_us=saving.least_us,
+        most_us=saving.most_us,
         part=StepPart.COMPUTE,
         basis=Basis.ESTIMATED,
         title="Multiply as TF32" if is_exact else "Multiply in bfloat16",
@@ -74,19 +100,20 @@ _TF32 = (
 _BF16 = (
     "Cast parameters and activations to bfloat16 before the layers, and keep f32 "
     "parameters in the optimizer (mixed precision). bfloat16 rounds to 7 bits: keep the "
-    "softmax and the loss in f32, and compare the loss. The saving is of products alone: "
-    "smaller activations may save more."
+    "softmax and the loss in f32, and compare the loss. The saving depends on what is cast: "
+    "casts of parameters may cost it, and the most holds shorter communication."
 )
 
 
 def _slow_products(step: StepCosts, flow: Flow) -> Sequence[_Slow]:
     """Kernels with f32 products that other inputs would shorten."""
-    by_kernel: dict[str, list[Matmul]] = {}
+    by_kernel: dict[str, dict[str, Matmul]] = {}
     for name, size in (*flow.products.items(), *flow.convolutions.items()):
         if size.arithmetic.family in _SLOW and size.dtype in _SLOW:
-            by_kernel.setdefault(flow.kernel[name], []).append(size)
+            by_kernel.setdefault(flow.kernel[name], {})[name] = size
     found = []
-    for kernel, sizes in by_kernel.items():
+    for kernel, multiplied in by_kernel.items():
+        sizes = multiplied.values()
         times = step.count.get(kernel, 0.0)
         now_us = step.us.get(kernel, 0.0)
         others = [_faster(size) for size in sizes]
@@ -94,7 +121,16 @@ def _slow_products(step: StepCosts, flow: Flow) -> Sequence[_Slow]:
         least = sum(least_product_us(size, step.hardware) for size in others)
         if times * other_us < now_us:
             is_exact = any(size.arithmetic.family == "f32" for size in sizes)
-            found.append(_Slow(kernel, times, other_us, least, is_exact))
+            found.append(
+                _Slow(
+                    kernel=kernel,
+                    nodes=tuple(multiplied),
+                    times=times,
+                    other_us=other_us,
+                    least_us=least,
+                    is_exact=is_exact,
+                )
+            )
     return found
 
 

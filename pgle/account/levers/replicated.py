@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping
 
 from pgle.account.levers.alike import Alike
 from pgle.account.levers.flow import Flow
+from pgle.account.levers.narrowed import sizes, state_sizes
 from pgle.account.levers.places import places, taken_us
+from pgle.account.levers.savings import between_kernels_us
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import (
     LARGE,
@@ -20,13 +22,14 @@ from pgle.account.value import (
 )
 from pgle.errors import in_words, many
 from pgle.xla.collectives import collective_kind
-from pgle.xla.hlo.module import Module, Shape
+from pgle.xla.hlo.module import Module
 from pgle.xla.matrix_products import is_product
 
 
 def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     """What dividing the work would save that several devices do from the same inputs: in the
-    computations with such products all but updates of state, and at least the products.
+    computations with such products all but updates of state, and at least the products. At most
+    all that is repeated, and all time between kernels: communication may go away as well.
     """
     copies = _copies(step, flow)
     module = step.module
@@ -34,11 +37,11 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     if not products:
         return None
     bodies = {module.instructions[name].computation for name in products}
-    state = _state_sizes(module)
+    state = state_sizes(module)
     divided = list(products)
     for name in copies.keys() - {*products}:
         item = module.instructions[name]
-        if item.computation in bodies and state.isdisjoint(_sizes(item.shape)):
+        if item.computation in bodies and state.isdisjoint(sizes(item.shape)):
             divided.append(name)
     least_us = _saved_us(step, copies, products)
     expected_us = _saved_us(step, copies, divided)
@@ -48,7 +51,7 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
         kind=OpportunityKind.REPLICATED,
         expected_us=expected_us,
         least_us=least_us,
-        most_us=expected_us,
+        most_us=_saved_us(step, copies, list(copies)) + between_kernels_us(step),
         part=StepPart.COMPUTE,
         basis=Basis.ESTIMATED,
         title="Divide the work that every device repeats",
@@ -80,7 +83,7 @@ def is_undivided(step: StepCosts) -> bool:
     """
     flow = Flow(step.module)
     found = find(step, flow)
-    if found is not None and found.most_us >= LEAST_WORTH * step.step_us:
+    if found is not None and found.at_stake_us >= LEAST_WORTH * step.step_us:
         return True
     return sum(_moving_us(step, flow)) >= LARGE * step.step_us
 
@@ -103,7 +106,7 @@ def _why(step: StepCosts, products: list[str], count: int, devices: int) -> str:
     now_us = taken_us(step, products)
     among = f"{count} of {devices}" if count < devices else f"all {devices}"
     found = f"{many(len(products), 'product')} of the same values on {among} devices"
-    cost = "communication that dividing them adds is not counted"
+    cost = "of communication, what it adds is not counted, what it saves only at most"
     return f"{found}: {in_words(now_us)} a step on each; {cost}"
 
 
@@ -116,23 +119,6 @@ def _copies(step: StepCosts, flow: Flow) -> Mapping[str, int]:
             count = alike.copies(name)
             found[kernel] = min(count, found.get(kernel, count))
     return {kernel: count for kernel, count in found.items() if count > 1}
-
-
-def _state_sizes(module: Module) -> set[tuple[int, ...]]:
-    """The sizes of arrays that the step takes and returns: parameters, and their gradients."""
-    entry = module.entry_computation
-    taken: set[tuple[int, ...]] = set()
-    for item in entry.instructions:
-        if item.opcode == "parameter":
-            taken.update(_sizes(item.shape))
-    return taken.intersection(_sizes(module.instructions[entry.root].shape))
-
-
-def _sizes(shape: Shape) -> Iterator[tuple[int, ...]]:
-    """The sizes of an array with axes, or of those in a tuple."""
-    for each in shape.elements or (shape,):
-        if each.dimensions:
-            yield each.dimensions
 
 
 def _saved_us(step: StepCosts, copies: Mapping[str, int], kernels: list[str]) -> float:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import fsum
 
+from pgle.account.step_costs import StepCosts
 from pgle.account.value import Opportunity
 from pgle.schedule.predict import ESTIMATE_RANGE
 
@@ -13,6 +15,11 @@ def least_saved_us(now_us: float, estimated_us: float) -> float:
     estimated.
     """
     return max(now_us - ESTIMATE_RANGE[1] * estimated_us, 0.0)
+
+
+def between_kernels_us(step: StepCosts) -> float:
+    """Microseconds of a step in which nothing computes, most of it exposed communication."""
+    return max(step.step_us - fsum(step.us.values()), 0.0)
 
 
 def bound_alone(item: Opportunity) -> Opportunity:
