@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pgle.account.value import Account, Basis, OpportunityKind, TimedSteps
+from pgle.next import Sentence
 from pgle.steps.verdict import Verdict
 
 BY_SCHEDULE = frozenset(
@@ -79,6 +80,8 @@ class Move(StrEnum):
     FINISH = (
         "finish"  # the stage or comparison of the run that is missing or out of date
     )
+    VERIFY = "verify"  # see what the profile lacks
+    USE = "use"  # the end: the user makes XLA use the profile
     MEASURE = "measure"  # a run of all stages
     ADVISE = "advise"  # try the edit with the compiler
     SEARCH = "search"  # for flags
@@ -91,7 +94,7 @@ class Move(StrEnum):
     END = "end"  # the end: nothing is left
 
 
-ENDS = frozenset((Move.LENGTHEN, Move.KEEP, Move.EDIT, Move.END))
+ENDS = frozenset((Move.USE, Move.LENGTHEN, Move.KEEP, Move.EDIT, Move.END))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,12 @@ class Known:
     search: Search = Search.NOT
     account: Account | None = None  # of its newest step; None: no step was taken apart
     is_unfinished: bool = False  # a stage of its run is missing or out of date
+    is_covered: bool = (
+        True  # the profile has enough of the costs that `verify` asks for
+    )
+    # what to do where XLA did not use the profile; None: it did, or nothing tells it
+    unused: Sentence | None = None
+    is_repeated: bool = False  # undecided steps were measured by more launches
 
 
 def known_of(
@@ -124,9 +133,13 @@ def next_move(known: Known) -> Move:
     """The move that follows; no move leads back to what is known already."""
     if known.is_unfinished:
         return Move.FINISH
+    if not known.is_covered:
+        return Move.VERIFY
+    if known.unused is not None:
+        return Move.USE
     if known.search is Search.FOUND:
         return Move.MEASURE
-    if known.measured is Measured.ON_GPU and known.verdict is not Verdict.SAME:
+    if known.measured is Measured.ON_GPU and not _is_settled(known):
         return _after_change_on_gpu(known)
     if _is_edit(known):
         return Move.ADVISE if _is_tried_by_advise(known) else Move.EDIT
@@ -141,8 +154,14 @@ def next_move(known: Known) -> Move:
     return Move.END
 
 
+def _is_settled(known: Known) -> bool:
+    """Whether a setting changes nothing that more launches could show."""
+    is_unclear = known.verdict is Verdict.UNDECIDED
+    return known.verdict is Verdict.SAME or (is_unclear and known.is_repeated)
+
+
 def _after_change_on_gpu(known: Known) -> Move:
-    """After timed steps on a GPU that are not the same. A faster setting is kept, but for an edit
+    """After timed steps on a GPU that are not settled. A faster setting is kept, but for an edit
     that nobody tried or made yet.
     """
     if known.verdict is Verdict.UNDECIDED:

@@ -17,15 +17,20 @@ if TYPE_CHECKING:
 
 
 def way_in_run(
-    run: RunDirectory, found: Comparison | None = None, shown: Shown | None = None
+    run: RunDirectory,
+    found: Comparison | None = None,
+    shown: Shown | None = None,
+    *,
+    is_judged: bool = False,
 ) -> Commands:
     """Return what follows in a run directory: the next move as a command, or its end in words.
 
     Args:
         found: the comparison of its stages, if it is known already.
         shown: what trying edits of its program has shown, if it is known already.
+        is_judged: its stages are known to be whole, and XLA to use the profile.
     """
-    return way_of_run(run, known_of_run(run, found, shown))
+    return way_of_run(run, known_of_run(run, found, shown, is_judged=is_judged))
 
 
 def way_of_run(run: RunDirectory, known: Known) -> Commands:
@@ -34,6 +39,9 @@ def way_of_run(run: RunDirectory, known: Known) -> Commands:
     command = _command(run, known, move)
     if command is not None:
         return (command,)
+    if move is Move.USE and known.unused is not None:
+        said = Sentence.of("XLA did not use the profile").then(known.unused)
+        return (Sentence.todo(*said.parts),)
     if move is Move.KEEP:
         profile = run.found_profile or run.profile
         keep = Next.of("flags", "preset", "pgle-perf", "--profile", profile)
@@ -52,6 +60,9 @@ def _command(run: RunDirectory, known: Known, move: Move) -> Next | None:
     """The command of a move; None if it has none here."""
     if move is Move.FINISH:
         return next_command.stage_left(run)
+    if move is Move.VERIFY:
+        profile = run.found_profile or run.profile
+        return Next.of("verify", profile, "--hlo", run.dump_to_cover)
     if move is Move.MEASURE:
         return found_flags.tuned_run(run)
     if move is Move.PROVE:

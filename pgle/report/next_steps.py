@@ -43,6 +43,24 @@ def after_verification(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
     return (Next.of("predict", hlo[0], "--profile", profile),)
 
 
+def in_run_of(profile: AnyPath, commands: Commands) -> Commands:
+    """The same commands; one that profiles a program does so as the run directory of a profile
+    recorded it.
+    """
+    from pgle.run.inputs.next_command import launch_of
+
+    run = _run_of_profile(profile)
+    if run is None:
+        return commands
+    again = launch_of(run).line("profile", run.path, "--force")
+
+    def filled(item: Next | Sentence) -> Next | Sentence:
+        is_profile = isinstance(item, Next) and item.name == again.name
+        return again if is_profile else item
+
+    return tuple(map(filled, commands))
+
+
 def after_summary(
     profile: AnyPath, modules: Mapping[str, Collection[str]] | None = None
 ) -> Commands:
@@ -65,17 +83,17 @@ def after_summary(
 
 
 def after_confirmation(log: AnyPath, found: LogVerdict) -> Commands:
-    """Ask whether it is faster; a profile that was not used is checked first."""
+    """Ask whether it is faster; a profile that was not used is checked first, in a run directory by
+    what all answers on it know.
+    """
     stage = stage_of(log) or stage_of(log.parent)
-    if found.main.verdict != "used":
-        if stage is None:
-            unknown = Sentence.todo("see what the log says of the profile")
-            return (found.main.remedy or unknown,)
-        return after_summary(stage.run.profile)
     if stage is not None:
         from pgle.report.next_in_run import way_in_run
 
         return way_in_run(stage.run)
+    if found.main.verdict != "used":
+        unknown = Sentence.todo("see what the log says of the profile")
+        return (found.main.remedy or unknown,)
     words = "XLA used the profile; compare the step times of both jobs"
     return (Sentence.todo(words),)
 
@@ -90,14 +108,15 @@ def after_comparison(
         checks: of it; one that cannot tell asks for more runs.
         more: the words after ``pgle compare`` that run more of both sides, if they are known.
     """
-    from pgle.run.compare import compared_run
+    from pgle.run.compare import compared_run, run_of_pairs
     from pgle.steps.compare import explanation
 
-    run = compared_run(found)
+    of_stages = compared_run(found)
+    run = of_stages or run_of_pairs(found)
     if run is not None:
         from pgle.report.next_in_run import way_in_run
 
-        return way_in_run(run, found)
+        return way_in_run(run, found if of_stages else None)
     if found.verdict == "undecided" or any(check.ok is None for check in checks):
         words = more or ("--abba", 3, "--", "COMMAND_A", "--vs", "COMMAND_B")
         return (Next.of("compare", *words),)

@@ -428,7 +428,7 @@ def _next(result: Pipeline) -> Commands:
         return (Next.of("verify", run.profile, "--hlo", run.dump_to_cover),)
     if not result.used:
         return (Next.of("confirm", run.path),)
-    return way_in_run(run, result.comparison)
+    return way_in_run(run, result.comparison, is_judged=True)
 
 
 class RunDocument(Document):

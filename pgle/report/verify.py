@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import isfinite
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from pgle.costs.profile.coverage import (
     FILL,
@@ -28,7 +28,7 @@ from pgle.costs.profile.value import (
 from pgle.errors import in_percent, many, shown, some
 from pgle.files import AnyPath
 from pgle.next import COMPLETE, PROFILE, Commands, Sentence, to_way
-from pgle.report.next_steps import after_conversion
+from pgle.report.next_steps import after_conversion, in_run_of
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
@@ -74,7 +74,11 @@ def verify_page(
         warnings=(*_warnings(coverage), *_off(worst)),
     )
     failures = list(_failures(coverage, bounds))
-    return _failed(page, coverage, failures, hints) if failures else page
+    if not failures:
+        return page
+    commands = in_run_of(Path(profile), _commands(hints))
+    failed = replace(page, way=to_way(commands))
+    return _failed(failed, coverage, failures, hints)
 
 
 def _failed(
@@ -91,7 +95,6 @@ def _failed(
         tone="bad",
         table=_gaps(_worst(coverage), GAPS_SHOWN),
         notes=tuple(notes),
-        way=to_way(_commands(hints)),
         warnings=tuple(_warnings(coverage)),
     )
 

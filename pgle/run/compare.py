@@ -159,6 +159,17 @@ def compared_run(found: Comparison) -> RunDirectory | None:
     return run if run.is_recorded and stages == compared else None
 
 
+def run_of_pairs(found: Comparison) -> RunDirectory | None:
+    """The run directory that pairs of runs were made for; None if they were for none."""
+    sides = (*found.base.runs, *found.new.runs)
+    stages = [Path(stage_path(one.series.source)) for one in sides]
+    pairs = {stage.parent.parent for stage in stages}
+    folder = pairs.pop()
+    run = RunDirectory(folder.parent)
+    is_one = not pairs and run.is_recorded and (folder / PLAN).is_file()
+    return run if is_one else None
+
+
 def record_comparison(run: RunDirectory, found: Comparison) -> None:
     """Keep in the manifest that the step times were compared; where it cannot be written, they were
     none the less.

@@ -15,6 +15,7 @@ from pgle.account.next_move import (
     next_move,
 )
 from pgle.account.value import OpportunityKind, Refused, Trial
+from pgle.next import Sentence
 from pgle.steps.verdict import Verdict
 
 NOTHING = account()
@@ -40,6 +41,7 @@ STATES = tuple(
         Measured, (None, *VERDICTS), Search, ACCOUNTS, (False, True)
     )
 )
+UNUSED = Sentence.of("end its name with .pbtxt")
 """What can be known of a program or of a run directory."""
 
 
@@ -48,7 +50,8 @@ def results(known: Known, move: Move) -> list[Known]:
     if move is Move.FINISH:
         whole = replace(known, is_unfinished=False)
         short = replace(whole, measured=Measured.TOO_SHORT, verdict=None)
-        return [short, *compared(whole, Measured.SIMULATED, Measured.ON_GPU)]
+        bad = (replace(whole, is_covered=False), replace(whole, unused=UNUSED))
+        return [short, *bad, *compared(whole, Measured.SIMULATED, Measured.ON_GPU)]
     if move is Move.MEASURE:
         measured = replace(known, search=_used(known.search))
         is_known = known.measured in (Measured.SIMULATED, Measured.ON_GPU)
@@ -60,7 +63,9 @@ def results(known: Known, move: Move) -> list[Known]:
         return [_shown(known, trial) for trial in (SHOWN, VAIN, Refused("dropped"))]
     if move is Move.SEARCH:
         return [replace(known, search=search) for search in (Search.IN_VAIN, FOUND)]
-    return []  # REPEAT and EXPLAIN have answers of their own
+    if move is Move.REPEAT:
+        return list(compared(replace(known, is_repeated=True), Measured.ON_GPU))
+    return []  # VERIFY and EXPLAIN have answers of their own
 
 
 FOUND = Search.FOUND
@@ -125,6 +130,12 @@ def test_every_way_ends_and_no_move_is_made_twice_by_the_same_facts() -> None:
         (Known(search=Search.FOUND, account=FLAGS), Move.MEASURE),
         (Known(Measured.ON_GPU, Verdict.FASTER), Move.KEEP),
         (Known(Measured.ON_GPU, Verdict.UNDECIDED), Move.REPEAT),
+        (Known(Measured.ON_GPU, Verdict.UNDECIDED, is_repeated=True), Move.SEARCH),
+        (Known(Measured.ON_GPU, Verdict.FASTER, is_repeated=True), Move.KEEP),
+        (Known(Measured.ON_GPU, Verdict.FASTER, unused=UNUSED), Move.USE),
+        (Known(Measured.SIMULATED, Verdict.FASTER, unused=UNUSED), Move.USE),
+        (Known(account=ATTENTION, is_covered=False), Move.VERIFY),
+        (Known(unused=UNUSED, is_covered=False), Move.VERIFY),
         (Known(Measured.ON_GPU, Verdict.SLOWER), Move.EXPLAIN),
         (Known(Measured.ON_GPU, Verdict.SAME, Search.IN_VAIN), Move.END),
     ],

@@ -5,6 +5,7 @@ is there.
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shlex
@@ -20,7 +21,7 @@ from accounts import account, opportunity
 import pgle.next
 from pgle.account.value import OpportunityKind
 from pgle.cli.main import COMMANDS, group
-from pgle.next import Next, Sentence
+from pgle.next import PROFILE, Next, Sentence
 from pgle.report import next_in_run
 from pgle.report import next_steps as report
 from pgle.report import rehearse as rehearsal
@@ -171,6 +172,63 @@ def test_a_run_with_too_few_steps_is_not_begun_again(tmp_path: Path) -> None:
     (end,) = next_in_run.way_in_run(run)
     assert isinstance(end, Sentence)
     assert "run more of them" in str(end)
+
+
+WITHOUT_PROFILE = (
+    "I1129 00:52:19.422148 21517 se_gpu_pjrt_compiler.cc:242] Found GPU target config\n"
+    "I1129 00:52:19.450992 21517 latency_hiding_scheduler.cc:4325] "
+    "[latency-hiding-scheduler] LatencyHidingScheduler current memory usage: "
+    "201326608 bytes. Current limit: 32111801116\n"
+)
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_a_profile_that_was_not_used_is_neither_kept_nor_proved(
+    tmp_path: Path, simulated: bool
+) -> None:
+    run = run_directory(tmp_path / "a", WHOLE)
+    log = run.stage("perf").rank().log
+    written = log.stat()
+    log.write_text(WITHOUT_PROFILE)
+    os.utime(log, ns=(written.st_atime_ns, written.st_mtime_ns))
+    found = compared("faster", simulated)
+    (end,) = next_in_run.way_in_run(run, found)
+    assert str(end).startswith("XLA did not use the profile; ")
+    use: Any = SimpleNamespace(main=SimpleNamespace(verdict="not-used"))
+    record_comparison(run, found)
+    assert report.after_confirmation(run.path, use) == (end,)
+
+
+@pytest.mark.parametrize(
+    ("begun", "follows"),
+    [
+        (["01-A", "02-B", "03-B", "04-A"], "tune"),
+        (["01-A", "02-B", "03-B", "04-A", "05-B"], "compare"),
+        (["01-A"], "compare"),
+    ],
+)
+def test_pairs_of_runs_are_continued_and_then_not_made_again(
+    tmp_path: Path, begun: list[str], follows: str
+) -> None:
+    run = run_directory(tmp_path / "a", [f"captured/{MODULE}", *WHOLE])
+    for name in begun:
+        (run.path / "abba" / name).mkdir(parents=True)
+    if len(begun) > 1:
+        plan = {"inside": ["baseline", "perf"], "finished": begun[:4]}
+        (run.path / "abba" / "abba.json").write_text(json.dumps(plan))
+    (line,) = next_in_run.way_in_run(run, compared("undecided"))
+    assert isinstance(line, Next)
+    assert line.name == follows
+    assert "abba-2" not in str(line)
+
+
+def test_a_profile_to_be_made_again_is_made_as_its_run_was_begun(
+    tmp_path: Path,
+) -> None:
+    run = run_directory(tmp_path / "a", CONVERTED)
+    (line,) = report.in_run_of(run.profile, (PROFILE,))
+    assert str(line).startswith(f"pgle profile --run-dir {run.path} {AS_IT_WAS} ")
+    assert report.in_run_of(tmp_path / "b.pbtxt", (PROFILE,)) == (PROFILE,)
 
 
 def test_flags_that_a_search_found_are_measured_before_anything_else(

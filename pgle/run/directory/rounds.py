@@ -15,7 +15,9 @@ from pgle.files import read_bytes
 from pgle.run.directory.directory import COMPARED
 
 PLAN = "abba.json"
+PAIRS = "abba"  # folder of a run directory, for pairs of runs of its program
 OWN = ("", "")  # a run's folder itself has step times; else the folders of its stages
+IN_ROUND = 4  # runs: A, B, B and A
 RUN = re.compile(r"\d\d+-([AB])(?:\.\d+)?")  # folder of a run
 
 
@@ -80,6 +82,16 @@ def finished_sides(folder: Path) -> tuple[list[str], list[str]]:
         [str(folder / one / first) for one, _ in pairs],
         [str(folder / other / second) for _, other in pairs],
     )
+
+
+def are_whole(folder: Path) -> bool:
+    """Whether an ABBA folder has whole rounds, and no run after them was begun."""
+    if not (folder / PLAN).is_file():
+        return False
+    finished = len(read_plan(folder).finished)
+    runs = (item.name for item in folder.iterdir() if RUN.fullmatch(item.name))
+    begun = max((int(name.partition("-")[0]) for name in runs), default=0)
+    return finished > 0 and finished % IN_ROUND == 0 and begun <= finished
 
 
 def read_plan(folder: Path) -> Plan:

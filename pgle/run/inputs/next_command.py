@@ -21,7 +21,7 @@ from pgle.requests.shared import Captured, OnDevices
 from pgle.requests.stages import InMode, Windowed
 from pgle.run.directory.directory import COMPARED, RunDirectory, free
 from pgle.run.directory.manifest import Manifest, is_compared, read_manifest
-from pgle.run.directory.rounds import abba_words
+from pgle.run.directory.rounds import PAIRS, abba_words, are_whole
 from pgle.run.process.flags import user_flags
 from pgle.xla.flags.text import Flag, format_flags, parse_flags
 
@@ -155,12 +155,28 @@ def both_stages(run: RunDirectory) -> Next | None:
 
 
 def more_runs(run: RunDirectory) -> Next:
-    """Pairs of runs of a program, without and with the profile of its run directory."""
+    """Pairs of runs of a program, without and with the profile of its run directory; those that
+    were begun are continued.
+    """
     flags = format_flags(_flags(_asked(run)))
     profile = run.found_profile or run.profile
-    folder = free(run.path / "abba")
+    begun = pairs_of(run)
+    folder = free(run.path / PAIRS)
+    if begun is not None and not are_whole(begun):
+        folder = begun
     words = abba_words(3, profile, folder, launch_of(run).words)
     return replace(Next.of("compare", *words), xla_flags=flags)
+
+
+def pairs_of(run: RunDirectory) -> Path | None:
+    """The newest folder of pairs of runs that is newer than the performance run; None if none."""
+    steps = run.stage("perf").rank().log
+    found = [
+        path
+        for path in run.path.glob(f"{PAIRS}*")
+        if path.is_dir() and not _written_before(path, steps)
+    ]
+    return max(found, key=time_written, default=None)
 
 
 def by_every_rank(run: RunDirectory) -> bool:
