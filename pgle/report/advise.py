@@ -146,7 +146,7 @@ def headline(found: Advised) -> tuple[str, Tone]:
     if best is not None and best.verdict is Verdict.FITS:
         return f"{stopped}{best.name} makes the step fit in memory", "good"
     if best is not None:
-        return f"{stopped}{best.name} {_shortens(found, best)}", "good"
+        return f"{stopped}{best.name}{_shortens(found, best)}", "good"
     if found.interrupted:
         return f"Stopped: nothing that was tried is surely {least} shorter", ""
     has_failed = [item.tried is None for item in found.attempts]
@@ -168,10 +168,11 @@ def _shortens(found: Advised, best: Attempt) -> str:
     """What the best saves: of the step, or of the time for each element if it takes other data."""
     shorter = _saving(best)
     if best.work == 1 or best.tried is None:
-        return f"shortens the step by about {shorter}"
+        return f" shortens the step by about {shorter}"
     before = figures.time(found.base.step_us)
     after = figures.time(best.tried.step_us)
-    return f"shortens {FOR_EACH} by about {shorter}; the step: {before} → {after}"
+    steps = f"step {before} → {after}"
+    return f": each element of the data takes {shorter} less time; {steps}"
 
 
 FOR_EACH = "the time for each element of the data"

@@ -67,8 +67,8 @@ def test_a_longer_step_with_more_data_is_not_called_shorter() -> None:
     found = Attempt((batch,), Verdict.BETTER, "", tried, gained, work=2.0)
     words, _ = headline(advised(found, base=SimpleNamespace(step_us=1000.0)))
     assert words == (
-        "batch=16 shortens the time for each element of the data by about 40.0 %; "
-        "the step: 1.00 ms → 1.20 ms"
+        "batch=16: each element of the data takes 40.0 % less time; "
+        "step 1.00 ms → 1.20 ms"
     )
 
 
