@@ -185,7 +185,9 @@ def _with_grain(found: Estimate, base: Side, new: Side) -> Estimate:
 
 
 def _with_model(found: Estimate, base: Side, new: Side) -> Estimate:
-    """Of simulated runs, the interval also holds the range of their model."""
+    """Of simulated runs, the interval also holds the range of their model; where that is a single
+    change, the interval holds it.
+    """
     befores = [run.series.modelled_us for run in base.runs]
     afters = [run.series.modelled_us for run in new.runs]
     lengths = set(map(len, (*befores, *afters)))
@@ -200,13 +202,25 @@ def _with_model(found: Estimate, base: Side, new: Side) -> Estimate:
     low = min(changes)
     high = max(changes)
     if low == high:
-        return found
+        return _with_change_of_model(found, likely)
     least, most = (change(math.expm1(end)) for end in (low, high))
     note = (
         "the range is the model's own, no confidence interval: by contention, data and network "
         f"the step changes by {least} to {most}"
     )
     return found.modelled(likely - low, high - likely, note)
+
+
+def _with_change_of_model(found: Estimate, likely: float) -> Estimate:
+    """With an interval that holds the change of a model without a range, a logarithm."""
+    missed = found.difference - likely
+    if abs(missed) <= found.half_width:
+        return found
+    note = (
+        f"the range holds the model's own change, {change(math.expm1(likely))}: the rest is "
+        "simulated noise, which is the same in each launch"
+    )
+    return found.modelled(max(missed, 0.0), max(-missed, 0.0), note)
 
 
 def _verdict(found: Estimate, assumptions: Assumptions) -> Verdict:

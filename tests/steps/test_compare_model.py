@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pgle.steps.compare import Comparison, compare
+from pgle.steps.estimate import Assumptions
 from pgle.steps.series import Side, Step, make_series, steady
 from pgle.steps.verdict import Verdict
 
@@ -46,3 +47,15 @@ def test_a_range_on_one_side_opens_that_end_only() -> None:
 
 def test_records_of_one_side_only_leave_the_interval_as_it_is() -> None:
     assert compared((100.0, 90.0), ()).ci == compared((), ()).ci
+
+
+def test_noise_that_is_the_same_in_each_launch_is_no_change() -> None:
+    launches = [side(1.0, (100.0, 100.0), seed=1).runs[0] for _ in range(2)]
+    others = [side(1.0, (100.0, 100.0), seed=2).runs[0] for _ in range(2)]
+    base = Side("base", tuple(launches))
+    new = Side("new", tuple(others))
+    found = compare(base, new, Assumptions(paired=True))
+    assert found.verdict is Verdict.SAME
+    low, high = found.ci
+    assert low <= 1.0 <= high
+    assert any("the model's own change" in line for line in found.warnings)
