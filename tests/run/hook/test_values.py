@@ -258,6 +258,16 @@ def test_no_values_are_drawn_for_a_step_with_too_many_operations(
     assert Large().compared().why == "ValueError: its small size takes 3e+11 operations"
 
 
+def test_a_step_that_takes_too_much_memory_is_not_run() -> None:
+    class Large(Program):
+        def step(self, ws: Any, x: Any) -> Any:
+            numbers = jnp.cos(x.sum() * jnp.arange(30_000.0))
+            wide = jnp.sort(jnp.outer(numbers, numbers), axis=0)
+            return super().step(ws, x)[0], wide.sum(0).max()
+
+    assert Large().compared().why == "ValueError: its small size takes 7 GiB"
+
+
 class Split(Program):
     """A step whose first product makes three parts as wide as its second one takes."""
 

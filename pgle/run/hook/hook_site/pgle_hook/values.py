@@ -19,6 +19,7 @@ from pgle_hook.exact import EMULATED, Exact, wide
 from pgle_hook.rewrite import explicit_sharding
 
 MOST_OPERATIONS = 1e11  # of one execution: about 3 CPU seconds
+MOST_BYTES = 4 * 2**30  # of intermediate values; another program runs at the same time
 # CPU seconds for comparing one change of a program; an answer has several
 MOST_S = 40.0
 MOST_ELAPSED_S = 600.0  # for the same, however busy the machine is
@@ -283,6 +284,7 @@ class Values:
             is_quick = sum(math.prod(each.shape) for each in made) < FEW_ELEMENTS
             compiled = _quickly(lowered) if is_quick else lowered.compile()
         _check_operations((compiled.cost_analysis() or {}).get("flops", 0.0))
+        _check_memory(compiled)
         count = len(self._names[0])
 
         def parts(arrays):
@@ -498,6 +500,14 @@ def _check_operations(count):
     """Refuse a function that takes too many operations."""
     if count > MOST_OPERATIONS:
         raise ValueError("its small size takes %.0e operations" % count)
+
+
+def _check_memory(compiled):
+    """Refuse a function that takes too much memory; the CPU's compiler says how much."""
+    analysis = compiled.memory_analysis()
+    size = getattr(analysis, "temp_size_in_bytes", 0)
+    if size > MOST_BYTES:
+        raise ValueError("its small size takes %.0f GiB" % (size / 2**30))
 
 
 def _operations_of(eqn):
