@@ -37,6 +37,9 @@ OF_PROGRAM = frozenset(
         OpportunityKind.COPIES,
         OpportunityKind.RECOMPILATION,
         OpportunityKind.IDLE_DEVICES,
+        OpportunityKind.UNROLL,
+        OpportunityKind.CHUNKS,
+        OpportunityKind.SETTINGS,
     )
 )
 """Opportunities that need an edit of the program; all others are the machine's."""

@@ -80,6 +80,10 @@ class OpportunityKind(StrEnum):
     COPIES = "exposed copies"
     RECOMPILATION = "repeated compilation"
     OTHER_MODULES = "other modules"
+    # that only `advise` finds
+    UNROLL = "iterations of a loop"
+    CHUNKS = "a loss over all tokens at once"
+    SETTINGS = "settings of the trainer"
     # the machine
     INPUT = "idle between steps"
     HOST = "host gaps inside steps"
@@ -156,8 +160,12 @@ class Trial:
     saved: float  # negative: the step is longer
     least: float
     most: float
-    words: str  # ``−70.1 %, attention cudnn, better``
+    words: str  # ``−70.1 % of the predicted step, attention cudnn, better``
     helps: bool  # it is worth an edit
+    title: str = ""  # the edit as an imperative; empty: it is none of the program
+    edit: str = ""  # what to write, one sentence
+    source: str = ""  # line of the program to edit
+    part: StepPart = StepPart.COMPUTE  # of the step, that gets shorter most
 
 
 Refused = NewType("Refused", str)
@@ -234,15 +242,23 @@ class Account:
     )
 
     def with_trials(self, shown: Shown) -> Account:
-        """The account with what trying the edits of its opportunities has shown. What helps saves
-        what was compiled, and nothing is expected of what does not. What could not be tried keeps
-        its saving and says why; what a budget left out is tried with a larger one.
+        """The account with what trying edits of its program has shown. What helps saves what was
+        compiled, also if it is no opportunity of the account yet; and nothing is expected of what
+        does not. What could not be tried keeps its saving and says why; what a budget left out is
+        tried with a larger one.
         """
-        found = []
-        for item in self.opportunities:
+        known = {item.kind for item in self.opportunities}
+        placed = [shown[kind] for kind in known if kind in shown]
+        found = list(self.opportunities)
+        for kind, trial in shown.items():
+            if not isinstance(trial, Trial) or trial in placed:
+                continue
+            if trial.helps and trial.title:
+                placed.append(trial)
+                found.append(_found_by(kind, trial))
+        for place, item in enumerate(found):
             if item.kind in shown:
-                item = self._tried(item, shown[item.kind])
-            found.append(item)
+                found[place] = self._tried(item, shown[item.kind])
         return replace(self, opportunities=in_order(found))
 
     def _tried(self, item: Opportunity, trial: Trial | Refused | Budget) -> Opportunity:
@@ -255,12 +271,22 @@ class Account:
         tried = replace(item, tried=trial.words, command=None, expected_us=0.0)
         if not trial.helps:
             return replace(tried, least_us=0.0, most_us=0.0, basis=Basis.COMPILED)
+        # one edit may be that of several opportunities
+        taken = item.instructions | {trial.words}
+        tried = replace(
+            tried,
+            title=trial.title or item.title,
+            edit=trial.edit or item.edit,
+            source=trial.source or item.source,
+            instructions=taken,
+        )
         return replace(
             tried,
             expected_us=trial.saved * self.step_us,
             least_us=trial.least * self.step_us,
             most_us=trial.most * self.step_us,
             basis=Basis.COMPILED,
+            part=trial.part,
         )
 
     def share(self, us: float) -> float:
@@ -317,11 +343,28 @@ class Account:
 
     @property
     def together_us(self) -> float:
-        """What all opportunities are expected to save together: never more than their parts."""
-        return sum(
+        """What all opportunities are expected to save together: never more than their parts, but
+        for one edit that shortens several parts.
+        """
+        found = chosen(self.opportunities)
+        together_us = sum(
             min(sum(item.known_saving_us for item in group), self.parts.get(part, 0.0))
-            for part, group in _by_part(chosen(self.opportunities)).items()
+            for part, group in _by_part(found).items()
         )
+        return max(together_us, *(item.known_saving_us for item in found), 0.0)
+
+
+def _found_by(kind: OpportunityKind, trial: Trial) -> Opportunity:
+    """What a trial alone has found; `Account.with_trials` says what it saves."""
+    return Opportunity(
+        kind=kind,
+        expected_us=0.0,
+        least_us=0.0,
+        most_us=0.0,
+        part=trial.part,
+        basis=Basis.COMPILED,
+        title=trial.title,
+    )
 
 
 def in_order(found: Iterable[Opportunity]) -> tuple[Opportunity, ...]:

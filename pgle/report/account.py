@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from pgle.account.next_move import (
-    BY_ADVISE,
     BY_SCHEDULE,
     OF_PROGRAM,
     Known,
@@ -128,16 +127,16 @@ def firsts(account: Account) -> tuple[Advice, ...]:
 
 def _advice(account: Account, item: Opportunity, span_of: SpanOf) -> Advice:
     first = item.where[0].instruction if item.where else ""
-    said = f"{item.why}{_most(item)}"
-    if item.tried and item.kind in BY_ADVISE:
-        said = f"{said}; tried: {item.tried}"
+    said = [f"{item.why}{_most(item)}"]
+    if item.tried and item.kind in OF_PROGRAM:
+        said.append(f"tried: {item.tried}")
     elif item.not_tried:
-        said = f"{said}; not tried: {item.not_tried}"
+        said.append(f"not tried: {item.not_tried}")
     has_share = item.at_stake_us > 0
     return Advice(
         title=item.title,
         saves=saving_of(account, item) if has_share else None,
-        why=printable(said),
+        why=printable("; ".join(filter(None, said))),
         command=_command(item),
         find=first,
         span_us=span_of(first) if first else None,
@@ -215,9 +214,13 @@ def note(account: Account) -> str:
 
 
 def _base(account: Account) -> str:
-    if not listed(account):
+    found = [item for item, _ in listed(account)]
+    if not found:
         return ""
     base = f"Savings are shares of the step {account.base}"
+    is_other = account.base in (StepBase.ALONE, StepBase.TRACED)
+    if is_other and any(item.tried and item.known_saving_us for item in found):
+        base = f"{base}, what was tried of the predicted step"
     if account.together_us <= 0:
         return base
     return f"{base}; together {figures.share(account.share(account.together_us))}"

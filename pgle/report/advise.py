@@ -32,7 +32,7 @@ from pgle.report.page.value import (
 from pgle.report.rehearse import flags_note
 from pgle.report.text import Document, flat, live, near, phases
 from pgle.report.timeline import PARTS, colored_parts
-from pgle.run.advise import Advised, Attempt, OnAttempt
+from pgle.run.advise import LONGEST, Advised, Attempt, OnAttempt
 from pgle.run.alternative_steps import Tried
 from pgle.run.alternatives import OF_COMMAND, Alternative, Kind
 from pgle.run.capture.captured import STEP_REMEDY, ComparedValues
@@ -56,7 +56,6 @@ IN_EDITS = (
     "jax.numpy; functools is Python's."
 )
 
-LONGEST = 240  # characters of an edit that the screen has, too
 
 MOST_LEFT = 3  # places that are left as they are, in a note
 

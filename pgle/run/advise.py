@@ -19,7 +19,7 @@ import attrs
 from pgle.account.levers.replicated import is_undivided
 from pgle.account.parts_and_bounds import parts_of
 from pgle.account.scheduled import account_of_schedule, step_costs
-from pgle.account.value import Account, Shown, Trial
+from pgle.account.value import Account, Shown, StepPart, Trial
 from pgle.errors import UserError, as_change, in_percent
 from pgle.next import Next
 from pgle.requests.kinds import PROCESSES
@@ -97,6 +97,7 @@ from pgle.xla.flags.catalogue import LHS
 from pgle.xla.flags.text import typed_flag
 from pgle.xla.targets import Target
 
+LONGEST = 240  # characters of an edit that a screen has
 SAVED = 0.05  # share of the memory; a smaller saving is left out
 SAME_CALL = ComparedValues(why="the same call with a kernel that the CPU lacks")
 
@@ -381,7 +382,7 @@ class _Trials:
             facts=request.facts,
         )
         attempted = self._attempted(every, is_written_as)
-        shown = shown_of(self.attempts)
+        shown = shown_of(self.attempts, base)
         if not request.no_step:
             shown = {**shown, **refused_of(attempted, shown)}
         keep_trials(request, shown)
@@ -717,7 +718,7 @@ def saved_memory(base: Tried, tried: Tried) -> str:
     return f"it saves {gib(saved)} of memory"
 
 
-def shown_of(attempts: Sequence[Attempt]) -> Shown:
+def shown_of(attempts: Sequence[Attempt], base: Tried) -> Shown:
     """The best that trying the edit of each opportunity has shown."""
     found = {}
     for opportunity, kind in TRIED_BY.items():
@@ -728,16 +729,46 @@ def shown_of(attempts: Sequence[Attempt]) -> Shown:
         ]
         if tried:
             best = max(tried, key=lambda one: (one.helps, one.least))
-            found[opportunity] = _trial_of(best)
+            found[opportunity] = _trial_of(best, base)
     return found
 
 
-def _trial_of(best: Attempt) -> Trial:
+def _trial_of(best: Attempt, base: Tried) -> Trial:
     """An attempt as the trial of an opportunity."""
     answer = best.deciding_gain.answer
-    words = f"{as_change(-best.least)}, {best.name}, {best.verdict}"
     is_shorter = best.helps and best.least > 0
-    return Trial(best.least, answer.low, answer.high, words, is_shorter)
+    change = f"{as_change(-best.least)} of the predicted step"
+    words = f"{change}, {best.name}, {best.verdict}"
+    found = Trial(best.least, answer.low, answer.high, words, is_shorter)
+    (edit,) = best.changes
+    if not is_shorter or edit.kind is Kind.FLAGS:
+        return found
+    part = _shorter_part(base, best)
+    if part is not StepPart.COMPUTE:
+        found = replace(found, words=f"{words}; most of it is {part}")
+    at = "in the command"
+    if edit.kind is not Kind.WORDS:
+        at = f"in {edit.where}" if edit.where else "where the program begins"
+    written = f"Write {edit.edit} {at}"
+    if len(edit.edit) > LONGEST:
+        written = f"Write {edit.name} {at} as `pgle advise --section edits` has it"
+    source = "" if edit.kind in OF_COMMAND else edit.where
+    return replace(
+        found,
+        title=f"Write {edit.name} {at}",
+        edit=written,
+        source=source,
+        part=part,
+    )
+
+
+def _shorter_part(base: Tried, best: Attempt) -> StepPart:
+    """The part of the step that an attempt shortens most."""
+    if best.tried is None:
+        return StepPart.COMPUTE
+    was = parts_of(base.prediction.timeline.breakdown)
+    now = parts_of(best.tried.prediction.timeline.breakdown)
+    return max(was, key=lambda part: was[part] - now[part])
 
 
 def differing(values: ComparedValues) -> str:

@@ -25,20 +25,22 @@ from pgle.run.rehearse_program import (
 )
 from pgle.xla.targets import load_target
 
-FORMAT = 2  # 1: losses in chunks were trials of fewer passes over logits
+FORMAT = 3  # 2: trials did not say what to write
 _What = Trial | Refused | Budget
 MOST_BYTES = 1 << 16  # of a file; what is more is damage
 
 
 def keep_trials(request: RehearseRequest, shown: Shown) -> None:
     """Keep what was shown, if compilations are kept; a disk that is full is no failure. What an
-    earlier answer tried stays tried if a budget left it out now.
+    earlier answer tried stays tried if it was left out now or could not be tried.
     """
     path = _place(request)
     if path is not None and shown:
         known = dict(kept_trials(request))
         for kind, what in shown.items():
-            if kind not in known or not isinstance(what, int):
+            is_tried = isinstance(known.get(kind), Trial)
+            is_left = isinstance(what, int) or is_tried
+            if kind not in known or isinstance(what, Trial) or not is_left:
                 known[kind] = what
         shown = known
         with suppress(OSError, UserError):

@@ -26,9 +26,13 @@ TRIED_BY: Mapping[OpportunityKind, Kind] = {
     OpportunityKind.PRECISION: Kind.PRECISION,
     OpportunityKind.DONATION: Kind.DONATION,
     OpportunityKind.FLAGS: Kind.FLAGS,
+    OpportunityKind.UNROLL: Kind.UNROLL,
+    OpportunityKind.CHUNKS: Kind.LOSS,
+    OpportunityKind.SETTINGS: Kind.WORDS,
 }
 """The alternatives that make the edit of an opportunity. The others have none: a loss in chunks
 computes its logits twice to save memory, so it does not show what fewer passes over them save.
+The last three are opportunities only if trying them helps.
 """
 
 NO_ALTERNATIVE = "pgle has no alternative for it"

@@ -14,7 +14,7 @@ from pgle.account.next_move import (
     Search,
     next_move,
 )
-from pgle.account.value import OpportunityKind, Refused, Trial
+from pgle.account.value import OpportunityKind, Refused, StepPart, Trial
 from pgle.next import Sentence
 from pgle.steps.verdict import Verdict
 
@@ -34,6 +34,18 @@ ACCOUNTS = (None, NOTHING, PROFILE, FLAGS, ATTENTION, LOGITS)
 VERDICTS = tuple(Verdict)
 
 
+DIVIDED = Trial(
+    0.7,
+    0.6,
+    0.8,
+    "−70.0 % of the predicted step, sharding P('data'), better",
+    helps=True,
+    title="Write sharding P('data') in train.py:37",
+    edit="Write x = divided(x) in train.py:37",
+    source="train.py:37",
+    part=StepPart.COMMUNICATION,
+)
+ONLY_TRIED = NOTHING.with_trials({OpportunityKind.REPLICATED: DIVIDED})
 VAIN = Trial(0.0, -0.01, 0.01, "0.0 %, attention cudnn, worse", helps=False)
 STATES = tuple(
     Known(*state, is_unfinished=unfinished)
@@ -107,6 +119,10 @@ def test_every_way_ends_and_no_move_is_made_twice_by_the_same_facts() -> None:
         (Known(account=ATTENTION), Move.ADVISE),
         (Known(account=TRIED), Move.EDIT),
         (Known(account=REFUSED), Move.EDIT),
+        (Known(account=ONLY_TRIED), Move.EDIT),
+        (Known(search=Search.IN_VAIN, account=ONLY_TRIED), Move.EDIT),
+        (Known(Measured.SIMULATED, Verdict.SAME, account=ONLY_TRIED), Move.EDIT),
+        (Known(Measured.ON_GPU, Verdict.FASTER, account=ONLY_TRIED), Move.EDIT),
         (Known(account=LOGITS), Move.EDIT),
         (Known(account=OPTIMIZER), Move.EDIT),
         (Known(Measured.SIMULATED, Verdict.SAME, account=ATTENTION), Move.ADVISE),

@@ -1,8 +1,18 @@
 """The account of a step: which opportunity leads, and what all of them come to."""
 
+from dataclasses import replace
+
 from accounts import STEP_US, account, opportunity
 
-from pgle.account.value import OpportunityKind, StepPart, Trial, chosen, excluded
+from pgle.account.value import (
+    OpportunityKind,
+    StepBase,
+    StepPart,
+    Trial,
+    chosen,
+    excluded,
+)
+from pgle.report.account import headline, note
 
 ATTENTION = OpportunityKind.ATTENTION
 PRECISION = OpportunityKind.PRECISION
@@ -62,3 +72,34 @@ def test_nothing_is_expected_of_an_edit_that_was_tried_and_does_not_help() -> No
     tried = known.with_trials({ATTENTION: worse})
     assert tried.lever is not None
     assert tried.lever.kind is PROFILE
+
+
+DIVIDED = Trial(0.7, 0.6, 0.8, "−70.0 %, sharding", helps=True, title="Divide x")
+
+
+def test_an_edit_that_helps_is_the_lever_though_no_lever_found_it() -> None:
+    found = account().with_trials({OpportunityKind.REPLICATED: DIVIDED})
+    assert found.lever is not None
+    assert found.lever.title == "Divide x"
+    assert found.share(found.lever.known_saving_us) == 0.7
+    assert headline(found)[0].startswith("Divide x: saves 70.0 % (60.0 … 80.0 %)")
+
+
+def test_one_edit_of_two_opportunities_counts_once() -> None:
+    scatter, table = OpportunityKind.SCATTER, OpportunityKind.DENSE_GRADIENT
+    shown = {scatter: DIVIDED, table: DIVIDED}
+    alone = account().with_trials(shown)
+    both = account(opportunity(scatter, 0.1), opportunity(table, 0.2))
+    assert [item.kind for item in alone.opportunities] == [scatter]
+    assert len(chosen(both.with_trials(shown).opportunities)) == 1
+
+
+def test_one_edit_may_shorten_more_than_its_part() -> None:
+    shown = {OpportunityKind.REPLICATED: replace(DIVIDED, part=StepPart.COMMUNICATION)}
+    assert account(exposed=0.3).with_trials(shown).together_us == 0.7 * STEP_US
+
+
+def test_an_edit_that_was_tried_says_of_which_step_its_saving_is_a_share() -> None:
+    traced = replace(account(), base=StepBase.ALONE)
+    found = traced.with_trials({OpportunityKind.REPLICATED: DIVIDED})
+    assert "what was tried of the predicted step" in note(found)

@@ -62,3 +62,11 @@ def test_why_an_edit_could_not_be_tried_is_kept(
     refused = {OpportunityKind.ATTENTION: Refused("its weights are dropped")}
     keep_trials(request_of_step, refused)
     assert kept_trials(request_of_step) == refused
+
+
+def test_a_trial_is_kept_when_a_later_answer_cannot_try_its_edit(
+    request_of_step: RehearseRequest,
+) -> None:
+    keep_trials(request_of_step, SHOWN)
+    keep_trials(request_of_step, dict.fromkeys(SHOWN, Refused("it is a module")))
+    assert kept_trials(request_of_step) == SHOWN
