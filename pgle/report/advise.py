@@ -37,7 +37,7 @@ from pgle.run.alternative_steps import Tried
 from pgle.run.alternatives import OF_COMMAND, Alternative, Kind
 from pgle.run.capture.captured import STEP_REMEDY, ComparedValues
 from pgle.run.compiler.compile import OnPhase
-from pgle.run.untried import OVER_BUDGET, Untried
+from pgle.run.untried import OVER_BUDGET, TRIED_BY, Untried
 from pgle.schedule.control import Controlled
 from pgle.schedule.predict import LEAST_GAIN
 from pgle.schedule.verdict import Verdict
@@ -459,6 +459,10 @@ def commands(found: Advised) -> Commands:
         return (Sentence.todo(STEP_REMEDY),)
     if found.account.first is not None and not found.interrupted:
         return (account.to_act(found.account, found.account.first),)
+    if found.run is not None and _is_of_account(found):
+        from pgle.report.next_in_run import way_in_run
+
+        return way_in_run(found.run, shown=found.shown)
     if found.best is not None and found.measure is not None:
         if all(change.kind in AT_START for change in found.best.changes):
             return (found.measure,)
@@ -479,6 +483,17 @@ def commands(found: Advised) -> Commands:
     if not (found.attempts or found.unchanged):
         return (Sentence.of("pgle knows no edit that shortens this step"),)
     return (Sentence.of("nothing that was tried is worth an edit"),)
+
+
+def _is_of_account(found: Advised) -> bool:
+    """Whether the best is made of edits whose trials the account has, as all answers on the run
+    directory know it.
+    """
+    if found.best is None or found.interrupted:
+        return False
+    kinds = {change.kind for change in found.best.changes}
+    known = {TRIED_BY[kind] for kind in found.shown if kind in TRIED_BY}
+    return kinds <= known - AT_START
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,13 +11,15 @@ import pytest
 from accounts import account, opportunity
 
 from pgle.account.captured_program import CapturedFacts, opportunities_of
-from pgle.account.value import OpportunityKind
-from pgle.next import Next
+from pgle.account.value import OpportunityKind, Trial
+from pgle.next import Next, Sentence
 from pgle.report.advise import _actions, _at, _left, _notes, _table, commands, headline
+from pgle.report.next_in_run import way_in_run
 from pgle.report.page.value import as_cell
 from pgle.run.advise import Advised, Attempt
 from pgle.run.alternative_steps import Tried
 from pgle.run.alternatives import Alternative, Kind
+from pgle.run.directory.directory import RunDirectory
 from pgle.run.untried import OVER_BUDGET, Untried
 from pgle.schedule.control import Controlled
 from pgle.schedule.predict import Gain
@@ -152,6 +155,18 @@ def test_a_program_is_edited_before_it_is_measured() -> None:
     found = advised(Attempt((UNROLL,), Verdict.BETTER, ""), measure=measure)
     (end,) = commands(found)
     assert str(end) == f"the program, then measure it: `{measure}`"
+
+
+def test_in_a_run_directory_the_best_leads_to_the_step_of_all_answers(
+    tmp_path: Path,
+) -> None:
+    remat = Alternative(Kind.REMAT, "a.py:1", "dots", "")
+    shown = {OpportunityKind.REMAT: Trial(0.1, 0.1, 0.1, "better", helps=True)}
+    known = {"run": RunDirectory(tmp_path), "shown": shown, "measure": Next.of("run")}
+    found = advised(Attempt((remat,), Verdict.BETTER, ""), **known)
+    assert commands(found) == way_in_run(RunDirectory(tmp_path))
+    other = advised(Attempt((UNROLL,), Verdict.BETTER, ""), **known)
+    assert known["measure"] in cast(Sentence, commands(other)[0]).commands
 
 
 def test_an_edit_shows_its_limit() -> None:
