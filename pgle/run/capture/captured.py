@@ -449,15 +449,26 @@ def _why_again(
     if not differing:
         return PLACED, PUT % ("them", "them")
     first = {name: (was, now) for name, was, now in reversed(differing)}
-    changes = [f"{name} was {was} and is {now}" for name, (was, now) in first.items()]
-    why = some(reversed(changes), MOST_CHANGES)
+    alike: dict[tuple[str, str], list[str]] = {}
+    for name, change in reversed(first.items()):
+        alike.setdefault(change, []).append(name)
+    changes = [_changed(names, *change) for change, names in alike.items()]
+    why = some(changes, MOST_CHANGES)
     if _are_types_alike(differing):
-        return why, PUT % ("it", "it")
+        what = "it" if len(first) == 1 else "them"
+        return why, PUT % (what, what)
     rates = [name for name, (_, now) in first.items() if _STATIC_FLOAT.fullmatch(now)]
     if len(rates) == len(first):
         names = " and ".join(rates)
         return why, f"pass {names} as an array, and not as static argument"
     return why, "give it the same each time"
+
+
+def _changed(names: Sequence[str], was: str, now: str) -> str:
+    """Arguments that differ in the same way, in words."""
+    if len(names) == 1:
+        return f"{names[0]} was {was} and is {now}"
+    return f"{some(names, MOST_CHANGES)} were {was} and are {now}"
 
 
 def _are_types_alike(differing: Sequence[tuple[str, str, str]]) -> bool:

@@ -173,7 +173,9 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 def train(w, rate, layers):
     return w - rate * layers * (w @ w)
 w = jnp.ones((8, 8))
-split = jax.device_put(w, NamedSharding(jax.make_mesh((2,), ("data",)), P("data")))
+mesh = jax.make_mesh((2,), ("data",))
+split = jax.device_put(w, NamedSharding(mesh, P("data")))
+everywhere = NamedSharding(mesh, P())
 for _ in range(2): train({first})
 for _ in range(2): train({second})
 """
@@ -210,6 +212,12 @@ for _ in range(2): train({second})
             "w, 0.1, layers=1",
             "split, 0.1, layers=1",
             "w was float32[8,8] and is float32[8,8] sharded P('data')",
+            "before the first step, jax.device_put it where the step returns it",
+        ),
+        (
+            "split, jnp.float32(0.1), layers=1",
+            "split, jax.device_put(jnp.float32(0.1), everywhere), layers=1",
+            "rate was float32[] and is float32[] on every device of the mesh",
             "before the first step, jax.device_put it where the step returns it",
         ),
     ],

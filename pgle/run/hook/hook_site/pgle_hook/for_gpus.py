@@ -373,7 +373,7 @@ class Lowering:
 
 
 JIT = r"^jit[_(]|\)$"  # what jax puts around the name of a function
-DIFFERENCES = 3  # arguments that a second compilation of a function names at most
+DIFFERENCES = 1000  # arguments that a second compilation of a function names at most
 
 
 class Compilations:

@@ -564,12 +564,10 @@ def arguments_of(jaxpr, given):
             else "argument %d" % number
         )
         sharding = shardings[number] if number < len(shardings) else None
-        is_array = bool(
-            getattr(aval, "shape", ())
-        )  # jax itself decides where scalars lie
-        found[str(name)] = _type_in_words(aval) + _sharding_in_words(
-            sharding if is_array else None
-        )
+        is_scalar = not getattr(aval, "shape", ())
+        if is_scalar and not hasattr(sharding, "spec"):
+            sharding = None  # jax itself has decided where it lies
+        found[str(name)] = _type_in_words(aval) + _sharding_in_words(sharding)
     return found
 
 
