@@ -129,6 +129,8 @@ CHUNKS = 8
 
 _PLACES = "jnp.where(ids < 0, ids + len(table), ids)"  # the rows of negative ids, too
 
+_IN_PLACE = "  # and lookup(table, ids) in place of table[ids]"
+
 LOOKUPS = {
     "one_hot": (
         "lookup = jax.custom_vjp(lambda table, ids: table[ids]); "
@@ -136,14 +138,14 @@ LOOKUPS = {
         'lambda kept, g: (jnp.einsum("...v,...d->vd", '
         "jax.nn.one_hot(kept[1], len(kept[0]), dtype=g.dtype), "
         "jnp.where((kept[1] == jnp.clip(kept[1], 0, len(kept[0]) - 1))[..., None], g, 0)"
-        "), None))"
+        f"), None)){_IN_PLACE}"
     ),
     "sorted": (
         "lookup = jax.custom_vjp(lambda table, ids: table[ids]); "
         f"lookup.defvjp(lambda table, ids: (table[ids], (table, {_PLACES}.ravel())), "
         "lambda kept, g: (jax.ops.segment_sum("
         "g.reshape(-1, g.shape[-1])[jnp.argsort(kept[1])], jnp.sort(kept[1]), "
-        "len(kept[0]), indices_are_sorted=True), None))"
+        f"len(kept[0]), indices_are_sorted=True), None)){_IN_PLACE}"
     ),
 }
 """How the gradient of a lookup is computed, and what the user writes in place of `table[ids]`."""

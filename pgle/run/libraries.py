@@ -7,7 +7,7 @@ edited, so each row says what of the library does the same: arguments of flax 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pgle.run.capture.captured import CallSite
 
@@ -53,6 +53,9 @@ class LibraryCall:
         """Return the edit of a call, as text to write into the program."""
         if self.options:
             return call_of(site, self.edit, self.options.format(value=value))
+        is_shown = bool(site.mask or site.causal or site.options)
+        if not is_shown and "{takes_mask}" in self.edit:
+            site = replace(site, mask="own")  # another call of the module may have one
         given = masked(site, self.own_mask)
         takes = ", mask=None" if site.mask else ""
         call = _ROUNDED if value == ROUNDED else _FUSED

@@ -18,7 +18,8 @@ FLAX = "flax/nnx/nn/attention.py"
 @pytest.mark.parametrize(
     ("mask", "causal", "takes", "given"),
     [
-        ("", False, "", ""),
+        # another call of the module may have a mask
+        ("", False, ", mask=None", f"{OWN_MASK}, "),
         ("", True, "", "is_causal=True, "),
         ("own", False, ", mask=None", f"{OWN_MASK}, "),
         ("own", True, ", mask=None", f"is_causal=True, {OWN_MASK}, "),
