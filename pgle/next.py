@@ -223,6 +223,11 @@ class Way:
     done: str = ""
     end: WayEnd = WayEnd.DONE  # of `done`
 
+    @property
+    def lines(self) -> str:
+        """All of it, a line each."""
+        return "\n".join(filter(None, (*self.next, self.done)))
+
 
 def to_way(commands: Iterable[Next | Sentence | None]) -> Way:
     """Commands as they are printed to be typed next; those that the user must complete, and

@@ -24,13 +24,23 @@ from pgle.analyze.memory import LiveValue
 from pgle.analyze.rules import RULES
 from pgle.analyze.window import RowGroup, StepTime
 from pgle.errors import cut, many, printable
-from pgle.next import Commands, Next, Sentence, to_way
+from pgle.next import Commands, Next, Sentence, Way, to_way
 from pgle.report import account
 from pgle.report.account import AccountDocument
 from pgle.report.layers import LEAST
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
-from pgle.report.page.value import Advice, Cell, Column, Page, Table, Tone, Value, table
+from pgle.report.page.value import (
+    Advice,
+    Cell,
+    Column,
+    Page,
+    Table,
+    Tone,
+    Value,
+    table,
+    way_of,
+)
 from pgle.report.step_differences import (
     difference_notes,
     difference_sections,
@@ -84,7 +94,7 @@ def analyze_page(
         notes=lines,
         actions=actions(found, span_of),
         sections=step_sections(step, found.account, found.findings),
-        way=to_way(way_on(found)),
+        way=_way(found),
         warnings=found.shown_warnings,
     )
     return page if found.against is None else _of_two_steps(page, found.against)
@@ -178,6 +188,11 @@ def headline(found: Analysis) -> tuple[str, Tone]:
             why = f"{share} has no instruction, most: {finding.evidence[0].name}"
             return f"Cannot tell XLA's share: {why}", "warn"
     return account.headline(found.account)
+
+
+def _way(found: Analysis) -> Way:
+    """How the answer leads on, as it is printed."""
+    return way_of(found.page) or to_way(way_on(found))
 
 
 def way_on(found: Analysis) -> Commands:
@@ -534,13 +549,14 @@ class AnalyzeDocument(Document):
 
 def document(found: Analysis) -> AnalyzeDocument:
     """What the step consists of, what was found in it, and its account."""
+    before = way_of(found.page)
     return AnalyzeDocument(
         facts=_step_facts(found.step),
         details=_details(found),
         account=account.document(found.account),
         unread=found.account.unread,
         against=_against(found.against),
-        next="\n".join(map(str, way_on(found))),
+        next="\n".join(map(str, way_on(found))) if before is None else before.lines,
         warnings=found.warnings,
     )
 

@@ -24,6 +24,7 @@ from pgle.report.page.value import (
     Tone,
     Value,
     table,
+    way_of,
 )
 from pgle.report.schedules import Schedule, exposed_notes, sections
 from pgle.report.text import Document, flat
@@ -95,7 +96,7 @@ def predict_page(found: Predicted) -> Page:
         actions=account.actions(found.account),
         notes=notes,
         sections=parts,
-        way=to_way([command]),
+        way=way_of(found.page) or to_way([command]),
         warnings=found.warnings,
     )
 
@@ -320,6 +321,8 @@ class PredictDocument(Document):
 def predict_document(found: Predicted) -> PredictDocument:
     """The step, what it consists of, and its account."""
     prediction = found.prediction
+    before = way_of(found.page)
+    own = text.in_lines(*_predict_advice(found))
     return PredictDocument.of_value(
         found,
         module=found.module.name,
@@ -327,7 +330,7 @@ def predict_document(found: Predicted) -> PredictDocument:
         step=_predicted_step(prediction),
         limits=_predicted_limits(prediction),
         account=account.document(found.account),
-        next=text.in_lines(*_predict_advice(found)),
+        next=own if before is None else before.lines,
     )
 
 

@@ -36,12 +36,11 @@ from pgle.report.pictures import sides_chart, with_pictures
 from pgle.report.text import near
 from pgle.report.timeline import Panel, panel_of, tiles, timeline
 from pgle.run.analyze import Analysis, RunFacts, StepInput, gather
-from pgle.run.directory.directory import STORED, is_run_dir
+from pgle.run.directory.directory import is_run_dir
 from pgle.run.directory.manifest import Gpu, Manifest, StageRecord
+from pgle.run.inputs.schedule_now import PLACES
 from pgle.trace.table import Trace
 
-# where `rehearse` and `tune` leave the page of their folder
-PLACES = (STORED, f"rehearsal/{STORED}")
 DEFAULT = "report.html"
 FAR = 0.2  # of the step time; a prediction that is further off gets a warning
 FORMS: Mapping[str, Callable[[Page], str | bytes]] = {

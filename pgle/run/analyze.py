@@ -46,6 +46,7 @@ from pgle.run.directory.manifest import Manifest, read_manifest
 from pgle.run.inputs.folder import dump_near
 from pgle.run.inputs.found_flags import tune
 from pgle.run.inputs.next_command import ON_GPU, launch_of
+from pgle.run.inputs.schedule_now import page_of_answer, schedule_now
 from pgle.run.inputs.traces import is_trace, read_traces
 from pgle.run.target import FROM_WORDS, GpuFound, gpu_of
 from pgle.run.timed import timed_steps
@@ -221,17 +222,13 @@ def _recorded_in(path: AnyPath) -> StageFolder | None:
 
 
 def _profile(side: StepInput) -> Profile | None:
-    """The profile that the scheduler was given: of a performance run and a rehearsal the one in its
-    folder.
-    """
+    """The profile that the scheduler was given: of a performance run the one in its folder."""
     if side.profile is not None:
         return read_profile(side.profile)
     for path in side.inputs:
         stage = _stage_for(path)
         if stage is not None and stage.name == "perf" and stage.run.found_profile:
             return read_profile(stage.run.found_profile)
-        if isinstance(path, Path) and (estimated := path / "estimated.pbtxt").is_file():
-            return read_profile(estimated)
     return None
 
 
@@ -257,10 +254,7 @@ def _simulated(
     if not profile and stage is not None and stage.run.found_profile is not None:
         # its run's, so that all its stages have the same
         profile = read_profile(stage.run.found_profile)
-    folder = path if stage is None else stage.rank().hlo
-    rehearsed = (path / name for name in ("profiled", "baseline"))
-    if path.is_dir():
-        folder = next((each for each in rehearsed if each.is_dir()), folder)
+    folder = schedule_now(path) if stage is None else stage.rank().hlo
     modules = read_scheduled(folder)
     found = [
         (predict(item, profile, hardware or _gpu_of(item), expand_loops=True), item)
@@ -367,6 +361,8 @@ class Analysis:
     is_base: bool  # the step is its baseline's
     # of `advise` on the run directory's program
     trials: Shown
+    # of the rehearsal or search whose step it is; None: it is of no such
+    page: AnyPath | None = None
 
     @cached_property
     def account(self) -> Account:
@@ -427,6 +423,8 @@ def analyze(
     timed = timed_steps(run)
     search = None if run is None else tune(run)
     about = tuple(dict.fromkeys(warnings))
+    is_alone = other is None and run is None
+    page = page_of_answer(side.inputs[0]) if is_alone else None
     advise = None if run is None else Next.of("advise", run.path)
     return Analysis(
         run=run,
@@ -444,6 +442,7 @@ def analyze(
         timed=timed,
         is_base=_is_base(side),
         trials=_trials(run),
+        page=page,
     )
 
 

@@ -23,6 +23,7 @@ from pgle.files import AnyPath, as_path, read_bytes
 from pgle.next import Next
 from pgle.requests.predictions import Predict
 from pgle.run.directory.directory import RunDirectory
+from pgle.run.inputs.schedule_now import page_of_answer, schedule_now
 from pgle.run.target import TargetFrom, gpu_of
 from pgle.run.timed import timed_steps
 from pgle.schedule.predict import Prediction, predict
@@ -57,6 +58,11 @@ class Predicted:
         return next(
             (run for run in map(RunDirectory, folders) if run.is_recorded), None
         )
+
+    @property
+    def page(self) -> AnyPath | None:
+        """The page of the rehearsal or search whose step it is; None if it is of no such."""
+        return page_of_answer(self.asked.hlo) if self.run is None else None
 
     @property
     def target(self) -> str:
@@ -151,7 +157,7 @@ def _stage_of(path: AnyPath) -> tuple[AnyPath, str]:
     for name in ("perf", "baseline", "profile") if run.is_recorded else ():
         for dump in run.stage(name).dumps():
             return dump, name
-    return path, ""
+    return schedule_now(path), ""
 
 
 def _planned(module: Module, hardware: Hardware) -> PlannedMemory:

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
+from pgle.files import write_files
+from pgle.next import Way
+from pgle.report.page.value import Page, as_json
 from pgle.run.directory.directory import RunDirectory
 
 pytestmark = pytest.mark.usefixtures("read_once")
@@ -204,3 +207,24 @@ def test_the_verdict_names_the_largest_lever(
     dump = ROOT / "testdata" / "pax_fsdp4" / "proc0" / "dump"
     assert run(["predict", str(dump), "--target", "a100"]) == 0
     assert "; fuse the attention: saves 4" in capsys.readouterr().out.splitlines()[1]
+
+
+@pytest.mark.parametrize("command", ["analyze", "predict"])
+def test_of_a_rehearsal_the_step_as_it_is_now_is_read_and_its_way_is_kept(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The control is of another schedule, in which collectives are synchronous."""
+    dumps = ROOT / "testdata/hlo/jax-0.12.0.1"
+    folder = tmp_path / "rehearsal"
+    way = Way(next=("pgle advise -- python train.py",))
+    write_files({folder / "report.json": as_json(Page("rehearsal", (), "", way=way))})
+    for name, mode in (("baseline", "async"), ("control/profiled", "sync")):
+        (found,) = (dumps / mode).glob("*optimizations.hlo.pb.xz")
+        write_files({folder / name / found.name: found.read_bytes()})
+    documents = []
+    for path in (tmp_path, folder / "baseline", folder / "control"):
+        assert run([command, str(path), "--target", "h100", "--json"]) == 0
+        documents.append(json.loads(capsys.readouterr().out))
+    whole, now, control = documents
+    assert whole["step_us"] == now["step_us"] != control["step_us"]
+    assert whole["next"] == "pgle advise -- python train.py"

@@ -343,6 +343,16 @@ def as_json(page: Page) -> str:
     return json_lines(msgspec.json.format(text, indent=2).decode())
 
 
+def way_of(path: AnyPath | None) -> Way | None:
+    """How the answer led on whose page is at a path; None if there is none that can be read."""
+    if path is None:
+        return None
+    try:
+        return read_page(path).way
+    except UserError:
+        return None
+
+
 def read_page(path: AnyPath) -> Page:
     """A page that was written as JSON. Pictures in it are not trusted: their words take their
     place.
