@@ -28,8 +28,9 @@ from pgle.xla.matrix_products import is_product
 
 def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     """What dividing the work would save that several devices do from the same inputs: in the
-    computations with such products all but updates of state, and at least the products. At most
-    all that is repeated, and all time between kernels: communication may go away as well.
+    computations with such products all but updates of state. At least nothing: what communication
+    comes is not priced. At most all that is repeated, and all time between kernels: communication
+    may go away as well.
     """
     copies = _copies(step, flow)
     module = step.module
@@ -43,14 +44,13 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
         item = module.instructions[name]
         if item.computation in bodies and state.isdisjoint(sizes(item.shape)):
             divided.append(name)
-    least_us = _saved_us(step, copies, products)
     expected_us = _saved_us(step, copies, divided)
     where = places(step, products)
     count = copies[where[0].instruction]
     return Opportunity(
         kind=OpportunityKind.REPLICATED,
         expected_us=expected_us,
-        least_us=least_us,
+        least_us=0.0,
         most_us=_saved_us(step, copies, list(copies)) + between_kernels_us(step),
         part=StepPart.COMPUTE,
         basis=Basis.ESTIMATED,
