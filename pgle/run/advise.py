@@ -751,7 +751,7 @@ def _trial_of(best: Attempt, base: Tried) -> Trial:
         at = f"in {edit.where}" if edit.where else "where the program begins"
     written = f"Write {edit.edit} {at}"
     if len(edit.edit) > LONGEST:
-        written = f"Write {edit.name} {at} as `pgle advise --section edits` has it"
+        written = f"Write {edit.name} {at} as --section edits of pgle advise has it"
     source = "" if edit.kind in OF_COMMAND else edit.where
     return replace(
         found,
