@@ -78,6 +78,7 @@ from pgle.run.untried import (
     UNCHANGED,
     Attempted,
     Untried,
+    by_stake,
     refused_of,
     untried_of,
 )
@@ -356,6 +357,7 @@ class _Trials:
         variants = self.maker.variants
         carried = self._make_base()
         self.ending.interrupts = False
+        base = self.base
         is_written_as = Written(
             variants.sites(),
             request.module,
@@ -363,24 +365,23 @@ class _Trials:
             words=self.command.asked.words,
             vary=self.asked.vary,
             vendor=request.target.vendor,
-            is_too_large=self._is_too_large(self.base),
+            is_too_large=self._is_too_large(base),
             is_undivided=self._is_undivided(),
             alongside=executed_alongside(request.module),
         )
-        every = self._possible(is_written_as)
-        wanted = every[: self.asked.budget]
-        if not request.no_step:
-            self._try_all(wanted)
-        base = self.base
-        proves = proof(self.command, variants, best_of(self.attempts))
-        memory = memory_warning(base.compiled, request.allocator_bytes, request.target)
-        said = (*self.command.doubts, *request.warnings, carried, memory)
         account = account_of_schedule(
             base.compiled.scheduled,
             base.prediction,
             request.hardware,
             facts=request.facts,
         )
+        every = by_stake(self._possible(is_written_as), account)
+        wanted = every[: self.asked.budget]
+        if not request.no_step:
+            self._try_all(wanted)
+        proves = proof(self.command, variants, best_of(self.attempts))
+        memory = memory_warning(base.compiled, request.allocator_bytes, request.target)
+        said = (*self.command.doubts, *request.warnings, carried, memory)
         attempted = self._attempted(every, is_written_as)
         shown = shown_of(self.attempts, base)
         if not request.no_step:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pgle.account.next_move import BY_ADVISE
@@ -14,7 +14,7 @@ from pgle.account.value import (
     OpportunityKind,
     Refused,
 )
-from pgle.run.alternatives import MOST_SITES, Kind
+from pgle.run.alternatives import MOST_SITES, OF_COMMAND, Alternative, Kind
 
 TRIED_BY: Mapping[OpportunityKind, Kind] = {
     OpportunityKind.REPLICATED: Kind.SHARDING,
@@ -44,6 +44,24 @@ OTHER_PLACES = f"at most {MOST_SITES} places of a kind are tried"
 UNCHANGED = "the alternative changes nothing in the step"
 BY_WORDS = "words of the command decide it, and these were tried"
 AS_ELSEWHERE = "write there what helps at the other places"
+
+
+def by_stake(
+    changes: Sequence[Alternative], account: Account
+) -> tuple[Alternative, ...]:
+    """Alternatives in the order in which they are tried: what the command says first, then those
+    of opportunities, the largest first, then the others.
+    """
+    stake: dict[Kind, float] = {}
+    for item in account.opportunities:
+        kind = TRIED_BY.get(item.kind)
+        if kind is not None:
+            stake[kind] = max(stake.get(kind, 0.0), item.at_stake_us)
+
+    def order(change: Alternative) -> tuple[bool, float]:
+        return change.kind not in OF_COMMAND, -stake.get(change.kind, 0.0)
+
+    return tuple(sorted(changes, key=order))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pgle.account.next_move import BY_ADVISE, Known, Move
 from pgle.account.value import Budget, OpportunityKind
 from pgle.next import Next
 from pgle.report.account import follow
-from pgle.run.alternatives import Kind
+from pgle.run.alternatives import Alternative, Kind
 from pgle.run.untried import (
     NO_ALTERNATIVE,
     NOT_FOUND,
@@ -17,6 +17,7 @@ from pgle.run.untried import (
     OWN_TYPES,
     TRIED_BY,
     Attempted,
+    by_stake,
     refused_of,
     untried_of,
 )
@@ -97,3 +98,12 @@ def test_an_answer_leads_to_advise_only_for_what_an_alternative_edits() -> None:
         OpportunityKind.SETTINGS,
     }
     assert TRIED_BY.keys() - others - only_shown == BY_ADVISE
+
+
+def test_what_may_save_most_is_tried_first_after_what_the_command_says() -> None:
+    kinds = (Kind.REMAT, Kind.LOOKUP, Kind.PRECISION, Kind.WORDS)
+    changes = [Alternative(kind, "", "", "") for kind in kinds]
+    precision = opportunity(OpportunityKind.PRECISION, None, most=0.4)
+    scatter = opportunity(OpportunityKind.SCATTER, 0.1)
+    found = [item.kind for item in by_stake(changes, account(scatter, precision))]
+    assert found == [Kind.WORDS, Kind.PRECISION, Kind.LOOKUP, Kind.REMAT]
