@@ -90,23 +90,18 @@ _SINGLE = re.compile(
 _PRODUCT = "stablehlo.dot_general "
 
 _WRITTEN_OUT = re.compile(
-    r"stablehlo\.dot_general .*x(?:bf16|f16)>.*\n(?s:.*)"
-    r"stablehlo\.exponential(?s:.*)stablehlo\.dot_general "
+    r"stablehlo\.dot_general .*batching_dims.*x(?:bf16|f16)>.*\n(?s:.*)"
+    r"stablehlo\.exponential(?s:.*)stablehlo\.dot_general .*batching_dims"
 )
-"""Products in half precision around an exponential: attention may be written by hand."""
+"""Products in half precision of each batch and head around an exponential: attention may be
+written by hand. Those of a loss have no such axes.
+"""
 
 _IN_F32 = re.compile(
     r"dot_general .*batching_dims.*\(tensor<[^>]*xf32>, tensor<[^>]*xf32>\).*\n(?s:.*)"
     r"stablehlo\.exponential(?s:.*)dot_general .*batching_dims"
 )
-"""Products of f32 arrays around an exponential, with an axis in common."""
-
-_BATCHED = re.compile(
-    r"dot_general .*batching_dims.*\n(?s:.*)"
-    r"stablehlo\.exponential(?s:.*)dot_general .*batching_dims"
-)
-"""Products of each batch and head around an exponential. Those of a loss have no such axes."""
-
+"""The same of f32 arrays."""
 
 _LOOKED_UP = re.compile(
     r'"stablehlo\.scatter"(?:(?!stablehlo\.return)[\s\S])*?stablehlo\.add'
@@ -440,9 +435,7 @@ def _may_attend_by_hand(
     if Kind.ATTENTION in decided_by(program.words):
         return False
     kernels = {site.now for site in program.sites if site.kind == Kind.ATTENTION}
-    if not like.search(program.text) or kernels - {*fused}:
-        return False
-    return not kernels or bool(_BATCHED.search(program.text))
+    return not kernels - {*fused} and bool(like.search(program.text))
 
 
 def _remats(program: Written) -> Iterator[Alternative]:
