@@ -122,39 +122,58 @@ LEAST_WORDS = 4096  # as of `pgle_hook/chunks.py`
 CHUNKS = 8
 """Parts of the tokens whose logits exist at once: of 8,192 tokens still 1,024."""
 
-_PLACES = "jnp.where(ids < 0, ids + len(table), ids)"  # the rows of negative ids, too
-
-_IN_PLACE = "  # and lookup(table, ids) in place of table[ids]"
-
 LOOKUPS = {
     "one_hot": (
-        "lookup = jax.custom_vjp(lambda table, ids: table[ids]); "
-        f"lookup.defvjp(lambda table, ids: (table[ids], (table, {_PLACES})), "
         'lambda kept, g: (jnp.einsum("...v,...d->vd", '
         "jax.nn.one_hot(kept[1], len(kept[0]), dtype=g.dtype), "
         "jnp.where((kept[1] == jnp.clip(kept[1], 0, len(kept[0]) - 1))[..., None], g, 0)"
-        f"), None)){_IN_PLACE}"
+        "), None)"
     ),
     "sorted": (
-        "lookup = jax.custom_vjp(lambda table, ids: table[ids]); "
-        f"lookup.defvjp(lambda table, ids: (table[ids], (table, {_PLACES}.ravel())), "
         "lambda kept, g: (jax.ops.segment_sum("
-        "g.reshape(-1, g.shape[-1])[jnp.argsort(kept[1])], jnp.sort(kept[1]), "
-        f"len(kept[0]), indices_are_sorted=True), None)){_IN_PLACE}"
+        "g.reshape(-1, g.shape[-1])[jnp.argsort(kept[1].ravel())], "
+        "jnp.sort(kept[1].ravel()), len(kept[0]), indices_are_sorted=True), None)"
     ),
 }
-"""How the gradient of a lookup is computed, and what the user writes in place of `table[ids]`."""
+"""How the gradient of a lookup is computed, of the table with the places of rows, and `g`."""
+
+
+def lookup_edit(
+    how: str,
+    call: str = "table[ids]",
+    places: str = "jnp.where(ids < 0, ids + len(table), ids)",
+) -> str:
+    """What the user writes in place of a lookup: a function `lookup(table, ids)`.
+
+    Args:
+        how: a key of `LOOKUPS`.
+        call: the lookup as the program has it, with its mode.
+        places: the rows that it takes, of ids in int32. Those out of bounds get no gradient.
+    """
+    kept = f"(table, (lambda ids: {places})(jnp.int32(ids)))"
+    return (
+        f"lookup = jax.custom_vjp(lambda table, ids: {call}); "
+        f"lookup.defvjp(lambda table, ids: ({call}, {kept}), {LOOKUPS[how]})"
+        f"  # and lookup(table, ids) in place of {call}"
+    )
 
 
 IN_CHUNKS = (
-    f"split = lambda a: jnp.concatenate([a, *[a[:, -1:]] * (-a.shape[1] % {CHUNKS})], 1)"
-    f".reshape(len(a), {CHUNKS}, -1, *a.shape[2:]).swapaxes(0, 1); "
+    "axis = labels.ndim - 1; at = max(axis, 1); "
+    f"sizes = ({CHUNKS}, -1) if axis else (-1, {CHUNKS}); "
+    "last = lambda a: jax.lax.slice_in_dim(a, -1, None, axis=axis); "
+    "whole = lambda a: "
+    f"jnp.concatenate([a, *[last(a)] * (-a.shape[axis] % {CHUNKS})], axis); "
+    "split = lambda a: jnp.moveaxis(whole(a)"
+    ".reshape(*a.shape[:axis], *sizes, *a.shape[axis + 1 :]), at, 0); "
     "losses = jax.lax.map(jax.checkpoint(lambda part: losses_of(*part)), "
-    "(split(x), split(labels)))"
-    ".swapaxes(0, 1).reshape(len(x), -1)[:, : x.shape[1]]"
+    "(split(x), split(labels))); "
+    "losses = jnp.moveaxis(losses, 0, at).reshape(*labels.shape[:axis], -1)"
+    "[..., : labels.shape[axis]]"
 )
-"""What the user writes in place of `losses_of(x, labels)`, the losses of all tokens: rows of
-tokens, each with features and a label.
+"""What the user writes in place of `losses_of(x, labels)`, the losses of all tokens, each with
+features and a label. The last axis of the labels is cut; if it is the only one, every eighth token
+is in a chunk, so that each device keeps its own.
 """
 
 
@@ -215,7 +234,7 @@ class Alternative:
             return self
         edits: dict[str, list[str]] = {}
         for site in found:
-            edit = edit_of(site, self.value, site.call or self.edit)
+            edit = edit_of(site, self.value, self._written_for(site))
             places = edits.setdefault(edit, [])
             places += [] if site.where in places else [site.where]
         where = ", ".join(dict.fromkeys(site.where for site in found))
@@ -231,6 +250,12 @@ class Alternative:
             limit="; ".join(filter(None, (self.limit, *notes))),
             library=found[0].library,
         )
+
+    def _written_for(self, site: CallSite) -> str:
+        """What is written in place of what was found there."""
+        if self.kind == Kind.LOOKUP and site.call:
+            return lookup_edit(self.value, site.call, site.options)
+        return site.call or self.edit
 
     @property
     def switch(self) -> Mapping[str, str]:
@@ -409,11 +434,12 @@ def _unfused(program: Written) -> Iterator[str]:
 
 def _lookups(program: Written) -> Iterator[Alternative]:
     tables = list(map(int, _LOOKED_UP.findall(program.text)))
-    for how, edit in LOOKUPS.items():
+    for how in LOOKUPS:
         is_product = how == "one_hot"
         most_rows = MOST_ONE_HOT if is_product else math.inf
         if any(LEAST_ROWS <= rows <= most_rows for rows in tables):
             limit = SPREADS if is_product else ""
+            edit = lookup_edit(how)
             yield Alternative(Kind.LOOKUP, BY_HAND, how, edit, limit=limit)
 
 

@@ -21,6 +21,7 @@ from pgle.run.alternatives import (
     Written,
     alternatives,
     halved,
+    lookup_edit,
 )
 from pgle.run.capture.capture import lowered_step
 from pgle.run.capture.captured import CallSite
@@ -320,7 +321,7 @@ def test_an_edit_of_jit_donates_all_state_of_the_step(
 @pytest.mark.parametrize("how", LOOKUPS)
 def test_an_edited_lookup_adds_no_rows_in_any_order(how: str, tmp_path: Path) -> None:
     # Not equal to what was tried: the edit wraps negative ids for the gradient once more.
-    edited = f"    {LOOKUPS[how]}\n{LOOKUP.replace('w[x]', 'lookup(w, x)')}"
+    edited = f"    {lookup_edit(how)}\n{LOOKUP.replace('w[x]', 'lookup(w, x)')}"
     text = lowered(f"    {edited}", (shape(2048, 16), IDS), tmp_path)
     scatters = re.findall(r"stablehlo\.scatter.*", text)
     assert len(scatters) == (how == "sorted")

@@ -193,10 +193,11 @@ class CallSite:
     # iterations of a scan; of ``sharding`` the size of the batch
     length: int = 0
     # of attention by hand a window that queries see; of ``shared`` the parameters, of ``jit``
-    # those that are donated, of ``sharding`` what divides a carry as the batch
+    # those that are donated, of ``sharding`` what divides a carry as the batch, of ``lookup`` the
+    # rows that it takes
     options: str = ""
-    # the fused call in place of attention by hand, as it is written; what else than
-    # `jax.config.update` sets a precision
+    # the fused call in place of attention by hand, as it is written; a lookup with its mode; what
+    # else than `jax.config.update` sets a precision
     call: str = ""
     note: str = ""  # what names in the call stand for
     mask: str = ""  # of attention: the program's ``own``, or none

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pgle.run.alternatives import LOOKUPS as LOOKUPS_WRITTEN
+from pgle.run.alternatives import lookup_edit
 
 pytestmark = pytest.mark.usefixtures("hook_here")
 
@@ -188,7 +188,7 @@ def test_the_written_edit_has_the_gradient_of_negative_and_absent_rows(
     how: str,
 ) -> None:
     written: dict[str, Any] = {"jax": jax, "jnp": jnp}
-    exec(LOOKUPS_WRITTEN[how], written)
+    exec(lookup_edit(how), written)
     table, _ = operands()
     ids = jnp.asarray([3, -1, -1, ROWS - 1, ROWS + 2, -ROWS - 3])
     weights = jnp.arange(ids.size * WIDTH, dtype=jnp.float32).reshape(-1, WIDTH)
@@ -216,7 +216,7 @@ def test_padding_out_of_bounds_without_a_finite_gradient_reaches_no_row(
     is_written: bool,
 ) -> None:
     written: dict[str, Any] = {"jax": jax, "jnp": jnp}
-    exec(LOOKUPS_WRITTEN["one_hot"], written)
+    exec(lookup_edit("one_hot"), written)
 
     def loss(rows: Any, ids: Any) -> Any:
         shown = (ids < ROWS)[..., None]

@@ -278,7 +278,8 @@ class Alternatives:
         for node in graph.nodes:
             found = lookups.find(self._jax, node, how, least)
             if found is not None:
-                yield node, {id(node): found}, {}
+                about = guarded(lambda: lookups.described(self._jax, node)) or {}
+                yield node, {id(node): found}, about
 
     def _losses(self, graph, count):
         small = chunks.LEAST_WORDS_SMALL

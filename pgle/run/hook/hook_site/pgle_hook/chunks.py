@@ -233,7 +233,7 @@ class _Loss:
             return ""
         first = start or ""
         lacking = stop - self._first.sizes[-1]
-        return "pass x[:, %s:%s]: the logits of others are not used" % (
+        return "pass x[..., %s:%s, :]: the logits of others are not used" % (
             first,
             lacking or "",
         )

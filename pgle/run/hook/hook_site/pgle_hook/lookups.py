@@ -3,6 +3,7 @@ index, a scatter. It can be a product with one-hot rows, or add rows in the orde
 """
 
 import importlib
+import re
 
 from pgle_hook.rewrite import VARIED, Replacement, constant_of
 
@@ -15,7 +16,16 @@ MOST_ONE_HOT = 1 << 18
 
 _KEPT = (*VARIED, "convert_element_type", "copy", "sharding_constraint")
 _CLIPPED = "CLIP"  # as an index under `jax.vmap` is
-_MODES = ("PROMISE_IN_BOUNDS", "FILL_OR_DROP", _CLIPPED)
+_FILLED = "FILL_OR_DROP"
+_MODES = ("PROMISE_IN_BOUNDS", _FILLED, _CLIPPED)
+
+_MOVED = ("broadcast_in_dim", "concatenate", "reshape", "squeeze", "transpose")
+"""Operations that keep indices as they are; of what is concatenated the first are of rows."""
+
+_WRAPPED = "jnp.where(ids < 0, ids + len(table), ids)"
+_ABSENT = "jnp.where(ids < 0, len(table), ids)"
+_CLIPPED_TO = "jnp.clip(%s, 0, len(table) - 1)"
+_AS_GIVEN = ", wrap_negative_indices=False"
 
 
 def find(jax, node, how, least_rows=LEAST_ROWS):
@@ -60,6 +70,63 @@ def _takes_rows(node):
     return is_of_ids and takes_row and has_mode
 
 
+def described(jax, node):
+    """How a lookup is written, and which rows of the table it takes: `call` and `options` of its
+    call site.
+    """
+    mode = str(node.params["mode"])
+    way = _way_of_negatives(jax, node)
+    if way == "wrap":
+        call = 'jnp.take(table, ids, axis=0, mode="wrap")'
+        return {"call": call, "options": "ids % len(table)"}
+    is_wrapped = way == "negative"
+    if _CLIPPED in mode:
+        call = 'jnp.take(table, ids, axis=0, mode="clip")'
+        if is_wrapped:
+            call = 'table.at[ids].get(mode="clip")'
+        places = _WRAPPED if is_wrapped else "ids"
+        return {"call": call, "options": _CLIPPED_TO % places}
+    more = "" if is_wrapped else _AS_GIVEN
+    call = 'table.at[ids].get(mode="promise_in_bounds"%s)' % more
+    if is_wrapped:
+        call = "table[ids]"
+    if _FILLED in mode:
+        fill = node.params["fill_value"]
+        number = repr(float("nan" if fill is None else fill))
+        number = re.sub("(inf|nan)", r"jnp.\1", number)
+        call = 'table.at[ids].get(mode="fill", fill_value=%s%s)' % (number, more)
+    return {"call": call, "options": _WRAPPED if is_wrapped else _ABSENT}
+
+
+def _way_of_negatives(jax, node):
+    """What a lookup makes of negative indices: ``negative`` if they count from the end, ``wrap`` if
+    all count modulo the rows, else nothing. Unsigned indices count from the end, too: none do.
+    """
+    table, ids = node.ins
+    while True:
+        ids = ids.seen()
+        if str(ids.dtype).startswith("uint"):
+            return "negative"
+        if ids.node is None and ids.outside is not None:
+            ids = ids.outside
+            continue
+        made = ids.made_by(*_KEPT, *_MOVED, "select_n")
+        if made is None:
+            return ""
+        if made.name == "select_n":
+            break
+        ids = made.ins[0]
+    added = made.ins[-1].made_by("add") or made.ins[1].made_by("add")
+    if added is None:
+        return ""
+    np = importlib.import_module("numpy")
+    numbers = [constant_of(jax, one) for one in added.ins]
+    known = [np.asarray(one) for one in numbers if one is not None]
+    if not any((one == table.shape[0]).all() for one in known):
+        return ""
+    return "wrap" if added.ins[0].made_by("rem") else "negative"
+
+
 def _is_argument(value):
     """Whether a value is an argument of the differentiated function, perhaps as another type."""
     node = value.made_by(*_KEPT)
@@ -89,6 +156,8 @@ def _lookup(jax, node, gradient):
         np = importlib.import_module("numpy")
         nothing = np.zeros(ids.shape, jax.dtypes.float0)
         places = ids[..., 0]
+        # narrow integers may not hold the number of rows
+        places = places.astype(jax.numpy.result_type(places, np.int32))
         if _CLIPPED in str(node.params["mode"]):
             places = jax.numpy.clip(places, 0, table.shape[0] - 1)
         rows = given.reshape((*places.shape, table.shape[1]))
