@@ -47,11 +47,11 @@ def in_run_of(profile: AnyPath, commands: Commands) -> Commands:
     """The same commands; one that profiles a program does so as the run directory of a profile
     recorded it.
     """
-    from pgle.run.inputs.next_command import launch_of
-
     run = _run_of_profile(profile)
     if run is None:
         return commands
+    from pgle.run.inputs.next_command import launch_of
+
     again = launch_of(run).line("profile", run.path, "--force")
 
     def filled(item: Next | Sentence) -> Next | Sentence:

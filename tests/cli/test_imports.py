@@ -23,7 +23,7 @@ MOST = {
     "verify": 99,
     "convert": 89,
     "compare": 81,
-    "predict": 128,
+    "predict": 130,
 }
 """Files of pgle that a command loads at most."""
 
