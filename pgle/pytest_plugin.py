@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from pgle.files import Json
-
 if TYPE_CHECKING:
     from pgle.account.snapshot import Change, CollectiveFacts, Snapshot
     from pgle.api.answer import Answer
+    from pgle.files import Json
     from pgle.run.rehearse import Rehearsal
 
 FOLDER = "pgle_baselines"  # next to the test's file

@@ -89,19 +89,16 @@ _SINGLE = re.compile(
 
 _PRODUCT = "stablehlo.dot_general "
 
-_WRITTEN_OUT = re.compile(
-    r"stablehlo\.dot_general .*batching_dims.*x(?:bf16|f16)>.*\n(?s:.*)"
-    r"stablehlo\.exponential(?s:.*)stablehlo\.dot_general .*batching_dims"
-)
-"""Products in half precision of each batch and head around an exponential: attention may be
-written by hand. Those of a loss have no such axes.
-"""
+_WRITTEN_OUT = re.compile(r"stablehlo\.dot_general .*batching_dims.*x(?:bf16|f16)>")
+"""A product in half precision of each batch and head. Those of a loss have no such axes."""
 
 _IN_F32 = re.compile(
-    r"dot_general .*batching_dims.*\(tensor<[^>]*xf32>, tensor<[^>]*xf32>\).*\n(?s:.*)"
-    r"stablehlo\.exponential(?s:.*)dot_general .*batching_dims"
+    r"dot_general .*batching_dims.*\(tensor<[^>]*xf32>, tensor<[^>]*xf32>\)"
 )
 """The same of f32 arrays."""
+
+_OF_EACH = re.compile(r"dot_general .*batching_dims")
+"""The same of any type."""
 
 _LOOKED_UP = re.compile(
     r'"stablehlo\.scatter"(?:(?!stablehlo\.return)[\s\S])*?stablehlo\.add'
@@ -461,7 +458,18 @@ def _may_attend_by_hand(
     if Kind.ATTENTION in decided_by(program.words):
         return False
     kernels = {site.now for site in program.sites if site.kind == Kind.ATTENTION}
-    return not kernels - {*fused} and bool(like.search(program.text))
+    return not kernels - {*fused} and _surround_exponential(program.text, like)
+
+
+def _surround_exponential(text: str, product: re.Pattern[str]) -> bool:
+    """Whether products of each batch and head are before and after an exponential, as those of
+    attention are; the first is of a given type.
+    """
+    first = product.search(text)
+    if first is None:
+        return False
+    *_, last = _OF_EACH.finditer(text)
+    return "stablehlo.exponential" in text[first.end() : last.start()]
 
 
 def _remats(program: Written) -> Iterator[Alternative]:

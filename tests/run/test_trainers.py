@@ -58,10 +58,8 @@ def test_what_words_decide_is_not_tried_where_the_trainer_calls_jax() -> None:
         CallSite("remat", "maxtext/nnx_decoders.py:9"),
         CallSite("unroll", "maxtext/nnx_scan.py:5", "1", length=4),
     )
-    text = (
-        "x = stablehlo.dot_general : tensor<2x2xbf16>\n"
-        "stablehlo.exponential stablehlo.dot_general "
-    )
+    product = "stablehlo.dot_general %q, %k, batching_dims = [0] : tensor<2x2xbf16>\n"
+    text = f"{product}stablehlo.exponential\n{product}"
     written = Written(sites, Path("jit_step.mlir"), text, words=MAXTEXT)
     assert {item.kind for item in alternatives(written)} == {Kind.WORDS}
     assert written.left_sites() == []

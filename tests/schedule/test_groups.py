@@ -35,7 +35,7 @@ STEP = [*GATHERS, *SCATTERS, *HIDDEN]
 def test_a_step_of_128_collectives_has_two_lines() -> None:
     lines = exposed_notes(in_one(STEP), 55_990.0)
     assert lines == (
-        "exposed (the GPU waits, nothing computes):",
+        "exposed (the GPU waits, nothing computes); others (8): 16 µs:",
         "  all-gather ×72: 11.38 ms (20.3 %); nothing is scheduled next to it",
         f"  reduce-scatter ×48: 9.12 ms (16.3 %); {NOTHING_INDEPENDENT}",
     )
