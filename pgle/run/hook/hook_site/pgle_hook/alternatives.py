@@ -119,9 +119,7 @@ class Alternatives:
         jax = self._jax
         guarded(lambda: self.divided(args, options))
         leaves = jax.tree_util.tree_leaves
-        is_array = lambda leaf: (
-            isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
-        )
+        is_array = functools.partial(_is_array, jax)
         buffer = self._buffers.of
         count = Counter(map(buffer, filter(is_array, leaves((args, options)))))
         if all(times == 1 for times in count.values()):
@@ -168,7 +166,7 @@ class Alternatives:
         replace(jax, "jit", self._jit(jax.jit))
         replace(jax.lax, "scan", self._scan(jax.lax.scan))
         constrain = jax.lax.with_sharding_constraint
-        counting = functools.wraps(constrain)(self._batches.counting(constrain))
+        counting = self._batches.counting(constrain)
         replace(jax.lax, "with_sharding_constraint", counting)
         if hasattr(jax.nn, "dot_product_attention"):
             self._attend = jax.nn.dot_product_attention
@@ -312,12 +310,12 @@ class Alternatives:
         @functools.wraps(usual)
         def checkpoint(*args, **options):
             now = guarded(lambda: _name_in(policies, options.get("policy")))
-            where = self._here()[0]
-            value = self._setting("remat", now)
+            place = self._here()
+            value = self._setting(place, "remat", now)
             if value:
                 options["policy"] = getattr(policies, value)
             made = usual(*args, **options)
-            return self._chosen_later(usual, made, where, args, options)
+            return self._chosen_later(usual, made, place[0], args, options)
 
         return checkpoint
 
@@ -343,24 +341,24 @@ class Alternatives:
         def scan(*args, **options):
             unroll = _unroll_of(args, options)
             length = guarded(lambda: self._length_of(args, options)) or 0
-            value = self._setting("unroll", str(unroll), {"length": length})
-            policy = self._settings.get(("checkpoint", self._here()[0]))
+            place = self._here()
+            value = self._setting(place, "unroll", str(unroll), {"length": length})
+            policy = self._settings.get(("checkpoint", place[0]))
             if policy and self._is_on:
                 args, options = self._checkpointed(args, options, policy)
             if value:
                 args, more = args[:_POSITION_OF_UNROLL], args[_POSITION_OF_UNROLL + 1 :]
                 options.update(zip(_AFTER_UNROLL, more), unroll=int(value))
-            return self._scanned(usual, args, options)
+            return self._scanned(usual, place, args, options)
 
         return scan
 
-    def _scanned(self, usual, args, options):
+    def _scanned(self, usual, place, args, options):
         """The result of a scan, whose carry is divided as the batch is if that is asked for. Note
         how it could be, unless its body constrains values itself.
         """
         init = args[1] if len(args) > 1 else options.get("init")
         division = guarded(lambda: self._batches.division(init))
-        place = self._here()
         if division is None or not place[0]:
             return usual(*args, **options)
         is_asked = ("sharding", place[0]) in self._settings
@@ -381,7 +379,7 @@ class Alternatives:
                 return usual(query, *args, **options)
             now = options.get("implementation") or "xla"
             masked = guarded(lambda: _mask_of(args, options)) or {}
-            value = self._setting("attention", now, masked)
+            value = self._setting(self._here(), "attention", now, masked)
             if value:
                 options["implementation"] = value
             if SetAside.is_on():  # cuDNN does not exist on CPUs
@@ -482,9 +480,8 @@ class Alternatives:
         frames = itertools.chain.from_iterable(map(jax_private.frames_of, node.eqns))
         return _place(frames, self._folder)
 
-    def _setting(self, kind, now, about=None):
-        """The setting to use at this call site in place of `now`; None: as it is."""
-        place = self._here()
+    def _setting(self, place, kind, now, about=None):
+        """The setting to use at a call site in place of `now`; None: as it is."""
         where = place[0]
         if not where:
             return None
@@ -571,10 +568,16 @@ class Buffers:
     def _address(self, leaf):
         """Of an array that is there; 0 of anything else."""
         jax = self._jax
-        is_there = isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
-        if not is_there or jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
+        if not _is_array(jax, leaf):
+            return 0
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
             return 0
         return leaf.addressable_shards[0].data.unsafe_buffer_pointer()
+
+
+def _is_array(jax, leaf):
+    """Whether it is an array that is there, not one that jax traces with."""
+    return isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
 
 
 class Replaced:

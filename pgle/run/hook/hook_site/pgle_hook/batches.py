@@ -2,6 +2,7 @@
 same way: XLA may forget it inside a loop, and have each device compute the whole batch.
 """
 
+import functools
 import math
 from collections import namedtuple
 
@@ -41,6 +42,7 @@ class Batches:
     def counting(self, usual):
         """A function that constrains values; the calls of the program are counted."""
 
+        @functools.wraps(usual)
         def with_sharding_constraint(*args, **options):
             self.constrained += 1
             return usual(*args, **options)

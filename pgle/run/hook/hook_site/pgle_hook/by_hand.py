@@ -9,12 +9,18 @@ of its axes is a side. Whatever is not known to be part of attention ends the se
 replaced then.
 """
 
-import functools
 import importlib
-import itertools
 import math
 
-from pgle_hook.masks import KEYS, QUERIES, Distances, Mask, Masking, names_of
+from pgle_hook.masks import (
+    KEYS,
+    QUERIES,
+    Distances,
+    Mask,
+    Masking,
+    names_of,
+    parts_of,
+)
 from pgle_hook.rewrite import VARIED, Replacement, constant_of
 
 HALF = ("bfloat16", "float16")  # types that cuDNN's attention takes
@@ -46,9 +52,8 @@ class Attention:
         self.node = node  # that makes its results
         self.first = None  # the product that makes scores
         self.product = None  # the second one
-        self.operands = ()  # names of the axes of its operands
         self.multiplied = ()  # values that the products take
-        self.names = ()  # of the axes of these
+        self.names = ()  # of the axes of its results
         self.sizes = {}  # of what axes count
         self.sides = ()  # queries, keys, values
         self.scale = 1.0
@@ -70,20 +75,23 @@ class Attention:
         """What is known of values by the places of queries and keys."""
         if self._distances is None:
             sizes = (self.count(QUERIES), self.count(KEYS))
-            self._distances = Distances(jax, sizes, functools.partial(_back, self))
+            self._distances = Distances(jax, sizes, self.back)
         return self._distances
 
     def batch_and_heads(self):
         """What the axes of batch rows and of heads count, in the order of the queries' axes."""
-        counted = _parts(self.sides[0][1])
+        counted = parts_of(self.sides[0][1])
         common = tuple(each for each in counted if isinstance(each, int))
         return common[:1], common[1:]
 
     def masking(self, jax):
         """What a fused call is given in place of the masks."""
         rows, _ = self.batch_and_heads()
-        back = functools.partial(_back, self)
-        return Masking(self.distances(jax), self.masks, back, rows)
+        return Masking(self.distances(jax), self.masks, self.back, rows)
+
+    def back(self, node, names):
+        """The names of the axes of a node's operand, from those of its result; None: none."""
+        return _back(self, node, names)
 
 
 class LeftError(Exception):
@@ -151,8 +159,6 @@ def _found(jax, node, product, path, place):
     if found.names is None:
         return None
     found.product = product
-    in_order = sides[::-1] if place else sides
-    found.operands = [names for _, names in in_order]
     total = None
     if node is not product:
         total = (node.ins[1], names_of(node.ins[1], found.names))
@@ -283,11 +289,6 @@ def _side(found, product, place, given):
     return operand, named
 
 
-def _parts(names):
-    """All that axes of some names count, in order."""
-    return list(itertools.chain.from_iterable(names))
-
-
 def _free_of(product, place, weights, values):
     """The names of the axes of the second product's result."""
     sides = {place: weights, 1 - place: values}
@@ -300,7 +301,7 @@ def _free_of(product, place, weights, values):
 
 def _reshaped(found, names, shape):
     """The names of axes in another shape; None if what an axis counts is split."""
-    left = _parts(names)
+    left = parts_of(names)
     made = []
     for size in shape:
         name = ()
@@ -463,8 +464,8 @@ def _first(found, product, names):
         return None
     queries, keys = sorted(sides, key=lambda side: KEYS in side[1])
     common = {*found.common(), "d"}
-    is_whole = {*_parts(keys[1])} == {*common, "k"}
-    return (queries, keys) if is_whole and common <= {*_parts(queries[1])} else None
+    is_whole = {*parts_of(keys[1])} == {*common, "k"}
+    return (queries, keys) if is_whole and common <= {*parts_of(queries[1])} else None
 
 
 def _scaled(jax, found, node):
@@ -612,7 +613,7 @@ def _result(jax, found, made, order):
     """What the fused call makes, with the axes of the program."""
     there = [each for each in order if each in found.sizes]
     made = made.reshape([found.sizes[each] for each in there])
-    order = [there.index(each) for each in _parts(found.names)]
+    order = [there.index(each) for each in parts_of(found.names)]
     made = jax.numpy.transpose(made, order)
     return made.reshape(found.node.outs[0].shape)
 
@@ -625,9 +626,9 @@ def _arranged(jax, found, array, names, order):
         names: of the axes of the array; each is a tuple of what the axis counts.
         order: names of the axes that are wanted.
     """
-    there = _parts(names)
+    there = parts_of(names)
     # apart: an axis for each count, in the order that is wanted, of one element if it is lacking
-    wanted = [each for each in _parts(order) if each in found.sizes]
+    wanted = [each for each in parts_of(order) if each in found.sizes]
     kept = [there.index(each) for each in wanted if each in there]
     lacking = [at for at, each in enumerate(wanted) if each not in there]
     apart = array.reshape([found.sizes[each] for each in there])

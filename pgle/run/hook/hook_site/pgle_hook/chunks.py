@@ -97,7 +97,7 @@ def find(jax, graph, count, checkpoint, least_words=LEAST_WORDS):
             if _has_softmax(graph, product):
                 yield product, {}, str(error) or "not all of it is of each token alone"
             continue
-        yield product, loss.replacements(count, checkpoint), loss.counted()
+        yield product, loss.replacements(count, checkpoint), loss.note()
 
 
 def _makes_logits(node, least_words):
@@ -226,15 +226,14 @@ class _Loss:
             self._bind[id(node)] = self._planned(node)
         self._outs = list(self._used_outside(graph))
 
-    def counted(self):
+    def note(self):
         """Which tokens of its features the loss computes; empty: all of them."""
-        start, stop = self._first.kept
         if self._left is None:
             return ""
-        first = start or ""
+        start, stop = self._first.kept
         lacking = stop - self._first.sizes[-1]
         return "pass x[..., %s:%s, :]: the logits of others are not used" % (
-            first,
+            start or "",
             lacking or "",
         )
 
@@ -527,13 +526,17 @@ class _Loss:
 
             return made_for
 
-        needs = [*(value for value, _ in self._led), *self._whole]
+        needs = self._needs()
         return {id(node): Replacement(needs, make(node)) for node in self._outs}
+
+    def _needs(self):
+        """The values from outside that it takes."""
+        return [*(value for value, _ in self._led), *self._whole]
 
     def check(self, count, checkpoint):
         """Raise if jax cannot compute it in chunks, as with tokens that are sharded explicitly."""
         jax = self._jax
-        values = [*(value for value, _ in self._led), *self._whole]
+        values = self._needs()
         shapes = [shape_of(jax, value.aval) for value in values]
 
         def compute(*arrays):
@@ -544,9 +547,9 @@ class _Loss:
         try:
             found = jax.eval_shape(compute, *shapes)
         except Exception as error:
-            is_sharded = "Sharding" in type(error).__name__
-            why = "explicit shardings do not let its tokens be cut in chunks"
-            why = why if is_sharded else "jax cannot compute it in chunks"
+            why = "jax cannot compute it in chunks"
+            if "Sharding" in type(error).__name__:
+                why = "explicit shardings do not let its tokens be cut in chunks"
             raise _UnfitError(why) from error
         for one, node in zip(found, self._outs):
             aval = node.outs[0].aval

@@ -12,7 +12,7 @@ import functools
 import importlib
 
 from pgle_hook import jax_private
-from pgle_hook.rewrite import OF_DEVICES, VARIED, Node
+from pgle_hook.rewrite import OF_DEVICES, VARIED, Node, closed_of
 
 LEAST_DIGITS = 7  # stored bits of a type's mantissa whose rounding is left out: bf16
 CALLS = frozenset(
@@ -145,12 +145,13 @@ class Exact:
             return self(_called(eqn), taken, is_constant)
         if name in VARIED:  # a device's own values are the same numbers
             return taken
-        is_plain = name not in OF_DEVICES and not _holds_function(eqn)
+        holds_function = _holds_function(eqn)
+        is_plain = name not in OF_DEVICES and not holds_function
         if is_constant and is_plain:
             return self._as_traced(eqn, taken)
         if name in self._special:
             return self._special[name](eqn, taken)
-        if name in OPAQUE or _holds_function(eqn):
+        if name in OPAQUE or holds_function:
             return self._as_traced(eqn, taken)
         try:
             settings = self._settings(eqn)
@@ -173,7 +174,7 @@ class Exact:
 
     def _body(self, jaxpr):
         """The same function of numbers, for those with 64 bits."""
-        closed = _closed(jaxpr)
+        closed = closed_of(jaxpr)
         shape = self._jax.ShapeDtypeStruct
         given = [
             shape(var.aval.shape, self._wide(var.aval.dtype)) for var in jaxpr.invars
@@ -254,15 +255,17 @@ class Exact:
         params = eqn.params
         first = params["cond_nconsts"]
         second = first + params["body_nconsts"]
-        condition = _closed(params["cond_jaxpr"])
-        closed = _closed(params["body_jaxpr"])
+        condition = closed_of(params["cond_jaxpr"])
+        closed = closed_of(params["body_jaxpr"])
         asks = lambda state: self(condition, [*taken[:first], *state])[0]
         body = lambda state: self(closed, [*taken[first:second], *state])
         return self._jax.lax.while_loop(asks, body, taken[second:])
 
     def _cond(self, eqn, taken):
         branches = [
-            functools.partial(lambda branch, *args: self(branch, args), _closed(branch))
+            functools.partial(
+                lambda branch, *args: self(branch, args), closed_of(branch)
+            )
             for branch in eqn.params["branches"]
         ]
         return self._jax.lax.switch(taken[0], branches, *taken[1:])
@@ -290,26 +293,18 @@ class Exact:
 def _called(eqn):
     """The function that an operation calls."""
     names = ("jaxpr", "call_jaxpr", "fun_jaxpr")
-    return _closed(next(eqn.params[name] for name in names if name in eqn.params))
+    return closed_of(next(eqn.params[name] for name in names if name in eqn.params))
 
 
 def _holds_function(eqn):
     """Whether an operation calls a function with the types that it was traced with."""
     others = (value for name, value in eqn.params.items() if name != UPDATES)
-    return any(hasattr(each, "eqns") for each in _each_in(others))
+    return any(hasattr(each, "eqns") for each in each_in(others))
 
 
-def _each_in(values):
+def each_in(values):
     """Values and those within them, one level deep; of a closed function the function."""
     for value in values:
         within = value if isinstance(value, (tuple, list)) else (value,)
         for each in within:
             yield getattr(each, "jaxpr", each)
-
-
-def _closed(jaxpr):
-    """A function with its constants."""
-    if hasattr(jaxpr, "consts"):
-        return jaxpr
-    core = importlib.import_module("jax.extend.core")
-    return core.ClosedJaxpr(jaxpr, ())

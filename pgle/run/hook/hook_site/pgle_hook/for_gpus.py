@@ -18,7 +18,6 @@ soon as XLA has dumped the partitioned module.
 import functools
 import glob
 import os
-import re
 import shutil
 import signal
 import sys
@@ -352,7 +351,7 @@ class Lowering:
     def _takes(self, module, name, jaxpr, given):
         known = self._of(module)
         info = getattr(getattr(jaxpr, "jaxpr", jaxpr), "debug_info", None)
-        known.function = jax_private.function_of(info) or re.sub(JIT, "", name)
+        known.function = jax_private.function_of(info) or jax_private.without_jit(name)
         known.takes = jax_private.arguments_of(jaxpr, given)
 
     def _note(self, result, for_gpus, instead):
@@ -372,7 +371,6 @@ class Lowering:
         guarded(lambda: self._record.compiled(executable, self._of(module).name, given))
 
 
-JIT = r"^jit[_(]|\)$"  # what jax puts around the name of a function
 DIFFERENCES = 1000  # arguments that a second compilation of a function names at most
 
 

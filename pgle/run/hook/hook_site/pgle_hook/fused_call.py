@@ -5,11 +5,10 @@ Within `jax.vmap` the program's arrays lack an axis. If it maps over heads, the 
 `jax.vmap`: a call for one head would have all heads copied to the front, as batch rows.
 """
 
-import itertools
 import re
 
 from pgle_hook import jax_private
-from pgle_hook.masks import KEYS, QUERIES
+from pgle_hook.masks import KEYS, QUERIES, parts_of
 from pgle_hook.records import is_own
 
 MAPPED = "vmap("  # in the name of an operation, once for each `jax.vmap` around it
@@ -50,7 +49,8 @@ class _Written:
         mapped = set(range(depth))  # `jax.vmap` puts its axis before those in common
         self._is_over_heads = not mapped.isdisjoint(self._heads)
         self._mapped = set() if self._is_over_heads else mapped
-        self._has_rows = not self._mapped.issuperset(self._batch)
+        has_rows = not self._mapped.issuperset(self._batch)
+        self._rows = [self._batch] if has_rows else []  # names of axes, as of `by_hand`
         self._most = max(found.count(("d",)), found.count(("e",)))
 
     def note(self):
@@ -67,11 +67,10 @@ class _Written:
 
     def operands(self):
         """Queries, keys and values with the axes that jax's function takes."""
-        rows = [self._batch] if self._has_rows else []
         orders = (
-            (*rows, QUERIES, (*self._heads, "g"), ("d",)),
-            (*rows, KEYS, self._heads, ("d",)),
-            (*rows, KEYS, self._heads, ("e",)),
+            (*self._rows, QUERIES, (*self._heads, "g"), ("d",)),
+            (*self._rows, KEYS, self._heads, ("d",)),
+            (*self._rows, KEYS, self._heads, ("e",)),
         )
         queries = self._there(self._found.sides[0][1])
         alike = tuple({QUERIES: KEYS}.get(name, name) for name in queries)
@@ -97,10 +96,7 @@ class _Written:
         node = value.made_by("transpose")
         if node is None or _line_of(node) != _line_of(self._found.first):
             return names
-        before = list(names)
-        for axis, source in enumerate(node.params["permutation"]):
-            before[source] = names[axis]
-        return tuple(before)
+        return self._found.back(node, names)
 
     def _widened(self, text, order):
         """An operand with zeros up to the features of the others: they change no product."""
@@ -127,9 +123,8 @@ class _Written:
 
     def _shown(self, name, mask):
         """A mask of each query and each key: cuDNN repeats batch rows and heads alone."""
-        rows = [self._batch] if self._has_rows else []
-        order = (*rows, (*self._heads, "g"), QUERIES, KEYS)
-        counted = _parts(mask.names)
+        order = (*self._rows, (*self._heads, "g"), QUERIES, KEYS)
+        counted = parts_of(mask.names)
         text = self._moved(name, self._there(mask.names), order)
         if mask.is_added:
             text = "(%s == 0)" % text
@@ -153,7 +148,7 @@ class _Written:
         least = (
             lengths[0] if len(lengths) == 1 else "jnp.minimum(%s)" % ", ".join(lengths)
         )
-        if not self._has_rows and self._batch:  # jax wants both of mapped rows
+        if not self._rows and self._batch:  # jax wants both of mapped rows
             queries = "0 * lengths[None] + %d" % self._found.count(QUERIES)
             given.insert(0, "query_seq_lengths=%s" % queries)
         return ["key_value_seq_lengths=%s" % least, *given]
@@ -166,9 +161,9 @@ class _Written:
     def _length(self, value, names, added):
         """The number of keys of each batch row."""
         text = "lengths"
-        if not self._has_rows:
+        if not self._rows:
             text = "lengths[None]"
-        elif not _parts(names):
+        elif not parts_of(names):
             text = "jnp.full(%d, lengths)" % self._found.count(self._batch)
         if str(value.dtype) != "int32":
             text += '.astype("int32")'
@@ -176,10 +171,9 @@ class _Written:
 
     def result(self, nodes):
         """What follows the call: its result as the program has it."""
-        rows = [self._batch] if self._has_rows else []
         width = self._found.count(("e",))
         text = "[..., :%d]" % width if width < self._most else ""
-        order = (*rows, QUERIES, (*self._heads, "g"), ("e",))
+        order = (*self._rows, QUERIES, (*self._heads, "g"), ("e",))
         text = self._moved(text, order, self._result_names(nodes))
         dtype = self._found.node.outs[0].dtype
         taken = self._found.rounded or self._found.sides[0][0].dtype
@@ -218,9 +212,9 @@ class _Written:
             after: names of those that are wanted; one of which it has nothing is of one element.
         """
         before = [tuple(filter(self._found.sizes.get, name)) for name in before]
-        there = _parts(before)
+        there = parts_of(before)
         after = [tuple(each for each in name if each in there) for name in after]
-        wanted = _parts(after)
+        wanted = parts_of(after)
         if {*wanted} != {*there}:
             return text
         places = [there.index(each) for each in wanted]
@@ -261,11 +255,6 @@ def _followed(node, names, nodes, is_part):
             names = tuple(names[place] for place in each.params["permutation"])
             value = each.outs[0]
     return names
-
-
-def _parts(names):
-    """All that axes of some names count, in order."""
-    return list(itertools.chain.from_iterable(names))
 
 
 def _indexed(names, item):

@@ -635,6 +635,11 @@ def function_of(info):
     return getattr(info, "func_src_info", "") or ""
 
 
+def without_jit(name):
+    """The name of a function, from the name that jax gives to what it compiles of it."""
+    return re.sub(r"^jit[_(]|\)$", "", name)
+
+
 PMAP = "/jax/_src/pmap.py"
 PMAP_AXIS = "_internal_pmap_axis_name"  # if the user gives it no name
 

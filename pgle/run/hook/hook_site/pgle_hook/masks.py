@@ -6,6 +6,7 @@ each distance, by NumPy. Axes have the names of `by_hand`.
 """
 
 import importlib
+import itertools
 
 from pgle_hook.rewrite import VARIED
 
@@ -69,6 +70,11 @@ def names_of(value, names):
     for name, size in zip(names, value.shape):
         kept.append(name if size > 1 else ())
     return tuple(kept)
+
+
+def parts_of(names):
+    """All that axes of some names count, in order."""
+    return list(itertools.chain.from_iterable(names))
 
 
 class _Places:

@@ -368,9 +368,7 @@ class Rewriter:
             return node.bound(taken)
         if node.name == "shard_map":
             return self._on_devices(node, inner, taken)
-        is_closed = hasattr(inner, "consts")
-        core = importlib.import_module("jax.extend.core")
-        closed = inner if is_closed else core.ClosedJaxpr(inner, ())
+        closed = closed_of(inner)
         moving = [one.moves for one in node.ins]
         shapes = [shape_of(self._jax, var.aval) for var in closed.jaxpr.invars]
         before = self.replaced
@@ -379,7 +377,7 @@ class Rewriter:
         )(*shapes)
         if self.replaced == before:
             return node.bound(taken)
-        if is_closed:
+        if closed is inner:
             return node.bound(taken, jaxpr=rewritten)
         # The function of a checkpoint holds no constants, so it is given them.
         new = jax_private.without_constants(rewritten.jaxpr)
@@ -391,8 +389,7 @@ class Rewriter:
         params = node.params
         if shard_map is None or "newly_manual_axes" not in params:  # before jax 0.10
             return node.bound(taken)
-        core = importlib.import_module("jax.extend.core")
-        closed = core.ClosedJaxpr(inner, ())
+        closed = closed_of(inner)
         moving = [one.moves for one in node.ins]
         made = shard_map(
             lambda *args: tuple(self.evaluate(closed, args, moving, node)),
@@ -445,6 +442,14 @@ def _axes_of(aval):
         if axes:
             return {name: axes, "sharding": aval.sharding}
     return {}
+
+
+def closed_of(jaxpr):
+    """A function with its constants; if it is given without, it has none."""
+    if hasattr(jaxpr, "consts"):
+        return jaxpr
+    core = importlib.import_module("jax.extend.core")
+    return core.ClosedJaxpr(jaxpr, ())
 
 
 def shape_of(jax, aval):

@@ -10,7 +10,6 @@ continues.
 import functools
 import json
 import os
-import re
 import time
 
 from pgle_hook import SetAside, jax_private
@@ -56,7 +55,7 @@ class Served:
         """A module is about to be executed, by jax's record of it. If it is the step, it could not
         be served, and there is nothing to wait for.
         """
-        name = re.sub(r"^jit[_(]|\)$", "", call.name)
+        name = jax_private.without_jit(call.name)
         if not self._function or name != self._function:
             return
         self._passed[id(call)] = call

@@ -15,7 +15,7 @@ import threading
 import time
 
 from pgle_hook import SetAside, guarded, jax_private
-from pgle_hook.exact import EMULATED, Exact, wide
+from pgle_hook.exact import EMULATED, Exact, each_in, wide
 from pgle_hook.rewrite import explicit_sharding
 
 MOST_OPERATIONS = 1e11  # of one execution: about 3 CPU seconds
@@ -533,12 +533,9 @@ def _eqns_in(jaxpr):
     """All operations of a traced function and of those in it."""
     for eqn in jaxpr.eqns:
         yield eqn
-        for given in eqn.params.values():
-            several = given if isinstance(given, (tuple, list)) else (given,)
-            for inner in several:
-                inner = getattr(inner, "jaxpr", inner)  # of a closed one
-                if hasattr(inner, "eqns"):
-                    yield from _eqns_in(inner)
+        for inner in each_in(eqn.params.values()):
+            if hasattr(inner, "eqns"):
+                yield from _eqns_in(inner)
 
 
 def _arrays_in(eqns):
