@@ -89,6 +89,16 @@ def lowered_program(source: str, args: Sequence[Any], folder: Path) -> str:
     return re.sub(r"^#loc.*\n| loc\(.*\)$", "", text, flags=re.MULTILINE)
 
 
+def changed_by_hook(
+    change: Alternative, body: str, args: Sequence[Any], folder: Path
+) -> str:
+    """The module of a step that the hook changes while jax traces it."""
+    with _alternatives(_Record(), [change.switch]) as hook:
+        hook.use(True)
+        hook.divided(args, {})
+        return lowered(body, args, folder)
+
+
 def with_calls(edit: str, body: str) -> str:
     """A program with an edit of a call, whose arguments the edit abbreviates."""
     name, _, more = edit.partition("(…")
@@ -113,9 +123,7 @@ def test_an_edited_call_is_the_program_that_was_tried(
     changes = [change for change in found if change.kind in CALLS]
     assert changes
     for change in changes:
-        with _alternatives(_Record(), [change.switch]) as hook:
-            hook.use(True)
-            tried = lowered(body, args, tmp_path)
+        tried = changed_by_hook(change, body, args, tmp_path)
         assert lowered(with_calls(change.edit, body), args, tmp_path) == tried != before
 
 
@@ -184,9 +192,13 @@ def test_an_edit_of_attention_by_hand_computes_the_same_as_pasted(
     args = (x, jnp.array([20, 9]))
     edit = only_edit(f"{head}{by_hand}{STEP}", args, tmp_path)
     pasted = around.format(edit.replace('"cudnn"', '"xla"'))
-    attends = [namespace(f"{head}{each}")["attend"] for each in (by_hand, pasted)]
-    want, got = (jax.jit(attend)(*args).astype(float) for attend in attends)
-    assert jnp.abs(want - got).max() < 0.03
+    want, got = (attended(f"{head}{each}", args) for each in (by_hand, pasted))
+    assert jnp.abs(want.astype(float) - got.astype(float)).max() < 0.03
+
+
+def attended(source: str, args: Sequence[Any]) -> Any:
+    """What the function `attend` of a program computes."""
+    return jax.jit(namespace(source)["attend"])(*args)
 
 
 def namespace(source: str) -> dict[str, Any]:
@@ -203,8 +215,7 @@ def test_attention_in_f32_is_rounded_around_the_call(tmp_path: Path) -> None:
     edit = only_edit(f"{head}{by_hand}{STEP}", args, tmp_path, ROUNDED)
     assert edit.count('.astype("bfloat16")') == 3
     pasted = edit.replace('"cudnn"', '"xla"')
-    attends = [namespace(f"{head}{each}")["attend"] for each in (by_hand, pasted)]
-    want, got = (jax.jit(attend)(*args) for attend in attends)
+    want, got = (attended(f"{head}{each}", args) for each in (by_hand, pasted))
     assert want.dtype == got.dtype == jnp.float32
     assert jnp.abs(want - got).max() < 0.03
 
@@ -241,9 +252,7 @@ def test_an_edited_precision_is_the_program_that_was_tried(
             before = lowered(body, args, tmp_path)
         found = alternatives(Written(record.sites, Path("jit_step.mlir"), before))
         (change,) = [each for each in found if each.kind == Kind.PRECISION]
-        with _alternatives(_Record(), [change.switch]) as hook:
-            hook.use(True)
-            tried = lowered(body, args, tmp_path)
+        tried = changed_by_hook(change, body, args, tmp_path)
         name, _, _ = change.edit.partition("(")
         edited = re.sub(re.escape(name) + r"\(.*?\)", change.edit, body)
         jax.config.update("jax_default_matmul_precision", usual)
@@ -369,10 +378,7 @@ def test_an_edited_carry_is_the_program_that_was_tried(
     program = Written(sites, Path("jit_step.mlir"), before, is_undivided=True)
     kinds = {item.kind: item for item in alternatives(program)}
     change = kinds[Kind.SHARDING]
-    with _alternatives(_Record(), [change.switch]) as hook:
-        hook.use(True)
-        hook.divided(args, {})
-        tried = lowered(DIVIDED, args, tmp_path)
+    tried = changed_by_hook(change, DIVIDED, args, tmp_path)
     line, _, _ = change.edit.partition(" first in the body")
     body = DIVIDED.replace("None):\n", f"None):\n            {line}\n")
     assert lowered(MESH + body, args, tmp_path) == tried != before

@@ -21,3 +21,12 @@ def hook_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     jax.config.update(QUICK, True)
     yield
     jax.config.update(QUICK, False)
+
+
+@pytest.fixture
+def own_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The functions of jax that differentiate are put back after a test that replaces them."""
+    import jax
+
+    for name in ("grad", "value_and_grad"):
+        monkeypatch.setattr(jax, name, getattr(jax, name))

@@ -12,15 +12,9 @@ import pytest
 
 from pgle.run.capture.captured import ComparedValues
 
-pytestmark = pytest.mark.usefixtures("hook_here")
+pytestmark = pytest.mark.usefixtures("hook_here", "own_gradients")
 
 LAYERS, BATCH, WIDTH = 3, 32, 24
-
-
-@pytest.fixture(autouse=True)
-def own_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("grad", "value_and_grad"):
-        monkeypatch.setattr(jax, name, getattr(jax, name))
 
 
 def arguments(shapes: Any, dtype: Any) -> list[Any]:

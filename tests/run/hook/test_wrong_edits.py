@@ -13,17 +13,11 @@ import pytest
 
 from pgle.run.capture.captured import ComparedValues
 
-pytestmark = pytest.mark.usefixtures("hook_here")
+pytestmark = pytest.mark.usefixtures("hook_here", "own_gradients")
 
 BATCH, TOKENS, WIDTH, WORDS = 32, 512, 64, 1024
 HEADS, KEY_HEADS, WINDOW = 4, 2, 20
 Edit = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def own_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("grad", "value_and_grad"):
-        monkeypatch.setattr(jax, name, getattr(jax, name))
 
 
 def compared(before: Edit, after: Edit, *shapes: tuple[Any, Any]) -> ComparedValues:
@@ -43,14 +37,14 @@ def compared(before: Edit, after: Edit, *shapes: tuple[Any, Any]) -> ComparedVal
 
 
 def shown(length: int, ahead: int = 0, window: int = WINDOW) -> Any:
-    """Which keys each query sees: of its own place and before, so many of them."""
+    """Which keys each query sees: a window that ends at its own place, or some places ahead."""
     places = jnp.arange(length)
     apart = places[:, None] - places
     return (apart >= -ahead) & (apart < window)
 
 
 def repeated(array: Any) -> Any:
-    """Key heads, each as often as query heads share it."""
+    """Key heads, each repeated for the query heads that share it."""
     return jnp.repeat(array, HEADS // KEY_HEADS, axis=2)
 
 
@@ -133,7 +127,7 @@ def at_once(table: Any, x: Any, labels: Any) -> Any:
 def in_chunks(
     table: Any, x: Any, labels: Any, first: int = 0, added: int = 0, count: int = 4
 ) -> Any:
-    """The same in chunks of the tokens; without the first ones, with some that are added."""
+    """The same in chunks of tokens. It may skip the first chunks, or add the last token again."""
     split = lambda array: jnp.moveaxis(
         array.reshape(len(x), count, -1, *array.shape[2:]), 1, 0
     )
