@@ -21,7 +21,7 @@ NUMBERS = jax.ShapeDtypeStruct((4,), jnp.float32)
 
 
 def why_not(step: Callable[..., Any], *args: jax.ShapeDtypeStruct) -> str:
-    """Why the values of a step are not compared; empty: they are, and are equal."""
+    """Why the values of a step are not compared, or how they differ; empty if they are equal."""
     values = importlib.import_module("pgle_hook.values")
     found: list[dict[str, Any]] = []
     values.Values(jax, lambda is_on: None, found.append).compare(step, args, {})

@@ -354,8 +354,8 @@ class Alternatives:
         return scan
 
     def _scanned(self, usual, place, args, options):
-        """The result of a scan, whose carry is divided as the batch is if that is asked for. Note
-        how it could be, unless its body constrains values itself.
+        """The result of a scan, with its carry divided as the batch is if that is asked for. Note
+        how the carry can be divided, unless the body constrains values itself.
         """
         init = args[1] if len(args) > 1 else options.get("init")
         division = guarded(lambda: self._batches.division(init))
@@ -495,8 +495,8 @@ def why_not(jax, error, chosen):
 
 
 def in_words(jax, error, chosen):
-    """The same in words of ours, of what replaces what a program writes itself: jax speaks of what
-    the user does not see. Empty: there are none.
+    """Why what a program writes itself cannot be replaced, in words of pgle; empty if it has none.
+    The words of jax name operations that the user does not see.
     """
     if all(item["where"] != BY_HAND for item in chosen):
         return ""
@@ -531,8 +531,8 @@ class Jitted:
 
 
 class Buffers:
-    """Which arrays share their memory, as those that `jax.device_put` has no need to move. By their
-    addresses alone nobody can tell: what stands for large results shares its memory, too.
+    """Which arrays share their memory, such as those that `jax.device_put` need not move. Addresses
+    alone do not show it: placeholders of large results share their memory, too.
     """
 
     def __init__(self, jax):
@@ -540,7 +540,7 @@ class Buffers:
         self._known = {}  # by the id of an array: a reference to it, and what its memory is
 
     def of(self, leaf):
-        """What tells the memory of an array from that of others."""
+        """What identifies the memory of an array."""
         known = self._known.get(id(leaf))
         return known[1] if known and known[0]() is leaf else id(leaf)
 
@@ -566,7 +566,7 @@ class Buffers:
                     self._known[id(array)] = (weakref.ref(array), memory)
 
     def _address(self, leaf):
-        """Of an array that is there; 0 of anything else."""
+        """The address of an array that is there; 0 of anything else."""
         jax = self._jax
         if not _is_array(jax, leaf):
             return 0
@@ -636,7 +636,7 @@ def _donated(function, options):
 
 
 def _form_at(where):
-    """How a call is written: as a bare ``decorator``, in a ``partial`` that is one; else empty."""
+    """How a call is written: ``decorator`` without arguments, or ``partial`` as one; else empty."""
     file, _, line = where.rpartition(":")
     text = linecache.getline(file, int(line)).strip() if file else ""
     if not text.startswith("@"):
@@ -693,9 +693,9 @@ def _calls():
 
 
 def _place(calls, jax_folder):
-    """Where the program calls: ``train.py:41``; in an installed library if no code is its own. And
-    the file of the library that calls for it, ``flax/nnx/nn/attention.py``, and its function that
-    the program calls; or nothing.
+    """Where the program calls: ``train.py:41``, or a line of an installed library if no code is its
+    own. Then the file of the library that calls for it, ``flax/nnx/nn/attention.py``, or nothing.
+    Then the function of that library that the program calls, or nothing.
     """
     installed = library = called = ""
     for file, line, function in calls:

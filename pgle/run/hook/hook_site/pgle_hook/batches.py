@@ -1,5 +1,5 @@
 """How the batch of a program is divided over devices, and how the carry of a scan is divided in the
-same way: XLA may forget it inside a loop, and have each device compute the whole batch.
+same way. XLA may forget that inside a loop: each device then computes the whole batch.
 """
 
 import functools
@@ -12,8 +12,8 @@ EXPLICIT = "explicit"
 _EXPLICIT, _MANUAL = "Explicit", "Manual"
 
 Division = namedtuple("Division", ("sharding", "spec", "written", "size"))
-"""How to divide a carry: a sharding, its spec in short or `EXPLICIT`, what a user writes for it,
-and the size of the leading axis that it divides.
+"""How to divide a carry. In order: a sharding; its spec in short, or `EXPLICIT`; what a user writes
+for it; the size of the leading axis that it divides.
 """
 
 
@@ -30,8 +30,8 @@ class Batches:
         self.constrained = 0  # calls of the program that divide a value
 
     def called(self, args, options):
-        """Note the arguments of a function if some are on a mesh. Those that jax traces are of a
-        function within the step.
+        """Note the arguments of a function if some are on a mesh. If jax traces them, the function
+        is one within the step, and nothing is noted.
         """
         leaves = self._jax.tree_util.tree_leaves((args, options))
         if any(isinstance(leaf, self._jax.core.Tracer) for leaf in leaves):
@@ -100,8 +100,9 @@ class Batches:
         return divided
 
     def _activations(self, init):
-        """The arrays of a carry but for gradients that a scan adds up, which have the shapes of
-        parameters: of one that is divided along another axis, or of several arguments.
+        """The arrays of a carry, without gradients that a scan adds up. A gradient has the shape of
+        a parameter that is divided along another axis. Or it is one of several arrays that have
+        shapes of undivided arguments.
         """
         leaves = self._jax.tree_util.tree_leaves(init)
         carried = [leaf for leaf in leaves if len(getattr(leaf, "shape", ())) > 1]
@@ -120,9 +121,9 @@ class Batches:
         return carried
 
     def _found(self, size):
-        """The mesh, and its axes by which arguments with this leading size are divided: integers,
-        as tokens are, before others. If none is, the axes of all arguments; if these have none,
-        those of the mesh.
+        """The mesh, and its axes that divide the leading axis of integers, such as tokens, or else
+        of other arguments with this leading size. If there are none, the axes that divide any
+        argument; if there are none either, all axes of the mesh. None: no mesh.
         """
         is_number = lambda leaf: self._jax.numpy.issubdtype(
             leaf.dtype, self._jax.numpy.integer
@@ -164,7 +165,7 @@ def _mesh_of(jax, leaf):
 
 
 def _axes_of(jax, leaf):
-    """By dimension the axes of a mesh that divide an array; nothing if none does."""
+    """The axes of a mesh that divide an array, by its dimension; empty if none does."""
     mesh = _mesh_of(jax, leaf)
     if mesh is None:
         return ()

@@ -90,7 +90,7 @@ class Attention:
         return Masking(self.distances(jax), self.masks, self.back, rows)
 
     def back(self, node, names):
-        """The names of the axes of a node's operand, from those of its result; None: none."""
+        """The names of the axes of a node's operand, from those of its result; None if split."""
         return _back(self, node, names)
 
 
@@ -356,8 +356,8 @@ def _through(found, value, names, *others):
 
 
 def _keeps_digits(node):
-    """Whether a cast, a transpose or a reshape leaves what a fused call may leave out, too: more
-    digits than it has itself. Eight bits and integers are part of the program.
+    """Whether a cast, a transpose or a reshape rounds no more than a fused call may. Rounding to
+    eight bits or integers is part of the program.
     """
     return {str(node.outs[0].dtype), str(node.ins[0].dtype)} <= USUAL
 

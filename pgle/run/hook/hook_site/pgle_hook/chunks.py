@@ -84,8 +84,8 @@ def find(jax, graph, count, checkpoint, least_words=LEAST_WORDS):
 
     Returns:
         An iterator. For each loss: the node of the product that makes its logits, a dict of
-        replacements by the id of the node that is replaced, and why that is empty, else which
-        tokens count.
+        replacements by the id of the node that is replaced, and a text. The text says why there
+        are no replacements, or else which tokens count.
     """
     for product in graph.nodes:
         if not _makes_logits(product, least_words):

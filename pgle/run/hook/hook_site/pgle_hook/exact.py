@@ -1,10 +1,12 @@
-"""A traced function, computed with 64 bits a number, so that what its types round is gone.
+"""A traced function, computed with 64 bits a number, so that its types round nothing.
 
-Two ways to write the same computation then differ by nothing but what they compute. Types with
-fewer digits than bf16, such as eight bits, are part of a program: casts to them still round. So
-does each operation that cannot take 64 bits, such as one of a custom kernel: it takes and returns
-the types that it was traced with. So does one that depends on no argument: a constant of the
-program, such as a scale that it computes in bf16, is what an edit takes from it.
+Two programs then differ only if they compute something else. Three things still round:
+
+- Casts to types with fewer digits than bf16, such as eight bits: they are part of a program.
+- Operations that cannot take 64 bits, such as those of custom kernels. They take and return the
+  types that they were traced with.
+- Operations that depend on no argument, such as a scale that is computed in bf16. An edit takes
+  such a constant from the program as it is.
 """
 
 import contextlib
@@ -44,7 +46,7 @@ OPAQUE = frozenset(
         "random_gamma",
     )
 )
-"""Operations that mean the types of their operands."""
+"""Operations whose results depend on the types of their operands."""
 
 UPDATES = "update_jaxpr"  # of a scatter: what it does of a pair
 
@@ -127,7 +129,7 @@ class Exact:
         return self._jax.numpy.issubdtype(dtype, self._jax.numpy.inexact)
 
     def _wide(self, dtype):
-        """The type in place of another one: of numbers with a point that with 64 bits."""
+        """The type in place of another one: floating-point or complex numbers with 64 bits each."""
         jnp = self._jax.numpy
         if jnp.issubdtype(dtype, jnp.complexfloating):
             return jnp.complex128
@@ -161,7 +163,7 @@ class Exact:
         return list(map(self.widened, made))
 
     def _settings(self, eqn):
-        """The settings of an operation that name types, with those of 64 bits."""
+        """The settings of an operation that name a type: they name the one with 64 bits instead."""
         np = importlib.import_module("numpy")
         found = {}
         for name, value in eqn.params.items():
@@ -173,7 +175,7 @@ class Exact:
         return found
 
     def _body(self, jaxpr):
-        """The same function of numbers, for those with 64 bits."""
+        """A function of numbers, such as what a scatter does of a pair, traced for 64 bits."""
         closed = closed_of(jaxpr)
         shape = self._jax.ShapeDtypeStruct
         given = [
@@ -198,11 +200,9 @@ class Exact:
     def _cast(self, eqn, taken):
         dtype = eqn.params["new_dtype"]
         (value,) = taken
-        is_number = self._is_inexact(value.dtype) and self._is_inexact(dtype)
         if self._is_narrow(dtype):
-            return [value.astype(dtype).astype(self._wide(dtype))]
-        is_same = self._wide(value.dtype) == self._wide(dtype)
-        return [value] if is_number and is_same else [value.astype(self._wide(dtype))]
+            value = value.astype(dtype)
+        return [value.astype(self._wide(dtype))]
 
     def _rounded(self, eqn, taken):
         is_part = eqn.params["mantissa_bits"] < LEAST_DIGITS
@@ -303,7 +303,7 @@ def _holds_function(eqn):
 
 
 def each_in(values):
-    """Values and those within them, one level deep; of a closed function the function."""
+    """Values; of tuples and lists their items, of a closed function the function in it."""
     for value in values:
         within = value if isinstance(value, (tuple, list)) else (value,)
         for each in within:

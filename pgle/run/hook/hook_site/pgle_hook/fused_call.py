@@ -18,8 +18,8 @@ _FORMULA = re.compile(r"(\w+),(\w+)->(\w+)\)*$")  # of `jnp.einsum`, in the same
 
 
 def described(jax, found, nodes):
-    """The call as it is written, what the program does between both products, and what names in
-    the call stand for.
+    """The call as a user writes it, how it masks, and what the names in it mean: fields of a call
+    site.
 
     Args:
         nodes: of the graph that holds the attention.
@@ -54,7 +54,7 @@ class _Written:
         self._most = max(found.count(("d",)), found.count(("e",)))
 
     def note(self):
-        """What names in the call stand for, and where it belongs."""
+        """What the names in the call mean, and where the call belongs."""
         queries, names = self._found.sides[0]
         said = ["q, k, v: what the products take, q %s" % self._shape(queries, names)]
         for name, mask in self._named_masks():
@@ -90,8 +90,8 @@ class _Written:
         return texts
 
     def _before_transpose(self, value, names):
-        """The names of the axes of what a value is the transpose of, if the line of the first
-        product transposes it; else of itself.
+        """The names of a value's axes. If the line of the first product transposes it, these are
+        the names before that.
         """
         node = value.made_by("transpose")
         if node is None or _line_of(node) != _line_of(self._found.first):
@@ -181,7 +181,7 @@ class _Written:
         return text if is_same else '%s.astype("%s")' % (text, dtype)
 
     def _result_names(self, nodes):
-        """The names of the axes of what the line of the program gives."""
+        """The names of the axes of the result of the program's line."""
         found = self._found
         node, names = found.node, found.names
         if self._is_over_heads:
@@ -209,7 +209,7 @@ class _Written:
 
         Args:
             before: names of its axes.
-            after: names of those that are wanted; one of which it has nothing is of one element.
+            after: names of the axes that are wanted; an axis that it lacks has one element.
         """
         before = [tuple(filter(self._found.sizes.get, name)) for name in before]
         there = parts_of(before)
@@ -243,7 +243,7 @@ def _line_of(node):
 
 
 def _followed(node, names, nodes, is_part):
-    """The names of the axes of a result once it is moved no more, by `jax.vmap` or `jnp.einsum`.
+    """The names of the axes of a result after `jax.vmap` or `jnp.einsum` has moved them.
 
     Args:
         is_part: whether an operation of a name belongs to what moves it.
@@ -258,7 +258,7 @@ def _followed(node, names, nodes, is_part):
 
 
 def _indexed(names, item):
-    """What puts an item in place of each axis that counts nothing, and keeps the others."""
+    """An index, as text: an item for each axis that counts nothing, all of each other one."""
     if all(names):
         return ""
     items = []
@@ -270,7 +270,7 @@ def _indexed(names, item):
 
 
 def _permuted(places, from_the_end):
-    """What puts the axes at some places in order; counted from the end, whatever is before them."""
+    """A transpose, as text. Axes may be counted from the end: others may come before them."""
     moved = [place for place, source in enumerate(places) if place != source]
     if len(moved) != 2:
         return ".transpose(%s)" % ", ".join(map(str, places))

@@ -604,9 +604,9 @@ def before_traces(act):
 
 def static_arguments(on_call):
     """Call `on_call(name, function, {argument: value in words})` for every jitted call that jax
-    traces, with the name as of `function_of`: only static values that tell two compilations apart.
-    What `jax.pmap` maps is named, with its arguments, as the user does. Nothing happens if this jax
-    lacks the function.
+    traces. The name is as of `function_of`; the values are static ones that tell two compilations
+    apart. A function that `jax.pmap` maps and its arguments have the user's names. Nothing happens
+    if this jax lacks the function that is replaced here.
     """
     pjit = sys.modules.get("jax._src.pjit")
     describe = getattr(pjit, "debug_info", None)
@@ -645,8 +645,8 @@ PMAP_AXIS = "_internal_pmap_axis_name"  # if the user gives it no name
 
 
 def _of_user(info, function, args):
-    """What jax knows of a function, with the user's function and the names of its arguments, if
-    `jax.pmap` made it; else None.
+    """What jax knows of a function that `jax.pmap` made, with the user's function and the names of
+    its arguments. None of any other function.
     """
     inner = inspect.unwrap(function)
     code = getattr(inner, "__code__", None)
@@ -727,7 +727,7 @@ def without_constants(jaxpr):
 
 def held_and_carried(params):
     """How many arguments of an operation's body are the same in all iterations, and how many it
-    carries; zeros of what is no `jax.lax.scan`.
+    carries; zeros if it is no `jax.lax.scan`.
     """
     if "ft_in" in params:  # from jax 0.12 on
         held, carried, _ = params["ft_in"].unpack()
@@ -785,9 +785,9 @@ _TRACING = os.path.join("jax", "_src", "interpreters", "partial_eval.py")
 
 
 def is_traced(error):
-    """Whether an exception has seen no numbers: jax raised it over types, shapes or trees, or it
-    was raised while jax traced a function. Frames are asked for their callers, since jax takes its
-    own out of the traceback.
+    """Whether an exception does not depend on numbers: jax raised it over types, shapes or trees,
+    or it was raised while jax traced a function. Frames are asked for their callers, since jax
+    takes its own out of the traceback.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

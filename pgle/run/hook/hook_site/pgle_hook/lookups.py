@@ -20,7 +20,7 @@ _FILLED = "FILL_OR_DROP"
 _MODES = ("PROMISE_IN_BOUNDS", _FILLED, _CLIPPED)
 
 _MOVED = ("broadcast_in_dim", "concatenate", "reshape", "squeeze", "transpose")
-"""Operations that keep indices as they are; of what is concatenated the first are of rows."""
+"""Operations that keep indices as they are. If they join several, the first are those of rows."""
 
 _WRAPPED = "jnp.where(ids < 0, ids + len(table), ids)"
 _ABSENT = "jnp.where(ids < 0, len(table), ids)"
@@ -71,7 +71,7 @@ def _takes_rows(node):
 
 
 def described(jax, node):
-    """How a lookup is written, and which rows of the table it takes: `call` and `options` of its
+    """How a lookup is written, as `call`, and which rows of the table it takes, as `options` of its
     call site.
     """
     mode = str(node.params["mode"])
@@ -100,7 +100,7 @@ def described(jax, node):
 
 def _way_of_negatives(jax, node):
     """What a lookup makes of negative indices: ``negative`` if they count from the end, ``wrap`` if
-    all count modulo the rows, else nothing. Unsigned indices count from the end, too: none do.
+    all count modulo the rows, else nothing. Unsigned indices are ``negative``: none is below 0.
     """
     table, ids = node.ins
     while True:
@@ -168,8 +168,8 @@ def _lookup(jax, node, gradient):
 
 
 def _of_one_hot(jax, ids, given, table):
-    """A product of one-hot rows with the gradient of what was looked up. What was looked up out of
-    bounds is dropped: zero times a NaN would reach every row.
+    """A product of one-hot rows with the gradient of what was looked up. Gradients of rows out of
+    bounds are dropped: zero times a NaN would reach every row.
     """
     is_there = ids == jax.numpy.clip(ids, 0, table.shape[0] - 1)
     given = jax.numpy.where(is_there[..., None], given, 0)

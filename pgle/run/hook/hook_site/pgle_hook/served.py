@@ -1,10 +1,10 @@
 """A program that waits at its step, which is traced with one alternative after the other.
 
 A program may take longer to reach its step than jax takes to trace it. So it is run once for all
-alternatives. It stops where it calls its step with arguments of the module that pgle compiles, and
-takes requests: files that pgle writes next to the record. Each names a folder for the module, or
-for what comparing values has shown. `DONE` in it says that all of it is there. The program never
-continues.
+alternatives. It stops where it calls its step with arguments of the module that pgle compiles.
+There it takes requests: files that pgle writes next to the record. Each names a folder for the
+module, or for what comparing values has shown. `DONE` in it says that all of it is there. The
+program never continues.
 """
 
 import functools

@@ -1,9 +1,9 @@
 """What a step computes with its alternatives and without, at a small size on the CPU.
 
 The step's function is traced again with small arguments, both times with the same random values. A
-size is made small if the function still traces with it, alone or with others. Compared are the
-loss, the gradients and all other results that are floating-point numbers. Both are computed with
-64 bits a number (`exact.py`): what is left of the difference is that of what they compute.
+size is made small if the function still traces with it, alone or with others. The loss, the
+gradients and all other results that are floating-point numbers are compared. Both sides are
+computed with 64 bits a number (`exact.py`), so that a difference is one of what they compute.
 """
 
 import functools
@@ -32,19 +32,19 @@ LEAST_SIZE = 8  # a smaller one stays
 SMALL = 16  # what becomes of a size
 PAIR = 2
 """What becomes of a size that only counts arrays of two and more axes, among all values that the
-step computes: layers, a batch of activations. Of one row nobody sees whether rows are mixed up.
+step computes: layers, a batch of activations. One row does not show whether rows are mixed up.
 """
 WORDS = 8
 """What becomes of another size of first axes only: a vocabulary, a length. Of one word or place
 neither a mask nor a scale has an effect. Random integers are smaller: tokens, classes.
 """
 UNIT = 2.0**-20
-"""What an alternative may round: constants that it takes from a program are f32, whose roundings
-(2⁻²⁴) are up to 16 times as large after some operations.
+"""What an alternative may round. It takes constants from a program in f32. Some operations make
+their roundings (2⁻²⁴) up to 16 times as large.
 """
 MOST_PLACES = 1024  # up to which a number that places are compared with is kept
 COMPARING = frozenset(("add", "ge", "gt", "le", "lt", "sub"))
-"""Operations that make a window of a length: places are compared with a number."""
+"""Operations that compare places with a number, as a window does."""
 
 TOLERANCE = 4.0
 """Roundings of one program that may add up. Both programs round as many values, at other places,
@@ -125,8 +125,8 @@ class Values:
         return comparing
 
     def compare_in_time(self, function, args, options):
-        """Compare as `compare` does. Note why not if that takes too long. End the process if it
-        does not come to a step at which it sees that.
+        """Compare as `compare` does. If that takes too long, note it. End the process if the
+        comparison does not end by itself then.
         """
         self._until_s = time.process_time() + MOST_S
         is_done = threading.Event()
@@ -425,8 +425,8 @@ class _Step:
             left = [size for size in left if size not in self._sizes]
 
     def _shrink_together(self, sizes, least):
-        """Divide several sizes by the same number, as large as possible: one is a multiple of
-        another one in the function, as queries, keys and values of one product are.
+        """Divide several sizes by the same number, as large as possible. One may be a multiple of
+        another one in the function, as with queries, keys and values of one product.
         """
         if len(sizes) < 2:
             return
@@ -521,8 +521,8 @@ def _operations_of(eqn):
 
 
 def _shown(random, shape):
-    """Truth values of a mask, most of which are true: always the first on the last axis, so that
-    each query sees a key.
+    """Truth values of a mask; most are true. The first on the last axis always is, so that each
+    query sees a key.
     """
     shown = random.random(size=shape) < SHOWN
     shown[..., 0] = True
@@ -547,8 +547,8 @@ def _arrays_in(eqns):
 
 
 def _numbers_in(eqns):
-    """By size of a last axis, the largest constant that integers there are compared with: a window,
-    which no shorter length shows.
+    """The largest constant that integers are compared with, by the size of their last axis. It may
+    be a window, which no shorter length shows.
     """
     found = {}
     for eqn in eqns:
@@ -652,7 +652,7 @@ def _quickly(lowered):
 
 
 def _described(leaf):
-    """What of an argument counts at a small size: its shape and type, or all of it."""
+    """What identifies an argument at a small size: its shape and type, or all of it."""
     is_array = hasattr(leaf, "dtype")
     return (tuple(leaf.shape), leaf.dtype) if is_array else leaf
 
