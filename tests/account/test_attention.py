@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from priced import estimated, priced
+from priced import estimated, lever_of, priced
 
-from pgle.account.levers import find_levers
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import Opportunity, OpportunityKind
 from pgle.costs.estimate.attention import AttentionWork, call_us, fused_us
@@ -72,10 +71,7 @@ KERNELS = {"qk": 400.0, "mask": 800.0, "p": 900.0, "pv": 300.0}
 
 
 def attention(step: StepCosts) -> Opportunity | None:
-    found = (
-        item for item in find_levers(step) if item.kind is OpportunityKind.ATTENTION
-    )
-    return next(found, None)
+    return lever_of(step, OpportunityKind.ATTENTION)
 
 
 def test_attention_in_four_kernels_is_replaced_by_one() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from priced import priced
+from priced import lever_of, priced
 
-from pgle.account.levers import find_levers
 from pgle.account.value import Opportunity, OpportunityKind, StepPart
 
 STEP = """HloModule jit_step, is_scheduled=true, num_partitions=8
@@ -32,8 +31,7 @@ ENTRY main {
 def lever(text: str) -> Opportunity | None:
     step = priced(text, {"grad": 100.0}, gpu="h100-sxm", step_us=20_000)
     step = replace(step, exposed_us={"start": 9000.0})
-    wanted = OpportunityKind.DENSE_GRADIENT
-    return next((one for one in find_levers(step) if one.kind is wanted), None)
+    return lever_of(step, OpportunityKind.DENSE_GRADIENT)
 
 
 def test_only_the_rows_that_are_looked_up_have_to_be_exchanged() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from priced import priced
+from priced import lever_of, priced
 
-from pgle.account.levers import find_levers
 from pgle.account.value import Opportunity, OpportunityKind
 
 DECODE = """HloModule jit_decode, is_scheduled=true, input_output_alias={ {0}: (1, {}, may-alias) }
@@ -23,10 +22,7 @@ ENTRY main {
 
 def donation(text: str) -> Opportunity | None:
     step = priced(text, {"own": 180.0, "new": 3.0, "next": 2.0}, gpu="h100-sxm")
-    found = (
-        item for item in find_levers(step) if item.kind is OpportunityKind.DONATION
-    )
-    return next(found, None)
+    return lever_of(step, OpportunityKind.DONATION)
 
 
 def test_the_copy_of_an_argument_that_a_result_replaces_is_saved() -> None:

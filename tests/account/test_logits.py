@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from priced import priced
+from priced import lever_of, priced
 
-from pgle.account.levers import find_levers
 from pgle.account.value import Opportunity, OpportunityKind
 
 LOSS = """HloModule jit_step, is_scheduled=true
@@ -54,8 +53,8 @@ KERNELS = {"logits": 700.0, "k1": 600.0, "k2": 900.0, "k3": 900.0, "dx": 700.0}
 
 
 def logits(text: str) -> Opportunity | None:
-    found = find_levers(priced(text, KERNELS, gpu="h100-sxm"))
-    return next((item for item in found if item.kind is OpportunityKind.LOGITS), None)
+    step = priced(text, KERNELS, gpu="h100-sxm")
+    return lever_of(step, OpportunityKind.LOGITS)
 
 
 def test_four_passes_over_the_logits_are_enough() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from priced import priced
+from priced import lever_of, priced
 
-from pgle.account.levers import find_levers
 from pgle.account.value import Opportunity, OpportunityKind
 
 
@@ -26,10 +25,7 @@ def updates(count: int, side: int, header: str = "") -> str:
 def optimizer(text: str, count: int, us: float) -> Opportunity | None:
     kernels = {f"n{number}": us for number in range(count)}
     step = priced(text, kernels, gpu="h100-sxm", step_us=5000)
-    found = (
-        item for item in find_levers(step) if item.kind is OpportunityKind.OPTIMIZER
-    )
-    return next(found, None)
+    return lever_of(step, OpportunityKind.OPTIMIZER)
 
 
 def test_small_updates_are_done_together() -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from priced import priced
+from priced import lever_of, priced
 
-from pgle.account.levers import find_levers
 from pgle.account.value import Opportunity, OpportunityKind
 from pgle.costs.estimate.products import Matmul, matmul_us
 from pgle.xla.hardware import KERNEL_US
@@ -25,10 +24,8 @@ EXACT = DOT.replace(
 
 
 def precision(text: str, us: float, **others: float) -> Opportunity | None:
-    found = find_levers(priced(text, {"y": us, **others}, gpu="h100-sxm"))
-    return next(
-        (item for item in found if item.kind is OpportunityKind.PRECISION), None
-    )
+    step = priced(text, {"y": us, **others}, gpu="h100-sxm")
+    return lever_of(step, OpportunityKind.PRECISION)
 
 
 def product_us(dtype: str) -> float:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from priced import priced
+from priced import lever_of, priced
 
-from pgle.account.levers import find_levers
 from pgle.account.value import Opportunity, OpportunityKind
 
 AGAIN = """HloModule jit_step, is_scheduled=true
@@ -28,8 +27,7 @@ def remat(peak_bytes: int | None, text: str = AGAIN) -> Opportunity | None:
     step = priced(
         text, KERNELS, gpu="h100-sxm", peak_bytes=peak_bytes, limit_bytes=LIMIT
     )
-    kinds = (OpportunityKind.REMAT, OpportunityKind.KEEP_LESS)
-    return next((item for item in find_levers(step) if item.kind in kinds), None)
+    return lever_of(step, OpportunityKind.REMAT, OpportunityKind.KEEP_LESS)
 
 
 def test_a_result_that_fits_is_kept() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from priced import priced
+from priced import lever_of, priced
 
 from pgle.account.levers import find_levers
 from pgle.account.levers.alike import moved
@@ -53,9 +53,7 @@ US = {"product": 80.0, "z": 20.0}
 
 
 def replicated(text: str, us: dict[str, float] = US) -> Opportunity | None:
-    levers = find_levers(priced(text, us))
-    kinds = (item for item in levers if item.kind is OpportunityKind.REPLICATED)
-    return next(kinds, None)
+    return lever_of(priced(text, us), OpportunityKind.REPLICATED)
 
 
 def step(of_x: str, makes_y: str = SAME) -> str:

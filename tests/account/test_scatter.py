@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from priced import priced
+from priced import lever_of, priced
 
-from pgle.account.levers import find_levers
 from pgle.account.value import Opportunity, OpportunityKind
 
 SCATTER = """HloModule jit_step, is_scheduled=true
@@ -27,8 +26,7 @@ ENTRY main {
 
 def scatter(us: float, text: str = SCATTER) -> Opportunity | None:
     step = priced(text, {"grad": us}, gpu="h100-sxm", step_us=100_000)
-    found = (item for item in find_levers(step) if item.kind is OpportunityKind.SCATTER)
-    return next(found, None)
+    return lever_of(step, OpportunityKind.SCATTER)
 
 
 def test_the_gradient_of_a_lookup_becomes_a_product() -> None:

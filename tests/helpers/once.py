@@ -1,5 +1,5 @@
-"""What many tests read of testdata is read once in a process: its modules, estimates of their
-instructions, its measured and its predicted steps, which are frozen.
+"""What many tests read of testdata is read once in a process, since it is frozen: modules,
+estimates of their instructions, measured and predicted steps.
 """
 
 from __future__ import annotations

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from pgle.account.levers import find_levers
 from pgle.account.levers.flow import Flow
 from pgle.account.step_costs import StepCosts
-from pgle.account.value import Basis
+from pgle.account.value import Basis, Opportunity, OpportunityKind
 from pgle.costs.estimate.estimate import estimator
 from pgle.xla.hlo.dumps import read_module
 from pgle.xla.hlo.module import Module
@@ -40,6 +41,12 @@ def priced(
         peak_bytes=peak_bytes,
         limit_bytes=limit_bytes,
     )
+
+
+def lever_of(step: StepCosts, *kinds: OpportunityKind) -> Opportunity | None:
+    """The first lever of a step that is of one of these kinds; None if there is none."""
+    found = (item for item in find_levers(step) if item.kind in kinds)
+    return next(found, None)
 
 
 def estimated(path: Path, gpu: str) -> StepCosts:

@@ -72,25 +72,22 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-def check(
-    words: list[str],
-    expected: str,
-    folder: Path,
-    *,
-    cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Run one command; its output is the expected one, and so are those of its warnings that are
-    shown.
-    """
-    monkeypatch.chdir(folder)
+@pytest.fixture
+def folder(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that commands run in; it has the test data."""
+    monkeypatch.chdir(tmp_path)
     # `python` in a transcript is that of the environment that pgle is installed in
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     # compilations kept there say so on stderr alone
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    if not (folder / "testdata").exists():
-        (folder / "testdata").symlink_to(ROOT / "testdata")
+    (tmp_path / "testdata").symlink_to(ROOT / "testdata")
+    return tmp_path
+
+
+def check(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run one command; its output is the expected one, and so are those of its warnings that are
+    shown.
+    """
     capsys.readouterr()
     assert run(words[1:]) in (0, 1)
     printed = capsys.readouterr()
@@ -108,24 +105,14 @@ def check(
     ids=lambda page: page.name,
 )
 def test_what_needs_no_compiler(
-    page: Path,
-    tmp_path: Path,
-    cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    page: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_steps(tmp_path)
+    write_steps(folder)
     for words, expected in commands(page, CHEAP):
-        check(
-            words,
-            expected,
-            tmp_path,
-            cache=cache,
-            monkeypatch=monkeypatch,
-            capsys=capsys,
-        )
+        check(words, expected, capsys)
 
 
+@pytest.mark.usefixtures("folder")
 @pytest.mark.rehearse
 @pytest.mark.slow
 @pytest.mark.skipif(jax.__version__ != RELEASE, reason=f"made with jax {RELEASE}")
@@ -135,21 +122,9 @@ def test_what_needs_no_compiler(
     ids=lambda value: value[1] if isinstance(value, list) else "",
 )
 def test_what_compiles(
-    words: list[str],
-    expected: str,
-    tmp_path: Path,
-    cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    check(
-        words,
-        expected,
-        tmp_path,
-        cache=cache,
-        monkeypatch=monkeypatch,
-        capsys=capsys,
-    )
+    check(words, expected, capsys)
 
 
 def test_every_transcript_is_run() -> None:
