@@ -758,8 +758,8 @@ def complete_profile(
     """Give every schedulable instruction of a module a cost.
 
     Args:
-        profile: any. Its costs are kept as they are, except negative and non-finite ones and those
-            of another opcode or shape, which count as gaps.
+        profile: any. Its costs are kept as they are. Negative and non-finite ones count as gaps,
+            and so do those of another opcode or shape.
         lhs_module: the module as LHS saw it, if `module` is the final one and a schedule dump
             exists.
         with_fingerprint: name the filled costs by the module's fingerprint. This also happens if
@@ -863,10 +863,11 @@ def _without_others(profile: Profile, table: LookupTable) -> Profile:
     wrong = set()
     for row in table.rows.values():
         for name in row.accepted:
-            if name in effective and not row.differs(effective[name]):
+            if name not in effective:
+                continue
+            if not row.differs(effective[name]):
                 break
             wrong.add(name)
-    wrong.intersection_update(effective)
     if not wrong:
         return profile
     warning = (
