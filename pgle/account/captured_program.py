@@ -1,5 +1,5 @@
-"""What a capture has shown of a program around its step, as opportunities that go before all
-savings: devices that it leaves idle, and a step that is compiled again and again.
+"""What a capture has shown of a program around its step: devices that it leaves idle, and a step
+that is compiled again and again. These opportunities go before all savings.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Recompiled:
 
     @property
     def is_each_step(self) -> bool:
-        """Whether most executions needed a compilation of their own. Two compilations are none of
-        that: the second step may find its arrays elsewhere than the first.
+        """Whether most executions needed a compilation of their own. Two compilations do not count:
+        the second step may find its arrays in other places than the first.
         """
         return self.compilations > 2 and 2 * self.compilations > self.executions
 

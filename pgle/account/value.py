@@ -130,9 +130,7 @@ class Opportunity:
     # instructions whose time it takes away; of opportunities with common ones only one counts
     instructions: frozenset[str] = field(default=frozenset(), repr=False)
     tried: str = ""  # what trying it has shown, in words; empty: nobody tried
-    not_tried: str = (
-        ""  # why `advise` could not try it; empty: nothing is known of that
-    )
+    not_tried: str = ""  # why `advise` could not try it; empty: nobody knows
     # it goes before all savings, since figures of the step do not hold what it saves
     comes_first: bool = False
 
@@ -214,8 +212,8 @@ class TimedSteps:
     base_us: float  # the median step without the profile
     step_us: float  # with it
     change: float  # of the step as a share, negative if it got shorter
-    # least, most: ends of the change's confidence interval; of simulated steps of the range of the
-    # estimate
+    # least, most: ends of the change's confidence interval; of simulated steps, the ends of the
+    # estimate's range
     least: float
     most: float
     verdict: Verdict
@@ -242,10 +240,11 @@ class Account:
     )
 
     def with_trials(self, shown: Shown) -> Account:
-        """The account with what trying edits of its program has shown. What helps saves what was
-        compiled, also if it is no opportunity of the account yet; and nothing is expected of what
-        does not. What could not be tried keeps its saving and says why; what a budget left out is
-        tried with a larger one.
+        """The account with what trying edits of its program has shown.
+
+        An edit that helps saves what was compiled, also if the account had no such opportunity.
+        Nothing is expected of an edit that does not help. What could not be tried keeps its saving
+        and says why. What a budget left out is tried with a larger one.
         """
         known = {item.kind for item in self.opportunities}
         placed = [shown[kind] for kind in known if kind in shown]

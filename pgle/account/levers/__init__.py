@@ -50,17 +50,12 @@ def find_levers(step: StepCosts) -> tuple[Opportunity, ...]:
     found = []
     for lever in LEVERS:
         item = lever(step, flow)
-        if item is None or (item.instructions and _worth_us(item) < worth):
+        if item is None or (item.instructions and item.at_stake_us < worth):
             continue
         found.append(item)
         step = _without(step, item.instructions)
     maker = maker_of(step.hardware)
     return in_order([replace(item, why=maker.worded(item.why)) for item in found])
-
-
-def _worth_us(item: Opportunity) -> float:
-    """What an edit is expected to save; at most, if only its bound is known."""
-    return item.most_us if item.expected_us is None else item.expected_us
 
 
 def _without(step: StepCosts, names: frozenset[str]) -> StepCosts:

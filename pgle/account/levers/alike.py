@@ -49,8 +49,9 @@ class Alike:
         return 1 if classes is None else min(Counter(classes).values())
 
     def _settle(self) -> None:
-        """Take all values for the same everywhere, and divide them until nothing changes: a loop
-        may carry a value from one iteration to the next.
+        """Assume that all values are the same everywhere, and divide them until nothing changes.
+
+        One pass is not enough: a loop may carry a value from one iteration to the next.
         """
         is_changed = True
         while is_changed:
@@ -102,9 +103,7 @@ class Alike:
         flow = self._flow
         loop = self._module.instructions[name]
         for start in (loop.operands[0], *self._results(loop)):
-            whole = self._module.instructions[flow.made_by(start)]
-            is_split = whole.opcode == "tuple" and index < len(whole.operands)
-            yield flow.made_by(whole.operands[index]) if is_split else whole.name
+            yield flow.made_by(flow.part(start, index) or start)
 
     def _results(self, loop: Instruction) -> Iterator[str]:
         """The root of a loop's body."""

@@ -52,7 +52,7 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
     result = forward[0].values(flow)[0]
     node = flow.nodes[result]
     of_kernel = places(step, [flow.kernel[result]])[0].source
-    source = node.called_from or node.source or of_kernel
+    source = node.line or of_kernel
     line = in_package(source)
     about = f"{sizes}, {line}" if line else sizes
     why = (

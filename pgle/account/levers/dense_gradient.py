@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import fsum, prod
+from math import fsum
 
 from pgle.account.levers.flow import RESHAPED, Flow
 from pgle.account.levers.places import places, taken_us
@@ -14,7 +14,7 @@ from pgle.account.levers.softmax import joined
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
 from pgle.costs.estimate.communication import group_of, group_us
-from pgle.costs.estimate.scatters import overwrites, places_of, rows_of
+from pgle.costs.estimate.scatters import overwrites, places_of, rows_of, width_of
 from pgle.errors import in_words, many
 from pgle.xla.collectives import collective_kind
 from pgle.xla.hlo.module import BITS, Instruction
@@ -112,9 +112,8 @@ def _priced(
     group = group_of(module, collective, hardware)
     table = places_of(module, scatter)
     rows = rows_of(module, scatter) * group.size
-    shape = flow.shape(scatter.name)
-    item = BITS.get(shape.dtype, 32) // 8
-    width = max(prod(shape.dimensions) // table, 1)
+    item = BITS.get(flow.shape(scatter.name).dtype, 32) // 8
+    width = width_of(module, scatter)
     size = rows * (width * item + _INDEX_BYTES)
     exchange_us = group_us("all-gather", group, size, hardware)
     added_us = sorted_us(hardware, rows, rows * width * item, 0)

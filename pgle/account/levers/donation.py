@@ -13,9 +13,8 @@ from pgle.account.value import Opportunity, OpportunityKind, StepPart
 from pgle.errors import in_words, many
 from pgle.xla.hlo.module import Instruction, Module
 
-_ROOT = re.compile(
-    r"[A-Za-z_]\w*"
-)  # a parameter of the function, in an argument's name
+# a parameter of the function, in an argument's name
+_ROOT = re.compile(r"[A-Za-z_]\w*")
 
 _KEPT = ("bitcast", "reshape")  # opcodes between a parameter and its copy
 
@@ -92,4 +91,4 @@ def _beyond(flow: Flow, name: str) -> Iterator[str]:
 def _results(module: Module) -> Counter[str]:
     """How many results of each shape there are."""
     shape = module.instructions[module.entry_computation.root].shape
-    return Counter(map(str, shape.elements or (shape,)))
+    return Counter(map(str, shape.arrays))

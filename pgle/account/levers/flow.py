@@ -192,10 +192,15 @@ class Flow:
         if found is None:
             return ""
         loop, index = found
-        whole = self.module.instructions[self.made_by(loop.operands[0])]
+        given = self.part(loop.operands[0], index)
+        return self.made_by(given) if given else ""
+
+    def part(self, name: str, index: int) -> str:
+        """An operand of the tuple that makes a value; empty if no tuple makes it."""
+        whole = self.module.instructions[self.made_by(name)]
         if whole.opcode != "tuple" or index >= len(whole.operands):
             return ""
-        return self.made_by(whole.operands[index])
+        return whole.operands[index]
 
     def upstream(self, names: Iterable[str], through: Iterable[str]) -> Iterator[str]:
         """Values and what they are computed from, nearest first, also from before a loop.

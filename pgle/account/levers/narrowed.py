@@ -21,9 +21,8 @@ class Narrowed:
 
     kernels_us: float  # saved by kernels that compute with f32 activations
     communication_us: float  # saved at most by collectives of f32 values
-    casts_us: (
-        float  # of values that enter the products from outside, if each is a kernel
-    )
+    # of values that enter the products from outside, if each is a kernel
+    casts_us: float
 
 
 def narrowed(step: StepCosts, flow: Flow, products: Collection[str]) -> Narrowed:
@@ -63,9 +62,9 @@ def _around(flow: Flow, products: Iterable[str]) -> list[str]:
 def _share(module: Module, kernel: str, kept: Collection[tuple[int, ...]]) -> float:
     """The part of a kernel's bytes that f32 activations have; state stays as it is."""
     item = module.instructions[kernel]
-    shapes = list(_arrays(item.shape))
+    shapes = list(item.shape.arrays)
     for name in item.operands:
-        shapes += _arrays(module.instructions[name].shape)
+        shapes += module.instructions[name].shape.arrays
     wide = [
         shape.size_bytes
         for shape in shapes
@@ -81,16 +80,14 @@ def _reduced_us(step: StepCosts) -> Iterator[float]:
         item = module.instructions[name]
         shapes: list[Shape] = []
         for each in item.operands:
-            shapes += _arrays(module.instructions[each].shape)
+            shapes += module.instructions[each].shape.arrays
         is_wide = any(shape.dtype == _WIDE for shape in shapes)
         if is_wide and collective_kind(module, item):
             yield us
 
 
 def _casts_us(step: StepCosts, flow: Flow, products: Iterable[str]) -> Iterator[float]:
-    """What it takes to read f32 parameters and inputs that products take, and to write them with
-    16 bits.
-    """
+    """Time to read f32 parameters and inputs of products, and to write them with 16 bits."""
     times: dict[str, float] = {}
     for product in products:
         count = step.count.get(flow.kernel[product], 0.0)
@@ -115,10 +112,6 @@ def state_sizes(module: Module) -> set[tuple[int, ...]]:
 
 def sizes(shape: Shape) -> Iterator[tuple[int, ...]]:
     """The sizes of an array with axes, or of those in a tuple."""
-    for each in _arrays(shape):
+    for each in shape.arrays:
         if each.dimensions:
             yield each.dimensions
-
-
-def _arrays(shape: Shape) -> tuple[Shape, ...]:
-    return shape.elements or (shape,)

@@ -123,4 +123,4 @@ def _flat_us(step: StepCosts, kernels: list[str]) -> float:
 def _largest_bytes(step: StepCosts, kernel: str) -> int:
     """Of the results of a kernel, the largest: a parameter, next to which its moments are."""
     shape = step.module.instructions[kernel].shape
-    return max(each.size_bytes for each in (shape.elements or (shape,)))
+    return max(each.size_bytes for each in shape.arrays)

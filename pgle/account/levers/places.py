@@ -41,15 +41,13 @@ def _place(step: StepCosts, name: str) -> Place:
     inside = () if fused is None else fused.instructions
     alike = [item, *reversed(inside)]
     op_name = next((each.op_name for each in alike if each.op_name), "")
-    source = next((each.source for each in alike if each.source), "")
-    # the program's own line, if any leads there
-    own = next((each.called_from for each in alike if each.source == source), "")
+    placed = next((each for each in alike if each.source), item)
     return Place(
         instruction=name,
         us=_us(step, name),
         note=str(item.shape),
         op_name=op_name,
-        source=own or source,
+        source=placed.line,
     )
 
 

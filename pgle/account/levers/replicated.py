@@ -5,6 +5,7 @@ sharding.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import fsum
 
 from pgle.account.levers.alike import Alike
 from pgle.account.levers.flow import Flow
@@ -27,10 +28,11 @@ from pgle.xla.matrix_products import is_product
 
 
 def find(step: StepCosts, flow: Flow) -> Opportunity | None:
-    """What dividing the work would save that several devices do from the same inputs: in the
-    computations with such products all but updates of state. At least nothing: what communication
-    comes is not priced. At most all that is repeated, and all time between kernels: communication
-    may go away as well.
+    """What it would save to divide the work that several devices do from the same inputs.
+
+    All work in the computations with such products counts, except updates of state. The least is
+    nothing: added communication is not priced. The most is all repeated work and all time between
+    kernels, since communication may go away as well.
     """
     copies = _copies(step, flow)
     module = step.module
@@ -78,8 +80,8 @@ _EDIT = (
 
 
 def is_undivided(step: StepCosts) -> bool:
-    """Whether dividing activations otherwise may be worth a trial: devices repeat each other's
-    work, or collectives in loops move activations, as long as `LARGE` of the step.
+    """Whether dividing activations in another way may be worth a trial. It may if devices repeat
+    each other's work, or if collectives in loops move activations for `LARGE` of the step.
     """
     flow = Flow(step.module)
     found = find(step, flow)
@@ -89,8 +91,8 @@ def is_undivided(step: StepCosts) -> bool:
 
 
 def _moving_us(step: StepCosts, flow: Flow) -> Iterator[float]:
-    """Exposed time of collectives in loops that divide activations in another way; what gathers
-    weights or reduces is none.
+    """Exposed time of collectives in loops that divide activations in another way. Collectives that
+    gather weights or reduce do not count.
     """
     module = step.module
     for name, us in step.exposed_us.items():
@@ -122,5 +124,5 @@ def _copies(step: StepCosts, flow: Flow) -> Mapping[str, int]:
 
 
 def _saved_us(step: StepCosts, copies: Mapping[str, int], kernels: list[str]) -> float:
-    """What kernels save of a step if each device computes its own part."""
-    return sum(step.us[name] * (1 - 1 / copies[name]) for name in kernels)
+    """What kernels save of a step, whatever their order, if each device computes its own part."""
+    return fsum(step.us[name] * (1 - 1 / copies[name]) for name in kernels)

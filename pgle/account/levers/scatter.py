@@ -5,7 +5,6 @@ other.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 from pgle.account.levers.flow import Flow
 from pgle.account.levers.places import places, taken_us
@@ -13,7 +12,7 @@ from pgle.account.levers.savings import bound_alone, least_saved_us
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import Basis, Opportunity, OpportunityKind, StepPart
 from pgle.costs.estimate.products import Matmul, least_product_us, matmul_us
-from pgle.costs.estimate.scatters import overwrites, places_of, rows_of
+from pgle.costs.estimate.scatters import overwrites, places_of, rows_of, width_of
 from pgle.errors import in_words, many
 from pgle.xla.hlo.module import BITS
 from pgle.xla.targets import KERNEL_US, Hardware
@@ -108,10 +107,10 @@ def _replacement(step: StepCosts, flow: Flow, name: str) -> _Replacement:
     node = flow.nodes[name]
     rows = rows_of(module, node)
     places = places_of(module, node)
-    shape = flow.shape(name)
-    width = max(prod(shape.dimensions) // places, 1)
-    item = BITS.get(shape.dtype, 32) / 8
-    product = Matmul(batch=1, m=places, n=width, k=rows, dtype=shape.dtype)
+    width = width_of(module, node)
+    dtype = flow.shape(name).dtype
+    item = BITS.get(dtype, 32) / 8
+    product = Matmul(batch=1, m=places, n=width, k=rows, dtype=dtype)
     # the one-hot rows are written and read, unless XLA fuses them
     hot_us = _memory_us(hardware, 2 * rows * places * item)
     product_us = matmul_us(product, hardware) + hot_us

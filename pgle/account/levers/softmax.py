@@ -23,9 +23,8 @@ class Scores:
     reduced: bool = False
     exponential: bool = False
     before: list[str] = field(default_factory=list)  # nodes before the exponential
-    after: list[str] = field(
-        default_factory=list
-    )  # the exponential, and nodes after it
+    # the exponential, and nodes after it
+    after: list[str] = field(default_factory=list)
     products: list[str] = field(default_factory=list)  # that take what becomes of them
     weighted: list[str] = field(default_factory=list)  # of these, after the exponential
 

@@ -47,18 +47,19 @@ class Terms:
 
 def terms(flow: Flow, forward: Sequence[Scores]) -> Terms:
     """What all attentions of a program do, taken together."""
-    before = [_before(flow, item) for item in forward]
-    masking = list(chain.from_iterable(before))
+    ways = [(item, _between(flow, item)) for item in forward]
+    masking = list(chain.from_iterable(_before(*each) for each in ways))
     orders = list(_orders(flow, masking))
     is_masked = any(_masks(flow, name, way) for name, way in masking)
     is_biased = any(_biases(flow, name, way) for name, way in masking)
+    drops = any(_drops(flow, item, way) for item, way in ways)
     return Terms(
         is_causal=bool(orders),
         is_only_causal=all(_is_plain(flow, name) for name in orders),
         is_masked=is_masked,
         is_biased=is_biased,
         is_capped=any(flow.opcode(name) == "tanh" for name, _ in masking),
-        drops=any(_drops(flow, item) for item in forward),
+        drops=drops,
     )
 
 
@@ -83,15 +84,15 @@ def _between(flow: Flow, item: Scores) -> set[str]:
     todo = item.values(flow)
     found: set[str] = set()
     for name in todo:
-        new = [each for each in flow.inputs[name] if each in reached - found]
+        left = reached - found
+        new = [each for each in flow.inputs[name] if each in left]
         found.update(new)
         todo += new
     return found
 
 
-def _before(flow: Flow, item: Scores) -> Iterator[tuple[str, set[str]]]:
+def _before(item: Scores, way: set[str]) -> Iterator[tuple[str, set[str]]]:
     """The nodes of that way before the exponential, each with the whole way."""
-    way = _between(flow, item)
     for name in item.before:
         if name in way:
             yield name, way
@@ -214,9 +215,8 @@ def _biases(flow: Flow, name: str, way: set[str]) -> bool:
     return not all(_is_plain(flow, each) or _is_reduced(flow, each) for each in others)
 
 
-def _drops(flow: Flow, item: Scores) -> bool:
+def _drops(flow: Flow, item: Scores, way: set[str]) -> bool:
     """Whether weights are dropped or scaled after the softmax."""
-    way = _between(flow, item)
     for name in way.intersection(item.after):
         opcode = flow.opcode(name)
         others = [each for each in flow.inputs[name] if each not in way]

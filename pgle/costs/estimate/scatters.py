@@ -87,6 +87,12 @@ def places_of(module: Module, scatter: Instruction) -> int:
     return max(places, 1)
 
 
+def width_of(module: Module, scatter: Instruction) -> int:
+    """Elements of a row of the operand; at least one."""
+    shape = first_array(scatter.shape) or scatter.shape
+    return max(shape.count // places_of(module, scatter), 1)
+
+
 def _most_repeats(module: Module, scatter: Instruction, caller: Instruction) -> int:
     """How often one row can repeat: all of them can, unless the indices are a permutation divided.
 

@@ -55,8 +55,8 @@ def is_installed(place: str) -> bool:
 
 
 def in_package(place: str) -> str:
-    """A place as it is said: ``train.py:41``; in an installed package with its folder there,
-    ``flax/linen/attention.py:132``.
+    """A place without its folders: ``train.py:41``. One in an installed package keeps those of the
+    package: ``flax/linen/attention.py:132``.
     """
     for folder in _INSTALLED:
         _, found, rest = place.rpartition(folder)

@@ -98,6 +98,11 @@ class Shape:
         return prod(self.dimensions)
 
     @property
+    def arrays(self) -> tuple[Shape, ...]:
+        """The shapes of a tuple; of anything else, itself."""
+        return self.elements or (self,)
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of all array leaves, without tuple pointers; sub-byte types are packed."""
         if self.elements:
@@ -174,6 +179,11 @@ class Instruction:
     dimensions: tuple[int, ...] = ()  # of what `MAPPED` names: attribute ``dimensions``
     # of a slice: start, limit and stride by dimension
     slices: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def line(self) -> str:
+        """The line of the program that leads to it, else the one that made it; may be empty."""
+        return self.called_from or self.source
 
 
 @dataclass(frozen=True, slots=True)
