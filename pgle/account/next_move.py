@@ -7,7 +7,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pgle.account.value import Account, Basis, OpportunityKind, TimedSteps
+from pgle.account.value import (
+    Account,
+    Basis,
+    Opportunity,
+    OpportunityKind,
+    TimedSteps,
+)
 from pgle.next import Sentence
 from pgle.steps.verdict import Verdict
 
@@ -42,7 +48,7 @@ OF_PROGRAM = frozenset(
         OpportunityKind.SETTINGS,
     )
 )
-"""Opportunities that need an edit of the program; all others are the machine's."""
+"""Opportunities that need an edit of the program. What is in neither set is the machine's."""
 
 BY_ADVISE = frozenset(
     (
@@ -80,9 +86,8 @@ class Search(StrEnum):
 class Move(StrEnum):
     """What to do next."""
 
-    FINISH = (
-        "finish"  # the stage or comparison of the run that is missing or out of date
-    )
+    # the stage or comparison of the run that is missing or out of date
+    FINISH = "finish"
     VERIFY = "verify"  # see what the profile lacks
     USE = "use"  # the end: the user makes XLA use the profile
     MEASURE = "measure"  # a run of all stages
@@ -109,12 +114,16 @@ class Known:
     search: Search = Search.NOT
     account: Account | None = None  # of its newest step; None: no step was taken apart
     is_unfinished: bool = False  # a stage of its run is missing or out of date
-    is_covered: bool = (
-        True  # the profile has enough of the costs that `verify` asks for
-    )
-    # what to do where XLA did not use the profile; None: it did, or nothing tells it
+    # the profile has enough of the costs that `verify` asks for
+    is_covered: bool = True
+    # what to do if XLA did not use the profile; None: it did, or nobody knows
     unused: Sentence | None = None
     is_repeated: bool = False  # undecided steps were measured by more launches
+
+    @property
+    def lever(self) -> Opportunity | None:
+        """The largest lever of the account; None without an account, or if nothing is to gain."""
+        return None if self.account is None else self.account.lever
 
 
 def known_of(
@@ -150,7 +159,7 @@ def next_move(known: Known) -> Move:
         return Move.LENGTHEN
     if known.measured is Measured.SIMULATED and known.verdict is Verdict.FASTER:
         return Move.PROVE
-    if known.measured is Measured.NOT and _has_setting(known):
+    if known.measured is Measured.NOT and known.lever is not None:
         return Move.MEASURE
     if known.search is Search.NOT and _is_open(known):
         return Move.SEARCH
@@ -173,28 +182,23 @@ def _after_change_on_gpu(known: Known) -> Move:
         return Move.EXPLAIN
     if _is_tried_by_advise(known):
         return Move.ADVISE
-    lever = None if known.account is None else known.account.lever
+    lever = known.lever
     is_edit = lever is not None and lever.kind in OF_PROGRAM
     return Move.EDIT if is_edit else Move.KEEP
 
 
 def _is_edit(known: Known) -> bool:
     """Whether the largest lever is an edit of the program, or is the machine's."""
-    lever = None if known.account is None else known.account.lever
+    lever = known.lever
     return lever is not None and lever.kind not in BY_SCHEDULE
 
 
 def _is_tried_by_advise(known: Known) -> bool:
     """Whether the largest lever is an edit that nobody has tried yet, and `advise` can."""
-    lever = None if known.account is None else known.account.lever
+    lever = known.lever
     if lever is None or lever.tried or lever.not_tried:
         return False
     return lever.kind in BY_ADVISE
-
-
-def _has_setting(known: Known) -> bool:
-    """Whether a setting is predicted to help, and waits to be measured."""
-    return known.account is not None and known.account.lever is not None
 
 
 def _is_open(known: Known) -> bool:

@@ -148,7 +148,7 @@ def follow(known: Known, commands: Mapping[Move, Next | None]) -> Next | Sentenc
     lever says with which command its edit is tried.
     """
     move = next_move(known)
-    lever = None if known.account is None else known.account.lever
+    lever = known.lever
     if move is Move.ADVISE and lever is not None and lever.command is not None:
         return lever.command
     return commands.get(move) or end_words(known)
@@ -157,7 +157,7 @@ def follow(known: Known, commands: Mapping[Move, Next | None]) -> Next | Sentenc
 def end_words(known: Known) -> Sentence:
     """Say why nothing follows: only the user can act, or nothing is left."""
     account = known.account
-    lever = None if account is None else account.lever
+    lever = known.lever
     if account is not None and lever is not None:
         return to_act(account, lever)
     unproven = None if account is None else account.unproven

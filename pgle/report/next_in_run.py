@@ -75,7 +75,7 @@ def _command(run: RunDirectory, known: Known, move: Move) -> Next | None:
     if move is Move.SEARCH and can_compile(run):
         return found_flags.tune(run)
     if move is Move.ADVISE and can_compile(run):
-        lever = None if known.account is None else known.account.lever
+        lever = known.lever
         tries = None if lever is None else lever.command
         return tries or Next.of("advise", run.path)
     return None
