@@ -185,8 +185,8 @@ def _with_grain(found: Estimate, base: Side, new: Side) -> Estimate:
 
 
 def _with_model(found: Estimate, base: Side, new: Side) -> Estimate:
-    """Of simulated runs, the interval also holds the range of their model; where that is a single
-    change, the interval holds it.
+    """Widen the interval of simulated runs so that it holds the range of their model, or the
+    model's change if it has no range.
     """
     befores = [run.series.modelled_us for run in base.runs]
     afters = [run.series.modelled_us for run in new.runs]
@@ -212,7 +212,11 @@ def _with_model(found: Estimate, base: Side, new: Side) -> Estimate:
 
 
 def _with_change_of_model(found: Estimate, likely: float) -> Estimate:
-    """With an interval that holds the change of a model without a range, a logarithm."""
+    """Widen the interval so that it holds the one change that a model predicts.
+
+    Args:
+        likely: that change, a logarithm.
+    """
     missed = found.difference - likely
     if abs(missed) <= found.half_width:
         return found

@@ -120,7 +120,7 @@ def _layouts(fused: Computation) -> tuple[_Layout, ...]:
 def _reads_of_fusion(
     fused: Computation, layouts: tuple[_Layout, ...]
 ) -> Mapping[int, Reads]:
-    """As `reads_of`; the layouts are of the key alone, since equal shapes may differ in them."""
+    """As `reads_of`. The cache needs `layouts` in its key: equal shapes may differ in them."""
     items = {item.name: item for item in fused.instructions}
     walk = _Walk(items)
     root = items[fused.root]
