@@ -34,7 +34,7 @@ _IN_EQUINOX = (
     "lambda q, k, v, mask=None, *_, **__: fused(q, k, v, mask)"
 )
 """Equinox maps its attention of one head over all. Mapped as it is, the fused call would have all
-heads copied to the front as batch rows; so the map is told what to compute of all heads.
+heads copied to the front as batch rows; so the map gets a rule that computes all heads at once.
 """
 
 

@@ -30,9 +30,9 @@ TRIED_BY: Mapping[OpportunityKind, Kind] = {
     OpportunityKind.CHUNKS: Kind.LOSS,
     OpportunityKind.SETTINGS: Kind.WORDS,
 }
-"""The alternatives that make the edit of an opportunity. The others have none: a loss in chunks
-computes its logits twice to save memory, so it does not show what fewer passes over them save.
-The last three are opportunities only if trying them helps.
+"""The alternatives that make the edit of an opportunity. The last three are opportunities only if
+trying them helps. The others have no alternative. For `LOGITS` a loss in chunks is none: it
+computes logits twice to save memory, so it does not show what fewer passes save.
 """
 
 NO_ALTERNATIVE = "pgle has no alternative for it"

@@ -192,8 +192,8 @@ class CallSite:
     now: str = ""
     # iterations of a scan; of ``sharding`` the size of the batch
     length: int = 0
-    # of attention by hand a window that queries see; of ``shared`` the parameters, of ``jit``
-    # those that are donated, of ``sharding`` what divides a carry as the batch, of ``lookup`` the
+    # of attention by hand a window that queries see; of ``shared`` the parameters; of ``jit``
+    # those that are donated; of ``sharding`` what divides a carry as the batch; of ``lookup`` the
     # rows that it takes
     options: str = ""
     # the fused call in place of attention by hand, as it is written; a lookup with its mode; what
@@ -390,9 +390,9 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
 
 
 def executed_alongside(module: Path) -> tuple[str, ...]:
-    """Names of the program's other functions that are executed as often as a captured module or
-    more often, between its executions, as an update apart from its gradients is. A function that is
-    compiled several times is one.
+    """Names of the program's other functions that are executed between executions of a captured
+    module, and as often or more often. An update apart from its gradients is such a function. A
+    function that is compiled several times is one.
     """
     program = read_captured(module.parent)
     times = program.executed.get(module.name, 0)

@@ -13,14 +13,14 @@ _NOW = ("default", "baseline", "all-passes")
 
 
 def page_of_answer(path: AnyPath) -> AnyPath | None:
-    """The page in the folder of a rehearsal or of a search; None if a path is none."""
+    """The page in the folder of a rehearsal or of a search; None if a path is no such folder."""
     pages = (path / place for place in PLACES)
     return next((page for page in pages if page.is_file()), None)
 
 
 def schedule_now(path: AnyPath) -> AnyPath:
-    """The folder of the step as it is now, if a path is the folder of a rehearsal or of a search:
-    what it compiled besides is compared with that step. Else the path.
+    """The folder of the step as it is now, if a path is the folder of a rehearsal or of a search.
+    All else that these compiled is compared with that step. Of another path the path itself.
     """
     page = page_of_answer(path)
     folders = [page.parent / name for name in _NOW] if page is not None else []
