@@ -348,9 +348,8 @@ class ListedOpportunity(Document):
     edit: str
     tried: str  # what trying the edit has shown; empty: nobody tried
     not_tried: str  # why `advise` could not try it; empty: nothing is known of that
-    comes_first: (
-        bool  # before all savings: figures of the step do not hold what it saves
-    )
+    # before all savings: figures of the step do not hold what it saves
+    comes_first: bool
     command: Next | None
     flag: str
     where: tuple[Place, ...]

@@ -66,6 +66,7 @@ from pgle.run.rehearse_program import (
     launch_of_program,
     measure_line,
     prepared,
+    run_named_by,
     understood,
 )
 from pgle.run.trainers import decided_by
@@ -156,9 +157,8 @@ class Advised:
     request: RehearseRequest  # the program as it is
     base: Tried
     attempts: tuple[Attempt, ...]  # in the order in which they were tried
-    unchanged: tuple[
-        str, ...
-    ]  # alternatives that make the same program, with their place
+    # alternatives that make the same program, with their place
+    unchanged: tuple[str, ...]
     left: int  # alternatives that were not tried
     left_sites: int  # call sites whose alternatives were not tried
     # exit code of a shell for the signal that ended the trials; 0: none did
@@ -306,7 +306,7 @@ def _as_program(asked: Advise) -> Rehearse:
         check_names(words, asked.vary)
         words = with_values(words, asked.vary, asked, {})
     given = Rehearse(words, **options)
-    if len(words) != 1 or not RunDirectory(Path(words[0])).is_recorded:
+    if run_named_by(words) is None:
         return given
     command = understood(given)
     program = launch_of_program(command).words
@@ -318,10 +318,8 @@ def _as_program(asked: Advise) -> Rehearse:
 
 def _run_of(asked: Advise) -> RunDirectory | None:
     """The run directory that was given, if nothing else is asked than what was run there."""
-    run = RunDirectory(Path(asked.words[0])) if len(asked.words) == 1 else None
-    if run is None or not run.is_recorded or asked.vary:
-        return None
-    return None if asked.next_words(Rehearse) else run
+    is_as_it_ran = not asked.vary and not asked.next_words(Rehearse)
+    return run_named_by(asked.words) if is_as_it_ran else None
 
 
 @dataclass(eq=False)

@@ -406,17 +406,15 @@ def _attentions(program: Written) -> Iterator[Alternative]:
     how = program.vendor.fused_attention
     if not how:
         return
+    usual = f'jax.nn.dot_product_attention(…, implementation="{how}")'
     sites = {site.where: site for site in program.of(Kind.ATTENTION)}
     for where in _unfused(program):
-        edit = f'jax.nn.dot_product_attention(…, implementation="{how}")'
-        if where in sites:
-            edit = edit_of(sites[where], how, edit)
+        edit = edit_of(sites[where], how, usual) if where in sites else usual
         yield Alternative(Kind.ATTENTION, where, how, edit)
     fused = (how, BY_HAND)
     if how == NVIDIA.fused_attention and _may_attend_by_hand(program, fused, _IN_F32):
-        edit = f'jax.nn.dot_product_attention(…, implementation="{how}")'
         limit = "compare the loss: attention keeps 7 bits of f32"
-        yield Alternative(Kind.ATTENTION, BY_HAND, ROUNDED, edit, limit=limit)
+        yield Alternative(Kind.ATTENTION, BY_HAND, ROUNDED, usual, limit=limit)
 
 
 def _unfused(program: Written) -> Iterator[str]:

@@ -352,12 +352,9 @@ class Analysis:
     # against, before: what changed since another step, and that step; None without one
     against: Differences | None
     before: MeasuredStep | None
-    search: Next | None  # the command that looks for other flags
-    advise: Next | None  # the command that tries edits of the program
-    is_searched: bool  # the search was done, and found nothing better
     convert: Next | None  # the command that makes a profile of the trace
     with_hlo: Next | None  # the command with a dump in `hlo`; None: HLO is known
-    timed: TimedSteps | None  # of the run directory that was given
+    timed: TimedSteps | None  # of the run directory
     is_base: bool  # the step is its baseline's
     # of `advise` on the run directory's program
     trials: Shown
@@ -367,12 +364,14 @@ class Analysis:
     @cached_property
     def account(self) -> Account:
         """The step, and what would shorten it."""
+        run = self.run
+        search = None if run is None else tune(run)
         found = account_of_trace(
             self.step,
             self.findings,
-            self.search,
-            advise=self.advise,
-            is_searched=self.is_searched,
+            search,
+            advise=None if run is None else Next.of("advise", run.path),
+            is_searched=run is not None and search is None,
             timed=self.timed,
         )
         return found.with_trials(self.trials)
@@ -416,16 +415,16 @@ def analyze(
             )
     recorded = filter(None, map(recorded_by, side.inputs))
     run = next((stage.run for stage in recorded), None)
-    next_ = _next(step, side) if other is None else _next_of(side, other)
-    if other is None and run is not None:
-        next_ = ()
+    next_: tuple[Next, ...] = ()
+    if other is not None:
+        next_ = _next_of(side, other)
+    elif run is None:
+        next_ = _next(step, side)
     convert = _conversion(step, side) if run is None else None
     timed = timed_steps(run)
-    search = None if run is None else tune(run)
     about = tuple(dict.fromkeys(warnings))
     is_alone = other is None and run is None
     page = page_of_answer(side.inputs[0]) if is_alone else None
-    advise = None if run is None else Next.of("advise", run.path)
     return Analysis(
         run=run,
         step=step,
@@ -434,9 +433,6 @@ def analyze(
         warnings=about,
         against=against,
         before=before,
-        search=search,
-        advise=advise,
-        is_searched=run is not None and search is None,
         convert=convert,
         with_hlo=_with_hlo(step, side),
         timed=timed,

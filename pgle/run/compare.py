@@ -134,6 +134,14 @@ def judged(
     return found, gate(found, request.limits)
 
 
+def compared_in(folder: Path) -> Comparison | None:
+    """The comparison of both sides in a folder; None if there are too few steps for one."""
+    try:
+        return run_compare(CompareRequest((str(folder),)))[0]
+    except UserError:  # `pgle compare` says why
+        return None
+
+
 def timed_of(found: Comparison) -> TimedSteps:
     """A comparison of baseline and performance run, as an account has it."""
     low, high = found.ci

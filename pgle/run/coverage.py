@@ -52,8 +52,7 @@ def verify(profile: AnyPath, hlo: Sequence[AnyPath], *, module: str = "") -> Cov
     chosen = [item for item in dumps.modules if re.search(module, item.name)]
     if not chosen:
         raise no_match(module, [item.name for item in dumps.modules] or dumps.schedules)
-    lhs_modules = {item.name: dumps.lhs_module(item.name) for item in chosen}
-    return cover(given, chosen, lhs_modules)
+    return _covered_by(given, dumps, chosen)
 
 
 def _dumps(paths: Sequence[AnyPath], wanted: str) -> Dumps:
@@ -122,13 +121,13 @@ def complete_file(
     (written,) = write_profiles(
         {request.output: given}, force=request.force, inputs=inputs
     )
-    return tuple(completions), _covered_by(given, dumps), written
+    return tuple(completions), _covered_by(given, dumps, dumps.modules), written
 
 
-def _covered_by(profile: Profile, dumps: Dumps) -> Coverage:
-    """What a profile covers of all modules of some dumps, as `pgle verify` asks."""
-    lhs_modules = {item.name: dumps.lhs_module(item.name) for item in dumps.modules}
-    return cover(profile, dumps.modules, lhs_modules)
+def _covered_by(profile: Profile, dumps: Dumps, modules: Sequence[Module]) -> Coverage:
+    """What a profile covers of modules of some dumps."""
+    lhs_modules = {item.name: dumps.lhs_module(item.name) for item in modules}
+    return cover(profile, modules, lhs_modules)
 
 
 def carry_file(request: Carry) -> tuple[Carried, Coverage, Written]:
@@ -173,7 +172,7 @@ def carry_file(request: Carry) -> tuple[Carried, Coverage, Written]:
     (written,) = write_profiles(
         {request.output: carried.profile}, force=request.force, inputs=inputs
     )
-    return carried, _covered_by(carried.profile, after), written
+    return carried, _covered_by(carried.profile, after, after.modules), written
 
 
 def _covered_modules(profile: Profile, dumps: Dumps, pattern: str) -> list[Module]:

@@ -38,13 +38,12 @@ def keep_trials(request: RehearseRequest, shown: Shown) -> None:
     if path is not None and shown:
         known = dict(kept_trials(request))
         for kind, what in shown.items():
-            is_tried = isinstance(known.get(kind), Trial)
-            is_left = isinstance(what, int) or is_tried
-            if kind not in known or isinstance(what, Trial) or not is_left:
+            is_left_out = isinstance(what, int)
+            is_kept = kind in known and (is_left_out or isinstance(known[kind], Trial))
+            if isinstance(what, Trial) or not is_kept:
                 known[kind] = what
-        shown = known
         with suppress(OSError, UserError):
-            write_files({path: msgspec.json.encode(shown)}, force=True)
+            write_files({path: msgspec.json.encode(known)}, force=True)
 
 
 def kept_trials(request: RehearseRequest) -> Shown:

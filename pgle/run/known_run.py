@@ -1,20 +1,20 @@
-"""What is known of a run directory's program: the facts by which all answers on it lead on."""
+"""What is known of a run directory's program. All answers on it choose their next command by it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from pgle.account.next_move import Known, Measured, known_of
-from pgle.account.value import Shown
+from pgle.account.value import Shown, TimedSteps
 from pgle.errors import UserError
 from pgle.next import Next, Sentence
 from pgle.requests.predictions import Rehearse
-from pgle.run.compare import CompareRequest, run_compare, timed_of
+from pgle.run.compare import compared_in, timed_of
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.directory.rounds import are_whole
 from pgle.run.inputs.found_flags import search_of
 from pgle.run.inputs.next_command import UNKNOWN, pairs_of, stage_left
+from pgle.run.timed import timed_steps
 from pgle.steps.compare import Comparison
 from pgle.steps.verdict import Verdict
 from pgle.xla.log.verdict import BOUNDS, ProfileUse
@@ -35,13 +35,10 @@ def known_of_run(
         is_judged: its stages are known to be whole, and XLA to use the profile.
     """
     left = stage_left(run)
-    known = _known_of_stages(run, left) if not is_judged else Known()
-    if known != Known():
-        return known
-    is_compared = found is not None or left is None
-    if found is None:
-        found = _compared(run.path)
-    if found is not None and not is_compared:
+    unfinished = None if is_judged else _known_of_stages(run, left)
+    if unfinished is not None:
+        return unfinished
+    if found is None and left is not None and compared_in(run.path) is not None:
         return Known(is_unfinished=True)
     # what only compares needs nothing that reads modules
     from pgle.run.kept_trials import trials_of_run
@@ -51,16 +48,22 @@ def known_of_run(
     if account is not None:
         trials = trials_of_run(run) if shown is None else shown
         account = account.with_trials(trials)
-    timed = None if found is None else timed_of(found)
+    timed: TimedSteps | None
+    if found is not None:
+        timed = timed_of(found)
+    elif account is not None:
+        timed = account.timed
+    else:
+        timed = timed_steps(run)
     known = known_of(timed, search=search_of(run), account=account)
-    if not found:
+    if timed is None:
         return replace(known, measured=Measured.TOO_SHORT)
     return _with_pairs(known, run)
 
 
-def _known_of_stages(run: RunDirectory, left: Next | None) -> Known:
+def _known_of_stages(run: RunDirectory, left: Next | None) -> Known | None:
     """A stage that is to be run, a profile that has too few costs, or one that XLA did not use; the
-    first that holds.
+    first that holds. None: its stages are whole, and XLA used the profile.
     """
     if left is not None and left.name in ("profile", "convert"):
         return Known(is_unfinished=True)
@@ -68,14 +71,14 @@ def _known_of_stages(run: RunDirectory, left: Next | None) -> Known:
     if left is None or left.name == "compare":
         unused = _unused(run)
         if unused is None:
-            return Known()
+            return None
     if not _is_covered(run):
         return Known(is_covered=False)
     return Known(is_unfinished=unused is None, unused=unused)
 
 
 def _is_covered(run: RunDirectory) -> bool:
-    """Whether the profile has what `verify` asks for; yes where no HLO tells it."""
+    """Whether the profile has what `verify` asks for; true if there is no HLO to compare with."""
     from pgle.run.coverage import verify
 
     if run.found_profile is None:
@@ -87,7 +90,9 @@ def _is_covered(run: RunDirectory) -> bool:
 
 
 def _unused(run: RunDirectory) -> Sentence | None:
-    """What to do where the log of the performance run says that XLA did not use the profile."""
+    """What to do if the log of the performance run says that XLA did not use the profile; else
+    None.
+    """
     from pgle.run.confirm import ConfirmRequest, confirm
 
     try:
@@ -106,18 +111,10 @@ def _with_pairs(known: Known, run: RunDirectory) -> Known:
     is_unclear = known.verdict is Verdict.UNDECIDED
     if not is_unclear or folder is None or not are_whole(folder):
         return known
-    found = _compared(folder)
+    found = compared_in(folder)
     if found is None or found.simulated:
         return replace(known, is_repeated=True)
     return replace(known, is_repeated=True, verdict=found.verdict)
-
-
-def _compared(folder: Path) -> Comparison | None:
-    """The comparison of both sides in a folder; None if there are too few steps for one."""
-    try:
-        return run_compare(CompareRequest((str(folder),)))[0]
-    except UserError:  # `pgle compare` says why
-        return None
 
 
 def can_compile(run: RunDirectory) -> bool:

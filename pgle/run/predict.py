@@ -89,6 +89,7 @@ class Predicted:
     @cached_property
     def account(self) -> Account:
         """The step, and what would shorten it."""
+        search = self.search
         found = account_of_schedule(
             self.module,
             self.prediction,
@@ -97,8 +98,8 @@ class Predicted:
             base=StepBase.SCHEDULED,
             timed=timed_steps(self.run),
             advise=self.advise,
-            search=self.search,
-            is_searched=self.run_around is not None and self.search is None,
+            search=search,
+            is_searched=self.run_around is not None and search is None,
         )
         return found.with_trials(self.trials)
 

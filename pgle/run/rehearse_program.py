@@ -207,14 +207,20 @@ class Understood:
         return ("--", *kept_argv(words)) if is_program(words) else words
 
 
+def run_named_by(words: Sequence[str]) -> RunDirectory | None:
+    """The run directory that the only word of a command names; None if it names something else."""
+    run = RunDirectory(Path(words[0])) if len(words) == 1 else None
+    return run if run is not None and run.is_recorded else None
+
+
 def understood(given: Rehearse) -> Understood:
     """What was asked, with what a run directory or a dump that it names says of it.
 
     What is asked in words wins; a GPU that nothing names is `DEFAULT_TARGET`.
     """
     given = given.of_shape(given.shape)
-    run = RunDirectory(Path(given.words[0]))
-    if len(given.words) != 1 or not run.is_recorded:
+    run = run_named_by(given.words)
+    if run is None:
         return _of_dump(given)
     places = (run.captured, run.stage("profile").rank().ir)
     folder = next((path for path in places if path.is_dir() and modules_in(path)), None)

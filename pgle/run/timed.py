@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pgle.account.value import TimedSteps
-from pgle.errors import UserError
 from pgle.run.directory.directory import RunDirectory
 
 
@@ -15,13 +14,10 @@ def timed_steps(run: RunDirectory | None) -> TimedSteps | None:
     if run is None:
         return None
     # a module without a run is answered without what reads and compares step times
-    from pgle.run.compare import CompareRequest, run_compare, timed_of
+    from pgle.run.compare import compared_in, timed_of
     from pgle.run.inputs.next_command import stage_left
 
     if stage_left(run) is not None:
         return None
-    try:
-        found, _ = run_compare(CompareRequest((str(run.path),)))
-    except UserError:  # the comparison itself says why
-        return None
-    return timed_of(found)
+    found = compared_in(run.path)
+    return None if found is None else timed_of(found)

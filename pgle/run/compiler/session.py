@@ -278,9 +278,8 @@ class Session:
             # LHS may take both for equal
             is_near = difference_us <= TIME_TIES * step_us
             if is_near and same_schedule(scheduler_input.compiled.result(), alone):
-                if (
-                    alone.believed
-                ):  # else LHS, on which other programs rely, did not run
+                # other programs rely on LHS
+                if alone.believed:
                     self._trust.gain()
                 return Checked(State.CHECKING.after(Event.SAME), alone)
         shutil.rmtree(plain.dump_dir, ignore_errors=True)
