@@ -63,6 +63,9 @@ def verify_page(
     """
     worst = _worst(coverage)
     hints = _hints(profile, coverage, bounds)
+    failures = list(_failures(coverage, bounds))
+    if failures:
+        following = in_run_of(Path(profile), _commands(hints))
     identity = (_names(profile, worst), ranks_given(coverage.inherited))
     page = Page(
         title=f"pgle verify {profile}",
@@ -73,12 +76,7 @@ def verify_page(
         way=to_way(following),
         warnings=(*_warnings(coverage), *_off(worst)),
     )
-    failures = list(_failures(coverage, bounds))
-    if not failures:
-        return page
-    commands = in_run_of(Path(profile), _commands(hints))
-    failed = replace(page, way=to_way(commands))
-    return _failed(failed, coverage, failures, hints)
+    return _failed(page, coverage, failures, hints) if failures else page
 
 
 def _failed(
