@@ -27,11 +27,11 @@ from chromium import browser
 
 from pgle.report.page.html import render
 from pgle.report.page.value import Page, Section
-from pgle.report.report import run_page
+from pgle.report.report import page_of
 from pgle.report.schedules import Schedule, sections
 from pgle.report.timeline import MOST_OPEN, BarLabel, Lane, Panel, Span, Style
 from pgle.report.timeline import timeline as part
-from pgle.run.analyze import StepInput, gather
+from pgle.run.analyze import StepInput
 from pgle.schedule.predict import predict
 from pgle.schedule.simulate import Breakdown
 from pgle.xla.hlo.text import module_from_text
@@ -191,7 +191,7 @@ def main() -> None:
     )
     makers = {"40,000 instructions, twice": unrolled, "10 s, 8 devices": long_trace}
     if given[0]:
-        makers["given traces"] = lambda: run_page(gather(StepInput(*given)))
+        makers["given traces"] = lambda: page_of(StepInput(*given))
     heads: tuple[str, ...] = (
         "page",
         "bars",

@@ -212,6 +212,9 @@ def to_type(command: Next | str) -> str:
 Commands: TypeAlias = tuple[Next | Sentence, ...]
 """Commands that lead on; where there is none, the end in words."""
 
+Following: TypeAlias = tuple[str, Next | Sentence]
+"""Why, and what follows: a command, or the end in words."""
+
 
 @dataclass(frozen=True, slots=True)
 class Way:

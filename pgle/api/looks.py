@@ -69,8 +69,9 @@ def analyze(request: Analyze) -> Answer[Analysis]:
     from pgle.run.analyze import RunFacts
 
     found = read_analysis(request)
-    page = run_page(RunFacts(request.inputs, analysis=found))
-    return answer("analyze", found, page, report.document(found))
+    following = report.way_on(found)
+    page = run_page(RunFacts(request.inputs, analysis=found), following)
+    return answer("analyze", found, page, report.document(found, following))
 
 
 def read_analysis(request: Analyze) -> Analysis:

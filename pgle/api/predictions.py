@@ -43,8 +43,10 @@ def predict(request: Predict) -> Answer[Predicted]:
         from pgle.run.kept_trials import trials_of_run  # a dump alone needs no capture
 
         found = replace(found, trials=trials_of_run(found.run_around))
-    page = report.predict_page(found)
-    return answer("predict", found, page, report.predict_document(found))
+    following = report.advice(found)
+    page = report.predict_page(found, following)
+    document = report.predict_document(found, following)
+    return answer("predict", found, page, document)
 
 
 def _of_step(
@@ -105,9 +107,11 @@ def rehearse(request: Rehearse) -> Answer[Rehearsal]:
     from pgle.report import rehearse as report
     from pgle.report.schedules import write_page
 
-    picture = write_page(report.folder_of(found), report.rehearse_page(found))
-    document = report.rehearse_document(found, picture)
-    page = report.rehearse_page(found, picture)
+    following = report.advice(found)
+    page = report.rehearse_page(found, following)
+    picture = write_page(report.folder_of(found), page)
+    document = report.rehearse_document(found, following, picture)
+    page = report.rehearse_page(found, following, picture)
     code = found.request.exit_code or 1
     return answer("rehearse", found, page, document, found.good, exit_code=code)
 
@@ -185,9 +189,10 @@ def advise(request: Advise) -> Answer[Advised]:
         with report.trying() as (on_attempt, on_phase):
             found = advise(request, on_phase, on_attempt, ending)
         out = found.request.out
-        path = write_page(out, report.advise_page(found), force=True)
-        page = report.advise_page(found, path)
-        document = report.document(found, path)
+        following = report.commands(found)
+        path = write_page(out, report.advise_page(found, following), force=True)
+        page = report.advise_page(found, following, path)
+        document = report.document(found, following, path)
         code = found.exit_code
         return answer("advise", found, page, document, not code, exit_code=code)
 

@@ -240,9 +240,9 @@ def analyze_command(**options: Any) -> Answer[Any]:
     from pgle.report import analyze
 
     found = looks.read_analysis(Analyze(**options))
-    return answer(
-        "analyze", found, analyze.analyze_page(found), analyze.document(found)
-    )
+    following = analyze.way_on(found)
+    page = analyze.analyze_page(found, following)
+    return answer("analyze", found, page, analyze.document(found, following))
 
 
 @command(*parameters(Report), opt.JSON)

@@ -12,6 +12,7 @@ from pgle.errors import many, some
 from pgle.next import Commands, Sentence, to_way
 from pgle.report import account, charts
 from pgle.report.account import AccountDocument
+from pgle.report.next_steps import way_in_run
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
@@ -79,7 +80,9 @@ _TONES: dict[Verdict, Tone] = {
 }
 
 
-def advise_page(found: Advised, picture: Path | None = None) -> Page:
+def advise_page(
+    found: Advised, following: Commands, picture: Path | None = None
+) -> Page:
     """The alternatives, ranked, and what to write for the best."""
     words, tone = headline(found)
     module = found.base.compiled.scheduled
@@ -111,7 +114,7 @@ def advise_page(found: Advised, picture: Path | None = None) -> Page:
         notes=(*worded, flags_note(found.request), shown),
         actions=_actions(found),
         sections=sections,
-        way=to_way(commands(found)),
+        way=to_way(following),
         warnings=found.warnings,
         about=about,
     )
@@ -460,8 +463,6 @@ def commands(found: Advised) -> Commands:
     if found.account.first is not None and not found.interrupted:
         return (account.to_act(found.account, found.account.first),)
     if found.run is not None and _is_of_account(found):
-        from pgle.report.next_in_run import way_in_run
-
         return way_in_run(found.run, shown=found.shown)
     if found.best is not None and found.measure is not None:
         if all(change.kind in AT_START for change in found.best.changes):
@@ -473,9 +474,7 @@ def commands(found: Advised) -> Commands:
         return (found.again or Sentence.todo("call pgle.advise again to try the rest"),)
     if found.whole is not None:
         return (found.whole,)
-    if found.run is not None and not found.request.no_step:
-        from pgle.report.next_in_run import way_in_run
-
+    if found.run is not None:
         return way_in_run(found.run, shown=found.shown)
     if found.open is not None:
         how = found.open.how.rstrip(".")
@@ -612,7 +611,7 @@ class AdviseDocument(Document):
     next: str
 
 
-def document(found: Advised, page: Path) -> AdviseDocument:
+def document(found: Advised, following: Commands, page: Path) -> AdviseDocument:
     """The step, what was tried on it, and the best."""
     compiled = found.base.compiled
     return AdviseDocument.of_value(
@@ -622,7 +621,7 @@ def document(found: Advised, page: Path) -> AdviseDocument:
         attempts=_attempts(found),
         account=account.document(found.account),
         page=page,
-        next=str(commands(found)[0]),
+        next=str(following[0]),
     )
 
 

@@ -24,10 +24,11 @@ from pgle.analyze.memory import LiveValue
 from pgle.analyze.rules import RULES
 from pgle.analyze.window import RowGroup, StepTime
 from pgle.errors import cut, many, printable
-from pgle.next import Commands, Next, Sentence, Way, to_way
+from pgle.next import Commands, Next, Sentence, to_way
 from pgle.report import account
 from pgle.report.account import AccountDocument
 from pgle.report.layers import LEAST
+from pgle.report.next_steps import way_in_run
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
@@ -64,13 +65,18 @@ BETWEEN = str(RowGroup.BETWEEN)
 
 
 def analyze_page(
-    found: Analysis, span_of: account.SpanOf = account.nowhere, is_page: bool = False
+    found: Analysis,
+    following: Commands = (),
+    span_of: account.SpanOf = account.nowhere,
+    *,
+    is_page: bool = False,
 ) -> Page:
     """Where the time of a step goes, and what could be saved; with another step, what changed
     since.
 
     Args:
         found: the step.
+        following: how the answer leads on, by `way_on`.
         span_of: where in the timeline an instruction is.
         is_page: there is a timeline, so shares of the step need no bars.
     """
@@ -94,7 +100,7 @@ def analyze_page(
         notes=lines,
         actions=actions(found, span_of),
         sections=step_sections(step, found.account, found.findings),
-        way=_way(found),
+        way=way_of(found.page) or to_way(following),
         warnings=found.shown_warnings,
     )
     return page if found.against is None else _of_two_steps(page, found.against)
@@ -190,19 +196,11 @@ def headline(found: Analysis) -> tuple[str, Tone]:
     return account.headline(found.account)
 
 
-def _way(found: Analysis) -> Way:
-    """How the answer leads on, as it is printed."""
-    return way_of(found.page) or to_way(way_on(found))
-
-
 def way_on(found: Analysis) -> Commands:
     """Return the next command, or the end in words."""
     if found.next:
         return found.next
     if found.run is not None:
-        # a trace alone needs nothing that compares runs
-        from pgle.report.next_in_run import way_in_run
-
         return way_in_run(found.run)
     if found.account.needs_module and found.with_hlo is not None:
         dump = "run the program once with --xla_dump_to=hlo in XLA_FLAGS, then "
@@ -547,7 +545,7 @@ class AnalyzeDocument(Document):
     warnings: tuple[str, ...]
 
 
-def document(found: Analysis) -> AnalyzeDocument:
+def document(found: Analysis, following: Commands) -> AnalyzeDocument:
     """What the step consists of, what was found in it, and its account."""
     before = way_of(found.page)
     return AnalyzeDocument(
@@ -556,7 +554,7 @@ def document(found: Analysis) -> AnalyzeDocument:
         account=account.document(found.account),
         unread=found.account.unread,
         against=_against(found.against),
-        next="\n".join(map(str, way_on(found))) if before is None else before.lines,
+        next="\n".join(map(str, following)) if before is None else before.lines,
         warnings=found.warnings,
     )
 

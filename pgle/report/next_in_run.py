@@ -1,36 +1,13 @@
-"""The way on in a run directory: every answer on it leads to the same step, by the same facts."""
+"""The next move in a run directory as a command of it."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from pgle.account.next_move import Known, Move, next_move
 from pgle.next import Commands, Next, Sentence
 from pgle.report.account import end_words
 from pgle.run.directory.directory import RunDirectory
 from pgle.run.inputs import found_flags, next_command
-from pgle.run.known_run import can_compile, known_of_run
-
-if TYPE_CHECKING:
-    from pgle.account.value import Shown
-    from pgle.steps.compare import Comparison
-
-
-def way_in_run(
-    run: RunDirectory,
-    found: Comparison | None = None,
-    shown: Shown | None = None,
-    *,
-    is_judged: bool = False,
-) -> Commands:
-    """Return what follows in a run directory: the next move as a command, or its end in words.
-
-    Args:
-        found: the comparison of its stages, if it is known already.
-        shown: what trying edits of its program has shown, if it is known already.
-        is_judged: its stages are known to be whole, and XLA to use the profile.
-    """
-    return way_of_run(run, known_of_run(run, found, shown, is_judged=is_judged))
+from pgle.run.known_run import can_compile
 
 
 def way_of_run(run: RunDirectory, known: Known) -> Commands:

@@ -12,6 +12,7 @@ from pgle.next import Commands, Next, Sentence
 from pgle.run.directory.directory import RunDirectory, stage_of
 
 if TYPE_CHECKING:
+    from pgle.account.value import Shown
     from pgle.steps.compare import Comparison, LimitCheck
     from pgle.xla.log.verdict import LogVerdict
 
@@ -23,6 +24,28 @@ NO_DUMP = Sentence.todo(
     Next.of("verify"),
     " what of it fits",
 )
+
+
+def way_in_run(
+    run: RunDirectory,
+    found: Comparison | None = None,
+    shown: Shown | None = None,
+    *,
+    is_judged: bool = False,
+) -> Commands:
+    """Return what follows in a run directory: every answer on it leads to the same step, by the
+    same facts. It reads and compares step times and prices a step, so an answer asks once.
+
+    Args:
+        found: the comparison of its stages, if it is known already.
+        shown: what trying edits of its program has shown, if it is known already.
+        is_judged: its stages are known to be whole, and XLA to use the profile.
+    """
+    # an answer on no run directory needs none of this
+    from pgle.report.next_in_run import way_of_run
+    from pgle.run.known_run import known_of_run
+
+    return way_of_run(run, known_of_run(run, found, shown, is_judged=is_judged))
 
 
 def after_conversion(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
@@ -37,8 +60,6 @@ def after_verification(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:
     """Run with a profile that fits; outside a run directory predict its effect first."""
     run = _run_of_profile(profile)
     if run is not None:
-        from pgle.report.next_in_run import way_in_run
-
         return way_in_run(run)
     return (Next.of("predict", hlo[0], "--profile", profile),)
 
@@ -88,8 +109,6 @@ def after_confirmation(log: AnyPath, found: LogVerdict) -> Commands:
     """
     stage = stage_of(log) or stage_of(log.parent)
     if stage is not None:
-        from pgle.report.next_in_run import way_in_run
-
         return way_in_run(stage.run)
     if found.main.verdict != "used":
         unknown = Sentence.todo("see what the log says of the profile")
@@ -114,8 +133,6 @@ def after_comparison(
     of_stages = compared_run(found)
     run = of_stages or run_of_pairs(found)
     if run is not None:
-        from pgle.report.next_in_run import way_in_run
-
         return way_in_run(run, found if of_stages else None)
     if found.verdict == "undecided" or any(check.ok is None for check in checks):
         words = more or ("--abba", 3, "--", "COMMAND_A", "--vs", "COMMAND_B")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pgle.account.next_move import Known, Move, next_move
 from pgle.errors import printable, shown
 from pgle.files import AnyPath
-from pgle.next import Next, Sentence, to_way
+from pgle.next import Following, Next, Sentence, to_way
 from pgle.report import account, text
 from pgle.report.account import AccountDocument
 from pgle.report.page import figures
@@ -62,7 +62,7 @@ _TARGET_FROM: Mapping[TargetFrom, str] = {
 """What says so, behind the GPU's name."""
 
 
-def predict_page(found: Predicted) -> Page:
+def predict_page(found: Predicted, following: Following) -> Page:
     """The step and its range, where its time goes, what stays exposed and why, and what to do
     next.
     """
@@ -76,7 +76,7 @@ def predict_page(found: Predicted) -> Page:
         module=found.module,
         reasons={name: item.reason for name, item in placed.items()},
     )
-    why, command = _predict_advice(found)
+    why, command = following
     parts = (
         *sections([schedule], grouped, (schedule.label, schedule.label)),
         account.section(found.account),
@@ -194,7 +194,7 @@ def _extreme_us(item: Uncertain) -> float | None:
     return None if extreme is None else extreme * item.count
 
 
-def _predict_advice(found: Predicted) -> tuple[str, Next | Sentence]:
+def advice(found: Predicted) -> Following:
     """What data decides, and what follows: a command, or the end in words."""
     prediction = found.prediction
     if not prediction.step_us:
@@ -203,7 +203,7 @@ def _predict_advice(found: Predicted) -> tuple[str, Next | Sentence]:
     run = found.run_around
     words, remedy = _doubt(prediction)
     if run is not None:
-        from pgle.report.next_in_run import way_in_run
+        from pgle.report.next_steps import way_in_run  # a dump alone needs no way
 
         return words, way_in_run(run)[0]
     return words, remedy or _follow(found)
@@ -318,11 +318,10 @@ class PredictDocument(Document):
     warnings: tuple[str, ...]
 
 
-def predict_document(found: Predicted) -> PredictDocument:
+def predict_document(found: Predicted, following: Following) -> PredictDocument:
     """The step, what it consists of, and its account."""
     prediction = found.prediction
     before = way_of(found.page)
-    own = text.in_lines(*_predict_advice(found))
     return PredictDocument.of_value(
         found,
         module=found.module.name,
@@ -330,7 +329,7 @@ def predict_document(found: Predicted) -> PredictDocument:
         step=_predicted_step(prediction),
         limits=_predicted_limits(prediction),
         account=account.document(found.account),
-        next=own if before is None else before.lines,
+        next=text.in_lines(*following) if before is None else before.lines,
     )
 
 

@@ -12,10 +12,11 @@ from pgle.account.next_move import Move, Search, known_of
 from pgle.account.schedule_gains import pays
 from pgle.account.value import OpportunityKind
 from pgle.errors import shown, some
-from pgle.next import Next, Sentence, quoted, to_way
+from pgle.next import Following, Next, Sentence, quoted, to_way
 from pgle.report import account, control, text
 from pgle.report.account import AccountDocument
 from pgle.report.control import RehearsalControl
+from pgle.report.next_steps import way_in_run
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import (
@@ -55,19 +56,22 @@ OTHERS = 4  # modules that were not chosen, in the text
 LABELS = ("LHS, no profile", "LHS with the profile")
 
 
-def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
+def rehearse_page(
+    result: Rehearsal, following: Following, picture: Path | None = None
+) -> Page:
     """The largest fact first; the schedules in one table; exposed collectives in groups; what to
     do.
 
     Args:
         result: the rehearsal.
+        following: how it leads on, by `advice`.
         picture: where the page is; None: this makes the page itself.
     """
     schedules = _schedules(result)
     words, tone = headline(result)
-    _, command = advice(result)
+    why, command = following
     todo = _rehearse_actions(result)
-    notes = tuple(_rehearse_notes(result, picture))
+    notes = tuple(_rehearse_notes(result, why, picture))
     parts = tuple(_rehearse_sections(result, schedules))
     return Page(
         title=f"pgle rehearse: {result.baseline.module.name}",
@@ -103,7 +107,7 @@ def _rehearse_actions(result: Rehearsal) -> tuple[Advice, ...]:
     return account.actions(result.account, span_finder(result))
 
 
-def _rehearse_notes(result: Rehearsal, picture: Path | None) -> Iterator[str]:
+def _rehearse_notes(result: Rehearsal, why: str, picture: Path | None) -> Iterator[str]:
     request = result.request
     yield f"{LHS_WORDS}."
     yield control.note(result)
@@ -125,7 +129,6 @@ def _rehearse_notes(result: Rehearsal, picture: Path | None) -> Iterator[str]:
     if request.no_step:
         yield f"no step: {request.no_step}"
     if not _rehearse_actions(result):
-        why, _ = advice(result)
         yield why
     if picture is not None:
         yield f"Page: {near(picture)}"
@@ -199,7 +202,7 @@ def profile_words(result: Rehearsal) -> str:
     return f"the profile changes less than {figures.share(LEAST_GAIN)} of the step"
 
 
-def advice(result: Rehearsal) -> tuple[str, Next | Sentence]:
+def advice(result: Rehearsal) -> Following:
     """Why, and what follows: a command, or the end in words."""
     if result.request.no_step:
         return "", Sentence.todo(STEP_REMEDY)
@@ -208,9 +211,6 @@ def advice(result: Rehearsal) -> tuple[str, Next | Sentence]:
         remedy = str(result.verdict.remedy) or "See which names match."
         return remedy, Next.of("verify", near(result.profile), "--hlo", hlo)
     if result.run is not None:
-        # a program alone needs nothing that compares runs
-        from pgle.report.next_in_run import way_in_run
-
         return "", way_in_run(result.run)[0]
     found = result.account
     search = Search.IN_VAIN if result.tune is None else Search.NOT
@@ -434,11 +434,13 @@ class RehearseDocument(Document):
     picture: Path
 
 
-def rehearse_document(result: Rehearsal, picture: Path) -> RehearseDocument:
+def rehearse_document(
+    result: Rehearsal, following: Following, picture: Path
+) -> RehearseDocument:
     """Both schedules, what the profile moves and gains, and the account."""
     default = None if result.default is None else _side_document(result.default)
     words, _ = headline(result)
-    follows = text.in_lines(*advice(result))
+    follows = text.in_lines(*following)
     return RehearseDocument.of_value(
         result,
         head=_rehearsed_module(result),

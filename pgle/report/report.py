@@ -12,13 +12,13 @@ import numpy as np
 from pgle.analyze.analysis import MeasuredStep
 from pgle.errors import UserError, many, printable, some
 from pgle.files import AnyPath, Progress, check_absent, write_files
-from pgle.next import Next, Sentence, to_way
+from pgle.next import Commands, Next, Sentence, to_way
 from pgle.report import compare
 from pgle.report.account import SpanOf, nowhere
-from pgle.report.analyze import BETWEEN, analyze_page
+from pgle.report.analyze import BETWEEN, analyze_page, way_on
 from pgle.report.chrome_trace import chrome_trace, packed_chrome_trace
 from pgle.report.measured_timeline import measured_panels
-from pgle.report.next_in_run import way_in_run
+from pgle.report.next_steps import way_in_run
 from pgle.report.page import figures, value
 from pgle.report.page.html import render
 from pgle.report.page.plain import markdown
@@ -61,7 +61,8 @@ def page_of(
         for place in _stored_places(side.inputs[0]):
             if place.is_file():
                 return value.read_page(place)
-    return run_page(gather(side, other, progress=progress))
+    found = gather(side, other, progress=progress)
+    return run_page(found, _following(found))
 
 
 def _stored_places(path: AnyPath) -> list[AnyPath]:
@@ -140,21 +141,23 @@ PROOF = Sentence.of("only step times of several launches prove a difference")
 """What follows the page of two recorded steps."""
 
 
-def run_page(found: RunFacts) -> Page:
+def run_page(found: RunFacts, following: Commands) -> Page:
     """The page of the analysis, with the comparison of step times first, and what the run directory
     knows.
+
+    Args:
+        found: facts about the run.
+        following: how its answer leads on; a page of two recorded steps leads to `PROOF`.
     """
     analysis = found.analysis
+    if analysis is not None and analysis.against is not None:
+        following = (PROOF,)
     compared = found.comparison
     panels, lost = _panels(found)
-    page = _analysis_page(found, panels)
+    page = _analysis_page(found, panels, following)
     if compared is not None:
         tone = compare.TONES.get(compared.verdict, "")
         page = replace(page, verdict=compare.headline(compared), tone=tone)
-    if found.run is not None:
-        page = replace(page, way=to_way(way_in_run(found.run, compared)))
-    elif analysis is not None and analysis.against is not None:
-        page = replace(page, way=to_way([PROOF]))
     if analysis is not None and analysis.step.measures_alone:
         page = replace(page, actions=())
     drawn = tuple(_timeline_and_times(found, panels))
@@ -171,13 +174,23 @@ def run_page(found: RunFacts) -> Page:
     )
 
 
-def _analysis_page(found: RunFacts, panels: Sequence[Panel]) -> Page:
+def _following(found: RunFacts) -> Commands:
+    """How an answer leads on: in a run directory to the next move there."""
+    if found.run is not None:
+        return way_in_run(found.run, found.comparison)
+    return () if found.analysis is None else way_on(found.analysis)
+
+
+def _analysis_page(
+    found: RunFacts, panels: Sequence[Panel], following: Commands
+) -> Page:
     """The page of the measured step with its pictures; an empty one if none was measured."""
     if found.analysis is None:
-        return Page("", (), "A profile, and nothing measured with it yet")
+        verdict = "A profile, and nothing measured with it yet"
+        return Page("", (), verdict, way=to_way(following))
     first_rank = len(found.schedules)
     find = _span_finder(panels[first_rank]) if len(panels) > first_rank else nowhere
-    page = analyze_page(found.analysis, find, True)
+    page = analyze_page(found.analysis, following, find, is_page=True)
     return with_pictures(page, found.analysis)
 
 

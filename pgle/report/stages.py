@@ -16,7 +16,7 @@ from pgle.next import Commands, Next, to_way
 from pgle.report import compare, text
 from pgle.report.confirm import USE_TONES, main_lines, use_line
 from pgle.report.conversions import costs_line
-from pgle.report.next_in_run import way_in_run
+from pgle.report.next_steps import way_in_run
 from pgle.report.page import figures
 from pgle.report.page.value import Page, Prose, Section, Tone
 from pgle.report.text import Document, live

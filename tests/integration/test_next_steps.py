@@ -22,7 +22,6 @@ import pgle.next
 from pgle.account.value import OpportunityKind
 from pgle.cli.main import COMMANDS, group
 from pgle.next import PROFILE, Next, Sentence
-from pgle.report import next_in_run
 from pgle.report import next_steps as report
 from pgle.report import rehearse as rehearsal
 from pgle.report import tune as tuning
@@ -156,20 +155,20 @@ def test_what_was_compared_is_looked_at(tmp_path: Path, ranks: str) -> None:
 def test_after_steps_that_did_not_change_come_flags(tmp_path: Path) -> None:
     module = f"captured/{MODULE}"
     run = run_directory(tmp_path / "a", [module, *WHOLE])
-    assert next_in_run.way_in_run(run, compared("same"))[-1].name == "tune"
+    assert report.way_in_run(run, compared("same"))[-1].name == "tune"
 
 
 def test_a_run_that_holds_no_module_leads_to_nothing_that_compiles(
     tmp_path: Path,
 ) -> None:
     run = run_directory(tmp_path / "a", WHOLE)
-    (end,) = next_in_run.way_in_run(run, compared("same"))
+    (end,) = report.way_in_run(run, compared("same"))
     assert isinstance(end, Sentence)
 
 
 def test_a_run_with_too_few_steps_is_not_begun_again(tmp_path: Path) -> None:
     run = run_directory(tmp_path / "a", WHOLE)
-    (end,) = next_in_run.way_in_run(run)
+    (end,) = report.way_in_run(run)
     assert isinstance(end, Sentence)
     assert "run more of them" in str(end)
 
@@ -192,7 +191,7 @@ def test_a_profile_that_was_not_used_is_neither_kept_nor_proved(
     log.write_text(WITHOUT_PROFILE)
     os.utime(log, ns=(written.st_atime_ns, written.st_mtime_ns))
     found = compared("faster", simulated)
-    (end,) = next_in_run.way_in_run(run, found)
+    (end,) = report.way_in_run(run, found)
     assert str(end).startswith("XLA did not use the profile; ")
     use: Any = SimpleNamespace(main=SimpleNamespace(verdict="not-used"))
     record_comparison(run, found)
@@ -216,7 +215,7 @@ def test_pairs_of_runs_are_continued_and_then_not_made_again(
     if len(begun) > 1:
         plan = {"inside": ["baseline", "perf"], "finished": begun[:4]}
         (run.path / "abba" / "abba.json").write_text(json.dumps(plan))
-    (line,) = next_in_run.way_in_run(run, compared("undecided"))
+    (line,) = report.way_in_run(run, compared("undecided"))
     assert isinstance(line, Next)
     assert line.name == follows
     assert "abba-2" not in str(line)
@@ -236,10 +235,10 @@ def test_flags_that_a_search_found_are_measured_before_anything_else(
 ) -> None:
     found = ["tuned/report.json", "tuned/flags.txt"]
     run = run_directory(tmp_path / "a", [*WHOLE, *found])
-    (line,) = next_in_run.way_in_run(run, compared("same"))
+    (line,) = report.way_in_run(run, compared("same"))
     assert f"--flags-file {run.path}/tuned/flags.txt" in str(line)
     run_directory(tmp_path / "a-tuned", WHOLE)
-    (line,) = next_in_run.way_in_run(run, compared("same"))
+    (line,) = report.way_in_run(run, compared("same"))
     assert "--flags-file" not in str(line)
 
 
@@ -287,7 +286,7 @@ def after_results(run: RunDirectory) -> Iterator[Next]:
         for simulated in (False, True):
             yield from report.after_comparison(compared(verdict, simulated))
             yield from report.after_comparison(compared(verdict, simulated, *inside))
-    yield from next_in_run.way_in_run(run, None)
+    yield from report.way_in_run(run, None)
     for profile in (run.profile, Path("my profile.pb")):
         for hlo in ((), (Path("dump"), Path("b"))):
             yield from report.after_conversion(profile, hlo)

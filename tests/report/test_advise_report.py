@@ -14,7 +14,7 @@ from pgle.account.captured_program import CapturedFacts, opportunities_of
 from pgle.account.value import OpportunityKind, Trial
 from pgle.next import Next, Sentence
 from pgle.report.advise import _actions, _at, _left, _notes, _table, commands, headline
-from pgle.report.next_in_run import way_in_run
+from pgle.report.next_steps import way_in_run
 from pgle.report.page.value import as_cell
 from pgle.run.advise import Advised, Attempt
 from pgle.run.alternative_steps import Tried
