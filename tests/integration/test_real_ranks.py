@@ -7,9 +7,11 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -19,6 +21,7 @@ from pgle.run.inputs.step_times import read_runs
 from pgle.run.inputs.traces import read_traces
 
 RANKS = 2
+ABORTED = 128 + signal.SIGABRT
 
 TRAIN = """
 import os, sys
@@ -88,10 +91,16 @@ def program(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory, program):
-    """A run directory that all ranks have profiled into."""
-    run_dir = tmp_path_factory.mktemp("runs") / "ranks"
-    program.new_port()
-    results = start_all(program, lambda rank: ["profile"], run_dir)
+    """A run directory that all ranks have profiled into. jaxlib's processes sometimes abort while
+    they meet on a busy machine: such a job is started once more, and a warning has its output.
+    """
+    for _ in range(2):
+        run_dir = tmp_path_factory.mktemp("runs") / "ranks"
+        program.new_port()
+        results = start_all(program, lambda rank: ["profile"], run_dir)
+        if ABORTED not in [code for _, _, code in results]:
+            break
+        warnings.warn(f"a rank was aborted: {results}", stacklevel=1)
     assert [code for _, _, code in results] == [0] * RANKS, results
     for rank, (stdout, _, _) in enumerate(results):
         assert stdout.endswith(
