@@ -202,7 +202,8 @@ def step_costs(
     computes = timeline.stream == Stream.COMPUTE
     us = _by_name(timeline, np.where(computes, timeline.duration_us, 0.0))
     count = _by_name(timeline, timeline.count)
-    exposed_us = {item.name: item.exposed_us for item in timeline.exposures}
+    exposures = timeline.exposures
+    exposed_us = {item.name: item.exposed_us for item in exposures}
     return StepCosts(
         module=module,
         hardware=hardware,
@@ -213,6 +214,7 @@ def step_costs(
         peak_bytes=memory.peak_bytes,
         limit_bytes=memory.limit_bytes,
         exposed_us=exposed_us,
+        communication_us={item.name: item.duration_us for item in exposures},
         exposed_copies_us=timeline.breakdown.exposed_copy_us,
     )
 

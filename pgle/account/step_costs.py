@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from pgle.account.value import Basis
 from pgle.xla.hlo.module import Module
@@ -27,5 +27,20 @@ class StepCosts:
     # microseconds of a step in which an asynchronous operation runs and nothing computes, by the
     # instruction that starts it; of operations at the same time, each has all of it
     exposed_us: Mapping[str, float] = field(default_factory=dict)
+    # of the same operations, all that they take; of what is missing here, no more is known
+    communication_us: Mapping[str, float] = field(default_factory=dict)
+    # of instructions that another edit takes away, as `us`
+    replaced_us: Mapping[str, float] = field(default_factory=dict)
     # of the step, in which only copies run: the part of all of them together
     exposed_copies_us: float = 0.0
+
+    @property
+    def whole_us(self) -> Mapping[str, float]:
+        """As `us`, if no other edit takes anything away."""
+        return {**self.us, **self.replaced_us}
+
+    def without(self, names: Collection[str]) -> StepCosts:
+        """The costs that are left if another edit takes some instructions away."""
+        left = {name: us for name, us in self.us.items() if name not in names}
+        gone = {name: us for name, us in self.us.items() if name in names}
+        return replace(self, us=left, replaced_us={**self.replaced_us, **gone})

@@ -42,7 +42,8 @@ def test_f32_becomes_bfloat16() -> None:
     found = precision(DOT, 900)
     assert found is not None
     casts_us = cast_us(8192 * 4096) + cast_us(4096 * 4096)
-    assert found.expected_us == pytest.approx(900 - product_us("bf16") - casts_us)
+    then_us = 900 * product_us("bf16") / product_us("f32")
+    assert found.expected_us == pytest.approx(900 - then_us - casts_us)
     assert found.title == "Multiply in bfloat16"
     assert found.most_us < 900
 
@@ -86,8 +87,9 @@ def test_a_kernel_of_f32_activations_takes_half_as_long_and_casts_may_cost_all()
     found = precision(text, 900, z=100)
     assert alone is not None
     assert found is not None
-    assert found.expected_us == pytest.approx((alone.expected_us or 0.0) + 50)
-    assert found.most_us == pytest.approx(alone.most_us + 50)
+    # half of its bytes; a hundredth of its time is no bytes
+    assert found.expected_us == pytest.approx((alone.expected_us or 0.0) + 50, abs=1)
+    assert found.most_us == pytest.approx(alone.most_us + 50, abs=1)
     assert found.least_us <= 0.0
 
 

@@ -53,12 +53,6 @@ def find_levers(step: StepCosts) -> tuple[Opportunity, ...]:
         if item is None or (item.instructions and item.at_stake_us < worth):
             continue
         found.append(item)
-        step = _without(step, item.instructions)
+        step = step.without(item.instructions)
     maker = maker_of(step.hardware)
     return in_order([replace(item, why=maker.worded(item.why)) for item in found])
-
-
-def _without(step: StepCosts, names: frozenset[str]) -> StepCosts:
-    """The step's costs without those of some instructions."""
-    left = {name: us for name, us in step.us.items() if name not in names}
-    return replace(step, us=left)

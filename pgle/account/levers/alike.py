@@ -5,7 +5,7 @@ it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from math import inf
 
@@ -61,7 +61,7 @@ class Alike:
                 is_changed |= found != self._of(name)
                 self._found[name] = found
             for variable, before in list(self._carried.items()):
-                found = self._all(self._values(*variable))
+                found = self._all(self._flow.carried(*variable))
                 is_changed |= found != before
                 self._carried[variable] = found
 
@@ -97,20 +97,6 @@ class Alike:
         if len(found) == 1:
             return self._same
         return numbered(found) if len(found) == len(self._same) else self._apart
-
-    def _values(self, name: str, index: int) -> Iterator[str]:
-        """What a variable of a loop is before the first iteration and after each."""
-        flow = self._flow
-        loop = self._module.instructions[name]
-        for start in (loop.operands[0], *self._results(loop)):
-            yield flow.made_by(flow.part(start, index) or start)
-
-    def _results(self, loop: Instruction) -> Iterator[str]:
-        """The root of a loop's body."""
-        for name in loop.called:
-            root = self._module.computations[name].root
-            if self._module.instructions[root].shape == loop.shape:
-                yield root
 
     def _of_node(self, name: str) -> Classes:
         node = self._flow.nodes[name]

@@ -14,6 +14,8 @@ from itertools import islice
 from math import prod
 
 from pgle.costs.estimate.products import Matmul, first_array, matmuls
+from pgle.xla.async_opcodes import is_done
+from pgle.xla.collectives import collective_kind
 from pgle.xla.hlo.module import Instruction, Module, Shape
 from pgle.xla.matrix_products import is_convolution, is_gemm
 
@@ -194,6 +196,66 @@ class Flow:
         loop, index = found
         given = self.part(loop.operands[0], index)
         return self.made_by(given) if given else ""
+
+    def carried(self, name: str, index: int) -> Iterator[str]:
+        """What a variable of a loop is before the first iteration and after each."""
+        loop = self.module.instructions[name]
+        for start in (loop.operands[0], *self._results(loop)):
+            yield self.made_by(self.part(start, index) or start)
+
+    def _results(self, loop: Instruction) -> Iterator[str]:
+        """The root of a loop's body."""
+        for name in loop.called:
+            root = self.module.computations[name].root
+            if self.module.instructions[root].shape == loop.shape:
+                yield root
+
+    @cached_property
+    def links(self) -> Mapping[str, tuple[str, ...]]:
+        """Values that are the same, or the same but for a collective, by each of them: what a loop
+        carries, and an array of many that one collective takes.
+        """
+        same: dict[tuple[str, int], list[str]] = {}
+        found: dict[str, set[str]] = {}
+        for item in self.module.instructions.values():
+            place = self.variable(item.name)
+            if place is not None:
+                loop, index = place
+                key = loop.name, index
+                same.setdefault(key, [*self.carried(*key)]).append(item.name)
+        for names in same.values():
+            for name in names:
+                found.setdefault(name, set()).update(names)
+        for name, other in self._moved():
+            found.setdefault(name, set()).add(other)
+            found.setdefault(other, set()).add(name)
+        return {name: tuple(sorted(names)) for name, names in found.items()}
+
+    def _moved(self) -> Iterator[tuple[str, str]]:
+        """Results of collectives of several arrays, each with what it was made of."""
+        items = self.module.instructions
+        for item in items.values():
+            start = self._start(item)
+            if start is not None and len(start.operands) > 1:
+                at = item.tuple_index or 0
+                yield item.name, self.made_by(start.operands[at])
+            elif item.opcode == "async-start":
+                inner = self.module.called_instructions(item)
+                for each in inner:
+                    number = each.parameter_number
+                    if each.opcode == "parameter" and number is not None:
+                        yield each.name, self.made_by(item.operands[number])
+
+    def _start(self, element: Instruction) -> Instruction | None:
+        """The collective that an element of a tuple is the result of; None of anything else."""
+        if element.opcode != "get-tuple-element":
+            return None
+        item = self.module.instructions[element.operands[0]]
+        while is_done(item) and item.operands:
+            item = self.module.instructions[item.operands[0]]
+        is_moved = collective_kind(self.module, item) is not None
+        has_it = (element.tuple_index or 0) < len(item.operands)
+        return item if is_moved and has_it else None
 
     def part(self, name: str, index: int) -> str:
         """An operand of the tuple that makes a value; empty if no tuple makes it."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from math import fsum
 
 from pgle.account.levers.flow import Flow
 from pgle.account.levers.narrowed import Narrowed, narrowed
@@ -24,7 +24,6 @@ class _Slow:
     """One kernel that multiplies f32 values."""
 
     kernel: str
-    nodes: tuple[str, ...]  # its products
     times: float  # executions in a step
     other_us: float  # with other inputs, per execution
     least_us: float  # the same at the GPU's peak
@@ -43,16 +42,26 @@ class _Saving:
     expected_us: float
     least_us: float
     most_us: float
+    part: StepPart = StepPart.COMPUTE  # that most of it is drawn from
 
-    def with_casts(self, casts: Narrowed) -> _Saving:
-        """The saving if activations are cast as well. At least no kernel around the products gets
-        shorter, at most no cast takes a kernel, and f32 collectives take half as long.
-        """
-        around_us = casts.kernels_us
-        expected_us = self.expected_us + around_us - casts.casts_us
-        least_us = min(self.least_us - casts.casts_us, 0.0)
-        most_us = self.most_us + around_us + casts.communication_us
-        return _Saving(max(expected_us, 0.0), least_us, most_us)
+
+def _of_casts(casts: Narrowed, least_us: float, at_peak_us: float) -> _Saving:
+    """The saving if parameters and activations are cast. At most no cast takes a kernel, kernels
+    hide as much communication as before, and products run at the GPU's peak.
+
+    Args:
+        at_peak_us: what products save beyond what is expected if they run at the peak.
+    """
+    kernels_us = fsum(casts.kernels_us.values())
+    expected_us = kernels_us + casts.communication_us - casts.casts_us
+    most_us = kernels_us + casts.most_communication_us + max(at_peak_us, 0.0)
+    is_moved = casts.communication_us > kernels_us
+    return _Saving(
+        expected_us=min(max(expected_us, 0.0), most_us),
+        least_us=least_us,
+        most_us=most_us,
+        part=StepPart.COMMUNICATION if is_moved else StepPart.COMPUTE,
+    )
 
 
 def find(step: StepCosts, flow: Flow) -> Opportunity | None:
@@ -62,21 +71,26 @@ def find(step: StepCosts, flow: Flow) -> Opportunity | None:
         return None
     kernels = [item.kernel for item in slow]
     now_us = taken_us(step, kernels)
-    likely = sum(item.likely_us for item in slow)
     least = sum(item.times * item.least_us for item in slow)
     exact = [item.kernel for item in slow if item.is_exact]
     is_exact = taken_us(step, exact) > now_us / 2
+    if is_exact:
+        likely = sum(item.likely_us for item in slow)
+        saving = _Saving(
+            now_us - likely, least_saved_us(now_us, likely), now_us - least
+        )
+    else:
+        casts = narrowed(step, flow, _of_f32(flow))
+        likely = now_us - fsum(casts.kernels_us.get(name, 0.0) for name in kernels)
+        surely = min(least_saved_us(now_us, likely) - casts.casts_us, 0.0)
+        saving = _of_casts(casts, surely, likely - least)
     why = _why(len(slow), now_us, likely, is_exact)
-    saving = _Saving(now_us - likely, least_saved_us(now_us, likely), now_us - least)
-    if not is_exact:
-        nodes = list(chain.from_iterable(item.nodes for item in slow))
-        saving = saving.with_casts(narrowed(step, flow, nodes))
     return Opportunity(
         kind=OpportunityKind.PRECISION,
         expected_us=saving.expected_us,
         least_us=saving.least_us,
         most_us=saving.most_us,
-        part=StepPart.COMPUTE,
+        part=saving.part,
         basis=Basis.ESTIMATED,
         title="Multiply as TF32" if is_exact else "Multiply in bfloat16",
         why=why,
@@ -101,7 +115,7 @@ _BF16 = (
     "Cast parameters and activations to bfloat16 before the layers, and keep f32 "
     "parameters in the optimizer (mixed precision). bfloat16 rounds to 7 bits: keep the "
     "softmax and the loss in f32, and compare the loss. The saving depends on what is cast: "
-    "casts of parameters may cost it, and the most holds shorter communication."
+    "casts of parameters alone may cost it."
 )
 
 
@@ -124,7 +138,6 @@ def _slow_products(step: StepCosts, flow: Flow) -> Sequence[_Slow]:
             found.append(
                 _Slow(
                     kernel=kernel,
-                    nodes=tuple(multiplied),
                     times=times,
                     other_us=other_us,
                     least_us=least,
@@ -132,6 +145,13 @@ def _slow_products(step: StepCosts, flow: Flow) -> Sequence[_Slow]:
                 )
             )
     return found
+
+
+def _of_f32(flow: Flow) -> Iterator[str]:
+    """Nodes of all products of f32 values that the program leaves to the Tensor Cores."""
+    for name, size in (*flow.products.items(), *flow.convolutions.items()):
+        if size.dtype in _SLOW and size.arithmetic.family == "tf32":
+            yield name
 
 
 def _faster(size: Matmul) -> Matmul:

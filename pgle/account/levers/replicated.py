@@ -9,8 +9,8 @@ from math import fsum
 
 from pgle.account.levers.alike import Alike
 from pgle.account.levers.flow import Flow
-from pgle.account.levers.narrowed import sizes, state_sizes
 from pgle.account.levers.places import places, taken_us
+from pgle.account.levers.retyped import sizes, state_sizes
 from pgle.account.levers.savings import between_kernels_us
 from pgle.account.step_costs import StepCosts
 from pgle.account.value import (

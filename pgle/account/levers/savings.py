@@ -19,7 +19,7 @@ def least_saved_us(now_us: float, estimated_us: float) -> float:
 
 def between_kernels_us(step: StepCosts) -> float:
     """Microseconds of a step in which nothing computes, most of it exposed communication."""
-    return max(step.step_us - fsum(step.us.values()), 0.0)
+    return max(step.step_us - fsum(step.whole_us.values()), 0.0)
 
 
 def bound_alone(item: Opportunity) -> Opportunity:

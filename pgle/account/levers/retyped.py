@@ -1,0 +1,282 @@
+"""A module as it would be if the values around some products had 16 bits in place of 32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from pgle.account.levers.flow import RESHAPED, Flow
+from pgle.account.levers.softmax import followed
+from pgle.xla.collectives import collective_kind
+from pgle.xla.hlo.module import Instruction, Module, Shape
+
+_WIDE, _NARROW = "f32", "bf16"
+
+_GATHERED = RESHAPED.union(("all-gather", "all-gather-start", "all-gather-done"))
+"""Opcodes between the new state and what the program returns."""
+
+_OF_MANY = frozenset(
+    ("all-gather", "all-gather-start", "all-gather-done", "all-reduce", "async-start"),
+).union(
+    ("all-reduce-start", "all-reduce-done", "async-done", "custom-call", "dot"),
+    ("convolution", "gather", "scatter", "sort", "while", "conditional"),
+    ("collective-permute", "collective-permute-start", "collective-permute-done"),
+    ("dynamic-update-slice", "opt-barrier", "reverse", "all-to-all"),
+)
+"""Opcodes of operations with the size of an input that are not computed element by element."""
+
+
+_KEPT = RESHAPED.union(("dynamic-slice", "dynamic-update-slice"))
+"""Opcodes by which a loop keeps values for the backward pass."""
+
+
+class Retyped:
+    """What changes if parameters and activations of a program are cast before some products.
+
+    All f32 values change that are joined to the products. Parameters of the program stay, each is
+    cast by a kernel. So does what updates them.
+
+    Args:
+        products: nodes of f32 products that take 16 bits then.
+    """
+
+    def __init__(self, flow: Flow, products: Iterable[str]) -> None:
+        self._flow = flow
+        self._before = flow.module
+        self._parameters = {
+            item.name
+            for item in flow.module.entry_computation.instructions
+            if item.opcode == "parameter"
+        }
+        self._updates = self._of_updates()
+        self._updating = {flow.kernel[name] for name in self._updates}
+        self._narrow = self._joined(products)
+
+    @property
+    def casts(self) -> Sequence[Instruction]:
+        """Parameters of the program that are cast."""
+        names = sorted(self._narrow & self._parameters)
+        return [self._before.instructions[name] for name in names]
+
+    @cached_property
+    def _cast_names(self) -> Mapping[str, str]:
+        """By parameter, the name of its cast."""
+        return {item.name: _cast_name(item.name) for item in self.casts}
+
+    @cached_property
+    def kernels(self) -> Mapping[str, Instruction]:
+        """By name, those with an input or a result of another type, as they are in `module`."""
+        found = {}
+        for name in dict.fromkeys(self._flow.kernel.values()):
+            after = self.module.instructions[name]
+            before = self._before.instructions[name]
+            if _shapes(self.module, after) != _shapes(self._before, before):
+                found[name] = after
+        return found
+
+    @cached_property
+    def module(self) -> Module:
+        """With the other types."""
+        before = self._before
+        computations = {}
+        for name, computation in before.computations.items():
+            callers = before.callers.get(name, ())
+            updates = any(item.name in self._updating for item in callers)
+            items = [
+                self._retyped(item, updates=updates or item.name in self._updating)
+                for item in computation.instructions
+            ]
+            if name == before.entry:
+                items += map(_cast, self.casts)
+            computations[name] = replace(computation, instructions=tuple(items))
+        return replace(before, computations=computations)
+
+    def _retyped(self, item: Instruction, *, updates: bool) -> Instruction:
+        """An instruction with its new types.
+
+        Args:
+            updates: it is, or belongs to, a kernel that reads state as it is.
+        """
+        if item.name in self._parameters:
+            return item
+        operands = item.operands
+        if not updates:
+            operands = tuple(map(self._cast_names.get, operands, operands))
+        shape = item.shape
+        if shape.elements:
+            shape = self._of_tuple(item)
+        elif shape.dtype == _WIDE and self._is_narrow(item.name, updates=updates):
+            shape = replace(shape, dtype=_NARROW)
+        return replace(item, shape=shape, operands=operands)
+
+    def _is_narrow(self, name: str, *, updates: bool) -> bool:
+        made_by = self._flow.made_by(name)
+        if made_by in self._parameters and updates:
+            return False
+        return made_by in self._narrow
+
+    def _of_tuple(self, item: Instruction) -> Shape:
+        """The shape of a tuple with its new types; of a loop's state the old one, it costs
+        nothing.
+        """
+        if collective_kind(self._before, item) or item.opcode == "async-start":
+            return self._of_collective(item)
+        fused = self._before.fused(item)
+        makes: Sequence[str] = ()
+        if fused is not None:
+            makes = self._before.instructions[fused.root].operands
+        elif item.opcode == "custom-call":
+            makes = (item.name,)
+        arrays = list(item.shape.elements)
+        for at, name in enumerate(makes[: len(arrays)]):
+            is_wide = arrays[at].dtype == _WIDE
+            if is_wide and self._is_narrow(name, updates=False):
+                arrays[at] = replace(arrays[at], dtype=_NARROW)
+        return replace(item.shape, elements=tuple(arrays))
+
+    def _of_collective(self, item: Instruction) -> Shape:
+        """Its arrays have the types of the operands, of which each has one or two."""
+        narrow = [self._is_narrow(name, updates=False) for name in item.operands]
+        count = 0
+
+        def retyped(shape: Shape) -> Shape:
+            nonlocal count
+            if shape.elements:
+                elements = tuple([retyped(each) for each in shape.elements])
+                return replace(shape, elements=elements)
+            at = count % max(len(narrow), 1)
+            count += 1
+            if shape.dtype == _WIDE and narrow and narrow[at]:
+                return replace(shape, dtype=_NARROW)
+            return shape
+
+        return retyped(item.shape)
+
+    def _of_updates(self) -> set[str]:
+        """Nodes that compute state from the state before, element by element."""
+        flow = self._flow
+        after = self._alike(self._parameters, flow.users)
+        before = self._alike(self._results(), flow.inputs)
+        found = after & before - self._parameters
+        return {name for name in found if flow.opcode(name) not in RESHAPED}
+
+    def _results(self) -> Iterator[str]:
+        """What the program returns, before it was gathered."""
+        flow = self._flow
+        root = self._before.entry_computation.root
+        made_by = flow.made_by(root)
+        item = self._before.instructions[made_by]
+        results = item.operands if item.opcode == "tuple" else (made_by,)
+        yield from flow.upstream(map(flow.made_by, results), _GATHERED)
+
+    def _alike(
+        self, names: Iterable[str], near: Mapping[str, Sequence[str]]
+    ) -> set[str]:
+        """Values that are joined to some by operations on each element.
+
+        Args:
+            near: by name, the values next to one.
+        """
+        flow = self._flow
+        todo = list(names)
+        seen = set(todo)
+        for name in todo:
+            if name in flow.nodes and flow.opcode(name) in _OF_MANY:
+                continue
+            for other in near.get(name, ()):
+                is_same = flow.elements(other) == flow.elements(name)
+                if other not in seen and is_same and flow.opcode(other) not in _OF_MANY:
+                    seen.add(other)
+                    todo.append(other)
+        return seen
+
+    def _joined(self, products: Iterable[str]) -> set[str]:
+        """Values joined to some products by values of f32, but for those of a softmax."""
+        flow = self._flow
+        todo = list(products)
+        ends, wide = self._of_softmax(todo)
+        wide |= self._updates
+        seen = set(todo)
+        for name in todo:
+            if name in ends:
+                continue
+            for near in self._near(name):
+                is_new = near not in seen and near not in wide
+                if is_new and flow.shape(near).dtype == _WIDE:
+                    seen.add(near)
+                    todo.append(near)
+        return seen
+
+    def _of_softmax(self, products: Iterable[str]) -> tuple[set[str], set[str]]:
+        """What is computed of exponentials of a softmax: what products take, and all else."""
+        flow = self._flow
+        after: set[str] = set()
+        for name in products:
+            size = flow.products.get(name)
+            if size is not None:
+                found = followed(flow, name, size)
+                if found.exponential and found.reduced:
+                    after.update(found.after)
+        ends = {
+            name
+            for name in after
+            if any(user in flow.products for user in flow.users.get(name, ()))
+        }
+        wide = after - ends
+        todo = list(wide)
+        for name in todo:
+            near = [*flow.links.get(name, ()), *flow.users.get(name, ())]
+            for other in near:
+                is_kept = flow.opcode(other) in _KEPT or other not in flow.nodes
+                if is_kept and other not in wide and other not in ends:
+                    wide.add(other)
+                    todo.append(other)
+        return ends, wide
+
+    def _near(self, name: str) -> Iterator[str]:
+        flow = self._flow
+        yield from flow.links.get(name, ())
+        inputs = flow.inputs.get(name, ())
+        is_one = len(inputs) < 2
+        if is_one or collective_kind(self._before, flow.nodes[name]) is None:
+            yield from inputs
+            yield from flow.users.get(name, ())
+
+
+def _shapes(module: Module, kernel: Instruction) -> list[Shape]:
+    """Of all that a kernel takes and makes; of an asynchronous one, what it wraps."""
+    inner = module.operation(kernel)
+    return [inner.shape, *module.operand_shapes(inner)]
+
+
+def _cast_name(name: str) -> str:
+    return f"{name} in 16 bits"
+
+
+def _cast(parameter: Instruction) -> Instruction:
+    shape = replace(parameter.shape, dtype=_NARROW)
+    return Instruction(
+        name=_cast_name(parameter.name),
+        opcode="convert",
+        shape=shape,
+        computation=parameter.computation,
+        operands=(parameter.name,),
+    )
+
+
+def state_sizes(module: Module) -> set[tuple[int, ...]]:
+    """The sizes of arrays that the step takes and returns: parameters, and their gradients."""
+    entry = module.entry_computation
+    taken: set[tuple[int, ...]] = set()
+    for item in entry.instructions:
+        if item.opcode == "parameter":
+            taken.update(sizes(item.shape))
+    return taken.intersection(sizes(module.instructions[entry.root].shape))
+
+
+def sizes(shape: Shape) -> Iterator[tuple[int, ...]]:
+    """The sizes of an array with axes, or of those in a tuple."""
+    for each in shape.arrays:
+        if each.dimensions:
+            yield each.dimensions
