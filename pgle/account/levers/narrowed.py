@@ -43,7 +43,7 @@ def narrowed(step: StepCosts, flow: Flow, products: Iterable[str]) -> Narrowed:
     hardware = step.hardware
     casts = [
         KERNEL_US + hardware.memory_us(1.5 * item.shape.size_bytes)
-        for item in retyped.casts
+        for item in retyped.cast_whole
     ]
     return Narrowed(
         kernels_us=saved,

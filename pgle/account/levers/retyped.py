@@ -59,6 +59,16 @@ class Retyped:
         names = sorted(self._narrow & self._parameters)
         return [self._before.instructions[name] for name in names]
 
+    @property
+    def cast_whole(self) -> Sequence[Instruction]:
+        """Of `casts` those of which not only rows are looked up: XLA casts rows as it reads them."""
+        found = []
+        for item in self.casts:
+            users = {*self._flow.users.get(item.name, ())} - self._updates
+            if any(self._flow.opcode(user) != "gather" for user in users):
+                found.append(item)
+        return found
+
     @cached_property
     def _cast_names(self) -> Mapping[str, str]:
         """By parameter, the name of its cast."""
