@@ -61,7 +61,7 @@ class Retyped:
 
     @property
     def cast_whole(self) -> Sequence[Instruction]:
-        """Of `casts` those of which not only rows are looked up: XLA casts rows as it reads them."""
+        """Of `casts`, those that something else than a lookup of rows takes."""
         found = []
         for item in self.casts:
             users = {*self._flow.users.get(item.name, ())} - self._updates
